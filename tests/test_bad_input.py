@@ -173,7 +173,7 @@ def test_members_of_a_recurrence_name_theirs():
         walk(E=V, ids=np.array([0, 5, 1]))
 
 
-def test_what_is_computed_from_an_input_names_it():
+def test_computed_indices_name_their_input():
     with pytest.raises(IndexError, match=r"^element \[2\] of ids .*, i64 of shape \(3,\), gives 5, which"):
         es.jit(lambda E, ids: es.op("y[i] = E[k[i] + 1]")(E, ids))(V, np.array([0, 1, 4]))
     with pytest.raises(IndexError, match=r"^element \[1\] of .*k.*, i64 of shape \(3,\), is 8, which"):
@@ -193,7 +193,7 @@ def test_functions_and_layers_name_their_argument():
         es.jit(lambda tokens: layer(tokens))(ids)
 
 
-def test_two_formulas_alike_are_told_apart():
+def test_equal_templates_of_two_formulas_are_distinguished():
     """They have one template; where it is not known which of them reads, none is named."""
     first, second = es.op("Y[i] = A[a[i]]"), es.op("Z[i] = B[b[i]]")
     both = es.jit(lambda x, p, q: first(x, p) + second(x, q))

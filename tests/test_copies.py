@@ -368,7 +368,7 @@ def test_a_folder_of_images(how: str, tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ALL)
-def test_models_and_operators_beside_torch(how: str, torch: Any, rng: np.random.Generator) -> None:
+def test_models_and_operators_with_torch(how: str, torch: Any, rng: np.random.Generator) -> None:
     from einsmith.frontends.torch import from_torch, operator
 
     x = torch.randn(2, 5)

@@ -30,7 +30,7 @@ def _tools():
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 64])
-def test_a_store_beside_its_buffer_is_noticed(tmp_path, offset):
+def test_a_store_outside_its_buffer_is_detected(tmp_path, offset):
     b = Builder("stray", 1)
     b.store(b.const(1.0, "f32"), b.buffers[0], b.add(b.task, b.const(offset)))
     with pytest.raises(AssertionError, match="ends with"):

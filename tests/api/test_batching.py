@@ -78,6 +78,6 @@ def test_second_derivatives_are_torchs(rng) -> None:
         (lambda x, w: es.hessian(lambda d: d["a"].sum())({"a": x}), es.GradientError, "one array"),
     ],
 )
-def test_what_cannot_be_is_named(call, error, said) -> None:
+def test_impossible_batches_are_named(call, error, said) -> None:
     with pytest.raises(error, match=said):
         call(np.ones((4, 3)), np.ones((3, 2)))

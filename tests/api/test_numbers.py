@@ -74,7 +74,7 @@ def test_numbers_take_the_float_type_of_what_they_meet(rng):
             assert got.dtype == dtype
 
 
-def test_numbers_beside_integers_and_axes():
+def test_types_of_numbers_with_integers_and_axes():
     """A whole number takes the integers' type; a fraction makes floats, float32 where the formula has no other."""
     n = np.arange(3, dtype=np.int32)
     for got in (es.op("y[i] = n[i] + s")(n, s=5), es.jit(lambda n, s: n + s)(n, 5), F.add(n, 5)):
@@ -93,7 +93,7 @@ def test_literals_are_float32_where_nothing_else_is_there():
 
 
 @pytest.mark.parametrize("first,then", [(5, 2**40), (2**40, 5), (-5, -(2**31) - 1)])
-def test_wide_numbers_beside_narrow_integers(first, then):
+def test_wide_numbers_with_narrow_integers(first, then):
     """A program that holds its numbers in int32 is not run on one that int32 does not hold."""
     n = np.arange(3, dtype=np.int32)
     parameter = es.op("y[i] = n[i] + s")

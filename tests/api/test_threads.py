@@ -43,7 +43,7 @@ def test_many_threads_trace_at_once():
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_nobody_looks_for_cycles_while_something_is_compiled(on, rng):
+def test_garbage_collection_is_off_during_compilation(on, rng):
     """Not even where the search comes with every few objects; afterwards it is on or off as it was."""
     before, seen = gc.get_threshold(), []
 

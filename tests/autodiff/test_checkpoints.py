@@ -104,7 +104,7 @@ def test_memory_is_that_of_saved_states_and_of_one_segment(steps, checkpoint):
     assert arena(steps, checkpoint) < 2.5 * (steps // checkpoint + checkpoint) * step + 2 * steps * output
 
 
-def test_what_cannot_be_computed_again_is_refused():
+def test_states_that_cannot_be_recomputed_are_rejected():
     with pytest.raises(GradientError, match=r"constant distances only.*\n?.*Step i0 of 7 reads position"):
         gradient("triangular_solve", 2)(*CASES["triangular_solve"].inputs)
     table = es.op("h[t,k] = tanh(E[ids[t],k] + where(t > 0, h[t-1,k], 0))", checkpoint=2)

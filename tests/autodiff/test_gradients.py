@@ -408,7 +408,7 @@ def test_random_bodies_of_one_tensor(rng):
         check_gradients(y, [x], {x: rng.standard_normal((n, m))}, order=2, seed=trial)
 
 
-def test_what_flows_through_a_subtracted_maximum_reads_the_sum(rng):
+def test_the_gradient_of_a_subtracted_maximum_reuses_the_sum(rng):
     """d/dM of sum[k](exp(X - M)) is that sum times a factor: no second sweep, and the softmax also for ties."""
     op = es.op("M[b] = max[i](X[b,i])\nY[b] = M[b] + log(sum[i](exp(X[b,i] - M[b])))")
     x = np.array([[0.5, 2.0, 2.0, -1.0], [3.0, -np.inf, 3.0, 1.0], [1e4, -1e4, 0.0, 1e4]])

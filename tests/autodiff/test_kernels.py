@@ -82,7 +82,7 @@ def test_the_gradients_of_convolutions_are_one_contraction_each():
         assert found == [(2, out, out)]
 
 
-def test_what_moves_data_is_undone_without_a_sum():
+def test_gradients_of_data_movement_have_no_sum():
     """A broadcast is summed in one kernel; a transposition moves, and a reshape of whole arrays is no kernel at all."""
     x = np.ones((4, 15), np.float32)
     spread = es.op("Y[i,j,k] = B[j]", extents={"i": 5, "k": 6})

@@ -42,7 +42,7 @@ def test_chosen_points_of_several_axes_under_guards():
     assert scattered([dx]) and not index_checks([dx]), "positions are proven by their range"
 
 
-def test_what_the_chosen_point_does_not_decide_has_no_sum():
+def test_gradients_independent_of_the_chosen_point_have_no_sum():
     """max[k](x[i,k] + w[i]): dw is the cotangent itself."""
     (x, w), feed = arrays((4, 6), (4,))
     y = compute((4,), [x, w], lambda x, w, i, k: x[i, k] + w[i], (6,), "max")

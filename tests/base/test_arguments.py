@@ -129,7 +129,7 @@ def test_words(given, words):
     assert isinstance(e.value, TypeError)
 
 
-def test_traced_numbers_are_told_apart():
+def test_static_and_traced_numbers_are_distinguished():
     with pytest.raises(es.KindError, match="leaky_relu: negative_slope=.*static_argnames"):
         es.jit(lambda x, s: F.leaky_relu(x, s))(X, 0.1)
     with pytest.raises(es.KindError, match="topk: k=.*integer"):
@@ -180,7 +180,7 @@ def test_a_module_is_no_part_of_itself():
 
 
 @pytest.mark.parametrize("value,error", [(None, es.KindError), ("a", es.KindError), (float("nan"), es.ArgumentError)])
-def test_what_a_callable_gives(value, error):
+def test_results_of_callables_are_checked(value, error):
     rule = es.optim.SGD(lr=lambda step: 0.1 if step < 2 else value)
     assert rule.values(1) == {"lr": 0.1}
     with pytest.raises(error, match="lr=.* at step 2"):
@@ -277,7 +277,7 @@ STEP = es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1))
     (lambda: STEP.evaluate(), "evaluate takes .batches, .*: missing a required argument: 'batches'"),
     (lambda: es.data.batches(X), "batches takes .x, y, size, .*: missing a required argument: 'y'"),
 ])  # fmt: skip
-def test_what_a_call_lacks_or_has_too_many_of(call, words):
+def test_missing_and_unknown_arguments_are_named(call, words):
     with pytest.raises(es.KindError if "available" not in words and "no option" not in words else es.ArgumentError,
                        match=words):  # fmt: skip
         call()

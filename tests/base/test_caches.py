@@ -69,7 +69,7 @@ def bound() -> Iterator[Callable[..., Bound]]:
     del caches.BOUNDS[known:]
 
 
-def test_what_was_used_least_recently_goes_first(bound) -> None:
+def test_the_least_recently_used_entry_is_evicted(bound) -> None:
     c: Cache[str, int] = Cache(bound(3))
     for n, key in enumerate("abc"):
         c.put(key, n + 1)
@@ -296,7 +296,7 @@ def test_nothing_but_caches_grows_with_pytorchs_shapes_and_lines(torch, every_ob
     assert not more, f"these grow without a bound: {more}"
 
 
-def test_what_has_been_said_is_forgotten_beyond_a_bound(bound) -> None:
+def test_warnings_repeat_beyond_a_bound(bound) -> None:
     once = Once("what a test says", 8)
     assert [once(n) for n in (1, 2, 1, 2, 3)] == [True, True, False, False, True]
     assert all(once(n) for n in range(10, 100)) and len(once._marks) <= 8

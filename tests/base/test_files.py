@@ -39,7 +39,7 @@ def test_a_file_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_text() == "one" and os.listdir(tmp_path) == ["x.json"]
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     killed(path)
     assert len(list(tmp_path.iterdir())) == 2 and not path.exists()
@@ -50,7 +50,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -
     assert os.listdir(tmp_path) == ["x.json"]
 
 
-def test_what_others_are_writing_stays(tmp_path: Path) -> None:
+def test_files_being_written_are_kept(tmp_path: Path) -> None:
     machine = files.machine()
     mine, alive = f".x.{machine}-{os.getpid()}-99.new", f".x.{machine}-{os.getppid()}-0.new"
     other, old = f".x.00000000-{os.getpid()}-0.new", ".x.00000000-1-0.new"

@@ -118,7 +118,7 @@ def test_a_folder_that_was_moved_aside_comes_back(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [f".run.00000000-{os.getpid() + 1}.old", "run"]
 
 
-def test_what_others_are_writing_stays(tmp_path: Path) -> None:
+def test_folders_being_written_are_kept(tmp_path: Path) -> None:
     place, here = tmp_path / "run", files.machine()
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     gone = [f".run.{here}-{int(dead.stdout)}.new", f".run.{here}-{os.getpid()}.old", ".run.00000000-1.new"]

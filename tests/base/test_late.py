@@ -67,7 +67,7 @@ def test_a_bare_import_is_light() -> None:
         ("import einsmith.cli.info", {"ssl", "rich", "matplotlib", "einsmith.kernels", "einsmith.passes"}),
     ],
 )
-def test_what_is_not_used_is_not_loaded(code: str, without: set[str]) -> None:
+def test_unused_modules_are_not_loaded(code: str, without: set[str]) -> None:
     assert not without & loaded(code)
 
 
@@ -110,7 +110,7 @@ def test_every_module_is_there_as_it_was() -> None:
     assert run(EACH.format(names=modules, how=how)) == ""
 
 
-def test_the_names_are_told_alike_everywhere() -> None:
+def test_public_names_agree_in_all_three_places() -> None:
     """The list for type checkers, the table of places and `__all__`."""
     for package, extra in (("", {"frontends"}), ("export", set())):
         tree = ast.parse((PACKAGE / package / "__init__.py").read_text())
@@ -160,7 +160,7 @@ def test_a_name_that_is_not_there() -> None:
          "y, pull = es.vjp(f, np.ones(99))\nprint((pull(np.ones(99))[0] == y).all())", "True"),
     ],
 )  # fmt: skip
-def test_what_is_used_first_works(code: str, wanted: str) -> None:
+def test_any_name_can_be_used_first(code: str, wanted: str) -> None:
     """What traces, compiles and draws is loaded by the first that needs it."""
     assert run(f"import numpy as np\n{code}").strip() == wanted
 

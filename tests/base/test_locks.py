@@ -64,7 +64,7 @@ def test_waiting_without_a_cycle_is_no_error():
     assert counts == [800]
 
 
-def test_whoever_holds_one_of_joined_guards_holds_all():
+def test_holding_one_joined_guard_holds_all():
     guards = [Guard() for _ in range(5)]
     other = Guard()
     join(guards[:3])
@@ -138,7 +138,7 @@ def test_joining_waits_for_holders_and_excludes_them_afterwards():
     assert total == [4 * 149]
 
 
-def test_guards_that_nobody_has_any_more_are_freed():
+def test_unreferenced_guards_are_freed():
     gc.collect()
     before = len(locks._free_in_child)
     kept = Guard()

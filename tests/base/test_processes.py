@@ -40,7 +40,7 @@ def wait(until, looks: int = 3000) -> bool:
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 @pytest.mark.parametrize("what", ["module", "file"])
-def test_what_is_still_starting_ends_with_its_parent(tmp_path: Path, monkeypatch, what: str, stopped: bool) -> None:
+def test_a_starting_process_ends_with_its_parent(tmp_path: Path, monkeypatch, what: str, stopped: bool) -> None:
     """It imports something for an hour."""
     file = tmp_path / "slow_to_import.py"
     file.write_text(SLOW)
@@ -63,7 +63,7 @@ def test_what_is_still_starting_ends_with_its_parent(tmp_path: Path, monkeypatch
         parent.stdout.close()
 
 
-def test_what_has_lost_its_parent_before_it_asked_ends(tmp_path: Path) -> None:
+def test_an_orphan_at_the_start_ends(tmp_path: Path) -> None:
     file = tmp_path / "never.py"
     file.write_text("raise SystemExit(3)")
     words = processes.command(f"{file}:Server")

@@ -167,7 +167,7 @@ def test_errors_of_a_request_cost_no_process(worker: Worker) -> None:
     assert worker.ask("count")[0] == 1 and worker.starts == 1
 
 
-def test_what_a_server_prints_and_reads_is_no_message(worker: Worker) -> None:
+def test_a_servers_own_input_and_output_are_no_messages(worker: Worker) -> None:
     assert worker.ask("talk") == "nothing to read"
     assert worker.ask("count")[0] == 1
 

@@ -42,7 +42,7 @@ def test_both_sides_see_the_same(tiny, tmp_path, capsys):
     assert again in (0, 1) and json.loads(capsys.readouterr().out)["twin"] == found["twin"]
 
 
-def test_a_twin_goes_on_within_an_epoch(tiny, monkeypatch, capsys):
+def test_a_twin_resumes_within_an_epoch(tiny, monkeypatch, capsys):
     monkeypatch.setattr(accuracy, "EVERY", 1)
     said = accuracy.say
 
@@ -81,7 +81,7 @@ def test_a_twin_that_sees_something_else_is_refused(tiny, tmp_path, wrong):
         tiny("--only", "pytorch")
 
 
-def test_what_is_good_enough():
+def test_the_accuracy_criterion():
     assert accuracy.compared([{"accuracy": 0.700}], [{"accuracy": 0.7025}])[1]
     assert not accuracy.compared([{"accuracy": 0.700}], [{"accuracy": 0.704}])[1]
     assert accuracy.compared([{"perplexity": 5.0}], [{"perplexity": 4.96}])[1]

@@ -55,14 +55,14 @@ def test_regret_and_rank_correlation() -> None:
     assert list(autoconfig.ranks([3.0, 1.0, 3.0, 2.0])) == [3.5, 1, 3.5, 2]
 
 
-def test_what_nothing_was_compared_with_has_no_regret() -> None:
+def test_a_single_candidate_has_no_regret() -> None:
     alone, worse = cell(("a", 1, 1.0)), cell(("a", 1, 2.0), ("b", 2, 1.0))
     found = {what: value for what, value, *_ in autoconfig.verdicts([alone, worse, alone])}
     assert found["regret, median"] == "100.0 %" and found["the choice alone measured, not counted"] == "2 of 3"
     assert autoconfig.verdicts([alone]) and autoconfig.table({"x": alone, "y": worse}).row_count == 2
 
 
-def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     calls = []
 
     def fake(conv, batch, threads, count, cap, winograd):

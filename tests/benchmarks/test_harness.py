@@ -212,7 +212,7 @@ def test_calibration_is_kept(tmp_path: Path, monkeypatch) -> None:
     assert (Path(home) / "calibration" / "x.json").read_text() == "{}"
 
 
-def test_what_was_not_timed_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_untimed_peers_are_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     c = cell(einsmith=0.002, torch=0.004)
     c["peers"]["xla"] = {"status": "timeout", "message": "over the time cap", "cap": 60.0}
     _summarize(c, None)
@@ -253,7 +253,7 @@ def test_peers_agree(room: bool, torch, monkeypatch) -> None:
     assert c["peers"]["torch"]["bytes"] > 0 and c["flops"] > 2 * 64 * 535_000
 
 
-def test_what_training_is_asked_for() -> None:
+def test_peers_that_fit_a_training_benchmark() -> None:
     cells = {"resnet18-b1": cell(einsmith=0.002, torch=0.004), "mlp3-b1": cell(einsmith=0.002, torch=0.001)}
     for c in cells.values():
         _summarize(c, None)

@@ -168,7 +168,7 @@ def test_unsteady_cases_run_again_and_the_steadiest_run_counts(tmp_path: Path, m
     assert len(calls) == 7
 
 
-def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     calls: list[str] = []
 
     def fake(case, peers, threads, pace, cap, say, crew):

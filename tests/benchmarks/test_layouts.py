@@ -16,7 +16,7 @@ def test_kernels_in_every_order() -> None:
     assert all(k.stages is kernel.stages for k in found)
 
 
-def test_what_gains_most_comes_first() -> None:
+def test_kernels_are_sorted_by_gain() -> None:
     kernels = Counter({s.bias_relu(5, 17): 1, s.depthwise(1, 64, 28, 28, 3, 2): 3})
     found = layouts.promising(kernels, native.host_target(), 2)
     gains = [kernels[now.kernel] * (now.cost.seconds - best.cost.seconds) for now, best in found]

@@ -23,7 +23,7 @@ def test_a_network_reaches_its_goal_or_its_floor():
     assert "1.39 times jax, 50 % of the floor" in found[0]
 
 
-def test_novel_networks_are_counted_beside_pytorch():
+def test_novel_networks_are_compared_with_pytorch():
     cells = {"capsulenet-b16": cell(1.0, 3.5, torch=4.0), "resnet18-b1": cell(1.0, 2.0, torch=99.0)}
     (mean,) = (x for x in networks.verdicts(cells) if x[0].startswith("novel"))
     assert mean[1:] == ("4.00 over 1", "3.16", True)
@@ -35,6 +35,6 @@ def test_every_step_has_a_goal():
     assert networks.goal("lstm_lm-b16-t35") == networks.RECURRENT
 
 
-def test_what_did_not_end_is_left_out():
+def test_unfinished_cells_are_left_out():
     unfinished = {"peers": {"einsmith": {"status": "timeout"}}, "best_peer": None, "speedup": None}
     assert not networks.verdicts({"unet-b16": unfinished})

@@ -78,7 +78,7 @@ def test_verdicts() -> None:
     assert held(_cell(2.0, 0.0), _cell(2.0, 0.0, "wrong"))[0] is False
 
 
-def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     calls = []
 
     class NoCrew:

@@ -101,7 +101,7 @@ def test_a_slow_reference_verifies_as_many_steps_as_it_can(verified) -> None:
 @pytest.mark.parametrize("reference, why", [
     ((11.0, 1.0), "the reference took longer than 10 s"), (None, "there is no reference: no module torch"),
 ])  # fmt: skip
-def test_without_a_reference_nobody_is_called_wrong(reference, why: str, verified) -> None:
+def test_without_a_reference_no_peer_is_called_wrong(reference, why: str, verified) -> None:
     cell = verified(reference, PEERS)
     assert cell["timed"] == list(PEERS) and cell["verified"], "they agree as float32 lets deep networks agree"
     assert cell["verification"] == f"against each other in float32: {why}"

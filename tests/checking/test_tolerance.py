@@ -11,7 +11,7 @@ from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Reduce, Scatter, Template, apply, cast
 
 
-def test_what_may_be_added_elsewhere_is_uncertain_there():
+def test_uncertain_scatter_targets_widen_the_bound():
     """y[i, k[i]] += v[i], k[1] being 1 or 2."""
     place = cast(apply("floor", Read(0, (Axis(0),), dt.f32)), dt.i32)
     value = Read(1, (Axis(0),), dt.f32)
@@ -56,7 +56,7 @@ def test_no_argument_within_its_error_leads_farther(fn, rng):
             assert not worse.any(), ([v[where] for v in values], [e[where] for e in unknown], bound[where])
 
 
-def test_what_is_divided_by_what_may_be_zero_may_be_anything():
+def test_division_by_a_possible_zero_is_unbounded():
     """g/sqrt(g*g), g being a sum that cancels: the rule of Adam on a bias before a batch norm."""
     g = Read(0, (Axis(0),), dt.f32)
     body = apply("div", g, apply("sqrt", apply("mul", g, g)))
@@ -65,7 +65,7 @@ def test_what_is_divided_by_what_may_be_zero_may_be_anything():
     assert np.isinf(error[0]) and error[1] < 1e-5
 
 
-def test_beside_a_factor_before_the_sum_infinite_and_nan_are_alike():
+def test_factors_outside_a_sum_may_turn_infinity_into_nan():
     """sum[k](x[i,k]*c[i]) is c[i]*sum[k](x[i,k]) but where c is infinite; sum[k](x[i,k]*w[k]) is itself."""
     values, infinite = np.array([[1.0, 2.0], [0.0, -4.0]]), np.array([np.inf, np.inf])
     x, t = Read(0, (Axis(0), Axis(1)), dt.f32), ((dt.f32, (2, 2)), (dt.f32, (2,)))

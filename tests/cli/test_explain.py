@@ -156,7 +156,7 @@ def test_calibrate_and_info(tmp_path: Path, monkeypatch, capsys: pytest.CaptureF
     assert "EINSMITH_CALIBRATE is 0" in capsys.readouterr().out
 
 
-def test_calibrate_beside_other_work(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibrate_on_a_busy_machine(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     busy = lambda machine, budget: measured(machine, budget)._replace(disturbance="others worked")  # noqa: E731
     monkeypatch.setattr(calibrate, "measure", busy)

@@ -47,7 +47,7 @@ def test_a_saved_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert library.steps == 1 and [library.step(x, y) for _ in range(3)] == [step(x, y) for _ in range(3)]
 
 
-def test_what_is_neither(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_neither_a_model_nor_a_saved_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["export", "nothing", str(tmp_path / "out")]) == 2
     assert "'nothing' is neither a saved run nor a model; the models are" in capsys.readouterr().err
     es.save(es.TrainStep(es.nn.Linear(3, 3), es.functional.cross_entropy, es.optim.SGD(lr=0.1)), tmp_path / "run")

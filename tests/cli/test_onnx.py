@@ -96,7 +96,7 @@ def test_train_says_which_arrays_it_takes(file: Path, tmp_path: Path, run: Run):
     assert "no test_x and test_y: the last 3 of 30 samples are held out to test" in said
 
 
-def test_train_goes_on_and_writes_the_weights(file: Path, tmp_path: Path, run: Run):
+def test_train_resumes_and_writes_the_weights(file: Path, tmp_path: Path, run: Run):
     rng = np.random.default_rng(2)
     x = rng.standard_normal((90, 3)).astype(np.float32)
     np.savez(tmp_path / "d.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
@@ -113,7 +113,7 @@ def test_train_goes_on_and_writes_the_weights(file: Path, tmp_path: Path, run: R
     np.testing.assert_array_equal(*both)
 
 
-def test_examples_take_what_is_asked_for(tmp_path: Path, run: Run):
+def test_examples_have_the_requested_shapes(tmp_path: Path, run: Run):
     """--batch is refused where the file fixes the first extent; whole numbers keep their digits."""
     taken = [h.make_tensor_value_info("x", T.FLOAT, [2, 3]), h.make_tensor_value_info("n", T.INT64, [])]
     nodes = [h.make_node("Cast", ["n"], ["c"], to=T.FLOAT), h.make_node("Mul", ["x", "c"], ["y"])]

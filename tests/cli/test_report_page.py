@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_written(where: str, tmp_path: Path, monkeypatch, 
     assert [p.name for p in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "kept"
 
 
-def test_what_fails_leaves_files_as_they_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_leave_files_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, new = tmp_path / "old.html", tmp_path / "new.html"
     file.write_text("old")
     for page_file in (file, new):

@@ -81,7 +81,7 @@ def test_the_graph_is_tuned_first_and_what_is_found_is_said(tmp_path, capfd, mon
         (["lenet5", "--picture", "/no/such/folder/x.png"], "--picture"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_before_anything_runs(words, why, capfd):
+def test_impossible_searches_are_rejected_before_any_run(words, why, capfd):
     assert main.run(["tune", *words]) in (main.WRONG_USE, main.FAILED)
     assert why in capfd.readouterr().err
 

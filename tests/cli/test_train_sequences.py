@@ -67,7 +67,7 @@ def test_a_language_model(texts: Path, tmp_path: Path, capfd) -> None:
     assert status == 2 and "keeps its settings" in err
 
 
-def test_an_interrupted_text_goes_on_with_its_states(texts: Path, tmp_path: Path, monkeypatch, capfd) -> None:
+def test_an_interrupted_text_resumes_with_its_states(texts: Path, tmp_path: Path, monkeypatch, capfd) -> None:
     from safetensors.numpy import load_file
 
     from einsmith.cli.progress import TrainProgress

@@ -30,7 +30,7 @@ class Guarded:
 
 
 @pytest.mark.parametrize("elem", ["f32", "f64", "u8", "i8", "i16", "i32", "i64", "i1"])
-def test_masked_tails_beside_a_guard_page(elem):
+def test_masked_tails_next_to_a_guard_page(elem):
     rng = np.random.default_rng()
     for lanes in LANES[1:]:
         for live in {0, 1, lanes // 2, lanes - 1, lanes}:

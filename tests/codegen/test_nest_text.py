@@ -25,7 +25,7 @@ def test_constants_stand_where_they_are_used() -> None:
     ]
 
 
-def test_what_is_left_out_before_other_arguments_is_shown() -> None:
+def test_omitted_arguments_are_printed() -> None:
     b = Builder("masked", 1)
     x = b.load(b.buffers[0], b.const(0), "f32", 8, other=b.const(1.0, "f32", 8))
     b.store(x, b.buffers[0], b.const(0))
@@ -49,7 +49,7 @@ def test_known_places_fold() -> None:
     assert not b.body
 
 
-def test_what_is_not_known_or_no_place_stays() -> None:
+def test_unknown_values_are_not_folded() -> None:
     b = Builder("places", 1)
     x = b.load(b.buffers[0], 0, "f32")
     before = len(b.body)

@@ -91,7 +91,7 @@ def test_linkers_go_with_their_objects() -> None:
     assert sys.getrefcount(linker) == 2
 
 
-def test_what_is_unloaded_ends_before_others_enter_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unloading_ends_before_other_threads_enter_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fork waits for who is inside; a linker takes long to end."""
     ended: list[bool] = []
 

@@ -34,7 +34,7 @@ def test_a_zen_4_is_as_probes_find_it():
 
 @pytest.mark.parametrize("name", [*CORES, "unknown"])
 @pytest.mark.parametrize("vector, registers", [(16, 16), (16, 32), (32, 16), (64, 32)])
-def test_what_follows_from_a_microarchitecture(name, vector, registers):
+def test_facts_derived_from_a_microarchitecture(name, vector, registers):
     c = core(name, vector, registers)
     found = with_core(Target(vector_bytes=vector, vector_registers=registers, cores=4), c)
     assert found.cycle_seconds == pytest.approx(1 / c.clock) and 1.5e9 <= c.clock <= 5e9

@@ -75,7 +75,7 @@ def test_a_text_from_npm_stays_in_the_cache(archive: bytes, tmp_path: Path, monk
     assert data.text("moby-dick", say=said.append) and "damaged" in said[0] and len(asked) == 2
 
 
-def test_what_npm_gives_is_checked(archive: bytes, tmp_path: Path, monkeypatch) -> None:
+def test_downloads_are_verified(archive: bytes, tmp_path: Path, monkeypatch) -> None:
     def pack(command, cwd, **_):
         (Path(cwd) / NAME).write_bytes(archive + b"!")
         return fetch.subprocess.CompletedProcess(command, 0, "", "")
@@ -142,7 +142,7 @@ def test_bad_vocabularies() -> None:
 
 @pytest.mark.parametrize("batch, steps, n", [(3, 4, 41), (1, 5, 6), (7, 1, 30), (2, 13, 27), (4, 3, 100)])
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_windows_go_on_where_the_last_one_ended(batch: int, steps: int, n: int, drop_last: bool, rng) -> None:
+def test_windows_continue_the_text(batch: int, steps: int, n: int, drop_last: bool, rng) -> None:
     tokens = rng.integers(0, 9, n).astype(np.int32)
     length = n // batch
     if length < steps + 1 and drop_last:

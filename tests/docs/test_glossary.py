@@ -45,7 +45,7 @@ def test_the_fields_words_have_a_source_and_a_module() -> None:
     assert all(x.count("|") == 5 and x.split("|")[3].strip() for x in lines(FIELDS))
 
 
-def test_a_word_stands_once() -> None:
+def test_each_word_has_one_row() -> None:
     words = Counter(w for page in (OURS, FIELDS) for w, _ in rows(page))
     assert not [w for w, n in words.items() if n > 1]
 

@@ -113,7 +113,7 @@ def test_programs_take_turns_on_one_memory(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_kernels_beside_the_programs_own_agree(name: str, threads: int) -> None:
+def test_alternative_kernels_agree(name: str, threads: int) -> None:
     _, plain, batch = step(name, threads)
     want = [plain(batch)[1][0] for _ in range(3)]
     _, run, batch = step(name, threads)
@@ -127,7 +127,7 @@ def test_kernels_beside_the_programs_own_agree(name: str, threads: int) -> None:
         assert sum(map(is_stored, beside.beside.values())) > len(beside.beside) // 2
 
 
-def test_what_a_kernel_beside_does_wrong_is_found() -> None:
+def test_faults_of_alternative_kernels_are_found() -> None:
     _, run, batch = step("convolutional")
     beside = run.with_decisions(alternatives(run, 0), beside=True)
     beside(batch)
@@ -147,7 +147,7 @@ def test_what_a_kernel_beside_does_wrong_is_found() -> None:
         assert "memory beside" in x.difference()
 
 
-def test_what_cannot_be() -> None:
+def test_impossible_decisions_are_rejected() -> None:
     _, run, _ = step("convolutional")
     with pytest.raises(CompileError, match="must begin with a pattern"):
         run.with_decisions({run.calls[0].kernel: "nonsense"})

@@ -70,7 +70,7 @@ def test_a_decision_is_followed_inside_and_only_there(program) -> None:
         ("contraction form=Direct", "'form=Direct' is no gene of contraction"),
     ],
 )
-def test_what_cannot_be_is_refused(program, text, said) -> None:
+def test_impossible_overrides_are_rejected(program, text, said) -> None:
     compiled, check = program
     name = digest_of(compiled())
     with pytest.raises(CompileError, match=said), overriding({name: text}):

@@ -91,7 +91,7 @@ def test_a_network_trains_as_on_the_cpu(name, request):
     assert backend.programs == 1 and backend.compiled and step._arena.block in backend.blocks
 
 
-def test_what_people_see(alone):
+def test_reports_of_another_back_end(alone):
     step, _ = trained("texts")
     x = NETWORKS["texts"][1]
     batch = x, np.arange(len(x)) % 4
@@ -134,7 +134,7 @@ def test_both_in_one_process(backend):
     assert run.backend is CPU and other.backend is backend and not isinstance(other.program, type(run.program))
 
 
-def test_a_target_of_nobody_and_a_name_twice(backend):
+def test_unknown_targets_and_duplicate_names(backend):
     with pytest.raises(CompileError, match="'evaluated' already"):
         registry.register(Evaluated())
 

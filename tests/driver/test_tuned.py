@@ -65,7 +65,7 @@ def samples() -> dict[str, Kernel | Rows]:
     return KERNELS | more | {"strided": strided_dx(2, 8, 3, 5), "joint": strided_conv_dx(2, 3, 8, 16, 5)}
 
 
-def test_a_text_stands_for_one_configuration() -> None:
+def test_texts_and_configurations_correspond() -> None:
     met = set()
     for name, kernel in samples().items():
         for target in (WIDE, Target(), replace(WIDE, winograd=True, cores=2)):
@@ -81,7 +81,7 @@ def test_a_text_stands_for_one_configuration() -> None:
     assert met >= {p.name for p in autoconfig.PATTERNS} | {autoconfig.ROWS.name}
 
 
-def test_a_text_stands_for_one_that_nobody_proposes(rng) -> None:
+def test_texts_of_configurations_outside_the_space(rng) -> None:
     contraction = autoconfig.pattern_of("contraction")
     for name in ("product", "padded", "pieces", "weights"):
         for config in mutants(contraction, KERNELS[name], WIDE, rng, 10):
@@ -91,7 +91,7 @@ def test_a_text_stands_for_one_that_nobody_proposes(rng) -> None:
 PRODUCT = "C[i,j] = sum[k](A[i,k]*B[k,j])"
 
 
-def test_what_is_recorded_is_compiled(rng, monkeypatch) -> None:
+def test_records_are_compiled(rng, monkeypatch) -> None:
     a, b = (rng.standard_normal(x).astype(np.float32) for x in ((37, 53), (53, 41)))
     before = compiled(PRODUCT, a, b)
     kernel, target = before.calls[0].kernel, before.target
@@ -115,7 +115,7 @@ WRONG = ["nonsense", "contraction mr=77", "contraction mr=28 nv=8", "contraction
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_cannot_be_followed_is_left_and_said(rng, text) -> None:
+def test_unusable_records_are_ignored_with_a_warning(rng, text) -> None:
     a, b = (rng.standard_normal(x).astype(np.float32) for x in ((37, 53), (53, 41)))
     before = compiled(PRODUCT, a, b)
     kernel, target = before.calls[0].kernel, before.target

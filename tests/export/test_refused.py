@@ -33,7 +33,7 @@ def refused(kind, told, folder, what, *example, **options) -> None:
     assert not os.path.exists(folder) and not os.listdir(folder.parent)
 
 
-def test_what_cannot_be_exported(tmp_path, monkeypatch) -> None:
+def test_inexportable_programs_are_rejected(tmp_path, monkeypatch) -> None:
     compiler()
     out = tmp_path / "out"
     refused(es.ArgumentError, r"shapes of a batch are not known.*es.export\(step, folder, x, y\)", out, small())

@@ -57,7 +57,7 @@ def test_training_is_the_same(tmp_path, name) -> None:
     agree(library, step)
 
 
-def test_several_losses_are_told(tmp_path) -> None:
+def test_several_losses_are_reported(tmp_path) -> None:
     def losses(out, y):
         return {"class": es.functional.cross_entropy(out, y), "size": es.mean(out * out)}
 
@@ -252,7 +252,7 @@ def test_constants_and_tied_weights(tmp_path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_goes_on_alone(tmp_path) -> None:
+def test_a_forked_child_runs_alone(tmp_path) -> None:
     """It has none of the threads, and must wait for none of them."""
     step = small(threads=2)
     library = es.load_library(es.export(step, tmp_path / "out", *batch()), threads=3)
@@ -269,7 +269,7 @@ def test_a_forked_child_goes_on_alone(tmp_path) -> None:
     assert (tmp_path / "losses").read_text() == repr([library.step(*batch(seed=n)) for n in range(3)])
 
 
-def test_a_language_model_goes_on_with_its_states(tmp_path) -> None:
+def test_a_language_model_keeps_its_states(tmp_path) -> None:
     """Indices, states of the batch before, and other ones in evaluation, which no state dictionary has."""
     rng = np.random.default_rng(0)
     model = es.models.get("lstm-lm", vocabulary=20, width=6, batch=3)

@@ -160,7 +160,7 @@ def test_functions_are_pytorchs(name):
 
 
 @pytest.mark.parametrize("count", [4, 5, 9])
-def test_what_a_mask_chose_is_put_back_in_order(count):
+def test_the_gradient_of_masked_scatter(count):
     grad, mask = t(3, 4), special().reshape(3, 4) > 0
     wanted = torch.cat([grad[mask], torch.zeros(9).double()])[:count]
 

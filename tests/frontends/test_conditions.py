@@ -71,7 +71,7 @@ def test_nothing_else_is_read(text: str) -> None:
         Guards((("x", False),), (text,))
 
 
-def test_what_does_not_hold_names_the_shapes() -> None:
+def test_violated_conditions_name_the_shapes() -> None:
     guards = Guards((("x", False), ("more", True)), ("L['x'].size()[0] == L['more'][0].size()[0]",))
     guards.check("Net", [np.zeros((3, 2)), np.zeros(3)])
     with pytest.raises(ShapeError, match=r"Net was exported for sizes where L\['x'\].*shapes are \(3, 2\), \(4,\)$"):
@@ -82,6 +82,6 @@ def test_what_does_not_hold_names_the_shapes() -> None:
     "text", ["L['x'].size()[2] == 1", "1 // (L['x'].size()[0] - 3) == 1", "9 ** (99 * L['x'].size()[0]) > 1",
              "L['y'].size()[0] == 1", "L['x'][0] == 1", "1 << (99 * L['x'].size()[0]) > 0"],
 )  # fmt: skip
-def test_what_cannot_be_computed_does_not_hold(text: str) -> None:
+def test_uncomputable_conditions_are_violated(text: str) -> None:
     with pytest.raises(ShapeError, match="it cannot be computed for these"):
         Guards((("x", False),), (text,)).check("Net", [np.zeros((3, 2))])

@@ -157,7 +157,7 @@ class Parts(nn.Module):
         return {"out": [self.last(y * self.mask), None], "more": (y + self.table,)}
 
 
-def test_what_is_shared_frozen_or_a_buffer_stays_so(rng):
+def test_sharing_freezing_and_buffers_are_kept(rng):
     theirs = Parts()
     theirs.norm.eval()
     ours = from_torch(theirs, torch.rand(4, 6, dtype=torch.float64))
@@ -247,7 +247,7 @@ def _detached(y, x):
     return y * y.detach() + z * y + z
 
 
-def test_what_is_detached_or_under_no_grad_is_constant(rng):
+def test_detached_tensors_are_constants(rng):
     theirs = Told(_detached)
     x = rng.standard_normal((3, 6))
     ours = from_torch(theirs, torch.tensor(x))
@@ -334,7 +334,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_not_built_is_an_error_before_anything_runs(what):
+def test_unsupported_modules_are_rejected_before_any_run(what):
     forward, message = WRONG[what]
     theirs = Told(forward)
     with pytest.raises((TraceError, ArgumentError), match=message) as caught:

@@ -52,7 +52,7 @@ def test_the_other_imported_models_train_as_in_eager(name):
 
 
 @pytest.mark.parametrize("name", models_of_others.BY_VALUES)
-def test_what_leaves_out_edges_by_values_is_not_imported(name):
+def test_models_that_drop_edges_by_value_are_rejected(name):
     if package := missing(name):
         pytest.skip(f"{package} is not installed")
     with pytest.raises((ArgumentError, TraceError), match="mask|data-dependent"):
@@ -65,7 +65,7 @@ def test_a_missing_package_is_named(monkeypatch):
         get("none")
 
 
-def test_what_differs_fails():
+def test_the_comparison_detects_differences():
     """The comparison that the other tests stand on."""
     one, other = torch.ones(3, dtype=torch.float64), torch.tensor([1.0, 1.0, 1.0 + 1e-6], dtype=torch.float64)
     off, where = models_of_others.largest([(1.0, [other, one])], [(1.0, [one, one])], ["a", "b"])

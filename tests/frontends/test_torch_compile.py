@@ -50,7 +50,7 @@ def test_outputs_alias_as_in_eager():
     assert part[0, 0] == flat[4] == 7.0
 
 
-def test_what_is_changed_in_place_is_changed():
+def test_in_place_changes_reach_the_argument():
     def f(x, y):
         x.add_(1)
         y[:, 1:] *= x.sum()

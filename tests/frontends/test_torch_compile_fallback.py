@@ -18,7 +18,7 @@ def _spectral(a, x):
     return y.cos() * 2
 
 
-def test_what_has_no_formula_runs_in_pytorch_and_is_said_once():
+def test_operators_without_a_formula_run_in_pytorch():
     a, x = randn(3, 3, grad=True), randn(2, 3, grad=True)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

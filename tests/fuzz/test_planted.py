@@ -28,7 +28,7 @@ def test_the_line_is_there_once(p: Plant) -> None:
     assert p.before != p.after
 
 
-def test_a_line_that_is_gone_is_told(tmp_path) -> None:
+def test_missing_lines_are_reported(tmp_path) -> None:
     with pytest.raises(ValueError, match="0 lines"):
         plant(Plant("none", "emitter", "base/dtypes.py", "no such line", "another", ""), tmp_path)
 

@@ -129,7 +129,7 @@ def test_crashes_and_hangs_are_finds_and_the_next_case_is_run(tmp_path, monkeypa
     assert "T0[" in found[0].case and "def test_found" in found[0].test
 
 
-def test_what_is_wrong_is_told_apart() -> None:
+def test_kinds_of_faults_are_distinguished() -> None:
     """Of outputs, of bytes beside them, of forward and reverse mode, of PyTorch's twin."""
     case = Case("y[i,j] = tanh(x[i,j] - max[k](x[i,k]))", {}, {"x": Input((5, 17), "float32")}, {}, False, 3,
                 {"i": 5, "j": 17, "k": 17})  # fmt: skip

@@ -18,7 +18,7 @@ from tests.fuzz.tolerance import errors
 from tests.fuzz.trial import Check, Trial, run_check
 
 
-def test_what_is_added_to_a_step_is_rounded_as_the_greater_side_of_it() -> None:
+def test_tolerance_at_steps_covers_both_sides() -> None:
     """erf(3.9) is 1 in float32 and below 1 in float64, so that the integer is 1 or 0; then 1/17 is added."""
     x = np.full(17, 3.9, np.float32)
     traced = trace_call(es.op("y[i] = i32(erf(x[i])) + i / 17"), (x,), {})
@@ -97,7 +97,7 @@ def test_elements_that_are_no_numbers() -> None:
         agree([lost], traced.graph, [x], "y")
 
 
-def test_beside_a_factor_before_the_sum_infinite_and_nan_are_alike() -> None:
+def test_factors_outside_a_sum_may_turn_infinity_into_nan() -> None:
     inputs = {"X": Input((9, 7, 3), "float32", special=True), "Y": Input((9,), "float32", special=True)}
     case = Case("z[i,j] = sum[k](X[i,j,k]*Y[i])", {}, inputs, {}, False, 1, {"i": 9, "j": 7, "k": 3})
     given = case.arrays()

@@ -171,7 +171,7 @@ def test_a_separable_window_is_two_passes():
     ("M[i,r] = sum[j,k](X[i,j,k]*B[j,r]*C[k,r])", [(20, 21, 22), (21, 8), (22, 8)]),
     ("Y[i,l] = sum[j,k](A[i,j]*B[j,k]*C[k,l])", [(5, 4), (4, 3), (3, 6)]),
 ])  # fmt: skip
-def test_what_steps_would_not_make_cheaper_stays_one_sum(text, shapes):
+def test_sums_that_splitting_does_not_speed_up_stay_whole(text, shapes):
     """A factor of K alone, a product whose pairs sum nothing by themselves, and what is less than a kernel takes."""
     assert sum(isinstance(x, Compute) for x in postorder(run_passes(formula(text, shapes)).roots)) == 1
 

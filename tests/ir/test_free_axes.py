@@ -108,7 +108,7 @@ def test_guards_count_the_points_at_which_they_hold(name, n):
         assert not reductions(same_values(t, SPECIAL, lengths))
 
 
-def test_what_is_guarded_is_not_read_where_no_point_is():
+def test_guarded_reads_stay_guarded():
     """x[i + 2] lies outside for the last rows, for which no j is."""
     inside = apply("lt", apply("add", ROW, J), c(3))
     t = template((N,), [(dt.f64, (N,))], Reduce("sum", (17,), (where(inside, x(apply("add", ROW, c(2)))),)))
@@ -197,7 +197,7 @@ def test_sums_over_more_points_than_can_be_visited():
     assert es.op("y[i] = sum[j](x[i])", extents={"j": n})(np.array([3, 4])).tolist() == [3 * n, 4 * n]
 
 
-def test_what_is_cast_in_the_body_is_folded_too(rng):
+def test_casts_in_the_body_are_folded(rng):
     body = cast(Read(0, (ROW,), dt.f32), dt.f64)
     t = template((N,), [(dt.f32, (N,))], Reduce("sum", (17,), (body,)))
     made = same_values(t, rng.standard_normal(N).astype(np.float32))

@@ -24,7 +24,7 @@ def _value(e: Expr, point: tuple[int, ...]) -> int:
     return form.const + sum(c * point[a.position] for a, c in form.terms.items())
 
 
-def test_what_is_found_holds_at_every_point():
+def test_proven_bounds_hold_at_every_point():
     rng = np.random.default_rng(0)
     found = 0
     for _ in range(400):

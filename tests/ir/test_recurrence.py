@@ -78,14 +78,14 @@ def test_a_sum(back):
     np.testing.assert_array_equal(value(recurrence({y: definition})[y], x), want)
 
 
-def test_what_is_not_cyclic_is_dissolved():
+def test_acyclic_members_are_dissolved():
     a, b = leaf((T,), dt.f64), leaf((T,), dt.f64)
     made = recurrence({a: tensor(apply("add", read(0, t), read(0, t)), X), b: tensor(apply("neg", read(0, t)), a)})
     assert not any(isinstance(n, Recurrence) or n in (a, b) for n in postorder(made.values()))
     np.testing.assert_array_equal(value(made[b], np.ones(T)), np.full(T, -2.0))
 
 
-def test_a_tensor_beside_a_cycle_stays_outside():
+def test_tensors_off_a_cycle_stay_outside():
     y, definition = running()
     twice = leaf((T,), dt.f64)
     made = recurrence({y: definition, twice: tensor(apply("add", read(0, t), read(0, t)), y)})

@@ -35,7 +35,7 @@ def test_points_never_refute_what_is_proven(c, others, extents):
         assert under.feasible and not under._proves(c, True) and not under._proves(c, False)
 
 
-def test_what_points_cannot_tell():
+def test_conditions_that_samples_cannot_decide():
     facts = Facts((3, 4))
     read = apply("lt", Read(0, (U,), dt.i32), k(2))
     small, large = apply("lt", U, k(2)), apply("lt", add(U, J), k(4))

@@ -60,7 +60,7 @@ def test_reshapes_and_transposes(seed: int) -> None:
 @pytest.mark.parametrize("formula", [
     "Y[i,j] = X[j,i]", "Y[i,j] = X[i,(j+1)%6]", "Y[i,j] = X[i,5-j]", "Y[i,j] = X[(i+1)//2,j]", "Y[i,j] = X[0,6*i+j]",
 ])  # fmt: skip
-def test_what_moves_elements_is_none(formula: str) -> None:
+def test_templates_that_move_elements_are_no_views(formula: str) -> None:
     shape = (1, 36) if "6*i+j" in formula else (6, 6)
     graph = trace_shapes(es.op(formula, extents={"i": 6, "j": 6}), [(shape, dt.f32)]).graph
     (t,) = {x.template for x in postorder(graph.outputs) if isinstance(x, Compute)}

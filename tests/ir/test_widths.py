@@ -38,7 +38,7 @@ def test_a_planted_narrow_type_is_refused_and_widened(name, rng):
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_what_fits_stays_as_it_is(name):
+def test_narrow_values_stay_unchanged(name):
     extent = 30_000 if name == "a remainder" else 46_341
     t = template((extent,), [(dt.f32, (30_000,))], NARROW[name])
     verify_template(t)

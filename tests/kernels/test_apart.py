@@ -41,7 +41,7 @@ def test_stages_of_a_kernel(name: str) -> None:
         np.testing.assert_array_equal(made[n], x)
 
 
-def test_what_is_not_stored_is_stored_apart() -> None:
+def test_intermediate_stages_are_stored_when_split() -> None:
     kernel = FUSED["bias"]
     total, relu = apart(kernel)
     assert len(total.buffers) == len(relu.buffers) == 3 and total.buffers[2] == relu.buffers[0]

@@ -15,7 +15,7 @@ BY_KIND = autoconfig.pattern_of("by kind")
 @pytest.mark.parametrize("case", [
     (2, 3, 9, 13, 5, 2), (1, 2, 2, 17, 4, 2), (2, 3, 7, 8, 4, 3), (3, 2, 31, 33, 1, 2), (2, 3, 4, 9, 3, 2, True),
 ])  # fmt: skip
-def test_what_all_phases_have_is_one_kernel(case):
+def test_common_parts_of_phases_are_one_kernel(case):
     """Phases of images with odd sides: sums and the zeros between them are stored together but for the edges."""
     kernel = pointwise_dx(*case)
     assert problems(kernel.root) is None and BY_KIND.match(kernel)

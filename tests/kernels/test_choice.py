@@ -206,7 +206,7 @@ def test_a_choice_looks_at_little(kernel, most, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("taps", [3, 5, 7])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("target", [SERVER, replace(SERVER, cores=1), Target()], ids=["server", "one", "small"])
-def test_what_is_not_asked_costs_no_less(taps: int, stride: int, target: Target) -> None:
+def test_dominated_patterns_cost_no_less(taps: int, stride: int, target: Target) -> None:
     sizes = (4, 48, 28, 28, taps, taps // 2)
     for kernel in (depthwise(*sizes, stride), depthwise_dw(*sizes, stride), depthwise_dx(*sizes)):
         chosen = autoconfig.choose(kernel, target)
@@ -224,7 +224,7 @@ def test_a_product_is_no_stencil_alone() -> None:
     assert configs and not any(stencil.dominates(*x) for x in configs)
 
 
-def test_what_is_emitted_is_let_go() -> None:
+def test_emitted_instructions_are_released() -> None:
     """Choosing and lowering keep analyses of kernels, but no instructions: those are many small objects, of which every
     collection of garbage in the process would go through all."""
 

@@ -137,7 +137,7 @@ def test_pieces_share_their_products():
         assert products.shape == (3, 3, 3, 2, 3, 5) and len(sums.root.parts) == 4
 
 
-def test_what_is_not_taken_apart():
+def test_contractions_that_stay_whole():
     """Nothing that would be added up afterwards; no axis of K that both have; a factor that is zero by itself, beside
     which the other may be infinite; a guard or an index that tells the products of a sum apart."""
     for kernel in (product(5, 6, 7), masked(9, 7), slanted(9, 4), pointwise_dx(2, 3, 6, 6, 4, 2),
@@ -160,7 +160,7 @@ def test_is_chosen_where_few_products_meet():
     assert autoconfig.choose(kernel, replace(host(), cores=2)).pattern is COL2IM
 
 
-def test_what_is_done_once_is_not_done_again():
+def test_loop_invariant_launches_run_once():
     """A launch of a part that a loop need run but once stays one: what it leaves in the workspace is nobody else's."""
     part = Lowered([Launch(Builder(f"part{n}", 1).finish(), 1, once) for n, once in enumerate((True, False))], 8)
     whole = Staged("whole", 2)

@@ -105,7 +105,7 @@ def test_pieces_of_a_strided_backward():
     check(strided_dx(2, 40, 3, 2))
 
 
-def test_constant_pieces_are_stored_with_the_sum_beside_them():
+def test_constant_pieces_are_stored_with_the_sum():
     """Rows that end within a vector and at its end, strides of which vectors are stored whole and others, followed by
     an addition of what another branch sends back."""
     for case in ((2, 3, 14, 14, 5, 2), (1, 5, 6, 32, 3, 2), (2, 4, 9, 15, 3, 3), (17, 2, 4, 6, 3, 2, True)):
@@ -177,7 +177,7 @@ def test_guards_are_split_between_operands():
     check(sum_of((11, 21), params, (19,), zero_unless(free, body)))
 
 
-def test_what_is_no_contraction():
+def test_kernels_that_are_no_contraction():
     params = ((dt.f32, (8, 9)),)
     assert not CONTRACTION.match(sum_of((8,), params, (9,), load(0, 0, 1)))
     x = load(0, 0, 1)
@@ -227,7 +227,7 @@ def _of_images(p, c: Tiled) -> Tiled:
     return replace(c, swap=bool(image), windows=windows, a=c.a if windows else "panel")
 
 
-def test_tiles_are_turned_where_results_lie_along_m():
+def test_tiles_are_transposed_where_results_lie_along_m():
     """Pixels as M, read in place from a window at any stride, channels as N: tiles of part of a row, of a row and of
     several, of more rows than lanes, and last tiles of fewer, blocks of K, and an epilogue that reads."""
     side = ((0, "side"),)

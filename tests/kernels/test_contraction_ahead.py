@@ -109,7 +109,7 @@ def test_tiles_ask_for_every_tensor_that_an_operand_is_computed_of():
             check(kernel, [Configs((config,)), Configs((replace(config, tm=2, tn=2),))], target=SMALL)
 
 
-def test_only_rows_far_apart_are_asked_for():
+def test_only_distant_rows_are_prefetched():
     far = traffic.Steps(4, 4096, True)
 
     def lines(s: traffic.Steps, points: int = 1 << 20) -> int:
@@ -135,7 +135,7 @@ def test_only_rows_far_apart_are_asked_for():
     assert asked.tolist() == [1, 3, 3, 5, 0, 0, 1, 5]
 
 
-def test_a_panel_beyond_the_first_level_is_dear():
+def test_panels_beyond_l1_are_expensive():
     kernel, wide = product(120, 4096, 300, "NN"), Tiled(mr=6, nv=4, a="inline", b="inline", tn=8)
     narrow = replace(wide, mr=12, nv=2)
 
@@ -298,7 +298,7 @@ def test_vectors_along_k_cross_rows():
         check(kernel, [Configs((c,)) for c in (*configs, replace(configs[1], b="buffer"))])
 
 
-def test_long_k_is_cut_into_parts_where_one_side_is_turned():
+def test_long_k_is_split_where_one_side_is_transposed():
     """In blocks as long as the second level holds the panels, where these are beyond the first."""
     points, lanes = 16 * 56 * 56, host().lanes()
     found = CONTRACTION.configs(conv_dw(16, 64, 56, 56, 64, 1, 1, 0), host())

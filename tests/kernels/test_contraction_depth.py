@@ -40,7 +40,7 @@ class Lanes(list):
         return Lanes([both[i] for i in lanes], x.type.elem)
 
 
-def test_squares_of_elements_of_several_lanes_are_turned():
+def test_squares_of_wide_elements_are_transposed():
     every = (("f32", 1, 8), ("f32", 2, 16), ("f32", 4, 16), ("f32", 4, 4), ("f64", 2, 8), ("f64", 1, 2), ("i8", 1, 16),
              ("i8", 1, 64), ("f16", 2, 32), ("i32", 1, 2), ("i64", 1, 4))  # fmt: skip
     for elem, size, lanes in every:
@@ -77,7 +77,7 @@ def test_double_precision():
     check(kernel, [deep(6, 2, 8), deep(6, 2, 8, split=2, kc=8)])
 
 
-def test_what_does_not_fit_is_refused():
+def test_k_vectorization_that_does_not_fit_is_rejected():
     odd, fits = product(8, 24, 97, "NT"), product(8, 24, 96, "NT")
     for kernel, c in (
         (odd, deep(24, 2)),

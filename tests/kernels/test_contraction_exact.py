@@ -118,7 +118,7 @@ def sprinkled(kernel: Kernel, seed: int) -> list[list[np.ndarray]]:
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("name", CASES)
-def test_masked_terms_beside_infinities(name):
+def test_masked_terms_with_infinities(name):
     kernel, target = CASES[name], host()
     configs = CONTRACTION.configs(kernel, target)
     different = {(c.windows, type(c), isinstance(c, Tiled) and c.rows): x for x in configs for c in x.pieces}
@@ -194,7 +194,7 @@ def test_trimmed_loops_of_operands_with_one_point():
     check(kernel, CONTRACTION.configs(kernel, host()), target=host())
 
 
-def test_lanes_that_nobody_stores_change_no_others(rng):
+def test_unstored_lanes_change_no_others(rng):
     """Where they are NaN by chance, and where they are not: the same bits."""
     x = times(load(0, 4, 1, 5, 6), load(1, 0, 4, lin((1, 2), (-1, 5), const=1), lin((1, 3), (-1, 6))))
     guard = apply("and", inside(lin((1, 2), (-1, 5), const=1), 5), inside(lin((1, 3), (-1, 6)), 6))

@@ -75,7 +75,7 @@ def test_tiles_of_two_pieces():
         check(kernel, found)
 
 
-def test_what_follows_both_sums():
+def test_epilogues_of_joint_sums():
     """Read beside them, from registers where it is short and wherever tiles are turned."""
     for count in (1, 5):
         kernel = longer(strided_conv_dx(2, 18, 28, 28, 3), count)
@@ -89,7 +89,7 @@ def test_what_follows_both_sums():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_infinities_beside_padding():
+def test_infinities_with_padding():
     kernel = strided_conv_dx(2, 17, 12, 14, 3)
     config = joint(kernel, replace(PIXELS, mr=7))
     assert config is not None

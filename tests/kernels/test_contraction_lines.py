@@ -89,7 +89,7 @@ def test_several_axes_of_k(always):
         check(kernel, [configs(kernel, replace(base, a="inline"))])
 
 
-def test_what_a_unit_is():
+def test_units_of_whole_lines():
     """Of rows of 28 sums two apart it is a row and the one of zeros after it; of 7 by 7 the plane, as no whole lines
     are to be had; where a phase is missing there is a gap."""
     for size, points, vectors, aligned in ((28, 28, 7, True), (14, 28, 7, True), (7, 49, 13, False)):

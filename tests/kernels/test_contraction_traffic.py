@@ -123,7 +123,7 @@ def chosen(kernel, target=SERVER) -> Tiled:
     return config
 
 
-def test_what_is_chosen():
+def test_choices_follow_the_traffic():
     assert chosen(product(64, 1024, 4096, "NN")).kc  # a panel over all of K would not stay in the second level
     assert not chosen(product(64, 1024, 512, "NT")).kc
     rows = chosen(product(1, 4096, 1024, "NN"))
@@ -181,7 +181,7 @@ def test_large_results_of_many_rows_are_finished_row_by_row():
     assert dearer(product(10, 65538, 16, "TN")) <= 1  # few rows
 
 
-def test_far_rows_that_are_asked_for_come_a_line_at_a_time():
+def test_distant_prefetched_rows_come_line_by_line():
     """Few rows of M, whose tiles are as soon done with a line as it comes; what is near comes at once."""
     narrow = Tiled(mr=8, nv=1, a="inline", b="inline", tn=8)
     for kernel, dear in ((product(8, 24000, 400, "NN"), True), (product(8, 240, 400, "NN"), False)):

@@ -184,7 +184,7 @@ def test_a_group_is_a_batch_axis(name):
     assert GROUPS in [found.extents[a] for a in found.batch]
 
 
-def test_what_cannot_be_split():
+def test_kernels_that_cannot_be_split():
     i, j, k = axes(3)
     params = params_of((4, 5), (5, 7))
     for at, extent in ((sub(12, i), 12), (i, 3), (mul(i, i), 4)):  # backwards, nothing to split, no sum

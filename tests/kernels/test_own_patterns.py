@@ -106,7 +106,7 @@ def test_a_configuration_that_is_not_legal(registered):
         _call()
 
 
-def test_what_is_written_beside_the_buffers_is_found_by_the_checked_mode(registered, monkeypatch, tmp_path):
+def test_checked_runs_find_stores_outside_the_buffers(registered, monkeypatch, tmp_path):
     monkeypatch.setenv("EINSMITH_CHECK", "1")
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     name = registered(Own(lower=lambda kernel: _stores(len(kernel.buffers) + 1, math.prod(SHAPE) + 1))).name

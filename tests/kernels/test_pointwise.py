@@ -229,7 +229,7 @@ def test_tasks_divide_the_work():
     assert vector_axis(box, 16) == 1
 
 
-def test_pieces_of_one_task_wake_nobody():
+def test_launches_of_one_task_wake_no_worker():
     """A launch of one task runs on the caller alone, whatever it is made of."""
     i = Axis(0)
     parts = (Piece((0,), (2,), (9,), read(0, i)), Piece((1,), (2,), (9,), apply("neg", read(0, i))))
@@ -244,7 +244,7 @@ def test_empty_output():
 
 
 @pytest.mark.parametrize("m, n", [(1, 16), (5, 7), (16, 16), (17, 33), (4, 37), (40, 3)])
-def test_turned_tiles(rng, m, n):
+def test_transposed_tiles(rng, m, n):
     """Square tiles transposed in registers: whole ones, and what is left over on either side."""
     i, j, k = axes(3)
     plain_turn = plain((m, n), [(dt.f32, (n, m))], read(0, j, i))
@@ -258,7 +258,7 @@ def test_turned_tiles(rng, m, n):
         check(PATTERN, kernel, rng, configs=configs)
 
 
-def test_turned_tiles_with_guards_strides_and_f64(rng):
+def test_transposed_tiles_with_guards_strides_and_f64(rng):
     """A guarded read is not turned; a read with an offset and a stride along the rows is."""
     i, j = axes(2)
     m, n = 19, 21
@@ -271,7 +271,7 @@ def test_turned_tiles_with_guards_strides_and_f64(rng):
     check(PATTERN, wide, rng)
 
 
-def test_transposes_are_turned_in_registers():
+def test_transposes_happen_in_registers():
     i, j, k = axes(3)
     target = Target(vector_bytes=64, vector_registers=32)
     sum_of_two = apply("add", read(0, k, i, j), read(1, i, j, k))

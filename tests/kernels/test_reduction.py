@@ -339,7 +339,7 @@ def test_long_columns_are_read_in_wide_pieces():
 
 @pytest.mark.parametrize("combiner", ["sum", "max", "argmax"])
 @pytest.mark.parametrize("m, n, k", [(1, 16, 4), (7, 21, 5), (3, 17, 16), (9, 4, 11)])
-def test_turned_tiles(rng, combiner, m, n, k):
+def test_transposed_tiles(rng, combiner, m, n, k):
     """Reads along the reduction, results along the lanes: squares of every size, with and without a register tile."""
     i, j, r, s = axes(4)
     x, y = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (n, k)))
@@ -361,7 +361,7 @@ def test_turned_tiles(rng, combiner, m, n, k):
         check(PATTERN, both_ways, rng, configs=configs)
 
 
-def test_turned_tiles_with_an_epilogue_and_a_guard(rng):
+def test_transposed_tiles_with_an_epilogue_and_a_guard(rng):
     i, j = axes(2)
     n, k = 19, 10
     shape = (n,)
@@ -374,7 +374,7 @@ def test_turned_tiles_with_an_epilogue_and_a_guard(rng):
     check(PATTERN, kernel, rng, configs=configs)
 
 
-def test_differences_of_rows_take_turned_tiles():
+def test_differences_of_rows_take_transposed_tiles():
     """No operand of |x[i,k] - y[j,k]| is contiguous along the results: one is transposed in registers."""
     i, j, r = axes(3)
     target = Target(vector_bytes=64, vector_registers=32)

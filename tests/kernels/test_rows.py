@@ -377,7 +377,7 @@ def test_large_results_are_stored_past_the_caches(name, shape, past, rng):
         agree(run(inputs)[1], graph, inputs, f"{threads} threads")
 
 
-def test_what_is_read_again_is_not_stored_past_the_caches(rng):
+def test_results_read_again_use_no_streaming_stores(rng):
     x = rng.standard_normal((64, 64)).astype(np.float32)
 
     def both(x):
@@ -405,7 +405,7 @@ def _exps(kernel: Rows) -> int:
     return sum(isinstance(e, Apply) and e.fn == "exp" for b in bodies for e in postorder([b]))
 
 
-def test_what_a_condition_chooses_is_evaluated_once(rng):
+def test_masked_values_are_evaluated_once(rng):
     """Behind a mask the gradient of a softmax reads the scores alone, where the forward chooses by the mask."""
     s, g, m = (rng.standard_normal((3, 19, 19)).astype(np.float32) for _ in range(3))
     m += 3 * np.eye(19, dtype=np.float32)

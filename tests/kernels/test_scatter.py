@@ -108,7 +108,7 @@ def windows(rng):
         yield kernel_of(Template(shape, params, (s,))), [rng.integers(0, 5, (13, 21)).astype(np.int32)]
 
 
-def test_positions_beside_an_axis_of_its_own(rng):
+def test_computed_positions_with_an_independent_axis(rng):
     for kernel, inputs in windows(rng):
         check(PATTERN, kernel, rng, targets=(NARROW,), inputs=inputs)
 
@@ -152,7 +152,7 @@ def test_initial_value_in_pieces(rng):
         check(PATTERN, kernel_of(Template((7,), ((dt.f32, (4,)), (dt.f32, (n,))), (*start, s))), rng)
 
 
-def test_what_the_memory_holds_is_not_touched(rng):
+def test_elements_that_no_point_reaches_are_untouched(rng):
     """The initial value is the output's own memory: only the destinations are read and written."""
     r, d = axes(2)
     t = started(50, 17, 9, read(2, r, d))

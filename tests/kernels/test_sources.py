@@ -152,7 +152,7 @@ USES = {
 
 
 @pytest.mark.parametrize("way", USES)
-def test_what_is_imported_counts(way: str, imported) -> None:
+def test_imported_files_change_the_key(way: str, imported) -> None:
     imports, more = USES[way]
     text = pattern("2.0", imports)
     one, same = (code(imported("mine", mine=text, helper="FACTOR = 2.0", **more)) for _ in range(2))
@@ -165,7 +165,7 @@ def test_a_helper_that_is_missing_counts(imported) -> None:
     assert code(imported("mine", mine=text)) != code(imported("mine", mine=text, helper=""))
 
 
-def test_what_is_not_imported_does_not_count(imported) -> None:
+def test_files_not_imported_leave_the_key(imported) -> None:
     one, other = (code(imported("mine", mine=pattern("2.0"), helper=f"F = {n}")) for n in (2, 3))
     assert one == other
 
@@ -189,7 +189,7 @@ def test_the_class_above_counts(imported) -> None:
 INIT = "def __init__(self, x=2):\n        self.factor = x"
 
 
-def test_what_an_instance_holds_counts(imported) -> None:
+def test_instance_values_change_the_key(imported) -> None:
     module = imported("mine", mine=pattern("self.factor", body=INIT))
     values = [2, 3, 2.0, "2", (2,), [2], {"a": 2}, {"a": 3}, np.float32(2), np.arange(2), np.arange(3), {2}, None, dict]
     codes = [code_of(module.Scaled(x)) for x in values]
@@ -197,7 +197,7 @@ def test_what_an_instance_holds_counts(imported) -> None:
     assert code_of(module.Scaled(np.arange(2))) == codes[9] and code_of(module.Scaled({"a": 2})) == codes[6]
 
 
-def test_what_a_class_is_given_counts(imported) -> None:
+def test_class_attributes_change_the_key(imported) -> None:
     text = pattern("self.factor", body="factor = 2.0")
     module = imported("mine", mine=text)
     before = code(module)
@@ -205,7 +205,7 @@ def test_what_a_class_is_given_counts(imported) -> None:
     assert code(module) != before
 
 
-def test_what_a_class_is_made_in_counts(imported) -> None:
+def test_closure_values_change_the_key(imported) -> None:
     head, _, cls = pattern("factor").partition("class Scaled")
     module = imported("mine", mine=f"{head}def make(factor):\n" + textwrap.indent(f"class Scaled{cls}", "    ")
                       + "\n    return Scaled")  # fmt: skip
@@ -224,7 +224,7 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize("imports", UNSEEN)
-def test_what_cannot_be_seen_needs_a_version(imports: str, imported) -> None:
+def test_unreadable_code_needs_a_version(imports: str, imported) -> None:
     module = imported("mine", mine=pattern("2.0", imports), helper="FACTOR = 2.0")
     before = [p.name for p in autoconfig.PATTERNS]
     remedy = "`version = 1` into the class Scaled"

@@ -48,7 +48,7 @@ def pairs() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name,pattern_name", pairs())
-def test_what_is_proposed_is_legal(name: str, pattern_name: str) -> None:
+def test_proposals_are_legal(name: str, pattern_name: str) -> None:
     kernel, pattern = KERNELS[name], autoconfig.pattern_of(pattern_name)
     for target in (WIDE, Target()):
         space = pattern.space(kernel, target)
@@ -101,7 +101,7 @@ CONTRACTIONS = [name for name, p in pairs() if p == "contraction"]
 
 
 @pytest.mark.parametrize("name", CONTRACTIONS)
-def test_what_is_legal_is_right(name: str) -> None:
+def test_legal_configurations_are_correct(name: str) -> None:
     assert run(name, "contraction", 3, 6) >= 3
 
 

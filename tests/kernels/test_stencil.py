@@ -56,7 +56,7 @@ def test_depthwise_in_three_directions(h, w, taps, rng):
 
 
 @pytest.mark.parametrize("target", [NARROW, WIDE])
-def test_nothing_beside_the_operands_is_read(target, rng):
+def test_no_read_outside_the_operands(target, rng):
     for kernel in (s.depthwise(1, 2, 5, 9, 3, 1, 2), s.depthwise_dw(2, 1, 6, 5, 3, 1), gradient_by_x(1, 2, 5, 7, 3, 2)):
         check(STENCIL, kernel, rng, [target])
 
@@ -85,7 +85,7 @@ def test_more_taps_than_lanes(taps, pad, width, target, rng):
     check(STENCIL, kernel, rng, [target or host()], native=target is None)
 
 
-def test_a_tap_along_a_row_is_told_from_one_of_the_next():
+def test_taps_of_different_rows_are_distinguished():
     kernel = s.depthwise(2, 2, 5, 5, 4, 0)
     reads = {t.vector.read for t in stencils(kernel)[0].phases[0].terms}
     assert {(a.const - a.shift, a.shift) for a in reads} == {(5 * r, k) for r in range(4) for k in range(4)}
@@ -120,7 +120,7 @@ def test_a_phase_without_taps_is_zero(rng):
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_what_follows_the_sum(keep, rng):
+def test_epilogues_of_stencils(keep, rng):
     check(STENCIL, s.biased(s.depthwise(2, 3, 7, 18, 3, 1), 1, keep), rng, native=True)
     check(STENCIL, s.biased(s.depthwise(2, 3, 18, 7, 3, 1), 3, keep), rng, native=True)
     check(STENCIL, s.biased(s.depthwise_dx(2, 3, 12, 9, 3, 1), 2, keep), rng, native=True)
@@ -170,7 +170,7 @@ def test_taps_share_rows_of_which_they_read_every_other_element(taps, pad, width
 @pytest.mark.parametrize(
     ("width", "taps", "pad"), [(14, 5, 2), (15, 5, 2), (9, 5, 2), (13, 5, 0), (14, 7, 3), (12, 7, 2)]
 )
-def test_rows_of_two_points_are_turned_for_many_taps(width, taps, pad, rng):
+def test_rows_of_two_points_are_transposed_for_many_taps(width, taps, pad, rng):
     """Also where the ends of one point's row are infinite, which the other one must not see."""
     target = replace(WIDE, vector_registers=32)
     kernel = s.depthwise(4, 2, 9, width, taps, pad, 2)
@@ -263,7 +263,7 @@ def lines_touched_and_asked_for(kernel: Kernel, target: Target) -> list[list[tup
 
 
 @pytest.mark.parametrize(("stride", "width", "channels"), [(1, 27, 2), (2, 40, 2), (2, 9, 24)])
-def test_every_line_that_is_read_is_asked_for_before(stride, width, channels):
+def test_every_line_is_prefetched(stride, width, channels):
     """But for the first ones."""
     for target in (replace(NARROW, l2=256, cores=1), replace(WIDE, l2=256, cores=1)):
         for make in (s.depthwise, s.depthwise_dw):
@@ -309,7 +309,7 @@ def _operations(block) -> set[str]:
     return out
 
 
-def test_what_is_no_stencil():
+def test_kernels_that_are_no_stencil():
     product = s.product(40, 40, 7)  # rows of a matrix share what is read
     assert not STENCIL.match(product)
     assert not STENCIL.match(s.involution(2, 3, 5, 7, 3, 1))  # both factors are vectors

@@ -68,7 +68,7 @@ def test_other_machines(target, rng):
         check(STENCIL, kernel, rng, [target])
 
 
-def test_what_is_beside_a_row_is_zero_however_it_is_made(rng):
+def test_padding_is_zero_after_a_prologue(rng):
     """clamp(0*scale + shift) is not zero, and with infinite numbers not even a number."""
     kernel = made(s.depthwise(2, 2, 5, 7, 3, 1), 0)
     base = fresh(kernel, 0)
@@ -100,7 +100,7 @@ def test_every_way_to_read_every_other_element(rng):
         check(STENCIL, kernel, rng, [target], configs=STENCIL.configs(kernel, target)[:2])
 
 
-def test_what_moves_along_a_row_is_no_number():
+def test_prologue_operands_that_vary_along_a_row():
     """Scales of columns, and an element read at two places."""
     assert not stencils(made(s.depthwise(2, 3, 7, 9, 3, 1), 0, axis=3))
     assert not stencils(made(s.depthwise(2, 3, 7, 9, 3, 1), 0, axis=2))

@@ -39,7 +39,7 @@ def test_a_slice_of_a_long_tensor_counts_as_a_slice():
     assert max(touched(kernel)) == h.nbytes
 
 
-def test_what_is_read_at_places_from_memory_counts_whole():
+def test_gathered_tensors_count_whole():
     table, at = np.zeros((100, 8), np.float32), np.zeros((3,), np.int32)
     found = kernels("y[i,k] = exp(table[at[i],k])\nreturn y", table, at)
     assert max(n for k in found for n in touched(k)) == table.nbytes

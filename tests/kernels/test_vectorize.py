@@ -168,7 +168,7 @@ def test_uniform_read_under_a_guard_that_differs_between_lanes():
         assert out.tolist() == want
 
 
-def test_what_does_not_depend_on_a_loop_leaves_it_and_binding_is_a_barrier():
+def test_loop_invariant_code_moves_out_up_to_a_binding():
     i, j = axes(2)
     a, c = np.arange(12, dtype=np.float32).reshape(3, 4), np.array([2, 3, 5], np.float32)
     out = np.zeros((3, 4), np.float32)

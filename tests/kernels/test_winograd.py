@@ -123,7 +123,7 @@ def test_it_is_off_unless_allowed():
      product(5, 6, 7), capsule(2, 3, 7, 5, 2)],
     ids=["stride", "window", "weights' gradient", "product", "strided capsules"],
 )  # fmt: skip
-def test_what_is_no_such_convolution(kernel):
+def test_convolutions_that_winograd_does_not_take(kernel):
     assert not WINOGRAD.match(kernel)
 
 

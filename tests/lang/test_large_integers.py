@@ -84,7 +84,7 @@ def test_small_indices_stay_int32():
     ("y[i] = a[i]*3000000000", {}, ("3000000000", "int32", "i64(x)", "line 1")),
     ("y[i] = where(a[i] > 0, a[i], -3000000000)", {}, ("-3000000000", "int32")),
 ])  # fmt: skip
-def test_what_no_type_holds_is_refused_in_words(text, extents, words):
+def test_integers_beyond_all_types_are_rejected(text, extents, words):
     inputs = {"x": np.zeros(5), "a": i32(1, 2)}
     with pytest.raises(FormulaError) as e:
         op = es.op(text, extents=extents)

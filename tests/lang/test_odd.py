@@ -59,7 +59,7 @@ def test_extents(extents, message):
         es.op("Y[i,j] = 1.0", extents={"j": 2, **extents})()
 
 
-def test_what_no_memory_holds():
+def test_sizes_beyond_memory_are_rejected():
     with pytest.raises(es.OutOfMemoryError, match="GiB are requested"):
         es.op("Y[i] = 1.0", extents={"i": 2**50})()
     assert issubclass(es.OutOfMemoryError, MemoryError)

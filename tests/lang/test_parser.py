@@ -98,7 +98,7 @@ def test_tokens_tile_the_text():
     assert "".join(t.text for t in tokenize(text) if t.kind != "newline") == text.replace(" ", "")
 
 
-def test_greater_is_less_turned_round():
+def test_greater_is_parsed_as_less():
     node = parse_expression("a > 3")
     assert isinstance(node, ParsedApply) and node.fn == "lt" and isinstance(node.operands[0], Number)
 

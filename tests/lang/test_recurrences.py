@@ -60,7 +60,7 @@ ILLEGAL = [
 
 
 @pytest.mark.parametrize("text,where,message,arrays", ILLEGAL, ids=[t.replace("\n", "; ")[:50] for t, *_ in ILLEGAL])
-def test_what_is_illegal_names_the_read(text, where, message, arrays):
+def test_illegal_recurrences_name_the_read(text, where, message, arrays):
     extents = {"k": 2} if "sum[k]" in text else {"y.shape[0]": 5} if "+=" in text else None
     with pytest.raises(es.FormulaError, match=message.replace("[", r"\[")) as caught:
         es.interpret(es.op(text, extents=extents))(*arrays)
@@ -156,14 +156,14 @@ def test_compiled(name):
         np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-12)
 
 
-def test_an_extent_that_nothing_determines_is_asked_for():
+def test_undetermined_extents_are_requested():
     with pytest.raises(es.FormulaError, match='add extents={"t": N}'):
         es.op("y[t] = where(t > 0, y[t-1], 0) + 1")()
     np.testing.assert_array_equal(es.op("y[t] = where(t > 0, y[t-1], 0) + 1", extents={"t": 4})(), [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize("text", ["g[t] = a*t", "g[t] = exp(a*t)", "g[t] = sum[k](a*t*k)", "g[t] = t/3"])
-def test_what_reads_no_floats_has_the_type_of_the_formula(text):
+def test_statements_without_floats_take_the_formulas_type(text):
     """The float type is that of the formula's inputs, in all of its statements; float32 where it has none."""
     more = ({"k": 3} if "k" in text else {}), ({"a": 0.9} if "a" in text else {})
     op = es.op(text + "\ny[t] = x[t]*g[t]\nreturn g, y", extents={"t": 5, **more[0]}, **more[1])

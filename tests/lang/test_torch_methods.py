@@ -66,7 +66,7 @@ def test_numpy_s_transpositions_stay(rng):
         np.testing.assert_array_equal(got, y.transpose(*order))
 
 
-def test_a_forward_pass_of_torch_runs_as_it_is(torch, rng):
+def test_a_forward_pass_of_torch_runs_unchanged(torch, rng):
     """Heads of attention, split and joined by methods; parameters have them as well."""
 
     def heads(x, w, mask):

@@ -118,7 +118,7 @@ def test_a_pullback_has_the_mask_of_its_output(rng) -> None:
     assert not np.array_equal(made[0][0], made[1][0])
 
 
-def test_a_saved_step_goes_on_with_the_same_masks(tmp_path) -> None:
+def test_a_saved_step_resumes_with_the_same_masks(tmp_path) -> None:
     whole = masks(9, 4)
     model = Noisy()
     step = es.TrainStep(model, lambda y, t: (y * t).sum(), es.optim.SGD(lr=0.25), seed=9, threads=1)

@@ -298,7 +298,7 @@ def test_weights_in_bfloat16_load() -> None:
     "make, error, said",
     [
         (lambda: nn.Conv2d(3, 4, 3, paddding=1), TypeError, "Conv2d has no option 'paddding'; did you mean 'padding'"),
-        (lambda: nn.Linear(3, 4, device="cpu"), UnknownOptionError, "the options are in_features, out_features, bias, dtype"),
+        (lambda: nn.Linear(3, 4, device="cpu"), UnknownOptionError, "are in_features, out_features, bias, dtype"),
         (lambda: nn.Linear(3.5, 4), ArgumentError, "in_features=3.5 must be an integer of at least 0"),
         (lambda: nn.Linear(3, -1), ArgumentError, "at least 0"),
         (lambda: nn.Linear(3, 4, dtype="int32"), DtypeError, "i32 has no gradient"),

@@ -30,7 +30,7 @@ SETTINGS = [
 ]
 
 
-def test_what_is_off_keeps_no_state() -> None:
+def test_disabled_options_keep_no_state() -> None:
     assert optim.SGD(lr=0.1).state_names == []
     assert optim.SGD(lr=0.1, momentum=0.9).state_names == ["momentum_buffer"]
     assert optim.Adam().state_names == ["exp_avg", "exp_avg_sq"]
@@ -281,7 +281,7 @@ def test_hyperparameters_are_checked_by_name() -> None:
             make()
 
 
-def test_what_is_off_stays_off_when_a_rule_is_made_again() -> None:
+def test_disabled_options_stay_disabled_when_restored() -> None:
     for name in ("AdamW", "LAMB", "Muon"):
         rule = getattr(optim, name)(weight_decay=0.0)
         assert "weight_decay" not in optim.restore(optim.describe(rule)).hyper

@@ -58,7 +58,7 @@ def test_operators_agree_with_pytorch_at_other_sizes(torch, op, size):
         ("second order", "(s[b,i,d] + (s[b,i,d] - stop_gradient(s[b,i,d]))**2)"),
     ],
 )
-def test_what_is_wrong_in_a_derivative_alone_is_noticed(torch, order, wrong):
+def test_faults_of_derivatives_alone_are_detected(torch, order, wrong):
     """The value stays; the first derivative, or the second one alone, does not."""
     squash = next(o for o in OPERATORS if o.name == "squash")
     text = squash.text.replace("= s[b,i,d]*", f"= {wrong}*")

@@ -57,7 +57,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("text,shapes,remedy", [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
-def test_what_is_refused_says_what_to_write_instead(text, shapes, remedy):
+def test_errors_suggest_what_to_write(text, shapes, remedy):
     with pytest.raises(es.EinsmithError) as error:
         es.op(text)(**{n: np.ones(s) for n, s in shapes.items()})
     assert error.match("(?s)" + remedy)

@@ -73,7 +73,7 @@ def both(text: str, **extents: int):
     return es.op(text + "\nreturn y, z")
 
 
-def test_a_condition_keeps_what_stands_under_it(rng):
+def test_conditions_keep_their_bodies(rng):
     """Where s is zero, p is not a number; what is chosen there does not read it."""
     text = "p[i,j] = exp(x[i,j])/s[i]\nz[i,k] = sum[j](p[i,j]*w[j,k])\nd[i] = sum[j](x[i,j]*g[i,j])\n"
     text += "y[i,j] = where(s[i] == 0, 0, d[i]/s[i]*exp(x[i,j]))"
@@ -106,7 +106,7 @@ def test_a_factor_does_not_leave_a_condition(rng):
     "y[i,j] = tanh(x[i,j]) + x[i,j]",  # x is read in any case
     "y[i,j] = p[i,j]*2",
 ])  # fmt: skip
-def test_what_stays(line, rng):
+def test_unchanged_graphs(line, rng):
     op = es.op(f"p[i,j] = tanh(x[i,j])\nz[i,k] = sum[j](p[i,j]*w[j,k])\n{line}\nreturn y, z")
     graph = prepared(lambda x, w: op(x=x, w=w), (6, 6), (6, 3))
     short = available_expressions(graph)

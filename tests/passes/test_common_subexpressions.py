@@ -87,7 +87,7 @@ def test_each_gate_is_computed_once():
     assert functions(changed(Graph((a, d), (node,), (), ()))) == 3
 
 
-def test_what_lies_in_a_shared_value_is_part_of_it():
+def test_nested_values_belong_to_the_shared_value():
     a = leaf((3, 10), F)
     inner = apply("exp", read(0, 0, 5))
     outer = apply("tanh", inner)
@@ -98,7 +98,7 @@ def test_what_lies_in_a_shared_value_is_part_of_it():
 
 
 @pytest.mark.parametrize("what", ["guarded", "looked up", "other elements", "one piece", "other boxes"])
-def test_what_stays(what):
+def test_unchanged_graphs(what):
     a, k = leaf((3, 10), F), leaf((3, 5), dt.i32)
     e = apply("tanh", read(0, 0, 5))
     args, other = [a, k], e

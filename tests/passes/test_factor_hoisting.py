@@ -80,7 +80,7 @@ def test_a_batch_norm_has_two_sums_backward(rng):
     assert sums(factor_hoisting(graph)) == 5  # mean, variance, loss, and those by gamma and beta
 
 
-def test_what_is_no_number_stays_so():
+def test_nan_is_kept():
     op = es.op(CASES["from a mean"][0])
     graph = prepared(lambda x, c: op(x=x, c=c), (5, 13), (5,))
     x = np.ones((5, 13))

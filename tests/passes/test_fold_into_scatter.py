@@ -76,7 +76,7 @@ LINEAR = {
 
 @pytest.mark.parametrize("combiner", ["max", "min"])
 @pytest.mark.parametrize("name", LINEAR)
-def test_what_is_no_sum_stays(name, combiner):
+def test_other_combiners_stay(name, combiner):
     """The largest of negated terms is not their negated largest."""
     before = graph(LINEAR[name], scatter(combiner=combiner))
     assert fold_into_scatter(before).roots == before.roots
@@ -105,7 +105,7 @@ def test_chains(rng):
     np.testing.assert_allclose(evaluate(after, arrays)[0][0], evaluate(before, arrays)[0][0], rtol=1e-12)
 
 
-def test_what_stays():
+def test_unchanged_graphs():
     s = scatter()
     turned = Read(0, (apply("sub", Const(4, dt.i32), N), K), F)
     for body in (

@@ -79,7 +79,7 @@ def total(graph: Graph) -> int:
 
 @pytest.mark.parametrize("gradient", [False, True], ids=["forward", "gradient"])
 @pytest.mark.parametrize("name", FORMULAS)
-def test_turned_graphs_compute_the_same(name, gradient, rng):
+def test_transposed_graphs_compute_the_same(name, gradient, rng):
     """Nothing is picked from rows any more, but what a maximum picks by itself, and every element is what it was."""
     if gradient and name == "position":
         name = "in all"  # which is a sum over all, too: positions have no gradient
@@ -92,7 +92,7 @@ def test_turned_graphs_compute_the_same(name, gradient, rng):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
 
 
-def test_what_has_no_axis_of_its_own_or_ends_with_it_stays(rng):
+def test_gathers_without_an_own_axis_stay(rng):
     k, m = rng.integers(0, 3, 6).astype(np.int32), rng.integers(0, 3, (3, 6)).astype(np.int32)
     for text, arrays in [
         ("y[k,c] = x[i[k],c]", {"i": k, "x": rng.standard_normal((3, 4))}),  # lies side by side already

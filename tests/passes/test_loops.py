@@ -144,7 +144,7 @@ def test_rnn(steps, batch, hidden, reverse, turned, rng):
     check(rnn(steps, batch, hidden, reverse, turned), rng)
 
 
-def test_what_is_read_at_the_same_step_only_is_not_stored(rng):
+def test_members_read_in_the_same_step_are_not_stored(rng):
     program = check(rnn(6, 3, 8), rng, outside=[1])
     call = loop_of(program.plan)
     assert [j for j, _ in call.loop.segments[0].targets] == [1]
@@ -226,7 +226,7 @@ def test_lstm(steps, batch, hidden, rng):
     assert len(call.plans[0].calls) <= 2
 
 
-def test_turns_are_told_and_timed(rng):
+def test_turns_are_listed_and_timed(rng):
     """A loop's kernels are listed with their turns; each has a time in whole runs."""
     node = rnn(6, 3, 8)
     inputs = [rng.standard_normal(a.shape) for a in node.args]
@@ -471,7 +471,7 @@ def test_a_read_without_the_condition_is_of_all_steps(rng):
 
 
 @pytest.mark.parametrize("steps", [2, 7])
-def test_what_nobody_reads_is_not_made_in_the_last_step(steps):
+def test_unread_results_of_the_last_step_are_skipped(steps):
     """The backward's last step would find the cotangent of an initial state that no gradient is asked for."""
     op = es.op("h[t,b,k] = tanh(x[t,b,k] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * U[j,k]))")
 

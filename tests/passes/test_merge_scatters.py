@@ -56,7 +56,7 @@ def test_terms_of_a_point_are_one_scatter(terms, k, n, sign, rng):
     assert scatters(merge_scatters(graph, NEVER)) == scatters(graph)
 
 
-def test_what_is_read_between_or_has_other_points_or_another_combiner_stays(rng):
+def test_scatters_that_cannot_be_merged_stay(rng):
     for text, sizes in [
         ("y[r] = x[r]\ny[i[n]] += f[n]\nz[r] = y[r]\nz[j[n]] += f[n]\nreturn y, z", {"x": 5, "i": 4, "f": 4, "j": 4}),
         ("y[r] = x[r]\ny[i[n]] += f[n]\ny[j[n]] max= f[n]", {"x": 5, "i": 4, "f": 4, "j": 4}),

@@ -41,7 +41,7 @@ def with_gradient(f):
      (lambda x: x.max(0) + x.min(0), (9, 7), ["argmax", "argmin"])],
 )  # fmt: skip
 @pytest.mark.parametrize("ties", [False, True])
-def test_values_beside_positions(f, shape, expected, ties, rng):
+def test_values_with_positions(f, shape, expected, ties, rng):
     x = rng.standard_normal(shape).astype(np.float32)
     if ties:
         x = np.round(x)

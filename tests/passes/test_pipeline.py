@@ -61,7 +61,7 @@ def test_without_a_cost_it_is_missed() -> None:
         PassContext().cost(call.kernel, Target())
 
 
-def test_whoever_observes_sees_every_pass_and_those_of_steps() -> None:
+def test_observers_see_every_pass_and_those_of_steps() -> None:
     seen: list[str] = []
 
     def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
@@ -85,7 +85,7 @@ def test_a_pass_of_ones_own() -> None:
     assert ordered((*PASSES, other))[-1].run(graph, PassContext()).outputs == graph.outputs[::-1]
 
 
-def test_former_names_are_told_with_the_present_ones(monkeypatch):
+def test_former_names_are_reported_with_the_present_ones(monkeypatch):
     assert set(pipeline.RENAMED.values()) <= set(pipeline.optional())
     for old, new in pipeline.RENAMED.items():
         monkeypatch.setenv("EINSMITH_WITHOUT", old)

@@ -66,7 +66,7 @@ def test_steps_have_the_values_of_the_sums(case, monkeypatch, rng):
 
 
 @pytest.mark.parametrize("rows", [1, ROWS])
-def test_what_is_not_summed_is_not_met(rows, monkeypatch):
+def test_nonfinite_elements_reach_their_own_sums_alone(rows, monkeypatch):
     """Infinite and NaN elements reach the sums that they are in, and no others."""
     monkeypatch.setattr(passes, "STEPS", 0)
     graph = traced("y[b,i] = sum[j](where(j <= i - 1, x[b,j], 0))", [(rows, 70)], {"i": 71})

@@ -105,7 +105,7 @@ def test_an_activation_between_convolutions_is_not_stored(h, w, stride, groups):
     assert clamped(g) == 1 and clamped(new) == 0
 
 
-def test_it_stays_where_arithmetic_is_dear():
+def test_expensive_tensors_are_not_recomputed():
     g = before(block(), *shapes(2, 5, 6, 7))
     assert changed(g, counted) is g
 
@@ -115,7 +115,7 @@ def test_it_stays_in_cache():
     assert recompute(g, PassContext(replace(SMALL, l2=1 << 20, l3=1 << 22), moved)) is g
 
 
-def test_what_nobody_prices_stays():
+def test_graphs_without_prices_stay():
     g = before(block(), *shapes(2, 5, 6, 7))
     assert recompute(g, PassContext(SMALL)) is g
 
@@ -226,7 +226,7 @@ def test_dropped_out_activations_are_the_same(monkeypatch):
     assert "recompute" in program.changes.tensors and program.arena_bytes < whole.arena_bytes
 
 
-def test_made_of_what_is_made_again():
+def test_chains_are_recomputed_from_their_start():
     """a follows from x, b from a; both are read by products of the backward pass: each of them reads x alone."""
 
     class Chain(es.nn.Module):

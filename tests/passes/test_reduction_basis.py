@@ -52,7 +52,7 @@ def same(a: Graph, b: Graph, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("t,u,d", [(1, 1, 1), (1, 5, 3), (4, 4, 2), (7, 13, 5), (16, 17, 1)])
-def test_a_relative_key_becomes_a_matrix_product(t: int, u: int, d: int, rng: np.random.Generator) -> None:
+def test_a_relative_key_is_lowered_to_a_matrix_product(t: int, u: int, d: int, rng: np.random.Generator) -> None:
     before = relative(t, u, d)
     after = reduction_basis(before)
     same(before, after, rng)

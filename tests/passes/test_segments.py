@@ -181,7 +181,7 @@ def test_steps_of_bags(mode, rng):
     "y[n,d] = sum[r](where(row[r] <= 2*n and 2*n < row[r+1], g[r,d], 0))",
     "y[n,d] = sum[r](where(r <= n and n < r + 9, g[r,d], 0))",
 ])  # fmt: skip
-def test_what_is_no_segment_stays_what_it_is(text, rng):
+def test_sums_that_are_no_segments_stay(text, rng):
     """Ends on one side alone, of the place, of every other place, and that are no data."""
     r, n = 2 * MANY, 900
     given = {"row": np.arange(r + 1, dtype=np.int32), "row2": np.zeros(n, np.int32), "g": np.ones((r, 3))}

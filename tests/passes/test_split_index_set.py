@@ -65,7 +65,7 @@ def test_ranges_become_pieces(name):
     ],
     ids=["two axes at once", "an edge", "residues"],
 )
-def test_what_pieces_would_not_make_cheaper_stays(text):
+def test_splits_without_gain_are_not_made(text):
     before = graph_of(es.op(text), np.zeros((6, 27)))
     assert split_index_set(before).outputs == before.outputs
 

@@ -84,7 +84,7 @@ def test_numbers_that_are_none_and_ends(x):
     "r[i,j] = where(t[i,j] <= 1, 0, t[i,j])",  # another clamp
     "r[i,j] = where(t[i,j] <= w[i,j], 0, 1)",  # compared with what is known to nobody
 ])  # fmt: skip
-def test_what_stays(also, rng):
+def test_unchanged_graphs(also, rng):
     op = es.op(f"t[i,j] = x[i,j]*x[i,j] - 1\nz[i] = sum[j](max(t[i,j], 0)*w[i,j])\n{also}\nreturn z, r")
     graph = prepared(lambda x, w: op(x=x, w=w), (6, 7), (6, 7))
     assert store_post_activation(graph) is graph

@@ -91,7 +91,7 @@ def test_no_loop_knows_the_number_of_steps(f, rng):
     assert found[0] == found[1] == found[2]
 
 
-def test_what_reads_one_step_is_given_that_step(rng):
+def test_readers_of_one_step_get_that_step(rng):
     """Kernels outside of the loops are the same at every number of steps too: the one that reads the last state, and
     those that make its cotangent, which is zero at the other steps."""
     found = []
@@ -168,7 +168,7 @@ def test_gates_from_one_product_end_too(rng):
     assert len(in_chunks(program)) == 2
 
 
-def test_what_is_read_beyond_is_made_for_all_steps(rng):
+def test_members_read_outside_are_computed_for_all_steps(rng):
     """The product is read under no condition on the lengths as well."""
     formula = es.op("""
         q[t,b,k] = sum[i](x[t,b,i] * W[i,k])

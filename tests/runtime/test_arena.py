@@ -127,7 +127,7 @@ def test_timing_of_kernels_moves_with_the_block() -> None:
     agree(f(*arguments(9)), 9)
 
 
-def test_a_move_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_move_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """So does a forked child with what another thread had half moved."""
     f = es.jit(lambda x, u: gradients(x, u))
     f(*arguments(9))

@@ -37,7 +37,7 @@ def test_little_is_kept():
     assert sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks) <= buffers.KEPT
 
 
-def test_what_is_in_use_is_kept(monkeypatch):
+def test_buffers_in_use_are_kept(monkeypatch):
     """Memory of a size that was met first is lent again, too, when others since have filled what is kept."""
     monkeypatch.setattr(buffers, "_blocks", {})
     size = buffers.RECYCLED_FROM  # numbers; four times as many bytes

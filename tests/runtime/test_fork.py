@@ -224,7 +224,7 @@ def test_a_child_sees_weights_between_two_steps(tmp_path):
     assert out.split() == ["fine"]
 
 
-def test_what_a_long_holder_leaves_half_done_is_refused(tmp_path):
+def test_half_done_work_of_a_long_holder_is_rejected(tmp_path):
     out = script(
         """
     locks.PATIENCE = 0.2

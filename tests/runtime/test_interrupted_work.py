@@ -118,7 +118,7 @@ def test_the_command_line(tmp_path):
     assert "interrupted" in done.stderr
 
 
-def test_what_runs_stored_is_taken_back_whole(rng, monkeypatch):
+def test_stores_of_undone_runs_are_restored(rng, monkeypatch):
     """Ctrl-C in the middle of it waits for the rest."""
     model = es.nn.Sequential(es.nn.Linear(5, 16), es.nn.Linear(16, 3))
     step = es.TrainStep(model, es.functional.cross_entropy, es.optim.Adam(lr=0.1))
@@ -317,7 +317,7 @@ def test_a_handler_sees_weights_and_counters_of_one_moment(number, rng, handlers
     assert signal.getsignal(number) is note
 
 
-def test_every_signal_that_waited_is_told(handlers):
+def test_every_deferred_signal_is_delivered(handlers):
     """Also where the handler of another one raises."""
     came = []
 

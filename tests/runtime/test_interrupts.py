@@ -230,7 +230,7 @@ def test_between_the_turns_of_a_loop(threads):
     assert again.run() == 0 and data[0] == at + 1000
 
 
-def test_what_stays_is_stored_whole():
+def test_persistent_stores_are_completed():
     """From its first step that stores what stays, a run goes on to its end, and the handler waits for that."""
     came = []
     data = np.zeros(1, np.int64)

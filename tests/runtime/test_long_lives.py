@@ -164,7 +164,7 @@ def test_threads_evict_what_others_run(few) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_forked_while_threads_evict_goes_on(few) -> None:
+def test_a_child_forked_during_eviction_works(few) -> None:
     f, ended = function(), threading.Event()
     f(given(2), B)
 

@@ -71,7 +71,7 @@ def test_predictions_of_one_model(threads, rng):
     at_once([job(own) for own in data])
 
 
-def test_predictions_beside_training_and_formulas(threads, rng):
+def test_predictions_during_training_and_formulas(threads, rng):
     model, trained = network(), network()
     x = rng.standard_normal((33, 17)).astype(np.float32)
     labels = rng.integers(0, 5, 33)

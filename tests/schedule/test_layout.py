@@ -249,7 +249,7 @@ def test_another_order_is_no_place_to_write_over():
         assert sum(life.over is not None for life in made.lives()) == count
 
 
-def test_what_lies_as_it_is():
+def test_tensors_that_keep_row_major_order():
     """Inputs, results, parameters and what loops see; an order that a view has no strides for is refused."""
     x, w = np.ones((3, 4, 5)), np.ones((20, 7))
     graph = trace_call(lambda x, w: es.functional.exp((x + 1).reshape(3, 20) @ w) @ w.transpose(1, 0), (x, w), {}).graph

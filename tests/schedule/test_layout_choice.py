@@ -193,7 +193,7 @@ RECURRENCE = es.op("h[t,b,k] = tanh(x[t,b,k] + sum[j](where(t > 0, h[t-1,b,j], 0
 
 
 @pytest.mark.parametrize("sizes", [(8, 16, 64), (16, 4, 64)])
-def test_what_a_loop_packs_before_it_begins_is_not_copied_in_its_steps(sizes, asking, monkeypatch, rng):
+def test_operands_packed_before_a_loop_are_not_copied(sizes, asking, monkeypatch, rng):
     """The steps' kernels know that the weights stay as they are, and may read them when no step has run."""
     steps, batch, width = sizes
     arrays = [rng.standard_normal((steps, batch, width)) * 0.3, rng.standard_normal((width, width)) * 0.1]

@@ -79,7 +79,7 @@ def test_dominated_values_go():
     assert alive[0].tolist() == [True, False, False], "the first of equal values stays"
 
 
-def test_what_changes_cost():
+def test_costs_of_single_changes():
     sizes, factors = random_problem(1)
     found = least(sizes, factors)
     for v, n in enumerate(sizes):

@@ -100,6 +100,6 @@ def test_orders_are_near_the_best_of_all():
     assert np.median(over) == 1.0 and np.quantile(over, 0.9) <= 1.3, (np.median(over), np.quantile(over, 0.9))
 
 
-def test_circles_are_told():
+def test_cycles_are_found():
     assert lean_order({0: {1}, 1: {0}, 2: set()}, [0, 0, 0], [set()] * 3, {}) is None
     assert in_circles(4, {0: {1}, 1: {0}, 2: {1}}) == {0, 1}

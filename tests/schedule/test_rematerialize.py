@@ -167,7 +167,7 @@ def test_checked_runs_know_what_is_computed_again(name, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("limit", ["lots", "", 0, -5, "0 MB", True, 1.5, "5 XB", "1e3MB", [1]])
-def test_what_is_no_size(limit):
+def test_invalid_sizes_are_rejected(limit):
     with pytest.raises(
         ArgumentError, match="memory_limit=.* is not a size; give bytes, or text such as '800MB' or '1.5GiB'"
     ):
@@ -258,7 +258,7 @@ class Simulation:
         return max(itertools.accumulate(change)), sum(times)
 
 
-def test_what_is_computed_again_is_near_the_cheapest(monkeypatch):
+def test_recomputation_is_near_the_cheapest(monkeypatch):
     over, missed, cases = [], 0, 0
     for seed in range(12):
         rng = np.random.default_rng(seed)

@@ -42,7 +42,7 @@ def test_a_node_has_the_earliest_role_of_what_needs_it():
     assert set(Graph((x, w, m), (loss,), ((m, step), (w, new)), ()).role.values()) == {"forward", "update"}
 
 
-def test_what_replaces_a_node_has_its_role():
+def test_replacements_keep_the_role():
     """A gradient that its update takes in, and two that become one tensor, which replaces neither."""
     x, w, m = leaf((5,), dt.f32), leaf((5,), dt.f32), leaf((5,), dt.f32)
     loss = total(x)
@@ -192,7 +192,7 @@ def test_a_program_without_gradients_is_all_forward():
     assert set(run.roles) == {"forward"} and "forward" not in run.describe()
 
 
-def test_what_is_held_for_the_backward_pass():
+def test_tensors_held_for_the_backward_pass():
     """The input's positions and what the batch normalisation reads; not the loss, nor what only gradients read."""
     rng = np.random.default_rng(2)
     x, y = rng.standard_normal((3, 2, 8, 8)).astype(np.float32), rng.standard_normal((3, 5)).astype(np.float32)

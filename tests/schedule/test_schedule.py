@@ -124,7 +124,7 @@ def test_copies_have_the_role_of_their_kernel():
     assert any(c.node is a and c.number for call in plan.calls if back in call.own for c in call.copies)
 
 
-def test_what_cannot_be_computed_again_is_refused():
+def test_impossible_copies_are_rejected():
     g, a, first, second = shared()
 
     def refused(node, group, reason: str):
@@ -141,7 +141,7 @@ def test_what_cannot_be_computed_again_is_refused():
     refused(negated, lambda s: s.home[second], "another shape")
 
 
-def test_a_copy_stands_before_what_reads_it():
+def test_copies_precede_their_readers():
     """b reads a copy of a: where the group has that later than b would stand, b is not computed again."""
     x, v, w = leaf((5, 9), F), leaf((5, 3), F), leaf((3, 9), F)
     a = pointwise("exp", x)

@@ -54,7 +54,7 @@ def test_parts_of_a_tensor_are_read_by_one_kernel(loss, batch, rng):
     assert max(counts) - min(counts) < 2
 
 
-def test_what_is_taken_from_a_kernel_reads_the_same_part():
+def test_slices_of_split_kernels_agree():
     def f(x, w, c):
         h = x @ w
         return h, h * c[2]
@@ -77,7 +77,7 @@ def test_a_checked_run_sees_parts(batch, rng, monkeypatch):
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
 
 
-def test_what_a_checked_run_sees_of_a_part():
+def test_checked_runs_of_slices():
     part = KernelBuffer(dt.f32, (2, 4, 3)).part(1, 2)
     spanned = np.arange(part.size)
     np.testing.assert_array_equal(elements(spanned, part), np.arange(24).reshape(2, 4, 3)[:, :2])

@@ -135,7 +135,7 @@ def test_planted_faults_are_noticed(name: str, rng: np.random.Generator) -> None
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_what_is_not_faulty_is_not_noticed(name: str, rng: np.random.Generator) -> None:
+def test_correct_kernels_raise_no_alarm(name: str, rng: np.random.Generator) -> None:
     make, pattern, tiling, _ = KERNELS[name]
     (first, *_) = lower(make(), tiling, pattern).launches
     assert not noticed(name, first.function, first.function, WAYS, rng)

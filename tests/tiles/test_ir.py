@@ -262,7 +262,7 @@ def test_atomics_of_integers(way: str) -> None:
     np.testing.assert_array_equal(out, [30, 20, 20])
 
 
-def test_what_is_computed_twice_is_computed_once() -> None:
+def test_equal_instructions_are_shared() -> None:
     b = TileBuilder("f")
     x = b.arange(8)
     assert b.op("add", x, 3) is b.op("add", x, 3) and b.op("mul", x, 1) is x and b.op("add", 0, x) is x

@@ -110,7 +110,7 @@ def test_every_pair(sample: str, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("make", [s.bias_relu, s.transpose])
-def test_what_is_empty_is_not_launched(make: Any) -> None:
+def test_empty_functions_are_not_launched(make: Any) -> None:
     assert not lower(make(0, 5), Tiling()).launches
     to = Functions()
     to.add(to.begin("rows"), 0)
@@ -162,7 +162,7 @@ def test_rows_in_the_place_of_what_is_read(sample: str, rng: np.random.Generator
         check(case.kernel, rng, SMALL, over=replaceable(case.kernel))
 
 
-def test_a_zero_beside_an_infinity_is_zero(rng: np.random.Generator) -> None:
+def test_guarded_terms_ignore_infinities(rng: np.random.Generator) -> None:
     """Terms under a guard are none, whatever the operands are; what is NaN without a guard stays so."""
     kernel = s.conv(2, 3, 5, 7, 9, 3, 3, 1)
     for value in (np.inf, np.nan):
@@ -347,13 +347,13 @@ REFUSED = {"a sum of f16": (_sum_of_halves, "a sum of f16, a storage type, is no
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_taken_is_told(name: str) -> None:
+def test_unsupported_kernels_are_reported(name: str) -> None:
     make, message = REFUSED[name]
     with pytest.raises(CompileError, match=message):
         lower(make(), SMALL)
 
 
-def test_a_pattern_that_does_not_take_a_kernel_is_told() -> None:
+def test_a_pattern_that_does_not_match_is_reported() -> None:
     with pytest.raises(CompileError, match="the pattern 'contraction' on tiles does not take the kernel pointwise"):
         lower(s.bias_relu(3, 5), SMALL, "contraction")
 

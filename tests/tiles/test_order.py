@@ -105,7 +105,7 @@ FAULTS = {f.__name__[1:]: f for f in (
 @both_ways
 @pytest.mark.parametrize("order", [range, lambda n: reversed(range(n))], ids=["forward", "backward"])
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_is_left_to_chance_is_a_fault(way: str, name: str, order) -> None:
+def test_nondeterminism_is_a_fault(way: str, name: str, order) -> None:
     f = faulty(FAULTS[name])
     verify(f)
     raw, work = np.zeros(8, np.int32), np.zeros(32, np.uint8)

@@ -203,7 +203,7 @@ def test_a_weight_of_two_names_is_one_weight(torch, tmp_path) -> None:
     assert not [n for n in step.store.state if n.startswith(("idle", "out"))]
 
 
-def test_what_keeps_no_average_says_so() -> None:
+def test_steps_without_averages_say_so() -> None:
     step = es.TrainStep(net(), F, es.optim.SGD(lr=0.5))
     with pytest.raises(es.ArgumentError, match="ema="):
         step.evaluate([data(5)], averaged=True)

@@ -9,7 +9,7 @@ import pytest
 from einsmith.tuning.programs.budget import QUIET, RESUMED, SUSPENDED, Budget
 
 
-def test_what_is_lost_is_what_steps_take_beyond_the_usual() -> None:
+def test_the_loss_is_the_time_beyond_usual_steps() -> None:
     budget = Budget(0.02)
     assert not budget.may(1e-9) and budget.usual == 0.0
     for _ in range(100):
@@ -22,7 +22,7 @@ def test_what_is_lost_is_what_steps_take_beyond_the_usual() -> None:
     assert budget.may(0.5e-3) and not budget.may(0.6e-3)
 
 
-def test_what_work_leaves_behind_is_lost_too() -> None:
+def test_cold_caches_after_work_are_not_counted_as_usual() -> None:
     """The first step after it meets cold caches, and says nothing about the usual ones."""
     budget = Budget(0.02)
     for n in range(1000):
@@ -43,7 +43,7 @@ def test_work_of_threads_counts_once() -> None:
     assert budget.lost == pytest.approx(6e-3)
 
 
-def test_what_is_taken_beside_the_steps_is_lost() -> None:
+def test_work_between_steps_counts_as_loss() -> None:
     budget = Budget(0.02)
     for _ in range(1000):
         budget.step(1e-3, quiet=True, more=1e-5)
@@ -92,7 +92,7 @@ def test_a_first_step_that_is_cold_hides_no_loss() -> None:
     assert budget.lost >= lost - 4 * 0.1 and budget.stopped
 
 
-def test_what_was_won_is_soon_lost_again() -> None:
+def test_gains_of_the_machine_are_not_credited_forever() -> None:
     """A machine that becomes faster by half says nothing about what is lost later."""
     budget = Budget(0.02)
     for _ in range(100):

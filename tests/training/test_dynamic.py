@@ -148,7 +148,7 @@ def at_random(ratios: list[float]) -> bool:
     return int(ratios[0] * 1e9) % 2 == 0
 
 
-def test_what_stays_is_the_program_from_then_on_and_is_recorded(simulated, monkeypatch) -> None:
+def test_winners_are_swapped_in_and_recorded(simulated, monkeypatch) -> None:
     monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     made = step("dynamic")
     explored(made, simulated)
@@ -161,7 +161,7 @@ def test_what_stays_is_the_program_from_then_on_and_is_recorded(simulated, monke
     assert next(iter(x.kept.values())).split()[0] in made.plan
 
 
-def test_what_is_not_faster_is_dropped(simulated, monkeypatch) -> None:
+def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
     monkeypatch.setattr(online, "told_apart", lambda ratios: False)
     made = step("dynamic")
     explored(made, simulated)
@@ -171,7 +171,7 @@ def test_what_is_not_faster_is_dropped(simulated, monkeypatch) -> None:
     assert min(s for _, _, s in simulated.told) > 0
 
 
-def test_what_makes_other_results_in_a_step_never_stays(simulated, monkeypatch) -> None:
+def test_candidates_with_other_results_never_stay(simulated, monkeypatch) -> None:
     """Of whatever is wrong and was not found before."""
     monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     difference = Beside.difference
@@ -191,7 +191,7 @@ def test_what_makes_other_results_in_a_step_never_stays(simulated, monkeypatch) 
     assert losses[:500] == [plain(*BATCH) for _ in losses[:500]], "nothing has changed"
 
 
-def test_what_is_found_to_be_wrong_is_never_run(simulated, monkeypatch) -> None:
+def test_rejected_candidates_never_run(simulated, monkeypatch) -> None:
     simulated.vetted = lambda kernel, text: "it crashes"
     made = step("dynamic")
     explored(made, simulated)
@@ -215,7 +215,7 @@ def test_a_workshop_that_raises_ends_exploring_alone(simulated) -> None:
 
 
 @pytest.mark.parametrize("where", ["_begin", "_judge", "_pair"])
-def test_what_fails_in_the_training_thread_ends_exploring_alone(simulated, monkeypatch, where: str) -> None:
+def test_failures_in_the_training_thread_end_exploration_alone(simulated, monkeypatch, where: str) -> None:
     def broken(self: Exploration, *arguments: Any) -> None:
         raise MemoryError("no more")
 
@@ -321,7 +321,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
     assert x.budget.lost >= 0.9 * lost, "and it knows of all that is lost"
 
 
-def test_what_is_tried_counts_as_memory(simulated, monkeypatch) -> None:
+def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
     """Beside a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
     monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     plain = step()
@@ -389,7 +389,7 @@ def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) 
     assert len(losses) == made.steps
 
 
-def test_what_there_is_memory_for_apart_is_tried_apart(simulated, monkeypatch) -> None:
+def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch) -> None:
     monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     refused = refuse(monkeypatch, lambda texts: len(texts) > 1)
     made = step("dynamic")
@@ -400,7 +400,7 @@ def test_what_there_is_memory_for_apart_is_tried_apart(simulated, monkeypatch) -
 
 
 @pytest.mark.parametrize("stepping", [True, False], ids=["another step", "no step more"])
-def test_what_wins_as_exploring_ends_is_installed_or_not_confirmed(simulated, monkeypatch, stepping: bool) -> None:
+def test_late_winners_are_swapped_in_or_unconfirmed(simulated, monkeypatch, stepping: bool) -> None:
     """The budget is used up by the pairs of steps that decide, and then there is no time left."""
     monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     may, won = Budget.may, []
@@ -440,7 +440,7 @@ def test_told_apart() -> None:
     assert told_apart([0.99] * 13) is None and told_apart([0.99] * 14) is False
 
 
-def test_what_cannot_be() -> None:
+def test_impossible_settings_are_rejected() -> None:
     with pytest.raises(ArgumentError, match="mode='fast' is not available; use 'static' or 'dynamic'"):
         step("fast")
     made = step()
@@ -452,7 +452,7 @@ def test_what_cannot_be() -> None:
     assert made.explored == ""
 
 
-def test_a_forked_child_trains_on_as_it_is(simulated) -> None:
+def test_a_forked_child_keeps_its_program(simulated) -> None:
     made = step("dynamic")
     made.compile(*BATCH)
     (simulated.run,) = made._programs.values()
@@ -481,7 +481,7 @@ def test_one_program_is_explored_at_a_time(simulated) -> None:
     assert [run.note.exploration for _, run in made._programs.items()][-1] is not None
 
 
-def test_the_time_ends_where_nobody_trains_on(simulated) -> None:
+def test_the_time_limit_ends_without_further_steps(simulated) -> None:
     made = step("dynamic", tune=0.3)
     made.compile(*BATCH)
     (simulated.run,) = made._programs.values()
@@ -493,7 +493,7 @@ def test_the_time_ends_where_nobody_trains_on(simulated) -> None:
     assert exploration(made).over == "the time limit is reached"
 
 
-def test_a_program_that_nobody_has_is_not_kept(simulated, every_object) -> None:
+def test_unreferenced_programs_are_freed(simulated, every_object) -> None:
     made = step("dynamic")
     made.compile(*BATCH)
     (simulated.run,) = made._programs.values()

@@ -55,7 +55,7 @@ def test_cifar10_is_written_as_a_folder(rng, tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["image_folder", "layer_in_resnet"])
-def test_what_cannot_be_fetched_is_told(name, tmp_path, monkeypatch) -> None:
+def test_failed_downloads_are_reported(name, tmp_path, monkeypatch) -> None:
     def absent(split, say):
         raise es.DataError("CIFAR-10 is not on this machine")
 
@@ -119,7 +119,7 @@ def test_fine_tuning(bert, capsys) -> None:
     assert "% before training" in capsys.readouterr().out
 
 
-def test_weights_that_cannot_be_fetched_are_told(tmp_path, monkeypatch) -> None:
+def test_failed_downloads_of_weights_are_reported(tmp_path, monkeypatch) -> None:
     example = load("fine_tune")
     monkeypatch.chdir(tmp_path)
     failed = SimpleNamespace(returncode=1, stderr="ERROR: no way\n")

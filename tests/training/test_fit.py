@@ -212,12 +212,12 @@ def test_wrong_arguments_are_named(make_one, words) -> None:
     [(train, "3", es.ArgumentError, "epochs='3'"), (train, -1, es.ArgumentError, "epochs=-1"),
      (lambda: iter(train()), 2, es.ShapeError, "empty in epoch 2; an iterator"), (list, 1, es.ShapeError, "epoch 1$")],
 )  # fmt: skip
-def test_what_cannot_be_trained_is_named(given, epochs, error, words) -> None:
+def test_impossible_trainings_are_named(given, epochs, error, words) -> None:
     with pytest.raises(error, match=words):
         make().fit(given(), epochs, progress=False)
 
 
-def test_what_is_not_found_is_named() -> None:
+def test_unknown_metrics_are_named() -> None:
     for watch in (es.callbacks.EarlyStopping("val_los"), es.callbacks.EarlyStopping()):
         with pytest.raises(es.ArgumentError, match="'val_los.*results of an epoch, epoch, steps, loss"):
             make().fit(train(), progress=False, callbacks=[watch])
@@ -226,7 +226,7 @@ def test_what_is_not_found_is_named() -> None:
 # ------------------------------------------------------------------------------------------------------------- logs
 
 
-def test_a_csv_log_goes_on_after_a_break(tmp_path) -> None:
+def test_a_csv_log_resumes(tmp_path) -> None:
     path = tmp_path / "logs" / "log.csv"
     step = make()
     step.fit(train(), 2, progress=False, callbacks=[es.callbacks.CSVLog(path)])
@@ -434,7 +434,7 @@ def test_an_interrupted_validation_is_done_again() -> None:
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("where", ["after a batch", "while a batch is made", "before a step"])
-def test_an_iterator_goes_on_where_it_stands(monkeypatch, accumulate, where) -> None:
+def test_an_iterator_continues_where_it_stopped(monkeypatch, accumulate, where) -> None:
     """Interrupted anywhere, every batch trains once; a new one begins anew, so that what has trained is passed over."""
 
     def new() -> es.TrainStep:

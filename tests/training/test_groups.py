@@ -216,7 +216,7 @@ def test_rules_count_the_updates_of_each_parameter(torch, tmp_path) -> None:
     equal(model, other)
 
 
-def test_what_no_gradient_reaches_is_left_alone(torch) -> None:
+def test_parameters_without_gradient_stay_unchanged(torch) -> None:
     """As in torch, where its gradient is None: weight decay does not shrink it."""
 
     class Half(es.nn.Module):

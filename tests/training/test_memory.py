@@ -122,7 +122,7 @@ def test_a_layout_is_taken_up_in_the_middle_of_training(name):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_what_is_saved_is_logical(name, tmp_path):
+def test_saves_hold_the_logical_tensor(name, tmp_path):
     plain, other = step_of("adam"), stored("adam", LAYOUTS[name])
     other(X, Y), plain(X, Y)
     es.save(other, tmp_path / "s")

@@ -43,7 +43,7 @@ def state(aside: workshop._Aside) -> str:
     return Path(f"/proc/{aside._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_a_pause_that_nobody_renews_is_over(aside) -> None:
+def test_an_expired_pause_ends(aside) -> None:
     aside.ask("work", 0.0)
     thread, answers = asked(aside, 0.5)
     while not aside.paused and thread.is_alive():
@@ -54,7 +54,7 @@ def test_a_pause_that_nobody_renews_is_over(aside) -> None:
     assert answers and not aside.paused and aside.resumed == 1 and aside._rested >= 1.5
 
 
-def test_what_is_asked_of_a_process_that_rests_is_answered(aside) -> None:
+def test_an_idle_process_answers(aside) -> None:
     """Nor is it stopped while it has nothing to do, or is told something that a pipe does not hold."""
     aside.ask("work", 0.0)
     aside.pause(2.0)
@@ -74,7 +74,7 @@ def test_a_process_that_has_not_begun_is_not_stopped(aside) -> None:
     assert answers
 
 
-def test_what_begins_and_ends_within_a_step_is_seen(simulated: Simulated, monkeypatch) -> None:
+def test_work_within_a_step_is_seen(simulated: Simulated, monkeypatch) -> None:
     monkeypatch.setattr(online, "LOST", 0.0)
     made = step("dynamic")
     made.compile(*BATCH)

@@ -257,7 +257,7 @@ def _dead() -> int:
     return done.pid
 
 
-def test_what_killed_saves_left_is_cleared(tmp_path):
+def test_leftovers_of_killed_saves_are_removed(tmp_path):
     step = make()
     es.save(step, tmp_path / "run")
     dead, alive = _dead(), os.getppid()
@@ -270,7 +270,7 @@ def test_what_killed_saves_left_is_cleared(tmp_path):
     assert set(os.listdir(tmp_path)) == left
 
 
-def test_a_run_goes_on_in_its_mode(tmp_path):
+def test_a_run_resumes_in_its_mode(tmp_path):
     """In dynamic mode for as long as it was told to; a search before the first step is not made again."""
     for mode in ("dynamic", "static"):
         es.save(make(mode=mode, tune=7), tmp_path / mode)

@@ -146,7 +146,7 @@ def test_threads_that_share_a_step_that_tunes_itself(rng, tmp_path) -> None:
     stress(rng, tmp_path / "run", 20, tune=2.0)
 
 
-def test_a_step_beside_a_profile_stays(rng) -> None:
+def test_a_step_during_a_profile_is_kept(rng) -> None:
     step = make(threads=1)
     first, second = batch(rng, 16), batch(rng, 7)
     step.compile(*first)

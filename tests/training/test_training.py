@@ -261,7 +261,7 @@ def test_damaged_saves_are_refused(tmp_path):
 
 @pytest.mark.parametrize("n", [1, 3, 20])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_what_memory_held_before_does_not_matter(n, dtype):
+def test_uninitialized_memory_is_not_read(n, dtype):
     """Arena and scratch full of NaN: a kernel that reads what it has not written shows."""
     x, y = batch(n)
     out = []
@@ -327,7 +327,7 @@ def test_ignored_labels_count_neither_as_wrong_nor_in_the_mean(torch):
     ],
     ids=lambda wrong: next(iter(wrong)),
 )  # fmt: skip
-def test_what_is_no_model_loss_or_optimizer_is_named(wrong):
+def test_wrong_arguments_of_a_step_are_named(wrong):
     given = {
         "model": es.models.mlp3(), "loss": es.functional.cross_entropy, "optimizer": es.optim.SGD(lr=0.1), **wrong,
     }  # fmt: skip

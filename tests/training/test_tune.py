@@ -74,7 +74,7 @@ def test_a_search_finds_something_or_nothing_and_the_step_trains_on(batch):
         np.testing.assert_allclose(q.data, p.data, rtol=1e-4, atol=1e-6)
 
 
-def test_what_is_faster_inside_the_program_is_used(batch, monkeypatch):
+def test_configurations_faster_in_the_program_are_used(batch, monkeypatch):
     monkeypatch.setattr(Cpu, "tune", _others)
     inside(monkeypatch, 0.5)
     settled = told_of_settling(monkeypatch)
@@ -86,7 +86,7 @@ def test_what_is_faster_inside_the_program_is_used(batch, monkeypatch):
     np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-5)
 
 
-def test_what_is_slower_inside_the_program_is_forgotten(batch, monkeypatch):
+def test_configurations_slower_in_the_program_are_dropped(batch, monkeypatch):
     monkeypatch.setattr(Cpu, "tune", _others)
     inside(monkeypatch, 1.0)
     settled = told_of_settling(monkeypatch)
@@ -135,7 +135,7 @@ def test_the_next_process_uses_what_is_in_the_store(batch):
     assert records.every() == []
 
 
-def test_what_was_found_before_stays_where_nothing_better_is(batch, monkeypatch):
+def test_former_records_stay_without_better_ones(batch, monkeypatch):
     """In this process as in the next one; and where it is replaced by what is slower in the program, it comes back."""
     step = made()
     step(*batch)

@@ -127,7 +127,7 @@ def _made(kernel, target):
     return make(kernel, chosen.pattern, chosen.config, target)
 
 
-def test_what_is_too_large_for_the_evaluator_is_compared_with_the_choice():
+def test_large_kernels_are_compared_with_the_choice():
     x = np.ones((4096, 512), np.float32)
     softmax = "m[i] = max[k](x[i,k])\ns[i] = sum[k](exp(x[i,k] - m[i]))\ny[i,j] = exp(x[i,j] - m[i]) / s[i]"
     said = _fault(es.op(softmax), es.op(softmax.replace("exp(x[i,j] - m[i])", "exp(x[i,j] - m[i]) * 1.5")), x)
@@ -204,7 +204,7 @@ def test_a_race_ends_when_it_is_decided():
     assert not told_apart(base, [1.05, 1.0, 1.0, 0.9, 1.1])
 
 
-def test_times_are_told_in_proportion_to_the_measured_choice(scaled):
+def test_times_are_relative_to_the_measured_choice(scaled):
     kernel, target = scaled
     told = []
     (found,) = tune([Part(kernel, 3)], target, 1, 2.0, lambda f, c, s: told.append((f.prior, s)))

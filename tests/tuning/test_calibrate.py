@@ -165,7 +165,7 @@ def test_figures_of_a_busy_machine_serve_one_process(static, monkeypatch):
     (0.6, 0.6, 0.7, "had to wait for a processor for 40% of the time"),
     (0.6, 0.6, 0.0, "had to wait"), (1.0, 1.0, 0.0, ""),
 ])  # fmt: skip
-def test_what_else_the_machine_does_is_told(monkeypatch, process, thread, worked, said):
+def test_other_load_is_reported(monkeypatch, process, thread, worked, said):
     """Seconds of this process, of its thread and of two processors in one second; the last is 0 where nobody tells."""
     times = [(5.0, 1.0, 2.0, 70.0 if worked else 0.0), (6.0, 1.0 + thread, 2.0 + process, worked and 70.0 + worked)]
     monkeypatch.setattr(load, "_times", lambda: times.pop(0))
@@ -294,7 +294,7 @@ def test_a_lone_quick_run_is_no_figure(runs, steady):
     assert probes.Probe("x", None, 2.0, runs=runs).seconds == 0.5
 
 
-def test_what_is_unsteady_is_measured_again_and_then_left_out(monkeypatch):
+def test_unsteady_figures_are_repeated_then_left_out(monkeypatch):
     clock, runs = [0.0], []
 
     class Noisy(SimpleNamespace):
@@ -318,7 +318,7 @@ def test_what_is_unsteady_is_measured_again_and_then_left_out(monkeypatch):
     assert clock[0] <= calibrate.BUDGET + 2e-3
 
 
-def test_implausible_findings_are_told_and_not_used(static, monkeypatch):
+def test_implausible_figures_are_reported_and_not_used(static, monkeypatch):
     """A bandwidth below static sense, a level slower than the one behind it: the static figures stand, and a note."""
     machine = replace(static, cores=2)
     found = found_as(machine) | {"memory": 100 / machine.core_bandwidth, "load": 1e-15}

@@ -51,7 +51,7 @@ def run(search: Search, seconds, count: int) -> float:
     return search.measured[search.best]
 
 
-def test_what_is_proposed_is_legal_and_new(kernel):
+def test_proposals_are_legal_and_new(kernel):
     search = Search(kernel, WIDE, seed=1)
     seen = set()
     for n in range(60):

@@ -56,7 +56,7 @@ def raced(monkeypatch, seconds: Callable[[Executable], float]) -> None:
     monkeypatch.setattr(graph_search, "race", race)
 
 
-def test_what_is_faster_is_kept_and_found_again(batch, monkeypatch) -> None:
+def test_faster_graphs_are_kept_and_found_again(batch, monkeypatch) -> None:
     plain = made()
     run = program(plain, batch)
     gene, *others = graph_search.genes(run)
@@ -97,7 +97,7 @@ def test_another_process_finds_it(batch, monkeypatch) -> None:
     assert done.stdout.split("\n")[0] == f"{[gene]} []", done.stderr
 
 
-def test_what_computes_something_else_is_never_kept(batch, monkeypatch) -> None:
+def test_graphs_with_other_results_are_rejected(batch, monkeypatch) -> None:
     run = program(made(), batch)
     raced(monkeypatch, lambda r: 1.0 if r.without else 2.0)
     monkeypatch.setattr(graph_search, "FAR", 1e9)
@@ -135,7 +135,7 @@ def test_a_loss_that_is_not_finite_tells_nothing(batch) -> None:
     assert not report.without and (not report.tried or "cannot be compared" in str(report))
 
 
-def test_a_step_that_is_asked_for_it(batch, monkeypatch) -> None:
+def test_a_step_with_graph_search(batch, monkeypatch) -> None:
     from einsmith.tuning.programs import kernel_search
 
     monkeypatch.setattr(kernel_search, "GRAPH_SECONDS", 1.0)

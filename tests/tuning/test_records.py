@@ -50,7 +50,7 @@ def put(text: str, kernel: Kernel = KERNEL, target: Target = HERE, when: float =
     records.put(kernel, target, record(kernel, text, when))
 
 
-def test_what_is_put_is_found_on_the_same_machine_alone(folder: Path) -> None:
+def test_records_are_found_on_the_same_machine_alone(folder: Path) -> None:
     assert records.text_of(KERNEL, HERE) == "" and not folder.exists()
     put("first")
     put("second")
@@ -114,7 +114,7 @@ def test_forgetting() -> None:
     assert records.forget() == 1 and records.every() == []
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_records_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MOST_RECORDS", 5)
     for n in range(1, 9):
         put(f"n={n}", product(n, 5, 7), when=float(n))
@@ -409,7 +409,7 @@ def test_a_fork_while_another_thread_writes() -> None:
     }
 
 
-def test_what_a_record_depends_on_is_found() -> None:
+def test_keys_of_records_find_their_sources() -> None:
     """A pattern of source files that match nothing would leave a part of the code out of every key."""
     store.sources.cache_clear()
     assert records.version() != store.version()
