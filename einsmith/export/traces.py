@@ -14,7 +14,7 @@ from einsmith.export import exported
 from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, Traced, Training
 from einsmith.nn import Module
 from einsmith.training import TrainStep
-from einsmith.training.evaluate import evaluated
+from einsmith.training.evaluate import losses_and_outputs
 from einsmith.training.step_graph import StepGraph
 
 STEPS, GATHERED, SAMPLES = "training/steps", "training/gathered", "training/gathered_samples"
@@ -58,7 +58,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
     ]  # fmt: skip
     for n, (*inputs, target) in enumerate(batches):
         with step.model.in_mode(training=False):
-            loss = trace_call(evaluated(step), (tuple(inputs), target), {})
+            loss = trace_call(losses_and_outputs(step.model, step.loss, step.trained), (tuple(inputs), target), {})
             output = trace_call(step.model, tuple(inputs), {})
         for role, found, called, winograd in (
             (exported.EVALUATE, loss, (*names, "target"), step.winograd), (exported.PREDICT, output, names, False),

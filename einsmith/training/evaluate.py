@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeE
 from einsmith.metrics import predicted
 from einsmith.ops.losses.classes import IGNORED
 from einsmith.training.losses import named
-
-if TYPE_CHECKING:
-    from einsmith.training.step import TrainStep
 
 
 class _Mean:
@@ -84,48 +81,59 @@ def as_tuple(batch: Any) -> Sequence[Any]:
     raise ArgumentError(f"a batch is {described(batch)}, and must be a tuple of the model's inputs and a target")
 
 
-def evaluated(step: TrainStep) -> Callable:
+def losses_and_outputs(model: Any, loss: Callable, trained: str) -> Callable:
     """Return a function (tuple of inputs, target) -> (the trained loss, the outputs, all losses by name)."""
 
     def run(inputs: tuple, target: Any) -> Any:
-        out = step.model(*inputs)
-        total, parts = named(step.loss(out, target), step.trained)
+        out = model(*inputs)
+        total, parts = named(loss(out, target), trained)
         return total, out, parts
 
     return run
 
 
-def evaluate(step: TrainStep, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Evaluate a step's model on batches, as TrainStep.evaluate documents."""
-    measured = checked(metrics)
-    if step._evaluate is None:
-        step._evaluate = Jitted(evaluated(step), threads=step.threads, winograd=step.winograd)
-    for metric in measured.values():
-        metric.reset()
-    sums: dict[str, float] = {"loss": 0.0}
-    right, seen, classes = 0, 0, True
-    ignored = getattr(step.loss, "ignore_index", IGNORED)
-    with step.model.in_mode(training=False):
-        for batch in _raised_as_ours(batches):
-            *inputs, target = as_tuple(batch)
-            target = to_array(target, "target")
-            value, out, parts = step._evaluate(tuple(inputs), target)
-            n = len(target) if target.ndim else 1
-            one_each = isinstance(out, np.ndarray) and target.ndim == 1 and out.ndim == 2
-            classes = classes and one_each and target.dtype.kind in "iu"
-            for metric in measured.values():
-                metric.update(out, target)
-            if classes:
-                n -= int((target == ignored).sum())
-                best, sound = predicted(out)
-                right += int(((best == target) & (target != ignored) & sound).sum())
-            if n:  # the mean over no labels is NaN
-                seen += n
-                for name, x in {"loss": value, **parts}.items():
-                    sums[name] = sums.get(name, 0.0) + float(x) * n
-    if not seen:
-        raise ShapeError("the batches are empty, or every label in them is ignored")
-    found = {name: total / seen for name, total in sums.items()}
-    if classes:
-        found["accuracy"] = right / seen
-    return found | {name: float(metric.compute()) for name, metric in measured.items()}
+class Evaluator:
+    """The compiled evaluation of a model with a loss function, for batches of all shapes.
+
+    trained: which of several losses is the loss, "first" or "sum"; threads, winograd: as in TrainStep."""
+
+    def __init__(self, model: Any, loss: Callable, trained: str, threads: int | None, winograd: bool):
+        self.model, self.loss, self.trained = model, loss, trained
+        self._run = Jitted(losses_and_outputs(model, loss, trained), threads=threads, winograd=winograd)
+
+    def is_of(self, model: Any, loss: Callable, trained: str) -> bool:
+        """Whether this is the evaluation of that model and that loss."""
+        return self.model is model and self.loss is loss and self.trained == trained
+
+    def evaluate(self, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Evaluate the model on batches, as TrainStep.evaluate documents."""
+        measured = checked(metrics)
+        for metric in measured.values():
+            metric.reset()
+        sums: dict[str, float] = {"loss": 0.0}
+        right, seen, classes = 0, 0, True
+        ignored = getattr(self.loss, "ignore_index", IGNORED)
+        with self.model.in_mode(training=False):
+            for batch in _raised_as_ours(batches):
+                *inputs, target = as_tuple(batch)
+                target = to_array(target, "target")
+                value, out, parts = self._run(tuple(inputs), target)
+                n = len(target) if target.ndim else 1
+                one_each = isinstance(out, np.ndarray) and target.ndim == 1 and out.ndim == 2
+                classes = classes and one_each and target.dtype.kind in "iu"
+                for metric in measured.values():
+                    metric.update(out, target)
+                if classes:
+                    n -= int((target == ignored).sum())
+                    best, sound = predicted(out)
+                    right += int(((best == target) & (target != ignored) & sound).sum())
+                if n:  # the mean over no labels is NaN
+                    seen += n
+                    for name, x in {"loss": value, **parts}.items():
+                        sums[name] = sums.get(name, 0.0) + float(x) * n
+        if not seen:
+            raise ShapeError("the batches are empty, or every label in them is ignored")
+        results = {name: total / seen for name, total in sums.items()}
+        if classes:
+            results["accuracy"] = right / seen
+        return results | {name: float(metric.compute()) for name, metric in measured.items()}

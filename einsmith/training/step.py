@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.api.jit import Jitted
 from einsmith.base import environment, html
 from einsmith.base.arguments import Count, check_options, checked, described
 from einsmith.base.arrays import to_array
@@ -31,7 +30,7 @@ from einsmith.runtime.store import ParameterStore, Slot
 from einsmith.runtime.thread_count import get_threads
 from einsmith.training import step_graph
 from einsmith.training.counts import Counts
-from einsmith.training.evaluate import evaluate
+from einsmith.training.evaluate import Evaluator
 from einsmith.training.fit import Fit
 from einsmith.training.profile import Profile, measured
 from einsmith.training.progress import SearchProgress
@@ -140,7 +139,7 @@ class TrainStep:
         """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
         self.memory_limit = memory_limit
         (self._search_left, self._graph_left), self._explorer = kernel_search.asked(tune), Explorer()
-        self._evaluate: Jitted | None = None
+        self._evaluator: Evaluator | None = None
         self._averaged = False
         self._version: object = None  # trace version at the last `_compare`
         self._made_for = (optimizer, loss, self.settings.structure)
@@ -291,7 +290,6 @@ class TrainStep:
             self._drop_programs()
             for kept in (self._worlds, self._live, self._hyper, self._numbers):
                 kept.clear()
-            self._evaluate = None
             self._reports, self.losses, self.grad_norm = (), {}, None
         self._made_for = (self.optimizer, self.loss, structure)
         modules = {id(m): m for m in self.model.modules()} | self._depends
@@ -451,10 +449,14 @@ class TrainStep:
         Examples whose class is -100, which losses ignore, count in neither. metrics: further metrics by name, as in
         `es.metrics`. averaged: use the average of the weights (`ema`). Raises ShapeError where no example is left.
         """
-        if averaged:
-            with self.averaged():
-                return evaluate(self, batches, metrics or {})
-        return evaluate(self, batches, metrics or {})
+        evaluator = self._evaluator
+        if evaluator is None or not evaluator.is_of(self.model, self.loss, self.trained):
+            evaluator = Evaluator(self.model, self.loss, self.trained, self.threads, self.winograd)
+            self._evaluator = evaluator
+        if not averaged:
+            return evaluator.evaluate(batches, metrics or {})
+        with self.averaged():
+            return evaluator.evaluate(batches, metrics or {})
 
     # -- the average of the weights
 

@@ -54,6 +54,20 @@ def test_batches_of_all_sizes_share_the_weights() -> None:
     same(arrays(step), arrays(other))
 
 
+def test_evaluation_follows_the_loss_and_the_trained_one_of_several() -> None:
+    def both(out, y):
+        return {"a": F(out, y), "b": 2.0 * F(out, y)}
+
+    step = make()
+    plain = step.evaluate(VALIDATION)["loss"]
+    step.loss = both
+    assert step.evaluate(VALIDATION)["b"] == pytest.approx(2 * plain, rel=1e-5)
+    step.trained = "sum"
+    assert step.evaluate(VALIDATION)["loss"] == pytest.approx(3 * plain, rel=1e-5)
+    step.loss = F
+    assert step.evaluate(VALIDATION)["loss"] == plain
+
+
 def test_metrics(rng) -> None:
     out, y = rng.normal(size=(40, 4)), rng.integers(0, 3, 40)  # a class that never occurs
     y[5] = -100
