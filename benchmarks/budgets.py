@@ -124,13 +124,14 @@ def step_budgets(batch: int = 16, size: int = 224, width: int = 64) -> list[Budg
     """Of one training step of ResNet-18, nothing of it compiled before."""
     import einsmith as es
     from einsmith.kernels import autoconfig
+    from einsmith.training.batch import batch_arrays
 
     model = resnet18(width)
     step = es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.01, momentum=0.9))
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((batch, 3, size, size), np.float32), rng.integers(0, 1000, batch)
     start = time.perf_counter()
-    run = step._program(step._arrays(inputs))
+    run = step._program(batch_arrays(inputs))
     seconds = time.perf_counter() - start
     kernels = [call.kernel for _, call, _ in run.plan.kernel_calls()]
     took = [1e3 * autoconfig.choose(k, run.target).took for k in dict.fromkeys(kernels)]

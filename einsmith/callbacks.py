@@ -18,7 +18,7 @@ from einsmith.base import files, locks
 from einsmith.base.arguments import Count, Magnitude, checked
 from einsmith.base.errors import ArgumentError, SaveError
 from einsmith.training import TrainStep, checkpoint
-from einsmith.training.fit import Callback
+from einsmith.training.callback import Callback
 
 
 def _mode(mode: str) -> str:

@@ -23,6 +23,7 @@ from einsmith.driver.executable import Executable
 from einsmith.lang.op import op
 from einsmith.runtime.thread_count import get_threads
 from einsmith.training import TrainStep
+from einsmith.training.batch import batch_arrays
 
 
 def program(
@@ -68,7 +69,7 @@ def program(
 
 
 def _of_step(step: TrainStep, inputs: tuple) -> tuple[Executable, list[np.ndarray]]:
-    arrays = step._arrays(inputs)
+    arrays = batch_arrays(inputs)
     run = step._program(arrays)
     step._set_scalars()  # so that --measure computes with the learning rate that a step would have
     return run, arrays

@@ -14,6 +14,7 @@ from einsmith.export import exported
 from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, Traced, Training
 from einsmith.nn import Module
 from einsmith.training import TrainStep
+from einsmith.training.batch import batch_arrays, count_samples
 from einsmith.training.evaluate import losses_and_outputs
 from einsmith.training.step_graph import StepGraph
 
@@ -32,7 +33,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
 
     schedule: number of steps for which settings that are callables are tabulated. Raises ArgumentError where no shapes
     are known, or where a callable needs `schedule`."""
-    batches = [step._arrays(batch)] if batch else _compiled(step)
+    batches = [batch_arrays(batch)] if batch else _compiled(step)
     if not batches:
         raise ArgumentError(
             "the shapes of a batch are not known, as nothing is compiled yet: pass a batch, es.export(step, folder, x, "
@@ -52,7 +53,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
             exported.GATHER if gather else exported.TRAIN, n, found.graph, memories.bound(found.bind, found.live),
             (*names, "target"), step.winograd, finite=found.graph.outputs[0], memory=step.memory_limit,
             groups=tuple(groups[id(g)] for g in found.groups),
-            samples=len(batches[n][-1]) if batches[n][-1].ndim else 1,
+            samples=count_samples(batches[n]),
         )
         for n, gather, found in made
     ]  # fmt: skip

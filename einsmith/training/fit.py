@@ -5,45 +5,44 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from einsmith.base.arguments import Shown
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
+from einsmith.training.batch import batch_arrays
+from einsmith.training.callback import Callback
+from einsmith.training.epochs import Epochs
 from einsmith.training.evaluate import as_tuple, checked
 from einsmith.training.progress import Progress
 
-if TYPE_CHECKING:
-    from einsmith.training.step import TrainStep
 
+class BatchTrainer(Protocol):
+    """A training step as `fit` uses it."""
 
-class Callback(Shown):
-    """A callback of `fit`: base class of `es.callbacks` and of a user's own. No method has to be overridden."""
+    epochs: Epochs
+    settings: Any
+    store: Any
+    optimizer: Any
+    steps: int
 
-    def on_begin(self, step: TrainStep) -> bool | None:
-        """Called before the first batch of a call of `fit`; return true to train nothing."""
+    def train_arrays(self, arrays: list[np.ndarray], samples: int | None, last: bool) -> float:
+        """Train on a batch of an epoch and return its loss."""
 
-    def on_step(self, step: TrainStep, loss: float) -> None:
-        """Called after each batch with its loss."""
-
-    def on_epoch(self, step: TrainStep, row: Mapping[str, Any]) -> bool | None:
-        """Called after each epoch with its results, the last row of `step.history`; return true to end the training."""
-
-    def on_end(self, step: TrainStep) -> None:
-        """Called at the end of a call of `fit`, also after an error."""
+    def evaluate(self, batches: Iterable, *, metrics: Mapping[str, Any] | None, averaged: bool) -> dict[str, float]:
+        """Return the mean loss and metrics over batches."""
 
 
 @dataclass
 class Fit:
     """One call of `TrainStep.fit`, with its arguments."""
 
-    step: TrainStep
+    step: BatchTrainer
     batches: Iterable
     epochs: int = 1
     progress: bool | None = None
-    on_step: Callable[[TrainStep, float], None] | None = None
-    on_epoch: Callable[[TrainStep, float], None] | None = None
+    on_step: Callable[[Any, float], None] | None = None
+    on_epoch: Callable[[Any, float], None] | None = None
     validation: Iterable | None = None
     metrics: Mapping[str, Any] | None = None
     callbacks: Sequence[Any] = ()
@@ -53,25 +52,22 @@ class Fit:
         self._check()
         history: list[float] = []
         report = Progress(self.progress)
-        step = self.step
+        step, epochs = self.step, self.step.epochs
         # Only what a callback defines is called after each batch.
         each = [c.on_step for c in self.callbacks if type(c).on_step is not Callback.on_step]
         if self.on_step is not None:
             each.insert(0, self.on_step)
         try:
             stop = any([c.on_begin(step) for c in self.callbacks])
-            while step.epoch < self.epochs and not stop:
+            while epochs.epoch < self.epochs and not stop:
                 start = time.perf_counter()
                 self._epoch(report, each, start)
                 row = self._row(time.perf_counter() - start)
                 self._validate(row)  # an interruption here leaves the epoch unfinished
                 with step.store.guard:  # a save by another thread has all of this or none
-                    step.epoch, step.position, step.epoch_loss, step.epoch_samples = step.epoch + 1, 0, 0.0, 0
-                    step.epoch_losses, step.source = {}, None
-                    step.loader_state = _generator_state(self.batches)
-                    step.history.append(row)
+                    epochs.end_epoch(row, _generator_state(self.batches))
                 history.append(row["loss"])
-                report.epoch(step.epoch, self.epochs, row)
+                report.epoch(epochs.epoch, self.epochs, row)
                 if self.on_epoch is not None:
                     self.on_epoch(step, row["loss"])
                 stop = any([c.on_epoch(step, row) for c in self.callbacks])
@@ -95,38 +91,38 @@ class Fit:
 
     def _epoch(self, report: Progress, each: Sequence[Callable], start: float) -> None:
         """Train on the rest of the step's current epoch."""
-        step = self.step
-        begun = step.epoch_samples
+        step, epochs = self.step, self.step.epochs
+        begun = epochs.samples
         length = len(self.batches) if isinstance(self.batches, Sized) else None
         look_ahead = step.settings.accumulate > 1
         for item in _marked(self._batches()) if look_ahead else self._batches():
             batch, last = item if look_ahead else (item, False)
-            arrays = step._arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)))
-            samples = len(arrays[-1]) if arrays[-1].ndim else 1
-            value = step._step(arrays, samples, last)
-            rate = (step.epoch_samples - begun) / (time.perf_counter() - start)
-            mean = step.epoch_loss / step.epoch_samples
-            report.step(step.epoch, self.epochs, step.position, length, mean, rate)
+            arrays = batch_arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)))
+            samples = len(arrays[-1]) if arrays[-1].ndim else 1  # as `count_samples`, without a call
+            value = step.train_arrays(arrays, samples, last)
+            rate = (epochs.samples - begun) / (time.perf_counter() - start)
+            mean = epochs.loss / epochs.samples
+            report.step(epochs.epoch, self.epochs, epochs.position, length, mean, rate)
             for f in each:
                 f(step, value)
-        if not step.position:
-            once = isinstance(self.batches, Iterator) and step.epoch
+        if not epochs.position:
+            once = isinstance(self.batches, Iterator) and epochs.epoch
             hint = "; an iterator yields its batches only once: pass a list, or es.data.batches" if once else ""
-            raise ShapeError(f"the batches are empty in epoch {step.epoch + 1}{hint}")
+            raise ShapeError(f"the batches are empty in epoch {epochs.epoch + 1}{hint}")
 
     def _batches(self) -> Iterator[Any]:
         """Yield the batches of the step's current epoch, from its position on. Raises DataError where they raise."""
-        step, batches = self.step, self.batches
-        epoch, start = step.epoch, step.position
+        epochs, batches = self.step.epochs, self.batches
+        epoch, start = epochs.epoch, epochs.position
         try:
             if hasattr(batches, "epoch"):
                 yield from batches.epoch(epoch, start=start)
                 return
-            _set_epoch(batches, epoch, step)
+            _set_epoch(batches, epochs)
             if isinstance(batches, Iterator):
-                if step.source is None or step.source.batches is not batches:
-                    step.source = _Source(batches)
-                yield from step.source.rest(step)
+                if epochs.source is None or epochs.source.batches is not batches:
+                    epochs.source = _Source(batches)
+                yield from epochs.source.rest(epochs)
                 return
             for i, batch in enumerate(batches):
                 if i >= start:
@@ -137,23 +133,23 @@ class Fit:
             lines = [line.strip() for line in str(e).splitlines() if line.strip()]
             told = " ... ".join(dict.fromkeys((*lines[:1], *lines[-1:]))) or "no message"
             raise DataError(
-                f"the batches raised {type(e).__name__} in epoch {epoch + 1}, after batch {step.position}: {told}\n"
+                f"the batches raised {type(e).__name__} in epoch {epoch + 1}, after batch {epochs.position}: {told}\n"
                 "Nothing is lost: another call of fit continues after that batch"
             ) from e
 
     def _row(self, seconds: float) -> dict[str, Any]:
         """Return the row of `history` of the epoch that has just ended, without validation. seconds: its duration."""
-        step = self.step
-        n = max(step.epoch_samples, 1)
-        row: dict[str, Any] = {"epoch": step.epoch + 1, "steps": step.steps, "loss": step.epoch_loss / n}
-        row |= {name: total / n for name, total in step.epoch_losses.items()}
+        step, epochs = self.step, self.step.epochs
+        n = max(epochs.samples, 1)
+        row: dict[str, Any] = {"epoch": epochs.epoch + 1, "steps": step.steps, "loss": epochs.loss / n}
+        row |= {name: total / n for name, total in epochs.losses.items()}
         row |= {n: v for n, v in step.optimizer.values(max(step.steps, 1)).items() if n.split("/")[-1] == "lr"}
         return row | {"seconds": seconds}
 
     def _validate(self, row: dict[str, Any]) -> None:
         step = self.step
         if self.validation is not None:
-            found = step.evaluate(self.validation, metrics=self.metrics, averaged=step.ema is not None)
+            found = step.evaluate(self.validation, metrics=self.metrics, averaged=step.settings.ema is not None)
             row |= {f"val_{name}": value for name, value in found.items()}
         schedules = {id(v): v for rule in step.optimizer.rules.values() for v in rule.hyper.values()}
         for schedule in schedules.values():
@@ -172,10 +168,10 @@ class _Source:
         self._drawn = 0
         self._failed = False
 
-    def rest(self, step: TrainStep) -> Iterator[Any]:
-        """Yield the batches from the step's position on. Raises DataError where the iterator has ended after an error,
-        as a generator does."""
-        number, none = step.position, object()
+    def rest(self, epochs: Epochs) -> Iterator[Any]:
+        """Yield the batches from the position in the epoch on. Raises DataError where the iterator has ended after an
+        error, as a generator does."""
+        number, none = epochs.position, object()
         while True:
             while self._drawn <= number:
                 failed, self._failed = self._failed, True
@@ -187,7 +183,7 @@ class _Source:
                     return
                 self._kept[self._drawn] = batch
                 self._drawn += 1
-                for k in [k for k in self._kept if k < step.position]:
+                for k in [k for k in self._kept if k < epochs.position]:
                     del self._kept[k]
             yield self._kept[number]
             number += 1
@@ -209,15 +205,15 @@ def _generator_state(batches: Any) -> str | None:
     return np.asarray(generator.get_state()).tobytes().hex() if hasattr(generator, "get_state") else None
 
 
-def _set_epoch(batches: Any, epoch: int, step: TrainStep) -> None:
-    """Set a torch DataLoader to the order of the step's current epoch."""
+def _set_epoch(batches: Any, epochs: Epochs) -> None:
+    """Set a torch DataLoader to the order of the current epoch."""
     if hasattr(getattr(batches, "sampler", None), "set_epoch"):
-        batches.sampler.set_epoch(epoch)
+        batches.sampler.set_epoch(epochs.epoch)
     state = _generator_state(batches)
     if state is None:
         return
-    if step.loader_state is not None and step.loader_state != state and len(step.loader_state) == len(state):
+    if epochs.loader_state is not None and epochs.loader_state != state and len(epochs.loader_state) == len(state):
         memory = batches.generator.get_state()
-        np.asarray(memory)[...] = np.frombuffer(bytes.fromhex(step.loader_state), np.uint8)
+        np.asarray(memory)[...] = np.frombuffer(bytes.fromhex(epochs.loader_state), np.uint8)
         batches.generator.set_state(memory)
-    step.loader_state = _generator_state(batches)
+    epochs.loader_state = _generator_state(batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from einsmith.base.errors import ArgumentError
@@ -76,3 +77,10 @@ class Setting:
 
     def __set__(self, step: Any, value: Any) -> None:
         step.change(**{self.name: value})
+
+
+def delegate(path: str, doc: str) -> property:
+    """Return a property that reads and sets an attribute of a part of its object, such as "epochs.position"."""
+    part, _, name = path.rpartition(".")
+    find_part = attrgetter(part)
+    return property(attrgetter(path), lambda self, value: setattr(find_part(self), name, value), doc=doc)

@@ -15,10 +15,9 @@ import numpy as np
 
 from einsmith.base import environment, html
 from einsmith.base.arguments import Count, check_options, checked, described
-from einsmith.base.arrays import to_array
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import is_whole
-from einsmith.base.errors import ArgumentError, EinsmithWarning, KindError, NonFiniteError, ShapeError
+from einsmith.base.errors import ArgumentError, EinsmithWarning, KindError, NonFiniteError
 from einsmith.base.sizes import size_of
 from einsmith.driver.executable import FINITE, PROGRAMS, Executable
 from einsmith.lang import trace
@@ -29,12 +28,14 @@ from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import ParameterStore, Slot
 from einsmith.runtime.thread_count import get_threads
 from einsmith.training import step_graph
+from einsmith.training.batch import batch_arrays, count_samples
 from einsmith.training.counts import Counts
+from einsmith.training.epochs import Epochs
 from einsmith.training.evaluate import Evaluator
 from einsmith.training.fit import Fit
 from einsmith.training.profile import Profile, measured
 from einsmith.training.progress import SearchProgress
-from einsmith.training.settings import Setting, Settings
+from einsmith.training.settings import Setting, Settings, delegate
 from einsmith.tuning.programs import graph_search, kernel_search
 from einsmith.tuning.programs.explorer import Explorer
 from einsmith.tuning.programs.online import Exploration
@@ -92,6 +93,14 @@ class TrainStep:
 
     clip_grad_norm, norm_type, clip_grad_value = Setting(), Setting(), Setting()
     accumulate, ema, trained = Setting(), Setting(), Setting()
+    epoch = delegate("epochs.epoch", "Epochs done by `fit`.")
+    position = delegate("epochs.position", "Batches done in the current epoch.")
+    epoch_loss = delegate("epochs.loss", "Sum of the samples' losses in the current epoch.")
+    epoch_samples = delegate("epochs.samples", "Number of samples in the current epoch so far.")
+    epoch_losses = delegate("epochs.losses", "Sums of several losses in the current epoch, by name.")
+    history = delegate("epochs.history", "A row of results of each epoch of `fit`.")
+    source = delegate("epochs.source", "Batches of an iterator in an unfinished epoch.")
+    loader_state = delegate("epochs.loader_state", "State of torch's generator for the epoch's order, in hexadecimal.")
 
     @checked
     def __init__(
@@ -111,17 +120,11 @@ class TrainStep:
         self.mode = mode
         self.tune = tune
         self.steps = 0
-        self.epoch = 0
-        self.position = 0
-        self.epoch_loss, self.epoch_samples = 0.0, 0
-        self.epoch_losses: dict[str, float] = {}
-        self.history: list[dict[str, Any]] = []
+        self.epochs = Epochs()
         self.losses: dict[str, float] = {}
         self.grad_norm: float | None = None
         self.gathered, self.gathered_samples = 0, 0
         """Number of batches whose gradients wait for the update, and of their samples."""
-        self.source: Any = None  # batches of an iterator in an unfinished epoch
-        self.loader_state: str | None = None  # torch's generator state for the order of the epoch's batches
         self.store = ParameterStore()
         for name, p in model.named_parameters():
             self.store.add_parameter(name, p)
@@ -188,19 +191,10 @@ class TrainStep:
 
     def compile(self, *batch: Any) -> TrainStep:
         """Compile the step for the shapes and types of a batch (inputs..., target), without training."""
-        arrays = self._arrays(batch)
+        arrays = batch_arrays(batch)
         for gather in (False, True)[: 1 + (self.accumulate > 1)]:
             self._program(arrays, gather)
         return self
-
-    def _arrays(self, batch: tuple) -> list[np.ndarray]:
-        if len(batch) < 2:
-            raise ShapeError("a training step takes the model's inputs and a target: step(x, y)")
-        arrays = [to_array(x, f"argument {i}") for i, x in enumerate(batch)]
-        for i, a in enumerate(arrays):
-            if a.ndim and a.shape[0] == 0:
-                raise ShapeError(f"argument {i} has shape {a.shape}: a batch needs at least one sample")
-        return arrays
 
     def _program(self, arrays: list[np.ndarray], gather: bool = False) -> Executable:
         """Return the program for a batch, compiled where there is none yet."""
@@ -340,9 +334,9 @@ class TrainStep:
     # -- running
 
     def __call__(self, *batch: Any) -> float:
-        return self._step(self._arrays(batch))
+        return self.train_arrays(batch_arrays(batch))
 
-    def _step(self, arrays: list[np.ndarray], samples: int | None = None, last: bool = False) -> float:
+    def train_arrays(self, arrays: list[np.ndarray], samples: int | None = None, last: bool = False) -> float:
         """Train on a batch and return its loss.
 
         samples: size of the batch where it belongs to an epoch of `fit`, else None; last: whether this batch makes the
@@ -374,18 +368,14 @@ class TrainStep:
         if self._reports:
             self._report(outputs)
         if gather:
-            self.gathered, self.gathered_samples = self.gathered + 1, self.gathered_samples + _samples(arrays)
+            self.gathered, self.gathered_samples = self.gathered + 1, self.gathered_samples + count_samples(arrays)
         else:
             self.steps += 1
             for group in run.note.groups:
                 group.done += 1
             self.gathered, self.gathered_samples = 0, 0
         if samples is not None:
-            self.position += 1
-            self.epoch_loss += value * samples
-            self.epoch_samples += samples
-            for name, part in self.losses.items():
-                self.epoch_losses[name] = self.epoch_losses.get(name, 0.0) + part * samples
+            self.epochs.add(value, samples, self.losses)
         return value
 
     def _set_inputs(self, arrays: list[np.ndarray]) -> None:
@@ -405,7 +395,7 @@ class TrainStep:
 
     def _set_numbers(self, arrays: list[np.ndarray]) -> None:
         """Set the numbers of a run that follow from the settings: limits, decay, and accumulation of the batch."""
-        samples = _samples(arrays)
+        samples = count_samples(arrays)
         now = self.settings.numbers | {
             "draw": self.steps * self.accumulate + self.gathered + 1, "weight": samples,
             "begins": self.gathered == 0, "samples": self.gathered_samples + samples,
@@ -523,7 +513,7 @@ class TrainStep:
     @checked
     def profile(self, *batch: Any, repeats: Count = 20) -> Profile:
         """Time every kernel of a step, one by one; changes no weight and no state."""
-        arrays = self._arrays(batch)
+        arrays = batch_arrays(batch)
         run = self._program(arrays)
         with self.store.guard:
             self._set_inputs(arrays)
@@ -547,8 +537,3 @@ def _check_optimizer(optimizer: Any) -> None:
 def _shown(x: Any) -> str:
     text = repr(x)
     return text if len(text) <= 60 else described(x)
-
-
-def _samples(arrays: list[np.ndarray]) -> int:
-    """Return the number of samples of a batch: the first extent of its target, which is last; 1 for a 0-d target."""
-    return len(arrays[-1]) if arrays[-1].ndim else 1

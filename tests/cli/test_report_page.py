@@ -20,6 +20,7 @@ from einsmith.ir.nodes import nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.in_place import overwritten
 from einsmith.schedule.rematerialize import KernelCost, peak
+from einsmith.training.batch import batch_arrays
 
 VOID = {"meta", "br"}
 
@@ -125,7 +126,7 @@ def test_memory_over_time() -> None:
     batch = (np.ones((17, 13), np.float32), np.arange(17) % 5)
     step.compile(*batch)
     (run,) = step._programs.values()
-    report = gather(run, step._arrays(batch), 0, measure=False)
+    report = gather(run, batch_arrays(batch), 0, measure=False)
     told = report["memory"]
     live = np.array([told["live"][kind] for kind in ("saved", "rest", "workspace")])
     assert live.shape == (3, len(run.plan.calls)) and (live >= 0).all()
