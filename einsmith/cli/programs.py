@@ -71,7 +71,7 @@ def program(
 def _of_step(step: TrainStep, inputs: tuple) -> tuple[Executable, list[np.ndarray]]:
     arrays = batch_arrays(inputs)
     run = step._program(arrays)
-    step._set_scalars()  # so that --measure computes with the learning rate that a step would have
+    step.numbers.set(arrays)  # so that --measure computes with the learning rate that a step would have
     return run, arrays
 
 

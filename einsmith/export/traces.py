@@ -123,17 +123,17 @@ def _add_numbers(step: TrainStep, settings: tuple[ExportedSetting, ...], memorie
     memories.add(UPDATES, exported.TRAINING, np.array([g.done for g in groups], np.int64))
     values = [np.nan if s.table else s.value for s in settings]
     memories.add(VALUES, exported.TRAINING, np.array(values, np.float64))
-    memories.add_number(step._count, exported.COUNT)
+    memories.add_number(step.numbers.count, exported.COUNT)
     for n, g in enumerate(groups):
         memories.add_number(g.memory, exported.UPDATES, n)
-    numbers = step._hyper | step._numbers
+    numbers = step.numbers.hyperparameters | step.numbers.derived
     meanings = {
         "draw": exported.DRAW,
         "weight": exported.WEIGHT_OF_BATCH,
         "begins": exported.BEGINS,
         "samples": exported.SAMPLES,
     }
-    own = {id(step._numbers[n]): kind for n, kind in meanings.items() if n in step._numbers}
+    own = {id(step.numbers.derived[n]): kind for n, kind in meanings.items() if n in step.numbers.derived}
     known = {s.name: n for n, s in enumerate(settings)}
     for name, array in numbers.items():
         kind = own.get(id(array), exported.SETTING)

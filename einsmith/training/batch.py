@@ -21,7 +21,7 @@ def batch_arrays(batch: Sequence[Any]) -> list[np.ndarray]:
     arrays = [to_array(x, f"argument {i}") for i, x in enumerate(batch)]
     for i, a in enumerate(arrays):
         if a.ndim and a.shape[0] == 0:
-            raise ShapeError(f"argument {i} has shape {a.shape}: a batch of size 0 trains nothing")
+            raise ShapeError(f"argument {i} has shape {a.shape}: a batch needs at least one sample")
     return arrays
 
 

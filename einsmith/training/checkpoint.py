@@ -26,7 +26,7 @@ from einsmith.base.errors import EinsmithError, EinsmithWarning, SaveError
 from einsmith.nn import Module
 from einsmith.training import TrainStep, manifest
 from einsmith.training.manifest import FILES, META, PLAN, STATE, WEIGHTS
-from einsmith.training.step_graph import OWN
+from einsmith.training.state import OWN
 from einsmith.tuning.programs import kernel_search
 
 _READS = 100

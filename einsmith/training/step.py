@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.base import environment, html
-from einsmith.base.arguments import Count, check_options, checked, described
+from einsmith.base.arguments import Count, check_options, checked
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import ArgumentError, EinsmithWarning, KindError, NonFiniteError
@@ -23,19 +23,23 @@ from einsmith.driver.executable import FINITE, PROGRAMS, Executable
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import Memory
-from einsmith.runtime.nested import check_store, under_way
 from einsmith.runtime.signals import Deferred
-from einsmith.runtime.store import ParameterStore, Slot
+from einsmith.runtime.store import Slot
 from einsmith.runtime.thread_count import get_threads
 from einsmith.training import step_graph
+from einsmith.training.accumulation import Accumulation
+from einsmith.training.averages import WeightAverages
 from einsmith.training.batch import batch_arrays, count_samples
-from einsmith.training.counts import Counts
+from einsmith.training.definition import StepDefinition
 from einsmith.training.epochs import Epochs
 from einsmith.training.evaluate import Evaluator
 from einsmith.training.fit import Fit
+from einsmith.training.numbers import StepNumbers
 from einsmith.training.profile import Profile, measured
 from einsmith.training.progress import SearchProgress
+from einsmith.training.reports import Reports
 from einsmith.training.settings import Setting, Settings, delegate
+from einsmith.training.state import AVERAGE, GRADIENT, TrainingState
 from einsmith.tuning.programs import graph_search, kernel_search
 from einsmith.tuning.programs.explorer import Explorer
 from einsmith.tuning.programs.online import Exploration
@@ -91,8 +95,21 @@ class TrainStep:
     Frozen parameters (`requires_grad`) keep their state.
     """
 
+    model = delegate("definition.model", "The network that is trained.")
+    loss = delegate("definition.loss", "The function of (model's output, target) that is minimized.")
+    optimizer = delegate("definition.optimizer", "The update rule, or Groups of them.")
+    seed = delegate("definition.seed", "The integer from which dropout draws.")
+    threads = delegate("definition.threads", "Worker threads; None for all cores the process may use.")
+    winograd = delegate("definition.winograd", "Whether convolutions may be computed in Winograd's form.")
+    settings = delegate("definition.settings", "All settings together; `change` sets them.")
     clip_grad_norm, norm_type, clip_grad_value = Setting(), Setting(), Setting()
     accumulate, ema, trained = Setting(), Setting(), Setting()
+    rules = delegate("state.rules", "(group, rule) of each parameter, by name.")
+    steps = delegate("accumulation.steps", "Number of updates made.")
+    gathered = delegate("accumulation.batches", "Number of batches whose gradients wait for the update.")
+    gathered_samples = delegate("accumulation.samples", "Number of the samples of these batches.")
+    losses = delegate("reports.losses", "The last step's losses by name, where there are several.")
+    grad_norm = delegate("reports.grad_norm", "The gradients' norm in the last step, before it was clipped.")
     epoch = delegate("epochs.epoch", "Epochs done by `fit`.")
     position = delegate("epochs.position", "Batches done in the current epoch.")
     epoch_loss = delegate("epochs.loss", "Sum of the samples' losses in the current epoch.")
@@ -109,33 +126,19 @@ class TrainStep:
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
         trained: str = "first", memory_limit: Any = None, tune: kernel_search.Seconds | str = 0.0,
     ):  # fmt: skip
-        _check_parts(model, loss)
+        settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
+        self.definition = StepDefinition(model, loss, optimizer, settings, seed, threads, winograd)
+        self.definition.check_model_and_loss()
         if not is_whole(seed):  # of any size
             raise ArgumentError(f"seed={seed!r} must be an integer")
-        _check_optimizer(optimizer)
-        self.settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
-        self.model, self.loss, self.optimizer, self.seed = model, loss, optimizer, seed
-        self.threads = threads
-        self.winograd = winograd
+        self.definition.check_optimizer()
         self.mode = mode
         self.tune = tune
-        self.steps = 0
-        self.epochs = Epochs()
-        self.losses: dict[str, float] = {}
-        self.grad_norm: float | None = None
-        self.gathered, self.gathered_samples = 0, 0
-        """Number of batches whose gradients wait for the update, and of their samples."""
-        self.store = ParameterStore()
-        for name, p in model.named_parameters():
-            self.store.add_parameter(name, p)
-        self.store.protect(b.memory for b in model.buffers())
-        self.rules: Mapping[str, tuple[str, Any]] = optimizer.assign(model)
-        step_graph.check_rules(self)
-        self._hyper: dict[str, np.ndarray] = {}
-        self._count = np.zeros((), np.float64)
-        self.counts = Counts(self.store.parameters)
-        self._numbers: dict[str, np.ndarray] = {}
-        self._reports: tuple[str, ...] = ()
+        self.state = TrainingState(self.definition)
+        self.store, self.counts = self.state.store, self.state.counts
+        self.accumulation, self.epochs, self.reports = Accumulation(), Epochs(), Reports()
+        self.numbers = StepNumbers(self.definition, self.state, self.accumulation)
+        self._averages = WeightAverages(self.definition, self.state)
         self._arena = Arena()  # shared by the programs of all batch shapes
         self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self._generation = 0
@@ -143,7 +146,6 @@ class TrainStep:
         self.memory_limit = memory_limit
         (self._search_left, self._graph_left), self._explorer = kernel_search.asked(tune), Explorer()
         self._evaluator: Evaluator | None = None
-        self._averaged = False
         self._version: object = None  # trace version at the last `_compare`
         self._made_for = (optimizer, loss, self.settings.structure)
         self._live: dict[int, tuple[Any, Memory]] = {}  # captured objects, with their memory at that time
@@ -225,7 +227,7 @@ class TrainStep:
         with self.store.guard:
             made = self.traced(arrays, gather)
             key, generation = self._key(arrays, gather), self._generation
-            apart = step_graph.untouched_bytes(self, made)
+            apart = self.state.untouched_bytes(made.bind.values())
         run = Executable(
             made.graph, made.bind, key[1], finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena,
             memory=self._memory, apart=apart, guard=self.store.guard, origins=made.origins,
@@ -254,37 +256,21 @@ class TrainStep:
 
         A program is valid for one state of the modules (`_world`). All programs are dropped when the optimizer, the
         loss, the structure of the settings, a parameter or captured memory is replaced."""
-        if self._averaged:
+        if self.state.is_averaged:
             raise ArgumentError("the model holds the average of its weights; train and save after the `averaged` block")
-        _check_parts(self.model, self.loss)
+        self.definition.check_model_and_loss()
         self._version = trace.version()
         structure = self.settings.structure
-        parameters = dict(self.model.named_parameters())
-        replaced = [n for n, p in self.store.parameters.items() if parameters.get(n) is not p]
-        for name in replaced:
-            self.store.forget(name)
-        self.counts.restrict(parameters)
-        self.counts.begin([*replaced, *(n for n in parameters if n not in self.store.parameters)])
         new_rules = self._made_for[0] is not self.optimizer
-        if new_rules:
-            _check_optimizer(self.optimizer)
-        if replaced or new_rules or parameters.keys() != self.store.parameters.keys():
-            self.rules = self.optimizer.assign(self.model)
-        self.store.parameters = parameters
-        self.store.protect(x.memory for x in (*parameters.values(), *self.model.buffers()))
-        if new_rules:
-            self.store.keep(step_graph.OWN)
-            self.counts = Counts(parameters)
-            step_graph.check_rules(self)
+        replaced = self.state.follow(self.definition, new_rules)
         if structure != self._made_for[2]:
-            self.store.drop({step_graph.GRADIENT, *({step_graph.AVERAGE} if self.ema is None else ())})
-            self.gathered, self.gathered_samples = 0, 0
+            self.store.drop({GRADIENT, *({AVERAGE} if self.ema is None else ())})
+            self.accumulation.drop()
         moved = any(o.memory is not memory for o, memory in self._live.values())
         if replaced or moved or new_rules or self._made_for[1] is not self.loss or structure != self._made_for[2]:
             self._drop_programs()
-            for kept in (self._worlds, self._live, self._hyper, self._numbers):
+            for kept in (self._worlds, self._live, self.numbers, self.reports):
                 kept.clear()
-            self._reports, self.losses, self.grad_norm = (), {}, None
         self._made_for = (self.optimizer, self.loss, structure)
         modules = {id(m): m for m in self.model.modules()} | self._depends
         world = tuple(m.trace_key(modes=False) for m in modules.values())
@@ -306,11 +292,11 @@ class TrainStep:
         with self.store.guard:
             self._compare()
             with trace.compiling(), self.model.in_mode(training=True):
-                made = step_graph.build(self, arrays, gather)
+                made = step_graph.build(self.definition, self.state, self.numbers, arrays, gather)
             self._live |= {id(o): (o, memory) for o, memory in made.live}
             self._depends |= made.depends
-            if not gather or not self._reports:
-                self._reports = made.reports
+            if not gather or not self.reports.names:
+                self.reports.names = made.reports
             if made.divided:
                 self._drop_programs()
             self.store.protect(memory for _, memory in made.live)
@@ -320,16 +306,12 @@ class TrainStep:
     def _searched(self, run: Executable, arrays: list[np.ndarray]) -> Executable:
         """Search for faster graphs and kernels in the time that is left, and return the resulting program."""
         with self.store.guard:
-            self._set_inputs(arrays)
+            self.numbers.set(arrays)
         run, self._graph_left = graph_search.tuned(run, arrays, self._graph_left)
         with SearchProgress(self._search_left, kernel_search.predicted(run)) as progress:
             report = kernel_search.tune(run, arrays, self._search_left, progress)
         self._search_left -= report.seconds
         return report.run
-
-    def _number(self, name: str) -> np.ndarray:
-        """Return the 0-d memory of the number `name` that programs read, made at the first use."""
-        return self._numbers.setdefault(name, np.zeros((), np.float64))
 
     # -- running
 
@@ -346,7 +328,7 @@ class TrainStep:
             # while the guard is taken or released must not leave it held.
             with Deferred(), self.store.guard:
                 # The choice of the program and the step are one critical section: other threads gather batches, too.
-                gather = self.gathered + 1 < self.settings.accumulate and not last
+                gather = self.accumulation.batches + 1 < self.definition.settings.accumulate and not last
                 run = self._compiled(arrays, gather)
                 if run is not None:
                     return self._train(run, arrays, samples, gather)
@@ -354,59 +336,27 @@ class TrainStep:
 
     def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
         """Run a step's program and count the step. The caller holds the guard and defers signals."""
-        self._set_inputs(arrays)
-        exploration = run.note.exploration
+        self.numbers.set(arrays)
+        groups, exploration = run.note
         status, outputs = run.run_locked(arrays) if exploration is None else exploration.step(arrays)
         value = float(outputs[0])
         if status == FINITE:
+            number = self.accumulation.steps + 1
             raise NonFiniteError(
-                f"the loss of step {self.steps + 1} is {value}; nothing was updated. Lower the learning rate, or look "
+                f"the loss of step {number} is {value}; nothing was updated. Lower the learning rate, or look "
                 "at the batch",
-                self.steps + 1,
+                number,
                 value,
             )
-        if self._reports:
-            self._report(outputs)
+        if self.reports.names:
+            self.reports.read(outputs, self.definition.settings.clip_grad_norm is not None)
         if gather:
-            self.gathered, self.gathered_samples = self.gathered + 1, self.gathered_samples + count_samples(arrays)
+            self.accumulation.add(count_samples(arrays))
         else:
-            self.steps += 1
-            for group in run.note.groups:
-                group.done += 1
-            self.gathered, self.gathered_samples = 0, 0
+            self.accumulation.end_update(groups)
         if samples is not None:
-            self.epochs.add(value, samples, self.losses)
+            self.epochs.add(value, samples, self.reports.losses)
         return value
-
-    def _set_inputs(self, arrays: list[np.ndarray]) -> None:
-        """Set all numbers that the next run of a program for this batch reads. The caller holds the guard."""
-        if under_way:
-            check_store(self.store.guard)  # a run in the middle reads these numbers
-        self._set_scalars()
-        if self._numbers:
-            self._set_numbers(arrays)
-
-    def _set_scalars(self) -> None:
-        self._count[...] = self.steps + 1
-        self.counts.set()
-        for name, value in self.optimizer.values(self.steps + 1).items():
-            if name in self._hyper:
-                self._hyper[name][...] = value
-
-    def _set_numbers(self, arrays: list[np.ndarray]) -> None:
-        """Set the numbers of a run that follow from the settings: limits, decay, and accumulation of the batch."""
-        samples = count_samples(arrays)
-        now = self.settings.numbers | {
-            "draw": self.steps * self.accumulate + self.gathered + 1, "weight": samples,
-            "begins": self.gathered == 0, "samples": self.gathered_samples + samples,
-        }  # fmt: skip
-        for name, memory in self._numbers.items():
-            memory[...] = now[name]
-
-    def _report(self, outputs: list[np.ndarray]) -> None:
-        found = {n: float(a) for n, a in zip(self._reports, outputs[1:], strict=False)}
-        self.grad_norm = found.pop("grad_norm", self.grad_norm) if self.settings.clip_grad_norm else None
-        self.losses = found
 
     @checked
     def fit(
@@ -448,36 +398,18 @@ class TrainStep:
         with self.averaged():
             return evaluator.evaluate(batches, metrics or {})
 
-    # -- the average of the weights
-
     def averages(self) -> dict[str, np.ndarray]:
         """Return the model's state dictionary with the averages (`ema`) of trained weights in place of the weights.
 
         Raises ArgumentError where no average is kept."""
-        if self.ema is None:
-            raise ArgumentError("no average is kept; make the step with ema=, as TrainStep(..., ema=0.999)")
-        with self.store.guard:
-            slots = {id(p): self.store.state.get(f"{n}/{step_graph.AVERAGE}") for n, p in self.store.parameters.items()}
-            state = self.model.state_dict()
-            for name, p in self.model.named_parameters(remove_duplicate=False):  # a parameter may have several names
-                slot = slots.get(id(p))
-                if slot is not None:
-                    state[name] = slot.data.copy()
-            return state
+        return self._averages.state_dict()
 
     @contextmanager
     def averaged(self) -> Iterator[Any]:
         """Context in which the model has the average of its weights. Steps of other threads wait until it ends."""
-        with self.store.guard:
-            averages, before = self.averages(), self.model.state_dict()
-            self._averaged, self._version = True, None
-            try:
-                self.model.load_state_dict(averages)
-                yield self.model
-            finally:
-                with Deferred():
-                    self.model.load_state_dict(before)
-                    self._averaged = False
+        with self._averages.in_model() as model:
+            self._version = None  # a step of this thread raises an error
+            yield model
 
     # -- for people
 
@@ -516,24 +448,5 @@ class TrainStep:
         arrays = batch_arrays(batch)
         run = self._program(arrays)
         with self.store.guard:
-            self._set_inputs(arrays)
+            self.numbers.set(arrays)
             return measured(run, arrays, repeats)
-
-
-def _check_parts(model: Any, loss: Any) -> None:
-    if not hasattr(model, "named_parameters") or isinstance(model, type):
-        raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
-    if isinstance(loss, type):
-        raise ArgumentError(f"loss={_shown(loss)} is a class; pass one of its objects, as {loss.__name__}()")
-    if not callable(loss):
-        raise KindError(f"loss={_shown(loss)} must be a callable")
-
-
-def _check_optimizer(optimizer: Any) -> None:
-    if not hasattr(optimizer, "assign") or isinstance(optimizer, type):
-        raise ArgumentError(f"optimizer={_shown(optimizer)} is no update rule; pass one, as es.optim.SGD(lr=0.1)")
-
-
-def _shown(x: Any) -> str:
-    text = repr(x)
-    return text if len(text) <= 60 else described(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import dtype_of
-from einsmith.base.errors import GradientError, ShapeError
+from einsmith.base.errors import GradientError
 from einsmith.ir.nodes import Graph, Leaf, Tensor, leaf
 from einsmith.ir.origins import Origins
 from einsmith.lang import builder, trace
@@ -21,14 +21,10 @@ from einsmith.lang.builder import Value
 from einsmith.runtime.memory import Memory
 from einsmith.training.clipping import clip_by_norm, clip_by_value
 from einsmith.training.counts import CountGroup
+from einsmith.training.definition import StepDefinition
 from einsmith.training.losses import named
-
-if TYPE_CHECKING:
-    from einsmith.training.step import TrainStep
-
-GRADIENT, AVERAGE = "#gradient", "#average"
-"""Names of the step's own state of a parameter; no rule's state can have a name that begins with #."""
-OWN = (GRADIENT, AVERAGE)
+from einsmith.training.numbers import StepNumbers
+from einsmith.training.state import AVERAGE, GRADIENT, TrainingState
 
 
 @dataclass
@@ -52,42 +48,45 @@ class StepGraph:
 class _Build:
     """One trace of a step."""
 
-    def __init__(self, step: TrainStep):
-        self.step, self.settings = step, step.settings
+    def __init__(self, definition: StepDefinition, state: TrainingState, numbers: StepNumbers):
+        self.definition, self.settings = definition, definition.settings
+        self.state, self.numbers = state, numbers
         self.own: list[tuple[Any, Leaf]] = []  # arrays captured by the step itself
         self.updates: list[tuple[Leaf, Tensor]] = []
         self.groups: list[CountGroup] = []
         self.divided = False
 
-    def number(self, memory: np.ndarray) -> Value:
+    def read_number(self, memory: np.ndarray) -> Value:
         """Capture a 0-d float64 number that is set at each run."""
         x = leaf((), dt.f64)
         self.own.append((memory, x))
         return Value(x, weak=True)
 
-    def state(self, name: str, kind: str, shape: tuple[int, ...], initial: float | np.ndarray) -> tuple[Value, Leaf]:
+    def read_state(
+        self, name: str, kind: str, shape: tuple[int, ...], initial: float | np.ndarray
+    ) -> tuple[Value, Leaf]:
         """Capture state of the parameter `name`, in the parameter's layout where the shapes are equal."""
-        memory = self.step.store.parameters[name].memory
+        memory = self.state.store.parameters[name].memory
         layout = memory.layout if shape == memory.shape else None
-        slot = self.step.store.slot(f"{name}/{kind}", shape, memory.dtype, initial, layout)
+        slot = self.state.store.slot(f"{name}/{kind}", shape, memory.dtype, initial, layout)
         x = leaf(shape, dtype_of(memory.dtype))
         self.own.append((slot, x))
         return Value(x), x
 
     def build(self, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:
-        step = self.step
+        model, store, seed = self.definition.model, self.state.store, self.definition.seed
         inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
         t = trace.Trace()
-        t.paths = {id(m): path for path, m in step.model.named_modules()}
+        t.paths = {id(m): path for path, m in model.named_modules()}
         with trace.tracing(t):
-            count = self.number(step._count)
-            draw = self.number(step._number("draw")) if self.settings.accumulate > 1 else count
-            t.key = step.seed % 2**31, builder.cast(draw, dt.i32)
+            count = self.read_number(self.numbers.count)
+            draw = self.read_number(self.numbers.derive("draw")) if self.settings.accumulate > 1 else count
+            t.key = seed % 2**31, builder.cast(draw, dt.i32)
             values = [Value(x) for x in inputs]
-            loss, parts = named(step.loss(step.model(*values[:-1]), values[-1]), self.settings.trained)
+            loss, parts = named(self.definition.loss(model(*values[:-1]), values[-1]), self.settings.trained)
             trained = [
                 (name, t.captured[id(p)][1])
-                for name, p in step.store.parameters.items()
+                for name, p in store.parameters.items()
                 if p.requires_grad and id(p) in t.captured
             ]
             if not trained:
@@ -120,7 +119,7 @@ class _Build:
         leaves = (*inputs, *(x for _, x in captured))
         graph = Graph(leaves, (out, *reports.values()), tuple(self.updates), (), tuple(grads))
         graph, bind, _ = bound(graph, captured)
-        names = [f"argument {n}, {name}" for n, name in enumerate(names_of_batch(step.model, len(inputs)))]
+        names = [f"argument {n}, {name}" for n, name in enumerate(names_of_batch(model, len(inputs)))]
         origins = Origins(dict(zip(inputs, names, strict=True)), tuple(t.origins), tuple(t.checked))
         return StepGraph(graph, bind, live, dict(t.depends), tuple(reports), self.groups, self.divided, origins)
 
@@ -128,12 +127,12 @@ class _Build:
         """Add the gradients, weighted by the batch's samples, to the accumulated ones in state.
 
         Return the mean gradients, or nothing where `gather` is set. The first batch overwrites the state."""
-        number = self.step._number
-        weight, begins = self.number(number("weight")), self.number(number("begins")) > 0
-        total = self.number(number("samples")) if not gather else None
+        derive = self.numbers.derive
+        weight, begins = self.read_number(derive("weight")), self.read_number(derive("begins")) > 0
+        total = self.read_number(derive("samples")) if not gather else None
         out = {}
         for name, g in grads.items():
-            before, x = self.state(name, GRADIENT, g.shape, 0.0)
+            before, x = self.read_state(name, GRADIENT, g.shape, 0.0)
             summed = builder.where(begins, 0.0, before) + g * weight
             if total is None:
                 self.updates.append((x, summed.astype(g.dtype).tensor))
@@ -142,37 +141,38 @@ class _Build:
         return out
 
     def clip(self, grads: dict[str, Value], reports: dict[str, Tensor]) -> dict[str, Value]:
-        given, number = self.settings, self.step._number
-        found = list(grads.values())
-        if given.clip_grad_value is not None:
-            found = clip_by_value(found, self.number(number("clip_grad_value")))
-        if given.clip_grad_norm is not None:
-            found, norm = clip_by_norm(found, self.number(number("clip_grad_norm")), given.norm_type)
+        """Limit the gradients as the settings say, and add their norm, before it is limited, to the reports."""
+        settings, derive = self.settings, self.numbers.derive
+        clipped = list(grads.values())
+        if settings.clip_grad_value is not None:
+            clipped = clip_by_value(clipped, self.read_number(derive("clip_grad_value")))
+        if settings.clip_grad_norm is not None:
+            clipped, norm = clip_by_norm(clipped, self.read_number(derive("clip_grad_norm")), settings.norm_type)
             reports["grad_norm"] = norm.tensor
-        return dict(zip(grads, found, strict=True))
+        return dict(zip(grads, clipped, strict=True))
 
     def update(
         self, parameters: dict[str, Value], leaves: dict[str, Leaf], grads: dict[str, Value], count: Value
     ) -> None:
         """Update every parameter and its state by its own rule, and the averages of the weights."""
-        step, hyper = self.step, {}
-        decay = self.number(step._number("ema")) if self.settings.ema is not None else None
-        self.groups, self.divided = step.counts.together(parameters)
-        own = {name: x for g in self.groups for x in [self.number(g.memory)] for name in g.names}
+        hyper: dict[str, Value] = {}
+        decay = self.read_number(self.numbers.derive("ema")) if self.settings.ema is not None else None
+        self.groups, self.divided = self.state.counts.together(parameters)
+        own = {name: x for g in self.groups for x in [self.read_number(g.memory)] for name in g.names}
         for name, p in parameters.items():
-            group, rule = step.rules[name]
+            group, rule = self.state.rules[name]
             known = {n: f"{group}/{n}" if group else n for n in rule.hyper}
             for key in known.values():
                 if key not in hyper:
-                    hyper[key] = self.number(step._hyper.setdefault(key, np.zeros((), np.float64)))
+                    hyper[key] = self.read_number(self.numbers.hyperparameter(key))
             before, places = {}, {}
             for s, shape in rule.states(p.shape, p.dtype).items():
-                before[s], places[s] = self.state(name, s, shape, rule.initial(s))
+                before[s], places[s] = self.read_state(name, s, shape, rule.initial(s))
             new, after = rule.update(p, grads[name], before, {n: hyper[key] for n, key in known.items()}, own[name])
             self.updates += [(places[s], v.tensor) for s, v in after.items()]
             self.updates.append((leaves[name], new.tensor))
             if decay is not None:
-                average, x = self.state(name, AVERAGE, p.shape, step.store.parameters[name].data)
+                average, x = self.read_state(name, AVERAGE, p.shape, self.state.store.parameters[name].data)
                 # The first step copies: the parameter's initial value has no part in the average.
                 mean = builder.where(count <= 1, new, average + (1 - decay) * (new - average))
                 self.updates.append((x, mean.astype(p.dtype).tensor))
@@ -184,27 +184,12 @@ def names_of_batch(model: Any, count: int) -> list[str]:
     return [*named, *(f"input {n}" for n in range(len(named), count - 1)), "the target"]
 
 
-def build(step: TrainStep, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:
+def build(
+    definition: StepDefinition, state: TrainingState, numbers: StepNumbers, arrays: Sequence[np.ndarray], gather: bool
+) -> StepGraph:
     """Build the graph of a step for a batch. gather: gradients are added to accumulated ones and nothing is updated.
 
-    Raises GradientError where the loss is no float scalar or trains nothing.
+    The graph captures the memory of `state` and `numbers`, both of which get what they lack for it. Raises
+    GradientError where the loss is no float scalar or trains nothing.
     """
-    return _Build(step).build(arrays, gather)
-
-
-def untouched_bytes(step: TrainStep, made: StepGraph) -> int:
-    """Return the bytes of state that a program does not touch, as a gathering program the optimizer's state."""
-    touched = set(map(id, made.bind.values()))
-    memories = [slot.memory.physical for slot in step.store.state.values()]
-    return sum(a.nbytes for a in memories if id(a) not in touched)
-
-
-def check_rules(step: TrainStep) -> None:
-    """Check that every rule applies to its parameter. Raises ShapeError, which names the parameter."""
-    for name, (_, rule) in step.rules.items():
-        p = step.store.parameters[name]
-        if p.requires_grad:
-            try:
-                rule.states(p.shape, p.dtype)
-            except ShapeError as e:
-                raise ShapeError(f"parameter {name}: {e}") from e
+    return _Build(definition, state, numbers).build(arrays, gather)

@@ -1,0 +1,48 @@
+"""Hold what a training step computes: the model, its loss, the optimizer and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from einsmith.base.arguments import described
+from einsmith.base.errors import ArgumentError, KindError
+from einsmith.training.settings import Settings
+
+
+@dataclass
+class StepDefinition:
+    """What a training step computes. Every part can be replaced between two steps.
+
+    model, loss, optimizer, seed, threads, winograd: as in TrainStep; settings: clipping, accumulation, averages and the
+    choice among several losses."""
+
+    model: Any
+    loss: Callable
+    optimizer: Any
+    settings: Settings
+    seed: Any = 0
+    threads: int | None = None
+    winograd: bool = False
+
+    def check_model_and_loss(self) -> None:
+        """Check that the model is a network and the loss a function. Raises ArgumentError or KindError."""
+        model, loss = self.model, self.loss
+        if not hasattr(model, "named_parameters") or isinstance(model, type):
+            raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
+        if isinstance(loss, type):
+            raise ArgumentError(f"loss={_shown(loss)} is a class; pass one of its objects, as {loss.__name__}()")
+        if not callable(loss):
+            raise KindError(f"loss={_shown(loss)} must be a callable")
+
+    def check_optimizer(self) -> None:
+        """Check that the optimizer is an update rule. Raises ArgumentError."""
+        optimizer = self.optimizer
+        if not hasattr(optimizer, "assign") or isinstance(optimizer, type):
+            raise ArgumentError(f"optimizer={_shown(optimizer)} is no update rule; pass one, as es.optim.SGD(lr=0.1)")
+
+
+def _shown(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) <= 60 else described(x)
