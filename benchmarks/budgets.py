@@ -131,7 +131,7 @@ def step_budgets(batch: int = 16, size: int = 224, width: int = 64) -> list[Budg
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((batch, 3, size, size), np.float32), rng.integers(0, 1000, batch)
     start = time.perf_counter()
-    run = step._program(batch_arrays(inputs))
+    run = step.compiler.find_or_compile(batch_arrays(inputs))
     seconds = time.perf_counter() - start
     kernels = [call.kernel for _, call, _ in run.plan.kernel_calls()]
     took = [1e3 * autoconfig.choose(k, run.target).took for k in dict.fromkeys(kernels)]

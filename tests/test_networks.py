@@ -47,7 +47,7 @@ def trace(name: str, batch: int, dtype: str, rng: np.random.Generator, monkeypat
             found.append((graph, dict(bind), finite))
             super().__init__(graph, bind, threads, finite, target, **options)
 
-    monkeypatch.setattr("einsmith.training.step.Executable", Spy)
+    monkeypatch.setattr("einsmith.training.compiler.Executable", Spy)
     arrays = [rng.standard_normal((batch, 1, 28, 28)).astype(dtype), rng.integers(0, 10, batch)]
     step.compile(*arrays)
     step.numbers.set(arrays)

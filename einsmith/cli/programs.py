@@ -70,7 +70,7 @@ def program(
 
 def _of_step(step: TrainStep, inputs: tuple) -> tuple[Executable, list[np.ndarray]]:
     arrays = batch_arrays(inputs)
-    run = step._program(arrays)
+    run = step.compiler.find_or_compile(arrays)
     step.numbers.set(arrays)  # so that --measure computes with the learning rate that a step would have
     return run, arrays
 

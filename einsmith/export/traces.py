@@ -75,7 +75,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
 
 def _compiled(step: TrainStep) -> list[list[np.ndarray]]:
     """Return batches of zeros in the shapes that a step is compiled for, in the order of compilation."""
-    found = dict.fromkeys(shapes for shapes, *_ in step._programs)
+    found = dict.fromkeys(shapes for shapes, *_ in step.compiler.programs)
     return [[np.zeros(shape, dtype) for shape, dtype in shapes] for shapes in found]
 
 
@@ -91,7 +91,7 @@ def _traced(step: TrainStep, batches: list[list[np.ndarray]]) -> list[tuple[int,
     All graphs are traced again where one has split groups of parameters that earlier graphs read."""
     while True:
         made = [
-            (n, gather, step.traced(arrays, gather))
+            (n, gather, step.compiler.trace(arrays, gather))
             for n, arrays in enumerate(batches)
             for gather in (False, True)[: 1 + (step.accumulate > 1)]
         ]

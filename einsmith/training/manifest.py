@@ -14,8 +14,8 @@ from typing import Any
 
 from einsmith import ops
 from einsmith.base.errors import SaveError
+from einsmith.training.search import MODES
 from einsmith.training.settings import Settings
-from einsmith.training.step import MODES
 from einsmith.tuning.programs.kernel_search import GRAPH
 
 FORMAT = "einsmith-step"

@@ -2,61 +2,36 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
-from itertools import count
-from math import inf
-from operator import attrgetter
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from einsmith.base import environment, html
+from einsmith.base import html
 from einsmith.base.arguments import Count, check_options, checked
-from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import is_whole
-from einsmith.base.errors import ArgumentError, EinsmithWarning, KindError, NonFiniteError
-from einsmith.base.sizes import size_of
-from einsmith.driver.executable import FINITE, PROGRAMS, Executable
-from einsmith.lang import trace
-from einsmith.runtime.arena import Arena
-from einsmith.runtime.memory import Memory
+from einsmith.base.errors import ArgumentError, KindError, NonFiniteError
+from einsmith.driver.executable import FINITE, Executable
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import Slot
-from einsmith.runtime.thread_count import get_threads
-from einsmith.training import step_graph
 from einsmith.training.accumulation import Accumulation
 from einsmith.training.averages import WeightAverages
 from einsmith.training.batch import batch_arrays, count_samples
+from einsmith.training.compiler import StepCompiler
 from einsmith.training.definition import StepDefinition
+from einsmith.training.description import describe_definition, describe_explorations, describe_programs
 from einsmith.training.epochs import Epochs
 from einsmith.training.evaluate import Evaluator
 from einsmith.training.fit import Fit
 from einsmith.training.numbers import StepNumbers
 from einsmith.training.profile import Profile, measured
-from einsmith.training.progress import SearchProgress
 from einsmith.training.reports import Reports
+from einsmith.training.search import ProgramSearch
 from einsmith.training.settings import Setting, Settings, delegate
-from einsmith.training.state import AVERAGE, GRADIENT, TrainingState
-from einsmith.tuning.programs import graph_search, kernel_search
-from einsmith.tuning.programs.explorer import Explorer
-from einsmith.tuning.programs.online import Exploration
-
-MODES = "static", "dynamic"
-_WORLDS = Bound("states of modules in training steps", 1024)
-_NUMBERS = count()
-"""Numbers of the modules' states (`_WORLDS`), which are part of the programs' keys."""
-_SHAPE = attrgetter("shape", "dtype")
-"""Function of an array that returns its part of a program's key."""
-
-
-class Note(NamedTuple):
-    """A step's record of one of its programs: the counts of the parameters it updates, and its exploration, if any."""
-
-    groups: Sequence[Any]
-    exploration: Exploration | None
+from einsmith.training.state import TrainingState
+from einsmith.tuning.programs import kernel_search
 
 
 class TrainStep:
@@ -95,6 +70,8 @@ class TrainStep:
     Frozen parameters (`requires_grad`) keep their state.
     """
 
+    # Each part of a step is described in its own module; the attributes of users are those of its parts.
+
     model = delegate("definition.model", "The network that is trained.")
     loss = delegate("definition.loss", "The function of (model's output, target) that is minimized.")
     optimizer = delegate("definition.optimizer", "The update rule, or Groups of them.")
@@ -105,6 +82,9 @@ class TrainStep:
     clip_grad_norm, norm_type, clip_grad_value = Setting(), Setting(), Setting()
     accumulate, ema, trained = Setting(), Setting(), Setting()
     rules = delegate("state.rules", "(group, rule) of each parameter, by name.")
+    memory_limit = delegate("compiler.memory_limit", "Limit of a step's memory, in bytes; None for no limit.")
+    mode = delegate("compiler.search.mode", 'When kernels are tuned: "static", at compilation, or "dynamic", later.')
+    tune = delegate("compiler.search.tune", "Seconds of the search, or a word for one.")
     steps = delegate("accumulation.steps", "Number of updates made.")
     gathered = delegate("accumulation.batches", "Number of batches whose gradients wait for the update.")
     gathered_samples = delegate("accumulation.samples", "Number of the samples of these batches.")
@@ -132,49 +112,16 @@ class TrainStep:
         if not is_whole(seed):  # of any size
             raise ArgumentError(f"seed={seed!r} must be an integer")
         self.definition.check_optimizer()
-        self.mode = mode
-        self.tune = tune
+        search = ProgramSearch(mode, tune)
         self.state = TrainingState(self.definition)
         self.store, self.counts = self.state.store, self.state.counts
         self.accumulation, self.epochs, self.reports = Accumulation(), Epochs(), Reports()
         self.numbers = StepNumbers(self.definition, self.state, self.accumulation)
+        self.compiler = StepCompiler(self.definition, self.state, self.accumulation, self.numbers, self.reports, search)
+        self._programs = self.compiler.programs
         self._averages = WeightAverages(self.definition, self.state)
-        self._arena = Arena()  # shared by the programs of all batch shapes
-        self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
-        self._generation = 0
-        """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
-        self.memory_limit = memory_limit
-        (self._search_left, self._graph_left), self._explorer = kernel_search.asked(tune), Explorer()
         self._evaluator: Evaluator | None = None
-        self._version: object = None  # trace version at the last `_compare`
-        self._made_for = (optimizer, loss, self.settings.structure)
-        self._live: dict[int, tuple[Any, Memory]] = {}  # captured objects, with their memory at that time
-        self._depends: dict[int, Any] = {}  # modules that were met while tracing
-        self._worlds: Cache[tuple, int] = Cache(_WORLDS)
-        self._world = 0
-
-    @property
-    def mode(self) -> str:
-        """When kernels are tuned: "static", at compilation, or "dynamic", while programs train."""
-        return self._mode
-
-    @mode.setter
-    def mode(self, mode: str) -> None:
-        if not isinstance(mode, str) or mode not in MODES:
-            raise ArgumentError(f"mode={mode!r} is not available; use {' or '.join(map(repr, MODES))}")
-        self._mode = mode
-
-    @property
-    def memory_limit(self) -> int | None:
-        """Limit of a step's memory, in bytes; None for no limit."""
-        return self._memory
-
-    @memory_limit.setter
-    def memory_limit(self, limit: int | str | None) -> None:
-        with self.store.guard:
-            self._memory = None if limit is None else size_of(limit, "memory_limit")
-            self._drop_programs()
-            self._arena.clear()  # it may be larger than the new limit
+        self.memory_limit = memory_limit
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise KindError(
@@ -187,131 +134,21 @@ class TrainStep:
         check_options(Settings, settings)
         with self.store.guard:
             self.settings = replace(self.settings, **settings)
-            self._version = None
-
-    # -- compiling
+            self.compiler.recheck()
 
     def compile(self, *batch: Any) -> TrainStep:
         """Compile the step for the shapes and types of a batch (inputs..., target), without training."""
         arrays = batch_arrays(batch)
         for gather in (False, True)[: 1 + (self.accumulate > 1)]:
-            self._program(arrays, gather)
+            self.compiler.find_or_compile(arrays, gather)
         return self
-
-    def _program(self, arrays: list[np.ndarray], gather: bool = False) -> Executable:
-        """Return the program for a batch, compiled where there is none yet."""
-        while True:
-            with self.store.guard:
-                run = self._compiled(arrays, gather)
-            if run is not None:
-                return run
-            self._compile(arrays, gather)
-
-    def _compiled(self, arrays: list[np.ndarray], gather: bool) -> Executable | None:
-        """Return the valid program for a batch, or None. The caller holds the guard."""
-        if (
-            self._version is not trace.version()
-            or self._made_for[0] is not self.optimizer
-            or self._made_for[1] is not self.loss
-        ):
-            self._compare()
-        return self._programs.get(self._key(arrays, gather))
-
-    def _key(self, arrays: list[np.ndarray], gather: bool) -> tuple:
-        return tuple(map(_SHAPE, arrays)), self.threads or get_threads(), self._world, gather
-
-    def _compile(self, arrays: list[np.ndarray], gather: bool) -> None:
-        """Compile the program for a batch. Steps of other shapes wait for the tracing, not for the code generation."""
-        if gather and self._memory is not None:
-            self._program(arrays)  # it needs more memory: its error comes before anything is gathered
-        with self.store.guard:
-            made = self.traced(arrays, gather)
-            key, generation = self._key(arrays, gather), self._generation
-            apart = self.state.untouched_bytes(made.bind.values())
-        run = Executable(
-            made.graph, made.bind, key[1], finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena,
-            memory=self._memory, apart=apart, guard=self.store.guard, origins=made.origins,
-        )  # fmt: skip
-        exploration, tuned = None, not gather and (self.mode == "dynamic" or self._search_left >= 1)
-        if tuned and environment.CHECK.get():
-            warnings.warn("programs are not tuned while EINSMITH_CHECK is set; unset it to tune", EinsmithWarning, 2)
-            tuned = False
-        if tuned and self.mode == "dynamic":
-            programs = [run for _, run in self._programs.items()]
-            exploration = self._explorer.begin(run, key[1], self._search_left or inf, programs)
-        run.note = Note(made.groups, exploration)
-        if tuned and self.mode == "static":
-            run = self._searched(run, arrays)
-        with self.store.guard:
-            self._compare()
-            if generation == self._generation:  # else the program is outdated
-                self._programs.put(key, run)
-
-    def _drop_programs(self) -> None:
-        self._programs.clear()
-        self._generation += 1
-
-    def _compare(self) -> None:
-        """Update `_world` and drop invalid programs after a change of anything that programs depend on.
-
-        A program is valid for one state of the modules (`_world`). All programs are dropped when the optimizer, the
-        loss, the structure of the settings, a parameter or captured memory is replaced."""
-        if self.state.is_averaged:
-            raise ArgumentError("the model holds the average of its weights; train and save after the `averaged` block")
-        self.definition.check_model_and_loss()
-        self._version = trace.version()
-        structure = self.settings.structure
-        new_rules = self._made_for[0] is not self.optimizer
-        replaced = self.state.follow(self.definition, new_rules)
-        if structure != self._made_for[2]:
-            self.store.drop({GRADIENT, *({AVERAGE} if self.ema is None else ())})
-            self.accumulation.drop()
-        moved = any(o.memory is not memory for o, memory in self._live.values())
-        if replaced or moved or new_rules or self._made_for[1] is not self.loss or structure != self._made_for[2]:
-            self._drop_programs()
-            for kept in (self._worlds, self._live, self.numbers, self.reports):
-                kept.clear()
-        self._made_for = (self.optimizer, self.loss, structure)
-        modules = {id(m): m for m in self.model.modules()} | self._depends
-        world = tuple(m.trace_key(modes=False) for m in modules.values())
-        found = self._worlds.get(world)
-        if found is None:
-            found = next(_NUMBERS)
-            self._worlds.put(world, found)
-        self._world = found
 
     def current_state(self) -> dict[str, Slot]:
         """Return the optimizer's state that the next step starts from, by `parameter/state`. State of a replaced
         optimizer or parameter is not part of it."""
         with self.store.guard:
-            self._compare()
+            self.compiler.compare()
             return self.store.state
-
-    def traced(self, arrays: list[np.ndarray], gather: bool = False) -> step_graph.StepGraph:
-        """Trace the graph of a step for a batch; gather: the step only accumulates gradients and updates nothing."""
-        with self.store.guard:
-            self._compare()
-            with trace.compiling(), self.model.in_mode(training=True):
-                made = step_graph.build(self.definition, self.state, self.numbers, arrays, gather)
-            self._live |= {id(o): (o, memory) for o, memory in made.live}
-            self._depends |= made.depends
-            if not gather or not self.reports.names:
-                self.reports.names = made.reports
-            if made.divided:
-                self._drop_programs()
-            self.store.protect(memory for _, memory in made.live)
-            self._compare()
-            return made
-
-    def _searched(self, run: Executable, arrays: list[np.ndarray]) -> Executable:
-        """Search for faster graphs and kernels in the time that is left, and return the resulting program."""
-        with self.store.guard:
-            self.numbers.set(arrays)
-        run, self._graph_left = graph_search.tuned(run, arrays, self._graph_left)
-        with SearchProgress(self._search_left, kernel_search.predicted(run)) as progress:
-            report = kernel_search.tune(run, arrays, self._search_left, progress)
-        self._search_left -= report.seconds
-        return report.run
 
     # -- running
 
@@ -329,10 +166,10 @@ class TrainStep:
             with Deferred(), self.store.guard:
                 # The choice of the program and the step are one critical section: other threads gather batches, too.
                 gather = self.accumulation.batches + 1 < self.definition.settings.accumulate and not last
-                run = self._compiled(arrays, gather)
+                run = self.compiler.find(arrays, gather)
                 if run is not None:
                     return self._train(run, arrays, samples, gather)
-            self._compile(arrays, gather)
+            self.compiler.compile(arrays, gather)
 
     def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
         """Run a step's program and count the step. The caller holds the guard and defers signals."""
@@ -408,7 +245,7 @@ class TrainStep:
     def averaged(self) -> Iterator[Any]:
         """Context in which the model has the average of its weights. Steps of other threads wait until it ends."""
         with self._averages.in_model() as model:
-            self._version = None  # a step of this thread raises an error
+            self.compiler.recheck()  # a step of this thread raises an error
             yield model
 
     # -- for people
@@ -416,28 +253,15 @@ class TrainStep:
     @property
     def plan(self) -> str:
         """Description of the compiled programs, by batch shape: each kernel's pattern, configuration and seconds."""
-        if not self._programs:
-            return html.Text("nothing is compiled yet; call step.compile(x, y)")
-        parts = []
-        for (shapes, threads, _, gather), run in self._programs.items():
-            head = ", ".join(f"{d}{list(s)}" for s, d in shapes)
-            what = "gradients" if gather else "training step"
-            parts.append(f"{what} for {head} on {threads} threads\n{run.describe()}")
-        return html.Text("\n\n".join(parts))
+        return describe_programs(self._programs)
 
     @property
     def explored(self) -> str:
         """Log of dynamic mode so far: faster configurations, and rejected ones with the reason."""
-        found = [run.note.exploration for _, run in self._programs.items()]
-        return html.Text("\n".join(line for x in found if x is not None for line in x.log))
+        return describe_explorations(self._programs)
 
     def __repr__(self) -> str:
-        loss = getattr(self.loss, "__name__", type(self.loss).__name__)
-        plain = Settings()
-        chosen = {f.name: getattr(self.settings, f.name) for f in fields(Settings)}
-        extra = "".join(f", {n}={v!r}" for n, v in chosen.items() if v != getattr(plain, n))
-        where = f"steps={self.steps}, epoch={self.epoch}"
-        return f"TrainStep({type(self.model).__name__}, {loss}, {self.optimizer!r}{extra}, {where})"
+        return f"TrainStep({describe_definition(self.definition)}, steps={self.steps}, epoch={self.epoch})"
 
     def _repr_html_(self) -> str:
         return html.text(repr(self), "") + self.model._repr_html_() + html.Text(self.plan)._repr_html_()
@@ -446,7 +270,7 @@ class TrainStep:
     def profile(self, *batch: Any, repeats: Count = 20) -> Profile:
         """Time every kernel of a step, one by one; changes no weight and no state."""
         arrays = batch_arrays(batch)
-        run = self._program(arrays)
+        run = self.compiler.find_or_compile(arrays)
         with self.store.guard:
             self.numbers.set(arrays)
             return measured(run, arrays, repeats)

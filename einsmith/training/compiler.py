@@ -1,0 +1,173 @@
+"""Trace and compile the programs of a training step, and drop those that a change makes invalid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from einsmith.base.caches import Cache
+from einsmith.base.errors import ArgumentError
+from einsmith.base.sizes import size_of
+from einsmith.driver.executable import PROGRAMS, Executable
+from einsmith.lang import trace
+from einsmith.runtime.arena import Arena
+from einsmith.runtime.thread_count import get_threads
+from einsmith.training import step_graph
+from einsmith.training.accumulation import Accumulation
+from einsmith.training.definition import StepDefinition
+from einsmith.training.dependencies import Dependencies
+from einsmith.training.numbers import StepNumbers
+from einsmith.training.reports import Reports
+from einsmith.training.search import ProgramSearch
+from einsmith.training.state import AVERAGE, GRADIENT, TrainingState
+from einsmith.tuning.programs.online import Exploration
+
+_SHAPE = attrgetter("shape", "dtype")
+"""Function of an array that returns its part of a program's key."""
+
+
+class Note(NamedTuple):
+    """A step's record of one of its programs: the counts of the parameters it updates, and its exploration, if any."""
+
+    groups: Sequence[Any]
+    exploration: Exploration | None
+
+
+class StepCompiler:
+    """The compiler of a training step's programs, one for each batch shape, number of threads and state of the modules.
+
+    A program trains on a batch, or (gather) only accumulates the gradients of one. A program is dropped when the
+    optimizer, the loss, the structure of the settings, a parameter or captured memory is replaced.
+
+    programs: the valid programs, by (shapes, threads, number of the modules' state, gather); search: the search for
+    faster programs."""
+
+    def __init__(
+        self, definition: StepDefinition, state: TrainingState, accumulation: Accumulation, numbers: StepNumbers,
+        reports: Reports, search: ProgramSearch,
+    ):  # fmt: skip
+        self._definition, self._state, self._accumulation = definition, state, accumulation
+        self._numbers, self._reports, self.search = numbers, reports, search
+        self._arena = Arena()  # shared by the programs of all batch shapes
+        self.programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
+        self._generation = 0
+        """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
+        self._memory_limit: int | None = None
+        self._dependencies = Dependencies()
+        self._version: object = None  # trace version at the last `compare`
+        self._optimizer, self._loss, self._structure = (
+            definition.optimizer,
+            definition.loss,
+            definition.settings.structure,
+        )
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Limit of a step's memory, in bytes; None for no limit."""
+        return self._memory_limit
+
+    @memory_limit.setter
+    def memory_limit(self, limit: int | str | None) -> None:
+        with self._state.store.guard:
+            self._memory_limit = None if limit is None else size_of(limit, "memory_limit")
+            self._drop()
+            self._arena.clear()  # it may be larger than the new limit
+
+    def find(self, arrays: list[np.ndarray], gather: bool) -> Executable | None:
+        """Return the valid program for a batch, or None. The caller holds the guard of the parameters."""
+        definition = self._definition
+        if (
+            self._version is not trace.version()
+            or self._optimizer is not definition.optimizer
+            or self._loss is not definition.loss
+        ):
+            self.compare()
+        threads = definition.threads or get_threads()
+        return self.programs.get((tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather))
+
+    def find_or_compile(self, arrays: list[np.ndarray], gather: bool = False) -> Executable:
+        """Return the program for a batch, compiled where there is none yet."""
+        while True:
+            with self._state.store.guard:
+                run = self.find(arrays, gather)
+            if run is not None:
+                return run
+            self.compile(arrays, gather)
+
+    def compile(self, arrays: list[np.ndarray], gather: bool) -> None:
+        """Compile the program for a batch. Steps of other shapes wait for the tracing, not for the code generation."""
+        if gather and self._memory_limit is not None:
+            self.find_or_compile(arrays)  # it needs more memory: its error comes before anything is gathered
+        guard, definition = self._state.store.guard, self._definition
+        with guard:
+            made = self.trace(arrays, gather)
+            threads, generation = definition.threads or get_threads(), self._generation
+            key = tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather
+            apart = self._state.untouched_bytes(made.bind.values())
+        run = Executable(
+            made.graph, made.bind, threads, finite=made.graph.outputs[0], winograd=definition.winograd,
+            shared=self._arena, memory=self._memory_limit, apart=apart, guard=guard, origins=made.origins,
+        )  # fmt: skip
+        exploration, is_tuned = None, not gather and self.search.is_asked_for()
+        if is_tuned and self.search.mode == "dynamic":
+            exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
+        run.note = Note(made.groups, exploration)
+        if is_tuned and self.search.mode == "static":
+            with guard:
+                self._numbers.set(arrays)
+            run = self.search.search(run, arrays)
+        with guard:
+            self.compare()
+            if generation == self._generation:  # else the program is outdated
+                self.programs.put(key, run)
+
+    def trace(self, arrays: list[np.ndarray], gather: bool = False) -> step_graph.StepGraph:
+        """Trace the graph of a step for a batch; gather: the step only accumulates gradients and updates nothing."""
+        with self._state.store.guard:
+            self.compare()
+            with trace.compiling(), self._definition.model.in_mode(training=True):
+                made = step_graph.build(self._definition, self._state, self._numbers, arrays, gather)
+            self._dependencies.add(made)
+            if not gather or not self._reports.names:
+                self._reports.names = made.reports
+            if made.divided:
+                self._drop()
+            self._state.store.protect(memory for _, memory in made.live)
+            self.compare()
+            return made
+
+    def compare(self) -> None:
+        """Drop invalid programs, and what is kept for them, after a change of anything that programs depend on.
+
+        Raises ArgumentError where the model has the averages of its weights, or something that replaced a part of the
+        definition is unfit."""
+        if self._state.is_averaged:
+            raise ArgumentError("the model has the average of its weights; train and save after `averaged` has ended")
+        definition = self._definition
+        definition.check_model_and_loss()
+        self._version = trace.version()
+        structure, is_ruled_anew = definition.settings.structure, self._optimizer is not definition.optimizer
+        is_replaced = self._state.follow(definition, is_ruled_anew)
+        if structure != self._structure:
+            kinds = {GRADIENT} if definition.settings.ema is not None else {GRADIENT, AVERAGE}
+            self._state.store.drop(kinds)
+            self._accumulation.drop()
+        is_moved = self._dependencies.is_moved()
+        is_redefined = is_ruled_anew or self._loss is not definition.loss or structure != self._structure
+        if is_replaced or is_moved or is_redefined:
+            self._drop()
+            for kept in (self._dependencies, self._numbers, self._reports):
+                kept.clear()
+        self._optimizer, self._loss, self._structure = definition.optimizer, definition.loss, structure
+        self._dependencies.update_number(definition.model)
+
+    def recheck(self) -> None:
+        """Have the next step compare what programs depend on, whether or not the trace version tells of a change."""
+        self._version = None
+
+    def _drop(self) -> None:
+        self.programs.clear()
+        self._generation += 1

@@ -1,0 +1,66 @@
+"""Search for faster kernels and graphs of a training step's programs, within the seconds that were asked for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+
+from einsmith.base import environment
+from einsmith.base.errors import ArgumentError, EinsmithWarning
+from einsmith.driver.executable import Executable
+from einsmith.training.progress import SearchProgress
+from einsmith.tuning.programs import graph_search, kernel_search
+from einsmith.tuning.programs.explorer import Explorer
+from einsmith.tuning.programs.online import Exploration
+
+MODES = "static", "dynamic"
+
+
+class ProgramSearch:
+    """The search for faster programs of a training step: before their first step, or while they train.
+
+    tune: as in TrainStep; seconds_left, graph_seconds_left: what is left for kernels and for graphs, of all programs
+    together."""
+
+    def __init__(self, mode: str, tune: float | str):
+        self.mode = mode
+        self.tune = tune
+        self.seconds_left, self.graph_seconds_left = kernel_search.asked(tune)
+        self._explorer = Explorer()
+
+    @property
+    def mode(self) -> str:
+        """When kernels are tuned: "static", at compilation, or "dynamic", while programs train."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: str) -> None:
+        if not isinstance(mode, str) or mode not in MODES:
+            raise ArgumentError(f"mode={mode!r} is not available; use {' or '.join(map(repr, MODES))}")
+        self._mode = mode
+
+    def is_asked_for(self) -> bool:
+        """Whether the next program is to be tuned. Warns where EINSMITH_CHECK forbids it."""
+        if self._mode == "static" and self.seconds_left < 1:
+            return False
+        if environment.CHECK.get():
+            warnings.warn("a program that EINSMITH_CHECK checks is not tuned: unset it to tune", EinsmithWarning, 3)
+            return False
+        return True
+
+    def explore(self, run: Executable, threads: int, programs: Sequence[Executable]) -> Exploration | None:
+        """Begin to explore a program while it trains; return None where another one of `programs` is being explored."""
+        return self._explorer.begin(run, threads, self.seconds_left or inf, programs)
+
+    def search(self, run: Executable, arrays: list[np.ndarray]) -> Executable:
+        """Search for faster graphs and kernels in the time that is left, and return the resulting program.
+
+        The numbers that its runs of this batch read are set before."""
+        run, self.graph_seconds_left = graph_search.tuned(run, arrays, self.graph_seconds_left)
+        with SearchProgress(self.seconds_left, kernel_search.predicted(run)) as progress:
+            report = kernel_search.tune(run, arrays, self.seconds_left, progress)
+        self.seconds_left -= report.seconds
+        return report.run
