@@ -10,19 +10,21 @@ from typing import Any, Protocol
 import numpy as np
 
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
+from einsmith.runtime.store import ParameterStore
 from einsmith.training.batch import batch_arrays
 from einsmith.training.callback import Callback
 from einsmith.training.epochs import Epochs
 from einsmith.training.evaluate import as_tuple, checked
 from einsmith.training.progress import Progress
+from einsmith.training.settings import Settings
 
 
 class BatchTrainer(Protocol):
     """A training step as `fit` uses it."""
 
     epochs: Epochs
-    settings: Any
-    store: Any
+    settings: Settings
+    store: ParameterStore
     optimizer: Any
     steps: int
 

@@ -79,8 +79,10 @@ class Setting:
         step.change(**{self.name: value})
 
 
-def delegate(path: str, doc: str) -> property:
-    """Return a property that reads and sets an attribute of a part of its object, such as "epochs.position"."""
+def delegate(path: str, doc: str) -> Any:
+    """Return a property that reads and sets an attribute of a part of its object, such as "epochs.position".
+
+    Reading it calls no Python function. The annotation of the class attribute gives its type."""
     part, _, name = path.rpartition(".")
     find_part = attrgetter(part)
     return property(attrgetter(path), lambda self, value: setattr(find_part(self), name, value), doc=doc)

@@ -72,32 +72,38 @@ class TrainStep:
 
     # Each part of a step is described in its own module; the attributes of users are those of its parts.
 
-    model = delegate("definition.model", "The network that is trained.")
-    loss = delegate("definition.loss", "The function of (model's output, target) that is minimized.")
-    optimizer = delegate("definition.optimizer", "The update rule, or Groups of them.")
-    seed = delegate("definition.seed", "The integer from which dropout draws.")
-    threads = delegate("definition.threads", "Worker threads; None for all cores the process may use.")
-    winograd = delegate("definition.winograd", "Whether convolutions may be computed in Winograd's form.")
-    settings = delegate("definition.settings", "All settings together; `change` sets them.")
+    model: Any = delegate("definition.model", "The network that is trained.")
+    loss: Callable = delegate("definition.loss", "The function of (model's output, target) that is minimized.")
+    optimizer: Any = delegate("definition.optimizer", "The update rule, or Groups of them.")
+    seed: Any = delegate("definition.seed", "The integer from which dropout draws.")
+    threads: int | None = delegate("definition.threads", "Worker threads; None for all cores the process may use.")
+    winograd: bool = delegate("definition.winograd", "Whether convolutions may be computed in Winograd's form.")
+    settings: Settings = delegate("definition.settings", "All settings together; `change` sets them.")
     clip_grad_norm, norm_type, clip_grad_value = Setting(), Setting(), Setting()
     accumulate, ema, trained = Setting(), Setting(), Setting()
-    rules = delegate("state.rules", "(group, rule) of each parameter, by name.")
-    memory_limit = delegate("compiler.memory_limit", "Limit of a step's memory, in bytes; None for no limit.")
-    mode = delegate("compiler.search.mode", 'When kernels are tuned: "static", at compilation, or "dynamic", later.')
-    tune = delegate("compiler.search.tune", "Seconds of the search, or a word for one.")
-    steps = delegate("accumulation.steps", "Number of updates made.")
-    gathered = delegate("accumulation.batches", "Number of batches whose gradients wait for the update.")
-    gathered_samples = delegate("accumulation.samples", "Number of the samples of these batches.")
-    losses = delegate("reports.losses", "The last step's losses by name, where there are several.")
-    grad_norm = delegate("reports.grad_norm", "The gradients' norm in the last step, before it was clipped.")
-    epoch = delegate("epochs.epoch", "Epochs done by `fit`.")
-    position = delegate("epochs.position", "Batches done in the current epoch.")
-    epoch_loss = delegate("epochs.loss", "Sum of the samples' losses in the current epoch.")
-    epoch_samples = delegate("epochs.samples", "Number of samples in the current epoch so far.")
-    epoch_losses = delegate("epochs.losses", "Sums of several losses in the current epoch, by name.")
-    history = delegate("epochs.history", "A row of results of each epoch of `fit`.")
-    source = delegate("epochs.source", "Batches of an iterator in an unfinished epoch.")
-    loader_state = delegate("epochs.loader_state", "State of torch's generator for the epoch's order, in hexadecimal.")
+    rules: Mapping[str, tuple[str, Any]] = delegate("state.rules", "(group, rule) of each parameter, by name.")
+    memory_limit: Any = delegate("compiler.memory_limit", "Limit of a step's memory, in bytes; None for no limit.")
+    mode: str = delegate(
+        "compiler.search.mode", 'When kernels are tuned: "static", at compilation, or "dynamic", later.'
+    )
+    tune: float | str = delegate("compiler.search.tune", "Seconds of the search, or a word for one.")
+    steps: int = delegate("accumulation.steps", "Number of updates made.")
+    gathered: int = delegate("accumulation.batches", "Number of batches whose gradients wait for the update.")
+    gathered_samples: int = delegate("accumulation.samples", "Number of the samples of these batches.")
+    losses: dict[str, float] = delegate("reports.losses", "The last step's losses by name, where there are several.")
+    grad_norm: float | None = delegate(
+        "reports.grad_norm", "The gradients' norm in the last step, before it was clipped."
+    )
+    epoch: int = delegate("epochs.epoch", "Epochs done by `fit`.")
+    position: int = delegate("epochs.position", "Batches done in the current epoch.")
+    epoch_loss: float = delegate("epochs.loss", "Sum of the samples' losses in the current epoch.")
+    epoch_samples: int = delegate("epochs.samples", "Number of samples in the current epoch so far.")
+    epoch_losses: dict[str, float] = delegate("epochs.losses", "Sums of several losses in the current epoch, by name.")
+    history: list[dict[str, Any]] = delegate("epochs.history", "A row of results of each epoch of `fit`.")
+    source: Any = delegate("epochs.source", "Batches of an iterator in an unfinished epoch.")
+    loader_state: str | None = delegate(
+        "epochs.loader_state", "Torch's generator state for the epoch's order, in hexadecimal."
+    )
 
     @checked
     def __init__(
