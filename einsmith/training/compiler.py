@@ -145,7 +145,7 @@ class StepCompiler:
         Raises ArgumentError where the model has the averages of its weights, or something that replaced a part of the
         definition is unfit."""
         if self._state.is_averaged:
-            raise ArgumentError("the model has the average of its weights; train and save after `averaged` has ended")
+            raise ArgumentError("the model holds the average of its weights; train and save after the `averaged` block")
         definition = self._definition
         definition.check_model_and_loss()
         self._version = trace.version()

@@ -47,7 +47,7 @@ class ProgramSearch:
         if self._mode == "static" and self.seconds_left < 1:
             return False
         if environment.CHECK.get():
-            warnings.warn("a program that EINSMITH_CHECK checks is not tuned: unset it to tune", EinsmithWarning, 3)
+            warnings.warn("programs are not tuned while EINSMITH_CHECK is set; unset it to tune", EinsmithWarning, 3)
             return False
         return True
 
