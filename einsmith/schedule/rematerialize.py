@@ -12,6 +12,10 @@ sublinear memory cost"; Jain et al. 2020, "Checkmate").
 The search does not depend on the limit. It visits a fixed sequence of plans of decreasing memory, and the limit selects
 one of them. A larger limit is therefore met whenever a smaller one is, and the least memory of any visited plan is a
 limit that can be met.
+
+This is no minimum cut as in `cost.recomputation`: a hard limit of bytes at every call asks when a tensor is alive, not
+only whether it is kept, and the least sum of costs does not answer that. It runs on a finished plan, whose kernels stay
+as they are. Its seconds are those of the plan's kernels; which operands are too small to be recomputed is the same.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from einsmith.cost.recomputation import is_small
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.nodes import Leaf, Tensor, nbytes
 from einsmith.ir.views import storage
@@ -33,8 +38,6 @@ from einsmith.schedule.schedule import Copy
 
 DEPTH = 24
 """Most kernels in a chain that run again for one result."""
-SMALL = 16
-"""An operand smaller than the recomputed result by this factor is kept rather than recomputed."""
 
 RATIOS = (0.95, 0.75)
 """Ratio of each memory target to the previous one, one walk per ratio (see `_Timeline.walk`): small strides lead to
@@ -302,7 +305,7 @@ class _Timeline:
                 continue
             if r not in self.now.life:
                 return None  # an overwritten parameter, or a tensor local to a fused kernel
-            if self._is_live(r, at) or nbytes(r) * SMALL <= nbytes(s):
+            if self._is_live(r, at) or is_small(nbytes(r), nbytes(s)):
                 held.add(r)
                 continue
             more = self._recipe(r, before, at, depth - 1, known)

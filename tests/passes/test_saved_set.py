@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from einsmith.passes.analysis.minimum_cut import Network
-from einsmith.passes.analysis.saved_set import Option, cost, saved_set
+from einsmith.cost.minimum_cut import Network
+from einsmith.cost.recomputation import Option, cost, saved_set
 
 
 def best_cut(edges: list[tuple[int, int, int]], nodes: int) -> int:

@@ -6,6 +6,10 @@
               the sum, which is carried along
 
 Both are recurrences over g whose steps hold recurrences over a segment's own steps.
+
+Nothing is chosen by cost here, so that `cost.recomputation` has no part in it: S is the user's (`checkpoint=S`), and
+the states of a segment follow from each other in time, not from operands that could be kept in their place. In the
+graph that results, `passes.algebra.recompute` chooses among the remaining tensors as in any other.
 """
 
 from __future__ import annotations

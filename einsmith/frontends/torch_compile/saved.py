@@ -17,10 +17,10 @@ from torch._functorch import partitioners
 from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import Node as FxNode
 
+from einsmith.cost.minimum_cut import UNBOUNDED, Network
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.split import Options, is_number, is_view, reason
 from einsmith.frontends.torch_nodes import operator_name
-from einsmith.passes.analysis.minimum_cut import UNBOUNDED, Network
 
 _CHEAP = {"pointwise", "views", "factories", "numbers"}
 ROOTS = 2

@@ -11,7 +11,7 @@ or:     Y[b,o,p] = sum[c](W[o,c]*max(X[b,c,p]*s[c] + t[c], 0));  dW[o,c] = sum[b
 A normalisation or an activation lies between contractions, and its gradient needs its operands in any case. A product
 recomputes it while packing its operand, a stencil while loading its rows, other kernels where they read it. It is then
 not kept for the backward pass, or not written at all. The predicted kernel times give the cost of each alternative, and
-a minimum cut (`passes.analysis.saved_set`) selects the cheapest combination.
+a minimum cut (`cost.recomputation`) selects the cheapest combination.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+from einsmith.cost.recomputation import Option, backward_target, is_cached, is_small, saved_set, seconds_to_free
 from einsmith.ir.analysis.pointwise import points, pointwise_body, total_operations
 from einsmith.ir.nodes import (
     Apply,
@@ -37,7 +38,6 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import exchanged, readers_of, with_args
 from einsmith.ir.views import is_view, storage
 from einsmith.passes.algebra.inline import inlined
-from einsmith.passes.analysis.saved_set import Option, saved_set
 from einsmith.passes.context import PassContext
 
 UNCERTAIN = 0.02
@@ -47,16 +47,8 @@ ALIKE = 0.03
 """Largest increase of a product's predicted time, as a fraction, that is ignored when the product recomputes an
 operand, which it packs in any case. Measured: six such pairs took the same time within 2 %, their predicted times
 differed by 0 to 3 %."""
-HELD = 1e-3
-"""Benefit of a byte that is not kept for the backward pass, as a fraction of the time to read it from memory. It is
-below any measurable time, so that memory is saved only where the step does not become slower."""
 WORTHWHILE = 256
 """A tensor smaller than the graph's largest result by this factor is not considered."""
-FAR = 4
-"""A tensor smaller than L3 by this factor stays cached until the backward pass, as its operands do, so recomputing it
-saves no traffic."""
-SMALL = 16
-"""An operand smaller than the tensor computed from it by this factor may be stored for the recomputation."""
 NEVER = 1e3
 """Cost (seconds) that exceeds any benefit; it excludes an alternative."""
 OPERATIONS = 120
@@ -94,9 +86,7 @@ class _Choice:
         known = [n for n in nodes if isinstance(n, Compute) and len(n.template.dtypes) == 1]
         total, largest = sum(map(nbytes, known)), max(map(nbytes, known), default=0)
         self.target = target = context.target
-        if total > target.l3:  # tensors kept for the backward pass are read from memory
-            context = replace(context, target=replace(target, l3=min(target.l3, target.l2 * target.cores)))
-        self.context = context
+        self.context = replace(context, target=backward_target(target, total))
         self.readers = readers_of(nodes)
         self.role = graph.role
         self.kept = set(graph.roots)
@@ -122,16 +112,16 @@ class _Choice:
             return False
         if pointwise_body(t.template) is None or not t.dtype.is_float:
             return False
-        large = [a for a in t.args if not isinstance(a, Leaf) and nbytes(a) * SMALL > nbytes(t)]
+        large = [a for a in t.args if not isinstance(a, Leaf) and not is_small(nbytes(a), nbytes(t))]
         return bool(t.args) and all(len(self.readers[a]) > 1 for a in large)
 
     def _option(self, t: Tensor, number: dict[Tensor, int]) -> Option:
-        held = HELD * self.target.seconds_for_bytes(nbytes(t), nbytes(t) + self.target.l3, self.target.cores)
+        held = seconds_to_free(nbytes(t), self.target)
         if t not in self.found:
             return Option((), t in self.late, held)
         sources = tuple(number[s] for s in dict.fromkeys(map(storage, t.args)) if s in number)
         again, unstored = self._prices(t, held)
-        if nbytes(t) * FAR <= self.target.l3:  # recompute it only if it is not stored at all
+        if is_cached(nbytes(t), self.target):  # recompute it only if it is not stored at all
             again, unstored = (inf, inf) if unstored == inf else (NEVER, again + unstored - NEVER)
         return Option(sources, t in self.late, held, again, unstored)
 
