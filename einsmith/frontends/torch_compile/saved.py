@@ -1,4 +1,4 @@
-"""Choose what a forward graph saves for its backward: a minimum cut of the joint graph, weighted by bytes.
+"""Choose what a forward graph saves for its backward: hand the joint graph to the policy of `cost.recomputation`.
 
 A pointwise operator is recomputed where that moves fewer bytes: a kernel that needs its result computes it from the
 operands it loads, and the result is not stored. Reductions, matrix products and operators that PyTorch runs are
@@ -9,7 +9,7 @@ al. 2023, "PyTorch 2", min-cut rematerialization.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from torch._functorch import partitioners
 from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import Node as FxNode
 
-from einsmith.cost.minimum_cut import UNBOUNDED, Network
+from einsmith.cost.facts import host
+from einsmith.cost.recomputation import POINTWISE, Option, kept, saved_set, seconds_to_keep
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.split import Options, is_number, is_view, reason
 from einsmith.frontends.torch_nodes import operator_name
@@ -66,48 +67,32 @@ def _plain(joint: torch.fx.GraphModule) -> bool:
 
 def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> list[FxNode]:
     """Return the nodes whose values the forward saves for the backward."""
-    nodes = list(graph.nodes)
+    *nodes, output = graph.nodes
+    results = torch.fx.map_arg(output.args[0], lambda n: n)
+    forward, backward = set(results[:forward_outputs]), set(results[forward_outputs:])
     late: set[FxNode] = set()  # nodes that depend on an incoming gradient
     for n in nodes:
         tangent = n.op == "placeholder" and "tangents" in str(n.target)
         if tangent or any(a in late for a in n.all_input_nodes):
             late.add(n)
-    late.discard(nodes[-1])
-    outputs = torch.fx.map_arg(nodes[-1].args[0], lambda n: n)
-    forward = {n for n in outputs[:forward_outputs] if isinstance(n, FxNode)}
-    backward = {n for n in outputs[forward_outputs:] if isinstance(n, FxNode)}
-    early = [n for n in nodes[:-1] if n not in late]
-    again = _computed_again(early, options)
-    needed = _ancestors(forward, late)
-    flow = Network()
-    # The backward reads a node whose second end is on the sink's side, and computes it if the first end is there, too.
-    ends = {n: (flow.node(), flow.node()) for n in early}
-    for n, (first, second) in ends.items():
-        flow.edge(first, second, _bytes(n, stored=n.op != "call_function" or n in forward or n not in again))
+    needed = set(forward)  # nodes that the forward computes
+    for n in reversed(nodes):
+        if n in needed:
+            needed.update(n.all_input_nodes)
+    early = [n for n in nodes if n not in late]
+    number = {n: i for i, n in enumerate(early)}
+    cheap = _computed_again(early, options)
+    target, total = host(), int(sum(s for s in map(_bytes, early) if s < inf))
+    choices = []
+    for n in early:
+        stored = n.op != "call_function" or n in forward or n not in cheap or is_number(n)
+        held = seconds_to_keep(_bytes(n), target, total, stored=stored, view=is_view(n))
         # A node that only the backward needs can be computed there from its operands.
-        if n not in again and (n in needed or n.op != "call_function"):
-            flow.edge(flow.SOURCE, first, UNBOUNDED)
-        elif not n.all_input_nodes:
-            continue  # it has no tensors as operands
-        for user in n.users:
-            if user in late:
-                flow.edge(second, flow.SINK, UNBOUNDED)
-            elif user in ends:
-                flow.edge(second, ends[user][0], UNBOUNDED)
-        if n in backward:
-            flow.edge(second, flow.SINK, UNBOUNDED)
-    _, reached = flow.cut()
-    return [n for n, (first, second) in ends.items() if first in reached and second not in reached]
-
-
-def _ancestors(roots: set[FxNode], without: set[FxNode]) -> set[FxNode]:
-    found, todo = set(roots), list(roots)
-    while todo:
-        for a in todo.pop().all_input_nodes:
-            if a not in found and a not in without:
-                found.add(a)
-                todo.append(a)
-    return found
+        once = n not in cheap and (n in needed or n.op != "call_function")
+        read = n in backward or any(u in late for u in n.users)
+        choices.append(Option(tuple(number[a] for a in n.all_input_nodes), read, held, inf if once else POINTWISE))
+    again, _ = saved_set(choices)
+    return [early[i] for i in kept(choices, again)]
 
 
 def _computed_again(nodes: Sequence[FxNode], options: Options) -> set[FxNode]:
@@ -149,15 +134,9 @@ def _size(n: Any) -> int:
     return int(hint) if hint is not None else 4096
 
 
-def _bytes(n: FxNode, stored: bool) -> int:
-    """Return the weight of saving a node, in proportion to the bytes moved.
-
-    It counts one read, and one write unless the value is `stored` in any case. Views weigh more than their base tensor.
-    """
+def _bytes(n: FxNode) -> float:
+    """Return the bytes of a node's value; inf if it cannot be saved."""
     value = n.meta.get("val")
     if not isinstance(value, torch.Tensor):
-        return 1 if is_number(n) else UNBOUNDED
-    if value.device.type == "meta":
-        return UNBOUNDED
-    count = _elements(n) * value.dtype.itemsize * 4 + 1
-    return count * (1 if stored else 2) + (count // 4 + 1 if is_view(n) else 0)
+        return 0 if is_number(n) else inf
+    return inf if value.device.type == "meta" else _elements(n) * value.dtype.itemsize
