@@ -98,14 +98,6 @@ class Option(NamedTuple):
     unstored: float = inf
 
 
-def cost(options: Sequence[Option], again: Collection[int], unstored: Collection[int]) -> float:
-    """Return the seconds of a choice; inf if a tensor is not stored that is not recomputed."""
-    if not set(unstored) <= set(again):
-        return inf
-    seconds = sum(options[i].again for i in again) + sum(options[i].unstored for i in unstored)
-    return seconds + sum(options[i].held for i in kept(options, again))
-
-
 def kept(options: Sequence[Option], again: Collection[int]) -> list[int]:
     """Return the tensors that are kept if those in `again` are recomputed, in order."""
     there = {i for i, o in enumerate(options) if o.needed}.union(*(options[i].sources for i in again))

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from einsmith.cost.minimum_cut import Network
-from einsmith.cost.recomputation import Option, cost, saved_set
+from einsmith.cost.recomputation import Option, kept, saved_set
 
 
 def best_cut(edges: list[tuple[int, int, int]], nodes: int) -> int:
@@ -49,6 +49,14 @@ def random_options(rng: random.Random) -> list[Option]:
     return out
 
 
+def cost(options: list[Option], again: set[int], unstored: set[int]) -> float:
+    """Return the seconds of a choice; inf if a tensor is not stored that is not recomputed."""
+    if not unstored <= again:
+        return math.inf
+    seconds = sum(options[i].again for i in again) + sum(options[i].unstored for i in unstored)
+    return seconds + sum(options[i].held for i in kept(options, again))
+
+
 def all_choices(options: list[Option]):
     for kinds in itertools.product(range(3), repeat=len(options)):
         yield {i for i, k in enumerate(kinds) if k}, {i for i, k in enumerate(kinds) if k == 2}
@@ -84,3 +92,10 @@ def test_many_layers_take_time_that_grows_with_them():
     ]  # fmt: skip
     again, unstored = saved_set(options)
     assert len(again) == len(unstored) == 3000
+
+
+def test_what_cannot_be_kept_is_recomputed():
+    x, a = Option((), False, 1.0), Option((0,), True, math.inf, 5.0)
+    again, _ = saved_set([x, a])
+    assert again == {1} and kept([x, a], again) == [0]
+    assert kept([x, a], set()) == [1]
