@@ -165,13 +165,14 @@ def difference(first: Executable, second: Executable, inputs: Sequence[np.ndarra
     residue of terms that cancel.
     """
     leaves = [leaf for leaf, _ in first.given.updates if leaf in first.bound]
-    starts = [_wide(leaf.dtype, first.bound[leaf]) for leaf in leaves]
     outputs: list[list[np.ndarray]] = []
     ends: list[list[np.ndarray]] = []
-    for run in (first, second):
-        with run.preserved():
-            outputs.append([_wide(t.dtype, a) for t, a in zip(first.given.outputs, run(inputs)[1], strict=True)])
-            ends.append([_wide(leaf.dtype, run.bound[leaf]) for leaf in leaves])
+    with first.preserved():  # no other thread steps between the two runs
+        starts = [_wide(leaf.dtype, first.bound[leaf]) for leaf in leaves]
+        for run in (first, second):
+            with run.preserved():
+                outputs.append([_wide(t.dtype, a) for t, a in zip(first.given.outputs, run(inputs)[1], strict=True)])
+                ends.append([_wide(leaf.dtype, run.bound[leaf]) for leaf in leaves])
     for n, (t, x, y) in enumerate(zip(first.given.outputs, *outputs, strict=True)):
         if _apart(t.dtype, x, y, _largest(x)):
             return f"output {n} differs"
