@@ -16,6 +16,7 @@ from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.beside import ZONE, Beside
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.training.batch import batch_arrays
 from einsmith.tuning.kernels.decisions import written
 
 RNG = np.random.default_rng(0)
@@ -60,9 +61,9 @@ def step(name: str, threads: int = 1, **options: Any) -> tuple[es.TrainStep, Exe
     made = es.TrainStep(
         make(), es.functional.cross_entropy, es.optim.SGD(lr=0.1, momentum=0.9), threads=threads, **options
     )
-    batch = made._arrays((x, np.arange(len(x)) % 10))
-    run = made._program(batch)
-    made._set_scalars()
+    batch = batch_arrays((x, np.arange(len(x)) % 10))
+    run = made.compiler.find_or_compile(batch)
+    made.numbers.set(batch)
     return made, run, batch
 
 

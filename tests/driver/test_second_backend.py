@@ -100,7 +100,7 @@ def test_reports_of_another_back_end(alone):
     assert {r[2] for r in profile.rows} == {"evaluate"} and all(r[3] > 0 for r in profile.rows)
     assert 0 < step.evaluate([batch])["loss"] < 2
     (run,) = step._programs.values()
-    report = explain.gather(run, step._arrays(batch), 2, measure=True)
+    report = explain.gather(run, batch_arrays(batch), 2, measure=True)
     assert [k["pattern"] for k in report["kernels"]] == ["evaluate"] * len(run.kernels)
     assert all(k["candidates"][0]["alone"] > 0 for k in report["kernels"])
 

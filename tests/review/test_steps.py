@@ -200,8 +200,8 @@ def test_interrupt_during_a_step_leaves_counters_that_agree_with_the_weights(mon
 
     run = Executable._run
 
-    def interrupted(self, places, program):
-        status = run(self, places, program)
+    def interrupted(self, *args):
+        status = run(self, *args)
         signal.raise_signal(signal.SIGINT)
         return status
 

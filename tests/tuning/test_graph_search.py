@@ -41,7 +41,7 @@ def batch(rng) -> tuple[np.ndarray, np.ndarray]:
 
 def program(step: es.TrainStep, batch: tuple) -> Executable:
     step.compile(*batch)
-    step._set_scalars()
+    step.numbers.set([*map(np.asarray, batch)])
     (run,) = step._programs.values()
     return run
 
