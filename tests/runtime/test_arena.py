@@ -184,5 +184,5 @@ def test_a_step_without_programs_gives_its_memory_back(monkeypatch: pytest.Monke
     with monkeypatch.context() as m:
         m.setattr(executable.PROGRAMS, "entries", 1)
         es.jit(lambda x: x + 2)(np.ones(3))
-    assert not step._programs and step._arena.block.array.nbytes == 0
+    assert not step._programs and step.compiler._arena.block.array.nbytes == 0
     assert np.isfinite(step(np.ones((8, 11), np.float32), np.zeros(8, np.int64))) and step.steps == 2

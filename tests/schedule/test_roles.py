@@ -14,6 +14,7 @@ from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.plan import LoopCall, fuse
 from einsmith.schedule.roles import saved
+from einsmith.training.batch import batch_arrays
 
 
 def pointwise(fn: str, *args):
@@ -124,9 +125,12 @@ def test_roles_are_kept_by_every_pass(name, rule):
     """After each pass: the update is what depends on what the update rule alone reads, and no role needs a later one.
     A forward pass made by itself has as many nodes."""
     step, batch = trained(name, rule)
-    run = step._program(step._arrays(batch))
+    run = step.compiler.find_or_compile(batch_arrays(batch))
     given = run.given
-    rules = {memory.ctypes.data for memory in (*step._hyper.values(), *(s.data for s in step.store.state.values()))}
+    rules = {
+        memory.ctypes.data
+        for memory in (*step.numbers.hyperparameters.values(), *(s.data for s in step.store.state.values()))
+    }
     own = {x for x, memory in run.bound.items() if memory.ctypes.data in rules}
     statistics = {x for x, _ in given.updates if x not in own and given.role[x] == "update"}
     assert own and given.gradients and bool(statistics) == (name == "pooled")
@@ -156,7 +160,7 @@ def test_roles_are_kept_by_every_pass(name, rule):
 def test_kernels_and_their_times_have_a_part(name):
     step, batch = trained(name, "momentum")
     profile = step.profile(*batch, repeats=2)
-    run = step._program(step._arrays(batch))
+    run = step.compiler.find_or_compile(batch_arrays(batch))
     assert len(run.roles) == len(run.kernels) == len(profile.rows) and [r[0] for r in profile.rows] == run.roles
     assert {"forward", "backward"} <= set(run.roles)
     assert sum(map(profile.part, ("forward", "backward", "update"))) == pytest.approx(sum(r[3] for r in profile.rows))
@@ -169,7 +173,7 @@ def test_kernels_and_their_times_have_a_part(name):
 def test_the_forward_part_is_the_forward_pass():
     """A step's forward kernels are those of the loss alone."""
     step, batch = trained("mlp", "momentum")
-    run = step._program(step._arrays(batch))
+    run = step.compiler.find_or_compile(batch_arrays(batch))
     given = run.given
     alone = Executable(Graph(given.inputs, given.outputs, (), given.checks), run.bound, 1)
     forward = [c for c, r in zip(run.calls, run.roles, strict=True) if r == "forward"]
@@ -179,7 +183,7 @@ def test_the_forward_part_is_the_forward_pass():
 def test_kernels_of_one_loop_have_roles_of_their_own():
     """A recurrence that makes the loss and what only a gradient reads: a step's kernels are told apart."""
     step, batch = trained("recurrent", "sgd")
-    run = step._program(step._arrays(batch))
+    run = step.compiler.find_or_compile(batch_arrays(batch))
     loops = [c for c in run.plan.calls if isinstance(c, LoopCall)]
     inside = {r for (i, _, _), r in zip(run.plan.kernel_calls(), run.roles, strict=True)
               if isinstance(run.plan.calls[i], LoopCall)}  # fmt: skip
