@@ -169,7 +169,7 @@ def test_training_with_changing_batch_sizes_is_the_same_with_few_programs(monkey
     sizes = [1, 16, 7, 16, 1, 33, 7, 1]
     plain, losses = trained(sizes)
     assert len(plain._programs) == len(set(sizes))
-    assert plain._arena.block.array.nbytes == max(run._binding.reserved for run in plain._programs.values())
+    assert plain.compiler._arena.block.array.nbytes == max(run._binding.reserved for run in plain._programs.values())
     for bound in (executable.PROGRAMS, cpu_kernels._NATIVE.bound):
         monkeypatch.setattr(bound, "entries", 2)
     few, again = trained(sizes)
