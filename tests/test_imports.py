@@ -34,7 +34,7 @@ THIRD_PARTY = {
 
 
 def files() -> list[Path]:
-    return sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py" and p.stat().st_size)
+    return sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
 
 
 @cache

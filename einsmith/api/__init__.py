@@ -1,0 +1,1 @@
+"""Functions of tensors: `jit`, `grad`, `vjp`, `jvp`, `vmap`."""

@@ -1,0 +1,1 @@
+"""Checked runs: guarded memory, poison, comparison with the evaluator."""

@@ -1,0 +1,1 @@
+"""Loop nests, and the machine code made of them."""

@@ -1,0 +1,1 @@
+"""Machine facts, microarchitectures, overheads, the roofline and memory traffic."""

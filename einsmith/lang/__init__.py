@@ -1,0 +1,1 @@
+"""The formula language, the Python builder, and traces."""

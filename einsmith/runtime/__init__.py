@@ -1,0 +1,1 @@
+"""Programs, threads, the arena, and parameters and state in memory."""

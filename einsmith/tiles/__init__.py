@@ -1,0 +1,1 @@
+"""The tile IR for GPUs, its patterns, and Triton source."""

@@ -1,0 +1,1 @@
+"""Measurements that choose configurations: of the machine, of kernels, of whole programs."""

@@ -1,0 +1,1 @@
+"""Derivatives of scalar functions; the adjoint of one node, gathered or scattered."""

@@ -1,0 +1,1 @@
+"""Inverse index maps over the integers."""

@@ -1,0 +1,1 @@
+"""Adjoints and tangents of recurrences, and checkpoints."""

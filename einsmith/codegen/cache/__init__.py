@@ -1,0 +1,1 @@
+"""Object code on disk, and compilation in worker processes."""

@@ -1,0 +1,1 @@
+"""The native function that runs a program, and its fork-join pool."""

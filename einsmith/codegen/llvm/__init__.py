@@ -1,0 +1,1 @@
+"""Loop nests to LLVM IR to object code, and workarounds for LLVM's faults."""

@@ -1,0 +1,1 @@
+"""The loop-nest IR, its builder, loop-invariant code motion, transposes in registers."""

@@ -1,0 +1,1 @@
+"""The functions exp, log, tanh, sin and others over vectors."""

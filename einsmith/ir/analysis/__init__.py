@@ -1,0 +1,1 @@
+"""Proofs about integers (bounds, intervals, linear forms, widths) and queries about expressions."""

@@ -1,0 +1,1 @@
+"""Construction of recurrences from definitions that read each other."""

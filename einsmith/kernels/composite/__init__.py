@@ -1,0 +1,1 @@
+"""Kernels built from kernels: col2im, Winograd's form, split axes."""

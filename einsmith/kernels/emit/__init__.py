@@ -1,0 +1,1 @@
+"""Addresses and vector code, shared by all patterns."""

@@ -1,0 +1,1 @@
+"""Reductions that are neither contractions nor stencils."""

@@ -1,0 +1,1 @@
+"""Row-block fused kernels."""

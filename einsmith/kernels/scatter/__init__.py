@@ -1,0 +1,1 @@
+"""Sums, maxima and minima at computed indices, in a fixed order."""

@@ -1,0 +1,1 @@
+"""Sums of few products over neighbouring points: depthwise convolutions, filters."""

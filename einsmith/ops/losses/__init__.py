@@ -1,0 +1,1 @@
+"""Loss functions, each a function that returns a formula."""

@@ -1,0 +1,1 @@
+"""Algebraic passes, a file each: inlining, available expressions, factor hoisting, prefix sums and others."""

@@ -1,0 +1,1 @@
+"""Minimum cuts, saved sets, checks of computed indices."""

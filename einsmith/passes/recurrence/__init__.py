@@ -1,0 +1,1 @@
+"""Passes from recurrences to loops: loop-invariant code, early exit, live steps, strip mining."""

@@ -1,0 +1,1 @@
+"""Coefficients of the machine, measured once and stored."""

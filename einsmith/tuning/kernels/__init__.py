@@ -1,0 +1,1 @@
+"""Search over the configurations of one kernel: measurement, races, records, overrides."""

@@ -1,0 +1,1 @@
+"""Tuning of whole programs: before training, during training (dynamic mode), and of their graphs."""

@@ -1,0 +1,1 @@
+"""Code of contractions: packing, register tiles, prefetching, epilogues."""
