@@ -83,6 +83,7 @@ class AdjointPlan:
         return [Piece((0,) * len(shape), (1,) * len(shape), shape, self.read(number, at))]
 
     def read(self, number: int, index: Sequence[Expr]) -> Read:
+        """Return a read of the parameter with this number at an index, in the parameter's type."""
         return Read(number, tuple(index), self.params[number][0])
 
     def tensors(self, node: Compute, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -101,14 +101,17 @@ class DType:
 
     @cached_property
     def is_float(self) -> bool:
+        """Return whether the type is a float."""
         return self.kind == "f"
 
     @cached_property
     def is_int(self) -> bool:
+        """Return whether the type is an integer."""
         return self.kind == "i"
 
     @cached_property
     def is_bool(self) -> bool:
+        """Return whether the type is bool."""
         return self.kind == "b"
 
     def __repr__(self) -> str:

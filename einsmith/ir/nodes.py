@@ -173,6 +173,7 @@ class Reduce(Node):
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
+        """The types of the results; argmax and argmin return the extremum and its int32 index."""
         if self.combiner.startswith("arg"):
             return (self.bodies[0].dtype, dt.i32)
         return tuple(b.dtype for b in self.bodies)
@@ -198,6 +199,7 @@ class Piece(Node):
 
     @property
     def bodies(self) -> tuple[Expr, ...]:
+        """The expressions that are evaluated or reduced at each point."""
         return self.body.bodies if isinstance(self.body, Reduce) else (self.body,)
 
 
@@ -222,6 +224,7 @@ class Scatter(Node):
 
     @property
     def domain(self) -> tuple[int, ...]:
+        """The extents of the box whose points are scattered."""
         return self.extents
 
     @property
@@ -231,6 +234,7 @@ class Scatter(Node):
 
     @property
     def bodies(self) -> tuple[Expr, ...]:
+        """The expressions of the index and the scattered expression."""
         return (*self.index, self.body)
 
 
@@ -263,10 +267,12 @@ class Template(Node):
 
     @property
     def is_scatter(self) -> bool:
+        """Whether the last part is a scatter."""
         return isinstance(self.parts[-1], Scatter)
 
     @property
     def rank(self) -> int:
+        """The number of the output's dimensions."""
         return len(self.shape)
 
     def memo(self, name: Hashable, compute):
@@ -325,10 +331,12 @@ class Compute(Node):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of each result."""
         return self.template.shape
 
     @property
     def dtype(self) -> DType:
+        """The type of the single result; raises VerifyError where there are several."""
         if len(self.template.dtypes) != 1:
             raise VerifyError("a node of several results has no single type; take an Item")
         return self.template.dtypes[0]
@@ -389,14 +397,17 @@ class Item(Node):
 
     @property
     def args(self) -> tuple[Any]:
+        """The node whose result this is, as a tuple."""
         return (self.node,)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
         return self.node.results[self.member][1]
 
     @property
     def dtype(self) -> DType:
+        """The type of the result."""
         return self.node.results[self.member][0]
 
 
@@ -434,6 +445,7 @@ class Graph(Node):
 
     @property
     def roots(self) -> tuple[Tensor, ...]:
+        """All tensors that a program must compute: checks, outputs and the new values of updates."""
         return (*(t for t, _ in self.checks), *self.outputs, *(t for _, t in self.updates))
 
     @property
@@ -510,6 +522,7 @@ def is_free(e: Expr, rank: int) -> bool:
 
 
 def has_read(x: Expr) -> bool:
+    """Return whether an expression contains a Read."""
     return any(isinstance(e, Read) for e in postorder([x]))
 
 

@@ -77,6 +77,7 @@ def evaluate_piece(
 
 
 def to_wide(a: Any, dtype: DType, shape: tuple[int, ...], name: str) -> np.ndarray:
+    """Convert an input to the wide type in which its elements are evaluated; raise ShapeError for another shape."""
     a = np.asarray(a)
     if a.shape != shape:
         raise ShapeError(f"{name} has shape {a.shape} where {shape} is expected")

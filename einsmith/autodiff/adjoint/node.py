@@ -103,6 +103,7 @@ class Adjoint:
         self.scatters: dict[int, list[Scatter]] = {s: [] for s in sorted(wanted)}
 
     def plan(self) -> AdjointPlan:
+        """Build the plan: the adjoint of each part, and one tensor for each input with a derivative."""
         for part in self.t.parts:
             self._part(part)
         for slot, found in self.gathers.items():

@@ -29,6 +29,7 @@ Rule = Callable[[Expr, tuple[Expr, ...], Expr], "Expr | Under | None"]
 
 
 def constant(x: float, like: Expr) -> Const:
+    """Return the constant x of the type in which values of the type of `like` are computed."""
     return Const(x, like.dtype.arithmetic)
 
 
@@ -43,6 +44,7 @@ def mul(a: Expr, b: Expr) -> Expr:
 
 
 def neg(a: Expr) -> Expr:
+    """Return -a, with constants folded and a double negation removed."""
     if isinstance(a, Const):
         return Const(-a.value, a.dtype)
     return a.args[0] if isinstance(a, Apply) and a.fn == "neg" else apply("neg", a)

@@ -14,6 +14,7 @@ Terms = dict[Guards, Expr]
 
 
 def accumulate(terms: Terms, guards: Guards, g: Expr) -> None:
+    """Add the term g to `terms` in place, summed with the term under the same guards if there is one."""
     terms[guards] = add_terms(terms[guards], g) if guards in terms else g
 
 
@@ -40,6 +41,7 @@ def guarded(guards: Guards, value: Expr, otherwise: Expr | None = None) -> Expr:
 
 
 def sum_of(terms: Terms) -> Expr:
+    """Return the sum of the terms, each zero where its guards do not hold; `terms` must not be empty."""
     out: Expr | None = None
     for guards, g in terms.items():
         x = nested(guards, g)

@@ -77,6 +77,7 @@ class Facts:
 
     @staticmethod
     def of(extents: Sequence[int], guards: Iterable[Expr] = ()) -> Facts:
+        """Return the facts of a box of axes under guards."""
         return Facts(extents).assume_all(guards)
 
     # -- assuming

@@ -8,6 +8,7 @@ Interval = tuple[int | None, int | None]
 
 
 def meet(x: Interval, y: Interval) -> Interval:
+    """Return the intersection of two intervals."""
     lo = x[0] if y[0] is None or (x[0] is not None and x[0] >= y[0]) else y[0]
     hi = x[1] if y[1] is None or (x[1] is not None and x[1] <= y[1]) else y[1]
     return lo, hi
@@ -23,15 +24,18 @@ def hull(parts: Sequence[Interval]) -> Interval:
 
 
 def scale(x: Interval, k: int) -> Interval:
+    """Return the interval of k*x for k != 0."""
     ends = tuple(None if v is None else v * k for v in x)
     return (ends[0], ends[1]) if k > 0 else (ends[1], ends[0])
 
 
 def sign(x: int) -> int:
+    """Return the sign of an integer: -1, 0 or 1."""
     return (x > 0) - (x < 0)
 
 
 def mul(x: Interval, y: Interval) -> Interval:
+    """Return the interval of the products of members of two intervals."""
     infinite = (float("-inf"), float("inf"))
     xs, ys = ([n if v is None else v for v, n in zip(z, infinite, strict=True)] for z in (x, y))
     corners = [0 if 0 in (a, b) else a * b for a in xs for b in ys]
@@ -40,6 +44,7 @@ def mul(x: Interval, y: Interval) -> Interval:
 
 
 def floordiv(x: Interval, y: Interval) -> Interval:
+    """Return an interval of the quotients x // y; unbounded unless the sign of y is known and nonzero."""
     if y[1] is not None and y[1] < 0:
         x, y = scale(x, -1), scale(y, -1)
     if y[0] is None or y[0] <= 0 or (y[1] is not None and y[1] < y[0]):  # empty where guards contradict each other
@@ -52,6 +57,7 @@ def floordiv(x: Interval, y: Interval) -> Interval:
 
 
 def mod(x: Interval, y: Interval) -> Interval:
+    """Return an interval of the remainders x % y; unbounded unless the sign of y is known and nonzero."""
     if y[1] is not None and y[1] < 0:
         return scale(mod(scale(x, -1), scale(y, -1)), -1)
     if y[0] is None or y[0] <= 0:

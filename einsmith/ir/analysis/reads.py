@@ -13,6 +13,7 @@ Uses = tuple[tuple[LinearForm, ...], frozenset[int]]
 
 @lru_cache(maxsize=4096)
 def uses(exprs: tuple[Expr, ...]) -> Uses:
+    """Return the indices of all reads in expressions, as linear forms, and the axes that are used otherwise."""
     found, others = _walk(exprs)
     return tuple([index for index, _ in found]), frozenset(others)
 

@@ -43,6 +43,7 @@ class Arguments:
         self.tensors: list[Tensor] = []
 
     def slot(self, a: Tensor) -> int:
+        """Return the slot of a tensor, a new one if it has none yet."""
         if a not in self.tensors:
             self.tensors.append(a)
         return ARGS + self.tensors.index(a)
@@ -71,6 +72,7 @@ class Edge:
 
 
 def time_first(dim: int, rank: int) -> tuple[int, ...]:
+    """Return the order of `rank` dimensions that moves dimension `dim` to the front."""
     return (dim, *(d for d in range(rank) if d != dim))
 
 
@@ -254,6 +256,7 @@ def with_carries(drafts: list[Draft], edges: Sequence[Edge], sign: int) -> tuple
 
 
 def shifted(p: Piece, by: int) -> Piece:
+    """Return a piece moved by `by` positions along its first dimension."""
     return Piece((p.offset[0] + by, *p.offset[1:]), p.step, p.extents, p.body)
 
 

@@ -167,6 +167,7 @@ class Members:
         return False
 
     def build(self) -> tuple[Recurrence, list[tuple[int, int]]]:
+        """Build the recurrence; return it with the (member, offset) of each draft."""
         lay = self.layout
         for group in lay.groups:
             for n in group:

@@ -205,6 +205,7 @@ def decide_extreme(e: Apply, facts: Facts) -> Expr | None:
 
 
 def decide_sign(e: Apply, facts: Facts) -> Expr | None:
+    """Simplify |x| to x or -x where the facts determine the sign of x; None if they do not."""
     lo, hi = facts.interval(linear(e.args[0]))
     if lo is not None and lo >= 0:
         return e.args[0]

@@ -65,6 +65,7 @@ class TermPattern:
 
     @property
     def variables(self) -> set[str]:
+        """The names of the variables in the pattern."""
         out: set[str] = set()
         for a in self.args:
             out |= a.variables if isinstance(a, TermPattern) else {a} if isinstance(a, str) else set()
@@ -72,6 +73,7 @@ class TermPattern:
 
 
 def p(fn: str, *args: Any) -> TermPattern:
+    """Return the pattern of a function applied to patterns, variables and literals."""
     return TermPattern(fn, args)
 
 
@@ -182,6 +184,7 @@ def parts_of(e: Apply) -> list[Expr]:
 
 
 def connect(fn: str, parts: Iterable[Expr]) -> Expr:
+    """Join conditions by `and` or `or`; without conditions, return the neutral constant."""
     out: Expr | None = None
     for x in parts:
         out = x if out is None else apply(fn, out, x)
