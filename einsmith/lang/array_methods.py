@@ -49,8 +49,10 @@ class ArrayMethods(Operators):
         raise NotImplementedError
 
     def transpose(self, *order: Any) -> Any:
+        """Return the tensor with its dimensions in the given order (none: reversed)."""
         raise NotImplementedError
 
     @property
     def T(self) -> Any:
+        """The tensor with its dimensions reversed."""
         return self.transpose()

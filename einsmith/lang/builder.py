@@ -72,6 +72,7 @@ def _reduction(combiner: str) -> Callable[..., Value]:
         return _reduce(combiner, self, axis, keepdims)
 
     method.__name__ = combiner
+    method.__doc__ = f"Return the {combiner} over `axis` (None: all elements), kept as extent 1 with `keepdims`."
     return method
 
 
@@ -99,6 +100,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
 
     @property
     def tensor(self) -> Tensor:
+        """The tensor of the IR; a literal becomes a constant when it is first read."""
         if self._tensor is None:
             dtype = dt.bool_ if isinstance(self.literal, bool) else dt.i64 if isinstance(self.literal, int) else dt.f64
             self._tensor = _Compute(template((), (), _Const(self.literal, dtype)), ())
@@ -106,18 +108,22 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The extents of the dimensions."""
         return () if self._tensor is None else self._tensor.shape
 
     @property
     def dtype(self) -> DType:
+        """The element type."""
         return self.tensor.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return nodes.size(self.shape)
 
     def __repr__(self) -> str:
@@ -158,6 +164,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
         return _view(("transpose", places), self, shape, index)
 
     def astype(self, dtype: Any) -> Value:
+        """Return the tensor converted to an element type."""
         return cast(self, dtype)
 
     sum, mean, prod = _reduction("sum"), _reduction("mean"), _reduction("prod")
@@ -219,6 +226,7 @@ def _as_form(x: Any) -> Form:
 
 
 def element(v: Value, index: Sequence[Form]) -> Form:
+    """Return the form of one element of a value; a literal has no index."""
     if v.literal is not None:
         return formula.Literal(v.literal, passed=True)
     return formula.load(v.tensor, index, v.weak, v.name or f"the tensor of shape {v.shape}", wide=v.wide)

@@ -32,6 +32,8 @@ from einsmith.lang.integers import folded, measured
 
 
 class WeakForm(Enum):
+    """The weak type of a form, one that adapts to the type of its partner."""
+
     INT = "an integer literal"
     SCALAR = "a number"
     FLOAT = "a float"
@@ -111,6 +113,8 @@ class Literal(Form):
 
 
 class Index(Form):
+    """An axis as a value: the position along it."""
+
     __slots__ = ("axis",)
 
     def __init__(self, axis: AxisVar):
@@ -268,14 +272,17 @@ def join(types: Iterable[Ty]) -> Ty:
 
 
 def is_integer(ty: Ty) -> bool:
+    """Return whether a type is an integer type or that of an integer literal."""
     return ty is WeakForm.INT or (isinstance(ty, DType) and ty.is_int)
 
 
 def is_bool(ty: Ty) -> bool:
+    """Return whether a type is bool."""
     return isinstance(ty, DType) and ty.is_bool
 
 
 def type_name(ty: Ty) -> str:
+    """Return the name of a type for messages."""
     return ty.name if isinstance(ty, DType) else ty.value
 
 

@@ -77,6 +77,7 @@ class TemplateScope:
         self.memo: dict = {}
 
     def slot(self, tensor: Tensor) -> int:
+        """Return the slot of a tensor, a new one if it has none yet."""
         if tensor not in self.slots:
             self.slots[tensor] = len(self.args)
             self.args.append(tensor)
@@ -95,6 +96,7 @@ class TemplateScope:
     # Conversion walks (node, wanted type, guards) with an explicit stack; results are kept per such triple.
 
     def convert(self, root: Form, want: DType, guards: Guards = ()) -> Expr:
+        """Lower a form to an expression of type `want`, under guards that hold wherever it is evaluated."""
         top = self._key(root, want, guards)
         stack = [(top, False)]
         while stack:
@@ -270,6 +272,7 @@ def _before_wrap(e: Expr) -> Expr:
 
 
 def index_type(i: Form) -> DType:
+    """Return the integer type in which an index is computed: int64 where its range leaves int32."""
     if isinstance(i.ty, DType):
         return i.ty.arithmetic
     return dt.i64 if leaves(i.reach, dt.i32) else dt.i32

@@ -71,6 +71,7 @@ class Operator:
 
     @property
     def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters."""
         return tuple(self.program.parameters)
 
     @property

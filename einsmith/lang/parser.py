@@ -40,11 +40,14 @@ class Ast:
 
     @property
     def args(self) -> tuple[Ast, ...]:
+        """The nodes directly below."""
         return ()
 
 
 @dataclass(frozen=True, eq=False)
 class Number(Ast):
+    """A literal."""
+
     value: bool | int | float
 
 
@@ -100,6 +103,8 @@ class ParsedApply(Ast):
 
 @dataclass(frozen=True, eq=False)
 class Cast(Ast):
+    """A conversion to an element type."""
+
     dtype: DType
     operand: Ast
 
@@ -110,6 +115,8 @@ class Cast(Ast):
 
 @dataclass(frozen=True, eq=False)
 class ParsedReduction(Ast):
+    """A reduction by a combiner over named axes."""
+
     combiner: str
     axes: tuple[str, ...]
     body: Ast
@@ -131,6 +138,7 @@ class Statement:
 
     @property
     def accumulate(self) -> bool:
+        """Whether the statement combines with what is there instead of defining it."""
         return self.combiner is not None
 
 

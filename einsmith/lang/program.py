@@ -73,6 +73,7 @@ class FormulaProgram:
 
     @property
     def text(self) -> str:
+        """The text of the formula."""
         return self.source.text
 
 
@@ -84,6 +85,16 @@ def resolve(text: str, extents: Mapping[str, int | str] | None = None, known: It
 def resolve_source(
     source: Source, extents: Mapping[str, int | str] | None = None, known: Iterable[str] = ()
 ) -> FormulaProgram:
+    """Resolve a parsed formula: ranks of inputs, types of names, extents of axes, order of definitions.
+
+    Args:
+        source: the parsed formula
+        extents: extents of axes given by name
+        known: names that are parameters
+
+    Raises:
+        FormulaError: the statements contradict each other.
+    """
     text, given = source.text, set(known)
     defined: dict[str, list[int]] = {}
     for k, s in enumerate(source.statements):

@@ -47,6 +47,7 @@ class RunTimeOnly:
         raise needs_value("another array library", "use einsmith's functions, or return the tensor first")
 
     def item(self) -> Any:
+        """Raise TraceError: the value is known only when the program runs."""
         raise needs_value("item()", "return the tensor from the traced function")
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

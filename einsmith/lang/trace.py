@@ -179,6 +179,7 @@ class Trace:
 
 
 def current_trace() -> Trace | None:
+    """Return the trace that is being recorded in this context; None if there is none."""
     return _CURRENT.get()
 
 

@@ -172,6 +172,11 @@ def reshape_index(old: Sequence[int], axes: Sequence[Form]) -> list[Form]:
 
 
 def permutation(rank: int, order: Sequence[Any]) -> tuple[int, ...]:
+    """Return an order of dimensions with negative numbers resolved (no order: reversed).
+
+    Raises:
+        ShapeError: the order is no permutation of `rank` dimensions.
+    """
     places = whole_numbers(order, "transpose: order") or tuple(reversed(range(rank)))
     if any(not -rank <= d < rank for d in places) or sorted(d % rank for d in places) != list(range(rank)):
         raise ShapeError(f"transpose: {places} is not a permutation of {rank} dimensions")
