@@ -133,7 +133,7 @@ def _random(b: TileBuilder, *words: TileValue) -> TileValue:
     )  # fmt: skip
 
 
-class TileArithmetic:
+class TileArithmetic(polynomials.Arith):
     """`codegen.vecmath.polynomials.Arith` on tiles."""
 
     fused = True

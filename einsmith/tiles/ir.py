@@ -76,10 +76,12 @@ class TileValue:
 
     @property
     def elem(self) -> str:
+        """The element type."""
         return self.type.elem
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The extents of the tile."""
         return self.type.shape
 
     def __repr__(self) -> str:
@@ -188,6 +190,7 @@ class TileBuilder:
         self._made: list[dict[tuple, tuple[TileValue, ...]]] = [{}]
 
     def finish(self, programs: int) -> TileFunction:
+        """Return the function, which a number of programs run."""
         return TileFunction(self.name, tuple(self.parameters), programs, self._constant_ops, self._blocks[0])
 
     def parameter(self, p: TileParameter) -> int:
@@ -362,6 +365,7 @@ class TileBuilder:
         return out
 
     def store(self, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None = None) -> None:
+        """Emit a store to a parameter at offsets (elements), where the mask holds (None: everywhere)."""
         self._write("store", parameter, offset, value, mask)
 
     def atomic_add(self, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None = None) -> None:

@@ -128,6 +128,7 @@ class Points:
         return [self._known[k] for k in keys]
 
     def value(self, e: Expr, guards: Sequence[Expr] = ()) -> TileValue:
+        """Evaluate an expression at the points where guards hold."""
         return self.values([e], guards)[0]
 
     def holds(self, guards: Sequence[Expr]) -> list[TileValue]:

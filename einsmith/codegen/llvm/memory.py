@@ -57,6 +57,7 @@ class MemoryEmitter:
     # -- values
 
     def put(self, value: SSAValue, operand: str, number: Number | None = None) -> None:
+        """Bind a value to an operand, and to the number that it is known to be (None: not known)."""
         self.operand[value.id] = operand
         if number is None:
             self.literal.pop(value.id, None)
@@ -64,6 +65,7 @@ class MemoryEmitter:
             self.literal[value.id] = number
 
     def put_int(self, value: SSAValue, number: Number) -> None:
+        """Bind an integer value to a literal."""
         self.put(value, literal(number, value.type.elem), number)
 
     def put_lanes(self, value: SSAValue, lanes: Sequence[Number]) -> None:
@@ -97,14 +99,17 @@ class MemoryEmitter:
             self.partly[self.get(op.result)] = found
 
     def get(self, value: SSAValue) -> str:
+        """Return the operand of a value."""
         return self.operand[value.id]
 
     def number(self, value: SSAValue | None) -> Number | None:
+        """Return the number that a value is known to be; None: not known, or no value."""
         return None if value is None else self.literal.get(value.id)
 
     # -- memory
 
     def at(self, ptr: SSAValue | None, offset: SSAValue | None, elem: str) -> str:
+        """Return the address of the element `offset` (elements) after `ptr`."""
         assert ptr is not None and offset is not None
         base = self.get(ptr)
         if self.number(offset) == 0:
@@ -120,6 +125,7 @@ class MemoryEmitter:
         return Type("i8", t.lanes), self.ops.cast(self.get(value), t, "i8")
 
     def from_memory(self, result: SSAValue, operand: str) -> None:
+        """Bind a result to an operand in its type in memory, where a condition is a byte."""
         t = result.type
         if t.elem == "i1":
             operand = self.ops.cast(operand, Type("i8", t.lanes), "i1")
@@ -140,6 +146,7 @@ class MemoryEmitter:
         return self.text.emit(f"phi {spell(other[0])} [ {value}, %{then} ], [ {other[1]}, %{before} ]")
 
     def do_load(self, op: Op) -> None:
+        """Emit a load, a masked one unless the mask is known to be true."""
         ptr, offset, mask, other = op.args
         result = op.result
         assert result is not None
@@ -201,6 +208,7 @@ class MemoryEmitter:
         return self.text.once(f"shufflevector {spell(t)} {a}, {spell(t)} {b}, <{len(picks)} x i32> <{lanes}>")
 
     def do_store(self, op: Op) -> None:
+        """Emit a store, a masked one unless the mask is known to be true; none where it is known to be false."""
         ptr, offset, value, mask = op.args
         assert value is not None
         allowed = self.number(mask)
@@ -254,6 +262,13 @@ class MemoryEmitter:
         return self.shuffled(t, operand, "poison", [n if n < t.lanes else None for n in range(lanes)])
 
     def memory_call(self, name: str, result: Type | None, args: Sequence[tuple[str, str]]) -> str:
+        """Emit a call of an intrinsic and declare it; return the result's operand.
+
+        Args:
+            name: the name of the intrinsic
+            result: the type of the result; None for a function without one
+            args: type and operand of each argument
+        """
         back = "void" if result is None else spell(result)
         if name not in self.text.declarations:
             self.text.declarations[name] = f"declare {back} @{name}({', '.join(t for t, _ in args)})"
@@ -264,6 +279,7 @@ class MemoryEmitter:
         return ""
 
     def do_stream(self, op: Op) -> None:
+        """Emit a non-temporal store, which bypasses the caches."""
         ptr, offset, value = op.args
         assert value is not None
         memory, operand = self.to_memory(value)
@@ -272,12 +288,14 @@ class MemoryEmitter:
         self.text.do(f"store {spell(memory)} {operand}, ptr {where}, align {align}, !nontemporal !0")
 
     def lanes_at(self, ptr: SSAValue | None, offsets: SSAValue, elem: str) -> str:
+        """Return the vector of addresses `offsets` (elements) after `ptr`, one for each lane."""
         assert ptr is not None
         return self.text.emit(
             f"getelementptr {LLVM_ELEM[elem]}, ptr {self.get(ptr)}, {spell(offsets.type)} {self.get(offsets)}"
         )
 
     def do_gather(self, op: Op) -> None:
+        """Emit a gather; a scalar offset makes it a load."""
         ptr, offsets, mask = op.args
         result = op.result
         assert offsets is not None and result is not None
@@ -300,6 +318,7 @@ class MemoryEmitter:
         self.from_memory(result, loaded)
 
     def do_scatter(self, op: Op) -> None:
+        """Emit a scatter of lanes; a scalar offset makes it a store."""
         ptr, offsets, value, mask = op.args
         assert offsets is not None and value is not None
         if not offsets.type.lanes:
@@ -320,14 +339,17 @@ class MemoryEmitter:
         )
 
     def do_prefetch(self, op: Op) -> None:
+        """Emit a prefetch of the cache line of an element, for reading."""
         where = self.at(op.args[0], op.args[1], op.attrs[0])
         self.memory_call("llvm.prefetch.p0", None, [("ptr", where), ("i32", "0"), ("i32", "3"), ("i32", "1")])
 
     def do_address(self, op: Op) -> None:
+        """Emit the address a fixed number of bytes after a pointer."""
         assert op.args[0] is not None and op.result is not None
         where = f"getelementptr i8, ptr {self.get(op.args[0])}, i64 {op.attrs[0]}"
         self.put(op.result, self.text.once(where))
 
     def do_advance(self, op: Op) -> None:
+        """Bind the result to the address an offset (elements) after a pointer."""
         assert op.result is not None
         self.put(op.result, self.at(op.args[0], op.args[1], op.attrs[0]))

@@ -84,6 +84,7 @@ class FunctionText:
         self._seen: list[dict[str, str]] = [{}]
 
     def fresh(self, prefix: str = "v") -> str:
+        """Return a new name in this function."""
         self._count += 1
         return f"{prefix}{self._count}"
 
@@ -94,6 +95,7 @@ class FunctionText:
         return name
 
     def do(self, text: str) -> None:
+        """Emit a line that has no result."""
         self.lines.append("  " + text)
 
     def label(self, name: str) -> None:
@@ -111,9 +113,11 @@ class FunctionText:
         return name
 
     def enter(self) -> None:
+        """Open a region, whose shared texts are forgotten when it is left."""
         self._seen.append({})
 
     def leave(self) -> None:
+        """Close the innermost region."""
         self._seen.pop()
 
     def call(self, name: str, result: Type, args: Sequence[tuple[Type, str]]) -> str:
@@ -131,15 +135,19 @@ class Ops:
         self.text = text
 
     def bin(self, op: str, t: Type, a: str, b: str) -> str:
+        """Emit an LLVM instruction of two operands."""
         return self.text.emit(f"{op} {spell(t)} {a}, {b}")
 
     def compare(self, predicate: str, t: Type, a: str, b: str) -> str:
+        """Emit a comparison by a predicate of `fcmp` or `icmp`; return a condition."""
         return self.text.emit(f"{'fcmp' if t.elem in FLOATS else 'icmp'} {predicate} {spell(t)} {a}, {b}")
 
     def select(self, t: Type, c: str, a: str, b: str) -> str:
+        """Emit `a` where c holds, else `b`, lane by lane."""
         return self.text.emit(f"select {spell(Type('i1', t.lanes))} {c}, {spell(t)} {a}, {spell(t)} {b}")
 
     def intrinsic(self, name: str, t: Type, *args: str) -> str:
+        """Emit a call of the intrinsic llvm.`name` for operands and result of type t."""
         return self.text.call(f"llvm.{name}.{mangle(t)}", t, [(t, a) for a in args])
 
     # -- one method per instruction
@@ -171,17 +179,21 @@ class Ops:
         return method(t, *args)
 
     def op_neg(self, t: Type, x: str) -> str:
+        """Emit -x."""
         return self.text.emit(f"fneg {spell(t)} {x}") if t.elem in FLOATS else self.bin("sub", t, constant(0, t), x)
 
     def op_not(self, t: Type, x: str) -> str:
+        """Emit the complement of a condition or of all bits."""
         return self.bin("xor", t, x, constant(1 if t.elem == "i1" else -1, t))
 
     def op_abs(self, t: Type, x: str) -> str:
+        """Emit |x|; the least integer stays as it is."""
         if t.elem in FLOATS:
             return self.intrinsic("fabs", t, x)
         return self.text.call(f"llvm.abs.{mangle(t)}", t, [(t, x), (Type("i1"), "false")])
 
     def op_sign(self, t: Type, x: str) -> str:
+        """Emit the sign: -1, 0 or 1; NaN for NaN, and +0 for a zero of either sign."""
         zero, one, minus = (constant(v, t) for v in (0, 1, -1))
         if t.elem not in FLOATS:
             low = self.select(t, self.compare("slt", t, x, zero), minus, x)
@@ -191,15 +203,19 @@ class Ops:
         return self.select(t, self.compare("ogt", t, x, zero), one, low)
 
     def op_floor(self, t: Type, x: str) -> str:
+        """Emit the greatest whole number that is not above x."""
         return self.intrinsic("floor", t, x)
 
     def op_sqrt(self, t: Type, x: str) -> str:
+        """Emit the square root."""
         return self.intrinsic("sqrt", t, x)
 
     def op_rsqrt(self, t: Type, x: str) -> str:
+        """Emit 1/sqrt(x), rounded twice."""
         return self.bin("fdiv", t, constant(1.0, t), self.op_sqrt(t, x))
 
     def op_random_bits(self, t: Type, *words: str) -> str:
+        """Emit the random bits of key and counter words (`ir.random.threefry`)."""
         return threefry(
             words,
             add=lambda a, b: self.bin("add", t, a, b),
@@ -209,9 +225,11 @@ class Ops:
         )
 
     def op_select(self, t: Type, c: str, a: str, b: str) -> str:
+        """Emit `a` where c holds, else `b`."""
         return self.select(t, c, a, b)
 
     def op_fma(self, t: Type, a: str, b: str, c: str) -> str:
+        """Emit a*b + c: rounded once where the target has the instruction, otherwise twice."""
         if t.elem not in FLOATS:
             return self.bin("add", t, self.bin("mul", t, a, b), c)
         if self.text.fma:
@@ -219,6 +237,14 @@ class Ops:
         return self.bin("fadd", t, self.bin("fmul", t, a, b), c)  # without the instruction fma is a slow call
 
     def extremum(self, name: str, t: Type, args: Sequence[str], literals: Sequence[float | int | bool | None]) -> str:
+        """Emit `max` or `min` of two operands; NaN if an operand is NaN.
+
+        Args:
+            name: "max" or "min"
+            t: the operands' type
+            args: the two operands
+            literals: the number that each operand is known to be (None: not known), which saves checks for NaN
+        """
         a, b = args
         if t.elem not in FLOATS:
             return self.intrinsic(("u" if t.elem == "i1" else "s") + name, t, a, b)
@@ -371,7 +397,7 @@ class Ops:
         return self.text.emit(f"shufflevector {spell(t)} {x}, {spell(t)} poison, <{lanes} x i32> <{picked}>")
 
 
-class LaneArithmetic:
+class LaneArithmetic(polynomials.Arith):
     """The arithmetic that `vecmath` computes with: float lanes of one type, and integers of equal width."""
 
     def __init__(self, ops: Ops, t: Type):

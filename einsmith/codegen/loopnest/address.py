@@ -29,15 +29,18 @@ class BufferMemory:
 
     @property
     def pointer(self) -> SSAValue:
+        """The pointer to the first element; code must be emitted, not only analysed."""
         assert self.value is not None
         return self.value
 
     @property
     def dtype(self) -> DType:
+        """The type of the elements."""
         return self.buffer.dtype
 
     @property
     def elem(self) -> str:
+        """The name of the loop-nest type of the elements."""
         return elem_of(self.buffer.dtype)
 
 
@@ -116,6 +119,7 @@ class FusedAxes(NamedTuple):
 
     @property
     def inner(self) -> int:
+        """The innermost of the axes."""
         return self.axes[-1]
 
 

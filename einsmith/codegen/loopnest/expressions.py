@@ -28,9 +28,11 @@ class ExpressionEmitter(ABC):
         return self.b.op(fn, *args)
 
     def cast(self, x: SSAValue, elem: str) -> SSAValue:
+        """Emit a conversion to another element type."""
         return self.b.cast(x, elem)
 
     def const(self, value: float | int | bool, elem: str) -> SSAValue:
+        """Emit a constant."""
         return self.b.const(value, elem)
 
     @abstractmethod

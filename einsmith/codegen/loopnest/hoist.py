@@ -46,6 +46,7 @@ class Hoisting:
         return out
 
     def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> SSAValue:
+        """Emit a constant, which is available in every region."""
         out = self.b.const(value, elem, lanes)
         self._levels.setdefault(out.id, 0)
         return out
@@ -64,11 +65,13 @@ class Hoisting:
         return self.made((fn, *(a.id for a in values)), values, lambda: self.b.op(fn, *values))
 
     def cast(self, x: SSAValue, elem: str) -> SSAValue:
+        """Emit a conversion in the outermost region that has its operand."""
         if x.type.elem == elem:
             return x
         return self.made(("cast", x.id, elem), [x], lambda: self.b.cast(x, elem))
 
     def shuffle(self, a: SSAValue, c: SSAValue, lanes: Sequence[int]) -> SSAValue:
+        """Emit a choice of lanes of two vectors in the outermost region that has both."""
         return self.made(("shuffle", a.id, c.id, tuple(lanes)), [a, c], lambda: self.b.shuffle(a, c, lanes))
 
     def literal(self, values: Sequence[float | int | bool], elem: str) -> SSAValue:
@@ -101,10 +104,12 @@ class Hoisting:
         return self.made(key, [ptr, offset, mask], lambda: self.b.load(ptr, offset, elem, lanes, mask))
 
     def address(self, ptr: SSAValue, offset: SSAValue, elem: str) -> SSAValue:
+        """Emit the address `offset` elements after `ptr` in the outermost region that has both."""
         out = self.made(("address", ptr.id, offset.id, elem), [ptr, offset], lambda: self.b.address(ptr, offset, elem))
         assert out.type == PTR
         return out
 
     def gather(self, ptr: SSAValue, offsets: SSAValue, elem: str, mask: SSAValue | None) -> SSAValue:
+        """Emit a load of one element per lane in the outermost region that has the operands."""
         key = ("gather", ptr.id, offsets.id, elem, None if mask is None else mask.id)
         return self.made(key, [ptr, offsets, mask], lambda: self.b.gather(ptr, offsets, elem, mask))

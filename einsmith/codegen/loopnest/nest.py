@@ -275,18 +275,23 @@ class Builder:
         raise CompileError(f"no instruction {fn} of {len(a)} arguments")
 
     def add(self, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
+        """Emit a + b."""
         return self.op("add", a, b)
 
     def sub(self, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
+        """Emit a - b."""
         return self.op("sub", a, b)
 
     def mul(self, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
+        """Emit a*b."""
         return self.op("mul", a, b)
 
     def fma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
+        """Emit a*b + c."""
         return self.op("fma", a, b, c)
 
     def select(self, c: SSAValue, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
+        """Emit `a` where c holds, else `b`."""
         return self.op("select", c, a, b)
 
     def cast(self, x: SSAValue, elem: str) -> SSAValue:
@@ -303,11 +308,13 @@ class Builder:
         return self._emit("shuffle", [a, b], Type(a.type.elem, len(lanes)), (tuple(lanes),))
 
     def extract(self, x: SSAValue, lane: int | SSAValue) -> SSAValue:
+        """Emit one lane of a vector as a scalar."""
         if isinstance(lane, SSAValue):
             return self._emit("extract", [x, lane], Type(x.type.elem))
         return self._emit("extract", [x], Type(x.type.elem), (lane,))
 
     def insert(self, x: SSAValue, value: SSAValue, lane: int) -> SSAValue:
+        """Emit a vector with one lane replaced by a scalar."""
         return self._emit("insert", [x, value], x.type, (lane,))
 
     def horizontal(self, fn: str, x: SSAValue) -> SSAValue:
@@ -348,6 +355,7 @@ class Builder:
         return self._emit("load", [ptr, self.index(offset), mask, other], Type(elem, lanes))
 
     def store(self, value: SSAValue, ptr: SSAValue, offset: SSAValue | int, mask: SSAValue | None = None) -> None:
+        """Emit a store at `offset` (elements) after `ptr`, of the lanes in `mask` (None: all)."""
         self._emit("store", [ptr, self.index(offset), value, mask], None)
 
     def stream(self, value: SSAValue, ptr: SSAValue, offset: SSAValue) -> None:
@@ -363,6 +371,7 @@ class Builder:
         self._emit("scatter", [ptr, offsets, value, mask], None)
 
     def prefetch(self, ptr: SSAValue, offset: SSAValue | int, elem: str) -> None:
+        """Emit a prefetch of the cache line of the element at `offset` after `ptr`."""
         self._emit("prefetch", [ptr, self.index(offset)], None, (elem,))
 
     def alloc(self, elem: str, n: int) -> SSAValue:
@@ -411,6 +420,7 @@ class Builder:
         return out
 
     def if_(self, cond: SSAValue) -> If:
+        """Open a branch that runs where a condition holds; use the result in a `with` statement."""
         out = If(cond)
         out._builder = self
         self._blocks[-1].append(out)

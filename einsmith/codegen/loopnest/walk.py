@@ -16,6 +16,7 @@ Range = tuple[Bound, Bound]
 
 
 def ceil_div(a: int, b: int) -> int:
+    """Return a/b rounded up to an integer, for b > 0."""
     return -(-a // b)
 
 
@@ -177,8 +178,13 @@ def in_groups(
     """Emit `body(state, base, count) -> state` for whole groups of an axis and the remainder; return the final state.
 
     Args:
+        b: The builder.
+        extent: Points of the axis.
         group: Points of a whole group. Groups run in a loop, unless there is a single one.
+        state: Values before the first group.
+        body: Emits a group: state, first point, number of points -> state.
         part: Number of this part of the axis, of `parts` equal ones; every part but the last has whole groups.
+        parts: Number of parts.
         within: Range of points that count; groups outside of it are skipped.
     """
     whole = extent // group * group
@@ -248,10 +254,13 @@ def tiles(
     """Emit `body(tile, units, is_last)` for a range of tiles; `is_last` marks the last, smaller tile.
 
     Args:
+        b: The builder.
         span: Range of tile numbers.
-        count: Tiles in all, of `size` points together.
+        count: Tiles in all.
+        size: Points of all tiles together.
         unit: Points of a unit.
         full: Units of a whole tile.
+        body: Emits a tile.
     """
     lo, hi = span
     tail = size - (count - 1) * full * unit

@@ -30,44 +30,127 @@ class Arith(Protocol):
     elem: str
     fused: bool
 
-    def f(self, value: float) -> Any: ...
-    def i(self, value: int) -> Any: ...
-    def add(self, a: Any, b: Any) -> Any: ...
-    def sub(self, a: Any, b: Any) -> Any: ...
-    def mul(self, a: Any, b: Any) -> Any: ...
-    def div(self, a: Any, b: Any) -> Any: ...
-    def fma(self, a: Any, b: Any, c: Any) -> Any: ...
-    def neg(self, x: Any) -> Any: ...
-    def abs(self, x: Any) -> Any: ...
-    def copysign(self, magnitude: Any, sign: Any) -> Any: ...
-    def lt(self, a: Any, b: Any) -> Any: ...
-    def eq(self, a: Any, b: Any) -> Any: ...
-    def select(self, c: Any, a: Any, b: Any) -> Any: ...
-    def bits(self, x: Any) -> Any: ...
-    def unbits(self, x: Any) -> Any: ...
-    def from_int(self, x: Any) -> Any: ...
-    def iadd(self, a: Any, b: Any) -> Any: ...
-    def isub(self, a: Any, b: Any) -> Any: ...
-    def iand(self, a: Any, b: Any) -> Any: ...
-    def shl(self, a: Any, n: int) -> Any: ...
-    def ashr(self, a: Any, n: int) -> Any: ...
-    def lshr(self, a: Any, n: int) -> Any: ...
-    def imul(self, a: Any, b: Any) -> Any: ...
-    def ior(self, a: Any, b: Any) -> Any: ...
-    def ixor(self, a: Any, b: Any) -> Any: ...
-    def ieq(self, a: Any, b: Any) -> Any: ...
-    def iselect(self, c: Any, a: Any, b: Any) -> Any: ...
-    def floor(self, x: Any) -> Any: ...
-    def both(self, a: Any, b: Any) -> Any: ...
-    def either(self, a: Any, b: Any) -> Any: ...
-    def negate(self, a: Any) -> Any: ...
-    def wide(self) -> Arith: ...
-    def extend(self, x: Any) -> Any: ...
-    def narrow(self, x: Any) -> Any: ...
-    def extend_int(self, x: Any) -> Any: ...
-    def narrow_int(self, x: Any) -> Any: ...
-    def rarely(self, where: Any, value: Any, name: str, slow: Callable[..., Any], *args: Any) -> Any: ...
-    def library(self, name: str, *args: Any) -> Any: ...
+    def f(self, value: float) -> Any:
+        """Return a float constant."""
+
+    def i(self, value: int) -> Any:
+        """Return an integer constant."""
+
+    def add(self, a: Any, b: Any) -> Any:
+        """Return a + b of floats."""
+
+    def sub(self, a: Any, b: Any) -> Any:
+        """Return a - b of floats."""
+
+    def mul(self, a: Any, b: Any) -> Any:
+        """Return a*b of floats."""
+
+    def div(self, a: Any, b: Any) -> Any:
+        """Return a/b of floats."""
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """Return a*b + c of floats, rounded once if `fused`."""
+
+    def neg(self, x: Any) -> Any:
+        """Return -x of a float."""
+
+    def abs(self, x: Any) -> Any:
+        """Return |x| of a float."""
+
+    def copysign(self, magnitude: Any, sign: Any) -> Any:
+        """Return the magnitude of one float with the sign of another."""
+
+    def lt(self, a: Any, b: Any) -> Any:
+        """Return the condition a < b of floats; false for NaN."""
+
+    def eq(self, a: Any, b: Any) -> Any:
+        """Return the condition a == b of floats; false for NaN."""
+
+    def select(self, c: Any, a: Any, b: Any) -> Any:
+        """Return the float a where the condition c holds, else b."""
+
+    def bits(self, x: Any) -> Any:
+        """Return the bits of a float as an integer."""
+
+    def unbits(self, x: Any) -> Any:
+        """Return the float that has these bits."""
+
+    def from_int(self, x: Any) -> Any:
+        """Return an integer converted to a float."""
+
+    def iadd(self, a: Any, b: Any) -> Any:
+        """Return a + b of integers; overflow wraps."""
+
+    def isub(self, a: Any, b: Any) -> Any:
+        """Return a - b of integers; overflow wraps."""
+
+    def iand(self, a: Any, b: Any) -> Any:
+        """Return the bitwise and of integers."""
+
+    def shl(self, a: Any, n: int) -> Any:
+        """Return an integer shifted left by n bits."""
+
+    def ashr(self, a: Any, n: int) -> Any:
+        """Return an integer shifted right by n bits, filled with its sign."""
+
+    def lshr(self, a: Any, n: int) -> Any:
+        """Return an integer shifted right by n bits, filled with zeros."""
+
+    def imul(self, a: Any, b: Any) -> Any:
+        """Return a*b of integers; overflow wraps."""
+
+    def ior(self, a: Any, b: Any) -> Any:
+        """Return the bitwise or of integers."""
+
+    def ixor(self, a: Any, b: Any) -> Any:
+        """Return the bitwise exclusive or of integers."""
+
+    def ieq(self, a: Any, b: Any) -> Any:
+        """Return the condition a == b of integers."""
+
+    def iselect(self, c: Any, a: Any, b: Any) -> Any:
+        """Return the integer a where the condition c holds, else b."""
+
+    def floor(self, x: Any) -> Any:
+        """Return the greatest whole number that is not above x, as a float."""
+
+    def both(self, a: Any, b: Any) -> Any:
+        """Return the condition that a and b hold."""
+
+    def either(self, a: Any, b: Any) -> Any:
+        """Return the condition that a or b holds."""
+
+    def negate(self, a: Any) -> Any:
+        """Return the condition that a does not hold."""
+
+    def wide(self) -> Arith:
+        """Return the f64 arithmetic of as many lanes."""
+
+    def extend(self, x: Any) -> Any:
+        """Return an f32 value as f64."""
+
+    def narrow(self, x: Any) -> Any:
+        """Return an f64 value rounded to this side's float type."""
+
+    def extend_int(self, x: Any) -> Any:
+        """Return an i32 value as i64, extended by zeros."""
+
+    def narrow_int(self, x: Any) -> Any:
+        """Return the low bits of an i64 value as this side's integer."""
+
+    def rarely(self, where: Any, value: Any, name: str, slow: Callable[..., Any], *args: Any) -> Any:
+        """Return `value`, where the condition `where` holds replaced by slow(arithmetic, *args).
+
+        Args:
+            where: the condition, which seldom holds
+            value: the result elsewhere
+            name: the name of the slow function, by which its code is shared
+            slow: computes the result from an arithmetic and the arguments
+            args: the arguments
+        """
+
+    def library(self, name: str, *args: Any) -> Any:
+        """Return the result of a function of the C library, called lane by lane."""
 
 
 def poly(v: Arith, x: Any, coefficients: Sequence[float]) -> Any:
