@@ -28,6 +28,7 @@ class Cost(NamedTuple):
 
     @property
     def seconds(self) -> float:
+        """The predicted seconds."""
         return max(self.arithmetic, self.memory) + self.special + self.launch
 
     @property

@@ -79,7 +79,7 @@ class Choice:
 
     @cached_property
     def ruled_out(self) -> Sequence[str]:
-        """The names of the patterns that the chosen one dominates, whatever their predicted cost."""
+        """Return the names of the patterns that the chosen one dominates, whatever their predicted cost."""
         return self.pattern.dominates(self.kernel, self.config)
 
 

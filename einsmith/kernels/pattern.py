@@ -111,9 +111,14 @@ class Pattern(ABC):
 class Chooser(Protocol):
     """The chooser given to composite patterns, which have parts of their kernels lowered by other patterns."""
 
-    def choose(self, kernel: Any, target: Target) -> Any: ...
-    def choose_below(self, kernel: Any, target: Target, limit: float) -> Any | None: ...
-    def pattern_of(self, name: str) -> Pattern: ...
+    def choose(self, kernel: Any, target: Target) -> Any:
+        """Return the cheapest lowering of a kernel for a target."""
+
+    def choose_below(self, kernel: Any, target: Target, limit: float) -> Any | None:
+        """Return the cheapest lowering of a kernel if it may cost less than `limit` seconds, else None."""
+
+    def pattern_of(self, name: str) -> Pattern:
+        """Return the pattern of a name."""
 
 
 def cost_of(pattern: Pattern, kernel: Any, config: Any, target: Target) -> Cost:

@@ -29,7 +29,7 @@ class Listing(Protocol):
         """Receive a stage after the passes: the plan, the arena, the program."""
 
 
-class Changes:
+class Changes(Listing):
     """The passes that changed the graph, or the graph of a loop's step. `tensors`: by how many tensors each grew or
     shrank it."""
 
@@ -51,7 +51,7 @@ def _count(graph: Graph) -> int:
     return sum(not isinstance(n, (Leaf, Item)) for n in postorder(graph.roots))
 
 
-class Printed:
+class Printed(Listing):
     """A listing that prints to standard error and verifies every graph."""
 
     def graph(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
@@ -62,7 +62,7 @@ class Printed:
         print(f"--- {name}\n{body}", file=sys.stderr)
 
 
-class Dumped:
+class Dumped(Listing):
     """A listing that writes files into a new folder, the next `program-0000` in `parent`. `given`: the graph before the
     first pass. Raises KnobError if the files cannot be written.
 

@@ -23,6 +23,8 @@ STAGES = 12
 
 @dataclass
 class FusionGroup:
+    """A set of nodes that one kernel computes, and its place among the other groups."""
+
     nodes: list[Compute | LoweredLoop] = field(default_factory=list)
     before: int = 0  # bitset of the groups that this one needs, directly or not, merged ones included
     after: set[int] = field(default_factory=set)  # groups that need this one directly

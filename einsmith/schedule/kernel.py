@@ -143,10 +143,12 @@ class Kernel(Node):
 
     @property
     def root(self) -> Template:
+        """The template of the root stage."""
         return self.stages[0].template
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the root's results."""
         return self.root.shape
 
 
@@ -203,12 +205,15 @@ class Rows(Node):
 
     @property
     def root(self) -> Template:
+        """The root of the first member."""
         return self.members[0].kernel.root
 
     @property
     def stages(self) -> tuple[Stage, ...]:
+        """The stages of all members, in order."""
         return tuple(s for m in self.members for s in m.kernel.stages)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the last member's results."""
         return self.members[-1].kernel.shape

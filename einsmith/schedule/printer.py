@@ -66,6 +66,7 @@ class PrintedLayout(NamedTuple):
 
     @property
     def told(self) -> str:
+        """The name of the layout."""
         return name_of(self.shape, self.order)
 
     @property

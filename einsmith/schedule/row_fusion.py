@@ -294,10 +294,12 @@ class RowPart:
 
     @property
     def made(self) -> list[Tensor]:
+        """The tensors that the kernel writes."""
         return [t for t, w in zip(self.tensors, self.written, strict=True) if w]
 
     @property
     def read(self) -> list[Tensor]:
+        """The storages of the tensors that the kernel reads."""
         return [storage(t) for t, w in zip(self.tensors, self.written, strict=True) if not w]
 
 

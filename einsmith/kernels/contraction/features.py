@@ -160,6 +160,7 @@ class OperandPlan(WindowSetting):
 
     @cached_property
     def numbers(self) -> Features:
+        """Return the features of the piece."""
         target, item, m_side, n_side, k = self.target, self.item, self.m_side, self.n_side, self.K
         s = self.access(n_side, n_side.axes, self.lanes)
         pairs = bool(s.lane_groups) and any(s.step(f) == 2 for f in s.reads.values())

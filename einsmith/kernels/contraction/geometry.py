@@ -44,6 +44,7 @@ class PartialSums(NamedTuple):
 
     @property
     def elements(self) -> int:
+        """The number of elements of all parts."""
         return self.parts * self.part
 
     def place(self, b: Builder, part: SSAValue, batch: SSAValue, m: SSAValue, n: SSAValue) -> SSAValue:
@@ -176,6 +177,7 @@ class Geometry(WindowSetting):
 
     @property
     def partials(self) -> PartialSums:
+        """The layout of the partial sums in the workspace."""
         return PartialSums(self.B, self.M, self.N, self.lanes, self.c.split, self.a.shared + self.b.shared)
 
     def workspace_elements(self) -> int:

@@ -128,7 +128,7 @@ class OperandAccess:
 
     @cached_property
     def widest(self) -> list[tuple[Read, int]]:
-        """The reads, with their forms, that touch the most points; they are the memory traffic."""
+        """Return the reads, with their forms, that touch the most points; they are the memory traffic."""
         points = {r: prod([self.extents[a] for a in self.forms[form].coef]) for r, form in self.reads.items()}
         most = max(points.values(), default=0)
         return [(r, form) for r, form in self.reads.items() if points[r] == most]

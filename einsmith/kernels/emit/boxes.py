@@ -52,36 +52,42 @@ class Box:
 
     @cached_property
     def rank(self) -> int:
+        """Return the number of output axes."""
         return len(self.extents)
 
     @cached_property
     def points(self) -> int:
+        """Return the number of points of the output."""
         return size(self.extents)
 
     @cached_property
     def reduced(self) -> int:
+        """Return the number of terms of each result."""
         return size(self.reduce)
 
     @property
     def members(self) -> int:
+        """The number of results of the root."""
         return len(self.results) - len(self.stages)
 
     @cached_property
     def exprs(self) -> tuple[Expr, ...]:
+        """Return all expressions: the root's bodies, then the epilogue's."""
         return self.bodies + self.stages
 
     @cached_property
     def epilogue_flats(self) -> list[LinearForm]:
+        """Return the offsets (elements) of the epilogue's reads and of the stores."""
         return [*uses(self.stages)[0], *(index for _, _, index in self.stores)]
 
     @cached_property
     def flats(self) -> tuple[LinearForm, ...]:
-        """The offsets (elements) of the bodies' reads."""
+        """Return the offsets (elements) of the bodies' reads."""
         return uses(self.bodies)[0]
 
     @cached_property
     def sized_flats(self) -> tuple[tuple[LinearForm, int], ...]:
-        """The offsets (elements) of the bodies' reads, each with its element size (bytes)."""
+        """Return the offsets (elements) of the bodies' reads, each with its element size (bytes)."""
         return tuple(zip(self.flats, item_sizes(self.bodies), strict=True))
 
     @cached_property
@@ -101,7 +107,7 @@ class Box:
 
     @cached_property
     def every_flat(self) -> list[LinearForm]:
-        """The offsets of all reads and stores."""
+        """Return the offsets of all reads and stores."""
         return [*uses(self.exprs)[0], *(index for _, _, index in self.stores)]
 
 
@@ -158,6 +164,7 @@ def _placed_in(
     """Replace the axes, slots and indices of expressions; kernels that differ in their number of rows share the result.
 
     Args:
+        exprs: The expressions.
         slots: New slot of each slot; None: slots stay, and reads are flat already.
         axes: Replacement of each axis.
         then: Replacements of the axes of the result, applied where offsets consist of axes alone.

@@ -139,12 +139,19 @@ def sweep_box(
     `emit(vectors, base, rows)` is called for `unroll` vectors along `axis` at every point of the other axes.
 
     Args:
+        em: The emitter.
+        box: The box.
         axis: Axis of the vectors; None: scalar code.
-        first: Number of the box's first task. alone: no other box shares the launch.
+        unroll: Vectors emitted together.
+        tasks: About how many tasks there shall be.
+        emit: Emits the vectors at one point.
+        first: Number of the box's first task.
+        alone: No other box shares the launch.
         tile: (axis, rows) of a register tile; `emit` takes that many rows at once, from `base` on.
         inside: Loop over the tile's axis inside the loop over vectors, so that their operands stay in cache for the
             next rows; else around it.
-        parts: Tasks that share each set of outputs; `begin` gets the part's number.
+        parts: Tasks that share each set of outputs.
+        begin: Called with the part's number before a part's loops.
     """
     b, (row, height) = em.b, tile or (None, 1)
     turns = 1 if row is None else -(-box.extents[row] // height)

@@ -233,6 +233,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
     # -- memory
 
     def memory(self, slot: int) -> BufferMemory:
+        """Return the memory behind a slot; raise CompileError if the slot is not in memory."""
         found = self._slots.get(slot)
         if not isinstance(found, BufferMemory):
             raise CompileError(f"slot {slot} is not in memory")

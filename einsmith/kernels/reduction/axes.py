@@ -59,6 +59,7 @@ def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
 
 
 def reduced_axes(box: Box) -> range:
+    """Return the numbers of a box's reduction axes, which follow the output axes."""
     return range(box.rank, box.rank + len(box.reduce))
 
 
@@ -182,7 +183,7 @@ class ReductionSchedule:
 
     @cached_property
     def tile(self) -> int | None:
-        """The output axis of a register tile's rows: the one that shares most accesses; None: no register tile."""
+        """Return the output axis of a register tile's rows, which shares most accesses; None: no register tile."""
         return None if self.column is None else self._tile_axis(self.column)
 
     def _tile_axis(self, column: int) -> int | None:
@@ -214,7 +215,7 @@ class ReductionSchedule:
 
     @cached_property
     def turned(self) -> Sequence[Read]:
-        """The reads of the body loaded as square tiles and transposed; the rows of a register tile share them."""
+        """Return the reads loaded as square tiles and transposed; the rows of a register tile share them."""
         box = self.box
         if not self.config.turn or self.config.splits > 1 or self.column is None or not box.reduce:
             return ()
@@ -224,15 +225,16 @@ class ReductionSchedule:
 
     @cached_property
     def pairs(self) -> Box | None:
-        """The box over vectors of adjacent pairs (`windows_of_two`); None where that form does not apply."""
+        """Return the box over vectors of adjacent pairs (`windows_of_two`); None where that form does not apply."""
         plain = self.column is not None and self.tile is None and not self.config.turn and self.parts == 1
         return pairs_of(self.box, self.column) if plain else None
 
     @cached_property
     def cut(self) -> int | None:
-        """The reduction axis that is split into parts: the longest, where the vectorised one counts 1/64 of its length.
+        """Return the reduction axis that is split into parts.
 
-        None where the configuration asks for no split."""
+        The longest one is split, where the vectorised one counts 1/64 of its length. None where the configuration asks
+        for no split."""
         axes, reduce = reduced_axes(self.box), self.box.reduce
         if self.config.splits == 1:
             return None
@@ -240,7 +242,7 @@ class ReductionSchedule:
 
     @cached_property
     def parts(self) -> int:
-        """The number of parts that the reduction is split into after rounding to whole groups."""
+        """Return the number of parts that the reduction is split into after rounding to whole groups."""
         c = self.config
         if self.cut is None:
             return 1
@@ -259,14 +261,14 @@ class ReductionSchedule:
 
     @cached_property
     def walked(self) -> dict[int, float]:
-        """The estimated fraction of each bounded reduction axis that its loop runs over."""
+        """Return the estimated fraction of each bounded reduction axis that its loop runs over."""
         box = self.box
         every = [a for a in reduced_axes(box) if any(bounds(box, a))]
         return {a: self.bounds(a).part(a, box.extents + box.reduce) for a in every}
 
     @cached_property
     def access(self) -> float:
-        """The estimated instructions of the body's accesses per vector of operations, with all loading methods."""
+        """Return the estimated instructions of the accesses per vector of operations, with all loading methods."""
         box, c = self.box, self.config
         assert self.axis is not None
         if self.pairs is not None:

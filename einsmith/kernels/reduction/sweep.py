@@ -35,6 +35,7 @@ class Sweep:
         self.number = LinearForm(0, dict(zip(map(Axis, reduced_axes(box)), row_major(box.reduce), strict=True))).expr()
 
     def extent(self, axis: int) -> int:
+        """Return the extent of a reduction axis."""
         return self.box.reduce[axis - self.box.rank]
 
     def nest(self, states: list[Accumulators], inner: Step) -> list[Accumulators]:

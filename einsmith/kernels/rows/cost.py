@@ -88,6 +88,7 @@ class Blocks:
 
 @lru_cache(maxsize=64)
 def one_core(target: Target) -> Target:
+    """Return the target with a single core."""
     return replace(target, cores=1)
 
 

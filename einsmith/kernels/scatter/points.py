@@ -23,6 +23,7 @@ from einsmith.schedule.kernel import Kernel
 
 
 def scatter_of(kernel: Kernel) -> Scatter:
+    """Return the scatter of a kernel, the last part of its root."""
     part = kernel.root.parts[-1]
     assert isinstance(part, Scatter)
     return part
@@ -121,6 +122,8 @@ def add_points(em: VectorEmitter, kernel: Kernel, along: int | None, axis: int |
     """Emit the loops that add the terms of every point; return the number of tasks.
 
     Args:
+        em: The emitter.
+        kernel: The kernel.
         along: Vectorised axis, whose loop is innermost (None: scalar code); the other axes keep their order.
         axis: Axis that is divided among the tasks (None: one task).
         tasks: About how many tasks there shall be.

@@ -39,10 +39,12 @@ class PointRange(NamedTuple):
 
     @property
     def last(self) -> int:
+        """The last point."""
         return self.end - self.step
 
     @property
     def loop(self) -> bool:
+        """Whether there are several points, so that a loop runs over them."""
         return self.last > self.first
 
 
@@ -73,6 +75,8 @@ def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Poi
     """Return the vectors of a row.
 
     Args:
+        s: The stencil.
+        lanes: Lanes of a vector.
         masks: A loop may include vectors whose reads have inactive lanes.
         width: Elements of a row of results, which the stores of a loop's vectors must not exceed; 0: stores may have
             inactive lanes too.
@@ -126,6 +130,7 @@ class StencilLowering:
         self.values: dict[int, SSAValue] = {}
 
     def run(self, task: SSAValue) -> None:
+        """Emit one task: its range of the points of the outer axes."""
         b, s = self.b, self.s
         extents = [s.extents[a] // self.reader.step(a) for a in s.outer]
         with b.loop(*part_range(b, task, self.tasks, prod(extents))) as points:

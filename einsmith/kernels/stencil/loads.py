@@ -34,6 +34,7 @@ class AxisPoint(NamedTuple):
 
     @property
     def position(self) -> SSAValue | int:
+        """The position: a literal where it is known, otherwise a value."""
         return self.first if self.first == self.last else self.value
 
 
@@ -411,6 +412,7 @@ class Reader(VectorEmitter):
         return b.op("lt", b.iota(n, "i32"), b.splat(b.add(more, b.const(n, "i32")), n))
 
     def weight(self, t: Term) -> SSAValue:
+        """Return the weight of a term as a vector, the same in all lanes."""
         assert t.weight is not None
         a = t.weight.read
         if not self.hoisted:

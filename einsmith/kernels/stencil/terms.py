@@ -40,9 +40,11 @@ class Span(NamedTuple):
     hi: int
 
     def meet(self, other: Span) -> Span:
+        """Return the intersection with another interval."""
         return Span(max(self.lo, other.lo), min(self.hi, other.hi))
 
     def covers(self, other: Span) -> bool:
+        """Return whether the other interval lies within this one."""
         return self.lo <= other.lo and other.hi <= self.hi
 
 
@@ -70,6 +72,7 @@ class MaskedRead(NamedTuple):
     lanes: Span
 
     def within(self, rows: Span, lanes: Span) -> MaskedRead:
+        """Return the read limited to rows and lanes."""
         return MaskedRead(self.read, self.rows.meet(rows), self.lanes.meet(lanes))
 
 
@@ -138,10 +141,12 @@ class Stencil:
 
     @property
     def rows(self) -> int:
+        """The most rows of a phase."""
         return max(p.rows for p in self.phases)
 
     @property
     def lanes(self) -> int:
+        """The most lanes of a phase."""
         return max(p.lanes for p in self.phases)
 
 

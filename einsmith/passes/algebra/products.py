@@ -43,6 +43,7 @@ def product_of(e: Expr) -> Product | None:
 
 
 def is_long(e: Expr) -> bool:
+    """Return whether an expression has more than LENGTH nodes."""
     return sum(1 for _ in postorder([e])) > LENGTH
 
 

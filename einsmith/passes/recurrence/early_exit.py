@@ -50,6 +50,7 @@ class TripCount(NamedTuple):
     least: int
 
     def moved(self, by: int) -> TripCount:
+        """Return the count with all positions moved by `by`."""
         return TripCount(self.limit, self.after + by, self.least + by)
 
 

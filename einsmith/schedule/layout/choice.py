@@ -53,6 +53,7 @@ class Variable:
 
     @property
     def size(self) -> int:
+        """The number of values: candidate orders of its tensors."""
         return len(candidates(self.tensors[0].shape))
 
 
@@ -97,9 +98,11 @@ class CostNode:
         return min(product(*each), key=self.costs.__getitem__)
 
     def orders(self, way: Way) -> dict[Tensor, Order]:
+        """Return the order of each tensor under a choice of orders, except those in the first candidate."""
         return {t: candidates(t.shape)[k] for s, k in zip(self.seen, way, strict=True) if k for t in s.tensors}
 
     def learn(self, way: Way, seconds: float) -> None:
+        """Record the known cost (seconds) of a choice of orders."""
         self.costs[way], self.known[way] = seconds, True
 
     def forgo(self) -> None:

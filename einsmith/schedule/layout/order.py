@@ -14,6 +14,7 @@ CANDIDATES = 4
 
 
 def as_is(shape: Sequence[int]) -> Order:
+    """Return the row-major order of a shape's dimensions."""
     return tuple(range(len(shape)))
 
 

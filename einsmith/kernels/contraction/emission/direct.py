@@ -45,9 +45,11 @@ class UnrolledBox(NamedTuple):
 
     @property
     def sums(self) -> int:
+        """The number of accumulators (vectors)."""
         return self.vectors * prod(self.points.values())
 
     def each(self) -> list[dict[int, int]]:
+        """Return the points of the box, each as a position by axis."""
         return [dict(zip(self.points, at, strict=True)) for at in product(*map(range, self.points.values()))]
 
     def point(self, b: Builder, number: int | SSAValue) -> Mapping[int, int | SSAValue]:

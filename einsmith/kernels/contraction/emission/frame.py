@@ -57,6 +57,7 @@ class TileSums:
         return [b.add(at, v * self.lanes) for v in range(nv)]
 
     def store(self, rows: Rows, tile: SSAValue) -> None:
+        """Store the sums of one tile."""
         for i, row in enumerate(rows):
             for x, at in zip(row, self._places(tile, i, len(row)), strict=True):
                 self.b.store(x, self.sums, at)
@@ -66,6 +67,7 @@ class TileSums:
         return [self.b.load(self.sums, x, self.elem, self.lanes) for x in self._places(tile, row, nv)]
 
     def rows(self, tile: SSAValue, mr: int, nv: int) -> list[list[SSAValue]]:
+        """Return the sums of a tile as `mr` rows of `nv` vectors."""
         return [self.load(tile, i, nv) for i in range(mr)]
 
 

@@ -162,13 +162,16 @@ def add_parts(
     """Emit one of `tasks` tasks that add the partial sums of a range of rows in a fixed tree and finish them.
 
     Args:
-        kernel, p: the kernel and the piece
+        kernel: the kernel
+        p: the piece
         sums: the layout of the partial sums
-        m_axes, n_axes: axes of the rows and of the points of a row
+        m_axes: axes of the rows
+        n_axes: axes of the points of a row
         row: extent of the innermost of `n_axes` in whole vectors, 0 where vectors cross it
         base: bytes of the workspace before this piece's part
         b: the builder
-        tasks, task: number of tasks, and number of this task
+        tasks: number of tasks
+        task: number of this task
     """
     n, elem = sums.lanes, elem_of(p.dtype)
     sources = workspace(b, base, p.dtype.itemsize, elem)
