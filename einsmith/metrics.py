@@ -59,9 +59,11 @@ class top_k(Shown):  # noqa: N801  # used as a function
         self.k = k
 
     def reset(self) -> None:
+        """Forget all batches."""
         self.right, self.seen = 0, 0
 
     def update(self, output: Any, target: np.ndarray) -> None:
+        """Add a batch: outputs [N, classes] and the classes' numbers [N]."""
         out, classes = _classes(output, target)
         if self.k > output.shape[1]:
             raise ArgumentError(f"k={self.k} is more than the {output.shape[1]} classes")
@@ -73,6 +75,7 @@ class top_k(Shown):  # noqa: N801  # used as a function
         self.seen += len(classes)
 
     def compute(self) -> float:
+        """Return the fraction over all batches; NaN without samples."""
         return self.right / self.seen if self.seen else float("nan")
 
 
@@ -95,9 +98,11 @@ class _Counts(Shown):
         self.average = average
 
     def reset(self) -> None:
+        """Forget all batches."""
         self.counts = np.zeros((3, 0))
 
     def update(self, output: Any, target: np.ndarray) -> None:
+        """Add a batch: outputs [N, classes] and the classes' numbers [N]."""
         out, classes = _classes(output, target)
         n = output.shape[1]
         if not self.counts.size:
@@ -110,11 +115,13 @@ class _Counts(Shown):
             row += np.bincount(which, minlength=n)
 
     def compute(self) -> float:
+        """Return the score over all batches, averaged over the classes that occur; NaN without samples."""
         counts = self.counts.sum(1, keepdims=True) if self.average == "micro" else self.counts
         counts = counts[:, counts.sum(0) > 0]
         return float(np.mean(self.score(*counts))) if counts.size else float("nan")
 
     def score(self, right: np.ndarray, wrong: np.ndarray, missed: np.ndarray) -> np.ndarray:
+        """Return the score of each class from its counts of right, wrong and missed predictions."""
         raise NotImplementedError
 
 
@@ -144,11 +151,13 @@ class f1(_Counts):  # noqa: N801
 
 
 def mean_absolute_error(output: Any, target: np.ndarray) -> float:
+    """Return the mean of |output - target|."""
     a, b = _same(output, target)
     return float(np.abs(a - b).mean())
 
 
 def mean_squared_error(output: Any, target: np.ndarray) -> float:
+    """Return the mean of (output - target)**2."""
     a, b = _same(output, target)
     return float(((a - b) ** 2).mean())
 
@@ -157,6 +166,7 @@ class r2(Shown):  # noqa: N801
     """The fraction of the targets' variance that the outputs explain; NaN where all targets are equal."""
 
     def reset(self) -> None:
+        """Forget all batches."""
         self.seen, self.mean, self.spread, self.wrong = 0, 0.0, 0.0, 0.0
 
     def update(self, output: Any, target: np.ndarray) -> None:
@@ -175,6 +185,7 @@ class r2(Shown):  # noqa: N801
         self.seen, self.wrong = n, self.wrong + float(((a - b) ** 2).sum())
 
     def compute(self) -> float:
+        """Return the fraction over all batches."""
         return 1 - self.wrong / self.spread if self.spread > 0 else float("nan")
 
 

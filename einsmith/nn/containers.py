@@ -121,12 +121,15 @@ class ModuleDict(Module):
         return name in self._modules
 
     def keys(self) -> Iterable[str]:
+        """Return the names."""
         return self._modules.keys()
 
     def values(self) -> Iterable[Module]:
+        """Return the modules."""
         return self._modules.values()  # type: ignore[return-value]
 
     def items(self) -> Iterable[tuple[str, Module]]:
+        """Return the pairs of name and module."""
         return self._modules.items()  # type: ignore[return-value]
 
 
@@ -217,13 +220,16 @@ class ParameterDict(Module):
         return name in self._parameters
 
     def keys(self) -> Iterable[str]:
+        """Return the names."""
         return self._parameters.keys()
 
     def values(self) -> Iterable[Parameter]:
+        """Return the parameters."""
         self._note()
         return self._parameters.values()  # type: ignore[return-value]
 
     def items(self) -> Iterable[tuple[str, Parameter]]:
+        """Return the pairs of name and parameter."""
         self._note()
         return self._parameters.items()  # type: ignore[return-value]
 

@@ -34,6 +34,7 @@ class Handle:
         self._hooks, self._number = hooks, number
 
     def remove(self) -> None:
+        """Remove the hook; it is not called any more."""
         self._hooks.remove(self._number)
 
     def __enter__(self) -> Handle:
@@ -50,6 +51,7 @@ class Hooks:
         self._all: list[_Hook] = []
 
     def copy(self) -> Hooks:
+        """Return a copy, to which hooks can be added without changing this one."""
         new = Hooks()
         new._all = list(self._all)
         return new
@@ -63,6 +65,18 @@ class Hooks:
         return tuple(h.number for h in self._all)
 
     def add(self, function: Callable, before: bool, prepend: bool, with_kwargs: bool, always: bool = False) -> Handle:
+        """Add a hook and return its handle.
+
+        Args:
+            function: the hook
+            before: call it before the module instead of after it
+            prepend: call it before the hooks that are there already
+            with_kwargs: pass keyword arguments too
+            always: call it also when the module raises an error
+
+        Raises:
+            ArgumentError: `function` cannot be called.
+        """
         if not callable(function):
             raise ArgumentError(f"a hook must be a function, not {function!r}")
         hook = _Hook(next(_numbers), function, before, with_kwargs, always)
@@ -71,6 +85,7 @@ class Hooks:
         return Handle(self, hook.number)
 
     def remove(self, number: int) -> None:
+        """Remove the hook with this number."""
         self._all = [h for h in self._all if h.number != number]
         touch()
 

@@ -287,12 +287,15 @@ class Module:
             stack.extend(reversed(below))
 
     def modules(self) -> Iterator[Module]:
+        """Yield this module and all modules below it, each once."""
         return (m for _, m in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
+        """Yield name and module of each direct submodule."""
         return ((n, m) for n, m in self._modules.items() if m is not None)
 
     def children(self) -> Iterator[Module]:
+        """Yield the direct submodules."""
         return (m for _, m in self.named_children())
 
     def _named(
@@ -317,6 +320,7 @@ class Module:
         return self._named("_parameters", remove_duplicate, prefix, recurse)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Yield the parameters, with `recurse` also those of the modules below."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
     @checked
@@ -327,6 +331,7 @@ class Module:
         return self._named("_buffers", remove_duplicate, prefix, recurse)
 
     def buffers(self, recurse: bool = True) -> Iterator[Buffer]:
+        """Yield the buffers, with `recurse` also those of the modules below."""
         return (b for _, b in self.named_buffers(recurse=recurse))
 
     @checked
@@ -376,6 +381,7 @@ class Module:
         return self
 
     def eval(self) -> Module:
+        """Switch to evaluation, as `train(False)`; return the module."""
         return self.train(False)
 
     @contextmanager
@@ -387,6 +393,7 @@ class Module:
 
     @checked
     def requires_grad_(self, requires_grad: bool = True) -> Module:
+        """Set whether training learns the parameters; return the module."""
         for p in self.parameters():
             p.requires_grad = requires_grad
         return self
@@ -407,9 +414,11 @@ class Module:
         return self
 
     def double(self) -> Module:
+        """Convert parameters and buffers of float types to float64; return the module."""
         return self.to("float64")
 
     def float(self) -> Module:
+        """Convert parameters and buffers of float types to float32; return the module."""
         return self.to("float32")
 
     # ------------------------------------------------------------------------------------------------------ state

@@ -128,14 +128,17 @@ class Stored:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The extents of the dimensions."""
         return self.memory.shape
 
     @property
     def dtype(self) -> DType:
+        """The element type."""
         return dtype_of(self.memory.dtype)
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self.memory.shape)
 
     @property
@@ -282,6 +285,7 @@ class Parameter(Stored):
         touch()
 
     def requires_grad_(self, requires_grad: bool = True) -> Parameter:
+        """Set whether training learns the parameter; return it."""
         self.requires_grad = requires_grad
         return self
 

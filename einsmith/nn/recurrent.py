@@ -247,6 +247,7 @@ class RNN(_Layers):
 
     @property
     def formula(self) -> str:  # type: ignore[override]
+        """The formula of a layer, with the chosen nonlinearity."""
         return RNN_FORMULA.replace("tanh(", f"{self.nonlinearity}(")
 
     def forward(self, input: Value, hx: Any = None) -> tuple[Value, Value]:
@@ -330,6 +331,7 @@ class LSTM(_Layers):
 
     @property
     def formula(self) -> str:  # type: ignore[override]
+        """The formula of a layer, with or without a projection."""
         return LSTM_PROJECTED_FORMULA if self.proj_size else LSTM_FORMULA
 
     def forward(self, input: Value, hx: Any = None) -> tuple[Value, tuple[Value, Value]]:

@@ -52,6 +52,7 @@ class Window:
         return self.stride * (self.count - 1) + self.dilation * (self.kernel - 1) - self.before
 
     def position(self, p: Any, r: Any) -> Any:
+        """Return the input position that window position r reads at output position p."""
         return self.stride * p + self.dilation * r - self.before
 
     def guards(self, h: Any) -> list[Any]:

@@ -31,6 +31,7 @@ class Schedule:
             raise _fail(self, "milestones", "in rising order")
 
     def at(self, t: int) -> float:
+        """Return the value after t steps of the schedule, from 0 on."""
         raise NotImplementedError
 
     def __call__(self, step: int) -> float:

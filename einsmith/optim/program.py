@@ -25,6 +25,8 @@ _WORDS = ("and", "or", "not", "True", "False", "inf", "nan")
 
 
 class RuleToken(NamedTuple):
+    """A token of an update rule, with its offset in the text."""
+
     kind: str
     text: str
     offset: int

@@ -14,6 +14,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 def check_reduction(name: str, reduction: str, known: Sequence[str] = REDUCTIONS) -> None:
+    """Raise ArgumentError unless `reduction` is one of the known ones."""
     if reduction not in known:
         raise ArgumentError(f"{name}: reduction={reduction!r} must be one of {', '.join(known)}")
 
@@ -26,6 +27,7 @@ def positive(name: str, zero: bool = False, **given: Any) -> None:
 
 
 def equal_shapes(name: str, x: Value, y: Value, target: str = "target") -> None:
+    """Raise ShapeError unless input and target have the same shape."""
     if x.shape != y.shape:
         raise ShapeError(f"{name}: 'input' {x.shape} and {target!r} {y.shape} differ in shape")
 
