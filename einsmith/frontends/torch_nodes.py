@@ -40,6 +40,7 @@ def size_of(n: Any) -> int | str:
 
 
 def kind_of(value: Any) -> Kind | None:
+    """Return the shape and type of a tensor; None for a value that is no tensor."""
     if not isinstance(value, torch.Tensor):
         return None
     name = str(value.dtype).removeprefix("torch.")

@@ -24,9 +24,11 @@ class Definition(Protocol):
 
     any_op: Any
 
-    def run(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]: ...
+    def run(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run a program on tensors and return its results."""
 
-    def shapes(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[Kind]: ...
+    def shapes(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[Kind]:
+        """Return shape and type of each result of a program on tensors, without running it."""
 
 
 _LIBRARY = torch.library.Library("einsmith", "FRAGMENT")

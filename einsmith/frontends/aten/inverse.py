@@ -35,6 +35,7 @@ def _angle(x: Any) -> Any:
 
 
 def atan(x: Value) -> Value:
+    """Return the arc tangent of each element, in radians."""
     return pointwise(x, _angle)
 
 
@@ -52,12 +53,14 @@ def _near(e: Any) -> Any:
 
 
 def asin(x: Value) -> Value:
+    """Return the arc sine of each element, in radians; NaN outside of [-1, 1]."""
     return pointwise(
         x, lambda e: builder.where(e > 0.5, pi / 2 - _near(e), builder.where(e < -0.5, _near(-e) - pi / 2, _arc(e)))
     )
 
 
 def acos(x: Value) -> Value:
+    """Return the arc cosine of each element, in radians; NaN outside of [-1, 1]."""
     return pointwise(
         x, lambda e: builder.where(e > 0.5, _near(e), builder.where(e < -0.5, pi - _near(-e), pi / 2 - _arc(e)))
     )
@@ -77,6 +80,8 @@ def asinh(x: Value) -> Value:
 
 
 def acosh(x: Value) -> Value:
+    """Return the inverse hyperbolic cosine of each element; NaN below 1."""
+
     def formula(e: Any) -> Any:
         t = e - 1
         return builder.where(
@@ -87,6 +92,7 @@ def acosh(x: Value) -> Value:
 
 
 def atanh(x: Value) -> Value:
+    """Return the inverse hyperbolic tangent of each element; NaN outside of [-1, 1]."""
     return pointwise(x, lambda e: 0.5 * (builder.log1p(e) - builder.log1p(-e)))
 
 

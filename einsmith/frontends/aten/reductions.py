@@ -74,10 +74,12 @@ def _extreme(name: str, of_bools: Callable[[Value, Any, bool], Value]) -> None:
 
 
 def any_(x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+    """Return whether an element is nonzero along dim (None: of all elements)."""
     return F.any(x, _all(dim, x), keepdim)
 
 
 def all_(x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+    """Return whether all elements are nonzero along dim (None: of all elements)."""
     return F.all(x, _all(dim, x), keepdim)
 
 

@@ -50,12 +50,14 @@ class Backend(base.Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+        """Return the loaded model, ready to run; raise ArgumentError for any device but the CPU."""
         if not cls.supports_device(device):
             raise ArgumentError(f"device {device!r} is not supported; use 'CPU'")
         return Prepared(load(model))
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+        """Run a model once on inputs and return its outputs."""
         return cls.prepare(model, device).run(inputs)
 
     @classmethod

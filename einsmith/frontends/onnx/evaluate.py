@@ -74,6 +74,7 @@ class ValueScope:
         self.graph, self.values, self.around = graph, values, around
 
     def value(self, name: str) -> Any:
+        """Return the value of a name, also of the graphs around; raise ArgumentError if no node computes it."""
         if name in self.values:
             return self.values[name]
         if self.around is None:
@@ -81,6 +82,7 @@ class ValueScope:
         return self.around.value(name)
 
     def type(self, name: str) -> str:
+        """Return the element type of a name, also of the graphs around; "" if it is not known."""
         if name in self.graph.types:
             return self.graph.types[name]
         return self.around.type(name) if self.around is not None else ""
@@ -139,6 +141,7 @@ class NodeCall:
         return tuple(int(n) for n in self.static(x, what).reshape(-1))
 
     def constant(self, array: Any, dtype: Any) -> Value:
+        """Return an array as a constant of a type."""
         kind = dtype_of(dtype)
         return self.context.constant(np.array(array, kind.numpy, order="C"), kind)
 

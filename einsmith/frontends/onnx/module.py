@@ -87,6 +87,7 @@ class OnnxModule(ModulePart):
 
     @property
     def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs, in the file's order."""
         return self._graph.outputs
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:

@@ -29,6 +29,7 @@ class OnnxNode:
 
     @property
     def bodies(self) -> list[OnnxGraph]:
+        """The graphs among the attributes: branches and bodies of loops."""
         return [g for g in self.attributes.values() if isinstance(g, OnnxGraph)]
 
     def __str__(self) -> str:

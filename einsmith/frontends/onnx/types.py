@@ -36,6 +36,7 @@ class ElementType:
 
     @property
     def is_float(self) -> bool:
+        """Whether the type that computes it is a float."""
         return self.dtype.is_float
 
     def held(self, array: np.ndarray) -> np.ndarray:
@@ -57,6 +58,7 @@ class ElementType:
 
     @property
     def numpy(self) -> np.dtype:
+        """The NumPy type of its arrays; types that NumPy lacks come from ml_dtypes."""
         if hasattr(np, self.array):
             return np.dtype(self.array)
         with locks.IMPORTING:

@@ -97,6 +97,7 @@ def is_view(node: FxNode) -> bool:
 
 
 def is_number(node: FxNode) -> bool:
+    """Return whether a node's value is a number or a symbolic number instead of a tensor."""
     value = node.meta.get("val")
     return isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
 

@@ -13,6 +13,7 @@ from einsmith.ops.common import pointwise
 
 
 def clipped(e: Any, low: float, high: float) -> Any:
+    """Return the expression e limited to [low, high]."""
     return builder.where(e < low, low, builder.where(e > high, high, e))
 
 

@@ -77,6 +77,7 @@ def concat(n: NodeCall, *inputs: Value) -> Value:
 
 
 def part(x: Value, d: int, start: int, stop: int) -> Value:
+    """Return the elements start to stop of x along dimension d."""
     return x[(*(slice(None),) * d, slice(start, stop))]
 
 

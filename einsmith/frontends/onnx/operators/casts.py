@@ -85,4 +85,5 @@ def as_float(x: Value) -> Value:
 
 
 def zeros(x: Value) -> Value:
+    """Return zeros in the shape and type of x."""
     return builder.full(x.shape, 0, x.dtype)
