@@ -94,6 +94,7 @@ class Argument:
 
     @property
     def key(self) -> Any:
+        """The part of a cache key: type and shape of an array, the value of a static argument."""
         if not self.static:
             return (self.dtype, self.shape, self.weak, self.wide)
         try:
@@ -107,6 +108,7 @@ class Argument:
         return ("static", type(self.value), repr(self.value) if isinstance(self.value, float) else self.value)
 
     def symbol(self) -> tuple[Any, Leaf | None]:
+        """Return the value that the traced function sees, and the graph input behind it (None for a static value)."""
         if self.static:
             return self.value, None
         x = leaf(self.shape, self.dtype)
@@ -160,6 +162,13 @@ def arguments_of(args: tuple, kwargs: dict, static: frozenset, names: Sequence[s
 
 
 def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], structure: Any) -> _Traced:
+    """Trace f on symbols of the arguments and return its graph with everything that a call needs.
+
+    Args:
+        f: the function to trace
+        arguments: the leaves of the arguments; static ones enter by value
+        structure: the structure into which the leaves unflatten, as (args, kwargs)
+    """
     t = trace.Trace()
     with trace.compiling(), trace.tracing(t):
         symbols = [a.symbol() for a in arguments]
@@ -469,6 +478,7 @@ class WeakFunction:
 
     @property
     def target(self) -> Callable:
+        """The function; it must still be alive."""
         f = self._ref()
         assert f is not None, "whoever calls it holds it"
         return f

@@ -62,6 +62,7 @@ class Held(NamedTuple):
     known: np.ndarray | None = None
 
     def array(self, buffer: KernelBuffer) -> np.ndarray:
+        """Return a view of the values as the elements of `buffer`."""
         return elements(self.values.view(buffer.dtype.numpy), buffer)
 
 
@@ -107,12 +108,16 @@ def check(
     """Run a kernel for buffers in a given state and return what they hold afterwards.
 
     Args:
+        subject: the kernel
+        held: the buffers before the run
         work: the workspace before the run (None: it holds nothing yet)
         compare: run in all modes, which must agree; otherwise run in one mode, which changes from one `turn` to the
             next
+        turn: number of the run, which chooses its mode unless `compare`
         written: the buffers that the kernel writes, with the elements of each (None: what its formula says)
 
-    Raises KernelFault.
+    Raises:
+        KernelFault: the kernel is wrong
     """
     written = written_buffers(subject.kernel) if written is None else written
     ways = [RunMode(False, FILLS[0]), RunMode(True, FILLS[1])]

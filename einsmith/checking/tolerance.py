@@ -116,6 +116,7 @@ class Analysis:
         self.greatest = 0.0
 
     def note(self, x: np.ndarray) -> np.ndarray:
+        """Record the greatest finite magnitude of x in `greatest` and return x."""
         if x.size and x.dtype != bool:
             self.greatest = max(self.greatest, float(np.abs(np.where(np.isfinite(x), x, 0)).max()))
         return x
@@ -163,6 +164,7 @@ class Analysis:
         return out
 
     def template(self, t: Template, inputs: Sequence[Pair]) -> list[Pair]:
+        """Return each result of a template as (values, bounds of their errors), from pairs of the inputs."""
         start = t.parts[0].neutral if isinstance(t.parts[0], Scatter) else 0
         outputs: list[Pair] = [
             (np.full(t.shape, start, template_evaluator.WIDE[d.kind]), np.zeros(t.shape)) for d in t.dtypes
@@ -183,6 +185,7 @@ class Analysis:
         return outputs
 
     def body(self, body: Expr | Reduce, full: tuple[int, ...], inputs: Sequence[Pair]) -> list[Pair]:
+        """Return each result of a body over the box `full` as (values, bounds of their errors)."""
         if not isinstance(body, Reduce):
             return self.expressions([body], full, inputs)
         rank = len(full) - len(body.extents)
@@ -227,6 +230,7 @@ class Analysis:
         return out
 
     def scatter(self, s: Scatter, inputs: Sequence[Pair], out: Pair) -> None:
+        """Combine the terms of a scatter into `out` in place, values and error bounds."""
         full = tuple(s.extents)
         *index, (v, e) = self.expressions([*s.index, s.body], full, inputs)
         at = tuple(np.broadcast_to(i, full) for i, _ in index)
@@ -248,6 +252,7 @@ class Analysis:
             out[1][tuple(slice(None) if m[p] else i[p] for i, m in zip(at, moved, strict=True))] = np.inf
 
     def expressions(self, roots: Sequence[Expr], full: tuple[int, ...], inputs: Sequence[Pair]) -> list[Pair]:
+        """Evaluate expressions at all points of the box `full`; return (values, bounds of their errors) of each."""
         done: dict[Expr, Pair] = {}
         read: set[Expr] = set()  # depends on elements of tensors
         for e in postorder(roots):
@@ -272,6 +277,7 @@ class Analysis:
         return [done[r] for r in roots]
 
     def read(self, e: Read, index: list[Pair], a: Pair, rank: int) -> Pair:
+        """Return the elements of `a` at an index, which is clipped to the bounds, with bounds of their errors."""
         if not index:
             return np.full((1,) * rank, a[0], a[0].dtype), np.full((1,) * rank, a[1])
         at = tuple(np.clip(i, 0, max(n - 1, 0)) for (i, _), n in zip(index, a[0].shape, strict=True))
@@ -285,6 +291,7 @@ class Analysis:
         return a[0][at], error
 
     def apply(self, e: Apply, args: list[Pair]) -> Pair:
+        """Apply a scalar function to arguments; return the values and bounds of their errors."""
         if e.fn == "where":
             (c, unsure), (a, ea), (b, eb) = args
             value, error = np.where(c, a, b), np.where(c, ea, eb)

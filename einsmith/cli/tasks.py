@@ -259,6 +259,7 @@ WINDOWS = Windows(
 
 
 def parameters(model: str) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of the function that makes a model, by name."""
     return inspect.signature(models.maker(model)).parameters
 
 

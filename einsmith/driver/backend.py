@@ -141,6 +141,9 @@ class Workshop(Protocol):
         """Record a configuration that is faster inside a program.
 
         Args:
+            kernel: the kernel
+            text: the configuration
+            seconds: seconds of a run with it
             spread: the fraction of `seconds` by which runs differ
             prior: seconds of the model's choice
             confirmed: whether programs compiled from now on use the configuration; if not, it is recorded as a first
@@ -192,6 +195,9 @@ class Backend(ABC):
         empty.
 
         Args:
+            graph: the program's graph
+            target: the machine that it ran on
+            passes: names of the passes that are left out
             seconds: median seconds of a run
             spread: the fraction of `seconds` by which runs differ
             prior: seconds with all passes

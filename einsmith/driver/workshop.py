@@ -19,7 +19,7 @@ from einsmith.base.errors import CompileError
 from einsmith.base.workers import Failed, Lost, Worker
 from einsmith.cost.facts import Target
 from einsmith.driver import cpu_kernels
-from einsmith.driver.backend import Proposed, Tried
+from einsmith.driver.backend import Proposed, Tried, Workshop
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel, Rows
@@ -166,7 +166,7 @@ class _Aside(Worker):
             self._stop_or_go_on()
 
 
-class ProcessWorkshop:
+class ProcessWorkshop(Workshop):
     """A workshop (`backend.Workshop`) that hands requests to the workshop process."""
 
     def __init__(self, target: Target, threads: int):

@@ -35,6 +35,7 @@ class ArrayArgument:
 
     @property
     def c_type(self) -> str:
+        """The C type of the elements."""
         return _TYPES[self.dtype.name]
 
     @property

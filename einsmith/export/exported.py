@@ -134,6 +134,7 @@ class Memories:
 
     @property
     def constants(self) -> list[np.ndarray]:
+        """The copies of the constants, in the order of their numbers."""
         return [copy for _, copy in self._constants.values()]
 
 

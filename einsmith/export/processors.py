@@ -84,6 +84,7 @@ class Processor:
 
     @property
     def arch(self) -> str:
+        """The architecture, the first part of the target triple."""
         return self.triple.split("-")[0]
 
 

@@ -163,7 +163,10 @@ class Assembler:
         """Add the steps of a plan.
 
         Args:
+            plan: the plan
+            places: offsets of its tensors and workspaces in the arena (bytes)
             base: where the plan's arena begins
+            pointer: returns the address of bytes of a tensor
             after: called with the number of each call once its steps are added
             already: by call number, the steps that were added before the loop
         """

@@ -55,6 +55,7 @@ class Memory:
 
     @property
     def dtype(self) -> np.dtype:
+        """The NumPy type of the elements."""
         return self.physical.dtype
 
     def logical(self) -> np.ndarray:

@@ -23,6 +23,7 @@ class Slot:
 
     @property
     def data(self) -> np.ndarray:
+        """The elements in the order of the tensor's dimensions, whatever the layout in memory."""
         return self.memory.logical()
 
 

@@ -154,10 +154,13 @@ def load(
 
     Args:
         path: folder that `es.save` has written.
-        model, loss, optimizer: needed where they are the user's own (the error message says so); weights and state are
-            filled in.
+        model: needed where it is the user's own (the error message says so); weights are filled in.
+        loss: needed where it is the user's own.
+        optimizer: needed where it is the user's own; its state is filled in.
         threads: as in TrainStep.
-        mode, tune: as in TrainStep; by default the saved mode, and in dynamic mode the saved seconds.
+        mode: as in TrainStep; by default the saved mode.
+        tune: as in TrainStep; by default, in dynamic mode, the saved seconds.
+
     Raises:
         SaveError: the folder is missing, truncated or foreign, or does not fit the given model or optimizer.
     """

@@ -28,6 +28,16 @@ class Progress:
         self._process = os.getpid()
 
     def step(self, epoch: int, epochs: int, done: int, length: int | None, loss: float, rate: float) -> None:
+        """Show a step, at most ten times a second on a bar.
+
+        Args:
+            epoch: number of the epoch
+            epochs: number of epochs
+            done: batches done in the epoch
+            length: batches of an epoch (None: not known)
+            loss: mean loss of the epoch so far
+            rate: samples per second
+        """
         now = time.perf_counter()
         if not self.show or now - self._last < (0.1 if self.bar else self.LINE_SECONDS):
             return
@@ -76,6 +86,7 @@ class Progress:
         self._rich = None
 
     def epoch(self, epoch: int, epochs: int, row: Mapping[str, Any]) -> None:
+        """Print the results of an epoch as a line that stays."""
         self.close()
         self._last = time.perf_counter()
         shown = {n: v for n, v in row.items() if n == "loss" or n.startswith("val_")}

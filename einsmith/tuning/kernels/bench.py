@@ -82,6 +82,7 @@ class BenchProcess(Worker):
         return self._begun and number in self._known
 
     def drop(self, numbers: Sequence[int]) -> None:
+        """Remove kernels with these numbers from the process, if it has them."""
         gone = [n for n in numbers if self.ready(n)]
         if gone:
             self.ask("drop", gone)

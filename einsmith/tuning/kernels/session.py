@@ -261,6 +261,10 @@ def tune(
     """Search the kernels of a program for `seconds`, or until there is no gain left; return the state of every kernel.
 
     Args:
+        parts: the kernels, each with the times that it runs
+        target: the machine
+        threads: threads that run a kernel
+        seconds: time for the search
         keep: called for each kernel whenever a faster configuration of it is found, so that an end at any moment loses
             at most the last one
         tell: called with every measured candidate

@@ -46,6 +46,7 @@ class Budget:
 
     @property
     def lost(self) -> float:
+        """The seconds that exploring has cost so far."""
         return self._beside_steps + max(0.0, self._in_steps) + max(self._beside_threads, self._in_threads)
 
     @property

@@ -55,6 +55,7 @@ def close(
     pid: int, stop: Flag, workshop: Workshop, threads: Sequence[threading.Thread], found: queue.SimpleQueue[Kept],
     recording: Any,
 ) -> None:  # fmt: skip
+    """Stop the threads, close the workshop and record what was found; a forked child only leaves the workshop."""
     if os.getpid() != pid:  # a forked child has neither threads nor the process
         return
     stop.up = True
