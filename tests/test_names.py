@@ -1,10 +1,20 @@
-"""One name for one thing: modules keep theirs where they are imported, and a class name means one thing."""
+"""One name for one thing, and a docstring for each: modules keep theirs where they are imported, and a class name means
+one thing."""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import pkgutil
 from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import einsmith
 
 ROOT = Path(__file__).resolve().parent.parent / "einsmith"
 SHORT = {"dt", "F"}
@@ -36,3 +46,88 @@ def test_a_class_name_means_one_thing() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{path}:{node.lineno}")
     assert not {name: found for name, found in places.items() if len(found) > 1 and name not in TWICE}
+
+
+OPTIONAL = {"torch", "onnx", "triton"}
+"""Libraries without which some modules cannot be imported."""
+
+
+def members(cls: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public functions and properties that the body of a class defines."""
+    for name, value in vars(cls).items():
+        if not name.startswith("_"):
+            value = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+            if inspect.isfunction(value) or isinstance(value, (property, cached_property)):
+                yield name, value
+
+
+def is_documented(cls: type, name: str) -> bool:
+    """Return whether a class, or the nearest base class with a docstring, documents a member, as `help` shows it."""
+    return any(inspect.getdoc(vars(base)[name]) for base in cls.__mro__ if name in vars(base))
+
+
+def has_own_docstring(cls: type) -> bool:
+    """Return whether the body of a class has a docstring; dataclasses and enumerations make one up otherwise."""
+    doc = vars(cls).get("__doc__")
+    return bool(doc) and not doc.startswith(f"{cls.__name__}(")
+
+
+def undocumented(module: ModuleType) -> list[str]:
+    """Return the public classes, functions, methods and properties of a module without a docstring."""
+    missing = [] if module.__doc__ else [module.__name__]
+    for name, value in vars(module).items():
+        if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
+            continue
+        if inspect.isclass(value) and value.__name__ == name:
+            missing += [] if has_own_docstring(value) else [f"{module.__name__}.{name}"]
+            missing += [f"{module.__name__}.{name}.{m}" for m, _ in members(value) if not is_documented(value, m)]
+        elif inspect.isfunction(value) and value.__name__ == name and not inspect.getdoc(value):
+            missing.append(f"{module.__name__}.{name}")
+    return missing
+
+
+def test_public_names_are_documented() -> None:
+    missing = []
+    for info in pkgutil.walk_packages(einsmith.__path__, "einsmith."):
+        try:
+            missing += undocumented(importlib.import_module(info.name))
+        except ModuleNotFoundError as e:
+            if (e.name or "").partition(".")[0] not in OPTIONAL:
+                raise
+    assert not missing, "\n".join(missing)
+
+
+PLANTED = """
+from dataclasses import dataclass
+from functools import cached_property
+
+class Base:
+    'A base.'
+    def method(self):
+        'Do it.'
+
+class Derived(Base):
+    'A class that inherits a docstring.'
+    def method(self): ...
+    def other(self): ...
+    @property
+    def size(self): ...
+    @cached_property
+    def cached(self): ...
+    @classmethod
+    def make(cls): ...
+    def _private(self): ...
+
+@dataclass
+class Bare: ...
+
+def function(): ...
+def _hidden(): ...
+"""
+
+
+def test_undocumented_names_are_seen() -> None:
+    module = ModuleType("planted", "A module.")
+    exec(PLANTED, vars(module))
+    names = ["Derived.other", "Derived.size", "Derived.cached", "Derived.make", "Bare", "function"]
+    assert undocumented(module) == [f"planted.{name}" for name in names]
