@@ -112,10 +112,10 @@ class Chooser(Protocol):
     """The chooser given to composite patterns, which have parts of their kernels lowered by other patterns."""
 
     def choose(self, kernel: Any, target: Target) -> Any:
-        """Return the cheapest lowering of a kernel for a target."""
+        """Return the cheapest choice of pattern and configuration; raise CompileError if no pattern matches."""
 
     def choose_below(self, kernel: Any, target: Target, limit: float) -> Any | None:
-        """Return the cheapest lowering of a kernel if it may cost less than `limit` seconds, else None."""
+        """Return the cheapest choice for a kernel if its cost rank is below `limit`; else, or without match, None."""
 
     def pattern_of(self, name: str) -> Pattern:
         """Return the pattern of a name."""

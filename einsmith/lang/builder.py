@@ -72,7 +72,9 @@ def _reduction(combiner: str) -> Callable[..., Value]:
         return _reduce(combiner, self, axis, keepdims)
 
     method.__name__ = combiner
-    method.__doc__ = f"Return the {combiner} over `axis` (None: all elements), kept as extent 1 with `keepdims`."
+    method.__doc__ = (
+        f"Return the {combiner} over `axis` (None: all axes); with `keepdims`, reduced axes keep the extent 1."
+    )
     return method
 
 

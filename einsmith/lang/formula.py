@@ -32,7 +32,7 @@ from einsmith.lang.integers import folded, measured
 
 
 class WeakForm(Enum):
-    """The weak type of a form, one that adapts to the type of its partner."""
+    """A weak type: a form of a weak type takes the type of the forms that it is combined with."""
 
     INT = "an integer literal"
     SCALAR = "a number"

@@ -103,7 +103,7 @@ class Adjoint:
         self.scatters: dict[int, list[Scatter]] = {s: [] for s in sorted(wanted)}
 
     def plan(self) -> AdjointPlan:
-        """Build the plan: the adjoint of each part, and one tensor for each input with a derivative."""
+        """Build the plan: the contributions of all parts to the adjoints of the inputs."""
         for part in self.t.parts:
             self._part(part)
         for slot, found in self.gathers.items():

@@ -243,7 +243,8 @@ class Ops:
             name: "max" or "min"
             t: the operands' type
             args: the two operands
-            literals: the number that each operand is known to be (None: not known), which saves checks for NaN
+            literals: the number that each operand is known to be (None: not known); a number that is not NaN saves a
+                check
         """
         a, b = args
         if t.elem not in FLOATS:

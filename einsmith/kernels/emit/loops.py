@@ -151,7 +151,7 @@ def sweep_box(
         inside: Loop over the tile's axis inside the loop over vectors, so that their operands stay in cache for the
             next rows; else around it.
         parts: Tasks that share each set of outputs.
-        begin: Called with the part's number before a part's loops.
+        begin: Called with the part's number at the beginning of a task; needed for several parts.
     """
     b, (row, height) = em.b, tile or (None, 1)
     turns = 1 if row is None else -(-box.extents[row] // height)
