@@ -68,6 +68,7 @@ def seconds_to_keep(size: float, target: Target, total: int, *, stored: bool, vi
 
     Args:
         size: the tensor's bytes; inf if it cannot be kept.
+        target: the machine.
         total: bytes of all tensors that might be kept.
         stored: whether it is written in any case.
         view: whether it is a view of a tensor that might be kept in its place.

@@ -15,13 +15,13 @@ class Callback(Shown):
     """A callback of `fit`: base class of `es.callbacks` and of a user's own. No method has to be overridden."""
 
     def on_begin(self, step: TrainStep) -> bool | None:
-        """Called before the first batch of a call of `fit`; return true to train nothing."""
+        """Act before the first batch of a call of `fit`; return true to train nothing."""
 
     def on_step(self, step: TrainStep, loss: float) -> None:
-        """Called after each batch with its loss."""
+        """Act after each batch with its loss."""
 
     def on_epoch(self, step: TrainStep, row: Mapping[str, Any]) -> bool | None:
-        """Called after each epoch with its results, the last row of `step.history`; return true to end the training."""
+        """Act after each epoch with its results, the last row of `step.history`; return true to end the training."""
 
     def on_end(self, step: TrainStep) -> None:
-        """Called at the end of a call of `fit`, also after an error."""
+        """Act at the end of a call of `fit`, also after an error."""
