@@ -1,4 +1,4 @@
-"""Hold the values that a training step reports beside its loss: several losses by name, and the gradients' norm."""
+"""Hold the values that a training step reports in addition to its loss: named losses, and the norm of the gradients."""
 
 from __future__ import annotations
 

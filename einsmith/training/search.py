@@ -1,4 +1,4 @@
-"""Search for faster kernels and graphs of a training step's programs, within the seconds that were asked for."""
+"""Search for faster kernels and graphs of a training step's programs, within the given seconds."""
 
 from __future__ import annotations
 

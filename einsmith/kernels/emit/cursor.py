@@ -21,7 +21,7 @@ _INT32 = 2**31 - 1
 
 
 def both(b: Builder, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
-    """Emit the conjunction of two conditions; None stands for true."""
+    """Emit the conjunction of two conditions; None means true."""
     return x if y is None else y if x is None else b.op("and", x, y)
 
 
