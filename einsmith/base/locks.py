@@ -63,8 +63,13 @@ def lock() -> Any:
 
 
 def _go_on(me: int, before: Reentrant | Turn | None) -> None:
-    """Note that a thread's wait is over, or that it waits again for the lock that a signal handler interrupted its wait
-    for."""
+    """Record that a thread's wait has ended.
+
+    Args:
+        me: the thread's id
+        before: the lock whose wait a signal handler had interrupted, and for which the thread waits again; None if it
+            waits for no lock
+    """
     if before is None:
         _waits.pop(me, None)
     else:

@@ -178,7 +178,7 @@ def opinions(
 
 
 def graph_of(where: Path | str) -> tuple[Graph, list[np.ndarray], dict]:
-    """Return the graph of a folder, its inputs' values, and the other facts in it."""
+    """Read a folder that a failed check wrote; return its graph, the inputs' values, and all recorded facts by name."""
     facts, arrays = _read(Path(where))
     graph: Node = from_data(facts["graph"])
     assert isinstance(graph, Graph)

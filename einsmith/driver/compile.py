@@ -212,10 +212,10 @@ class _Kernels:
             self.plan, self.code = plan, self._compile(plan)
 
     def _predicted(self, code: Mapping[Kernel | Rows, CompiledKernel]) -> Callable[[Kernel | Rows], float]:
-        """Return the function that predicts a kernel's seconds under the cost model's choice.
+        """Return a function from a kernel to its predicted seconds in the configuration that the cost model chooses.
 
-        It reads them from compiled kernels that follow that choice: the set of kernels of a plan does not depend on
-        decisions about some of them.
+        Kernels in `code` that were compiled without a decision carry that prediction. Decisions are ignored, so that
+        they do not change which kernels a plan consists of.
         """
 
         def seconds(kernel: Kernel | Rows) -> float:

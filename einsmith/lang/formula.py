@@ -84,7 +84,7 @@ class Form:
 
     @property
     def reach(self) -> Range:
-        """Return the interval of an integer's values, exact unless it is arithmetic on elements."""
+        """Return the interval (lowest, highest) that holds every value of this integer form; by default its dtype's."""
         return (self.ty if isinstance(self.ty, DType) else dt.i64).range
 
 

@@ -38,7 +38,11 @@ def einsum(equation: Any, *operands: Any) -> Value:
 
 
 def _from_lists(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """Return (equation, operands) of operands each followed by a list of numbers, and a last list for the result."""
+    """Translate einsum's arguments (operand, axes, operand, axes, ..., [result axes]) to (equation, operands).
+
+    `axes` is a list of axis numbers, one for each dimension; Ellipsis stands for broadcast dimensions. Raises
+    FormulaError where a list is missing or a number has no letter.
+    """
 
     def term(numbers: Any) -> str:
         if not isinstance(numbers, (list, tuple)):

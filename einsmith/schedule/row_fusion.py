@@ -242,7 +242,10 @@ def _along(t: Template, axis: int) -> dict[int, int] | None:
 
 
 def _inner(kernel: Kernel, axis: int) -> RowForm | None:
-    """Return the row form whose row is output axis `axis`, at any position in the buffers; None if there is none."""
+    """Return the kernel split into rows along output axis `axis`; None where it cannot run row by row.
+
+    The axis may be any dimension of a buffer, unless a row's contiguous runs there would be shorter than `_RUN` bytes.
+    """
     codes: dict[int, int] = {}
     for stage in kernel.stages:
         slots = stage.template.memo(f"along {axis}", lambda t: _along(t, axis))

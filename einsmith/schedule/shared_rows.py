@@ -204,5 +204,5 @@ def _reading(member: Member, uses: list[_Use], held: KernelBuffer, place: int) -
 
 
 def _exchanged(new: dict, body: Expr) -> Expr:
-    """Return the body with some subexpressions replaced."""
+    """Return the body with each subexpression that is a key of `new` replaced by its value there."""
     return rebuild([body], lambda x: None, dict(new))[0]

@@ -44,7 +44,7 @@ class Functions:
     workspace: int = 0
 
     def begin(self, kind: str) -> TileBuilder:
-        """Return a builder of the next function."""
+        """Return a builder of the next function, which is named `kind` and its number in the kernel."""
         return TileBuilder(f"{kind}_{len(self.done)}")
 
     def add(self, b: TileBuilder, programs: int) -> None:

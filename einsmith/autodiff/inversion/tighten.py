@@ -151,7 +151,10 @@ class SolvedPart(System):
         return out
 
     def window(self) -> list[tuple[int, int]] | None:
-        """Return the box of z-space in which guards on a single z axis hold; None if it is empty."""
+        """Return, for each z axis (a dimension of the gradient), the interval [low, end) in which its guards can hold.
+
+        Only guards on a single z axis count. Returns None where an interval is empty.
+        """
         box = [(0, e) for e in self.extents[: self.n]]
         for x, equal in [(x, False) for x in self.nonnegative] + [(x, True) for x in self.zeros]:
             if len(x.terms) != 1:

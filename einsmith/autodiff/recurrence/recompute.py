@@ -220,7 +220,10 @@ class _Recomputed:
         return out
 
     def _left_over(self, last: Mapping[int, Leaf]) -> dict[int, Tensor]:
-        """Return the members at the steps after all segments, from the state there."""
+        """Recompute the steps that remain after the last whole segment; return each member's values at those steps.
+
+        last: the state at the end of the last whole segment, by member
+        """
         node = self.node
         rest = segment(node, self.left, 0 if node.reverse else self.count * self.size, 1)
         memo: dict = {x: last[j] for j, x in rest.states.items()}

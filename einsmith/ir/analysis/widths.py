@@ -208,8 +208,14 @@ def modulo(x: Expr, dtype: DType) -> Expr | None:
 
 
 def placed(body: Expr, axes: Mapping[int, Expr]) -> Expr:
-    """Return a body with axes replaced by integers: operands combined with int64 become int64, the body stays in its
-    type."""
+    """Return the body with integer expressions in place of axes, in the dtype of the body.
+
+    Where an int64 expression is combined with narrower integers, those are cast to int64.
+
+    Args:
+        body: an expression over axes
+        axes: the integer expression that replaces each axis, by the axis's position
+    """
     at = {d: cast(i, dt.i32) if i.dtype.bits < 32 else i for d, i in axes.items()}
 
     def rule(e: Expr) -> Expr | None:

@@ -98,8 +98,12 @@ class _Level(NamedTuple):
 
 
 def _sum(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
-    """Return the body times the number of points at which its guards hold; the guarded body is read only where there is
-    one."""
+    """Return the closed form of the body's sum along an axis on which only its guards depend.
+
+    The sum is the innermost value times the number of points at which all guards hold, and 0, without a read of the
+    value, where that number is 0. Returns None where no closed form is known, and for dtypes
+    without arithmetic.
+    """
     if body.dtype.is_bool or body.dtype.in_memory_only:
         return None
     if axis not in axes_of(body):

@@ -79,7 +79,10 @@ _Coordinate = tuple[tuple[int, int], ...]
 
 
 def _coordinate(form: Affine, sign: int = 1) -> tuple[_Coordinate, int]:
-    """Return the coordinate of which a form without its constant is a multiple, and the factor, of sign `sign`."""
+    """Split the axes' part of an affine form into (coordinate, factor): its terms over their gcd, and the gcd.
+
+    The form's constant is ignored. With `sign` -1 the factor is negative and the coordinate's coefficients are negated.
+    """
     scale = gcd(*form.coef.values()) * sign
     return tuple(sorted((a, c // scale) for a, c in form.coef.items())), scale
 

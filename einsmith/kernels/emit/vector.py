@@ -85,7 +85,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return self._axes[axis]
 
     def give(self, values: Mapping[Read, SSAValue]) -> None:
-        """Replace the overridden reads: exactly these reads take these values, whatever their slots hold."""
+        """Set the reads that take a given value in place of a load from their slot; earlier overrides are dropped."""
         self._given = dict(values)
         self._memo.clear()
 

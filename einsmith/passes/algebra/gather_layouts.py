@@ -131,9 +131,14 @@ def _turned(t: Template) -> _Turned | None:
 def _with_last(
     t: Template, out: int | None, moved: Callable[[Piece | Scatter, Read], int | None], axis: int = -1
 ) -> _Turned:
-    """Return the template with dimension `out` of the result moved to the end. `moved` gives, for a part and a read in
-    it, the dimension of the operand to move. A reduction along `axis` gets it as its innermost axis, unless the order
-    of its terms matters."""
+    """Return the template with one dimension of its result, and of its operands, moved to the end.
+
+    Args:
+        t: a template
+        out: the result's dimension to move; None for none
+        moved: returns the operand's dimension to move, for a part and a read in it; None for none
+        axis: a reduction's axis that becomes its innermost, unless the order of its terms matters; -1 for none
+    """
     slots: dict[tuple[int, int | None], int] = {}
     parts = tuple(_part(p, out, t.rank, partial(moved, p), slots, axis) for p in t.parts)
     params = tuple((dtype, _moved(s, d) if d is not None else s) for (n, d) in slots for dtype, s in [t.params[n]])
