@@ -90,22 +90,20 @@ _PLACES = {
     "einsmith.api.batching": "hessian vmap",
     "einsmith.base.caches": "cache_clear",
     "einsmith.training.checkpoint": "load save",
-    "einsmith.base.errors":
-        "ArgumentError BoundsError BusyError CheckError CompileError DataError DtypeError EinsmithError "
-        "EinsmithWarning FormulaError GradientError IndexOutOfRange KindError KnobError LibraryError NonFiniteError "
-        "OutOfMemoryError SaveError ShapeError TraceError UnknownAttributeError UnknownNameError "
-        "UnknownOptionError VerifyError",
+    "einsmith.base.errors": "ArgumentError BoundsError BusyError CheckError CompileError DataError DtypeError "
+    "EinsmithError EinsmithWarning FormulaError GradientError IndexOutOfRange KindError KnobError LibraryError "
+    "NonFiniteError OutOfMemoryError SaveError ShapeError TraceError UnknownAttributeError UnknownNameError "
+    "UnknownOptionError VerifyError",
     "einsmith.export": "Library export load_library",
-    "einsmith.lang.builder":
-        "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum prod relu rsqrt "
-        "sigmoid sign sin sqrt sum tanh where",
+    "einsmith.lang.builder": "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum prod "
+    "relu rsqrt sigmoid sign sin sqrt sum tanh where",
     "einsmith.lang.op": "op",
     "einsmith.api.jit": "jit",
     "einsmith.nn": "manual_seed",
     "einsmith.runtime.thread_count": "set_threads",
     "einsmith.training": "TrainStep",
     "einsmith.api.transforms": "check_gradients grad interpret jvp stop_gradient value_and_grad vjp",
-}  # fmt: skip
+}
 """Public names by the module that defines them; a module is imported when one of its names is first used."""
 
 if not TYPE_CHECKING:

@@ -74,9 +74,13 @@ class Save(Callback):
 
     @checked
     def __init__(
-        self, folder: str | os.PathLike, *, monitor: str | None = None, mode: str = "min",
+        self,
+        folder: str | os.PathLike,
+        *,
+        monitor: str | None = None,
+        mode: str = "min",
         every_steps: Count | None = None,
-    ):  # fmt: skip
+    ):
         if monitor is None and _mode(mode) != "min":
             raise ArgumentError(f"mode={mode!r} has no effect without a metric to compare; pass monitor=")
         self.folder, self.monitor, self.mode, self.every_steps = Path(folder), monitor, _mode(mode), every_steps

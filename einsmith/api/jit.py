@@ -350,9 +350,14 @@ class Jitted:
                 if current is None:
                     traced = trace_arguments(self.f, arguments, structure)
                     run = Executable(
-                        traced.graph, traced.bind, threads, winograd=self.winograd, shared=self._arena,
-                        guard=traced.guard, origins=traced.origins,
-                    )  # fmt: skip
+                        traced.graph,
+                        traced.bind,
+                        threads,
+                        winograd=self.winograd,
+                        shared=self._arena,
+                        guard=traced.guard,
+                        origins=traced.origins,
+                    )
                     made = run, traced
                     current = self._keep(key, made), made
         entry, (run, traced) = current

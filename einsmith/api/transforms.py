@@ -300,8 +300,10 @@ def _push(f: Callable, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
     moves = _flat_tangents(primals, tangents)
     at = [n for n, v in enumerate(values) if v.dtype.is_float and moves[n] is not None]
     given = [as_value(moves[n]) for n in at]
-    moved = [g.tensor if g.dtype is values[n].dtype else g.astype(values[n].dtype).tensor
-             for n, g in zip(at, given, strict=True)]  # fmt: skip
+    moved = [
+        g.tensor if g.dtype is values[n].dtype else g.astype(values[n].dtype).tensor
+        for n, g in zip(at, given, strict=True)
+    ]
     new, directions = forward.tangents(outputs, [symbols[n].tensor for n in at], moved)
     results = _exchange(symbols, values, [*new, *directions])
     return unflatten(out_structure, results[: len(new)]), unflatten(out_structure, results[len(new) :])

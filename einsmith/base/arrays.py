@@ -63,8 +63,14 @@ def _masked(name: str) -> DtypeError:
 
 
 def _unsupported(array: np.ndarray, name: str) -> DtypeError:
-    kinds = {"O": "an array of Python objects", "V": "a structured array", "M": "an array of dates",
-             "m": "an array of durations", "U": "an array of strings", "S": "an array of bytes"}  # fmt: skip
+    kinds = {
+        "O": "an array of Python objects",
+        "V": "a structured array",
+        "M": "an array of dates",
+        "m": "an array of durations",
+        "U": "an array of strings",
+        "S": "an array of bytes",
+    }
     known = ", ".join(str(d) for d in SUPPORTED if d != dt.BFLOAT16)
     return DtypeError(
         f"{name} is {kinds.get(array.dtype.kind, 'an array')}, of element type {str(array.dtype)!r}, which is not "

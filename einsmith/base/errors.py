@@ -25,8 +25,10 @@ def _excerpt(line: str, place: int) -> tuple[str, int]:
     """Return a line, or the surroundings of a place in a long line, with unprintable characters marked, and the place's
     offset in it."""
     start = max(0, min(place - _WIDTH // 2, len(line) - _WIDTH))
-    shown = "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
-                    for c in line[start : start + _WIDTH])  # fmt: skip
+    shown = "".join(
+        c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
+        for c in line[start : start + _WIDTH]
+    )
     before, after = "... " if start else "", " ..." if start + _WIDTH < len(line) else ""
     return before + shown + after, place - start + len(before)
 

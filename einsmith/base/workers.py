@@ -97,9 +97,13 @@ class Worker:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
         with _STARTING:
             self._process = subprocess.Popen(
-                processes.command(self._server), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, env=environment, bufsize=0,
-            )  # fmt: skip
+                processes.command(self._server),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                bufsize=0,
+            )
         self.starts += 1
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)  # a process that does not read meets the time limit, too

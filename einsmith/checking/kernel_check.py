@@ -145,14 +145,16 @@ def _same(subject: CheckedKernel, n: int, a: np.ndarray, b: np.ndarray, mask: np
     if wrong.any():
         at = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
         other = (
-            f"on {way.threads} threads" if way.threads else
-            "with other values in unwritten memory, at another address, and with its tasks in another order"
-        )  # fmt: skip
+            f"on {way.threads} threads"
+            if way.threads
+            else "with other values in unwritten memory, at another address, and with its tasks in another order"
+        )
         raise KernelFault(
             f"{int(wrong.sum())} of {wrong.size} elements differ from run to run: {list(at)} is {x[at].item()!r}, and "
             f"{y[at].item()!r} {other}; it depends on memory that is read before it is written, or on the order of "
-            "tasks", n
-        )  # fmt: skip
+            "tasks",
+            n,
+        )
 
 
 def evaluate(subject: CheckedKernel, held: Sequence[Held], got: Outcome, seed: int = 0) -> bool:
@@ -195,10 +197,13 @@ def run(
     read = read_buffers(kernel)
     groups = _groups(held, written)
     blocks = [
-        GuardedBlock("", max(held[n].address + held[n].values.size for n in g) - min(held[n].address for n in g),
-              any(kernel.buffers[n].far for n in g))
+        GuardedBlock(
+            "",
+            max(held[n].address + held[n].values.size for n in g) - min(held[n].address for n in g),
+            any(kernel.buffers[n].far for n in g),
+        )
         for g in groups
-    ]  # fmt: skip
+    ]
     blocks += [GuardedBlock("workspace", subject.workspace, True), GuardedBlock("scratch", subject.scratch, True)]
     memory = Guarded(blocks, way.before)
     place = {n: (i, held[n].address - min(held[m].address for m in g)) for i, g in enumerate(groups) for n in g}
@@ -279,8 +284,9 @@ def _go(subject: CheckedKernel, memory: Guarded, pointers: list[int], way: RunMo
             Program(steps, way.threads, subject.scratch).run()
         else:
             for address, tasks in subject.launches:
-                trap.each(address, ctypes.addressof(table), memory.addresses[-1], scratch.size, tasks, way.before,
-                          way.fill)  # fmt: skip
+                trap.each(
+                    address, ctypes.addressof(table), memory.addresses[-1], scratch.size, tasks, way.before, way.fill
+                )
         at = touched()
     found = memory.nearest(at) if at else memory.written_beside()
     if found is None:
@@ -302,6 +308,10 @@ def with_code(subject: CheckedKernel, addresses: Sequence[int], source: KernelSo
     """Return the kernel with other machine code."""
     launches = tuple((a, n) for a, (_, n) in zip(addresses, source.launches, strict=True))
     return replace(
-        subject, launches=launches, scratch=source.scratch, workspace=source.workspace, config=name,
+        subject,
+        launches=launches,
+        scratch=source.scratch,
+        workspace=source.workspace,
+        config=name,
         source=lambda: source,
-    )  # fmt: skip
+    )

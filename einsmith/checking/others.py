@@ -93,8 +93,9 @@ def compare(subject: CheckedKernel, held: Sequence[Held], got: Outcome, written:
                 at = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
                 raise KernelFault(
                     f"{int(wrong.sum())} of {wrong.size} elements are not those of the kernel {other.config}, the "
-                    f"first at {list(at)}: {x[at].item()!r}, not {y[at].item()!r}", n
-                )  # fmt: skip
+                    f"first at {list(at)}: {x[at].item()!r}, not {y[at].item()!r}",
+                    n,
+                )
 
 
 def apart(x: np.ndarray, y: np.ndarray, dtype: DType, kernel: Kernel | Rows) -> np.ndarray:
@@ -103,8 +104,9 @@ def apart(x: np.ndarray, y: np.ndarray, dtype: DType, kernel: Kernel | Rows) -> 
     if not dtype.is_float:
         positions = any(
             isinstance(p.body, Reduce) and p.body.combiner.startswith("arg")
-            for s in kernel.stages for p in s.template.parts
-        )  # fmt: skip
+            for s in kernel.stages
+            for p in s.template.parts
+        )
         return np.zeros(x.shape, bool) if positions else x != y  # near ties fall to either side
     with np.errstate(all="ignore"):
         x, y = dtype.wide(x), dtype.wide(y)

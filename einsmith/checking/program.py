@@ -93,9 +93,16 @@ class CheckedProgram(Program):
     """
 
     def __init__(
-        self, made: Assembler, subjects: Sequence[CheckedKernel], labels: Sequence[str], arena: np.ndarray,
-        context: ReportContext, threads: int, scratch_bytes: int, level: int,
-    ):  # fmt: skip
+        self,
+        made: Assembler,
+        subjects: Sequence[CheckedKernel],
+        labels: Sequence[str],
+        arena: np.ndarray,
+        context: ReportContext,
+        threads: int,
+        scratch_bytes: int,
+        level: int,
+    ):
         super().__init__(made.steps, threads, scratch_bytes)
         self.made, self.arena, self.context, self.level = made, arena, context, level
         self.subjects, self.labels = [replace(s, threads=self.threads) for s in subjects], labels
@@ -367,9 +374,10 @@ class _Run:
     def compare_native(self, status: int, run: Callable[[], int]) -> None:
         """Check that the whole program, run natively on all threads, gives the same bits."""
         kept = {
-            owner: (*at, self.shadow(owner).values) for owner, at in self.base.items()
+            owner: (*at, self.shadow(owner).values)
+            for owner, at in self.base.items()
             if isinstance(owner, Leaf) or owner in self.p.context.outputs
-        }  # fmt: skip
+        }
         for owner, old in self.before.items():
             address, _, now = kept[owner]
             if not np.array_equal(now, old):

@@ -94,10 +94,16 @@ def kernel_fault(subject: CheckedKernel, held: Sequence[Held], fault: KernelFaul
         if h.known is not None:
             arrays[f"known{n}"] = h.known
     facts = {
-        "kernel": to_data(subject.kernel), "launches": source.launches, "scratch": source.scratch,
-        "workspace": source.workspace, "pattern": subject.pattern, "config": subject.config,
-        "threads": subject.threads, "target": _machine(subject.target), "addresses": [h.address for h in held],
-    }  # fmt: skip
+        "kernel": to_data(subject.kernel),
+        "launches": source.launches,
+        "scratch": source.scratch,
+        "workspace": source.workspace,
+        "pattern": subject.pattern,
+        "config": subject.config,
+        "threads": subject.threads,
+        "target": _machine(subject.target),
+        "addresses": [h.address for h in held],
+    }
     _write(where, facts, arrays, f"{message}\n\n{text}\n", _KERNEL)
     (where / "kernel.ll").write_text(source.text)
     return CheckError(f"{text}\n{message}\nto see it again: python {where / 'reproduce.py'}")
@@ -154,10 +160,13 @@ def replay(where: Path | str, anew: bool = False) -> None:
     empty = CheckedKernel(kernel, target, (), 0, 0, facts["pattern"], facts["config"], lambda: source, facts["threads"])
     subject = others.compiled(empty, source, target, native.jit.OPT, facts["config"])
     held = [
-        Held(facts["addresses"][n], np.ascontiguousarray(arrays[f"buffer{n}"]).reshape(-1).view(np.uint8),
-             arrays.get(f"known{n}"))
+        Held(
+            facts["addresses"][n],
+            np.ascontiguousarray(arrays[f"buffer{n}"]).reshape(-1).view(np.uint8),
+            arrays.get(f"known{n}"),
+        )
         for n in range(len(kernel.buffers))
-    ]  # fmt: skip
+    ]
     try:
         opinions(subject, held)
     except KernelFault as e:

@@ -31,9 +31,14 @@ def draw(losses: Sequence[float], history: Sequence[dict[str, float]], path: Pat
         for x, h in zip(ends, history, strict=True):
             if metric_text(h):
                 axes.annotate(
-                    metric_text(h).removeprefix("accuracy "), (x, h["test_loss"]), xytext=(0, 6),
-                    textcoords="offset points", ha="right", fontsize=7, color="#c0392b",
-                )  # fmt: skip
+                    metric_text(h).removeprefix("accuracy "),
+                    (x, h["test_loss"]),
+                    xytext=(0, 6),
+                    textcoords="offset points",
+                    ha="right",
+                    fontsize=7,
+                    color="#c0392b",
+                )
     axes.set(xlabel="step", ylabel="loss", title=title, yscale="log")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8)

@@ -212,10 +212,18 @@ def _memory(run: Executable, kernels: Sequence[Mapping[str, Any]]) -> dict[str, 
     at = int(np.argmax(together)) if calls else 0
     name = namer(run.plan)
     tensors = [
-        {"name": name(x.key), "type": _type(x.key), "bytes": x.nbytes, "first": x.first, "last": x.last,
-         "saved": kind == "saved", "kernel": of_call[x.first][0]}
-        for x, kind in zip(lives, kinds, strict=True) if not isinstance(x.key, int) and x.first <= at <= x.last
-    ]  # fmt: skip
+        {
+            "name": name(x.key),
+            "type": _type(x.key),
+            "bytes": x.nbytes,
+            "first": x.first,
+            "last": x.last,
+            "saved": kind == "saved",
+            "kernel": of_call[x.first][0],
+        }
+        for x, kind in zip(lives, kinds, strict=True)
+        if not isinstance(x.key, int) and x.first <= at <= x.last
+    ]
     return {
         "parameters": arrays,
         "batch": batch,

@@ -17,9 +17,15 @@ from einsmith.training import TrainStep, checkpoint, manifest
 
 
 def export_command(
-    what: str, folder: Path, *, batch: int | None, settings: Sequence[str], threads: int | None, as_json: bool,
+    what: str,
+    folder: Path,
+    *,
+    batch: int | None,
+    settings: Sequence[str],
+    threads: int | None,
+    as_json: bool,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Export the model of a name or the run of a folder, and print the library's functions, files and sizes."""
     place = Path(what)
     if manifest.is_saved_step(place):

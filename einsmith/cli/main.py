@@ -269,9 +269,10 @@ def tune_command(context: click.Context, what: str | None, as_json: bool, **opti
     stored = {name: options.pop(name) for name in ("listed", "forget", "export_to", "import_from")}
     if what is None:
         unused = [
-            o.opts[0] for o in context.command.params
+            o.opts[0]
+            for o in context.command.params
             if o.name in options and context.get_parameter_source(o.name) is ParameterSource.COMMANDLINE
-        ]  # fmt: skip
+        ]
         if unused:
             raise click.UsageError(f"{', '.join(unused)}: these options belong to a search; name a MODEL or FILE")
         from einsmith.cli.tune import manage

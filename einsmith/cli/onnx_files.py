@@ -202,8 +202,9 @@ def run(what: str, *, inputs: Sequence[str], output: Path | None, threads: int |
     for name, v in results.items():
         if as_json:
             values = v.astype(np.float64) if v.dtype.kind not in "iub" else v
-            click.echo(json.dumps({"output": name, "type": v.dtype.name, "shape": list(v.shape), "values":
-                                   values.tolist()}))  # fmt: skip
+            click.echo(
+                json.dumps({"output": name, "type": v.dtype.name, "shape": list(v.shape), "values": values.tolist()})
+            )
         else:
             click.echo(f"{name}: {v.dtype.name}{list(v.shape)}")
             if output is None:

@@ -88,8 +88,15 @@ unfold();
 def page(report: Report) -> str:
     """Return the report (`explain.gather`, with `what` and `batch`) as an HTML page."""
     name = escape(Path(report["what"]).name)
-    body = [f"<h1>{name}</h1>", _head(report), *_time(report), *_memory(report), *_kernels(report),
-            *_layouts(report), *_plan(report)]  # fmt: skip
+    body = [
+        f"<h1>{name}</h1>",
+        _head(report),
+        *_time(report),
+        *_memory(report),
+        *_kernels(report),
+        *_layouts(report),
+        *_plan(report),
+    ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -32,9 +32,18 @@ class Dot(NamedTuple):
 
 
 def search(
-    what: str, *, batch: int | None, shapes: Sequence[str], settings: Sequence[str], threads: int | None,
-    memory_limit: int | None, seconds: float, graph: bool, picture: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    what: str,
+    *,
+    batch: int | None,
+    shapes: Sequence[str],
+    settings: Sequence[str],
+    threads: int | None,
+    memory_limit: int | None,
+    seconds: float,
+    graph: bool,
+    picture: Path | None,
+    as_json: bool,
+) -> None:
     """Compile a program, named as for `einsmith explain`, search its kernels for `seconds`, and print the report.
 
     graph: use half of the time to find passes without which the program is faster; picture: file for a PNG."""
@@ -67,17 +76,28 @@ def search(
 def as_object(report: kernel_search.Report) -> dict[str, Any]:
     """Return the report of a search, ready for JSON."""
     kept = [
-        {"kernel": name_of(f.kernel), "choice": str(f.choice), "best": str(f.best), "prior": f.prior,
-         "seconds": f.seconds, "turns": f.turns} for f in report.kept
-    ]  # fmt: skip
+        {
+            "kernel": name_of(f.kernel),
+            "choice": str(f.choice),
+            "best": str(f.best),
+            "prior": f.prior,
+            "seconds": f.seconds,
+            "turns": f.turns,
+        }
+        for f in report.kept
+    ]
     faults = [
         {"kernel": name_of(f.kernel), "candidate": str(c), "why": why} for f in report.found for c, why in f.faults
     ]
     return {
-        "seconds": report.seconds, "before": report.before, "after": report.after,
-        "tried": report.tried, "kept": kept, "faults": faults,
+        "seconds": report.seconds,
+        "before": report.before,
+        "after": report.after,
+        "tried": report.tried,
+        "kept": kept,
+        "faults": faults,
         "busy": report.busy,
-    }  # fmt: skip
+    }
 
 
 def draw(dots: Sequence[Dot], path: Path, title: str) -> None:
@@ -95,9 +115,14 @@ def draw(dots: Sequence[Dot], path: Path, title: str) -> None:
     ran = [d for d in dots if math.isfinite(d.ratio)]
     kernels = {k: n for n, k in enumerate(dict.fromkeys(d.kernel for d in dots))}
     low.scatter(
-        [d.at for d in ran], [d.ratio for d in ran], c=[kernels[d.kernel] % 20 for d in ran], cmap="tab20", s=8, vmin=0,
+        [d.at for d in ran],
+        [d.ratio for d in ran],
+        c=[kernels[d.kernel] % 20 for d in ran],
+        cmap="tab20",
+        s=8,
+        vmin=0,
         vmax=19,
-    )  # fmt: skip
+    )
     not_run = [d.at for d in dots if not math.isfinite(d.ratio)]
     low.plot(
         not_run, [8.0] * len(not_run), "x", color="#c0392b", markersize=4, label="cannot run, or gives wrong results"

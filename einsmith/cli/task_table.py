@@ -10,8 +10,10 @@ from einsmith import ops
 from einsmith.cli.tasks import COLOURS, IMAGES, ROWS, TEXT, WINDOWS, Task, parameters
 
 TASKS: dict[str, Task] = {
-    "lstm-lm": TEXT, "gpt_small": WINDOWS, "capsulenet": replace(IMAGES, loss=ops.margin_loss),
-} | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)  # fmt: skip
+    "lstm-lm": TEXT,
+    "gpt_small": WINDOWS,
+    "capsulenet": replace(IMAGES, loss=ops.margin_loss),
+} | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)
 """Tasks by model, for models whose arguments do not decide the task (`task_of`)."""
 
 

@@ -215,9 +215,10 @@ class Windows(TextTask):
         train, test, count = self._tokens(run, say)
         (x, y), (test_x, test_y) = (windows(tokens, run.steps) for tokens in (train, test))
         return Loaded(
-            batches(x, y, run.batch, seed=run.seed), batches(test_x, test_y, min(run.batch, len(test_y))),
+            batches(x, y, run.batch, seed=run.seed),
+            batches(test_x, test_y, min(run.batch, len(test_y))),
             {"vocabulary": count, "positions": run.steps},
-        )  # fmt: skip
+        )
 
     def sizes(self, batch: int) -> dict[str, Any]:
         return {}
@@ -235,27 +236,47 @@ def token_loss(logits: Any, target: Any) -> Any:
 
 
 IMAGES = ImageTask(
-    ("mnist", "fashion-mnist"), " of idx files", "images", 256,
+    ("mnist", "fashion-mnist"),
+    " of idx files",
+    "images",
+    256,
     {"sgd": 0.1, "momentum": 0.05, "adam": 0.005, "adamw": 0.008},
-)  # fmt: skip
+)
 ROWS = RowTask(
-    ("mnist-rows", "mnist"), " of idx files", "images", 128,
+    ("mnist-rows", "mnist"),
+    " of idx files",
+    "images",
+    128,
     {"sgd": 0.1, "momentum": 0.05, "adam": 0.003, "adamw": 0.003},
-)  # fmt: skip
+)
 COLOURS = Colours(
-    ("cifar10",), " with folders train and test of images", "images", 128,
-    {"sgd": 0.1, "momentum": 0.05, "adam": 0.001, "adamw": 0.002}, ("size", "augment"),
-)  # fmt: skip
+    ("cifar10",),
+    " with folders train and test of images",
+    "images",
+    128,
+    {"sgd": 0.1, "momentum": 0.05, "adam": 0.001, "adamw": 0.002},
+    ("size", "augment"),
+)
 TEXT = TextTask(
-    ("sotu", "moby-dick"), " with train.txt and test.txt", "tokens", 20,
-    {"sgd": 0.2, "momentum": 0.02, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"),
+    ("sotu", "moby-dick"),
+    " with train.txt and test.txt",
+    "tokens",
+    20,
+    {"sgd": 0.2, "momentum": 0.02, "adam": 0.001, "adamw": 0.001},
+    ("steps", "vocabulary", "unit"),
     metric="perplexity",
-)  # fmt: skip
+)
 WINDOWS = Windows(
-    ("moby-dick", "sotu"), " with train.txt and test.txt", "windows", 32,
-    {"sgd": 0.1, "momentum": 0.05, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"),
-    {"steps": 128, "unit": "character"}, "perplexity", token_loss,
-)  # fmt: skip
+    ("moby-dick", "sotu"),
+    " with train.txt and test.txt",
+    "windows",
+    32,
+    {"sgd": 0.1, "momentum": 0.05, "adam": 0.001, "adamw": 0.001},
+    ("steps", "vocabulary", "unit"),
+    {"steps": 128, "unit": "character"},
+    "perplexity",
+    token_loss,
+)
 
 
 def parameters(model: str) -> Mapping[str, inspect.Parameter]:

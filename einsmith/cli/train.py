@@ -136,9 +136,15 @@ def train(
     if step is None:
         optimizer = OPTIMIZERS[run.optimizer](lr=run.lr)
         step = TrainStep(
-            fresh(run, data), task.loss, optimizer, seed=run.seed, threads=threads, clip_grad_norm=run.clip,
-            accumulate=run.accumulate, ema=run.ema,
-        )  # fmt: skip
+            fresh(run, data),
+            task.loss,
+            optimizer,
+            seed=run.seed,
+            threads=threads,
+            clip_grad_norm=run.clip,
+            accumulate=run.accumulate,
+            ema=run.ema,
+        )
     step.memory_limit, step.mode = memory_limit, mode or step.mode
     if target is not None:
         _writable(target)

@@ -83,9 +83,16 @@ def row(x: StoredRecord, here: set[str]) -> dict[str, Any]:
     """Return a record ready for JSON. here: identifiers of this machine; `used`: whether programs here follow it."""
     current = x.version == records.version()
     origin = (
-        "imported" if not x.own else "another machine" if x.machine not in here else "other sources" if not current
-        else "never confirmed in a program" if not x.record.confirmed else "this machine"
-    )  # fmt: skip
+        "imported"
+        if not x.own
+        else "another machine"
+        if x.machine not in here
+        else "other sources"
+        if not current
+        else "never confirmed in a program"
+        if not x.record.confirmed
+        else "this machine"
+    )
     used = origin == "this machine"
     return x.record._asdict() | {"machine": x.machine, "version": x.version, "used": used, "origin": origin}
 

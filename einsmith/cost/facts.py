@@ -24,10 +24,20 @@ KEPT, KEPT_BESIDE = 0.65, 0.15
 """Fraction of L3 that still holds data on reuse. KEPT: data that is walked repeatedly (measured: sums of 24 to 96 MB,
 32 MB of cache). KEPT_BESIDE: data that two kernels share, in a program that touches more than L3 holds."""
 _SPECIAL = (
-    ("exp", 0.13e-9), ("log", 0.24e-9), ("tanh", 0.24e-9), ("sigmoid", 0.18e-9), ("sqrt", 0.1e-9), ("rsqrt", 0.15e-9),
-    ("div", 0.08e-9), ("erf", 0.22e-9), ("sin", 0.15e-9), ("cos", 0.15e-9), ("pow", 1e-9), ("floordiv", 0.3e-9),
+    ("exp", 0.13e-9),
+    ("log", 0.24e-9),
+    ("tanh", 0.24e-9),
+    ("sigmoid", 0.18e-9),
+    ("sqrt", 0.1e-9),
+    ("rsqrt", 0.15e-9),
+    ("div", 0.08e-9),
+    ("erf", 0.22e-9),
+    ("sin", 0.15e-9),
+    ("cos", 0.15e-9),
+    ("pow", 1e-9),
+    ("floordiv", 0.3e-9),
     ("mod", 0.2e-9),
-)  # fmt: skip
+)
 """Seconds per f32 element of functions that are not one instruction, with vectors of 64 bytes at about 4 GHz."""
 
 

@@ -28,9 +28,7 @@ def compose(*transforms: Transform) -> Transform:
     return partial(_all, transforms)
 
 
-def _all(
-    transforms: Sequence[Transform], rng: np.random.Generator, *arrays: np.ndarray
-) -> tuple[np.ndarray, ...]:  # fmt: skip
+def _all(transforms: Sequence[Transform], rng: np.random.Generator, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     for t in transforms:
         arrays = tuple(t(rng, *arrays))
     return arrays
@@ -75,7 +73,7 @@ def color_jitter(brightness: Share = 0.0, contrast: Share = 0.0, saturation: Sha
 
 def _jitter(
     brightness: float, contrast: float, saturation: float, rng: np.random.Generator, x: np.ndarray, *rest: np.ndarray
-) -> tuple[np.ndarray, ...]:  # fmt: skip
+) -> tuple[np.ndarray, ...]:
     _images(x, "color_jitter")
 
     def factor(most: float) -> np.ndarray:
@@ -101,7 +99,7 @@ def normalize(mean: Sequence[float], std: Sequence[float]) -> Transform:
 
 def _scale(
     mean: Sequence[float], std: Sequence[float], rng: np.random.Generator, x: np.ndarray, *rest: np.ndarray
-) -> tuple[np.ndarray, ...]:  # fmt: skip
+) -> tuple[np.ndarray, ...]:
     _images(x, "normalize")
     if x.shape[1] != len(mean):
         raise ShapeError(f"normalize has {len(mean)} channels, the images have {x.shape[1]}")

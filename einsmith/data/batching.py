@@ -24,9 +24,15 @@ class Batches:
 
     @checked
     def __init__(
-        self, x: Any, y: Any, size: Count, seed: Size | None = None, drop_last: bool = False,
-        transform: Callable[..., Any] | None = None, threads: Size = 0,
-    ):  # fmt: skip
+        self,
+        x: Any,
+        y: Any,
+        size: Count,
+        seed: Size | None = None,
+        drop_last: bool = False,
+        transform: Callable[..., Any] | None = None,
+        threads: Size = 0,
+    ):
         inputs = tuple(x) if isinstance(x, (tuple, list)) else (x,)
         names = [f"input {k}" if len(inputs) > 1 else "x" for k in range(len(inputs))] + ["y"]
         self.arrays: tuple[Any, ...] = tuple(
@@ -152,9 +158,15 @@ def columns(dataset: Any, inputs: str | Sequence[str], target: str) -> tuple[Any
 
 @checked
 def batches(
-    x: Any | Sequence[Any], y: Any, size: Count, seed: Size | None = None, drop_last: bool = False, *,
-    transform: Callable[..., Any] | None = None, threads: Size = 0,
-) -> Batches:  # fmt: skip
+    x: Any | Sequence[Any],
+    y: Any,
+    size: Count,
+    seed: Size | None = None,
+    drop_last: bool = False,
+    *,
+    transform: Callable[..., Any] | None = None,
+    threads: Size = 0,
+) -> Batches:
     """Return batches of `size` samples, as pairs (x, y); for a tuple of inputs as (*inputs, y).
 
     x: an array whose first axis counts the samples, or a tuple of arrays; y: the targets, likewise. With a seed, every

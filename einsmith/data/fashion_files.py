@@ -40,8 +40,9 @@ def fashion_mnist(
     """
     if split not in FILES:
         raise DataError(f"Fashion-MNIST has the splits 'train' and 'test', not {split!r}")
-    images, labels = (_find(name, None if folder is None else Path(folder), say or (lambda line: None))
-                      for name in FILES[split])  # fmt: skip
+    images, labels = (
+        _find(name, None if folder is None else Path(folder), say or (lambda line: None)) for name in FILES[split]
+    )
     return to_arrays(idx.parse(images, 3, FILES[split][0]), idx.parse(labels, 1, FILES[split][1]), FILES[split][0])
 
 

@@ -102,9 +102,13 @@ class ImageFolder:
 
 @checked
 def image_folder(
-    folder: str | os.PathLike, size: int | tuple[int, int], *, channels: int = 3, errors: str = "raise",
+    folder: str | os.PathLike,
+    size: int | tuple[int, int],
+    *,
+    channels: int = 3,
+    errors: str = "raise",
     threads: Count = 4,
-) -> ImageFolder:  # fmt: skip
+) -> ImageFolder:
     """Read a folder that has one folder of images for each class, as (x, y) for `es.data.batches`.
 
     size: (height, width) to which a centred crop of every image is scaled, or one number for both; channels: 3 or 1.

@@ -116,10 +116,17 @@ class Binding:
         self.program: Runnable
         if environment.CHECK.get():
             watched = Watched(
-                compiled.given, arrays, compiled.inputs,
-                [plan.home.get(s, s) for s in map(storage, compiled.graph.outputs)], self.calls,
-                [label(call) for call in self.calls], compiled.kernels, compiled.target, block, self.arena_bytes,
-            )  # fmt: skip
+                compiled.given,
+                arrays,
+                compiled.inputs,
+                [plan.home.get(s, s) for s in map(storage, compiled.graph.outputs)],
+                self.calls,
+                [label(call) for call in self.calls],
+                compiled.kernels,
+                compiled.target,
+                block,
+                self.arena_bytes,
+            )
             self.program = backend.checked(made, watched, compiled.threads, compiled.scratch)
         else:
             self.program = backend.program(made, compiled.threads, compiled.scratch, base + self.arena_bytes)

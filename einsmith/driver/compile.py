@@ -227,9 +227,11 @@ class _Kernels:
     def choose_layouts(self) -> None:
         """Replace the plan by the one whose tensor layouts the cost model prices lowest."""
         decide = layouts_of(
-            self._predicted(self.code), partial(autoconfig.floor, target=self.target), self.target,
+            self._predicted(self.code),
+            partial(autoconfig.floor, target=self.target),
+            self.target,
             partial(left_out, "layouts"),
-        )  # fmt: skip
+        )
         self._replace(laid_out(self.plan, decide))
 
     def fit(self, limit: MemoryLimit, threads: int) -> None:

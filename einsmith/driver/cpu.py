@@ -56,10 +56,18 @@ class Cpu(CpuBackend):
         given, bind, target = watched.graph, watched.bind, watched.target
         graph = Graph((*bind, *watched.inputs), given.outputs, given.updates, given.checks)
         subjects = [
-            CheckedKernel(call.kernel, target, (), k.scratch, k.workspace, k.pattern, k.config,
-                    partial(others.source_of, partial(decisions.choice_of, call.kernel, target, k.decision)))
+            CheckedKernel(
+                call.kernel,
+                target,
+                (),
+                k.scratch,
+                k.workspace,
+                k.pattern,
+                k.config,
+                partial(others.source_of, partial(decisions.choice_of, call.kernel, target, k.decision)),
+            )
             for call, k in zip(watched.calls, watched.kernels, strict=True)
-        ]  # fmt: skip
+        ]
         context = ReportContext(graph, len(bind), bind, target.winograd, tuple(watched.outputs))
         return CheckedProgram(
             made,
@@ -80,9 +88,14 @@ class Cpu(CpuBackend):
 
     def tune(self, parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell) -> list[Found]:
         return session.tune(
-            parts, target, threads, seconds, tell, partial(_first_guesses, target=target),
+            parts,
+            target,
+            threads,
+            seconds,
+            tell,
+            partial(_first_guesses, target=target),
             lambda found: self.keep(found, target),
-        )  # fmt: skip
+        )
 
     def keep(self, found: Found, target: Target) -> None:
         if found.best is None:

@@ -85,16 +85,25 @@ def compile_decided(
                 autoconfig.choose(k, target)
 
     entries = native.compile_many(
-        [(k.digest + patterns + decided[k].key, partial(lower, k, target, decided[k])) for k in missing], target,
+        [(k.digest + patterns + decided[k].key, partial(lower, k, target, decided[k])) for k in missing],
+        target,
         choose,
-    )  # fmt: skip
+    )
     for k, entry in zip(missing, entries, strict=True):
         meta = entry.metadata
         launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
         found[k] = made = CompiledKernel(
-            launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"],
-            entry.nbytes, meta["decision"], meta["tuned"], meta["unfollowed"],
-        )  # fmt: skip
+            launches,
+            meta["scratch"],
+            meta["workspace"],
+            meta["pattern"],
+            meta["config"],
+            meta["seconds"],
+            entry.nbytes,
+            meta["decision"],
+            meta["tuned"],
+            meta["unfollowed"],
+        )
         _NATIVE.put((k, target, decided[k]), made)
         warn_unfollowed(k, decided[k], made)
     return [found[k] for k in kernels]  # type: ignore[misc]
@@ -108,8 +117,9 @@ def warn_unfollowed(kernel: Kernel | Rows, decision: Decision, made: CompiledKer
             f"the kernel {name} ({describe(kernel)}) is compiled as the cost model chooses: {made.unfollowed}. "
             f"`einsmith tune --forget {name}` removes the record; if it names a pattern of your own, register "
             "the pattern before the first call",
-            EinsmithWarning, stacklevel=2,
-        )  # fmt: skip
+            EinsmithWarning,
+            stacklevel=2,
+        )
 
 
 def _follow(
@@ -137,9 +147,10 @@ def lower(
         f = launch.function
         if len(f.buffers) != len(kernel.buffers) + 1:
             raise decisions.unfit(
-                choice, f"{f.name} of {len(f.buffers)} buffers; those of the kernel, {len(kernel.buffers)}, and the "
+                choice,
+                f"{f.name} of {len(f.buffers)} buffers; those of the kernel, {len(kernel.buffers)}, and the "
                 "workspace are needed",
-            )  # fmt: skip
+            )
         if environment.debug() >= 4:
             print(nest.show(f), file=sys.stderr)
     meta = {

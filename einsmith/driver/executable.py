@@ -138,10 +138,19 @@ class Executable:
         compiled, given = self.compiled, self.given
         with leaving_out(passes):
             made = Executable(
-                given, self.bound, self.threads, None if self._index < 0 else given.outputs[self._index],
-                compiled.target, compiled.target.winograd, self._arena, self._memory, compiled.backend, self._apart,
-                self._lock, self._origins,
-            )  # fmt: skip
+                given,
+                self.bound,
+                self.threads,
+                None if self._index < 0 else given.outputs[self._index],
+                compiled.target,
+                compiled.target.winograd,
+                self._arena,
+                self._memory,
+                compiled.backend,
+                self._apart,
+                self._lock,
+                self._origins,
+            )
         made.note = self.note
         return made
 

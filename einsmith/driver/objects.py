@@ -48,9 +48,17 @@ class ObjectCode(CpuBackend, AheadOfTime):
             self._functions += functions
             launches = tuple((first + n, tasks, once) for n, (_, tasks, once) in enumerate(meta["launches"]))
             self._made[key] = CompiledKernel(
-                launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"], 0,
-                meta["decision"], meta["tuned"], meta["unfollowed"],
-            )  # fmt: skip
+                launches,
+                meta["scratch"],
+                meta["workspace"],
+                meta["pattern"],
+                meta["config"],
+                meta["seconds"],
+                0,
+                meta["decision"],
+                meta["tuned"],
+                meta["unfollowed"],
+            )
             warn_unfollowed(kernel, decision, self._made[key])
         return self._made[key]
 

@@ -13,9 +13,17 @@ from einsmith.export.exported import ExportSubject, Traced
 from einsmith.ir.nodes import Leaf, Tensor
 
 _TYPES = {
-    "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "i64": "int64_t", "i32": "int32_t",
-    "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "uint8_t",
-}  # fmt: skip
+    "f64": "double",
+    "f32": "float",
+    "f16": "uint16_t",
+    "bf16": "uint16_t",
+    "i64": "int64_t",
+    "i32": "int32_t",
+    "i16": "int16_t",
+    "i8": "int8_t",
+    "u8": "uint8_t",
+    "bool": "uint8_t",
+}
 _TAKEN = frozenset(
     "model loss name value path threads weights bytes made code auto break case char const continue default do double "
     "else enum extern float for goto if inline int long register restrict return short signed sizeof static struct "
@@ -70,9 +78,11 @@ class LibraryCall:
     def describe(self) -> dict[str, Any]:
         """Return the function's entry in the manifest."""
         return {
-            "function": self.function, "role": self.role, "arguments": [a.describe() for a in self.arguments],
+            "function": self.function,
+            "role": self.role,
+            "arguments": [a.describe() for a in self.arguments],
             "results": [a.describe() for a in self.results],
-        }  # fmt: skip
+        }
 
 
 def calls(

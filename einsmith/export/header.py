@@ -17,7 +17,7 @@ _ROLES = {
     exported.EVALUATE: "Computes the loss of a batch, in evaluation mode.",
     exported.PREDICT: "Computes the model's output, in evaluation mode.",
     exported.CALL: "Calls the function.",
-}  # fmt: skip
+}
 
 _LIFE = """\
 /* Creates a {what} with the tensors of a file such as weights.safetensors, in memory of its own, and starts its
@@ -71,25 +71,40 @@ def header(
     """Return the text of NAME.h."""
     upper = name.upper()
     fields = {
-        "name": name, "NAME": upper, "threads": subject.threads,
+        "name": name,
+        "NAME": upper,
+        "threads": subject.threads,
         "what": "training step" if subject.training else "function",
-    }  # fmt: skip
+    }
     first = f"/* {name}: {subject.name}, compiled by Einsmith {version} for {processor.triple} ({processor.cpu})."
     lines = [
-        first, "   Arrays are C-contiguous; they must neither overlap nor lie in a model's memory. Functions of type "
+        first,
+        "   Arrays are C-contiguous; they must neither overlap nor lie in a model's memory. Functions of type "
         "int return a code. */",
-        f"#ifndef {upper}_H", f"#define {upper}_H", "#include <stddef.h>", "#include <stdint.h>", "",
-        "#ifdef __cplusplus", 'extern "C" {', "#endif", "", f"typedef struct {name}_model {name}_model;", "", "enum {",
+        f"#ifndef {upper}_H",
+        f"#define {upper}_H",
+        "#include <stddef.h>",
+        "#include <stdint.h>",
+        "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        f"typedef struct {name}_model {name}_model;",
+        "",
+        "enum {",
         *(f"    {upper}_{code}, /* {meaning} */" for code, meaning in CODES.items()),
         f"    {upper}_LACKING = 1000, /* and above: the processor lacks a feature that the library is compiled for */",
-    ]  # fmt: skip
+    ]
     if violations:
         lines.append(f"    {upper}_VIOLATED = 2000, /* and above: the data fails a check; nothing was updated */")
         lines += [f"    /* 2000 + {n}: {v.replace('*/', '* /')} */" for n, v in enumerate(violations)]
     lines += [
         f"    {upper}_MISSING = 10000 /* and above: a file lacks a tensor, or the tensor has another shape or type */",
-        "};", "", _LIFE.format(**fields),
-    ]  # fmt: skip
+        "};",
+        "",
+        _LIFE.format(**fields),
+    ]
     for call in calls:
         arrays = (*call.arguments, *call.results)
         lines += [f"/* {_ROLES[call.role]}", *(f"   {a.name}: {a.meaning}" for a in arrays)]
@@ -102,17 +117,24 @@ def header(
         lines.append(_TRAINING.format(settings=settings, **fields))
         if subject.training.reports:
             told = ", ".join(subject.training.reports)
-            lines += [f"/* Returns the further results of the last training step: {told}. */",
-                      f"const double *{name}_reports({name}_model *model);", ""]  # fmt: skip
+            lines += [
+                f"/* Returns the further results of the last training step: {told}. */",
+                f"const double *{name}_reports({name}_model *model);",
+                "",
+            ]
     return "\n".join([*lines, "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
 
 
 CODES = {
-    "OK": "0", "NOT_FINITE": "the loss is not finite; nothing was updated", "NO_MEMORY": "there is not enough memory",
-    "NO_THREADS": "a thread cannot be started", "UNREADABLE": "a file cannot be read",
-    "UNWRITABLE": "a file cannot be written", "FOREIGN_FILE": "a file is not a safetensors file, or is truncated",
+    "OK": "0",
+    "NOT_FINITE": "the loss is not finite; nothing was updated",
+    "NO_MEMORY": "there is not enough memory",
+    "NO_THREADS": "a thread cannot be started",
+    "UNREADABLE": "a file cannot be read",
+    "UNWRITABLE": "a file cannot be written",
+    "FOREIGN_FILE": "a file is not a safetensors file, or is truncated",
     "SCHEDULE_ENDED": "a setting's table has no value for this step: set a value",
     "UNKNOWN_NAME": "there is no setting of this name",
     "BAD_NUMBER": "a number is out of its range",
-}  # fmt: skip
+}
 """Return codes and their meanings, in the order of runtime/machine.c."""

@@ -44,13 +44,17 @@ class Library:
         self._c = self._open()
         pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
         for name, result, arguments in (
-            ("create", number, [text, number, ctypes.POINTER(pointer)]), ("destroy", None, [pointer]),
-            ("load", number, [pointer, text]), ("save", number, [pointer, text]), ("tensor", pointer, [pointer, text]),
-            ("error", text, [number]), ("steps", ctypes.c_int64, [pointer]),
+            ("create", number, [text, number, ctypes.POINTER(pointer)]),
+            ("destroy", None, [pointer]),
+            ("load", number, [pointer, text]),
+            ("save", number, [pointer, text]),
+            ("tensor", pointer, [pointer, text]),
+            ("error", text, [number]),
+            ("steps", ctypes.c_int64, [pointer]),
             ("set", number, [pointer, text, ctypes.c_double]),
             ("get", number, [pointer, text, ctypes.POINTER(ctypes.c_double)]),
             ("reports", ctypes.POINTER(ctypes.c_double), [pointer]),
-        ):  # fmt: skip
+        ):
             if hasattr(self._c, f"{self.name}_{name}"):
                 function = self._function(name)
                 function.restype, function.argtypes = result, arguments

@@ -27,31 +27,40 @@ class Feature(NamedTuple):
 def _table(rows: dict[tuple[int, int, int], str]) -> dict[str, Feature]:
     return {
         name: Feature(name, *at, int(bit))
-        for at, text in rows.items() for name, _, bit in (word.partition(":") for word in text.split())
-    }  # fmt: skip
+        for at, text in rows.items()
+        for name, _, bit in (word.partition(":") for word in text.split())
+    }
 
 
 _EAX, _EBX, _ECX, _EDX, _SAVED = range(5)
-_X86 = _table({
-    (1, 0, _ECX): "sse3:0 pclmul:1 ssse3:9 fma:12 cx16:13 sse4.1:19 sse4.2:20 crc32:20 movbe:22 popcnt:23 aes:25 "
-                  "avx:28 f16c:29",
-    (7, 0, _EBX): "bmi:3 avx2:5 bmi2:8 avx512f:16 avx512dq:17 adx:19 avx512ifma:21 avx512cd:28 sha:29 avx512bw:30 "
-                  "avx512vl:31",
-    (7, 0, _ECX): "avx512vbmi:1 avx512vbmi2:6 gfni:8 vaes:9 vpclmulqdq:10 avx512vnni:11 avx512bitalg:12 "
-                  "avx512vpopcntdq:14",
-    (7, 0, _EDX): "avx512vp2intersect:8 avx512fp16:23",
-    (7, 1, _EAX): "sha512:0 sm3:1 sm4:2 avxvnni:4 avx512bf16:5 avxifma:23",
-    (7, 1, _EDX): "avxvnniint8:4 avxneconvert:5 avxvnniint16:10",
-    (0x80000001, 0, _ECX): "sahf:0 lzcnt:5 sse4a:6 prfchw:8 xop:11 fma4:16 tbm:21",
-})  # fmt: skip
+_X86 = _table(
+    {
+        (1, 0, _ECX): "sse3:0 pclmul:1 ssse3:9 fma:12 cx16:13 sse4.1:19 sse4.2:20 crc32:20 movbe:22 popcnt:23 aes:25 "
+        "avx:28 f16c:29",
+        (7, 0, _EBX): "bmi:3 avx2:5 bmi2:8 avx512f:16 avx512dq:17 adx:19 avx512ifma:21 avx512cd:28 sha:29 avx512bw:30 "
+        "avx512vl:31",
+        (7, 0, _ECX): "avx512vbmi:1 avx512vbmi2:6 gfni:8 vaes:9 vpclmulqdq:10 avx512vnni:11 avx512bitalg:12 "
+        "avx512vpopcntdq:14",
+        (7, 0, _EDX): "avx512vp2intersect:8 avx512fp16:23",
+        (7, 1, _EAX): "sha512:0 sm3:1 sm4:2 avxvnni:4 avx512bf16:5 avxifma:23",
+        (7, 1, _EDX): "avxvnniint8:4 avxneconvert:5 avxvnniint16:10",
+        (0x80000001, 0, _ECX): "sahf:0 lzcnt:5 sse4a:6 prfchw:8 xop:11 fma4:16 tbm:21",
+    }
+)
 _AT_HWCAP, _AT_HWCAP2 = 16, 26
-_AARCH64 = _table({
-    (_AT_HWCAP, 0, 0): "fp-armv8:0 neon:1 aes:3 sha2:6 crc:7 lse:8 fullfp16:10 rdm:12 jsconv:13 complxnum:14 rcpc:15 "
-                       "ccpp:16 sha3:17 sm4:19 dotprod:20 sve:22 fp16fml:23 dit:24 lse2:25 rcpc-immo:26 flagm:27 "
-                       "ssbs:28 sb:29 pauth:30",
-    (_AT_HWCAP2, 0, 0): "ccdp:0 sve2:1 sve-aes:2 sve-bitperm:4 sve-sha3:5 sve-sm4:6 altnzcv:7 fptoint:8 i8mm:13 "
-                        "bf16:14 rand:16 bti:17 mte:18",
-})  # fmt: skip
+_AARCH64 = _table(
+    {
+        (
+            _AT_HWCAP,
+            0,
+            0,
+        ): "fp-armv8:0 neon:1 aes:3 sha2:6 crc:7 lse:8 fullfp16:10 rdm:12 jsconv:13 complxnum:14 rcpc:15 "
+        "ccpp:16 sha3:17 sm4:19 dotprod:20 sve:22 fp16fml:23 dit:24 lse2:25 rcpc-immo:26 flagm:27 "
+        "ssbs:28 sb:29 pauth:30",
+        (_AT_HWCAP2, 0, 0): "ccdp:0 sve2:1 sve-aes:2 sve-bitperm:4 sve-sha3:5 sve-sm4:6 altnzcv:7 fptoint:8 i8mm:13 "
+        "bf16:14 rand:16 bti:17 mte:18",
+    }
+)
 _UNUSED = frozenset(
     "64bit cmov cx8 fxsr mmx sse sse2 x87 clflushopt clwb clzero fsgsbase invpcid mwaitx pku rdpid rdpru rdrnd rdseed "
     "rtm shstk wbnoinvd xsave xsavec xsaveopt xsaves cldemote enqcmd hreset kl movdir64b movdiri pconfig prefetchi "

@@ -55,9 +55,16 @@ class Portable:
     """A graph compiled for a library; it is never run in this process. backend: shared by the library's programs."""
 
     def __init__(
-        self, graph: Graph, bind: Mapping[Leaf, np.ndarray], threads: int, backend: Any, target: Target | None = None,
-        winograd: bool = False, finite: Tensor | None = None, memory: int | None = None,
-    ):  # fmt: skip
+        self,
+        graph: Graph,
+        bind: Mapping[Leaf, np.ndarray],
+        threads: int,
+        backend: Any,
+        target: Target | None = None,
+        winograd: bool = False,
+        finite: Tensor | None = None,
+        memory: int | None = None,
+    ):
         assert isinstance(backend, Backend) and isinstance(backend, AheadOfTime)
         self._ahead: AheadOfTime = backend
         self._bound = dict(bind)
@@ -92,11 +99,17 @@ class Portable:
             places[word] = WordTarget(owner, at - start)
         words[list(places)] = 0
         return Data(
-            tuple(map(int, words)), places, table.steps, tuple(compiled.inputs), compiled.graph.outputs,
-            self._results(), tuple(size for _, _, size in binding.allocated), binding.arena_bytes,
+            tuple(map(int, words)),
+            places,
+            table.steps,
+            tuple(compiled.inputs),
+            compiled.graph.outputs,
+            self._results(),
+            tuple(size for _, _, size in binding.allocated),
+            binding.arena_bytes,
             compiled.backend.scratch_area(compiled.scratch, 1),
             {n: binding.messages[c] for n, c in table.codes.items()},
-        )  # fmt: skip
+        )
 
     def _owners(self) -> dict[int, tuple[Any, int]]:
         """Return {first address: (owner, bytes)} of all memory that the table points to; bound arrays are disjoint."""
@@ -104,9 +117,11 @@ class Portable:
         table, spare = binding.program.table, binding.spare
         found = {buffers.address(array): (x, max(array.nbytes, 1)) for x, array in self._bound.items()}
         return found | {
-            buffers.address(table): (TABLE, table.nbytes), buffers.address(spare): (SPARE, spare.nbytes),
-            ahead.functions: (FUNCTIONS, ahead.arena - ahead.functions), ahead.arena: (ARENA, binding.reserved),
-        }  # fmt: skip
+            buffers.address(table): (TABLE, table.nbytes),
+            buffers.address(spare): (SPARE, spare.nbytes),
+            ahead.functions: (FUNCTIONS, ahead.arena - ahead.functions),
+            ahead.arena: (ARENA, binding.reserved),
+        }
 
     def _results(self) -> tuple[WordTarget, ...]:
         compiled, binding = self._compiled, self._binding

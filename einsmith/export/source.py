@@ -21,9 +21,17 @@ RUNTIME = Path(__file__).parent / "runtime"
 _REGIONS = (TABLE, FUNCTIONS, SPARE, ARENA, "constants", "results")
 """Regions of memory that words point to, in the order of runtime/machine.c; tensors follow, one region each."""
 _FILE_TYPES = {
-    "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8",
-    "u8": "U8", "bool": "BOOL",
-}  # fmt: skip
+    "f64": "F64",
+    "f32": "F32",
+    "f16": "F16",
+    "bf16": "BF16",
+    "i64": "I64",
+    "i32": "I32",
+    "i16": "I16",
+    "i8": "I8",
+    "u8": "U8",
+    "bool": "BOOL",
+}
 _VIOLATED = 2000
 """Return code of a failing first check, as in runtime/machine.c; other checks follow in order."""
 _LINE = 64
@@ -80,9 +88,14 @@ class LibrarySource:
     function table, which programs index; violations: messages of failing checks."""
 
     def __init__(
-        self, name: str, subject: ExportSubject, programs: Sequence[Data], calls: Sequence[LibraryCall],
-        processor: Processor, pool_bytes: int,
-    ):  # fmt: skip
+        self,
+        name: str,
+        subject: ExportSubject,
+        programs: Sequence[Data],
+        calls: Sequence[LibraryCall],
+        processor: Processor,
+        pool_bytes: int,
+    ):
         self.name, self.subject, self.calls, self.processor = name, subject, calls, processor
         self.lines: list[str] = []
         self.violations: list[str] = []
@@ -109,9 +122,12 @@ class LibrarySource:
             f"/* {self.name}: the source of a library that Einsmith has exported. Compiled and linked with the object "
             "file of its kernels. */",
             "#define _POSIX_C_SOURCE 200809L",
-            '#pragma GCC visibility push(default)', f'#include "{self.name}.h"', "#pragma GCC visibility pop",
-            *(["#define REPORTS"] if self.subject.training and self.subject.training.reports else []), "",
-        ]  # fmt: skip
+            "#pragma GCC visibility push(default)",
+            f'#include "{self.name}.h"',
+            "#pragma GCC visibility pop",
+            *(["#define REPORTS"] if self.subject.training and self.subject.training.reports else []),
+            "",
+        ]
         last = f'const char *{self.name}_identity(void) {{\n    return "{identity}";\n}}'
         return "\n".join([*head, *runtime, "/* ---- this library */\n", *self.lines, last]) + "\n"
 
@@ -185,14 +201,21 @@ class LibrarySource:
                     )
         numbers = [f"UINT64_C({w})" if w >= 1 << 31 else str(w) for w in words]
         fields = {
-            "words": self._array("uint64_t", f"words_{n}", numbers), "size": len(words), "steps": data.steps,
+            "words": self._array("uint64_t", f"words_{n}", numbers),
+            "size": len(words),
+            "steps": data.steps,
             "relocations": self._array("struct relocation", f"relocations_{n}", relocations),
-            "relocated": len(relocations), "patches": self._array("struct patch", f"patches_{n}", patches),
-            "patched": len(patches), "results": self._array("struct result", f"results_{n}", results),
-            "outputs": len(results), "scratch": data.scratch, "stride": data.stride,
+            "relocated": len(relocations),
+            "patches": self._array("struct patch", f"patches_{n}", patches),
+            "patched": len(patches),
+            "results": self._array("struct result", f"results_{n}", results),
+            "outputs": len(results),
+            "scratch": data.scratch,
+            "stride": data.stride,
             "groups": self._array("int32_t", f"groups_{n}", [str(g) for g in traced.groups]),
-            "updated": len(traced.groups), "samples": traced.samples,
-        }  # fmt: skip
+            "updated": len(traced.groups),
+            "samples": traced.samples,
+        }
         return initializer(fields), end
 
     def _tables(self, results: int, pool_bytes: int, programs: int) -> None:
@@ -204,10 +227,15 @@ class LibrarySource:
             told = ["NULL"] * 4 if e is None else [quoted(x) for x in (t.name, e.head, e.place, text)]
             tensors.append(f"{{{', '.join(told)}, {t.array.nbytes}}}")
         self._array("struct tensor", "tensors", tensors)
-        self._array("struct feature", "features", [
-            f"{{{quoted(f'this processor lacks {f.name}, which the library is compiled for')}, {f.leaf}, {f.subleaf}, "
-            f"{f.place}, {f.bit}}}" for f in self.processor.features
-        ])  # fmt: skip
+        self._array(
+            "struct feature",
+            "features",
+            [
+                f"{{{quoted(f'this processor lacks {f.name}, which the library is compiled for')}, "
+                f"{f.leaf}, {f.subleaf}, {f.place}, {f.bit}}}"
+                for f in self.processor.features
+            ],
+        )
         self._array("char *const", "violations", [quoted(v) for v in self.violations])
         numbers = [
             f"{{{kind}, {which}, {len(_REGIONS) + self._tensor[n]}}}" for n, (kind, which) in s.memories.numbers.items()
@@ -237,10 +265,11 @@ class LibrarySource:
         self.lines += [
             f"extern void (*const {name}_functions[])(void **, void *, int64_t);",
             f"extern const char {name}_constants[];",
-            f"int64_t {name}_run(void *);", f"void {name}_worker(void *, int64_t, int64_t);",
+            f"int64_t {name}_run(void *);",
+            f"void {name}_worker(void *, int64_t, int64_t);",
             f"void {name}_stop(void *);",
             f"static const struct library library = {initializer(fields)};\n",
-        ]  # fmt: skip
+        ]
 
     # -- functions
 

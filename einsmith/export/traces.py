@@ -50,20 +50,27 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
     groups = {id(g): n for n, g in enumerate(step.counts.groups)}
     graphs = [
         Traced(
-            exported.GATHER if gather else exported.TRAIN, n, found.graph, memories.bound(found.bind, found.live),
-            (*names, "target"), step.winograd, finite=found.graph.outputs[0], memory=step.memory_limit,
+            exported.GATHER if gather else exported.TRAIN,
+            n,
+            found.graph,
+            memories.bound(found.bind, found.live),
+            (*names, "target"),
+            step.winograd,
+            finite=found.graph.outputs[0],
+            memory=step.memory_limit,
             groups=tuple(groups[id(g)] for g in found.groups),
             samples=count_samples(batches[n]),
         )
         for n, gather, found in made
-    ]  # fmt: skip
+    ]
     for n, (*inputs, target) in enumerate(batches):
         with step.model.in_mode(training=False):
             loss = trace_call(losses_and_outputs(step.model, step.loss, step.trained), (tuple(inputs), target), {})
             output = trace_call(step.model, tuple(inputs), {})
         for role, found, called, winograd in (
-            (exported.EVALUATE, loss, (*names, "target"), step.winograd), (exported.PREDICT, output, names, False),
-        ):  # fmt: skip
+            (exported.EVALUATE, loss, (*names, "target"), step.winograd),
+            (exported.PREDICT, output, names, False),
+        ):
             bind = memories.bound(found.bind, found.live)
             graphs.append(Traced(role, n, found.graph, bind, called, winograd))
     reports = next(found.reports for _, gather, found in made if not gather)
@@ -103,8 +110,10 @@ def _settings(step: TrainStep, schedule: int | None) -> Iterator[ExportedSetting
     """Yield the optimizer's hyperparameters and the step's own settings. Raises ArgumentError as `of_step`."""
     changing = {
         f"{group}/{n}" if group else n: rule
-        for group, rule in step.optimizer.rules.items() for n, v in rule.hyper.items() if callable(v)
-    }  # fmt: skip
+        for group, rule in step.optimizer.rules.items()
+        for n, v in rule.hyper.items()
+        if callable(v)
+    }
     if changing and schedule is None:
         raise ArgumentError(
             f"{next(iter(changing))} is a callable of the step, which a library without Python cannot call; pass "

@@ -44,10 +44,17 @@ _SYSTEM = frozenset(
 
 @checked
 def export(
-    what: Any, folder: Any, *example: Any, name: str | None = None, target: str = "host",
-    threads: Annotated[int, 1, MAX_THREADS] | None = None, schedule: Count | None = None, compiler: str | None = None,
-    link: bool = True, overwrite: bool = False,
-) -> Path:  # fmt: skip
+    what: Any,
+    folder: Any,
+    *example: Any,
+    name: str | None = None,
+    target: str = "host",
+    threads: Annotated[int, 1, MAX_THREADS] | None = None,
+    schedule: Count | None = None,
+    compiler: str | None = None,
+    link: bool = True,
+    overwrite: bool = False,
+) -> Path:
     """Write `what` into a new folder as a library for C, and return the folder, which holds NAME.h, NAME.o, libNAME.so,
     weights.safetensors and manifest.json. Run time needs neither Python, nor LLVM, nor a compiler.
 
@@ -172,12 +179,20 @@ class _Made:
         training, memories, processor = self.subject.training, self.subject.memories, self.processor
         settings, reports = (training.settings, training.reports) if training else ((), ())
         return {
-            "format": FORMAT, "version": FORMAT_VERSION, "einsmith": VERSION, "name": self.name,
-            "what": self.subject.name, "identity": self.identity,
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "einsmith": VERSION,
+            "name": self.name,
+            "what": self.subject.name,
+            "identity": self.identity,
             "target": {
-                "triple": processor.triple, "cpu": processor.cpu, "features": [f.name for f in processor.features]
+                "triple": processor.triple,
+                "cpu": processor.cpu,
+                "features": [f.name for f in processor.features],
             },
-            "threads": self.subject.threads, "intermediate_bytes": self.arena, "kernels": len(self.source.functions),
+            "threads": self.subject.threads,
+            "intermediate_bytes": self.arena,
+            "kernels": len(self.source.functions),
             "functions": [c.describe() for c in self.calls],
             "tensors": [
                 {"name": t.name, "kind": t.kind, "type": t.array.dtype.name, "shape": list(t.array.shape)}
@@ -185,9 +200,10 @@ class _Made:
             ],
             "aliases": memories.aliases,
             "settings": [{"name": s.name, "value": s.value, "steps_in_table": len(s.table)} for s in settings],
-            "reports": list(reports), "accumulate": training.accumulate if training else 1,
+            "reports": list(reports),
+            "accumulate": training.accumulate if training else 1,
             "checks": self.source.violations,
-        }  # fmt: skip
+        }
 
 
 def _shown(x: Any) -> str:

@@ -82,8 +82,9 @@ def to_torch(model: Module, module: torch.nn.Module) -> torch.nn.Module:
             raise KindError(f"to_torch: {name} is {described(given)}, and must be a Module of its own library")
     ours = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
     theirs = {
-        **dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))
-    }  # fmt: skip
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
     apart = sorted(ours.keys() ^ theirs.keys())
     if apart:
         raise UnknownNameError(f"only one of {type(model).__name__} and {type(module).__name__} has {', '.join(apart)}")
@@ -243,8 +244,10 @@ def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph,
     check(nodes, name)
     for node in nodes:
         if node.kind is not None and node.kind.dtype not in {d.name for d in ALL}:
-            raise TraceError(f"{name}: aten.{node.operator} gives {node.kind.dtype}, which Einsmith does not support"
-                             f"\n    {node.line}")  # fmt: skip
+            raise TraceError(
+                f"{name}: aten.{node.operator} gives {node.kind.dtype}, which Einsmith does not support"
+                f"\n    {node.line}"
+            )
     inputs: list[tuple[str, Any]] = []
     stored: dict[str, tuple[str, Kind]] = {}
     constants: dict[str, Any] = {}

@@ -56,9 +56,14 @@ class Origins:
     differentiated: tuple[Tensor, ...] = ()
 
     def find(
-        self, template: Template, slot: int, source_slot: int, shape: tuple[int, ...], dimension: int,
+        self,
+        template: Template,
+        slot: int,
+        source_slot: int,
+        shape: tuple[int, ...],
+        dimension: int,
         source_shape: tuple[int, ...],
-    ) -> Origin | None:  # fmt: skip
+    ) -> Origin | None:
         """Return the origin of an index; None where there is none, or several with different messages.
 
         Derivatives and recurrences have templates of their own, and batches have other shapes: their indices are

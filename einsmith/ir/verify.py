@@ -272,8 +272,11 @@ def _is_evaluated(node: Recurrence, i: int, read: Read, same: bool) -> Expr:
     at = linear(read.index[0]) - node.origins[i]
     step, position = cast(Axis(0), dt.i64), at.expr(dt.i64)
     before = (step, position) if node.reverse else (position, step)
-    initial = apply("le", Const(node.steps, dt.i64), position) if not node.reverse else apply(
-        "lt", position, Const(0, dt.i64))  # fmt: skip
+    initial = (
+        apply("le", Const(node.steps, dt.i64), position)
+        if not node.reverse
+        else apply("lt", position, Const(0, dt.i64))
+    )
     return apply("or", apply("le" if same else "lt", *before), initial)
 
 

@@ -38,9 +38,16 @@ def pattern_of(name: str) -> Pattern:
 
 _SELF = cast(Chooser, sys.modules[__name__])
 PATTERNS: list[Pattern] = [
-    Pointwise(), StencilPattern(), Winograd(_SELF), SplitAxes(_SELF), CONTRACTION, ByKind(_SELF), Reduction(),
-    ScatterAdd(), Col2im(_SELF),
-]  # fmt: skip
+    Pointwise(),
+    StencilPattern(),
+    Winograd(_SELF),
+    SplitAxes(_SELF),
+    CONTRACTION,
+    ByKind(_SELF),
+    Reduction(),
+    ScatterAdd(),
+    Col2im(_SELF),
+]
 """The CPU's patterns in the order in which they are priced, the most often chosen first, so that later ones are pruned.
 Of equal costs the earlier pattern wins."""
 

@@ -28,9 +28,17 @@ from einsmith.base.errors import CompileError
 _OWN = __name__.partition(".")[0]
 _NOWHERE = os.urandom(16)
 """Random bytes that make a key unique to this process."""
-_DYNAMIC = frozenset((
-    "__import__", "import_module", "exec", "spec_from_file_location", "SourceFileLoader", "run_path", "run_module",
-))  # fmt: skip
+_DYNAMIC = frozenset(
+    (
+        "__import__",
+        "import_module",
+        "exec",
+        "spec_from_file_location",
+        "SourceFileLoader",
+        "run_path",
+        "run_module",
+    )
+)
 """Functions that run code of files that only their arguments name."""
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
 _DEEPEST = 20  # most nested levels of a value that an instance holds

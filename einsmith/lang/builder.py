@@ -89,9 +89,13 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
     __slots__ = ("_tensor", "weak", "wide", "literal", "name")
 
     def __init__(
-        self, tensor: Tensor | None, weak: bool = False, literal: Any = None, name: str | None = None,
+        self,
+        tensor: Tensor | None,
+        weak: bool = False,
+        literal: Any = None,
+        name: str | None = None,
         wide: bool = False,
-    ):  # fmt: skip
+    ):
         self._tensor, self.weak, self.wide, self.literal, self.name = tensor, weak, wide, literal, name
 
     def _takes(self, other: Any) -> bool:

@@ -251,8 +251,12 @@ class _Part:
         for d, i in enumerate(self.index):
             at = self.line.statement.index[d].at
             if not formula.is_integer(i.ty) or i.loads:
-                raise FormulaError("a left index is an integer expression of one axis", self.program.text, at,
-                                   "accumulate with += at positions that are read from tensors")  # fmt: skip
+                raise FormulaError(
+                    "a left index is an integer expression of one axis",
+                    self.program.text,
+                    at,
+                    "accumulate with += at positions that are read from tensors",
+                )
             form = linear(scope.convert(i, index_type(i)))
             terms = list(form.terms.items())
             if len(terms) > 1 or any(not isinstance(a, Axis) or c < 1 for a, c in terms):
@@ -272,15 +276,21 @@ def _partition(
             if a.extent and (o < 0 or o + s * (a.extent - 1) >= shape[d]):
                 raise FormulaError(
                     f"this piece of {name} covers positions {o} to {o + s * (a.extent - 1)} of dimension {d}, whose "
-                    f"extent is {shape[d]}", program.text, at,
-                )  # fmt: skip
+                    f"extent is {shape[d]}",
+                    program.text,
+                    at,
+                )
         for others, steps, along, _ in pieces[:n]:
             if all(
                 a.extent and b.extent and progressions_meet(o, s, a.extent, p, q, b.extent)
                 for o, s, a, p, q, b in zip(offset, step, axes, others, steps, along, strict=True)
             ):
-                raise FormulaError(f"this piece of {name} overlaps a piece above", program.text, at,
-                                   "define each element once, or accumulate with +=")  # fmt: skip
+                raise FormulaError(
+                    f"this piece of {name} overlaps a piece above",
+                    program.text,
+                    at,
+                    "define each element once, or accumulate with +=",
+                )
     whole = math.prod(shape)
     written = sum(math.prod(a.extent for a in axes) for *_, axes, _ in pieces)
     if written == whole:
@@ -291,5 +301,6 @@ def _partition(
         for offset, step, axes, _ in pieces:
             cells[tuple(slice(o, o + s * a.extent, s) for o, s, a in zip(offset, step, axes, strict=True))] = 1
         gap = f"the element {tuple(int(i[0]) for i in np.nonzero(cells == 0)) if cells.ndim else ()}"
-    raise FormulaError(f"no piece of {name} defines {gap}", program.text, ats[0],
-                       "add a statement for the elements that are missing")  # fmt: skip
+    raise FormulaError(
+        f"no piece of {name} defines {gap}", program.text, ats[0], "add a statement for the elements that are missing"
+    )

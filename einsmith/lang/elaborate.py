@@ -61,8 +61,12 @@ class Elaborator:
         """Return the value of an expression without axes and reads. Raises FormulaError where it is no integer."""
         form = self.form(root)
         if not isinstance(form, Literal) or isinstance(form.value, (bool, float)):
-            raise FormulaError("this must be an integer that is known before the program runs", self.text, root.at,
-                               "use // for a quotient of integers")  # fmt: skip
+            raise FormulaError(
+                "this must be an integer that is known before the program runs",
+                self.text,
+                root.at,
+                "use // for a quotient of integers",
+            )
         return form.value
 
     def _one(self, node: Ast, args: list[Form]) -> Form:

@@ -138,9 +138,14 @@ class Load(Form):
     __slots__ = ("tensor", "weak", "wide", "name", "computed")
 
     def __init__(
-        self, tensor: Tensor, index: Sequence[Form], weak: bool, name: str, at: tuple[str, int] | None,
+        self,
+        tensor: Tensor,
+        index: Sequence[Form],
+        weak: bool,
+        name: str,
+        at: tuple[str, int] | None,
         wide: bool = False,
-    ):  # fmt: skip
+    ):
         number = WeakForm.INT if tensor.dtype.is_int else WeakForm.SCALAR
         super().__init__(number if weak else tensor.dtype, index, at)
         self.tensor, self.weak, self.wide, self.name = tensor, weak, wide, name

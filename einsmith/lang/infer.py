@@ -154,8 +154,12 @@ class _Inference:
         except (NotYet, _Unreadable):
             return None
         if integer and not is_integer(form.ty):
-            raise FormulaError(f"this index is {type_name(form.ty)}, not an integer", self.program.text, node.at,
-                               "use // for a quotient, or i32(...)")  # fmt: skip
+            raise FormulaError(
+                f"this index is {type_name(form.ty)}, not an integer",
+                self.program.text,
+                node.at,
+                "use // for a quotient, or i32(...)",
+            )
         out = self.scopes[line].convert(form, index_type(form) if integer else dt.bool_)
         if integer:
             out = linear(out).expr()  # so that axes which cancel do not count
@@ -191,16 +195,23 @@ class _Inference:
             for d, n in enumerate(dims):
                 if n is None:
                     raise FormulaError(
-                        f"the extent of dimension {d} of {name} is not determined", self.program.text,
+                        f"the extent of dimension {d} of {name} is not determined",
+                        self.program.text,
                         self.program.lines[self.program.defined[name][0]].statement.at,
                         f'add extents={{"{name}.shape[{d}]": N}}, N an int or a string such as "W.shape[0]"',
-                    )  # fmt: skip
+                    )
             shapes[name] = shape = tuple(n for n in dims if n is not None)
             if name in self.program.defined and prod(n or 1 for n in shape) > MOST:
                 at = self.program.lines[self.program.defined[name][0]].statement.at
-                raise ShapeError(str(FormulaError(
-                    f"{name} would have shape {shape}; no array can have that many elements", self.program.text, at
-                )))  # fmt: skip
+                raise ShapeError(
+                    str(
+                        FormulaError(
+                            f"{name} would have shape {shape}; no array can have that many elements",
+                            self.program.text,
+                            at,
+                        )
+                    )
+                )
         return Extents(axes, shapes)
 
     def bind(self) -> None:

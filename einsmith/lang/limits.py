@@ -33,10 +33,11 @@ def limits(guards: Iterable[tuple[Ast, bool]], axis: str, axes: Iterable[str]) -
 
     def constant(e: Ast) -> bool:
         return not any(
-            isinstance(n, (ParsedRead, ParsedReduction)) or (isinstance(n, Name) and n.id in others)
+            isinstance(n, (ParsedRead, ParsedReduction))
+            or (isinstance(n, Name) and n.id in others)
             or (isinstance(n, SizeOf) and n.axis == axis)
             for n in walk(e)
-        )  # fmt: skip
+        )
 
     return [
         (a, b, strict)

@@ -445,9 +445,17 @@ def _origins(node: Compute, indexed: Sequence[Load], places: Sequence[Form], nam
         if source is not None and slot is not None and source.tensor in slots:
             text, offset = source.at or (None, 0)
             yield Origin(
-                tensor, source.name, shape, d, source.tensor.shape, node.template, slot, slots[source.tensor], text,
+                tensor,
+                source.name,
+                shape,
+                d,
+                source.tensor.shape,
+                node.template,
+                slot,
+                slots[source.tensor],
+                text,
                 offset,
-            )  # fmt: skip
+            )
 
 
 # ---------------------------------------------------------------------------------------------------------- diagnosis

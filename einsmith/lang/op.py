@@ -320,9 +320,14 @@ def _ordered(name: str, known: tuple[str, ...], inputs: Sequence[str] | None) ->
 
 @checked
 def op(
-    text: Any, extents: Mapping[str, int | str] | None = None, name: str | None = None, *, checkpoint: int = 0,
-    inputs: str | Sequence[str] | None = None, **defaults: Any,
-) -> Operator:  # fmt: skip
+    text: Any,
+    extents: Mapping[str, int | str] | None = None,
+    name: str | None = None,
+    *,
+    checkpoint: int = 0,
+    inputs: str | Sequence[str] | None = None,
+    **defaults: Any,
+) -> Operator:
     """Return the operator that a formula defines.
 
     text: a string of statements `Name[axes] = expression`; extents: of axes, ints or strings over parameters and

@@ -24,8 +24,16 @@ REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
 CASTS = {d.name: d for d in dt.ALL}
 UNARY = ("exp", "log", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "abs", "sign", "floor", "relu", "sin", "cos",
          "stop_gradient", *COMPOSED)  # fmt: skip
-FUNCTIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(CASTS, 1), "pow": 2, "min": 2, "max": 2, "where": 3, "size": 1,
-             "random_bits": 4}  # fmt: skip
+FUNCTIONS = {
+    **dict.fromkeys(UNARY, 1),
+    **dict.fromkeys(CASTS, 1),
+    "pow": 2,
+    "min": 2,
+    "max": 2,
+    "where": 3,
+    "size": 1,
+    "random_bits": 4,
+}
 KEYWORDS = ("and", "or", "not", "return", "if", "else", "for", "in", "lambda", "True", "False", "inf", "nan", "shape")
 RESERVED = frozenset((*FUNCTIONS, *REDUCTIONS, *KEYWORDS))
 _SIGNS = {sign: combiner for combiner, sign in SCATTERED.items()}
@@ -313,9 +321,11 @@ class _Parser:
             return ParsedApply(token.at, "not", (self.expression(3),))
         if self.accept("-"):
             inner = self.expression(7)
-            return Number(token.at, -inner.value) if type(inner) is Number and _is_number(inner.value) else ParsedApply(
-                token.at, "neg", (inner,)
-            )  # fmt: skip
+            return (
+                Number(token.at, -inner.value)
+                if type(inner) is Number and _is_number(inner.value)
+                else ParsedApply(token.at, "neg", (inner,))
+            )
         if self.accept("+"):
             return self.expression(7)
         return self.power()
@@ -332,8 +342,11 @@ class _Parser:
         if token.kind == "number":
             self.take()
             if token.text.isdigit() and len(token.text) > 20:
-                raise self.fail(f"the integer of {len(token.text)} digits does not fit 64 bits", token.at,
-                                "write a float, as in 1e20")  # fmt: skip
+                raise self.fail(
+                    f"the integer of {len(token.text)} digits does not fit 64 bits",
+                    token.at,
+                    "write a float, as in 1e20",
+                )
             return Number(token.at, int(token.text) if token.text.isdigit() else float(token.text))
         if self.accept("("):
             inner = self.expression()

@@ -144,9 +144,11 @@ def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
             )
         if not s.accumulate and len({n.id for n in names}) > 1:
             raise FormulaError(
-                "a left index is an integer expression of one axis", text, i.at,
+                "a left index is an integer expression of one axis",
+                text,
+                i.at,
                 f"{' and '.join(dict.fromkeys(n.id for n in names))} stand here; give parameters a default in es.op",
-            )  # fmt: skip
+            )
         left += [x for x in dict.fromkeys(n.id for n in names) if x not in left]
     axes = list(left)
     reads: list[ReadSite] = []
@@ -160,8 +162,10 @@ def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
                     if a in bound:
                         raise FormulaError(
                             f"the axis {a} is bound twice: {node.combiner}[{a}] stands inside another use of it",
-                            text, node.at, f"give the reduction another axis than {a}",
-                        )  # fmt: skip
+                            text,
+                            node.at,
+                            f"give the reduction another axis than {a}",
+                        )
                     if a in given:
                         raise FormulaError(f"{a} is both an axis and a parameter", text, node.at)
                     if a not in axes:
@@ -187,15 +191,18 @@ def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
     for name, at, bound in used:
         if name in axes and name not in bound:
             raise FormulaError(
-                f"the axis {name} is used outside its reduction", text, at,
+                f"the axis {name} is used outside its reduction",
+                text,
+                at,
                 f"put this inside the reduction over {name}, or give the other axis another name",
-            )  # fmt: skip
+            )
     for name, at in sizes:
         if name not in axes:
             raise FormulaError(f"size({name}): {name} is no axis of this statement", text, at, near(name, axes))
     if len(axes) > MOST_AXES:
-        raise FormulaError(f"a statement has at most {MOST_AXES} axes, and this one {len(axes)}", text, s.at,
-                           "split it into several")  # fmt: skip
+        raise FormulaError(
+            f"a statement has at most {MOST_AXES} axes, and this one {len(axes)}", text, s.at, "split it into several"
+        )
     return Line(s, tuple(left), tuple(axes), tuple(reads))
 
 
@@ -211,8 +218,9 @@ def _tensors(program: FormulaProgram) -> None:
                 if rank != len(node.index):
                     raise FormulaError(
                         f"{node.name} has {rank} dimensions elsewhere and is read with {len(node.index)} here",
-                        text, node.at,
-                    )  # fmt: skip
+                        text,
+                        node.at,
+                    )
                 for i in node.index:
                     integer |= _whole_numbers(i)
             if isinstance(node, (ParsedRead, ShapeOf)) and node.name not in program.defined:

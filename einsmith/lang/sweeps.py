@@ -58,9 +58,12 @@ def _guarded(body: Expr) -> tuple[list[Expr], Expr]:
     """Return the conditions of the guards around a factor, which is 1 elsewhere, and the factor inside them."""
     guards: list[Expr] = []
     while (
-        isinstance(body, Apply) and body.fn == "where" and not isinstance(body.args[1], Const)
-        and isinstance(body.args[2], Const) and body.args[2].value == 1
-    ):  # fmt: skip
+        isinstance(body, Apply)
+        and body.fn == "where"
+        and not isinstance(body.args[1], Const)
+        and isinstance(body.args[2], Const)
+        and body.args[2].value == 1
+    ):
         guards.append(body.args[0])
         body = body.args[1]
     return guards, body

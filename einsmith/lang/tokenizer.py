@@ -45,8 +45,12 @@ def tokenize(source: str) -> list[Token]:
         token = Token(kind, text, at)
         at = found.end()
         if kind == "number" and at < len(source) and (source[at].isalnum() or source[at] == "_"):
-            raise FormulaError(f"a name cannot start with a digit, and {text} is followed by {source[at]!r}",
-                               source, at, "write a * between a number and a name")  # fmt: skip
+            raise FormulaError(
+                f"a name cannot start with a digit, and {text} is followed by {source[at]!r}",
+                source,
+                at,
+                "write a * between a number and a name",
+            )
         if kind == "name" and len(text) > LONGEST_NAME:
             raise FormulaError(
                 f"the name has {len(text)} characters; at most {LONGEST_NAME} are allowed", source, token.at

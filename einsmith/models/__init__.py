@@ -146,4 +146,4 @@ __all__ = [
     "sublstm",
     "unet",
     "vit_small",
-]  # fmt: skip
+]

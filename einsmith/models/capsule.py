@@ -25,9 +25,16 @@ class RoutedCapsules(Module):
     """
 
     def __init__(
-        self, inputs: Count, width: Count, classes: Count, features: Count, iterations: Count = 3,
-        over: str = "classes", *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        inputs: Count,
+        width: Count,
+        classes: Count,
+        features: Count,
+        iterations: Count = 3,
+        over: str = "classes",
+        *,
+        dtype: Any = "float32",
+    ):
         if over not in ROUTING:
             raise ArgumentError(f"RoutedCapsules: over={over!r} must be 'classes' or 'inputs'")
         self.iterations, self.over = iterations, over
@@ -69,10 +76,20 @@ class CapsuleNet(Module):
     """
 
     def __init__(
-        self, classes: Count = 10, routing: str = "inputs", iterations: Count = 3, filters: Count = 256,
-        capsules: Count = 32, width: Count = 8, features: Count = 16, size: Count = 28, channels: Count = 1,
-        decoder: bool = False, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        classes: Count = 10,
+        routing: str = "inputs",
+        iterations: Count = 3,
+        filters: Count = 256,
+        capsules: Count = 32,
+        width: Count = 8,
+        features: Count = 16,
+        size: Count = 28,
+        channels: Count = 1,
+        decoder: bool = False,
+        *,
+        dtype: Any = "float32",
+    ):
         place = (size - 8 - 8 + 1) // 2
         if place < 1:
             raise ArgumentError(f"CapsuleNet: size={size} must be at least 17")
@@ -80,10 +97,18 @@ class CapsuleNet(Module):
         self.conv1 = Conv2d(channels, filters, 9)
         self.primary = Conv2d(filters, width * capsules, 9, 2)
         self.routed = RoutedCapsules(capsules * place * place, width, classes, features, iterations, routing)
-        layers = Sequential(
-            Linear(classes * features, 512), ReLU(), Linear(512, 1024), ReLU(),
-            Linear(1024, channels * size * size), Sigmoid(),
-        ) if decoder else None  # fmt: skip
+        layers = (
+            Sequential(
+                Linear(classes * features, 512),
+                ReLU(),
+                Linear(512, 1024),
+                ReLU(),
+                Linear(1024, channels * size * size),
+                Sigmoid(),
+            )
+            if decoder
+            else None
+        )
         self.add_module("decoder", layers)
         self.to(dtype)
 

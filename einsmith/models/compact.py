@@ -73,13 +73,27 @@ class MobileNetV1(Module):
     """
 
     BLOCKS = (
-        (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1),
-    )  # fmt: skip
+        (64, 1),
+        (128, 2),
+        (128, 1),
+        (256, 2),
+        (256, 1),
+        (512, 2),
+        *((512, 1),) * 5,
+        (1024, 2),
+        (1024, 1),
+    )
 
     def __init__(
-        self, classes: Count = 1000, width: Width = 1.0, blocks: Sequence[tuple[int, int]] = BLOCKS,
-        channels: Count = 3, dropout: Share = 0.001, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        classes: Count = 1000,
+        width: Width = 1.0,
+        blocks: Sequence[tuple[int, int]] = BLOCKS,
+        channels: Count = 3,
+        dropout: Share = 0.001,
+        *,
+        dtype: Any = "float32",
+    ):
         before = max(1, int(32 * width))
         layers = [_normed(channels, before, 3, 2, act=ReLU)]
         for out, stride in _rows("MobileNetV1", "blocks", blocks, 2):
@@ -123,13 +137,27 @@ class MobileNetV2(Module):
     """
 
     BLOCKS = (
-        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
-    )  # fmt: skip
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
 
     def __init__(
-        self, classes: Count = 1000, width: Width = 1.0, blocks: Sequence[tuple[int, int, int, int]] = BLOCKS,
-        channels: Count = 3, dropout: Share = 0.2, divisor: Count = 8, last: Count = 1280, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        classes: Count = 1000,
+        width: Width = 1.0,
+        blocks: Sequence[tuple[int, int, int, int]] = BLOCKS,
+        channels: Count = 3,
+        dropout: Share = 0.2,
+        divisor: Count = 8,
+        last: Count = 1280,
+        *,
+        dtype: Any = "float32",
+    ):
         before = rounded(32 * width, divisor)
         layers: list[Module] = [_normed(channels, before, 3, 2)]
         for expansion, out, count, stride in _rows("MobileNetV2", "blocks", blocks, 4):
@@ -182,9 +210,15 @@ class ShuffleNetV1(Module):
     STAGES = ((240, 4), (480, 8), (960, 4))
 
     def __init__(
-        self, classes: Count = 1000, groups: Count = 3, stages: Sequence[tuple[int, int]] = STAGES, stem: Count = 24,
-        channels: Count = 3, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        classes: Count = 1000,
+        groups: Count = 3,
+        stages: Sequence[tuple[int, int]] = STAGES,
+        stem: Count = 24,
+        channels: Count = 3,
+        *,
+        dtype: Any = "float32",
+    ):
         self.stem = Sequential(_normed(channels, stem, 3, 2, act=ReLU), MaxPool2d(3, 2, 1))
         before, parts = stem, []
         for n, (out, count) in enumerate(_rows("ShuffleNetV1", "stages", stages, 2)):
@@ -232,9 +266,16 @@ class SqueezeNet(Module):
     """
 
     def __init__(
-        self, classes: Count = 1000, version: str = "1_0", width: Width = 1.0, fires: Count = 8, channels: Count = 3,
-        dropout: Share = 0.5, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        classes: Count = 1000,
+        version: str = "1_0",
+        width: Width = 1.0,
+        fires: Count = 8,
+        channels: Count = 3,
+        dropout: Share = 0.5,
+        *,
+        dtype: Any = "float32",
+    ):
         if version not in ("1_0", "1_1"):
             raise ArgumentError(f"SqueezeNet: version={version!r} must be '1_0' or '1_1'")
         if fires > 8:
@@ -312,15 +353,27 @@ class EfficientNetLite0(Module):
     """
 
     BLOCKS = (
-        (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
+        (1, 16, 1, 1, 3),
+        (6, 24, 2, 2, 3),
+        (6, 40, 2, 2, 5),
+        (6, 80, 3, 2, 3),
+        (6, 112, 3, 1, 5),
+        (6, 192, 4, 2, 5),
         (6, 320, 1, 1, 3),
-    )  # fmt: skip
+    )
 
     def __init__(
-        self, classes: Count = 1000, blocks: Sequence[tuple[int, int, int, int, int]] = BLOCKS, stem: Count = 32,
-        last: Count = 1280, channels: Count = 3, dropout: Share = 0.2, drop_path: Share = 0.2, *,
+        self,
+        classes: Count = 1000,
+        blocks: Sequence[tuple[int, int, int, int, int]] = BLOCKS,
+        stem: Count = 32,
+        last: Count = 1280,
+        channels: Count = 3,
+        dropout: Share = 0.2,
+        drop_path: Share = 0.2,
+        *,
         dtype: Any = "float32",
-    ):  # fmt: skip
+    ):
         rows = _rows("EfficientNetLite0", "blocks", blocks, 5)
         self.conv_stem, self.bn1 = _conv(channels, stem, 3, 2), BatchNorm2d(stem)
         before, done, total = stem, 0, sum(row[2] for row in rows)

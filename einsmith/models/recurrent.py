@@ -109,9 +109,14 @@ class LSTMLanguageModel(Module):
     """
 
     def __init__(
-        self, vocabulary: Count = 10_000, width: Count = 650, layers: Size = 2, batch: Count = 20, *,
+        self,
+        vocabulary: Count = 10_000,
+        width: Count = 650,
+        layers: Size = 2,
+        batch: Count = 20,
+        *,
         dtype: Any = "float32",
-    ):  # fmt: skip
+    ):
         self.embedding = Embedding(vocabulary, width, dtype=dtype)
         self.rnn = LSTM(width, width, layers, dtype=dtype)
         self.decoder = Linear(width, vocabulary, dtype=dtype)

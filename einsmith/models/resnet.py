@@ -91,9 +91,15 @@ class ResNet18(_ResNet):
     """
 
     def __init__(
-        self, classes: Count = 1000, depths: Sequence[int] = (2, 2, 2, 2), width: Count = 64, channels: Count = 3,
-        small: bool = False, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        classes: Count = 1000,
+        depths: Sequence[int] = (2, 2, 2, 2),
+        width: Count = 64,
+        channels: Count = 3,
+        small: bool = False,
+        *,
+        dtype: Any = "float32",
+    ):
         self._make(basic_block, depths, classes, width, channels, small, dtype)
 
 
@@ -101,9 +107,14 @@ class CIFARResNet18(_ResNet):
     """ResNet18 for images of 32x32: its stem is one 3x3 convolution. [B, channels, H, W] -> logits [B, classes]."""
 
     def __init__(
-        self, classes: Count = 10, depths: Sequence[int] = (2, 2, 2, 2), width: Count = 64, channels: Count = 3, *,
+        self,
+        classes: Count = 10,
+        depths: Sequence[int] = (2, 2, 2, 2),
+        width: Count = 64,
+        channels: Count = 3,
+        *,
         dtype: Any = "float32",
-    ):  # fmt: skip
+    ):
         self._make(basic_block, depths, classes, width, channels, True, dtype)
 
 
@@ -115,7 +126,13 @@ class ResNet50(_ResNet):
     """
 
     def __init__(
-        self, classes: Count = 1000, depths: Sequence[int] = (3, 4, 6, 3), width: Count = 64, channels: Count = 3,
-        small: bool = False, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        classes: Count = 1000,
+        depths: Sequence[int] = (3, 4, 6, 3),
+        width: Count = 64,
+        channels: Count = 3,
+        small: bool = False,
+        *,
+        dtype: Any = "float32",
+    ):
         self._make(bottleneck, depths, classes, width, channels, small, dtype)

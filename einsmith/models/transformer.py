@@ -169,10 +169,20 @@ class Bert(Module):
     """
 
     def __init__(
-        self, vocabulary: Count = 30522, width: Count = 768, layers: Size = 12, heads: Count = 12,
-        inner: Count | None = None, positions: Count = 512, types: Size = 2, dropout: Share = 0.1,
-        eps: Magnitude = 1e-12, pooler: bool = True, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        vocabulary: Count = 30522,
+        width: Count = 768,
+        layers: Size = 12,
+        heads: Count = 12,
+        inner: Count | None = None,
+        positions: Count = 512,
+        types: Size = 2,
+        dropout: Share = 0.1,
+        eps: Magnitude = 1e-12,
+        pooler: bool = True,
+        *,
+        dtype: Any = "float32",
+    ):
         _heads_divide("Bert", width, heads)
         inner = 4 * width if inner is None else inner
         self.embeddings = _BertEmbeddings(vocabulary, width, positions, types, dropout, eps)
@@ -244,10 +254,20 @@ class ViT(Module):
     """
 
     def __init__(
-        self, classes: Count = 1000, width: Count = 384, layers: Size = 12, heads: Count = 6,
-        inner: Count | None = None, size: Count = 224, patch: Count = 16, channels: Count = 3, dropout: Share = 0.0,
-        attention_dropout: Share = 0.0, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        classes: Count = 1000,
+        width: Count = 384,
+        layers: Size = 12,
+        heads: Count = 6,
+        inner: Count | None = None,
+        size: Count = 224,
+        patch: Count = 16,
+        channels: Count = 3,
+        dropout: Share = 0.0,
+        attention_dropout: Share = 0.0,
+        *,
+        dtype: Any = "float32",
+    ):
         _heads_divide("ViT", width, heads)
         if patch < 1 or size < patch or size % patch:
             raise ArgumentError(f"ViT: size={size} must be a positive multiple of patch={patch}")
@@ -327,9 +347,17 @@ class GPT(Module):
     """
 
     def __init__(
-        self, vocabulary: Count = 50257, width: Count = 768, layers: Size = 12, heads: Count = 12,
-        positions: Count = 1024, inner: Count | None = None, dropout: Share = 0.1, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        vocabulary: Count = 50257,
+        width: Count = 768,
+        layers: Size = 12,
+        heads: Count = 12,
+        positions: Count = 1024,
+        inner: Count | None = None,
+        dropout: Share = 0.1,
+        *,
+        dtype: Any = "float32",
+    ):
         _heads_divide("GPT", width, heads)
         self.wte, self.wpe = Embedding(vocabulary, width), Embedding(positions, width)
         for table in (self.wte, self.wpe):

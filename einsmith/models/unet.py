@@ -33,9 +33,17 @@ class UNet(Module):
     """
 
     def __init__(
-        self, classes: Count = 2, depth: Count = 4, width: Count = 64, channels: Count = 1, padding: int = 1,
-        batch_norm: bool = False, dropout: Share = 0.0, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        classes: Count = 2,
+        depth: Count = 4,
+        width: Count = 64,
+        channels: Count = 1,
+        padding: int = 1,
+        batch_norm: bool = False,
+        dropout: Share = 0.0,
+        *,
+        dtype: Any = "float32",
+    ):
         if padding not in (0, 1):
             raise ArgumentError(f"UNet: padding={padding!r} must be 0 or 1")
         widths = [width * 2**n for n in range(depth + 1)]

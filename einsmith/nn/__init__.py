@@ -279,4 +279,4 @@ __all__ = [
     "functional_call",
     "init",
     "manual_seed",
-]  # fmt: skip
+]

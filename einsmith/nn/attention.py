@@ -25,10 +25,19 @@ class MultiheadAttention(Module):
     """
 
     def __init__(
-        self, embed_dim: Count, num_heads: Count, dropout: Share = 0.0, bias: bool = True, add_bias_kv: bool = False,
-        add_zero_attn: bool = False, kdim: Size | None = None, vdim: Size | None = None, batch_first: bool = False,
-        *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        embed_dim: Count,
+        num_heads: Count,
+        dropout: Share = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: Size | None = None,
+        vdim: Size | None = None,
+        batch_first: bool = False,
+        *,
+        dtype: Any = "float32",
+    ):
         if embed_dim % num_heads:
             raise ArgumentError(
                 f"MultiheadAttention: embed_dim={embed_dim} must be a positive multiple of num_heads={num_heads}"
@@ -60,9 +69,16 @@ class MultiheadAttention(Module):
                 init.xavier_normal_(p)
 
     def forward(
-        self, query: Value, key: Value, value: Value, key_padding_mask: Any = None, need_weights: bool = True,
-        attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
-    ) -> tuple[Value, Value | None]:  # fmt: skip
+        self,
+        query: Value,
+        key: Value,
+        value: Value,
+        key_padding_mask: Any = None,
+        need_weights: bool = True,
+        attn_mask: Any = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Value, Value | None]:
         """Return (output [L, B, E], weights [B, L, S]) for query [L, B, E], key [S, B, kdim], value [S, B, vdim].
 
         batch_first: [B, L, E] and so on, the output too; without a batch [L, E], [S, kdim], [S, vdim], and [L, S].
@@ -74,12 +90,24 @@ class MultiheadAttention(Module):
         packed = self.in_proj_weight is not None
         weights = [self.in_proj_weight] if packed else [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
         attention = Multihead(
-            "MultiheadAttention", self.embed_dim, self.num_heads, [builder.as_value(w) for w in weights],
-            None if self.in_proj_bias is None else builder.as_value(self.in_proj_bias), (self.bias_k, self.bias_v),
-            self.add_zero_attn, self.out_proj,
+            "MultiheadAttention",
+            self.embed_dim,
+            self.num_heads,
+            [builder.as_value(w) for w in weights],
+            None if self.in_proj_bias is None else builder.as_value(self.in_proj_bias),
+            (self.bias_k, self.bias_v),
+            self.add_zero_attn,
+            self.out_proj,
             lambda w: layer_drop(w, self.dropout, self) if self.training and self.dropout else w,
-        )  # fmt: skip
+        )
         return attention(
-            query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal,
+            query,
+            key,
+            value,
+            key_padding_mask,
+            need_weights,
+            attn_mask,
+            average_attn_weights,
+            is_causal,
             self.batch_first,
-        )  # fmt: skip
+        )

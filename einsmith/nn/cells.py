@@ -124,9 +124,14 @@ class MILSTM(_Cell):
     formula = MILSTM_FORMULA
 
     def __init__(
-        self, input_size: Count, hidden_size: Count, batch_first: bool = False, *, dtype: Any = "float32",
+        self,
+        input_size: Count,
+        hidden_size: Count,
+        batch_first: bool = False,
+        *,
+        dtype: Any = "float32",
         checkpoint: Size = 0,
-    ):  # fmt: skip
+    ):
         super().__init__(input_size, hidden_size, batch_first, checkpoint)
         rows = 4 * hidden_size
         self.weight_ih, self.weight_hh = empty((rows, input_size), dtype), empty((rows, hidden_size), dtype)
@@ -143,9 +148,15 @@ class MILSTM(_Cell):
 
     def _inputs(self) -> dict[str, Any]:
         return {
-            "W_ih": self.weight_ih, "W_hh": self.weight_hh, "b_ih": self.bias_ih, "b_hh": self.bias_hh,
-            "alpha": self.alpha, "beta1": self.beta1, "beta2": self.beta2, "H": self.hidden_size,
-        }  # fmt: skip
+            "W_ih": self.weight_ih,
+            "W_hh": self.weight_hh,
+            "b_ih": self.bias_ih,
+            "b_hh": self.bias_hh,
+            "alpha": self.alpha,
+            "beta1": self.beta1,
+            "beta2": self.beta2,
+            "H": self.hidden_size,
+        }
 
 
 class SubLSTM(_Cell):
@@ -166,9 +177,14 @@ class SubLSTM(_Cell):
     formula = SUBLSTM_FORMULA
 
     def __init__(
-        self, input_size: Count, hidden_size: Count, batch_first: bool = False, *, dtype: Any = "float32",
+        self,
+        input_size: Count,
+        hidden_size: Count,
+        batch_first: bool = False,
+        *,
+        dtype: Any = "float32",
         checkpoint: Size = 0,
-    ):  # fmt: skip
+    ):
         super().__init__(input_size, hidden_size, batch_first, checkpoint)
         rows = 4 * hidden_size
         self.weight_ih, self.weight_hh = empty((rows, input_size), dtype), empty((rows, hidden_size), dtype)
@@ -177,9 +193,12 @@ class SubLSTM(_Cell):
 
     def _inputs(self) -> dict[str, Any]:
         return {
-            "W_ih": self.weight_ih, "W_hh": self.weight_hh, "b_ih": self.bias_ih, "b_hh": self.bias_hh,
+            "W_ih": self.weight_ih,
+            "W_hh": self.weight_hh,
+            "b_ih": self.bias_ih,
+            "b_hh": self.bias_hh,
             "H": self.hidden_size,
-        }  # fmt: skip
+        }
 
 
 class LLTM(_Cell):
@@ -200,9 +219,14 @@ class LLTM(_Cell):
     formula = LLTM_FORMULA
 
     def __init__(
-        self, input_size: Count, hidden_size: Count, batch_first: bool = False, *, dtype: Any = "float32",
+        self,
+        input_size: Count,
+        hidden_size: Count,
+        batch_first: bool = False,
+        *,
+        dtype: Any = "float32",
         checkpoint: Size = 0,
-    ):  # fmt: skip
+    ):
         super().__init__(input_size, hidden_size, batch_first, checkpoint)
         self.weight = empty((3 * hidden_size, hidden_size + input_size), dtype)
         self.bias = empty((3 * hidden_size,), dtype)

@@ -104,9 +104,15 @@ class _Conv(Module):
     ):
         self.padding_mode = padding_mode
         sizes = {
-            "in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size, "stride": stride,
-            "padding": padding, "dilation": dilation, "output_padding": 0, "groups": groups,
-        }  # fmt: skip
+            "in_channels": in_channels,
+            "out_channels": out_channels,
+            "kernel_size": kernel_size,
+            "stride": stride,
+            "padding": padding,
+            "dilation": dilation,
+            "output_padding": 0,
+            "groups": groups,
+        }
         _prepare(self, sizes, bias, dtype)
 
     def reset_parameters(self) -> None:
@@ -177,9 +183,15 @@ class _ConvTranspose(Module):
     ):
         self.padding_mode = padding_mode
         sizes = {
-            "in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size, "stride": stride,
-            "padding": padding, "dilation": dilation, "output_padding": output_padding, "groups": groups,
-        }  # fmt: skip
+            "in_channels": in_channels,
+            "out_channels": out_channels,
+            "kernel_size": kernel_size,
+            "stride": stride,
+            "padding": padding,
+            "dilation": dilation,
+            "output_padding": output_padding,
+            "groups": groups,
+        }
         _prepare(self, sizes, bias, dtype)
 
     def reset_parameters(self) -> None:

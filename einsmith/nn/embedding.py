@@ -24,9 +24,17 @@ class _Table(Module):
     """
 
     def _make(
-        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None, max_norm: float | None,
-        norm_type: float, scale_grad_by_freq: bool, sparse: bool, weight: Any, dtype: Any,
-    ) -> None:  # fmt: skip
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None,
+        max_norm: float | None,
+        norm_type: float,
+        scale_grad_by_freq: bool,
+        sparse: bool,
+        weight: Any,
+        dtype: Any,
+    ) -> None:
         name = type(self).__name__
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ArgumentError(f"padding_idx={padding_idx} must be one of the {num_embeddings} rows")
@@ -84,10 +92,19 @@ class Embedding(_Table):
     """
 
     def __init__(
-        self, num_embeddings: Size, embedding_dim: Size, padding_idx: int | None = None, max_norm: float | None = None,
-        norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, _weight: Any = None,
-        _freeze: bool = False, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        num_embeddings: Size,
+        embedding_dim: Size,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: Any = None,
+        _freeze: bool = False,
+        *,
+        dtype: Any = "float32",
+    ):
         self._make(
             num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight, dtype
         )
@@ -104,10 +121,20 @@ class EmbeddingBag(_Table):
     """
 
     def __init__(
-        self, num_embeddings: Size, embedding_dim: Size, max_norm: float | None = None, norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, _weight: Any = None,
-        include_last_offset: bool = False, padding_idx: int | None = None, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        num_embeddings: Size,
+        embedding_dim: Size,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        _weight: Any = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        *,
+        dtype: Any = "float32",
+    ):
         self._make(
             num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight, dtype
         )
@@ -117,10 +144,15 @@ class EmbeddingBag(_Table):
 
     def forward(self, input: Value, offsets: Any = None, per_sample_weights: Any = None) -> Value:
         return F.embedding_bag(
-            input, self.weight, offsets, scale_grad_by_freq=self.scale_grad_by_freq, mode=self.mode,
-            per_sample_weights=per_sample_weights, include_last_offset=self.include_last_offset,
+            input,
+            self.weight,
+            offsets,
+            scale_grad_by_freq=self.scale_grad_by_freq,
+            mode=self.mode,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
             padding_idx=self.padding_idx,
-        )  # fmt: skip
+        )
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"

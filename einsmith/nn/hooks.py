@@ -109,8 +109,9 @@ class Hooks:
                         warnings.warn(
                             f"a forward hook of {type(module).__name__} with always_call=True raised "
                             f"{type(e).__name__}: {e}; the earlier error is raised instead",
-                            EinsmithWarning, stacklevel=2,
-                        )  # fmt: skip
+                            EinsmithWarning,
+                            stacklevel=2,
+                        )
             raise
 
     def _arguments(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:

@@ -248,17 +248,26 @@ class TripletMarginWithDistanceLoss(_Loss):
     """See `functional.triplet_margin_with_distance_loss`."""
 
     def __init__(
-        self, *, distance_function: Callable | None = None, margin: float = 1.0, swap: bool = False,
+        self,
+        *,
+        distance_function: Callable | None = None,
+        margin: float = 1.0,
+        swap: bool = False,
         reduction: str = "mean",
-    ):  # fmt: skip
+    ):
         super().__init__(reduction)
         self.distance_function, self.margin, self.swap = distance_function, margin, swap
 
     def forward(self, anchor: Value, positive: Value, negative: Value) -> Value:
         return F.triplet_margin_with_distance_loss(
-            anchor, positive, negative, distance_function=self.distance_function, margin=self.margin,
-            swap=self.swap, reduction=self.reduction,
-        )  # fmt: skip
+            anchor,
+            positive,
+            negative,
+            distance_function=self.distance_function,
+            margin=self.margin,
+            swap=self.swap,
+            reduction=self.reduction,
+        )
 
 
 class CTCLoss(_Loss):

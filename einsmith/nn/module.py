@@ -467,8 +467,9 @@ class Module:
             own = [v for v in (*module._parameters.values(), *module._buffers.values()) if v is not None]
             shapes = ", ".join(
                 f"{n} {list(v.shape)}" + ("" if getattr(v, "requires_grad", True) else " frozen")
-                for n, v in module._parameters.items() if v is not None
-            )  # fmt: skip
+                for n, v in module._parameters.items()
+                if v is not None
+            )
             if own or not module._modules:
                 kind = f"{type(module).__name__}({module.extra_repr()})"
                 rows.append((path, kind, shapes, sum(p.size for p in own if isinstance(p, Parameter))))

@@ -200,9 +200,14 @@ class _Layers(Module):
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"
         for what, usual in (
-            ("proj_size", 0), ("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0),
-            ("bidirectional", False), ("checkpoint", 0),
-        ):  # fmt: skip
+            ("proj_size", 0),
+            ("num_layers", 1),
+            ("bias", True),
+            ("batch_first", False),
+            ("dropout", 0.0),
+            ("bidirectional", False),
+            ("checkpoint", 0),
+        ):
             if getattr(self, what) != usual:
                 text += f", {what}={getattr(self, what)}"
         return text

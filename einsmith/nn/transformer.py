@@ -35,9 +35,17 @@ class _Layer(Module):
     """Common base of encoder and decoder layers: the feed-forward block, and pre- or post-normalization."""
 
     def _blocks(
-        self, d_model: int, dim_feedforward: int, dropout: float, activation: Any, eps: float, norm_first: bool,
-        bias: bool, norms: int, dtype: Any,
-    ) -> None:  # fmt: skip
+        self,
+        d_model: int,
+        dim_feedforward: int,
+        dropout: float,
+        activation: Any,
+        eps: float,
+        norm_first: bool,
+        bias: bool,
+        norms: int,
+        dtype: Any,
+    ) -> None:
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
@@ -65,10 +73,19 @@ class TransformerEncoderLayer(_Layer):
     """
 
     def __init__(
-        self, d_model: Count, nhead: Count, dim_feedforward: Size = 2048, dropout: Share = 0.1,
-        activation: str | Callable[[Value], Value] = F.relu, layer_norm_eps: Magnitude = 1e-5,
-        batch_first: bool = False, norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        d_model: Count,
+        nhead: Count,
+        dim_feedforward: Size = 2048,
+        dropout: Share = 0.1,
+        activation: str | Callable[[Value], Value] = F.relu,
+        layer_norm_eps: Magnitude = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: Any = "float32",
+    ):
         self.self_attn = MultiheadAttention(
             d_model, nhead, dropout=dropout, bias=bias, batch_first=batch_first, dtype=dtype
         )
@@ -94,10 +111,19 @@ class TransformerDecoderLayer(_Layer):
     """
 
     def __init__(
-        self, d_model: Count, nhead: Count, dim_feedforward: Size = 2048, dropout: Share = 0.1,
-        activation: str | Callable[[Value], Value] = F.relu, layer_norm_eps: Magnitude = 1e-5,
-        batch_first: bool = False, norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        d_model: Count,
+        nhead: Count,
+        dim_feedforward: Size = 2048,
+        dropout: Share = 0.1,
+        activation: str | Callable[[Value], Value] = F.relu,
+        layer_norm_eps: Magnitude = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: Any = "float32",
+    ):
         for name in ("self_attn", "multihead_attn"):
             self.add_module(
                 name,
@@ -106,10 +132,16 @@ class TransformerDecoderLayer(_Layer):
         self._blocks(d_model, dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias, 3, dtype)
 
     def forward(
-        self, tgt: Value, memory: Value, tgt_mask: Any = None, memory_mask: Any = None,
-        tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None, tgt_is_causal: bool = False,
+        self,
+        tgt: Value,
+        memory: Value,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
+        tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         """Apply the layer. Masks are those of `MultiheadAttention`.
 
         tgt_is_causal without tgt_mask: each step attends to steps up to its own."""
@@ -136,9 +168,13 @@ class TransformerEncoder(Module):
     """
 
     def __init__(
-        self, encoder_layer: Module, num_layers: Size, norm: Module | None = None, enable_nested_tensor: bool = True,
+        self,
+        encoder_layer: Module,
+        num_layers: Size,
+        norm: Module | None = None,
+        enable_nested_tensor: bool = True,
         mask_check: bool = True,
-    ):  # fmt: skip
+    ):
         self.layers = _copies(encoder_layer, num_layers)
         self.num_layers = num_layers
         self.add_module("norm", norm)
@@ -161,16 +197,28 @@ class TransformerDecoder(Module):
         self.add_module("norm", norm)
 
     def forward(
-        self, tgt: Value, memory: Value, tgt_mask: Any = None, memory_mask: Any = None,
-        tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None, tgt_is_causal: bool | None = None,
+        self,
+        tgt: Value,
+        memory: Value,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
+        tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         """Apply the module. Masks are those of `MultiheadAttention`."""
         for layer in self.layers:
             tgt = layer(
-                tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
-                bool(tgt_is_causal), memory_is_causal,
-            )  # fmt: skip
+                tgt,
+                memory,
+                tgt_mask,
+                memory_mask,
+                tgt_key_padding_mask,
+                memory_key_padding_mask,
+                bool(tgt_is_causal),
+                memory_is_causal,
+            )
         return tgt if self.norm is None else self.norm(tgt)
 
 
@@ -208,10 +256,19 @@ class Transformer(Module):
                 init.xavier_uniform_(p)
 
     def forward(
-        self, src: Value, tgt: Value, src_mask: Any = None, tgt_mask: Any = None, memory_mask: Any = None,
-        src_key_padding_mask: Any = None, tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None,
-        src_is_causal: bool | None = None, tgt_is_causal: bool | None = None, memory_is_causal: bool = False,
-    ) -> Value:  # fmt: skip
+        self,
+        src: Value,
+        tgt: Value,
+        src_mask: Any = None,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        src_key_padding_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
+        src_is_causal: bool | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Value:
         """Apply the module. Masks are those of `MultiheadAttention`."""
         batch = 0 if self.batch_first else 1
         src, tgt = tensor(src, "Transformer", "src"), tensor(tgt, "Transformer", "tgt")
@@ -219,9 +276,15 @@ class Transformer(Module):
             raise ShapeError(f"Transformer: 'src' {src.shape} and 'tgt' {tgt.shape} differ in their batch")
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
         return self.decoder(
-            tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
+            tgt,
+            memory,
+            tgt_mask,
+            memory_mask,
+            tgt_key_padding_mask,
+            memory_key_padding_mask,
+            tgt_is_causal,
             memory_is_causal,
-        )  # fmt: skip
+        )
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int) -> np.ndarray:

@@ -454,6 +454,6 @@ __all__ = [
     "xlogy",
     "zeros",
     "zeros_like",
-]  # fmt: skip
+]
 
 provide_functions({name: globals()[name] for name in __all__})

@@ -103,9 +103,15 @@ def checked_mask(name: str, mask: Any, argument: str, shape: tuple[int, ...]) ->
 
 @traced
 def scaled_dot_product_attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: Share = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
-) -> Value:  # fmt: skip
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: Share = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
     """Return softmax(query key^T * scale + mask) value: [..., L, E], [..., S, E], [..., S, F] -> [..., L, F].
 
     attn_mask broadcasts to [..., L, S]: bools, true where a key takes part, or floats that are added. is_causal: keys

@@ -47,9 +47,14 @@ def _rows(i: Value, w: Value, padding: int | None, by_frequency: bool) -> Callab
 
 @traced
 def embedding(
-    input: Any, weight: Any, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False, sparse: bool = False,
-) -> Value:  # fmt: skip
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Value:
     """Look up row input[i] of weight [V, K] for each place i: integers [...] -> [..., K].
 
     padding_idx: a row (negative ones count from the end) that is read as any other, but gets no gradient. An integer
@@ -64,10 +69,18 @@ def embedding(
 
 @traced
 def embedding_bag(
-    input: Any, weight: Any, offsets: Any = None, max_norm: float | None = None, norm_type: float = 2,
-    scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None,
-    include_last_offset: bool = False, padding_idx: int | None = None,
-) -> Value:  # fmt: skip
+    input: Any,
+    weight: Any,
+    offsets: Any = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Value:
     """Return rows of weight [V, K] summed, averaged, or their largest elements, bag by bag: [B, K]; 0 for an empty bag.
 
     input: integers [B, N], a bag a row; or [N] with offsets [B] of the bags' first places, in increasing order from 0

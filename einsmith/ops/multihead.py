@@ -43,9 +43,17 @@ class Multihead:
     static: Sequence[Any] = (None, None)
 
     def __call__(
-        self, query: Any, key: Any, value: Any, key_padding_mask: Any, need_weights: bool, attn_mask: Any,
-        average_attn_weights: bool, is_causal: bool, batch_first: bool = False,
-    ) -> tuple[Value, Value | None]:  # fmt: skip
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        key_padding_mask: Any,
+        need_weights: bool,
+        attn_mask: Any,
+        average_attn_weights: bool,
+        is_causal: bool,
+        batch_first: bool = False,
+    ) -> tuple[Value, Value | None]:
         """Return (output, weights); see `multi_head_attention_forward`."""
         q, k, v, single = self._inputs(query, key, value, batch_first)
         (length, batch), same = q.shape[:2], query is key and key is value
@@ -177,11 +185,16 @@ def multi_head_attention_forward(
     extra = [None if b is None else builder.as_value(b) for b in (bias_k, bias_v)]
     bias_k, bias_v = (b.reshape((1, 1, -1)) if b is not None and b.ndim == 1 else b for b in extra)
     shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
-        **{n: (w, (rows, w.shape[1] if use_separate_proj_weight and n != "q_proj_weight" else e))
-           for n, w in zip(given, weights, strict=True)},
-        "in_proj_bias": (in_proj_bias, (3 * e,)), "bias_k": (bias_k, (1, 1, e)), "bias_v": (bias_v, (1, 1, e)),
-        "out_proj_weight": (out_proj_weight, (e, e)), "out_proj_bias": (out_proj_bias, (e,)),
-    }  # fmt: skip
+        **{
+            n: (w, (rows, w.shape[1] if use_separate_proj_weight and n != "q_proj_weight" else e))
+            for n, w in zip(given, weights, strict=True)
+        },
+        "in_proj_bias": (in_proj_bias, (3 * e,)),
+        "bias_k": (bias_k, (1, 1, e)),
+        "bias_v": (bias_v, (1, 1, e)),
+        "out_proj_weight": (out_proj_weight, (e, e)),
+        "out_proj_bias": (out_proj_bias, (e,)),
+    }
     for argument, (x, shape) in shapes.items():
         if x is not None and tensor(x, name, argument, kind="float").shape != shape:
             raise ShapeError(f"{name}: {argument!r} has shape {builder.as_value(x).shape}, needs {shape}")
@@ -195,7 +208,15 @@ def multi_head_attention_forward(
 
     biases = None if in_proj_bias is None else builder.as_value(in_proj_bias)
     attention = Multihead(
-        name, e, num_heads, weights, biases, (bias_k, bias_v), add_zero_attn,
-        lambda y: linear(y, out_proj_weight, out_proj_bias), dropped, (static_k, static_v),
-    )  # fmt: skip
+        name,
+        e,
+        num_heads,
+        weights,
+        biases,
+        (bias_k, bias_v),
+        add_zero_attn,
+        lambda y: linear(y, out_proj_weight, out_proj_bias),
+        dropped,
+        (static_k, static_v),
+    )
     return attention(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)

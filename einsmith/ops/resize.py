@@ -20,9 +20,14 @@ from einsmith.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adapt
 from einsmith.ops.window import Ints, Window, read, transposed
 
 RANKS = {
-    "nearest": (3, 4, 5), "nearest-exact": (3, 4, 5), "area": (3, 4, 5),
-    "linear": (3,), "bilinear": (4,), "bicubic": (4,), "trilinear": (5,),
-}  # fmt: skip
+    "nearest": (3, 4, 5),
+    "nearest-exact": (3, 4, 5),
+    "area": (3, 4, 5),
+    "linear": (3,),
+    "bilinear": (4,),
+    "bicubic": (4,),
+    "trilinear": (5,),
+}
 """Mode of `interpolate` -> the numbers of dimensions that it takes."""
 
 HALF = Fraction(1, 2)

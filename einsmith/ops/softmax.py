@@ -132,6 +132,12 @@ def gumbel_softmax(logits: Any, tau: float = 1, hard: bool = False, *, dim: int 
         without(x.shape, (d,)),
         lambda *i: builder.argmax(builder.stop_gradient(soft[merge(x.ndim, (d,), (k,), i)]), over=k),
     )
-    chosen = builder.compute(x.shape, lambda *i: builder.where(best[without(i, (d,))] == i[d], 1.0, 0.0) if x.ndim > 1
-                        else builder.where(best == i[d], 1.0, 0.0)).astype(x.dtype)  # fmt: skip
+    chosen = builder.compute(
+        x.shape,
+        lambda *i: (
+            builder.where(best[without(i, (d,))] == i[d], 1.0, 0.0)
+            if x.ndim > 1
+            else builder.where(best == i[d], 1.0, 0.0)
+        ),
+    ).astype(x.dtype)
     return builder.differentiate_as(chosen, soft)

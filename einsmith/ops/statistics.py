@@ -56,9 +56,13 @@ def _moments(
 
 @traced
 def var(
-    input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
+    input: Any,
+    dim: Dim = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
     correction: float | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     """Return the mean squared difference from the mean over `dim`, dividing by the count less `correction`, 1 if not
     given.
 
@@ -69,27 +73,39 @@ def var(
 
 @traced
 def std(
-    input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
+    input: Any,
+    dim: Dim = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
     correction: float | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     """Return the square root of `var`; its derivative is taken to be 0 where it is 0."""
     return root(_moments("std", input, dim, unbiased, correction, keepdim)[0])
 
 
 @traced
 def var_mean(
-    input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
+    input: Any,
+    dim: Dim = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
     correction: float | None = None,
-) -> tuple[Value, Value]:  # fmt: skip
+) -> tuple[Value, Value]:
     """Return (`var`, the mean)."""
     return _moments("var_mean", input, dim, unbiased, correction, keepdim)
 
 
 @traced
 def std_mean(
-    input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
+    input: Any,
+    dim: Dim = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
     correction: float | None = None,
-) -> tuple[Value, Value]:  # fmt: skip
+) -> tuple[Value, Value]:
     """Return (`std`, the mean)."""
     variance, mean = _moments("std_mean", input, dim, unbiased, correction, keepdim)
     return root(variance), mean

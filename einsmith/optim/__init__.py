@@ -77,4 +77,4 @@ __all__ = [
     "describe",
     "lr_scheduler",
     "restore",
-]  # fmt: skip
+]

@@ -51,8 +51,11 @@ class NAdam(Standard):
     ):
         check(lr=lr, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay)
         hyper: dict[str, Hyper] = {
-            "lr": lr, **decay_rates(betas), "eps": eps, "momentum_decay": momentum_decay,
-        }  # fmt: skip
+            "lr": lr,
+            **decay_rates(betas),
+            "eps": eps,
+            "momentum_decay": momentum_decay,
+        }
         mu = "(beta1*(1 - 0.5*0.96**(step*momentum_decay)))"
         after = "(beta1*(1 - 0.5*0.96**((step + 1)*momentum_decay)))"
         lines = [

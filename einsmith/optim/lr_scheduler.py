@@ -316,10 +316,20 @@ class ReduceLROnPlateau(Schedule):
 SCHEDULES: dict[str, type] = {
     c.__name__: c
     for c in (
-        ConstantLR, LinearLR, StepLR, MultiStepLR, ExponentialLR, PolynomialLR, CosineAnnealingLR,
-        CosineAnnealingWarmRestarts, OneCycleLR, OneCycleMomentum, SequentialLR, ReduceLROnPlateau,
+        ConstantLR,
+        LinearLR,
+        StepLR,
+        MultiStepLR,
+        ExponentialLR,
+        PolynomialLR,
+        CosineAnnealingLR,
+        CosineAnnealingWarmRestarts,
+        OneCycleLR,
+        OneCycleMomentum,
+        SequentialLR,
+        ReduceLROnPlateau,
     )
-}  # fmt: skip
+}
 
 for _kind in SCHEDULES.values():
     _kind.__init__ = checked(_kind.__init__)  # type: ignore[misc]

@@ -79,9 +79,12 @@ class Standard(Rule):
         return super().__new__(cls)
 
     def __init__(
-        self, lines: list[str] | None, options: Mapping[str, Any], hyper: Mapping[str, Hyper],
+        self,
+        lines: list[str] | None,
+        options: Mapping[str, Any],
+        hyper: Mapping[str, Hyper],
         init: float | Mapping[str, float] | None = None,
-    ):  # fmt: skip
+    ):
         super().__init__(None if lines is None else "\n".join(lines), init, **hyper)
         self._options = dict(options)
         self._made = dict(self.hyper)

@@ -135,9 +135,11 @@ class Muon(Standard):
         if weight_decay:
             hyper["weight_decay"] = weight_decay
         options = {
-            "nesterov": nesterov, "ns_coefficients": [float(c) for c in ns_coefficients], "ns_steps": ns_steps,
+            "nesterov": nesterov,
+            "ns_coefficients": [float(c) for c in ns_coefficients],
+            "ns_steps": ns_steps,
             "adjust_lr_fn": adjust_lr_fn,
-        }  # fmt: skip
+        }
         super().__init__(None, options, hyper)
 
     def text_for(self, shape: tuple[int, ...], dtype: DType) -> str:
@@ -158,13 +160,17 @@ class Muon(Standard):
         product = f"sum[l](s[{at[0]},l]*s[l,k])"
         turn = "sum[k](q[i,k]*x[k,j])" if wide else "sum[k](x[i,k]*q[k,j])"
         buffer = "momentum_buffer[i,j]"
-        return "\n".join([
-            f"{buffer} = {buffer} + (1 - momentum)*(g[i,j] - {buffer})",
-            f"u[i,j] = g[i,j] + momentum*({buffer} - g[i,j])" if self._options["nesterov"] else f"u[i,j] = {buffer}",
-            "n[] = max(sqrt(sum[i,j](u[i,j]*u[i,j])), eps)",
-            "x[i,j] = u[i,j]/n[]",
-            *[gram, f"q[{at}] = {b!r}*s[{at}] + {c!r}*{product}", f"x[i,j] = {a!r}*x[i,j] + {turn}"]
-            * self._options["ns_steps"],
-            *([DECOUPLED.replace("[i]", "[i,j]")] if "weight_decay" in self.hyper else []),
-            f"p[i,j] = p[i,j] - lr*{ratio!r}*x[i,j]",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                f"{buffer} = {buffer} + (1 - momentum)*(g[i,j] - {buffer})",
+                f"u[i,j] = g[i,j] + momentum*({buffer} - g[i,j])"
+                if self._options["nesterov"]
+                else f"u[i,j] = {buffer}",
+                "n[] = max(sqrt(sum[i,j](u[i,j]*u[i,j])), eps)",
+                "x[i,j] = u[i,j]/n[]",
+                *[gram, f"q[{at}] = {b!r}*s[{at}] + {c!r}*{product}", f"x[i,j] = {a!r}*x[i,j] + {turn}"]
+                * self._options["ns_steps"],
+                *([DECOUPLED.replace("[i]", "[i,j]")] if "weight_decay" in self.hyper else []),
+                f"p[i,j] = p[i,j] - lr*{ratio!r}*x[i,j]",
+            ]
+        )

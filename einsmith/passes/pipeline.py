@@ -163,11 +163,20 @@ order."""
 PLAN_PASSES = ("layouts",)
 """Passes after the fusion into kernels that can be left out (`driver.compile`)."""
 RENAMED = {
-    "parts": "read forwarding", "stored clamps": "store post-activation", "stored products": "available expressions",
-    "free factors": "factor hoisting", "order": "contraction order", "disjoint": "merge disjoint",
-    "coordinates": "reduction basis", "accumulate": "fold into scatter", "narrow": "narrow argmax",
-    "pieces": "split index set", "chunks": "strip mine", "together": "horizontal fusion",
-    "shared functions": "common subexpressions", "joined scatters": "merge scatters",
+    "parts": "read forwarding",
+    "stored clamps": "store post-activation",
+    "stored products": "available expressions",
+    "free factors": "factor hoisting",
+    "order": "contraction order",
+    "disjoint": "merge disjoint",
+    "coordinates": "reduction basis",
+    "accumulate": "fold into scatter",
+    "narrow": "narrow argmax",
+    "pieces": "split index set",
+    "chunks": "strip mine",
+    "together": "horizontal fusion",
+    "shared functions": "common subexpressions",
+    "joined scatters": "merge scatters",
     "turned gathers": "gather layouts",
-}  # fmt: skip
+}
 """Former names of passes that can be left out, for the error that names the present one."""

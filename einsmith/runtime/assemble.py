@@ -222,14 +222,14 @@ class Assembler:
             i: self._launches(c, base + places.offsets.get(i, 0), unchanged, True)
             for i, c in enumerate(plan.calls)
             if isinstance(c, KernelCall) and (i in places.offsets or c.kernel in self.beside)
-        }  # fmt: skip
+        }
         begin = len(self.steps)
         moves: list[Move] = []
         bases: list[int] = []
         bounds = [
             0 if n is None else outer(call.loop.args[n], (begin, name), 0)
             for name, n in (("stop", segment.stop), ("first", segment.first))
-        ]  # fmt: skip
+        ]
         self.steps.append(BeginLoop(segment.steps, call.loop.reverse, moves, bases, *bounds))
 
         def slice_of(t: Tensor, first: int, stride: int, at: At, offset: int) -> int:

@@ -53,9 +53,14 @@ class Program:
     """
 
     def __init__(
-        self, steps: Sequence[Step], threads: int | None = None, scratch_bytes: int = 0, scratch: int | None = None,
-        seconds: float = 0.0, commit: int | None = None,
-    ):  # fmt: skip
+        self,
+        steps: Sequence[Step],
+        threads: int | None = None,
+        scratch_bytes: int = 0,
+        scratch: int | None = None,
+        seconds: float = 0.0,
+        commit: int | None = None,
+    ):
         self.steps = tuple(steps)
         self.watched = seconds >= WATCHED_FROM and commit != 0
         self._commit = len(self.steps) + 1 if commit is None else commit

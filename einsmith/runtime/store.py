@@ -48,9 +48,13 @@ class ParameterStore:
         locks.join([self.guard, *(m.guard for m in memories)])
 
     def slot(
-        self, name: str, shape: tuple[int, ...], dtype: np.dtype, initial: float | np.ndarray = 0.0,
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        initial: float | np.ndarray = 0.0,
         layout: Layout | None = None,
-    ) -> Slot:  # fmt: skip
+    ) -> Slot:
         """Return the state tensor `name`, created with `initial` at its first use, and moved to new memory for another
         element type or layout.
 

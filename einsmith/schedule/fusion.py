@@ -80,9 +80,12 @@ def reads_own_element(t: Template, slots: Collection[int]) -> bool:
     elif t.is_scatter or any(isinstance(p.body, Reduce) for p in pieces):
         return False
     return all(t.params[s][1] == t.shape for s in slots) and all(
-        _at_own(e, p) for p in pieces if isinstance(p, Piece)
-        for e in postorder(p.bodies) if isinstance(e, Read) and e.slot in slots
-    )  # fmt: skip
+        _at_own(e, p)
+        for p in pieces
+        if isinstance(p, Piece)
+        for e in postorder(p.bodies)
+        if isinstance(e, Read) and e.slot in slots
+    )
 
 
 def _at_own(e: Read, p: Piece) -> bool:

@@ -420,9 +420,10 @@ def _step_plan(segment: LoopSegment, target: Target, cost: Cost | None) -> Plan:
     if segment.idle:
         plan = replace(plan, calls=_without_idle(plan, segment.idle))
     same = {
-        x for x, place in zip(segment.body.inputs, segment.places, strict=True)
+        x
+        for x, place in zip(segment.body.inputs, segment.places, strict=True)
         if place.kind == "argument" and place.first is None
-    }  # fmt: skip
+    }
     if segment.steps >= REPAID or segment.rows:
         for call in plan.calls:
             if isinstance(call, KernelCall) and isinstance(call.kernel, Kernel):

@@ -183,8 +183,9 @@ def merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
     body = Reduce(root.combiner, (tasks,), tuple(Read(m, index, x.dtype) for m, x in enumerate(sums)))
     first = Stage(
         template(t.shape, [(x.dtype, x.shape) for x in parts], body),
-        tuple(("buffer", m) for m in range(count)), kernel.stages[0].outputs,
-    )  # fmt: skip
+        tuple(("buffer", m) for m in range(count)),
+        kernel.stages[0].outputs,
+    )
     used = [where[0] for s in kernel.stages[1:] for kind, *where in s.args if kind == "buffer"]
     used = list(dict.fromkeys([*used, *(n for s in kernel.stages for n in s.outputs if n is not None)]))
     stages = []

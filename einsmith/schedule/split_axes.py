@@ -138,10 +138,14 @@ def _into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kern
         for first in range(low):
             at = apply("add", apply("mul", Const(low, Axis.dtype), Axis(axis)), Const(first, Axis.dtype))
             bodies = tuple(substitute(b, {axis: at}) for b in part.bodies)
-            out.append(Piece(
-                _with(part.offset, axis, part.offset[axis] + first), _with(part.step, axis, low),
-                _with(part.extents, axis, -(-(part.extents[axis] - first) // low)), _with_bodies(part.body, bodies),
-            ))  # fmt: skip
+            out.append(
+                Piece(
+                    _with(part.offset, axis, part.offset[axis] + first),
+                    _with(part.step, axis, low),
+                    _with(part.extents, axis, -(-(part.extents[axis] - first) // low)),
+                    _with_bodies(part.body, bodies),
+                )
+            )
     t = simplify_template(Template(root.template.shape, root.template.params, tuple(out)))
     return Kernel((Stage(t, root.args, root.outputs), *kernel.stages[1:]), kernel.buffers, kernel.fixed)
 
@@ -184,6 +188,8 @@ def _split(part: Piece, axis: int, low: int) -> Piece | None:
         extents = _with(part.body.extents, axis - rank, extent // low, low)
         return Piece(part.offset, part.step, part.extents, _with_bodies(part.body, bodies, extents))
     return Piece(
-        _with(part.offset, axis, part.offset[axis] // low, 0), _with(part.step, axis, 1, 1),
-        _with(part.extents, axis, extent // low, low), _with_bodies(part.body, bodies),
-    )  # fmt: skip
+        _with(part.offset, axis, part.offset[axis] // low, 0),
+        _with(part.step, axis, 1, 1),
+        _with(part.extents, axis, extent // low, low),
+        _with_bodies(part.body, bodies),
+    )

@@ -11,9 +11,14 @@ from einsmith.ir.nodes import Const, Piece, Reduce, Scatter, Template
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 
 _SIZES: dict[type, tuple[str, ...]] = {
-    Const: ("value",), Template: ("shape", "params"), Piece: ("offset", "extents"), Reduce: ("extents",),
-    Scatter: ("extents",), KernelBuffer: ("shape", "strides"), Rows: ("rows",),
-}  # fmt: skip
+    Const: ("value",),
+    Template: ("shape", "params"),
+    Piece: ("offset", "extents"),
+    Reduce: ("extents",),
+    Scatter: ("extents",),
+    KernelBuffer: ("shape", "strides"),
+    Rows: ("rows",),
+}
 """Fields whose numbers depend on extents (the count of numbers does not); constants, as those of guards, are included.
 """
 

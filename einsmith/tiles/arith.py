@@ -16,9 +16,15 @@ from einsmith.ir.random import threefry
 from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of
 
 _SPECIAL: dict[str, Callable[..., Any]] = {
-    "exp": polynomials.exp, "log": polynomials.log, "tanh": polynomials.tanh, "sigmoid": polynomials.sigmoid,
-    "erf": polynomials.erf, "pow": polynomials.pow, "sin": trigonometric.sin, "cos": trigonometric.cos,
-}  # fmt: skip
+    "exp": polynomials.exp,
+    "log": polynomials.log,
+    "tanh": polynomials.tanh,
+    "sigmoid": polynomials.sigmoid,
+    "erf": polynomials.erf,
+    "pow": polynomials.pow,
+    "sin": trigonometric.sin,
+    "cos": trigonometric.cos,
+}
 _IN_DOUBLE = ("sin", "cos", "pow")
 """Functions that are computed by f64 instructions, as no polynomial serves all arguments."""
 _DIRECT = ("add", "sub", "mul", "div", "min", "max", "neg", "abs", "floor", "sqrt", "lt", "le", "eq", "ne", "and", "or",
@@ -128,9 +134,12 @@ def _random(b: TileBuilder, *words: TileValue) -> TileValue:
         return b.op("or", b.shift("shl", x, n), b.shift("shr", x, 32 - n))
 
     return threefry(
-        words, add=lambda x, y: b.op("add", x, y), xor=lambda x, y: b.op("xor", x, y), rotate=rotate,
+        words,
+        add=lambda x, y: b.op("add", x, y),
+        xor=lambda x, y: b.op("xor", x, y),
+        rotate=rotate,
         const=lambda n: b.const(n),
-    )  # fmt: skip
+    )
 
 
 class TileArithmetic(polynomials.Arith):

@@ -64,8 +64,9 @@ def contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[Tile
     row, number = b.op("rem", program, blocks(m, t.m)), b.op("quot", program, blocks(m, t.m))
     tile = _Tile(
         dict(zip(p.batch, unravel(b, number, [p.extents[a] for a in p.batch]), strict=True)),
-        _side(b, p, p.left, row, t.m, 1), _side(b, p, p.right, column, t.n, 0),
-    )  # fmt: skip
+        _side(b, p, p.left, row, t.m, 1),
+        _side(b, p, p.right, column, t.n, 0),
+    )
     lo = b.op("mul", b.cast(part, "i64") if k > NARROW else part, share)
     hi = b.op("min", b.op("add", lo, share), k)
     total = _sum(b, kernel, p, tile, places, t, lo, hi)
@@ -86,9 +87,13 @@ def _fitted(t: Tiling, p: Problem) -> Tiling:
     parts = max(1, min(t.split, blocks(k, depth)))
     share = blocks(blocks(k, depth), parts)
     return replace(
-        t, m=max(LEAST, min(t.m, least_power(m))), n=max(LEAST, min(t.n, least_power(n))), k=depth,
-        split=blocks(blocks(k, depth), share), precision=t.precision if p.dtype is dt.f32 else "ieee",
-    )  # fmt: skip
+        t,
+        m=max(LEAST, min(t.m, least_power(m))),
+        n=max(LEAST, min(t.n, least_power(n))),
+        k=depth,
+        split=blocks(blocks(k, depth), share),
+        precision=t.precision if p.dtype is dt.f32 else "ieee",
+    )
 
 
 def _side(b: TileBuilder, p: Problem, axes: Sequence[int], block: TileValue, size: int, expand: int) -> _Side:

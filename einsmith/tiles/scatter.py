@@ -46,8 +46,9 @@ def _of_piece(kernel: Kernel, s: Scatter, start: Piece) -> Kernel:
     root = Stage(Template(t.shape, t.params, (total,)), first.args, (None,))
     back: dict[int, Expr] = {
         d: apply("floordiv", apply("sub", Axis(d), _int(o)), _int(step))
-        for d, (o, step) in enumerate(zip(start.offset, start.step, strict=True)) if (o, step) != (0, 1)
-    }  # fmt: skip
+        for d, (o, step) in enumerate(zip(start.offset, start.step, strict=True))
+        if (o, step) != (0, 1)
+    }
     (value,) = start.bodies
     terms = Read(len(t.params), tuple(map(Axis, range(t.rank))), t.dtypes[0])
     whole = apply(COMBINING[s.combiner], substitute(value, back), terms)

@@ -14,22 +14,49 @@ from einsmith.base.errors import CompileError
 from einsmith.tiles.ir import BYTES, FLOATS, TileFunction, TileLoop, TileOp, TileType, TileValue, operations
 
 _TYPES = {
-    "i1": "tl.int1", "i8": "tl.int8", "u8": "tl.uint8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
-    "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
-}  # fmt: skip
+    "i1": "tl.int1",
+    "i8": "tl.int8",
+    "u8": "tl.uint8",
+    "i16": "tl.int16",
+    "i32": "tl.int32",
+    "i64": "tl.int64",
+    "f16": "tl.float16",
+    "bf16": "tl.bfloat16",
+    "f32": "tl.float32",
+    "f64": "tl.float64",
+}
 _POINTERS = {
-    "i8": "*i8", "u8": "*u8", "i16": "*i16", "i32": "*i32", "i64": "*i64", "f16": "*fp16", "bf16": "*bf16",
-    "f32": "*fp32", "f64": "*fp64",
-}  # fmt: skip
+    "i8": "*i8",
+    "u8": "*u8",
+    "i16": "*i16",
+    "i32": "*i32",
+    "i64": "*i64",
+    "f16": "*fp16",
+    "bf16": "*bf16",
+    "f32": "*fp32",
+    "f64": "*fp64",
+}
 OPTIONS = {"enable_fp_fusion": False}
 """Options with which Triton must compile a text. By default it fuses a product and a sum to one `fma`, which differs
 from a product that memory holds; in the tile IR each is rounded."""
 ALIGNED = 16
 """Bytes at a multiple of which memory may be loaded and stored by that many bytes at once."""
 _INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "quot": "//", "rem": "%", "and": "&", "or": "|", "xor": "^", "lt": "<",
-    "le": "<=", "eq": "==", "ne": "!=", "shl": "<<", "sar": ">>",
-}  # fmt: skip
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "quot": "//",
+    "rem": "%",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "lt": "<",
+    "le": "<=",
+    "eq": "==",
+    "ne": "!=",
+    "shl": "<<",
+    "sar": ">>",
+}
 _HEAD = """import triton
 import triton.language as tl
 from triton.language.extra import libdevice
@@ -229,9 +256,21 @@ _SPECIAL: dict[str, Callable[[_Text, TileOp], str]] = {
     "barrier": lambda text, x: "tl.debug_barrier()",
     "neg": _Text._neg,
     "not": lambda text, x: f"{text._name(x.args[0])} == 0",
-    "abs": _named("tl.abs"), "floor": _named("tl.floor"), "sin": _named("libdevice.sin"),
-    "cos": _named("libdevice.cos"), "pow": _named("libdevice.pow"), "select": _named("tl.where"),
-    "fma": _named("tl.fma"), "cast": _Text._cast, "bitcast": _Text._bitcast, "shr": _Text._shr,
-    "expand": _Text._expand, "broadcast": _Text._broadcast, "dot": _Text._dot, "reduce": _Text._reduce,
-    "load": _Text._load, "store": _Text._store, "atomic_add": _Text._store,
-}  # fmt: skip
+    "abs": _named("tl.abs"),
+    "floor": _named("tl.floor"),
+    "sin": _named("libdevice.sin"),
+    "cos": _named("libdevice.cos"),
+    "pow": _named("libdevice.pow"),
+    "select": _named("tl.where"),
+    "fma": _named("tl.fma"),
+    "cast": _Text._cast,
+    "bitcast": _Text._bitcast,
+    "shr": _Text._shr,
+    "expand": _Text._expand,
+    "broadcast": _Text._broadcast,
+    "dot": _Text._dot,
+    "reduce": _Text._reduce,
+    "load": _Text._load,
+    "store": _Text._store,
+    "atomic_add": _Text._store,
+}

@@ -176,9 +176,9 @@ def _expand(f: TileFunction, x: TileOp) -> str:
 
 def _broadcast(f: TileFunction, x: TileOp) -> str:
     (t,), out = _types(x), x.results[0].type
-    fits = not t.shape or (len(t.shape) == len(out.shape) and all(
-        n in (1, m) for n, m in zip(t.shape, out.shape, strict=True)
-    ))  # fmt: skip
+    fits = not t.shape or (
+        len(t.shape) == len(out.shape) and all(n in (1, m) for n, m in zip(t.shape, out.shape, strict=True))
+    )
     return "" if fits and t.elem == out.elem else "only extents of 1 are repeated"
 
 
@@ -252,8 +252,20 @@ def _nothing(f: TileFunction, x: TileOp) -> str:
 
 
 _RULES: dict[str, Callable[[TileFunction, TileOp], str]] = {
-    **dict.fromkeys((*UNARY, *BINARY, *COMPARE), _elementwise), **dict.fromkeys(SHIFTS, _shift), "select": _select,
-    "fma": _fma, "cast": _cast, "bitcast": _bitcast, "program": _program, "arange": _arange, "expand": _expand,
-    "broadcast": _broadcast, "dot": _dot, "reduce": _reduce, "load": _load, "store": _store, "atomic_add": _store,
+    **dict.fromkeys((*UNARY, *BINARY, *COMPARE), _elementwise),
+    **dict.fromkeys(SHIFTS, _shift),
+    "select": _select,
+    "fma": _fma,
+    "cast": _cast,
+    "bitcast": _bitcast,
+    "program": _program,
+    "arange": _arange,
+    "expand": _expand,
+    "broadcast": _broadcast,
+    "dot": _dot,
+    "reduce": _reduce,
+    "load": _load,
+    "store": _store,
+    "atomic_add": _store,
     "barrier": _nothing,
-}  # fmt: skip
+}

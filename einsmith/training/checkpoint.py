@@ -266,8 +266,9 @@ def _warn_frozen(source: Path, step: TrainStep, frozen: Sequence[str]) -> None:
         warnings.warn(
             f"{source}: the given model {told}, unlike the saved one. To continue as saved, set their "
             "requires_grad before the next step",
-            EinsmithWarning, stacklevel=4,
-        )  # fmt: skip
+            EinsmithWarning,
+            stacklevel=4,
+        )
 
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -46,9 +46,14 @@ class StepCompiler:
     faster programs."""
 
     def __init__(
-        self, definition: StepDefinition, state: TrainingState, accumulation: Accumulation, numbers: StepNumbers,
-        reports: Reports, search: ProgramSearch,
-    ):  # fmt: skip
+        self,
+        definition: StepDefinition,
+        state: TrainingState,
+        accumulation: Accumulation,
+        numbers: StepNumbers,
+        reports: Reports,
+        search: ProgramSearch,
+    ):
         self._definition, self._state, self._accumulation = definition, state, accumulation
         self._numbers, self._reports, self.search = numbers, reports, search
         self._arena = Arena()  # shared by the programs of all batch shapes
@@ -108,9 +113,17 @@ class StepCompiler:
             key = tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather
             apart = self._state.untouched_bytes(made.bind.values())
         run = Executable(
-            made.graph, made.bind, threads, finite=made.graph.outputs[0], winograd=definition.winograd,
-            shared=self._arena, memory=self._memory_limit, apart=apart, guard=guard, origins=made.origins,
-        )  # fmt: skip
+            made.graph,
+            made.bind,
+            threads,
+            finite=made.graph.outputs[0],
+            winograd=definition.winograd,
+            shared=self._arena,
+            memory=self._memory_limit,
+            apart=apart,
+            guard=guard,
+            origins=made.origins,
+        )
         exploration, is_tuned = None, not gather and self.search.is_asked_for()
         if is_tuned and self.search.mode == "dynamic":
             exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])

@@ -135,11 +135,17 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 SINCE: dict[int, dict[str, Any]] = {
-    2: {"epoch_losses": {}, "history": [], "settings": asdict(Settings()), "gathered": 0, "gathered_samples": 0,
-        "loader_state": None},
+    2: {
+        "epoch_losses": {},
+        "history": [],
+        "settings": asdict(Settings()),
+        "gathered": 0,
+        "gathered_samples": 0,
+        "loader_state": None,
+    },
     3: {"updates": None},
     4: {"mode": "static", "tune": 0.0},
-}  # fmt: skip
+}
 """By version, the values of entries that were added later and that its saves lack."""
 
 

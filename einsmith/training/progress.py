@@ -131,9 +131,12 @@ class SearchProgress:
                 from rich.progress import BarColumn, Progress, TextColumn
 
             self._rich = Progress(
-                TextColumn("tuning"), BarColumn(), TextColumn("{task.fields[text]}"), console=Console(stderr=True),
+                TextColumn("tuning"),
+                BarColumn(),
+                TextColumn("{task.fields[text]}"),
+                console=Console(stderr=True),
                 transient=True,
-            )  # fmt: skip
+            )
             self._rich.start()
             self._task = self._rich.add_task("", total=seconds, text="")
 

@@ -55,9 +55,13 @@ class Settings:
     def structure(self) -> tuple:
         """The settings that programs are compiled for; all others are numbers that programs read at each run."""
         return (
-            self.clip_grad_norm is not None, self.norm_type, self.clip_grad_value is not None, self.accumulate > 1,
-            self.ema is not None, self.trained,
-        )  # fmt: skip
+            self.clip_grad_norm is not None,
+            self.norm_type,
+            self.clip_grad_value is not None,
+            self.accumulate > 1,
+            self.ema is not None,
+            self.trained,
+        )
 
     @property
     def numbers(self) -> dict[str, float]:

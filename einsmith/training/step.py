@@ -203,11 +203,17 @@ class TrainStep:
 
     @checked
     def fit(
-        self, batches: Iterable, epochs: int = 1, *, progress: bool | None = None,
+        self,
+        batches: Iterable,
+        epochs: int = 1,
+        *,
+        progress: bool | None = None,
         on_step: Callable[[TrainStep, float], None] | None = None,
         on_epoch: Callable[[TrainStep, float], None] | None = None,
-        validation: Iterable | None = None, metrics: Mapping[str, Any] | None = None, callbacks: Sequence[Any] = (),
-    ) -> list[float]:  # fmt: skip
+        validation: Iterable | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Any] = (),
+    ) -> list[float]:
         """Train until `epochs` epochs are done, from the current epoch and batch; return each epoch's mean loss.
 
         batches: an iterable of (inputs..., target) that can be iterated again, such as a torch DataLoader;

@@ -86,9 +86,11 @@ def attained(t: Template, out: AdjointPlan, result: int, part: Piece | Scatter) 
         return choose(here(p), constant(1.0, p.bodies[-1]), 0.0)
 
     parts: list[Piece | Scatter] = [
-        Scatter("sum", p.extents, p.index, counted(p)) if isinstance(p, Scatter)
-        else Piece(p.offset, p.step, p.extents, counted(p)) for p in t.parts
-    ]  # fmt: skip
+        Scatter("sum", p.extents, p.index, counted(p))
+        if isinstance(p, Scatter)
+        else Piece(p.offset, p.step, p.extents, counted(p))
+        for p in t.parts
+    ]
     return Attained(here(part), out.read(out.add(t.shape, parts), position(part)))
 
 

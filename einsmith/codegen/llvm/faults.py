@@ -40,7 +40,9 @@ NARROWED = LlvmFault(
     "narrowed lane",
     "A truncated vector of i32 or i64 is stored under a constant mask with one true lane: the lane is stored with the "
     "width that it had before, over what lies behind the element.",
-    (22, 1), None, _AVX512,
+    (22, 1),
+    None,
+    _AVX512,
     """
 define void @f(ptr %from, ptr %to) {
   %wide = load <16 x i32>, ptr %from, align 4
@@ -52,14 +54,17 @@ i1 false, i1 false>)
 }
 declare void @llvm.masked.store.v16i8.p0(<16 x i8>, ptr, <16 x i1>)
 """,
-    r"mov[lq]\s+%\w+, \(%rsi\)", "llvm_memory.MemoryEmitter.do_store",
-)  # fmt: skip
+    r"mov[lq]\s+%\w+, \(%rsi\)",
+    "llvm_memory.MemoryEmitter.do_store",
+)
 
 UNMASKED = LlvmFault(
     "unmasked operand",
     "A masked load is an operand of a fused multiply-add, which is chosen against zero by the same mask, and the other "
     "operands are used again: the load is put into the multiply-add, taken out of it again, and loses its mask.",
-    (22, 1), None, _AVX512,
+    (22, 1),
+    None,
+    _AVX512,
     """
 define void @f(ptr %from, ptr %to, <16 x float> %w, <16 x float> %c, i16 %bits) {
   %mask = bitcast i16 %bits to <16 x i1>
@@ -76,15 +81,18 @@ define void @f(ptr %from, ptr %to, <16 x float> %w, <16 x float> %c, i16 %bits) 
 declare <16 x float> @llvm.masked.load.v16f32.p0(ptr, <16 x i1>, <16 x float>)
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 """,
-    r"vmovups\s+\(%rdi\), %zmm\d+\n", "llvm._Emitter.do_fma",
-)  # fmt: skip
+    r"vmovups\s+\(%rdi\), %zmm\d+\n",
+    "llvm._Emitter.do_fma",
+)
 
 WIDENED = LlvmFault(
     "widened mask",
     "The mask of a masked load or store of eight bytes is widened to the sixteen lanes of a register by a move that "
     "clears the others. The move is taken for a copy where masks wait in memory, and the mask is stored as it was "
     "before: lanes 8 to 15 of a comparison of bytes, or bits that no constant set, are loaded and stored.",
-    (22, 1), None, _AVX512,
+    (22, 1),
+    None,
+    _AVX512,
     """
 define void @f(ptr %from, ptr %to, ptr %bytes, i64 %n) {
 entry:
@@ -121,14 +129,17 @@ end:
 }
 declare <8 x i8> @llvm.masked.load.v8i8.p0(ptr, <8 x i1>, <8 x i8>)
 """,
-    r"vptestnmb\s.*, %k(\d)\n\s+(kmovw\s+%k\1, -?\d+\(%rsp\)\n\s+){2}", "llvm_memory.MemoryEmitter.whole_mask",
-)  # fmt: skip
+    r"vptestnmb\s.*, %k(\d)\n\s+(kmovw\s+%k\1, -?\d+\(%rsp\)\n\s+){2}",
+    "llvm_memory.MemoryEmitter.whole_mask",
+)
 EMPTY = LlvmFault(
     "empty register",
     "A masked load is cut into registers, in one of which a mask that is no constant can hold in no lane, as it is the"
     " conjunction of another one with a constant: that register is loaded without its mask, or an assertion of LLVM's"
     " fails.",
-    (22, 1), None, Machine("haswell", "", "x86_64-unknown-linux-gnu", 32),
+    (22, 1),
+    None,
+    Machine("haswell", "", "x86_64-unknown-linux-gnu", 32),
     """
 define void @f(ptr %flags, ptr %from, ptr %to) {
   %b = load <16 x i8>, ptr %flags, align 1
@@ -144,8 +155,9 @@ i1 false, i1 false, i1 false, i1 false, i1 false, i1 false, i1 false, i1 false>
 declare <16 x i32> @llvm.masked.load.v16i32.p0(ptr, <16 x i1>, <16 x i32>)
 declare void @llvm.masked.store.v16i8.p0(<16 x i8>, ptr, <16 x i1>)
 """,
-    r"v?movup[sd]\s+32\(%rsi\)", "llvm_memory.MemoryEmitter.masked_load",
-)  # fmt: skip
+    r"v?movup[sd]\s+32\(%rsi\)",
+    "llvm_memory.MemoryEmitter.masked_load",
+)
 LANES_KEPT = "<" + ", ".join(f"i1 {str(n < 8).lower()}" for n in range(16)) + ">"
 """Constant that limits a widened mask to its first eight lanes, in an instruction that is not a move (see WIDENED)."""
 

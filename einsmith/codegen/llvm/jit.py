@@ -28,11 +28,11 @@ OPT = 2
 # LLVM aborts the process on some names it does not know, so only these and the host's own are let through.
 _CPUS = {
     "x86_64": "generic x86-64 x86-64-v2 x86-64-v3 x86-64-v4 haswell broadwell skylake skylake-avx512 cascadelake "
-              "icelake-client icelake-server sapphirerapids emeraldrapids graniterapids alderlake "
-              "znver1 znver2 znver3 znver4 znver5",
+    "icelake-client icelake-server sapphirerapids emeraldrapids graniterapids alderlake "
+    "znver1 znver2 znver3 znver4 znver5",
     "aarch64": "generic cortex-a57 cortex-a72 cortex-a76 neoverse-n1 neoverse-n2 neoverse-v1 neoverse-v2 "
-               "apple-m1 apple-m2",
-}  # fmt: skip
+    "apple-m1 apple-m2",
+}
 
 _X86 = ("x86_64", "i386", "i486", "i586", "i686")
 

@@ -32,9 +32,11 @@ def _not(a: bool | None) -> bool | None:
 
 
 _LANES: dict[str, Callable[..., bool | None]] = {
-    "and": _and, "not": _not, "or": lambda a, b: _not(_and(_not(a), _not(b))),
+    "and": _and,
+    "not": _not,
+    "or": lambda a, b: _not(_and(_not(a), _not(b))),
     "select": lambda c, a, b: a if c or (c is None and a is b) else b if c is False else None,
-}  # fmt: skip
+}
 """Logic that derives a lane of a mask from the lanes that it is computed from; None stands for an unknown lane."""
 
 

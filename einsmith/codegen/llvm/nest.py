@@ -25,8 +25,12 @@ from einsmith.codegen.loopnest.nest import Function, If, Loop, Op, SSAValue, Typ
 _SCALAR_INTS = ("i64", "i32")
 _FOLDED = ("add", "sub", "mul", "min", "max", "floordiv", "mod", "neg", "lt", "le", "eq", "ne")
 _LOGIC: dict[str, Callable[..., bool]] = {
-    "and": lambda a, b: a and b, "or": lambda a, b: a or b, "not": operator.not_, "eq": operator.eq, "ne": operator.ne,
-}  # fmt: skip
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+    "not": operator.not_,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
 
 
 def emit_module(functions: Sequence[Function], target: Any) -> str:

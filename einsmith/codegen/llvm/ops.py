@@ -26,9 +26,15 @@ LLVM_ELEM = {"f32": "float", "f64": "double", "ptr": "ptr", "f16": "i16", "bf16"
 FLOATS = ("f32", "f64")
 SUFFIX = LLVM_ELEM | {"f32": "f32", "f64": "f64", "ptr": "p0"}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "exp": polynomials.exp, "log": polynomials.log, "tanh": polynomials.tanh, "sigmoid": polynomials.sigmoid,
-    "erf": polynomials.erf, "pow": polynomials.pow, "sin": trigonometric.sin, "cos": trigonometric.cos,
-}  # fmt: skip
+    "exp": polynomials.exp,
+    "log": polynomials.log,
+    "tanh": polynomials.tanh,
+    "sigmoid": polynomials.sigmoid,
+    "erf": polynomials.erf,
+    "pow": polynomials.pow,
+    "sin": trigonometric.sin,
+    "cos": trigonometric.cos,
+}
 
 
 def spell(type: Type) -> str:

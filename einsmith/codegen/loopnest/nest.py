@@ -137,9 +137,18 @@ _BINARY = {"add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "
 _COMPARE = {"lt", "le", "eq", "ne"}
 _HORIZONTAL = {"add", "mul", "min", "max"}
 _FOLD: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
-    "min": min, "max": max, "lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne,
-}  # fmt: skip
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "min": min,
+    "max": max,
+    "lt": operator.lt,
+    "le": operator.le,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
 _UNIT = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1}
 """The neutral second argument of each function, by which it is folded."""
 

@@ -259,15 +259,15 @@ def tiles(
 ) -> None:
     """Emit `body(tile, units, is_last)` for a range of tiles; `is_last` marks the last, smaller tile.
 
-        Args:
-            b: Builder of the function.
-            span: Tile numbers (first, end) to emit.
-            count: Tiles of the whole axis.
-            size: Points of the whole axis.
-            unit: Points of a unit, the part of a tile (a vector, or a single point) that `units` counts.
-            full: Units of a whole tile.
-            body: Emits a tile, given its number, its units, and whether it is the smaller tile at the end.
-        """
+    Args:
+        b: Builder of the function.
+        span: Tile numbers (first, end) to emit.
+        count: Tiles of the whole axis.
+        size: Points of the whole axis.
+        unit: Points of a unit, the part of a tile (a vector, or a single point) that `units` counts.
+        full: Units of a whole tile.
+        body: Emits a tile, given its number, its units, and whether it is the smaller tile at the end.
+    """
     lo, hi = span
     tail = size - (count - 1) * full * unit
     whole = count if tail == full * unit else count - 1

@@ -163,14 +163,21 @@ def _airy(x: Any) -> Any:
 
 
 for _name, _formula, _f in (
-    ("special_bessel_j0", "J0(x)", _j0), ("special_bessel_j1", "J1(x)", _j1), ("special_bessel_y0", "Y0(x)", _y0),
-    ("special_bessel_y1", "Y1(x)", _y1), ("special_spherical_bessel_j0", "sin(x)/x", _spherical),
-    ("i0", "I0(x)", _even(False)), ("special_modified_bessel_i0", "I0(x)", _even(False)),
-    ("special_i0e", "exp(-|x|)*I0(x)", _even(True)), ("special_i1", "I1(x)", _odd(False)),
-    ("special_modified_bessel_i1", "I1(x)", _odd(False)), ("special_i1e", "exp(-|x|)*I1(x)", _odd(True)),
-    ("special_modified_bessel_k0", "K0(x)", _k0(False)), ("special_modified_bessel_k1", "K1(x)", _k1(False)),
+    ("special_bessel_j0", "J0(x)", _j0),
+    ("special_bessel_j1", "J1(x)", _j1),
+    ("special_bessel_y0", "Y0(x)", _y0),
+    ("special_bessel_y1", "Y1(x)", _y1),
+    ("special_spherical_bessel_j0", "sin(x)/x", _spherical),
+    ("i0", "I0(x)", _even(False)),
+    ("special_modified_bessel_i0", "I0(x)", _even(False)),
+    ("special_i0e", "exp(-|x|)*I0(x)", _even(True)),
+    ("special_i1", "I1(x)", _odd(False)),
+    ("special_modified_bessel_i1", "I1(x)", _odd(False)),
+    ("special_i1e", "exp(-|x|)*I1(x)", _odd(True)),
+    ("special_modified_bessel_k0", "K0(x)", _k0(False)),
+    ("special_modified_bessel_k1", "K1(x)", _k1(False)),
     ("special_scaled_modified_bessel_k0", "exp(x)*K0(x)", _k0(True)),
     ("special_scaled_modified_bessel_k1", "exp(x)*K1(x)", _k1(True)),
     ("special_airy_ai", "Ai(x)", _airy),
-):  # fmt: skip
+):
     floats(f"{_name}.default", _formula, _f, "bessel")

@@ -19,25 +19,50 @@ Condition = Callable[[Any], Any]
 """A function of the inputs, as `sized` makes them of a dictionary of inputs by name."""
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor, ast.LShift: lambda a, b: a << _small(b), ast.RShift: operator.rshift,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.LShift: lambda a, b: a << _small(b),
+    ast.RShift: operator.rshift,
     ast.Pow: lambda a, b: a ** _small(b),
-}  # fmt: skip
+}
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.Not: operator.not_, ast.USub: operator.neg, ast.UAdd: operator.pos,
-}  # fmt: skip
+    ast.Not: operator.not_,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
 _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-}  # fmt: skip
+}
 _MATH = "acos asin atan ceil cos cosh exp floor isinf isnan log log2 sin sinh sqrt tan tanh trunc inf nan pi e".split()
 _FUNCTIONS: dict[str, Any] = {
-    "max": max, "min": min, "abs": abs, "int": int, "float": float, "bool": bool, "round": round, "len": len,
-    "torch.sym_float": float, "torch.sym_int": int, "torch.sym_max": max, "torch.sym_min": min,
-    "torch.sym_not": operator.not_, "torch._sym_sqrt": math.sqrt,
+    "max": max,
+    "min": min,
+    "abs": abs,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "round": round,
+    "len": len,
+    "torch.sym_float": float,
+    "torch.sym_int": int,
+    "torch.sym_max": max,
+    "torch.sym_min": min,
+    "torch.sym_not": operator.not_,
+    "torch._sym_sqrt": math.sqrt,
     **{f"math.{name}": getattr(math, name) for name in _MATH},
-}  # fmt: skip
+}
 _MOST = 64
 """Greatest exponent and shift: sizes are below 2^63, and larger powers could take unbounded time."""
 

@@ -60,9 +60,15 @@ def addbmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> V
 
 @aten("_trilinear.default")
 def trilinear(
-    a: Value, b: Value, c: Value, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int],
-    sumdim: Sequence[int], unroll_dim: int = 1,
-) -> Value:  # fmt: skip
+    a: Value,
+    b: Value,
+    c: Value,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Value:
     """sum[sumdim](a*b*c), with new dimensions of extent 1 at expand1, expand2 and expand3"""
     rank = a.ndim + len(expand1)
 
@@ -80,9 +86,16 @@ _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose
 
 @aten("convolution.default")
 def convolution(
-    x: Value, weight: Value, bias: Value | None, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
-) -> Value:  # fmt: skip
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Value:
     """sum[c, r, ..](x[b, c, stride*p + dilation*r - padding, ..]*weight[k, c, r, ..]) + bias[k], or its transpose"""
     n = weight.ndim - 2
     if n not in _PLAIN:

@@ -47,9 +47,13 @@ def _found(rows: Value, x: Any, right: bool, narrow: bool) -> Value:
 
 @aten("searchsorted.Tensor searchsorted.Scalar")
 def searchsorted(
-    rows: Value, x: Any, out_int32: bool = False, right: bool = False, side: str | None = None,
+    rows: Value,
+    x: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
     sorter: Value | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     """number of elements of a sorted row that are < x, or <= x if right"""
     ordered = rows if sorter is None else F.gather(rows, rows.ndim - 1, sorter)
     return _found(ordered, x, right or side == "right", out_int32)
@@ -145,9 +149,12 @@ def histogram(x: Value, bins: Value, weight: Value | None = None, density: bool 
 
 @aten("histogram.bin_ct")
 def histogram_of_equal_parts(
-    x: Value, bins: int = 100, range: Sequence[float] | None = None, weight: Value | None = None,
+    x: Value,
+    bins: int = 100,
+    range: Sequence[float] | None = None,
+    weight: Value | None = None,
     density: bool = False,
-) -> tuple[Value, Value]:  # fmt: skip
+) -> tuple[Value, Value]:
     """histogram.bins_tensor with `bins` equal bins"""
     return histogram(x, _edges(x.reshape((-1,)), bins, range or ()), weight, density)
 
@@ -158,9 +165,12 @@ def _points(x: Value) -> Value:
 
 @aten("_histogramdd_bin_edges.default")
 def histogramdd_edges(
-    x: Value, bins: Sequence[int], range: Sequence[float] | None = None, weight: Value | None = None,
+    x: Value,
+    bins: Sequence[int],
+    range: Sequence[float] | None = None,
+    weight: Value | None = None,
     density: bool = False,
-) -> list[Value]:  # fmt: skip
+) -> list[Value]:
     """the edges of `bins` equal bins along each coordinate"""
     given = list(range or ())
     return [_edges(_points(x)[:, d], n, given[2 * d : 2 * d + 2]) for d, n in enumerate(bins)]
@@ -168,9 +178,12 @@ def histogramdd_edges(
 
 @aten("_histogramdd_from_bin_cts.default")
 def histogramdd(
-    x: Value, bins: Sequence[int], range: Sequence[float] | None = None, weight: Value | None = None,
+    x: Value,
+    bins: Sequence[int],
+    range: Sequence[float] | None = None,
+    weight: Value | None = None,
     density: bool = False,
-) -> Value:  # fmt: skip
+) -> Value:
     """number or weight of the points in each cell of `bins` equal bins along each coordinate"""
     return _histogram(_points(x), histogramdd_edges(x, bins, range), weight, density)
 
@@ -288,18 +301,30 @@ def _reduced(
 
 @aten("segment_reduce.default")
 def segment_reduce(
-    x: Value, reduce: str, lengths: Value | None = None, indices: Value | None = None, offsets: Value | None = None,
-    axis: int = 0, unsafe: bool = False, initial: float | None = None,
-) -> Value:  # fmt: skip
+    x: Value,
+    reduce: str,
+    lengths: Value | None = None,
+    indices: Value | None = None,
+    offsets: Value | None = None,
+    axis: int = 0,
+    unsafe: bool = False,
+    initial: float | None = None,
+) -> Value:
     """sum, mean, product, max or min of each segment along axis"""
     return _reduced(x, reduce, lengths, offsets, axis, initial)
 
 
 @aten("_segment_reduce_backward.default")
 def segment_reduce_backward(
-    grad: Value, output: Value, x: Value, reduce: str, lengths: Value | None = None, offsets: Value | None = None,
-    axis: int = 0, initial: float | None = None,
-) -> Value:  # fmt: skip
+    grad: Value,
+    output: Value,
+    x: Value,
+    reduce: str,
+    lengths: Value | None = None,
+    offsets: Value | None = None,
+    axis: int = 0,
+    initial: float | None = None,
+) -> Value:
     """the pullback of segment_reduce"""
     return vjp(lambda v: _reduced(v, reduce, lengths, offsets, axis, initial), x)[1](grad)[0]
 

@@ -50,9 +50,10 @@ def _sized(value: float) -> Any:
 
 
 enter(
-    "zeros.default _efficientzerotensor.default empty.memory_format", "0; also for uninitialized tensors",
+    "zeros.default _efficientzerotensor.default empty.memory_format",
+    "0; also for uninitialized tensors",
     _sized(0),
-)  # fmt: skip
+)
 enter("ones.default", "1", _sized(1))
 
 

@@ -31,8 +31,11 @@ def _pullback(names: str, forward: str, arguments: Callable[..., tuple] = lambda
 
 
 for _n in (2, 3):
-    _pullback(f"_adaptive_avg_pool{_n}d_backward.default", f"_adaptive_avg_pool{_n}d.default",
-              lambda grad, x, n=_n: (grad.shape[-n:],))  # fmt: skip
+    _pullback(
+        f"_adaptive_avg_pool{_n}d_backward.default",
+        f"_adaptive_avg_pool{_n}d.default",
+        lambda grad, x, n=_n: (grad.shape[-n:],),
+    )
     _pullback(f"avg_pool{_n}d_backward.default", f"avg_pool{_n}d.default")
 for _n in (1, 2, 3):
     for _way in ("reflection", "replication"):
@@ -88,9 +91,18 @@ def soft_margin_loss_backward(grad: Value, x: Value, target: Value, reduction: i
 
 @aten("convolution_backward.default")
 def convolution_backward(
-    grad: Value, x: Value, weight: Value, bias_sizes: Ints | None, stride: Ints, padding: Ints, dilation: Ints,
-    transposed: bool, output_padding: Ints, groups: int, output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:  # fmt: skip
+    grad: Value,
+    x: Value,
+    weight: Value,
+    bias_sizes: Ints | None,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    transposed: bool,
+    output_padding: Ints,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:
     """the pullback of convolution with respect to x, weight and bias"""
     options = stride, padding, dilation, transposed, output_padding, groups
     dx, dw = vjp(lambda v, w: convolution(v, w, None, *options), x, weight)[1](grad)
@@ -140,9 +152,15 @@ def _normalized(
 
 @aten("native_layer_norm_backward.default")
 def layer_norm_backward(
-    grad: Value, x: Value, shape: Ints, mean: Value, rstd: Value, weight: Value | None, bias: Value | None,
+    grad: Value,
+    x: Value,
+    shape: Ints,
+    mean: Value,
+    rstd: Value,
+    weight: Value | None,
+    bias: Value | None,
     output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:  # fmt: skip
+) -> tuple[Value | None, ...]:
     """rstd*(g - mean(g) - u*mean(g*u)), g = grad*weight, u the normalized x; the sums of grad*u and of grad"""
     lead = x.ndim - len(shape)
     dx, unit = _normalized(grad, x, mean, rstd, range(lead, x.ndim), weight)
@@ -153,9 +171,17 @@ def layer_norm_backward(
 
 @aten("native_group_norm_backward.default")
 def group_norm_backward(
-    grad: Value, x: Value, mean: Value, rstd: Value, weight: Value | None, n: int, c: int, hxw: int, group: int,
+    grad: Value,
+    x: Value,
+    mean: Value,
+    rstd: Value,
+    weight: Value | None,
+    n: int,
+    c: int,
+    hxw: int,
+    group: int,
     output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:  # fmt: skip
+) -> tuple[Value | None, ...]:
     """native_layer_norm_backward for each sample's channel groups"""
     shape = n, group, c // group, hxw
 

@@ -30,19 +30,34 @@ def embedding(
 
 @aten("_embedding_bag.default _embedding_bag_forward_only.default")
 def embedding_bag(
-    weight: Value, indices: Value, offsets: Value, scale_grad_by_freq: bool = False, mode: int = 0,
-    sparse: bool = False, per_sample_weights: Value | None = None, include_last_offset: bool = False,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Value | None = None,
+    include_last_offset: bool = False,
     padding_idx: int = -1,
-) -> tuple[Value]:  # fmt: skip
+) -> tuple[Value]:
     """sum, mean or max of the rows of each bag, without the tensors that PyTorch saves"""
     how = ("sum", "mean", "max")[mode]
     skipped = padding_idx if padding_idx >= 0 else None
     return (
         F.embedding_bag(
-            indices, weight, offsets, None, 2, scale_grad_by_freq, how, False, per_sample_weights,
-            include_last_offset, skipped,
+            indices,
+            weight,
+            offsets,
+            None,
+            2,
+            scale_grad_by_freq,
+            how,
+            False,
+            per_sample_weights,
+            include_last_offset,
+            skipped,
         ),
-    )  # fmt: skip
+    )
 
 
 @aten("index_select.default")

@@ -22,8 +22,11 @@ def _nll(x: Value, target: Value, weight: Value | None, reduction: int, ignore_i
     return loss, total.astype(x.dtype) if reduction else builder.full((), 0.0, x.dtype)
 
 
-enter("nll_loss_forward.default nll_loss2d_forward.default",
-      "(-weight[t]*x[.., t, ..] for the targets t, reduced; the sum of the weights)", _nll)  # fmt: skip
+enter(
+    "nll_loss_forward.default nll_loss2d_forward.default",
+    "(-weight[t]*x[.., t, ..] for the targets t, reduced; the sum of the weights)",
+    _nll,
+)
 
 
 @aten("mse_loss.default")

@@ -50,9 +50,15 @@ class _Running:
 
 
 def _batch(
-    x: Value, weight: Value | None, bias: Value | None, mean: Value | None, variance: Value | None, training: bool,
-    momentum: float, eps: float,
-) -> tuple[Value, ...]:  # fmt: skip
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    variance: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
     """Return (the output, mean and 1/sqrt(variance + eps) for the backward, the running statistics)."""
     means, variances = (None if v is None else _Running(v) for v in (mean, variance))
     y = F.batch_norm(x, means, variances, weight, bias, training, momentum, eps)
@@ -65,9 +71,15 @@ def _batch(
 
 @aten("_native_batch_norm_legit_functional.default")
 def batch_norm_functional(
-    x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, training: bool, momentum: float,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value,
+    variance: Value,
+    training: bool,
+    momentum: float,
     eps: float,
-) -> tuple[Value, ...]:  # fmt: skip
+) -> tuple[Value, ...]:
     """(each channel normalized, mean, rsqrt(variance + eps), updated running mean, updated running variance)"""
     return _batch(x, weight, bias, mean, variance, training, momentum, eps)
 

@@ -63,8 +63,12 @@ _of_any("round.default", "the nearest integer, ties to even", F.round, _same)
 _of_any("neg.default", "-x", F.neg, F.neg)
 _of_any("abs.default", "abs(x)", F.abs, lambda x: x if not x.dtype.signed else F.abs(x))
 for _name in ("sign.default", "sgn.default"):
-    _of_any(_name, "sign(x); 0 for NaN", lambda x: builder.where(x == x, F.sign(x), 0.0),
-            lambda x: x if x.dtype.is_bool else F.sign(x))  # fmt: skip
+    _of_any(
+        _name,
+        "sign(x); 0 for NaN",
+        lambda x: builder.where(x == x, F.sign(x), 0.0),
+        lambda x: x if x.dtype.is_bool else F.sign(x),
+    )
 _of_any("relu.default", "where(x <= 0, 0, x)", F.relu, lambda x: builder.maximum(x, 0))
 
 
@@ -350,12 +354,21 @@ def _bits(formula: Callable[[Any, Any], Any], of_bools: Callable[[Value, Value],
     return run
 
 
-enter("bitwise_and.Tensor bitwise_and.Scalar", "sum over bits of p*q, where p and q are bits of x and y",
-      _bits(lambda p, q: p * q, lambda a, b: a & b))  # fmt: skip
-enter("bitwise_or.Tensor bitwise_or.Scalar", "sum over bits of p + q - p*q, where p and q are bits of x and y",
-      _bits(lambda p, q: p + q - p * q, lambda a, b: a | b))  # fmt: skip
-enter("bitwise_xor.Tensor bitwise_xor.Scalar", "sum over bits of p + q - 2*p*q, where p and q are bits of x and y",
-      _bits(lambda p, q: p + q - 2 * p * q, F.logical_xor))  # fmt: skip
+enter(
+    "bitwise_and.Tensor bitwise_and.Scalar",
+    "sum over bits of p*q, where p and q are bits of x and y",
+    _bits(lambda p, q: p * q, lambda a, b: a & b),
+)
+enter(
+    "bitwise_or.Tensor bitwise_or.Scalar",
+    "sum over bits of p + q - p*q, where p and q are bits of x and y",
+    _bits(lambda p, q: p + q - p * q, lambda a, b: a | b),
+)
+enter(
+    "bitwise_xor.Tensor bitwise_xor.Scalar",
+    "sum over bits of p + q - 2*p*q, where p and q are bits of x and y",
+    _bits(lambda p, q: p + q - 2 * p * q, F.logical_xor),
+)
 
 
 @aten("angle.default")

@@ -53,11 +53,13 @@ def _ratio(n: Value, x: Value, even: bool) -> Value:
     angle = acos(builder.where(inside & (x >= 0), x, 0.0))
     rise = acosh(builder.where(inside | one, 2.0, x))
     if even:
-        found = builder.where(inside, F.cos((n + 0.5) * angle) / F.cos(angle * 0.5),
-                         F.cosh((n + 0.5) * rise) / F.cosh(rise * 0.5))  # fmt: skip
+        found = builder.where(
+            inside, F.cos((n + 0.5) * angle) / F.cos(angle * 0.5), F.cosh((n + 0.5) * rise) / F.cosh(rise * 0.5)
+        )
         return builder.where(one, 1.0, found)
-    found = builder.where(inside, F.sin((n + 0.5) * angle) / F.sin(angle * 0.5),
-                     F.sinh((n + 0.5) * rise) / F.sinh(rise * 0.5))  # fmt: skip
+    found = builder.where(
+        inside, F.sin((n + 0.5) * angle) / F.sin(angle * 0.5), F.sinh((n + 0.5) * rise) / F.sinh(rise * 0.5)
+    )
     return builder.where(one, 2 * n + 1, found)
 
 
@@ -78,9 +80,11 @@ def _enter(name: str, formula: str, f: Callable[[Value, Value], Value]) -> None:
 
 
 for _kind, _formula, _f in (
-    ("t", "cos(n*a)", _t), ("u", "sin((n + 1)*a)/sin(a)", _u), ("v", "cos((n + 1/2)*a)/cos(a/2)", _v),
+    ("t", "cos(n*a)", _t),
+    ("u", "sin((n + 1)*a)/sin(a)", _u),
+    ("v", "cos((n + 1/2)*a)/cos(a/2)", _v),
     ("w", "sin((n + 1/2)*a)/sin(a/2)", _w),
-):  # fmt: skip
+):
     _enter(f"chebyshev_polynomial_{_kind}", f"{_formula}, a = acos(x)", _f)
     _enter(f"shifted_chebyshev_polynomial_{_kind}", f"{_formula}, a = acos(2*x - 1)", _shifted(_f))
 

@@ -22,10 +22,14 @@ def _max(name: str, n: int) -> None:
         values, places = pool(x, tuple(kernel), tuple(stride) or None, tuple(padding), tuple(dilation), ceil_mode, True)
         return values, places.astype(dt.i64)
 
-    enter(f"{name}_with_indices.default", "(max over windows, its index in row-major order), the first of equal ones",
-          run)  # fmt: skip
-    enter(f"{name}.default", "max over windows; the first of equal elements has the derivative",
-          lambda *a, **k: run(*a, **k)[0])  # fmt: skip
+    enter(
+        f"{name}_with_indices.default", "(max over windows, its index in row-major order), the first of equal ones", run
+    )
+    enter(
+        f"{name}.default",
+        "max over windows; the first of equal elements has the derivative",
+        lambda *a, **k: run(*a, **k)[0],
+    )
 
 
 _max("max_pool1d", 1)
@@ -35,9 +39,13 @@ _max("max_pool3d", 3)
 
 @aten("avg_pool1d.default")
 def avg_pool1d(
-    x: Value, kernel: Ints, stride: Ints = (), padding: Ints = (0,), ceil_mode: bool = False,
+    x: Value,
+    kernel: Ints,
+    stride: Ints = (),
+    padding: Ints = (0,),
+    ceil_mode: bool = False,
     count_include_pad: bool = True,
-) -> Value:  # fmt: skip
+) -> Value:
     """mean over windows, with or without the padding"""
     return F.avg_pool1d(x, tuple(kernel), tuple(stride) or None, tuple(padding), ceil_mode, count_include_pad)
 
@@ -46,9 +54,14 @@ def _avg(name: str) -> Callable[..., Value]:
     pool = getattr(F, name)
 
     def run(
-        x: Value, kernel: Ints, stride: Ints = (), padding: Ints = (0,), ceil_mode: bool = False,
-        count_include_pad: bool = True, divisor_override: int | None = None,
-    ) -> Value:  # fmt: skip
+        x: Value,
+        kernel: Ints,
+        stride: Ints = (),
+        padding: Ints = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Value:
         where = tuple(kernel), tuple(stride) or None, tuple(padding)
         return pool(x, *where, ceil_mode, count_include_pad, divisor_override)
 
@@ -63,8 +76,11 @@ _avg("avg_pool3d")
 def _adaptive(name: str) -> None:
     pool = getattr(F, name)
     prefix = "" if name.endswith("1d") else "_"
-    enter(f"{prefix}{name}.default", "mean of the elements n*i//m to -(-n*(i + 1)//m) - 1",
-          lambda x, size: pool(x, tuple(size)))  # fmt: skip
+    enter(
+        f"{prefix}{name}.default",
+        "mean of the elements n*i//m to -(-n*(i + 1)//m) - 1",
+        lambda x, size: pool(x, tuple(size)),
+    )
 
 
 _adaptive("adaptive_avg_pool1d")

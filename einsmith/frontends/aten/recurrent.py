@@ -14,9 +14,17 @@ from einsmith.ops.random import drop
 
 
 def _layers(
-    text: str, x: Value, initial: dict[str, Value], params: Sequence[Value], has_biases: bool, num_layers: int,
-    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-) -> tuple[Value, list[Value]]:  # fmt: skip
+    text: str,
+    x: Value,
+    initial: dict[str, Value],
+    params: Sequence[Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Value, list[Value]]:
     """Return (the last layer's output, the last states of all layers and directions, in the order of `initial`)."""
     x = F.transpose(x, 0, 1) if batch_first else x
     directions = 2 if bidirectional else 1
@@ -43,9 +51,16 @@ def _layers(
 
 @aten("lstm.input")
 def lstm(
-    x: Value, hx: Sequence[Value], params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
-    train: bool, bidirectional: bool, batch_first: bool,
-) -> tuple[Value, ...]:  # fmt: skip
+    x: Value,
+    hx: Sequence[Value],
+    params: Sequence[Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Value, ...]:
     """c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g), h[t] = sigmoid(o)*tanh(c[t]), where i, f, g, o =
     W_ih*x[t] + b_ih + W_hh*h[t-1] + b_hh"""
     each = len(params) // (num_layers * (2 if bidirectional else 1))
@@ -57,9 +72,16 @@ def lstm(
 
 def _simple(name: str, text: str, formula: str) -> None:
     def run(
-        x: Value, hx: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float, train: bool,
-        bidirectional: bool, batch_first: bool,
-    ) -> tuple[Value, ...]:  # fmt: skip
+        x: Value,
+        hx: Value,
+        params: Sequence[Value],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> tuple[Value, ...]:
         y, (h,) = _layers(
             text, x, {"h0": hx}, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
         )
@@ -68,7 +90,11 @@ def _simple(name: str, text: str, formula: str) -> None:
     enter(f"{name}.input", formula, run)
 
 
-_simple("gru", GRU_FORMULA, "h[t] = (1 - z)*n + z*h[t-1], where r, z = sigmoid(p + q), n = tanh(p + r*q), "
-        "p = W_ih*x[t] + b_ih, q = W_hh*h[t-1] + b_hh")  # fmt: skip
+_simple(
+    "gru",
+    GRU_FORMULA,
+    "h[t] = (1 - z)*n + z*h[t-1], where r, z = sigmoid(p + q), n = tanh(p + r*q), "
+    "p = W_ih*x[t] + b_ih, q = W_hh*h[t-1] + b_hh",
+)
 _simple("rnn_tanh", RNN_FORMULA, "h[t] = tanh(W_ih*x[t] + b_ih + W_hh*h[t-1] + b_hh)")
 _simple("rnn_relu", RNN_FORMULA.replace("tanh(", "relu("), "h[t] = relu(W_ih*x[t] + b_ih + W_hh*h[t-1] + b_hh)")

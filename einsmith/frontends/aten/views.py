@@ -19,9 +19,12 @@ def _dimension(d: int, rank: int) -> int:
     return dimension(d, max(rank, 1), "dim")
 
 
-enter("alias.default clone.default contiguous.default lift_fresh_copy.default lift_fresh.default "
-      "_conj.default resolve_conj.default resolve_neg.default",
-      "x", lambda x: x)  # fmt: skip
+enter(
+    "alias.default clone.default contiguous.default lift_fresh_copy.default lift_fresh.default "
+    "_conj.default resolve_conj.default resolve_neg.default",
+    "x",
+    lambda x: x,
+)
 enter("detach.default", "stop_gradient(x)", builder.stop_gradient)
 
 
@@ -257,10 +260,16 @@ def _pad(names: str, mode: str, formula: str) -> None:
     enter(names, formula, lambda x, pad: F.pad(x, tuple(pad), mode))
 
 
-_pad("reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default", "reflect",
-     "x padded by reflection at its first and last elements")  # fmt: skip
-_pad("replication_pad1d.default replication_pad2d.default replication_pad3d.default", "replicate",
-     "x padded with its first and last elements")  # fmt: skip
+_pad(
+    "reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default",
+    "reflect",
+    "x padded by reflection at its first and last elements",
+)
+_pad(
+    "replication_pad1d.default replication_pad2d.default replication_pad3d.default",
+    "replicate",
+    "x padded with its first and last elements",
+)
 
 
 @aten("view.dtype")

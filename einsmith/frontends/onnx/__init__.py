@@ -18,9 +18,12 @@ __all__ = ["OnnxModule", "load", "save"]
 
 
 def load(
-    file: Any, *, constants: Mapping[str, Any] | None = None, frozen: Sequence[str] | None = None,
+    file: Any,
+    *,
+    constants: Mapping[str, Any] | None = None,
+    frozen: Sequence[str] | None = None,
     trained: Sequence[str] = (),
-) -> OnnxModule:  # fmt: skip
+) -> OnnxModule:
     """Load the network of a file as a module, whose floating initializers are its parameters.
 
     file: a path, bytes, an open file or an onnx.ModelProto, of operator sets 7 to 28. constants: inputs by name that

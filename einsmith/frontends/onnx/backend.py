@@ -27,10 +27,17 @@ class Prepared(base.BackendRep):
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model and return its outputs, which are also accessible by name. inputs: in order, or by name."""
-        given = inputs if isinstance(inputs, dict) else dict(
-            zip((i.name for i in self.module.inputs), inputs if isinstance(inputs, (list, tuple)) else [inputs],
-                strict=True)
-        )  # fmt: skip
+        given = (
+            inputs
+            if isinstance(inputs, dict)
+            else dict(
+                zip(
+                    (i.name for i in self.module.inputs),
+                    inputs if isinstance(inputs, (list, tuple)) else [inputs],
+                    strict=True,
+                )
+            )
+        )
         found = self.module(**given)
         outputs = found if len(self.module.outputs) > 1 else (found,)
         return namedtupledict("Outputs", list(self.module.outputs))(*outputs)
@@ -62,9 +69,13 @@ class Backend(base.Backend):
 
     @classmethod
     def run_node(
-        cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU",
-        outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None, **kwargs: Any,
-    ) -> tuple[Any, ...]:  # fmt: skip
+        cls,
+        node: onnx.NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
         """Run one node on arrays and return its outputs."""
         arrays = inputs if isinstance(inputs, (list, tuple)) else list(inputs.values())
         names = [x for x in node.input if x]

@@ -87,10 +87,12 @@ def _texts(node: onnx.NodeProto) -> Iterator[Any]:
 def with_initializers(model: onnx.ModelProto, patterns: Sequence[str]) -> onnx.ModelProto:
     """Return the model with initializers in place of tensors' `Constant` nodes whose names match a pattern."""
     chosen = [
-        n for n in model.graph.node
-        if n.op_type == "Constant" and [a.name for a in n.attribute] == ["value"]
+        n
+        for n in model.graph.node
+        if n.op_type == "Constant"
+        and [a.name for a in n.attribute] == ["value"]
         and any(fnmatchcase(n.output[0], p) for p in patterns)
-    ]  # fmt: skip
+    ]
     if not chosen:
         return model
     made = onnx.ModelProto()

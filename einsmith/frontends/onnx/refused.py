@@ -9,24 +9,42 @@ _KERNELS = "support vector machines are not implemented"
 _MAPS = "maps from keys to numbers are not supported; use tensors"
 
 REFUSED = {
-    "StringConcat": _STRINGS, "StringNormalizer": _STRINGS, "StringSplit": _STRINGS, "RegexFullMatch": _STRINGS,
+    "StringConcat": _STRINGS,
+    "StringNormalizer": _STRINGS,
+    "StringSplit": _STRINGS,
+    "RegexFullMatch": _STRINGS,
     "TfIdfVectorizer": "texts are not supported, and word counts have no derivative",
     "ImageDecoder": "image files are not supported; read images by es.data and pass arrays",
     "MaxRoiPool": "not implemented; use RoiAlign",
-    "ai.onnx.ml.CastMap": _MAPS, "ai.onnx.ml.DictVectorizer": _MAPS, "ai.onnx.ml.ZipMap": _MAPS,
+    "ai.onnx.ml.CastMap": _MAPS,
+    "ai.onnx.ml.DictVectorizer": _MAPS,
+    "ai.onnx.ml.ZipMap": _MAPS,
     "ai.onnx.ml.CategoryMapper": _STRINGS,
     "ai.onnx.ml.FeatureVectorizer": "not implemented; use Concat",
     "ai.onnx.ml.Imputer": "not implemented; use Where and IsNaN",
     "ai.onnx.ml.LinearClassifier": "not implemented; use Gemm and ArgMax",
     "ai.onnx.ml.OneHotEncoder": "not implemented; use OneHot",
-    "ai.onnx.ml.SVMClassifier": _KERNELS, "ai.onnx.ml.SVMRegressor": _KERNELS,
-    "ai.onnx.ml.TreeEnsemble": _TREES, "ai.onnx.ml.TreeEnsembleClassifier": _TREES,
+    "ai.onnx.ml.SVMClassifier": _KERNELS,
+    "ai.onnx.ml.SVMRegressor": _KERNELS,
+    "ai.onnx.ml.TreeEnsemble": _TREES,
+    "ai.onnx.ml.TreeEnsembleClassifier": _TREES,
     "ai.onnx.ml.TreeEnsembleRegressor": _TREES,
-}  # fmt: skip
+}
 
 COMPOSED = (
-    "AffineGrid", "Attention", "BlackmanWindow", "CausalConvWithState", "CenterCropPad", "HammingWindow", "HannWindow",
-    "LinearAttention", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SequenceMap", "SoftmaxCrossEntropyLoss",
-    "SwiGLU", "ai.onnx.preview.FlexAttention",
-)  # fmt: skip
+    "AffineGrid",
+    "Attention",
+    "BlackmanWindow",
+    "CausalConvWithState",
+    "CenterCropPad",
+    "HammingWindow",
+    "HannWindow",
+    "LinearAttention",
+    "NegativeLogLikelihoodLoss",
+    "RotaryEmbedding",
+    "SequenceMap",
+    "SoftmaxCrossEntropyLoss",
+    "SwiGLU",
+    "ai.onnx.preview.FlexAttention",
+)
 """Operators that are replaced by their function in the standard, and inlined, when a file is read."""

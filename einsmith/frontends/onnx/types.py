@@ -139,10 +139,17 @@ _SMALL_FLOATS = {
 }
 
 _PLAIN = {
-    "float": (dt.f32, "float32"), "double": (dt.f64, "float64"), "float16": (dt.f16, "float16"),
-    "bfloat16": (dt.bf16, "bfloat16"), "uint8": (dt.u8, "uint8"), "int8": (dt.i8, "int8"), "int16": (dt.i16, "int16"),
-    "int32": (dt.i32, "int32"), "int64": (dt.i64, "int64"), "bool": (dt.bool_, "bool"),
-}  # fmt: skip
+    "float": (dt.f32, "float32"),
+    "double": (dt.f64, "float64"),
+    "float16": (dt.f16, "float16"),
+    "bfloat16": (dt.bf16, "bfloat16"),
+    "uint8": (dt.u8, "uint8"),
+    "int8": (dt.i8, "int8"),
+    "int16": (dt.i16, "int16"),
+    "int32": (dt.i32, "int32"),
+    "int64": (dt.i64, "int64"),
+    "bool": (dt.bool_, "bool"),
+}
 
 ELEMENTS = (
     {name: ElementType(name, dtype, array) for name, (dtype, array) in _PLAIN.items()}

@@ -24,11 +24,21 @@ from einsmith.frontends.torch_nodes import operator_name
 
 _APART = [
     getattr(torch.ops.aten, name)
-    for name in ("_native_batch_norm_legit_functional", "native_layer_norm", "native_group_norm",
-                 "native_layer_norm_backward", "native_batch_norm_backward", "native_group_norm_backward",
-                 "_batch_norm_with_update_functional", "batch_norm_backward", "dist", "narrow_copy", "permute_copy",
-                 "unbind_copy")
-]  # fmt: skip
+    for name in (
+        "_native_batch_norm_legit_functional",
+        "native_layer_norm",
+        "native_group_norm",
+        "native_layer_norm_backward",
+        "native_batch_norm_backward",
+        "native_group_norm_backward",
+        "_batch_norm_with_update_functional",
+        "batch_norm_backward",
+        "dist",
+        "narrow_copy",
+        "permute_copy",
+        "unbind_copy",
+    )
+]
 
 
 @cache
@@ -40,9 +50,12 @@ def decompositions() -> dict:
 
 
 def backend(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
     mode: str | None = None,
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., Any]:
     """Compile a graph of PyTorch's operators; torch.compile calls this for `backend="einsmith"`.
 
     options: `fallback`, "warn" (operators that Einsmith lacks run in PyTorch, with one warning each) or "error";
@@ -64,9 +77,11 @@ def backend(
 
     def made(apart: dict) -> Callable[..., Any]:
         traced = aot_autograd(
-            fw_compiler=compiler, decompositions=apart, partition_fn=partial(partition, options=settings),
+            fw_compiler=compiler,
+            decompositions=apart,
+            partition_fn=partial(partition, options=settings),
             keep_inference_input_mutations=True,
-        )  # fmt: skip
+        )
         with ExitStack() as stack:
             # A graph may run its backward twice, so saved tensors must not be overwritten.
             stack.enter_context(functorch_config.patch(donated_buffer=False))

@@ -86,10 +86,16 @@ class Region:
     """
 
     def __init__(
-        self, nodes: Sequence[AtenNode], inputs: Sequence[str], results: Sequence[Result], random: bool,
-        fallback: Callable[..., Any], failed: Callable[[Exception], None], winograd: bool = False,
+        self,
+        nodes: Sequence[AtenNode],
+        inputs: Sequence[str],
+        results: Sequence[Result],
+        random: bool,
+        fallback: Callable[..., Any],
+        failed: Callable[[Exception], None],
+        winograd: bool = False,
         into: Mapping[int, int] | None = None,
-    ):  # fmt: skip
+    ):
         self.nodes, self.inputs, self.results = tuple(nodes), tuple(inputs), tuple(results)
         self.random, self.winograd = random, winograd
         self.fallback, self.failed = fallback, failed
@@ -159,10 +165,7 @@ class Region:
         threads = torch_threads.threads()
         last = self._last
         aligned = self._aligned(args)
-        if (
-            last is None or last[0] != threads or (last[1].in_place and not aligned)
-            or not _fits(args, last[1].checks)
-        ):  # fmt: skip
+        if last is None or last[0] != threads or (last[1].in_place and not aligned) or not _fits(args, last[1].checks):
             program = self._find(args, threads, aligned)
             if program is None:
                 return self._into(args, iter(self.fallback(*args)), False)

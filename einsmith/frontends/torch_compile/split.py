@@ -304,10 +304,14 @@ class _Parts:
     def _read_before(self, n: FxNode, copy: FxNode, own: set[FxNode], level: int) -> bool:
         """Return whether `copy` and readers in the region `own` or at lower levels alone read `n` or a view of it."""
         return all(
-            u is copy or u in own and not is_view(u) or is_view(u) and self._read_before(u, copy, own, level)
+            u is copy
+            or u in own
+            and not is_view(u)
+            or is_view(u)
+            and self._read_before(u, copy, own, level)
             or (u in self.level and self.level[u] < level and not is_view(u))
             for u in n.users
-        )  # fmt: skip
+        )
 
     def _copies(self, nodes: list[FxNode]) -> None:
         """Emit one call for the pending copies into inputs, and empty the list."""
@@ -360,9 +364,15 @@ class _Parts:
             self.options.say(what, _message(e), line_of((named or order)[-1]))
 
         region = Region(
-            nodes, [n.name for n in given], [_result(n) for n in roots], random,
-            _fallback(self.gm, order, given, roots), failed, self.options.winograd, into,
-        )  # fmt: skip
+            nodes,
+            [n.name for n in given],
+            [_result(n) for n in roots],
+            random,
+            _fallback(self.gm, order, given, roots),
+            failed,
+            self.options.winograd,
+            into,
+        )
         try:
             hints = [_hint(n) for n in given]
             region.prepare(hints)

@@ -104,8 +104,9 @@ def _assumed(known: Facts, condition: Expr, truth: bool) -> Facts:
 def _common(contexts: Sequence[Facts], facts: Facts) -> Facts:
     """Return facts extended by all conditions that are proven in every context."""
     candidates = sorted({c for known in contexts for c in known.known}, key=lambda c: (rank(c[0]), c[1]))
-    return facts.assume_all(c if truth else apply("not", c)
-                            for c, truth in candidates if all(known.prove(c, truth) for known in contexts))  # fmt: skip
+    return facts.assume_all(
+        c if truth else apply("not", c) for c, truth in candidates if all(known.prove(c, truth) for known in contexts)
+    )
 
 
 def leaves(condition: Expr) -> list[Expr]:

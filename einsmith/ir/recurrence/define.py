@@ -156,8 +156,9 @@ class _Solver:
             name, other = (self._name(component.nodes[n], inside) for n in found)
             raise RecurrenceError(
                 f"{name} reads at an index that {other} computes in the recurrence, and so cannot be checked before it",
-                "limit the index, as in min(max(i, 0), extent-1)", *self._placeholders(name, other),
-            )  # fmt: skip
+                "limit the index, as in min(max(i, 0), extent-1)",
+                *self._placeholders(name, other),
+            )
         first: Illegal | None = None
         nested: list[Built] = []
         for axes in component.axes():

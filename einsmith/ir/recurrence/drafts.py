@@ -284,8 +284,11 @@ def _carry(e: Apply, part: Piece, drafts: Sequence[Draft], sign: int) -> tuple[R
             slots = -first if sign > 0 else last - extent + 1
             if not 0 < slots <= last - first + 1:
                 continue
-            inside = apply("le", Const(0, dt.i32), read.index[0]) if sign > 0 else apply(
-                "lt", read.index[0], Const(extent, dt.i32))  # fmt: skip
+            inside = (
+                apply("le", Const(0, dt.i32), read.index[0])
+                if sign > 0
+                else apply("lt", read.index[0], Const(extent, dt.i32))
+            )
             facts = Facts(part.domain)
             if not facts.assume(inside).prove(c, truth) or not facts.assume(inside, False).prove(c, not truth):
                 continue

@@ -344,8 +344,12 @@ class _Lift:
             shape = c.state.shape
             begin = (0,) * (len(shape) + 1)
             slot = self._arg(c.start)
-            start = Piece((self.steps if self.reverse else 0, *begin[1:]), (1,) * len(begin), (1, *shape),
-                          Read(slot, _axes(shape, 1), c.state.dtype))  # fmt: skip
+            start = Piece(
+                (self.steps if self.reverse else 0, *begin[1:]),
+                (1,) * len(begin),
+                (1, *shape),
+                Read(slot, _axes(shape, 1), c.state.dtype),
+            )
             if isinstance(c.end, Compute) and c.end not in self.place:
                 steps = self._parts(c.end.template, c.end.args)
             else:

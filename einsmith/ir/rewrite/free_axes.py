@@ -184,7 +184,12 @@ def _extreme(fn: str, plain: Sequence[LinearForm], others: Sequence[Expr], dtype
 
 
 FOLDS: Mapping[str, Callable[[Expr, int, Sequence[int]], Expr | None]] = {
-    "sum": _sum, "prod": _product, "max": _same, "min": _same, "argmax": _same, "argmin": _same,
-}  # fmt: skip
+    "sum": _sum,
+    "prod": _product,
+    "max": _same,
+    "min": _same,
+    "argmax": _same,
+    "argmin": _same,
+}
 """By combiner: a function that returns the closed form of a body reduced over an axis (its position) of the box of
 these extents; None if there is none."""

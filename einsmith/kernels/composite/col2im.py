@@ -148,8 +148,10 @@ def _parts(kernel: Kernel) -> tuple[Kernel, Kernel]:
     pieces, summed, stays, depth, shape = products
     dtype = pieces[0].problem.dtype
     place = [{pair[f]: n for n, pair in enumerate([*stays, *summed])} for f in (0, 1)]
-    both = [Read(r.slot, tuple(Axis(place[f][d]) for d in range(len(r.index))), dtype)
-            for f, r in enumerate(pieces[0].factors)]  # fmt: skip
+    both = [
+        Read(r.slot, tuple(Axis(place[f][d]) for d in range(len(r.index))), dtype)
+        for f, r in enumerate(pieces[0].factors)
+    ]
     buffers = (*kernel.buffers, KernelBuffer(dtype, shape))
     made = template(shape, kernel.root.params, Reduce("sum", depth, (apply("mul", *both),)))
     first = Kernel((Stage(made, root.args, (last,)),), buffers, kernel.fixed)

@@ -34,10 +34,22 @@ from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage, row_major
 
 M = 4
 """Results along a side of a tile."""
-B = ((4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0), (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0),
-     (0, 4, 0, -5, 0, 1))  # fmt: skip
-G = ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6), (1 / 24, 1 / 12, 1 / 6),
-     (1 / 24, -1 / 12, 1 / 6), (0, 0, 1))  # fmt: skip
+B = (
+    (4, 0, -5, 0, 1, 0),
+    (0, -4, -4, 1, 1, 0),
+    (0, 4, -4, -1, 1, 0),
+    (0, -2, -1, 2, 1, 0),
+    (0, 2, -1, -2, 1, 0),
+    (0, 4, 0, -5, 0, 1),
+)
+G = (
+    (1 / 4, 0, 0),
+    (-1 / 6, -1 / 6, -1 / 6),
+    (-1 / 6, 1 / 6, -1 / 6),
+    (1 / 24, 1 / 12, 1 / 6),
+    (1 / 24, -1 / 12, 1 / 6),
+    (0, 0, 1),
+)
 A = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 """The matrices B', G and A' that transform images, weights and results."""
 
@@ -337,9 +349,15 @@ def _below(flat: Expr, axes: Sequence[int], filled: int, p: Problem) -> list[Exp
 
 
 def _transformed(
-    name: str, matrix: Sequence[Sequence[float]], pixels: KernelBuffer, points: KernelBuffer, tiles: tuple[int, int],
-    target: Target, first: int = 0, back: bool = False,
-) -> Lowered:  # fmt: skip
+    name: str,
+    matrix: Sequence[Sequence[float]],
+    pixels: KernelBuffer,
+    points: KernelBuffer,
+    tiles: tuple[int, int],
+    target: Target,
+    first: int = 0,
+    back: bool = False,
+) -> Lowered:
     """Return a launch that computes matrix * x * transpose of matrix for the square x of vectors of every tile.
 
     Args:

@@ -75,8 +75,10 @@ def _elements(p: Problem, o: Operand, axes: Container[int]) -> int:
         forms = affine(e)
         if forms is None:
             return prod(p.extents[a] for a in o.axes if a in axes)
-        most = max(most, prod(1 + sum(abs(c) * (p.extents[a] - 1) for a, c in terms.items() if a in axes)
-                              for _, terms in forms))  # fmt: skip
+        most = max(
+            most,
+            prod(1 + sum(abs(c) * (p.extents[a] - 1) for a, c in terms.items() if a in axes) for _, terms in forms),
+        )
     return most
 
 

@@ -77,8 +77,9 @@ class Results:
         self.places = [stored(piece, kernel.buffers[n]) for _, n, piece in found]
         self.constants = {i: float(x.value) for i, x in enumerate(self.exprs) if isinstance(x, Const)}
         self.size = operations(self.exprs)
-        self.access = OperandAccess(None, self.exprs, (), p.extents, memories_of(kernel), extra=self.places,
-                                    given_slots=SUMS)  # fmt: skip
+        self.access = OperandAccess(
+            None, self.exprs, (), p.extents, memories_of(kernel), extra=self.places, given_slots=SUMS
+        )
 
     def interleaved(self, axis: int | None) -> dict[int, int]:
         """Return pairs of results whose lanes along `axis` are alternate elements of one buffer, as {first: second}."""
@@ -237,9 +238,10 @@ def parted(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
         return frozenset()
     r = results(kernel, p)
     return frozenset(
-        n for n, x, (_, coef) in zip(r.outputs, r.buffers, r.places, strict=True)
+        n
+        for n, x, (_, coef) in zip(r.outputs, r.buffers, r.places, strict=True)
         if x.far and x.dtype.itemsize < abs(coef.get(axis, 0)) * x.dtype.itemsize < LINE
-    )  # fmt: skip
+    )
 
 
 class Epilogue:
@@ -250,9 +252,16 @@ class Epilogue:
     """
 
     def __init__(
-        self, b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int], lanes: int, row: int = 0, tile: int = 0,
+        self,
+        b: Builder,
+        kernel: Kernel,
+        p: Problem,
+        axes: Sequence[int],
+        lanes: int,
+        row: int = 0,
+        tile: int = 0,
         room: int = 0,
-    ):  # fmt: skip
+    ):
         self.b, self.results, self.elem = b, results(kernel, p), elem_of(p.dtype)
         self.room = b.alloc(self.elem, room) if room and self.results.size > REGISTER_EPILOGUE else None
         self.outputs, self.far = self.results.outputs, [x.far for x in self.results.buffers]

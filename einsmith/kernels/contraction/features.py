@@ -111,13 +111,18 @@ class OperandPlan(WindowSetting):
         if not self.heads:
             window = sum(w.buffer.size * self.item for i, w in self.halos if i == which)
         of_side = dict(
-            **same, side=steps.side, step=steps.k, held=held(self.target.l2, steps.k),
+            **same,
+            side=steps.side,
+            step=steps.k,
+            held=held(self.target.l2, steps.k),
             made=0.0 if cut is not None else self._made(which),
-            spread=1.0 if window else spread, copied=cut is not None, window=window,
+            spread=1.0 if window else spread,
+            copied=cut is not None,
+            window=window,
             once=name in launches.fixed_sides(self.kernel, self.original, self.swap),
             batch=self.B if window or config.depends_on_batch(p, side) else 1,
             parts=p.extents[side.axes[0]] // cut.points if isinstance(cut, config.HaloBlock) and not cut.of_k else 0,
-        )  # fmt: skip
+        )
         return steps, {f"{name}_{key}": value for key, value in of_side.items()}
 
     def _made(self, which: int) -> float:

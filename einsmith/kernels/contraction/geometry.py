@@ -163,9 +163,11 @@ class Geometry(WindowSetting):
         """Return the axes of K, merged as far as both operands read in place allow."""
         sides = ((self.m_side, self.c.a), (self.n_side, self.c.b))
         inline = [self.access(side) for side, how in sides if how == "inline"]
-        return fused(self.p.k, self.p.extents, lambda a, x: (
-            not {a, x.inner} & self.bounded and all(s.evenly(a, x) for s in inline)
-        ))  # fmt: skip
+        return fused(
+            self.p.k,
+            self.p.extents,
+            lambda a, x: not {a, x.inner} & self.bounded and all(s.evenly(a, x) for s in inline),
+        )
 
     def column(self, v: int) -> int | None:
         """Return where in its row vector `v` of a panel begins; None without rows, or if it differs between panels."""

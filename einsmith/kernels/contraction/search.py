@@ -336,9 +336,10 @@ def _deep(s: OperandPlan, number: int, registers: int, split: int, block: int) -
 
 
 WAYS = [
-    (a, b, order, blocked) for a, b, order, blocked in product(range(3), range(3), (BY_N, BY_M, BY_K), (0, 1))
+    (a, b, order, blocked)
+    for a, b, order, blocked in product(range(3), range(3), (BY_N, BY_M, BY_K), (0, 1))
     if order == BY_N or order == BY_M and not blocked or order == BY_K and blocked and b == PANEL != a
-]  # fmt: skip
+]
 """Ways to reach the operands: (M, N, outer loop, whether K is cut into blocks).
 
 With blocks of K outermost, panels of N are packed once for all tiles of M, whose rows lie apart along K.

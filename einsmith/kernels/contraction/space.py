@@ -38,13 +38,20 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
     direct = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
     tiled: Space = {
         FORM: ("Tiled", *(["Direct"] if direct else [])),
-        "swap": (False, True), "mr": tuple(range(1, MOST_ROWS + 1)), "nv": tuple(range(1, MOST_VECTORS + 1)),
-        "a": tuple(HOW), "b": tuple(HOW), "order": ORDERS,
+        "swap": (False, True),
+        "mr": tuple(range(1, MOST_ROWS + 1)),
+        "nv": tuple(range(1, MOST_VECTORS + 1)),
+        "a": tuple(HOW),
+        "b": tuple(HOW),
+        "order": ORDERS,
         "kc": tuple(dict.fromkeys((0, SWEEP, *lengths))),
-        "split": tuple(range(1, parts + 1)), "tm": tuple(range(1, MOST_TASKS + 1)),
-        "tn": tuple(range(1, MOST_TASKS + 1)), "windows": tuple(search.windows_of(p)), "rows": (False, True),
+        "split": tuple(range(1, parts + 1)),
+        "tm": tuple(range(1, MOST_TASKS + 1)),
+        "tn": tuple(range(1, MOST_TASKS + 1)),
+        "windows": tuple(search.windows_of(p)),
+        "rows": (False, True),
         "depth": (1, 2, 4),
-    }  # fmt: skip
+    }
     for name, values in space_of(direct).items():
         tiled[name] = tuple(dict.fromkeys((*tiled.get(name, ()), *values)))
     return tiled

@@ -72,10 +72,20 @@ class OperandAccess:
     """
 
     def __init__(
-        self, builder: Builder | None, exprs: Sequence[Expr], guards: Sequence[Expr], extents: Sequence[int],
-        memories: Mapping[int, BufferMemory], lane_axes: Sequence[int] = (), lanes: int = 0,
-        extra: Sequence[Affine] = (), given_slots: Iterable[int] = (), row: int = 0, loose: bool = False, tile: int = 0,
-    ):  # fmt: skip
+        self,
+        builder: Builder | None,
+        exprs: Sequence[Expr],
+        guards: Sequence[Expr],
+        extents: Sequence[int],
+        memories: Mapping[int, BufferMemory],
+        lane_axes: Sequence[int] = (),
+        lanes: int = 0,
+        extra: Sequence[Affine] = (),
+        given_slots: Iterable[int] = (),
+        row: int = 0,
+        loose: bool = False,
+        tile: int = 0,
+    ):
         self.b: Any = builder
         self.exprs, self.guards = tuple(exprs), tuple(guards)
         self.extents, self.memories = tuple(extents), memories

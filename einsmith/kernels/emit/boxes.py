@@ -234,10 +234,15 @@ def _box(
     first, *stages = (_placed_in(*placing, tuple(to.items())) for placing, _ in work)
     sizes = [(prod(domain[a] for a in g), g[0] < rank) for g in groups]
     return Box(
-        tuple(n for n, out in sizes if out), tuple(n for n, out in sizes if not out), combiner, first,
-        tuple(e for exprs in stages for e in exprs), tuple(slot for members in results for slot in members),
-        tuple(moved), tuple(b.size for b in buffers),
-    )  # fmt: skip
+        tuple(n for n, out in sizes if out),
+        tuple(n for n, out in sizes if not out),
+        combiner,
+        first,
+        tuple(e for exprs in stages for e in exprs),
+        tuple(slot for members in results for slot in members),
+        tuple(moved),
+        tuple(b.size for b in buffers),
+    )
 
 
 def _accesses(

@@ -40,9 +40,15 @@ class LaneCursor(ExpressionEmitter):
     """
 
     def __init__(
-        self, sampler: OperandAccess, start: SSAValue | int, limit: int | SSAValue | None, align: int = 1,
-        count: int | None = None, column: int | SSAValue | None = None, place: Sequence[SSAValue] | None = None,
-    ):  # fmt: skip
+        self,
+        sampler: OperandAccess,
+        start: SSAValue | int,
+        limit: int | SSAValue | None,
+        align: int = 1,
+        count: int | None = None,
+        column: int | SSAValue | None = None,
+        place: Sequence[SSAValue] | None = None,
+    ):
         self.s, self.b = sampler, sampler.b
         b = self.b
         self.sums: dict[int, SSAValue] = {}

@@ -112,8 +112,14 @@ def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, 
     wide = [x for x in found if x.combiner and x.reduced >= 4 and x.rank > 1 and max(x.extents) >= lanes]
     for rows, unroll in _TILES:
         some = [schedule(x, ReductionConfig("column", lanes, unroll, 1, 1, rows)) for x in wide]
-        tiled = [(s.box, s.tile) for s in some if s.tile is not None and s.column is not None
-                 and s.box.extents[s.column] >= lanes and s.box.extents[s.tile] >= rows]  # fmt: skip
+        tiled = [
+            (s.box, s.tile)
+            for s in some
+            if s.tile is not None
+            and s.column is not None
+            and s.box.extents[s.column] >= lanes
+            and s.box.extents[s.tile] >= rows
+        ]
         if tiled and all(
             rows * unroll * _states(x) + unroll + 2 <= target.vector_registers
             and any(tile not in f.axes for f in x.flats)
@@ -154,8 +160,11 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
         wide = [u for u in (8, 16) if u <= min(max(vectors, default=0), room)]
         made = [ReductionConfig("column", lanes, u, 1, 1) for u in wide]
         made += [ReductionConfig("column", lanes, u, 1, 1, r) for r, u in _tiles(found, lanes, target)]
-        turning = [x for x, a in zip(found, columns, strict=True)
-                   if x.reduce and (a, x.rank + len(x.reduce) - 1) in boxes.square_tiles(x, x.bodies)]  # fmt: skip
+        turning = [
+            x
+            for x, a in zip(found, columns, strict=True)
+            if x.reduce and (a, x.rank + len(x.reduce) - 1) in boxes.square_tiles(x, x.bodies)
+        ]
         turned = [ReductionConfig("column", lanes, 1, 1, 1, r, True) for r in _TURNED]
         made += [c for c in turned if any(_turns(x, c, target) for x in turning)]
         out += [c._replace(tasks=t) for c in made for t in tasks]

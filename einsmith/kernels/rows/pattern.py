@@ -79,8 +79,9 @@ class _Lowering:
         # Workspace of each reducing member's partial results, [tasks, ...] each.
         self.partial = {
             n: [self.staged.room(self.tasks * b.nbytes) for b in partials(member)]
-            for n, member in enumerate(kernel.members) if member.reduces
-        }  # fmt: skip
+            for n, member in enumerate(kernel.members)
+            if member.reduces
+        }
 
     def lowered(self, kernel: Kernel, target: Target) -> Lowered:
         chosen = self.chooser.choose(kernel, target)
@@ -92,10 +93,13 @@ class _Lowering:
         whole, rest = divmod(kernel.rows, config.block)
         b = Builder(self.staged.name, len(kernel.buffers) + 1)
         lowered = {
-            count: [self.lowered(block_kernel(m, count, config.block, len(kernel.buffers)), self.one)
-                    for m in kernel.members]
-            for count, present in ((config.block, whole), (rest, rest)) if present
-        }  # fmt: skip
+            count: [
+                self.lowered(block_kernel(m, count, config.block, len(kernel.buffers)), self.one)
+                for m in kernel.members
+            ]
+            for count, present in ((config.block, whole), (rest, rest))
+            if present
+        }
         sums = {n: partials(m) for n, m in enumerate(kernel.members) if m.reduces}
         before = {n: self.lowered(filled(kernel.members[n]), self.one) for n in sums}
         after = {n: self.lowered(copied(kernel.members[n]), self.one) for n in sums}

@@ -89,10 +89,12 @@ class ScatterAdd(Pattern):
         flats, _ = uses(tuple(exprs))
         flat = address(s.index, kernel.buffers[out].strides)
         along = [
-            a for a in owned
+            a
+            for a in owned
             if all(f.coefficient(Axis(a)) in (0, 1) for f in flats)
-            and flat.coefficient(Axis(a)) == 1 and a not in flat.without(Axis(a)).axes
-        ]  # fmt: skip
+            and flat.coefficient(Axis(a)) == 1
+            and a not in flat.without(Axis(a)).axes
+        ]
         tasks: list[tuple[int | None, int]] = [(None, 1)]
         tasks += [(a, t) for t in (target.cores, 4 * target.cores) if target.cores > 1 for a in owned]
         return [ScatterConfig(a, v, lanes if v is not None else 0, t) for v in (None, *along) for a, t in tasks]

@@ -177,10 +177,18 @@ class StencilLowering:
         s, known = self.s, h.first == h.last
         self.reader.begin(h, w)
         self.h, self.w = h, w
-        rows = [(i, row) for i, phase in enumerate(s.phases) for row in range(self.tile)
-                if not known or h.first + row < phase.rows]  # fmt: skip
-        return rows, [(i, row, t) for i, row in rows for t in s.phases[i].terms
-                      if not known or t.rows.lo <= h.first + row <= t.rows.hi]  # fmt: skip
+        rows = [
+            (i, row)
+            for i, phase in enumerate(s.phases)
+            for row in range(self.tile)
+            if not known or h.first + row < phase.rows
+        ]
+        return rows, [
+            (i, row, t)
+            for i, row in rows
+            for t in s.phases[i].terms
+            if not known or t.rows.lo <= h.first + row <= t.rows.hi
+        ]
 
     def _tile(self, h: AxisPoint, w: AxisPoint) -> Carried:
         b, s = self.b, self.s

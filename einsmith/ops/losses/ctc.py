@@ -45,9 +45,14 @@ def _lengths(name: str, given: Any, what: str, batch: int) -> tuple[Value, tuple
 
 @traced
 def ctc_loss(
-    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: str = "mean",
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
     zero_infinity: bool = False,
-) -> Value:  # fmt: skip
+) -> Value:
     """Return -log of the probability of all alignments of a sequence with its labels. Source: Graves et al. 2006.
 
     log_probs [T, N, C] or [T, C], logarithms of probabilities; targets [N, S] or [S], or those of all sequences one

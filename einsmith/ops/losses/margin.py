@@ -165,29 +165,54 @@ def _triplet(
 
 @traced
 def triplet_margin_loss(
-    anchor: Any, positive: Any, negative: Any, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
-    swap: bool = False, *, reduction: str = "mean",
-) -> Value:  # fmt: skip
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    *,
+    reduction: str = "mean",
+) -> Value:
     """Return max(0, |anchor - positive| - |anchor - negative| + margin) for vectors [B, D] or [D], in the p-norm.
 
     swap: with the smaller of the negative's distances to the anchor and to the positive. Source: Balntas et al. 2016.
     """
     return _triplet(
-        "triplet_margin_loss", anchor, positive, negative,
-        lambda x, y: pairwise_distance(x, y, p, eps), margin, swap, reduction,
-    )  # fmt: skip
+        "triplet_margin_loss",
+        anchor,
+        positive,
+        negative,
+        lambda x, y: pairwise_distance(x, y, p, eps),
+        margin,
+        swap,
+        reduction,
+    )
 
 
 @traced
 def triplet_margin_with_distance_loss(
-    anchor: Any, positive: Any, negative: Any, *, distance_function: Callable | None = None, margin: float = 1.0,
-    swap: bool = False, reduction: str = "mean",
-) -> Value:  # fmt: skip
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    *,
+    distance_function: Callable | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Value:
     """Return `triplet_margin_loss` with another distance: a function of two tensors, by default pairwise_distance."""
     return _triplet(
-        "triplet_margin_with_distance_loss", anchor, positive, negative, distance_function or pairwise_distance,
-        margin, swap, reduction,
-    )  # fmt: skip
+        "triplet_margin_with_distance_loss",
+        anchor,
+        positive,
+        negative,
+        distance_function or pairwise_distance,
+        margin,
+        swap,
+        reduction,
+    )
 
 
 @traced

@@ -148,9 +148,10 @@ def _with_last(
 def _free(index: Sequence[Expr]) -> set[int]:
     """Return the axes that form one index by themselves and occur in no other index."""
     return {
-        e.position for k, e in enumerate(index)
+        e.position
+        for k, e in enumerate(index)
         if isinstance(e, Axis) and e.position not in axes_of(*index[:k], *index[k + 1 :])
-    }  # fmt: skip
+    }
 
 
 def _dimension(index: Sequence[Expr], axis: int, shape: Sequence[int]) -> int | None:
@@ -254,9 +255,10 @@ def _chosen(
         places = {(n.args[s], d) for n in turned for s, d in found[n].operands}
         turnings = {_last(t, d) for t, d in places - made if d is not None}
         turnings |= {
-            _back(n, d) for n, d in made
+            _back(n, d)
+            for n, d in made
             if d is not None and ((n, None) in places or any(r not in turned for r in read[n]))
-        }  # fmt: skip
+        }
         return sum(after[n] if n in turned else before[n] for n in group) + sum(map(price, turnings))
 
     before = {n: context.price(n) for n in group}

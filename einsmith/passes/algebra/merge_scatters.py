@@ -96,9 +96,10 @@ def _joined(node: Compute, start: int) -> Compute | None:
 
     index = tuple(either(a, b) for a, b in zip(one.index, two.index, strict=True))
     pieces = tuple(
-        Piece(p.offset, p.step, p.extents, substitute(p.body, {}, shift)) for p in source.template.parts[:-1]
+        Piece(p.offset, p.step, p.extents, substitute(p.body, {}, shift))
+        for p in source.template.parts[:-1]
         if isinstance(p, Piece) and not isinstance(p.body, Reduce)
-    )  # fmt: skip
+    )
     if len(pieces) < len(source.template.parts) - 1:
         return None
     args = (*node.args, *source.args)

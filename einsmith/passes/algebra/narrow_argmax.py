@@ -42,9 +42,7 @@ def narrow_argmax(graph: Graph) -> Graph:
     index."""
     users = readers_of(postorder(graph.roots))
     roots = set(graph.roots)
-    places = {
-        t: n for t in users if t not in roots and (n := _places(t)) and all(_compares(u, t) for u in users[t])
-    }  # fmt: skip
+    places = {t: n for t in users if t not in roots and (n := _places(t)) and all(_compares(u, t) for u in users[t])}
     if not places:
         return graph
     new: dict = {}
@@ -83,8 +81,11 @@ def _compares(user: Node, t: Tensor) -> bool:
     slots = {s for s, a in enumerate(user.args) if a is t}
     return not any(
         isinstance(e, Read) and e.slot in slots
-        for p in user.template.parts for b in p.bodies for r in reads(b) for e in postorder(r.index)
-    )  # fmt: skip
+        for p in user.template.parts
+        for b in p.bodies
+        for r in reads(b)
+        for e in postorder(r.index)
+    )
 
 
 def _byte(t: Tensor, places: int) -> Compute:

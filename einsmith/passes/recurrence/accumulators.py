@@ -39,13 +39,17 @@ def find_totals(graph: Graph) -> dict[Recurrence, frozenset[int]]:
                 at = _last(a.node, a.member)
                 if not isinstance(n, Compute) or any(
                     not isinstance(e.index[0], Const) or e.index[0].value != at
-                    for p in n.template.parts for b in p.bodies for e in reads(b) if e.slot == slot
-                ):  # fmt: skip
+                    for p in n.template.parts
+                    for b in p.bodies
+                    for e in reads(b)
+                    if e.slot == slot
+                ):
                     seen.add(a)
     return {
         n: frozenset(j for j in range(len(n.members)) if Item(n, j) not in seen and _is_total(n, j))
-        for n in nodes if isinstance(n, Recurrence)
-    }  # fmt: skip
+        for n in nodes
+        if isinstance(n, Recurrence)
+    }
 
 
 def _last(node: Recurrence, j: int) -> int:
@@ -83,9 +87,10 @@ def after_totals(node: Compute, totals: Mapping[Recurrence, frozenset[int]], mem
     """Return a reader of totals changed to read their single slot; None for other tensors. `memo` maps its arguments to
     their replacements."""
     slots = {
-        s for s, a in enumerate(node.args)
+        s
+        for s, a in enumerate(node.args)
         if isinstance(a, Item) and isinstance(a.node, Recurrence) and a.member in totals[a.node]
-    }  # fmt: skip
+    }
     if not slots:
         return None
 

@@ -217,8 +217,10 @@ class Zeros:
         store zeros. None if there is none."""
         parts = [
             (at, at + s.steps, s, _of_zeros(x))
-            for s in loop.segments for x, (k, at) in zip(s.body.outputs, s.targets, strict=True) if k == j
-        ]  # fmt: skip
+            for s in loop.segments
+            for x, (k, at) in zip(s.body.outputs, s.targets, strict=True)
+            if k == j
+        ]
         late = [(at, stop, s) for at, stop, s, zero in parts if s.first is not None and zero]
         if len(late) != 1 or len(loop.initial) and any(k == j and _last(t) >= late[0][1] for k, t, _ in loop.initial):
             return None

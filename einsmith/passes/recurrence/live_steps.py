@@ -162,8 +162,9 @@ def _before(at: LinearForm, facts: Facts, args: Sequence[Tensor], node: Recurren
     spoken_of = dict.fromkeys(postorder([e for e, _ in facts.known]) if limit.whole else ())
     return any(
         facts.prove(apply("lt", at.expr(dt.i64), LinearForm(limit.form.const, {e: c}).expr(dt.i64)))
-        for e in spoken_of if isinstance(e, Expr) and e.dtype.is_int and same(e, args, atom, node.args)
-    )  # fmt: skip
+        for e in spoken_of
+        if isinstance(e, Expr) and e.dtype.is_int and same(e, args, atom, node.args)
+    )
 
 
 def same(a: Expr, left: Sequence[Tensor], b: Expr, right: Sequence[Tensor]) -> bool:

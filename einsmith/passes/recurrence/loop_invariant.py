@@ -183,8 +183,9 @@ def _sum(p: _Product, args: tuple[Tensor, ...], x: Leaf, shape: tuple[int, ...],
     if moved:
         index.insert(len(p.batch) + len(p.inner), Axis(p.outer[0]))
     read = Read(len(args), tuple(index), x.dtype)
-    body = _times([*(rebuild([e], lambda e: moved.get(e.position) if isinstance(e, Axis) else None)[0]
-                     for e in p.others), read])  # fmt: skip
+    body = _times(
+        [*(rebuild([e], lambda e: moved.get(e.position) if isinstance(e, Axis) else None)[0] for e in p.others), read]
+    )
     reduce = p.node.template.parts[0].body
     assert isinstance(reduce, Reduce)
     params = (*((a.dtype, a.shape) for a in args), (x.dtype, x.shape))

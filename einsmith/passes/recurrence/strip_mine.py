@@ -209,9 +209,15 @@ class _Chunks:
         return dict.fromkeys(group) | made
 
     def _segment(
-        self, group: list[Compute], stored: list[Compute], first: int, count: int, rows: int, args: list[Tensor],
+        self,
+        group: list[Compute],
+        stored: list[Compute],
+        first: int,
+        count: int,
+        rows: int,
+        args: list[Tensor],
         memo: Mapping[Any, Any],
-    ) -> LoopSegment:  # fmt: skip
+    ) -> LoopSegment:
         """Return the segment of `count` chunks of `rows` steps from step `first` on. New arguments are appended to
         `args`, the loop's arguments."""
         time = self.time[group[0]]
@@ -294,9 +300,10 @@ def _along_time(order: Sequence[Any], loops: Sequence[LoweredLoop], steps: int, 
     a loop at every step, or computes an operand that a loop reads at every step, or is connected to such a node by
     operands along time."""
     could = {
-        n: at for n in order
+        n: at
+        for n in order
         if isinstance(n, Compute) and n not in apart and (at := along(n.template, steps)) is not None
-    }  # fmt: skip
+    }
     timed: set[Any] = {n for n in order if isinstance(n, Item) and n.node in loops}
     timed |= {t for n in loops for t in _at_steps(n) if t in could}
     count = -1

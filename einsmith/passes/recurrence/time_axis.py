@@ -58,9 +58,11 @@ def _along(t: Template, extent: int) -> Along | None:
         axes, reads, told = zip(*parts, strict=True)
         out = Along(total, axes, reads, told)
         whole = {
-            e.slot for p, (_, reads, _) in zip(t.parts, parts, strict=True)
-            for e in postorder(p.bodies) if isinstance(e, Read) and e not in reads
-        }  # fmt: skip
+            e.slot
+            for p, (_, reads, _) in zip(t.parts, parts, strict=True)
+            for e in postorder(p.bodies)
+            if isinstance(e, Read) and e not in reads
+        }
         if out.slots and not whole & set(out.slots):
             return out
     return None

@@ -228,9 +228,10 @@ class _Problem:
             values = least(sizes, [f for f in tables if f.over]).values
             moved = {v for v, k in enumerate(values) if k}
             unknown = [
-                (n.bound - n.now, i, way) for i, n in enumerate(self.nodes)
+                (n.bound - n.now, i, way)
+                for i, n in enumerate(self.nodes)
                 if not moved.isdisjoint(n.over) and not n.known[way := n.cheapest(values)]
-            ]  # fmt: skip
+            ]
             if not unknown:
                 return values
             unknown.sort(key=lambda x: x[:2])

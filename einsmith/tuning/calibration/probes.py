@@ -277,8 +277,9 @@ def _store(target: Target, name: str) -> Probe:
             b.store(b.const(1.0, "f32", lanes), b.buffers[0], b.add(at, b.const(u * lanes)))
         return []
 
-    return _small(target, name, _sweep(f"probe_{name}", 1, count * lanes, body), [_random(SMALL)], SMALL,
-                  SMALL // lanes)  # fmt: skip
+    return _small(
+        target, name, _sweep(f"probe_{name}", 1, count * lanes, body), [_random(SMALL)], SMALL, SMALL // lanes
+    )
 
 
 def _gather(target: Target, name: str) -> Probe:

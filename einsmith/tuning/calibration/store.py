@@ -22,10 +22,20 @@ FORMAT = 3
 """Number of the format; it grows with every change of the record, and machines with older records are measured
 anew."""
 COEFFICIENTS = (
-    "fma_per_second", "multiplies", "bytes_per_second", "l3_bandwidth", "memory_bandwidth", "core_bandwidth",
-    "load_seconds", "unaligned_seconds", "store_seconds", "broadcast_seconds", "gather_seconds", "special_seconds",
+    "fma_per_second",
+    "multiplies",
+    "bytes_per_second",
+    "l3_bandwidth",
+    "memory_bandwidth",
+    "core_bandwidth",
+    "load_seconds",
+    "unaligned_seconds",
+    "store_seconds",
+    "broadcast_seconds",
+    "gather_seconds",
+    "special_seconds",
     "launch_seconds",
-)  # fmt: skip
+)
 
 
 def facts_of(target: Target) -> dict[str, Any]:

@@ -48,8 +48,9 @@ def own_patterns() -> list[Pattern]:
                 f"tuning tries no configuration of the pattern {pattern.name!r}, as its process cannot import "
                 f"the pattern: {why}; define the class in a module that can be imported, with attributes that can be "
                 "pickled",
-                EinsmithWarning, stacklevel=3,
-            )  # fmt: skip
+                EinsmithWarning,
+                stacklevel=3,
+            )
     return [p for p, why in found if not why]
 
 

@@ -83,9 +83,19 @@ GRAPH = "graph"
 WITHOUT = "without "
 """Beginning of the text of a graph's record; names of passes follow."""
 _COLUMNS: dict[str, type] = {
-    "kernel": str, "machine": str, "version": str, "text": str, "seconds": float, "spread": float, "prior": float,
-    "at": float, "confirmed": int, "described": str, "structure": str, "extents": str,
-}  # fmt: skip
+    "kernel": str,
+    "machine": str,
+    "version": str,
+    "text": str,
+    "seconds": float,
+    "spread": float,
+    "prior": float,
+    "at": float,
+    "confirmed": int,
+    "described": str,
+    "structure": str,
+    "extents": str,
+}
 """Columns of the table of records, except the one that says whether a record is this machine's own."""
 _PUT = f"INSERT OR REPLACE INTO records ({', '.join(_COLUMNS)}, own) VALUES ({'?, ' * len(_COLUMNS)}?)"
 
@@ -174,10 +184,19 @@ def put(kernel: Kernel | Rows, target: Target, record: Record) -> None:
 def _put(record: Record, target: Target, structure: str, extents: str) -> None:
     machine, made = _here(target)
     values = {
-        "kernel": record.kernel, "machine": machine, "version": made, "text": record.text,
-        "seconds": record.seconds, "spread": record.spread, "prior": record.prior, "at": record.when,
-        "confirmed": record.confirmed, "described": record.described, "structure": structure, "extents": extents,
-    }  # fmt: skip
+        "kernel": record.kernel,
+        "machine": machine,
+        "version": made,
+        "text": record.text,
+        "seconds": record.seconds,
+        "spread": record.spread,
+        "prior": record.prior,
+        "at": record.when,
+        "confirmed": record.confirmed,
+        "described": record.described,
+        "structure": structure,
+        "extents": extents,
+    }
 
     def insert(link: sqlite3.Connection) -> None:
         link.execute(_PUT, (*(values[c] for c in _COLUMNS), 1))

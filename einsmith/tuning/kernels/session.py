@@ -255,9 +255,14 @@ class KernelSearch:
 
 
 def tune(
-    parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell = lambda *_: None,
-    first: First = lambda _: (), keep: Callable[[Found], None] = lambda _: None,
-) -> list[Found]:  # fmt: skip
+    parts: Sequence[Part],
+    target: Target,
+    threads: int,
+    seconds: float,
+    tell: Tell = lambda *_: None,
+    first: First = lambda _: (),
+    keep: Callable[[Found], None] = lambda _: None,
+) -> list[Found]:
     """Search the kernels of a program for `seconds`, or until there is no gain left; return the state of every kernel.
 
     Args:

@@ -52,9 +52,13 @@ def loop(ref: weakref.ref[Exploration], name: str) -> None:
 
 
 def close(
-    pid: int, stop: Flag, workshop: Workshop, threads: Sequence[threading.Thread], found: queue.SimpleQueue[Kept],
+    pid: int,
+    stop: Flag,
+    workshop: Workshop,
+    threads: Sequence[threading.Thread],
+    found: queue.SimpleQueue[Kept],
     recording: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Stop the threads, close the workshop and record what was found; a forked child only leaves the workshop."""
     if os.getpid() != pid:  # a forked child has neither threads nor the process
         return

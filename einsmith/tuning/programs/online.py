@@ -490,8 +490,9 @@ class Exploration:
             warnings.warn(
                 f"tuning during training has ended with an error: {told}. Training continues with the configurations "
                 "found so far; EINSMITH_DEBUG=1 shows what was tried",
-                EinsmithWarning, stacklevel=2,
-            )  # fmt: skip
+                EinsmithWarning,
+                stacklevel=2,
+            )
 
     def end(self, why: str) -> None:
         """Stop exploring. Configurations that won and are not yet installed are installed at the next step."""

@@ -32,9 +32,13 @@ SCALAR = {
 }
 """Functions of an element with two parameters: those that recurrent operators name."""
 DEFAULTS = {
-    "LeakyRelu": (0.01, 0.0), "ThresholdedRelu": (1.0, 0.0), "HardSigmoid": (0.2, 0.5), "Elu": (1.0, 0.0),
-    "Affine": (1.0, 0.0), "ScaledTanh": (1.0, 1.0),
-}  # fmt: skip
+    "LeakyRelu": (0.01, 0.0),
+    "ThresholdedRelu": (1.0, 0.0),
+    "HardSigmoid": (0.2, 0.5),
+    "Elu": (1.0, 0.0),
+    "Affine": (1.0, 0.0),
+    "ScaledTanh": (1.0, 1.0),
+}
 
 
 def _scalar(name: str, formula: str) -> None:

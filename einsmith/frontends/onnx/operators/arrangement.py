@@ -100,9 +100,13 @@ def split(n: NodeCall, x: Value, given: Value | None = None) -> Several:
 
 @onnx("Slice", static=(1, 2, 3, 4))
 def slice_(
-    n: NodeCall, x: Value, starts: Value | None = None, ends: Value | None = None, axes: Value | None = None,
+    n: NodeCall,
+    x: Value,
+    starts: Value | None = None,
+    ends: Value | None = None,
+    axes: Value | None = None,
     steps: Value | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     """x[start:end:step] along axes"""
     if starts is None or ends is None:
         begin, stop, listed, by = n.attr("starts"), n.attr("ends"), n.attr("axes"), None

@@ -66,8 +66,12 @@ def constant(n: NodeCall) -> Any:
     for name in ("value", "sparse_value"):
         if n.attr(name) is not None:
             return n.context.constant(n.attr(name), n.dtype)
-    for name, kind in (("value_float", "float"), ("value_floats", "float"), ("value_int", "int64"),
-                       ("value_ints", "int64")):  # fmt: skip
+    for name, kind in (
+        ("value_float", "float"),
+        ("value_floats", "float"),
+        ("value_int", "int64"),
+        ("value_ints", "int64"),
+    ):
         if n.attr(name) is not None:
             return n.constant(np.asarray(n.attr(name)), ELEMENTS[kind].dtype)
     raise DtypeError("constants of strings are not supported")

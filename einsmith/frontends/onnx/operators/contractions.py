@@ -155,8 +155,18 @@ def deform_conv(
             weight = (1.0 - builder.abs(v - row)) * (1.0 - builder.abs(u - column))
             r_, c_ = (builder.where(inside, z, 0.0).astype(dt.i64) for z in (row, column))
 
-            def term(b: Any, c: Any, r: Any, s: Any, i: Any, j: Any, w_: Any = weight, r_: Any = r_, c_: Any = c_,
-                     inside: Any = inside) -> Any:  # fmt: skip
+            def term(
+                b: Any,
+                c: Any,
+                r: Any,
+                s: Any,
+                i: Any,
+                j: Any,
+                w_: Any = weight,
+                r_: Any = r_,
+                c_: Any = c_,
+                inside: Any = inside,
+            ) -> Any:
                 at = (b, c // each, r, s, i, j)
                 return builder.where(inside[at], x[b, c, r_[at], c_[at]] * w_[at], 0.0)
 

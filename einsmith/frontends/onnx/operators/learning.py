@@ -42,9 +42,10 @@ def normalizer(n: NodeCall, x: Value) -> Value:
     """each row of x divided by its max, L1 or L2 norm"""
     kind, y = n.attr("norm", "MAX"), x.astype(dt.f32)
     size = {
-        "MAX": lambda: F.amax(y, (y.ndim - 1,), True), "L1": lambda: F.sum(builder.abs(y), (y.ndim - 1,), True),
+        "MAX": lambda: F.amax(y, (y.ndim - 1,), True),
+        "L1": lambda: F.sum(builder.abs(y), (y.ndim - 1,), True),
         "L2": lambda: F.norm(y, 2.0, (y.ndim - 1,), True),
-    }  # fmt: skip
+    }
     if kind not in size:
         raise ArgumentError(f"norm {kind!r} is none of {', '.join(size)}")
     length = size[kind]()
@@ -78,14 +79,19 @@ def label_encoder(n: NodeCall, x: Value) -> Value:
     if keys is None or values is None:
         raise ArgumentError("LabelEncoder of strings is not supported")
     default = n.attr("default_tensor")
-    other = np.asarray(default).reshape(-1)[0] if default is not None else (
-        n.attr("default_float", -0.0) if n.dtype.is_float else n.attr("default_int64", -1))  # fmt: skip
+    other = (
+        np.asarray(default).reshape(-1)[0]
+        if default is not None
+        else (n.attr("default_float", -0.0) if n.dtype.is_float else n.attr("default_int64", -1))
+    )
     k, v = n.constant(keys, x.dtype), n.constant(values, n.dtype)
     (m,) = builder.axes(len(keys))
 
     def hit(a: Value) -> Value:
-        return builder.compute(a.shape, lambda *i: builder.max(
-            builder.where((a[i] == k[m]) | ((a[i] != a[i]) & (k[m] != k[m])), m, -1), over=m))  # fmt: skip
+        return builder.compute(
+            a.shape,
+            lambda *i: builder.max(builder.where((a[i] == k[m]) | ((a[i] != a[i]) & (k[m] != k[m])), m, -1), over=m),
+        )
 
     place = hit(x)
     number = builder.full((), other.item() if hasattr(other, "item") else other, n.dtype)

@@ -35,8 +35,11 @@ def batch_norm(n: NodeCall, x: Value, scale: Value, bias: Value, mean: Value, va
     """(x - mean)/sqrt(variance + epsilon)*scale + bias per channel; in training mode also running statistics"""
     if x.ndim == 1:
         y = batch_norm(n, x.reshape((x.shape[0], 1)), scale, bias, mean, variance)
-        return tuple(v.reshape(x.shape) if k == 0 else v for k, v in enumerate(y)) if isinstance(y, tuple) else (
-            y.reshape(x.shape))  # fmt: skip
+        return (
+            tuple(v.reshape(x.shape) if k == 0 else v for k, v in enumerate(y))
+            if isinstance(y, tuple)
+            else (y.reshape(x.shape))
+        )
     eps, keep = float(n.attr("epsilon", 1e-5)), float(n.attr("momentum", 0.9))
     learns = n.attr("training_mode", 0) if n.version >= 14 else n.wants(1)
     wide = mean.dtype
@@ -45,8 +48,10 @@ def batch_norm(n: NodeCall, x: Value, scale: Value, bias: Value, mean: Value, va
         return (y, mean, variance)[: max(len(n.node.outputs), 1)]
     m, v = _moments(x.astype(wide), (0, *range(2, x.ndim)))
     y = _scaled(x, m, v, scale, bias, eps)
-    running = [(old * keep + new.reshape(old.shape).astype(wide) * (1 - keep)).astype(wide)
-               for old, new in ((mean, m), (variance, v))]  # fmt: skip
+    running = [
+        (old * keep + new.reshape(old.shape).astype(wide) * (1 - keep)).astype(wide)
+        for old, new in ((mean, m), (variance, v))
+    ]
     for k, value in zip((3, 4), running, strict=True):
         stored = n.context.stored.get(n.node.inputs[k])
         if isinstance(stored, Buffer):

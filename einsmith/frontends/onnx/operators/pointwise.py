@@ -82,10 +82,12 @@ def _number(x: Value) -> Value:
 
 
 for _name, _formula, _f in (
-    ("Equal", "a == b", lambda a, b: a == b), ("Greater", "a > b", lambda a, b: a > b),
-    ("Less", "a < b", lambda a, b: a < b), ("GreaterOrEqual", "a >= b", lambda a, b: a >= b),
+    ("Equal", "a == b", lambda a, b: a == b),
+    ("Greater", "a > b", lambda a, b: a > b),
+    ("Less", "a < b", lambda a, b: a < b),
+    ("GreaterOrEqual", "a >= b", lambda a, b: a >= b),
     ("LessOrEqual", "a <= b", lambda a, b: a <= b),
-):  # fmt: skip
+):
     enter(_name, _formula, lambda n, a, b, f=_f: f(_number(a), _number(b)), "pointwise")
 
 enter("And", "a and b", lambda n, a, b: a & b)
@@ -167,8 +169,7 @@ def bitshift(n: NodeCall, x: Value, y: Value) -> Value:
 
 for _name in ("And", "Or", "Xor"):
     _entry = TABLE[f"bitwise_{_name.lower()}.Tensor"]
-    enter(f"Bitwise{_name}", _entry.formula,
-          lambda n, a, b, f=_entry.run: f(a, b).astype(a.dtype), "pointwise")  # fmt: skip
+    enter(f"Bitwise{_name}", _entry.formula, lambda n, a, b, f=_entry.run: f(a, b).astype(a.dtype), "pointwise")
 
 
 @onnx("BitwiseNot")

@@ -115,8 +115,10 @@ def max_unpool(n: NodeCall, x: Value, places: Value, shape: Value | None = None)
     kernel = n.attr("kernel_shape")
     rank = len(kernel)
     steps, pads = n.attr("strides", (1,) * rank), n.attr("pads", (0,) * 2 * rank)
-    least = [(e - 1) * s + k - pads[d] - pads[d + rank] for d, (e, s, k) in enumerate(
-        zip(x.shape[2:], steps, kernel, strict=True))]  # fmt: skip
+    least = [
+        (e - 1) * s + k - pads[d] - pads[d + rank]
+        for d, (e, s, k) in enumerate(zip(x.shape[2:], steps, kernel, strict=True))
+    ]
     small = (*x.shape[:2], *least)
     out = small if shape is None else n.ints(shape, "the shape of MaxUnpool")
     flat = builder.full((prod(out),), 0, x.dtype)
@@ -169,8 +171,9 @@ def roi_align(n: NodeCall, x: Value, rois: Value, batch: Value) -> Value:
         a, b = (m, p, s), (m, q, t)
         found = [
             x[k[m], c, v[a], u[b]] * (sv[a] if v is hv else 1.0 - sv[a]) * (su[b] if u is hu else 1.0 - su[b])
-            for v in (lv, hv) for u in (lu, hu)
-        ]  # fmt: skip
+            for v in (lv, hv)
+            for u in (lu, hu)
+        ]
         inside = iv[a] & iu[b]
         if maximum:
             best = builder.maximum(builder.maximum(found[0], found[1]), builder.maximum(found[2], found[3]))

@@ -56,8 +56,13 @@ def quantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -> 
     to = n.result()
     s = _spread(n, scale, x)
     precision = n.attr("precision", 0)
-    wide = {0: dt.promote(dt.f32, x.dtype) if x.dtype.is_float else dt.f32, 1: dt.f32, 10: dt.f16, 11: dt.f64,
-            16: dt.bf16}[precision]  # fmt: skip
+    wide = {
+        0: dt.promote(dt.f32, x.dtype) if x.dtype.is_float else dt.f32,
+        1: dt.f32,
+        10: dt.f16,
+        11: dt.f64,
+        16: dt.bf16,
+    }[precision]
     if not precision and scale.dtype is dt.f16:
         wide = dt.f16
     ratio = x.astype(wide) / s.astype(wide)
@@ -93,8 +98,9 @@ def _shifted(x: Value, zero: Value | None, shape: Any = None) -> Value:
     y = x.astype(dt.i32)
     if zero is None:
         return y
-    return y - (zero.reshape(shape) if shape is not None and zero.size > 1 else zero.reshape(()) if zero.size == 1
-                else zero).astype(dt.i32)  # fmt: skip
+    return y - (
+        zero.reshape(shape) if shape is not None and zero.size > 1 else zero.reshape(()) if zero.size == 1 else zero
+    ).astype(dt.i32)
 
 
 def _columns(v: Value | None, b: Value) -> Any:
@@ -135,20 +141,36 @@ def qlinear_matmul(
         return v.reshape(()) if v.size == 1 else v.reshape(shape) if shape is not None else v
 
     return _requantize(
-        y, shaped(sa, _rows(sa, a)), shaped(sb, _columns(sb, b)), shaped(sy, _rows(sy, a)), shaped(zy, _rows(zy, a)),
+        y,
+        shaped(sa, _rows(sa, a)),
+        shaped(sb, _columns(sb, b)),
+        shaped(sy, _rows(sy, a)),
+        shaped(zy, _rows(zy, a)),
         n.result(),
-    )  # fmt: skip
+    )
 
 
 @onnx("QLinearConv")
 def qlinear_conv(
-    n: NodeCall, x: Value, sx: Value, zx: Value, w: Value, sw: Value, zw: Value, sy: Value, zy: Value,
+    n: NodeCall,
+    x: Value,
+    sx: Value,
+    zx: Value,
+    w: Value,
+    sw: Value,
+    zw: Value,
+    sy: Value,
+    zy: Value,
     bias: Value | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     """round((the convolution of x - zx and w - zw, plus bias)*sx*sw/sy) + zy, saturated to the type"""
     y = convolve(n, _shifted(x, zx), _shifted(w, zw, (-1, *(1,) * (w.ndim - 1))), bias)
     channels = (1, -1, *(1,) * (w.ndim - 2))
     return _requantize(
-        y, sx.reshape(()), sw.reshape(()) if sw.size == 1 else sw.reshape(channels), sy.reshape(()), zy.reshape(()),
+        y,
+        sx.reshape(()),
+        sw.reshape(()) if sw.size == 1 else sw.reshape(channels),
+        sy.reshape(()),
+        zy.reshape(()),
         n.result(),
-    )  # fmt: skip
+    )

@@ -17,8 +17,14 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 RANDOM = (
-    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout",
-)  # fmt: skip
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+    "Dropout",
+)
 """Operators that draw random numbers, anew in every step of a loop."""
 
 

@@ -19,11 +19,18 @@ from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 
 _TEXTS = {
-    "relu": "relu(@)", "tanh": "tanh(@)", "sigmoid": "sigmoid(@)", "affine": "({a}*@ + {b})",
-    "leakyrelu": "where(@ < 0, {a}*@, @)", "thresholdedrelu": "where(@ > {a}, @, 0)", "scaledtanh": "({a}*tanh({b}*@))",
-    "hardsigmoid": "min(max({a}*@ + {b}, 0), 1)", "elu": "where(@ < 0, {a}*(exp(@) - 1), @)",
-    "softsign": "(@/(1 + abs(@)))", "softplus": "(max(@, 0) + log(1 + exp(-abs(@))))",
-}  # fmt: skip
+    "relu": "relu(@)",
+    "tanh": "tanh(@)",
+    "sigmoid": "sigmoid(@)",
+    "affine": "({a}*@ + {b})",
+    "leakyrelu": "where(@ < 0, {a}*@, @)",
+    "thresholdedrelu": "where(@ > {a}, @, 0)",
+    "scaledtanh": "({a}*tanh({b}*@))",
+    "hardsigmoid": "min(max({a}*@ + {b}, 0), 1)",
+    "elu": "where(@ < 0, {a}*(exp(@) - 1), @)",
+    "softsign": "(@/(1 + abs(@)))",
+    "softplus": "(max(@, 0) + log(1 + exp(-abs(@))))",
+}
 """Activations of @ with their parameters."""
 
 _RNN = """
@@ -144,10 +151,20 @@ def _activations(n: NodeCall, count: int, defaults: Sequence[str], d: int) -> tu
 
 
 def _run(
-    n: NodeCall, text: str, gates: int, defaults: Sequence[str], states: Sequence[str], x: Value, w: Value, r: Value,
-    bias: Value | None, lengths: Value | None, initial: Sequence[Value | None], peepholes: Value | None = None,
+    n: NodeCall,
+    text: str,
+    gates: int,
+    defaults: Sequence[str],
+    states: Sequence[str],
+    x: Value,
+    w: Value,
+    r: Value,
+    bias: Value | None,
+    lengths: Value | None,
+    initial: Sequence[Value | None],
+    peepholes: Value | None = None,
     scales: tuple[Value, Value, Value] | None = None,
-) -> tuple[Value, ...]:  # fmt: skip
+) -> tuple[Value, ...]:
     """Run a recurrent layer: (Y [T, D, B, H], the last value of each state [D, B, H]).
 
     scales: of x [1], w and r [D, gates*H], if these are integers.
@@ -171,8 +188,12 @@ def _run(
         )
         both = builder.full((2 * gates * hidden,), 0.0, kind) if bias is None else bias[d]
         given: dict[str, Any] = {
-            "x": x, "W": w[d], "R": r[d], "Wb": both[: gates * hidden], "Rb": both[gates * hidden :],
-        }  # fmt: skip
+            "x": x,
+            "W": w[d],
+            "R": r[d],
+            "Wb": both[: gates * hidden],
+            "Rb": both[gates * hidden :],
+        }
         for name, v in zip(states, initial, strict=True):
             given[f"{name}0"] = builder.full((batch, hidden), 0.0, kind) if v is None else v[d]
         if "P[" in text:
@@ -199,18 +220,28 @@ def _run(
 
 @onnx("RNN")
 def rnn(
-    n: NodeCall, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    n: NodeCall,
+    x: Value,
+    w: Value,
+    r: Value,
+    bias: Value | None = None,
+    lengths: Value | None = None,
     h0: Value | None = None,
-) -> tuple[Value, ...]:  # fmt: skip
+) -> tuple[Value, ...]:
     """h[t] = f(W*x[t] + Wb + R*h[t-1] + Rb)"""
     return _run(n, _RNN, 1, ("Tanh",), ("h",), x, w, r, bias, lengths, (h0,))
 
 
 @onnx("GRU")
 def gru(
-    n: NodeCall, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    n: NodeCall,
+    x: Value,
+    w: Value,
+    r: Value,
+    bias: Value | None = None,
+    lengths: Value | None = None,
     h0: Value | None = None,
-) -> tuple[Value, ...]:  # fmt: skip
+) -> tuple[Value, ...]:
     """h[t] = (1 - z)*g(p + r*q) + z*h[t-1], where z, r = f(W*x[t] + R*h[t-1] + b); the reset gate applies before or
     after its product"""
     text = _GRU.replace("INNER", _RESET[bool(n.attr("linear_before_reset", 0))])
@@ -235,9 +266,16 @@ def _lstm(n: NodeCall, *arguments: Value | None, peepholes: Value | None, **more
 
 @onnx("LSTM")
 def lstm(
-    n: NodeCall, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
-    h0: Value | None = None, c0: Value | None = None, peepholes: Value | None = None,
-) -> tuple[Value, ...]:  # fmt: skip
+    n: NodeCall,
+    x: Value,
+    w: Value,
+    r: Value,
+    bias: Value | None = None,
+    lengths: Value | None = None,
+    h0: Value | None = None,
+    c0: Value | None = None,
+    peepholes: Value | None = None,
+) -> tuple[Value, ...]:
     """c[t] = f(af)*c[t-1] + f(ai)*g(ag), h[t] = f(ao)*l(c[t]), where ai, ao, af, ag = W*x[t] + R*h[t-1] + b, with
     peepholes P*c"""
     return _lstm(n, x, w, r, bias, lengths, h0, c0, peepholes=peepholes)
@@ -245,9 +283,20 @@ def lstm(
 
 @onnx("com.microsoft.DynamicQuantizeLSTM")
 def dynamic_quantize_lstm(
-    n: NodeCall, x: Value, w: Value, r: Value, bias: Value | None, lengths: Value | None, h0: Value | None,
-    c0: Value | None, peepholes: Value | None, sw: Value, zw: Value, sr: Value, zr: Value,
-) -> tuple[Value, ...]:  # fmt: skip
+    n: NodeCall,
+    x: Value,
+    w: Value,
+    r: Value,
+    bias: Value | None,
+    lengths: Value | None,
+    h0: Value | None,
+    c0: Value | None,
+    peepholes: Value | None,
+    sw: Value,
+    zw: Value,
+    sr: Value,
+    zr: Value,
+) -> tuple[Value, ...]:
     """LSTM with quantized W and R; x, and h[t-1] at every step, are quantized as by DynamicQuantizeLinear"""
 
     def columns(v: Value, m: Value) -> Value:
@@ -262,6 +311,14 @@ def dynamic_quantize_lstm(
 
     q, s, z = dynamic_quantize(n, x)
     return _lstm(
-        n, q.astype(dt.i32) - z.astype(dt.i32), whole(w, zw), whole(r, zr), bias, lengths, h0, c0,
-        peepholes=peepholes, scales=(s.reshape((1,)), columns(sw, w), columns(sr, r)),
-    )  # fmt: skip
+        n,
+        q.astype(dt.i32) - z.astype(dt.i32),
+        whole(w, zw),
+        whole(r, zr),
+        bias,
+        lengths,
+        h0,
+        c0,
+        peepholes=peepholes,
+        scales=(s.reshape((1,)), columns(sw, w), columns(sr, r)),
+    )

@@ -69,9 +69,11 @@ def _reduce(name: str, formula: str, f: Callable[..., Value], nothing: Callable[
 def _alone(name: str, x: Value) -> Value:
     """Apply a reduction over no dimension, that is, to each element by itself."""
     alone = {
-        "ReduceSumSquare": lambda: x * x, "ReduceL1": lambda: TABLE["abs.default"].run(x),
-        "ReduceL2": lambda: TABLE["abs.default"].run(x), "ReduceLogSum": lambda: TABLE["log.default"].run(x),
-    }  # fmt: skip
+        "ReduceSumSquare": lambda: x * x,
+        "ReduceL1": lambda: TABLE["abs.default"].run(x),
+        "ReduceL2": lambda: TABLE["abs.default"].run(x),
+        "ReduceLogSum": lambda: TABLE["log.default"].run(x),
+    }
     return alone[name]().astype(x.dtype) if name in alone else x
 
 
@@ -81,8 +83,12 @@ _reduce("ReduceSumSquare", "sum[axes](x*x)", _sums(lambda x: x * x), _ZERO)
 _reduce("ReduceL1", "sum[axes](|x|)", _sums(lambda x: TABLE["abs.default"].run(x)), _ZERO)
 _reduce("ReduceL2", "sqrt(sum[axes](x*x))", _sums(lambda x: x * x, _root), _ZERO)
 _reduce("ReduceLogSum", "log(sum[axes](x))", _sums(lambda x: x, lambda y: TABLE["log.default"].run(y)), _INF)
-_reduce("ReduceLogSumExp", "log(sum[axes](exp(x))), without overflow",
-        lambda x, dims, keep: F.logsumexp(x if x.dtype.is_float else x.astype(dt.f64), dims, keep), _INF)  # fmt: skip
+_reduce(
+    "ReduceLogSumExp",
+    "log(sum[axes](exp(x))), without overflow",
+    lambda x, dims, keep: F.logsumexp(x if x.dtype.is_float else x.astype(dt.f64), dims, keep),
+    _INF,
+)
 _reduce("ReduceMean", "mean[axes](x)", _mean, lambda x: float("nan") if x.dtype.is_float else 0)
 _reduce("ReduceProd", "prod[axes](x)", F.prod, lambda x: 1)
 _reduce("ReduceMax", "max[axes](x); equal elements share the derivative", _maximum, lambda x: _least(x, -1))

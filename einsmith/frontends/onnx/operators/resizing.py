@@ -54,9 +54,11 @@ def _extent(scale: float, n: int) -> int:
 
 def _near(at: float, how: str) -> int:
     rounding = {
-        "round_prefer_floor": lambda v: ceil(v - 0.5), "round_prefer_ceil": lambda v: floor(v + 0.5),
-        "floor": floor, "ceil": ceil,
-    }  # fmt: skip
+        "round_prefer_floor": lambda v: ceil(v - 0.5),
+        "round_prefer_ceil": lambda v: floor(v + 0.5),
+        "floor": floor,
+        "ceil": ceil,
+    }
     if how not in rounding:
         raise ArgumentError(f"nearest_mode {how!r} is none of {', '.join(rounding)}")
     return rounding[how](at)

@@ -106,9 +106,13 @@ def unique(n: NodeCall, x: Value) -> tuple[Value, Value, Value, Value]:
 
 @onnx("NonMaxSuppression", static=(0, 1, 2, 3, 4))
 def non_max_suppression(
-    n: NodeCall, boxes: Value, scores: Value, most: Value | None = None, overlap: Value | None = None,
+    n: NodeCall,
+    boxes: Value,
+    scores: Value,
+    most: Value | None = None,
+    overlap: Value | None = None,
     least: Value | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     """[batch, class, box] of boxes sorted by score, without those that overlap a previous box too much, from values
     known during compilation
 
