@@ -190,8 +190,7 @@ class FormulaOp(Form):
 
 
 def exact(index: Form) -> Form:
-    """Return an integer expression whose arithmetic on elements of tensors is in int64 where a narrower type would
-    wrap."""
+    """Return an integer expression with its arithmetic in int64, if a narrower type might wrap in it."""
     if not index.loads or not any(n.wraps for n in _integers(index)):
         return index
     new: dict[Form, Form] = {}
@@ -204,7 +203,7 @@ def exact(index: Form) -> Form:
 
 
 def _integers(root: Form) -> list[Form]:
-    """Return the integers that an integer is computed from by functions, each before its own operands."""
+    """Return `root` and all integers below it that only scalar functions separate from it, users before operands."""
     order = postorder(root)
     wanted = {root}
     for n in reversed(order):

@@ -106,9 +106,9 @@ class Adjoint:
         """Build the plan: the contributions of all parts to the adjoints of the inputs."""
         for part in self.t.parts:
             self._part(part)
-        for slot, found in self.gathers.items():
+        for slot, gathers in self.gathers.items():
             shape = self.t.params[slot][1]
-            numbers = gathered(self.out, shape, found)
+            numbers = gathered(self.out, shape, gathers)
             for scatter in self.scatters[slot]:
                 start = self.out.pieces(numbers.pop()) if numbers else []
                 numbers.append(self.out.add(shape, [*start, scatter]))

@@ -88,15 +88,15 @@ class Facts:
 
     def assume_all(self, conditions: Iterable[Expr], truth: bool = True) -> Facts:
         """Return these facts extended by all conditions (or their negations if not `truth`)."""
-        found = tuple((c, truth) for c in conditions)
-        return self._child(found) if found else self
+        assumed = tuple((c, truth) for c in conditions)
+        return self._child(assumed) if assumed else self
 
     def _child(self, conditions: tuple[tuple[Expr, bool], ...], drop_case: bool = False, choices: int = 0) -> Facts:
         key = (conditions, drop_case, choices)
-        found = self._children.get(key)
-        if found is None:
-            found = self._children[key] = self._with(conditions, drop_case, self._choices + choices)
-        return found
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = self._with(conditions, drop_case, self._choices + choices)
+        return child
 
     def undecided(self, cond: Expr, others: Iterable[Expr], truth: bool) -> bool:
         """Return whether sample points show that neither `cond` nor its negation follows from these facts and the other
@@ -126,7 +126,7 @@ class Facts:
             self._here = here
         return self._here
 
-    def _seen(self, form: LinearForm) -> np.ndarray | None:
+    def _sample_values(self, form: LinearForm) -> np.ndarray | None:
         """Return a linear form's values at the sample points where the known conditions hold; its minimum is at most
         these.
 
@@ -136,13 +136,13 @@ class Facts:
         value = self._sample.of_form(form) if here is not None and here.any() else None
         return None if value is None else value[here]
 
-    def _is_less_seen(self, seen: np.ndarray | None, a: int, line: LinearForm, b: int, best: int | None) -> bool:
+    def _is_no_better(self, seen: np.ndarray | None, a: int, line: LinearForm, b: int, best: int | None) -> bool:
         """Whether sample points show that a*form - b*line bounds the form no better than `best`; `seen`: the form's
         values there."""
         if seen is None or best is None:
             return False
         if (known := self._line_seen.get(id(line))) is None:
-            known = self._line_seen[id(line)] = line, self._seen(line)
+            known = self._line_seen[id(line)] = line, self._sample_values(line)
         return known[1] is not None and -(-int((seen * a - known[1] * b).min()) // a) <= best
 
     def _with(self, conditions: Sequence[tuple[Expr, bool]], drop_case: bool, choices: int) -> Facts:
@@ -182,15 +182,17 @@ class Facts:
         out.lines, out._tight = (*self.lines, *new.values()), self._tight
         if new or unequal:
             out._propagate()
-            out._keep_telling()
+            out._drop_implied_lines()
             more = out._resolved(new.values())
             for line in unequal:
                 more += [side - 1 for side in (line, line * -1) if out._sum_low(side) == 0]
             if more:
                 out.lines += tuple(more)
                 out._propagate()
-                out._keep_telling()
-            met = out._seen(LinearForm()) if len(out.lines) > _FEW else None  # where they hold they do not contradict
+                out._drop_implied_lines()
+            met = (
+                out._sample_values(LinearForm()) if len(out.lines) > _FEW else None
+            )  # a point that satisfies all conditions refutes a contradiction
             if (
                 out.feasible
                 and met is None
@@ -199,7 +201,7 @@ class Facts:
                 out.feasible = False
         return out
 
-    def _keep_telling(self) -> None:
+    def _drop_implied_lines(self) -> None:
         """Drop lines that the intervals of atoms imply: combined with others they give no better bounds.
 
         The intervals used are found without lines, so that no line is dropped because of itself.
@@ -236,7 +238,7 @@ class Facts:
             return None if quotient is None else a - quotient * k
         if atom.fn == "abs":
             b = a * -1
-        if len(self.lines) > _FEW and (seen := self._seen(a - b)) is not None and seen.min() < 0 < seen.max():
+        if len(self.lines) > _FEW and (seen := self._sample_values(a - b)) is not None and seen.min() < 0 < seen.max():
             return None
         lo, hi = self.interval(a - b)
         if lo is not None and lo >= 0:
@@ -246,8 +248,10 @@ class Facts:
         return None
 
     def _unwrapped(self, atom: Apply) -> LinearForm | None:
-        """Return the integer under a cast if no other value that its elements can give wraps into the cast's interval;
-        else None."""
+        """Return the integer x under a narrowing cast if the cast is known to leave it unchanged; else None.
+
+        That is so if no value of x outside the cast's known interval wraps into that interval.
+        """
         form, (lo, hi), size = linear(atom.args[0]), self._atom(atom), 1 << atom.dtype.bits
         ends = [intervals.scale(intervals.meet(self._atom(x), x.dtype.range), c) for x, c in form.terms.items()]
         least, most = (form.const + sum(e[k] or 0 for e in ends) for k in (0, 1))
@@ -295,9 +299,9 @@ class Facts:
         out = self.interval(linear(e))
         if self.cases and splits:
             rest = [self._child(((c, truth),), True) for c, truth in self.cases[0]]
-            found = [f.bounds(e, splits - 1) for f in rest if f.feasible]
-            if found:
-                out = intervals.meet(out, intervals.hull(found))
+            by_case = [f.bounds(e, splits - 1) for f in rest if f.feasible]
+            if by_case:
+                out = intervals.meet(out, intervals.hull(by_case))
         return out
 
     def low(self, form: LinearForm) -> int | None:
@@ -317,7 +321,11 @@ class Facts:
 
     def quotient(self, form: LinearForm, k: int) -> int | None:
         """Return the value of form // k, k not 0, where it is known to be constant; else None."""
-        if len(self.lines) > _FEW and (seen := self._seen(form)) is not None and seen.min() // k != seen.max() // k:
+        if (
+            len(self.lines) > _FEW
+            and (seen := self._sample_values(form)) is not None
+            and seen.min() // k != seen.max() // k
+        ):
             return None
         lo, hi = self.interval(form)
         return lo // k if lo is not None and hi is not None and lo // k == hi // k else None
@@ -352,7 +360,7 @@ class Facts:
         self._ends[id(line)] = line, ends
         return ends
 
-    def _less_low(self, form: LinearForm, low: int | None, a: int, line: LinearForm, b: int) -> int | None:
+    def _low_of_difference(self, form: LinearForm, low: int | None, a: int, line: LinearForm, b: int) -> int | None:
         """Return `_sum_low(a*form - b*line)`; `low` is that of the form."""
         ends = None if low is None else self._greatest(line)
         if low is None or ends is None:
@@ -377,7 +385,7 @@ class Facts:
             form0 = LinearForm(0, form.terms)
             best = plain_low = self._sum_low(form0)
             # No bound exceeds the form's value at some point: a bound that reaches it needs no search.
-            seen = self._seen(form0) if len(self.lines) > _FEW else None
+            seen = self._sample_values(form0) if len(self.lines) > _FEW else None
             most = None if seen is None else int(seen.min())
             terms, tried = form.terms, 0
             for line in [*self.lines, *(ln for a in terms for ln in own_lines(a))]:
@@ -391,8 +399,8 @@ class Facts:
                     a, b = abs(c) // g, abs(mine) // g
                     # a*form >= a*form - b*line, as line >= 0
                     if depth == 1:
-                        found = self._less_low(form0, plain_low, a, line, b)
-                    elif self._is_less_seen(seen, a, line, b, best):
+                        found = self._low_of_difference(form0, plain_low, a, line, b)
+                    elif self._is_no_better(seen, a, line, b, best):
                         continue
                     else:
                         found = self._search(form0 * a - line * b, depth - 1)
@@ -462,13 +470,13 @@ class Facts:
         return width
 
     def _choice(self, c: Expr, a: Expr, b: Expr) -> Interval:
-        """Return the interval of where(c, a, b): of the sides that may be chosen, each under its condition."""
+        """Return the interval of where(c, a, b): the hull of a's where c may hold, and of b's where it may fail."""
         for truth, side in ((True, a), (False, b)):
             if (c, truth) in self.known:
                 return self.interval(linear(side))
         found = []
         for truth, side in ((True, a), (False, b)):
-            # Lines may hold choices themselves, so that assuming one looks into the others: a few levels are enough.
+            # Lines may contain `where` themselves, so that assuming one condition examines others: limit the nesting.
             under = self._child(((c, truth),), choices=1) if self._reach and self._choices < _CHOICES else self
             if under.feasible:
                 under._depth = self._depth

@@ -42,7 +42,7 @@ SHORT = 16
 FEW = 64
 """Most rows of M that are too few to amortise the packing of N."""
 MANY = 1 << 14
-"""Fewest results (points of M times N) whose tiles are many for every core."""
+"""Fewest results (points of M times N) that give every core many tiles; with fewer, their even division counts."""
 
 _WINDOWS: tuple[config.Halos, ...] = ((), *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")))
 
@@ -50,8 +50,8 @@ _WINDOWS: tuple[config.Halos, ...] = ((), *(((i, fixes),) for i in (0, 1) for fi
 @lru_cache(maxsize=1024)
 def windows_of(p: Problem) -> list[config.Halos]:
     """Return the halo copies worth pricing; those that cut K into blocks of fewer than SHORT points are left out."""
-    every = [(i, cut) for i in (0, 1) for cut in config.halo_blocks(p, i, config.HALO_BYTES)]
-    cuts = [((i, cut),) for i, cut in every if cut.of_k or cut.place or not _by_points(p, i, cut.points)]
+    blocks = [(i, cut) for i in (0, 1) for cut in config.halo_blocks(p, i, config.HALO_BYTES)]
+    cuts = [((i, cut),) for i, cut in blocks if cut.of_k or cut.place or not _by_points(p, i, cut.points)]
 
     def short(fixes: str | config.HaloBlock) -> bool:
         if isinstance(fixes, config.HaloBlock):
@@ -101,8 +101,8 @@ def _tiles(m: int, n: int, lanes: int, registers: int, some: int = 0) -> _Sizes:
         if nv >= 6 and m > mr:
             continue
         out[(_even(m, mr), nv if vectors >= nv else vectors)] = None
-    alike = tuple(x for x in out if x[1] == some) if m * n >= MANY else ()
-    return alike or tuple(out)
+    preferred = tuple(x for x in out if x[1] == some) if m * n >= MANY else ()
+    return preferred or tuple(out)
 
 
 @lru_cache(maxsize=4096)
@@ -121,8 +121,8 @@ def _promising(sizes: _Sizes, m: int, n: int, k: int, lanes: int, target: Any) -
         steps = i * j * step(mr, nv) + i * step(mr, y) + j * step(x, nv) + step(x, y)
         return k * steps + ceil(m / mr) * ceil(columns / nv) * (w.tile + mr * nv * w.stored_sum + mr * w.tile_row)
 
-    found = sorted((cycles(x), i, x) for i, x in enumerate(sizes))
-    return tuple(x for i, (c, _, x) in enumerate(found) if i < 3 or (i < 5 and c <= 1.1 * found[0][0]))
+    ranked = sorted((cycles(x), i, x) for i, x in enumerate(sizes))
+    return tuple(x for i, (c, _, x) in enumerate(ranked) if i < 3 or (i < 5 and c <= 1.1 * ranked[0][0]))
 
 
 class _Tile(NamedTuple):
@@ -178,12 +178,18 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
         nv, before = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: halo copies are left to the direct form.
         lone = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
-        for windows in ((),) if lone else windows_of(p) if like is None else _near(like):
+        for windows in ((),) if lone else windows_of(p) if like is None else _halos_like(like):
             if config.with_halos(p, windows) is None or like is not None and not windows and len(tiles) > before:
                 continue
             for rows, swap in product((False, True), (False, True)):
                 s = operand_plan(kernel, p, windows, swap, False, target)
-                if rows and not rows_fit(s) or not _promises(s) or like is not None and not _as_in(like, s):
+                if (
+                    rows
+                    and not rows_fit(s)
+                    or not _can_save(s)
+                    or like is not None
+                    and not _has_same_halo_side(like, s)
+                ):
                     continue
                 s = operand_plan(kernel, p, windows, swap, rows, target)
                 tiles += _tiles_of(s, len(settings), nv)
@@ -196,19 +202,19 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     return Candidates(table, np.array(piece)[[] if table is None else table.setting], others)
 
 
-def _near(c: Config) -> list[config.Halos]:
+def _halos_like(c: Config) -> list[config.Halos]:
     """Return the configuration's halo copies, the mirrored ones on the other operand, and none."""
     return list(dict.fromkeys((c.windows, tuple(sorted((1 - i, fixes) for i, fixes in c.windows)), ())))
 
 
-def _as_in(like: Config, s: WindowSetting) -> bool:
+def _has_same_halo_side(like: Config, s: WindowSetting) -> bool:
     """Return whether `s` reads the same side (M or N) from a halo copy as `like`; any side if results are few."""
     which = 0 if isinstance(like, Direct) else int(like.swap)
     same = (int(s.swap) in dict(s.windows)) == (which in dict(like.windows))
     return same or not s.windows or prod(s.original.sizes[1:3]) < MANY
 
 
-def _promises(s: WindowSetting) -> bool:
+def _can_save(s: WindowSetting) -> bool:
     """Return whether halo copies may save more than they cost.
 
     Copies on the N side save some of N's packing, which is amortised over the rows of M unless these are few; they save

@@ -55,7 +55,7 @@ WORTH = 0.004
 PEAK = 0.95
 """Fraction of the roofline bound beyond which a kernel is not tuned: its least seconds exceed PEAK times its time."""
 LEFT = 0.01
-"""Fraction of a step; exploring ends when the possible gain of all kernels together is smaller."""
+"""Fraction of a step's time; exploring ends when all kernels together can save less than this."""
 BARREN = 12
 """Consecutive configurations of a kernel without a gain after which the kernel is not tuned any more."""
 UNSTEADY = 0.25
@@ -65,12 +65,13 @@ BUSY = 4
 DUTY = 0.5
 """Largest fraction of the time in which the workshop process works: steps while it rests show what it costs."""
 BESIDE_BYTES = 256 << 20
-"""Bytes of buffers of the kernels in one trial, counted twice, beyond which no further kernel joins it."""
+"""Bytes of the buffers of a trial's kernels, in two copies, from which on no further kernel joins the trial."""
 UNSEEN = 16
 """Most consecutive steps run without bookkeeping while exploring is idle; bookkeeping costs time on short steps."""
 PAUSE = 1.0
-"""Shortest rest of the workshop process, in seconds, and in usual steps (PAUSED_STEPS); the longer one counts."""
+"""Shortest rest of the workshop process (seconds), unless PAUSED_STEPS steps take longer."""
 PAUSED_STEPS = 4
+"""Fewest steps of usual length in a rest of the workshop process."""
 
 T = TypeVar("T")
 Step = tuple[int, list[np.ndarray]]
