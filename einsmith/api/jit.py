@@ -38,7 +38,7 @@ _STATIC = (str, bool, type(None))
 
 
 def is_traced(tree: Any) -> bool:
-    """Whether some leaf is a traced tensor."""
+    """Return whether some leaf is a traced tensor."""
     return any(isinstance(x, Value) for x in flatten(tree)[0])
 
 

@@ -176,6 +176,6 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def is_whole(x: object) -> bool:
-    """Whether a value is an integer: an int or a 0-d value with `__index__` (NumPy's too), but no bool, class or array
-    with dimensions."""
+    """Return whether a value is an integer: an int or a 0-d value with `__index__` (NumPy's too), but no bool, class or
+    array with dimensions."""
     return hasattr(x, "__index__") and not isinstance(x, (bool, type)) and not getattr(x, "ndim", None)

@@ -116,7 +116,7 @@ def make_private(folder: Path) -> None:
 
 
 def is_begun(name: str) -> bool:
-    """Whether a file name is a temporary one, of a file that is not complete."""
+    """Return whether a file name is a temporary one, of a file that is not complete."""
     return _BEGUN.fullmatch(name) is not None
 
 

@@ -60,7 +60,7 @@ def turn(place: Path) -> Iterator[None]:
 
 
 def is_taken(place: Path) -> bool:
-    """Whether another writer, or a thread of this process, holds the folder's lock."""
+    """Return whether another writer, or a thread of this process, holds the folder's lock."""
     if fcntl is None:
         return False
     try:
@@ -112,7 +112,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the file at its path: the previous owner may have removed it."""
+    """Return whether an open file is still the file at its path: the previous owner may have removed it."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -203,8 +203,8 @@ def _clear(place: Path) -> None:
 
 
 def _is_left(path: Path, machine: str | None, process: int) -> bool:
-    """Whether a temporary folder has no living writer: its process, on this machine if `machine` is None, has ended. A
-    folder of another machine is judged by its age."""
+    """Return whether a temporary folder has no living writer: its process, on this machine if `machine` is None, has
+    ended. A folder of another machine is judged by its age."""
     if machine not in (None, files.machine()):
         with suppress(OSError):
             return time.time() - path.lstat().st_mtime > files.ABANDONED

@@ -39,7 +39,8 @@ def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def _is_own(frame: Any, package: str) -> bool:
-    """Whether the caller is Python's import system, on behalf of an import statement in a module of the package."""
+    """Return whether the caller is Python's import system, on behalf of an import statement in a module of the
+    package."""
     if frame.f_globals.get("__name__") != "importlib._bootstrap":
         return False
     return frame.f_back.f_globals.get("__name__", "").startswith(f"{package.partition('.')[0]}.")

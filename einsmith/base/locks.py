@@ -149,7 +149,7 @@ class Reentrant:
         )
 
     def _is_cycle(self, me: int) -> bool:
-        """Whether the holder waits, directly or through others, for the thread `me`.
+        """Return whether the holder waits, directly or through others, for the thread `me`.
 
         The thread that closes a cycle sees all of it, since the others have registered what they wait for before. In a
         cycle through RUNNING, whose holder polls, only that holder sees it.
@@ -180,7 +180,7 @@ class Turn:
         self.lock = lock()
 
     def is_mine(self) -> bool:
-        """Whether this thread holds the turn."""
+        """Return whether this thread holds the turn."""
         return self.lock._is_owned()
 
     @contextmanager
@@ -198,7 +198,7 @@ class Turn:
             _go_on(me, before)
 
     def is_awaited_by(self, thread: int) -> bool:
-        """Whether a thread waits for the turn."""
+        """Return whether a thread waits for the turn."""
         return _waits.get(thread) is self
 
 
@@ -346,7 +346,7 @@ class Guard:
         lock.restore(mark[0])
 
     def is_joined(self, other: Guard) -> bool:
-        """Whether this guard and another one are one lock."""
+        """Return whether this guard and another one are one lock."""
         return self._root() is other._root()
 
     def _root(self) -> Guard:

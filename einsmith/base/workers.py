@@ -59,7 +59,7 @@ class Worker:
         self._begin_arguments: tuple = ()
         self._begun = False
         self.over = False
-        """Whether no process may start any more (`kill`)."""
+        """Return whether no process may start any more (`kill`)."""
         self.starts = 0
         """Number of processes started so far."""
         _workers.add(self)

@@ -400,8 +400,8 @@ class Executable:
         return status
 
     def _is_stored(self, at: int, x: np.ndarray) -> bool:
-        """Whether an input at this address overlaps memory that a run stores into, perhaps before its last read of the
-        input."""
+        """Return whether an input at this address overlaps memory that a run stores into, perhaps before its last read
+        of the input."""
         n = bisect_left(self._stored, (at + x.nbytes,))
         return n > 0 and sum(self._stored[n - 1]) > at
 

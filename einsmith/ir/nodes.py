@@ -148,7 +148,7 @@ def cast(x: Expr, dtype: DType) -> Expr:
 
 
 def is_zero(x: Expr | Reduce) -> bool:
-    """Whether an expression is the literal 0, of either sign."""
+    """Return whether an expression is the literal 0, of either sign."""
     return isinstance(x, Const) and x.value == 0
 
 
@@ -267,7 +267,7 @@ class Template(Node):
 
     @property
     def is_scatter(self) -> bool:
-        """Whether the last part is a scatter."""
+        """Return whether the last part is a scatter."""
         return isinstance(self.parts[-1], Scatter)
 
     @property
@@ -517,7 +517,7 @@ def axes_of(*exprs: Expr) -> frozenset[int]:
 
 
 def is_free(e: Expr, rank: int) -> bool:
-    """Whether an expression mentions none of the reduction's axes, in a template of the given rank."""
+    """Return whether an expression mentions none of the reduction's axes, in a template of the given rank."""
     return all(a < rank for a in axes_of(e))
 
 

@@ -146,7 +146,7 @@ class Statement:
 
     @property
     def accumulate(self) -> bool:
-        """Whether the statement combines with what is there instead of defining it."""
+        """Return whether the statement combines with what is there instead of defining it."""
         return self.combiner is not None
 
 

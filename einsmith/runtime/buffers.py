@@ -144,7 +144,7 @@ def aligned_copy(array: np.ndarray, alignment: int = ALIGNMENT) -> np.ndarray:
 
 
 def is_aligned(array: np.ndarray, alignment: int = ALIGNMENT) -> bool:
-    """Whether an array's first element lies at a multiple of `alignment` bytes (an empty array has none)."""
+    """Return whether an array's first element lies at a multiple of `alignment` bytes (an empty array has none)."""
     return array.size == 0 or array.ctypes.data % alignment == 0
 
 

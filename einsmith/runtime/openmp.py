@@ -55,7 +55,8 @@ def find_team() -> Team | None:
 
 
 def is_forked() -> bool:
-    """Whether this process may be a fork of another one, which shares its libraries' memory but none of its threads."""
+    """Return whether this process may be a fork of another one, which shares its libraries' memory but none of its
+    threads."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         return bool(int(fields[6]) & _FORKED)

@@ -29,8 +29,8 @@ _threads: int | None = None
 team: Team | None = None
 """Threads of PyTorch's OpenMP runtime that run programs of the CPU; None where Einsmith's own workers do."""
 decided: bool = openmp.is_forked() and bool(openmp.runtimes())
-"""Whether `team` is final. A forked process never uses a runtime that was loaded before the fork: the runtime counts
-on threads that stayed in the parent, and would wait for them for ever."""
+"""Whether `team` is final. A forked process never uses a runtime that was loaded before the fork: the runtime
+counts on threads that stayed in the parent, and would wait for them for ever."""
 _away_until = 0.0
 """Time from which on programs run on the team again (seconds of `time.monotonic`); 0: they do so now."""
 

@@ -31,7 +31,7 @@ class Dependencies:
         self._modules |= made.depends
 
     def is_moved(self) -> bool:
-        """Whether a captured object has other memory than when a graph captured it."""
+        """Return whether a captured object has other memory than when a graph captured it."""
         return any(o.memory is not memory for o, memory in self._captured.values())
 
     def clear(self) -> None:

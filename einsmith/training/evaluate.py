@@ -102,7 +102,7 @@ class Evaluator:
         self._run = Jitted(losses_and_outputs(model, loss, trained), threads=threads, winograd=winograd)
 
     def is_of(self, model: Any, loss: Callable, trained: str) -> bool:
-        """Whether this is the evaluation of that model and that loss."""
+        """Return whether this is the evaluation of that model and that loss."""
         return self.model is model and self.loss is loss and self.trained == trained
 
     def evaluate(self, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:

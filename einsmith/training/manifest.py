@@ -225,12 +225,12 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def is_saved_step(folder: Path) -> bool:
-    """Whether a folder holds a saved step, whole or not."""
+    """Return whether a folder holds a saved step, whole or not."""
     return has_format(folder / META, FORMAT)
 
 
 def has_format(file: Path, name: str) -> bool:
-    """Whether a JSON file's `format` entry is `name`."""
+    """Return whether a JSON file's `format` entry is `name`."""
     try:
         return json.loads(file.read_text(encoding="utf-8")).get("format") == name
     except (OSError, ValueError, AttributeError, RecursionError):

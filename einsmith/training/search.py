@@ -43,7 +43,7 @@ class ProgramSearch:
         self._mode = mode
 
     def is_asked_for(self) -> bool:
-        """Whether the next program is to be tuned. Warns where EINSMITH_CHECK forbids it."""
+        """Return whether the next program is to be tuned. Warns where EINSMITH_CHECK forbids it."""
         if self._mode == "static" and self.seconds_left < 1:
             return False
         if environment.CHECK.get():

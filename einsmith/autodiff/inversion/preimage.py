@@ -61,7 +61,7 @@ class Fibre:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the guards contain a false condition, so that the fibre has no points."""
+        """Return whether the guards contain a false condition, so that the fibre has no points."""
         return FALSE in self.guards
 
     @property

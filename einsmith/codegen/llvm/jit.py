@@ -76,7 +76,8 @@ def resolve(target: Any) -> Machine:
 
 
 def has_fma(machine: Machine) -> bool:
-    """Whether the machine has an instruction for the fused multiply-add, which is a slow library call otherwise."""
+    """Return whether the machine has an instruction for the fused multiply-add, which is a slow library call
+    otherwise."""
     arch, features = machine.triple.split("-")[0], machine.features.split(",")
     if arch not in _X86:
         return True
@@ -86,8 +87,8 @@ def has_fma(machine: Machine) -> bool:
 
 
 def has_halves(machine: Machine) -> bool:
-    """Whether the machine has instructions that convert float16 from and to float32. Otherwise LLVM calls a library
-    that may be missing."""
+    """Return whether the machine has instructions that convert float16 from and to float32. Otherwise LLVM calls a
+    library that may be missing."""
     arch, features = machine.triple.split("-")[0], machine.features.split(",")
     if arch not in _X86:
         return arch in ("aarch64", "arm64")

@@ -36,7 +36,7 @@ class ElementType:
 
     @property
     def is_float(self) -> bool:
-        """Whether the dtype that holds it is a float."""
+        """Return whether the dtype that holds it is a float."""
         return self.dtype.is_float
 
     def held(self, array: np.ndarray) -> np.ndarray:

@@ -137,8 +137,8 @@ class Facts:
         return None if value is None else value[here]
 
     def _is_no_better(self, seen: np.ndarray | None, a: int, line: LinearForm, b: int, best: int | None) -> bool:
-        """Whether sample points show that a*form - b*line bounds the form no better than `best`; `seen`: the form's
-        values there."""
+        """Return whether sample points show that a*form - b*line bounds the form no better than `best`; `seen`: the
+        form's values there."""
         if seen is None or best is None:
             return False
         if (known := self._line_seen.get(id(line))) is None:

@@ -63,7 +63,8 @@ class Reaches:
 
 
 def _is_sum(e: Expr) -> bool:
-    """Whether an expression is part of a linear form: a linear function, with a constant factor if it is a product."""
+    """Return whether an expression is part of a linear form: a linear function, with a constant factor if it is a
+    product."""
     if not isinstance(e, Apply) or e.fn not in _LINEAR:
         return False
     return e.fn != "mul" or any(isinstance(a, Const) for a in e.args)

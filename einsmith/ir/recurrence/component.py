@@ -209,7 +209,7 @@ def _rewritten(body: Expr, rule: Callable[[Any], Any]) -> Expr:
 
 
 def _is_plain(index: Expr) -> bool:
-    """Whether an index is an axis plus a constant, or a constant."""
+    """Return whether an index is an axis plus a constant, or a constant."""
     form = linear(index)
     return not form.terms or (
         len(form.terms) == 1 and all(isinstance(a, Axis) and c == 1 for a, c in form.terms.items())

@@ -128,7 +128,7 @@ class _Order:
         return self._kept[some]
 
     def is_step(self, some: Factors) -> bool:
-        """Whether a product of some factors is a step of its own: it is summed ahead of multiplying the other
+        """Return whether a product of some factors is a step of its own: it is summed ahead of multiplying the other
         factors."""
         return some == self.all or self.kept(some) != frozenset().union(*(self.axes[n] for n in some))
 

@@ -33,8 +33,8 @@ def _expr(form: LinearForm, dtype: DType) -> Expr | None:
 
 @lru_cache(maxsize=1 << 15)
 def _has_elements(atom: Expr) -> bool:
-    """Whether an atom contains elements of tensors, random bits or floats, which may be any value of their types;
-    others consist of axes and literals."""
+    """Return whether an atom contains elements of tensors, random bits or floats, which may be any value of their
+    types; others consist of axes and literals."""
     return any(
         isinstance(e, Read) or e.dtype.is_float or (isinstance(e, Apply) and e.fn == "random_bits")
         for e in postorder([atom])
@@ -299,8 +299,8 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
 
 
 def _is_distance(x: Expr) -> bool:
-    """Whether an expression is the absolute value of an exact integer; the absolute value of a type's least element
-    would wrap."""
+    """Return whether an expression is the absolute value of an exact integer; the absolute value of a type's least
+    element would wrap."""
     return isinstance(x, Apply) and x.fn == "abs" and not _has_elements(x)
 
 

@@ -44,7 +44,7 @@ class PointRange(NamedTuple):
 
     @property
     def loop(self) -> bool:
-        """Whether there are several points, so that a loop runs over them."""
+        """Return whether there are several points, so that a loop runs over them."""
         return self.last > self.first
 
 
