@@ -230,11 +230,23 @@ class Transformer(Module):
     """
 
     def __init__(
-        self, d_model: Count = 512, nhead: Count = 8, num_encoder_layers: Size = 6, num_decoder_layers: Size = 6,
-        dim_feedforward: Size = 2048, dropout: Share = 0.1, activation: str | Callable[[Value], Value] = F.relu,
-        custom_encoder: Module | None = None, custom_decoder: Module | None = None, layer_norm_eps: Magnitude = 1e-5,
-        batch_first: bool = False, norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32",
-    ):  # fmt: skip
+        self,
+        d_model: Count = 512,
+        nhead: Count = 8,
+        num_encoder_layers: Size = 6,
+        num_decoder_layers: Size = 6,
+        dim_feedforward: Size = 2048,
+        dropout: Share = 0.1,
+        activation: str | Callable[[Value], Value] = F.relu,
+        custom_encoder: Module | None = None,
+        custom_decoder: Module | None = None,
+        layer_norm_eps: Magnitude = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: Any = "float32",
+    ):
         options = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)
 
         def norm() -> LayerNorm:

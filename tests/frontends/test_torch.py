@@ -187,7 +187,7 @@ def test_sizes_come_and_go(rng, monkeypatch):
         (g,) = torch.autograd.grad(y.sum(), a)
         torch.testing.assert_close(g[:, 1:], 2 * torch.exp(2 * a[:, 1:]))
         assert len(known._compiled) <= 4 and len(known._traced) <= 4
-        assert {run.run_at.__self__._shared for run in known._compiled.values()} == {
+        assert {run.run_at.__self__._arena for run in known._compiled.values()} == {
             known._arena
         } or environment.CHECK.get()
 

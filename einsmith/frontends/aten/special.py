@@ -22,9 +22,21 @@ SHIFT = 10
 """Smallest argument at which the asymptotic series are evaluated."""
 BERNOULLI = tuple(
     a / b
-    for a, b in ((1, 6), (-1, 30), (1, 42), (-1, 30), (5, 66), (-691, 2730), (7, 6), (-3617, 510), (43867, 798),
-                 (-174611, 330), (854513, 138), (-236364091, 2730))
-)  # fmt: skip
+    for a, b in (
+        (1, 6),
+        (-1, 30),
+        (1, 42),
+        (-1, 30),
+        (5, 66),
+        (-691, 2730),
+        (7, 6),
+        (-3617, 510),
+        (43867, 798),
+        (-174611, 330),
+        (854513, 138),
+        (-236364091, 2730),
+    )
+)
 """Bernoulli's numbers B(2), B(4), .."""
 STIRLING = tuple(b / (2 * j * (2 * j - 1)) for j, b in enumerate(BERNOULLI[:7], 1))
 HARMONIC = tuple(b / (2 * j) for j, b in enumerate(BERNOULLI[:7], 1))
