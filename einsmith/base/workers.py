@@ -59,7 +59,7 @@ class Worker:
         self._begin_arguments: tuple = ()
         self._begun = False
         self.over = False
-        """Return whether no process may start any more (`kill`)."""
+        """Whether no process may start any more (`kill`)."""
         self.starts = 0
         """Number of processes started so far."""
         _workers.add(self)

@@ -12,7 +12,7 @@ from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import show_size
 from einsmith.driver.backend import Runnable, Watched
 from einsmith.driver.compile import Compiled, MemoryLimit
-from einsmith.ir.nodes import Leaf, Tensor, nbytes, size
+from einsmith.ir.nodes import Leaf, Tensor, size
 from einsmith.ir.views import producer, storage
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
@@ -149,7 +149,7 @@ class Binding:
         if more and self.arena.block.nbytes < self.reserved:
             more += self.arena.block.nbytes  # a run may hold it until it ends
         if limit is not None:
-            needed = limit.leaves + sum(map(nbytes, (*compiled.inputs, *compiled.outputs))) + self.reserved + more
+            needed = limit.leaves + compiled.batch_bytes + self.reserved + more
             if needed > limit.bytes:
                 raise MemoryLimitError(
                     f"the program needs {show_size(needed, ROUND_CEILING)}, more than "

@@ -90,6 +90,11 @@ class Compiled:
         return output_tensors(self.plan)
 
     @property
+    def batch_bytes(self) -> int:
+        """Return the bytes of a run's inputs and outputs."""
+        return sum(map(nbytes, (*self.inputs, *self.outputs)))
+
+    @property
     def outside(self) -> set[Tensor]:
         """Return the tensors that do not lie in the arena."""
         return {*self.graph.inputs, *self.bound, *self.outputs}

@@ -22,7 +22,7 @@ from einsmith.driver.backend import Backend, Runnable
 from einsmith.driver.binding import FINITE, Binding
 from einsmith.driver.compile import Compiled, MemoryLimit, compile_graph
 from einsmith.driver.describe import describe
-from einsmith.ir.nodes import Graph, Leaf, Role, Tensor, nbytes
+from einsmith.ir.nodes import Graph, Leaf, Role, Tensor
 from einsmith.ir.origins import Origins
 from einsmith.ir.views import storage
 from einsmith.passes.analysis.index_checks import violation
@@ -108,8 +108,12 @@ class Executable:
 
     @property
     def _limit(self) -> MemoryLimit | None:
-        held = self._apart + sum(a.nbytes for a in self.bound.values())
-        return None if self._memory is None else MemoryLimit(self._memory, held)
+        return None if self._memory is None else MemoryLimit(self._memory, self._leaf_bytes)
+
+    @property
+    def _leaf_bytes(self) -> int:
+        """Return the bytes that are bound to leaves or otherwise held."""
+        return self._apart + sum(a.nbytes for a in self.bound.values())
 
     # -- other programs for the same graph
 
@@ -251,8 +255,7 @@ class Executable:
     def fixed_bytes(self) -> tuple[int, int]:
         """Return two sizes in bytes: memory bound to leaves or otherwise held, and memory of the other inputs and the
         outputs."""
-        others = (*self.compiled.inputs, *self.compiled.outputs)
-        return self._apart + sum(a.nbytes for a in self.bound.values()), sum(map(nbytes, others))
+        return self._leaf_bytes, self.compiled.batch_bytes
 
     @property
     def arena_bytes(self) -> int:

@@ -64,7 +64,7 @@ class Node:
     __slots__ = ("_outline", "_digest", "__weakref__")
     fields: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[bool] = False
-    """Return whether equal fields imply equal structure: no field contains floats, or bools where integers may
+    """Whether equal fields imply equal structure: no field contains floats, or bools where integers may
     occur."""
     _digest: bytes | None
     _outline: bytes  # see `rank`
