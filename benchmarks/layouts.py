@@ -45,12 +45,12 @@ class Found(NamedTuple):
 def in_orders(kernel: Any) -> Iterator[Any]:
     """The kernel with the tensors of some shapes in other orders."""
     from einsmith.schedule.kernel import Kernel
-    from einsmith.schedule.layout.order import candidates, moved
+    from einsmith.schedule.layout.order import candidates, reorder
 
     shapes = [s for s in dict.fromkeys(b.shape for b in kernel.buffers) if len(candidates(s)) > 1][:SHAPES]
     for orders in product(*map(candidates, shapes)):
         of: Mapping[tuple[int, ...], tuple[int, ...]] = dict(zip(shapes, orders, strict=True))
-        found = [moved(b, 0, b.shape, of[b.shape]) if b.shape in of else (b, 0) for b in kernel.buffers]
+        found = [reorder(b, 0, b.shape, of[b.shape]) if b.shape in of else (b, 0) for b in kernel.buffers]
         yield Kernel(kernel.stages, tuple(x[0] for x in found if x is not None), kernel.fixed)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from einsmith.base import files, locks
-from einsmith.base.arguments import Count, Magnitude, checked
+from einsmith.base.arguments import Count, Magnitude, check_arguments
 from einsmith.base.errors import ArgumentError, SaveError
 from einsmith.training import TrainStep, checkpoint
 from einsmith.training.callback import Callback
@@ -45,7 +45,7 @@ class EarlyStopping(Callback):
     mode: "min" or "max" is better.
     """
 
-    @checked
+    @check_arguments
     def __init__(
         self, monitor: str = "val_loss", *, patience: Count = 3, min_delta: Magnitude = 0.0, mode: str = "min"
     ):
@@ -72,7 +72,7 @@ class Save(Callback):
     every_steps: also save within epochs, after that many updates.
     """
 
-    @checked
+    @check_arguments
     def __init__(
         self,
         folder: str | os.PathLike,
@@ -115,7 +115,7 @@ class Save(Callback):
 class CSVLog(Callback):
     """A callback that writes a CSV file with a line for each epoch of `step.history` and a column for each metric."""
 
-    @checked
+    @check_arguments
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
 
@@ -145,7 +145,7 @@ class TensorBoard(Callback):
     Needs the package tensorboardX or tensorboard. Raises ArgumentError where neither is installed.
     """
 
-    @checked
+    @check_arguments
     def __init__(self, folder: str | os.PathLike, *, every_steps: Count = 50):
         self.folder, self.every_steps = Path(folder), every_steps
         self._make = _writer_class()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.base.arguments import Count, Shown, checked
+from einsmith.base.arguments import Count, Shown, check_arguments
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import ArgumentError, IndexOutOfRange, ShapeError
 from einsmith.ops.losses.classes import IGNORED
@@ -54,7 +54,7 @@ def _same(output: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
 class top_k(Shown):  # noqa: N801  # used as a function
     """The fraction of the samples whose class is among the k largest outputs."""
 
-    @checked
+    @check_arguments
     def __init__(self, k: Count):
         self.k = k
 
@@ -91,7 +91,7 @@ class _Counts(Shown):
     occur, or "micro", over the samples.
     """
 
-    @checked
+    @check_arguments
     def __init__(self, average: str = "macro"):
         if average not in ("macro", "micro"):
             raise ArgumentError(f"average={average!r} is neither 'macro' nor 'micro'")

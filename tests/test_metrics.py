@@ -108,6 +108,6 @@ def test_evaluate_leaves_out_the_labels_that_its_loss_ignores(rng, ignored):
 
 
 def test_a_batch_without_samples_leaves_the_mean_of_a_function(rng):
-    metric = es.training.evaluate.checked({"mae": es.metrics.mean_absolute_error})["mae"]
+    metric = es.training.evaluate.as_metrics({"mae": es.metrics.mean_absolute_error})["mae"]
     output, target = rng.standard_normal((2, 15))
     assert value_of(metric, (output, target), (output[:0], target[:0])) == np.abs(output - target).mean()

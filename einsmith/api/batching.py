@@ -9,7 +9,7 @@ from typing import Any
 
 from einsmith.api.transforms import Transformed, batched, grad, jvp
 from einsmith.base import dtypes as dt
-from einsmith.base.arguments import checked, described
+from einsmith.base.arguments import check_arguments, describe
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import ArgumentError, GradientError, ShapeError
 from einsmith.base.trees import flatten, unflatten
@@ -17,7 +17,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value, as_value
 
 
-@checked
+@check_arguments
 def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: int = 0) -> Callable:
     """Vectorize f over a batch, as jax.vmap does: `vmap(f)(xs)[n]` is `f(xs[n])`.
 
@@ -48,7 +48,7 @@ def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: 
                 if axis is not None:
                     _check(axis, "in_axes")
                     at.append(len(flat))
-                    v = _moved(as_value(v), axis, 0, f"argument {n}")
+                    v = _move_dim(as_value(v), axis, 0, f"argument {n}")
                 flat.append(v)
         extents = {flat[i].shape[0] for i in at}
         if len(extents) != 1:
@@ -64,13 +64,13 @@ def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: 
             return tuple(as_value(v) for v in leaves)
 
         results = batched(inner, at)(*flat)
-        return unflatten(made[0], [_moved(v, 0, out_axes, "a result") for v in results])
+        return unflatten(made[0], [_move_dim(v, 0, out_axes, "a result") for v in results])
 
     functools.update_wrapper(traced, f, updated=())
     return Transformed(traced, vmap, (f, in_axes, out_axes))
 
 
-@checked
+@check_arguments
 def hessian(f: Callable, argnums: int = 0) -> Callable:
     """Return a function that computes the second derivatives of a scalar function by its argument x at `argnums`.
 
@@ -86,7 +86,7 @@ def hessian(f: Callable, argnums: int = 0) -> Callable:
             raise GradientError(f"argnums={argnums} but the function was called with {len(args)} arguments")
         at %= len(args)
         if isinstance(args[at], (tuple, list, dict)):
-            raise GradientError(f"hessian: argument {at} is {described(args[at])}; it must be one array")
+            raise GradientError(f"hessian: argument {at} is {describe(args[at])}; it must be one array")
         x = as_value(args[at])
         if not x.dtype.is_float:
             raise GradientError(f"argument {at} has type {x.dtype}; only float arguments have gradients")
@@ -108,7 +108,7 @@ def _check(axis: Any, name: str) -> None:
         raise ArgumentError(f"vmap: {name}={axis!r} must be an integer" + (" or None" if name == "in_axes" else ""))
 
 
-def _moved(v: Value, source: int, target: int, what: str) -> Value:
+def _move_dim(v: Value, source: int, target: int, what: str) -> Value:
     """Move the dimension `source` of a tensor to position `target`."""
     for axis in (source, target):
         if not -v.ndim <= axis < v.ndim:

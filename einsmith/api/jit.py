@@ -18,7 +18,7 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.base import html, locks
-from einsmith.base.arguments import checked, described, shown, signature_of
+from einsmith.base.arguments import check_arguments, describe, show, signature_of
 from einsmith.base.arrays import to_array
 from einsmith.base.caches import Cache, Entry, tick
 from einsmith.base.dtypes import DType, dtype_of
@@ -101,7 +101,7 @@ class Argument:
             hash(self.value)
         except TypeError:
             raise TraceError(
-                f"a static argument is {described(self.value)}, which cannot be hashed; pass a tuple, a string "
+                f"a static argument is {describe(self.value)}, which cannot be hashed; pass a tuple, a string "
                 "or a number"
             ) from None
         # 0.0 and -0.0 are equal, and NaN is not equal to itself.
@@ -256,7 +256,7 @@ class Jitted:
         self.f = f
         names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         if not all(isinstance(n, str) for n in names):
-            raise KindError(f"static_argnames={shown(static_argnames)} must be names of arguments")
+            raise KindError(f"static_argnames={show(static_argnames)} must be names of arguments")
         self.static = frozenset(names)
         self.threads = threads
         self.winograd = winograd
@@ -436,7 +436,7 @@ def _positions(f: Callable) -> dict[str, int]:
     return {p.name: -1 if p.kind is p.KEYWORD_ONLY else i for i, p in enumerate(named)}
 
 
-@checked
+@check_arguments
 def jit(f: Callable | None = None, static_argnames: str | Iterable[str] = (), winograd: bool = False) -> Any:
     """Compile f: traced once per structure, shapes, types and static values of its arguments, then run by one native
     call.
@@ -458,10 +458,10 @@ def run_arrays(f: Callable, args: tuple, kwargs: dict) -> Any:
 
     A `static_argnames` attribute of the callable names its static keyword arguments.
     """
-    return kept(_JITTED, f, lambda g: Jitted(g, getattr(f, "static_argnames", ())))(*args, **kwargs)
+    return cached(_JITTED, f, lambda g: Jitted(g, getattr(f, "static_argnames", ())))(*args, **kwargs)
 
 
-def kept(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:
+def cached(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:
     """Return `make(f)`, cached as long as f lives; not cached where f has no hash or no weak references."""
     try:
         found = table.get(f)

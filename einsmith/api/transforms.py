@@ -19,9 +19,9 @@ from einsmith.api.jit import (
     Derived,
     Jitted,
     arguments_of,
+    cached,
     in_trace,
     is_traced,
-    kept,
     names_of,
     run_arrays,
     trace_arguments,
@@ -29,7 +29,7 @@ from einsmith.api.jit import (
 from einsmith.autodiff import forward
 from einsmith.autodiff.batch import batch
 from einsmith.autodiff.reverse import gradients
-from einsmith.base.arguments import Magnitude, Size, checked, signature_of
+from einsmith.base.arguments import Magnitude, Size, check_arguments, signature_of
 from einsmith.base.arrays import to_array
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ArgumentError, DtypeError, GradientError, IndexOutOfRange, ShapeError, TraceError
@@ -45,7 +45,7 @@ from einsmith.passes.analysis.index_checks import violation
 # ------------------------------------------------------------------------------------------------------ gradients
 
 
-@checked
+@check_arguments
 def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
     """Return a function that computes (f's value, gradient with respect to the arguments at `argnums`).
 
@@ -160,7 +160,7 @@ def _float_value(x: Any, position: int) -> Value:
     return v
 
 
-@checked
+@check_arguments
 def grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
     """Return a function that computes the gradient of `value_and_grad`; with `has_aux` the pair (gradient, aux)."""
     both = value_and_grad(f, argnums, has_aux)
@@ -173,7 +173,7 @@ def grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -
     return Transformed(traced, grad, (f, argnums, has_aux))
 
 
-@checked
+@check_arguments
 def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     """Return (f(*primals), pullback). `pullback(cotangent)` gives a tuple: the cotangent of each primal, None for
     integers.
@@ -187,7 +187,7 @@ def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     if not in_trace(primals):
         key = trace.random_key()
         out = run_arrays(f, primals, {}) if not isinstance(f, Jitted) else f(*primals)
-        return out, Pullback(f, map_tree(_copied, primals), out, key)
+        return out, Pullback(f, map_tree(_copy, primals), out, key)
     result, pull_back = _linearize(f, primals)
 
     def traced_pullback(cotangent: Any) -> tuple:
@@ -205,7 +205,7 @@ class Pullback:
 
     def __init__(self, f: Callable, point: Any, out: Any, key: Any):
         self._given = f, point, out, key
-        self._pull = kept(_PULLBACKS, f, _pullback)
+        self._pull = cached(_PULLBACKS, f, _pullback)
 
     def __repr__(self) -> str:
         return f"<pullback of {signature_of(self._given[0])}>"
@@ -221,7 +221,7 @@ class Pullback:
         self.__init__(*state)  # type: ignore[misc]  # programs are not copied
 
 
-def _copied(x: Any) -> Any:
+def _copy(x: Any) -> Any:
     """Return an argument's current value: arrays are copied; numbers and static values are returned unchanged."""
     argument = Argument(x, False)
     return x if argument.static or argument.weak else np.array(argument.value)
@@ -268,7 +268,7 @@ def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]]
     return unflatten(out_structure, [Value(v.tensor, weak=o.weak, wide=o.wide) for v, o in made]), pull
 
 
-@checked
+@check_arguments
 def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """Return (f(*primals), its derivative along `tangents`), by forward mode, in one program.
 
@@ -281,7 +281,7 @@ def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
     _check_tangents(primals, tangents)
     if in_trace((primals, tangents)):
         return _push(f, primals, tangents)
-    return kept(_JVPS, f, _push_of)(primals, tangents)
+    return cached(_JVPS, f, _push_of)(primals, tangents)
 
 
 _JVPS: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
@@ -320,10 +320,10 @@ def batched(f: Callable, at: Sequence[int]) -> Callable:
         stand_ins = {i: Value(leaf(v.shape[1:], v.dtype)) for i, v in given.items()}
         known = len(under_way.checked) if under_way is not None else 0
         outputs = [as_value(x).tensor for x in f(*(stand_ins.get(i, x) for i, x in enumerate(values)))]
-        checked = under_way.checked[known:] if under_way is not None else []
+        flags = under_way.checked[known:] if under_way is not None else []
         wide = [leaf(v.shape, v.dtype) for v in given.values()]
         leaves = {stand_ins[i].tensor: w for i, w in zip(given, wide, strict=True)}
-        made = batch([*outputs, *checked], leaves, extent)  # type: ignore[arg-type]
+        made = batch([*outputs, *flags], leaves, extent)  # type: ignore[arg-type]
         if under_way is not None:
             under_way.checked[known:] = made[len(outputs) :]
         return tuple(_exchange([Value(w) for w in wide], list(given.values()), made[: len(outputs)]))
@@ -405,7 +405,7 @@ def stop_gradient(x: Any) -> Any:
 # ---------------------------------------------------------------------------------------- evaluator and its checks
 
 
-@checked
+@check_arguments
 def interpret(f: Callable) -> Callable:
     """Return f run by the reference evaluator, in float64, without compiling anything."""
     return Interpreted(f, interpret, (f,))
@@ -430,7 +430,7 @@ class Interpreted(Derived):
         return unflatten(traced.structure, outputs)
 
 
-@checked
+@check_arguments
 def check_gradients(
     f: Callable, *primals: Any, order: Size = 2, seed: Size = 0, eps: float = 1e-5, tol: Magnitude = 1e-5
 ) -> None:

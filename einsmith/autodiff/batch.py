@@ -45,10 +45,10 @@ def batch(tensors: Sequence[Tensor], leaves: Mapping[Leaf, Leaf], extent: int) -
         elif isinstance(node, Recurrence):
             new[node] = _recurrence(node, new, batched, extent)
         elif isinstance(node.node, Recurrence):
-            new[node] = _swapped(Item(new[node.node], node.member))
+            new[node] = _swap_axes(Item(new[node.node], node.member))
         else:
             new[node] = Item(new[node.node], node.member)
-    return [new[t] if batched[t] else _repeated(t, extent) for t in tensors]
+    return [new[t] if batched[t] else _broadcast(t, extent) for t in tensors]
 
 
 def _compute(node: Compute, new: Mapping, batched: Mapping, extent: int) -> Compute:
@@ -97,14 +97,14 @@ def _template(t: Template, at: int, places: Mapping[int, int], extent: int, para
     return Template(grown(t.shape, extent), params, tuple(parts))
 
 
-def _swapped(t: Tensor) -> Compute:
+def _swap_axes(t: Tensor) -> Compute:
     """Return a tensor with its first two axes exchanged."""
     shape = (t.shape[1], t.shape[0], *t.shape[2:])
     index = (Axis(1), Axis(0), *(Axis(d) for d in range(2, len(shape))))
     return Compute(template(shape, ((t.dtype, t.shape),), Read(0, index, t.dtype)), (t,))
 
 
-def _repeated(t: Tensor, extent: int) -> Compute:
+def _broadcast(t: Tensor, extent: int) -> Compute:
     """Return a tensor broadcast along a new first axis."""
     index = tuple(Axis(d + 1) for d in range(len(t.shape)))
     return Compute(template((extent, *t.shape), ((t.dtype, t.shape),), Read(0, index, t.dtype)), (t,))

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from einsmith.autodiff.adjoint.node import Adjoint
 from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, choose, constant, mul
-from einsmith.autodiff.adjoint.scatter import attained, position
+from einsmith.autodiff.adjoint.scatter import position, select_attaining
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.autodiff.recurrence.derivatives import push_forward
 from einsmith.autodiff.reverse import exchange
-from einsmith.autodiff.totals import converted, zeros
+from einsmith.autodiff.totals import convert, zeros
 from einsmith.base.errors import GradientError
 from einsmith.ir.nodes import (
     Apply,
@@ -57,7 +57,7 @@ def tangents(
                 f"input {n} is {x.dtype.name}{list(x.shape)}, its tangent {t.dtype.name}{list(t.shape)}"
             )
         if x.dtype.is_float:
-            known[x] = converted(t, x.dtype.arithmetic)
+            known[x] = convert(t, x.dtype.arithmetic)
     replaced: dict[Tensor, Item] = {}
     for node in postorder(outputs):
         if node in known or isinstance(node, (Leaf, Item)):
@@ -80,7 +80,7 @@ def tangents(
             new = made[number]
             assert isinstance(new, Item)
             replaced[Item(node, member) if several else node] = new
-    results = [converted(known[o], o.dtype) if o in known else zeros(o.shape, o.dtype) for o in outputs]
+    results = [convert(known[o], o.dtype) if o in known else zeros(o.shape, o.dtype) for o in outputs]
     rewritten = exchange([*outputs, *results], replaced)
     return rewritten[: len(outputs)], rewritten[len(outputs) :]
 
@@ -109,7 +109,7 @@ class _Forward(Adjoint):
     def _tangent(self, part: Piece | Scatter, member: int) -> Piece | Scatter:
         at = position(part)
         if self.t.is_scatter:
-            moved, best = self._move(part.bodies[-1], {}), attained(self.t, self.out, self.first_result, part)
+            moved, best = self._move(part.bodies[-1], {}), select_attaining(self.t, self.out, self.first_result, part)
             if best is not None:
                 moved = choose(best.here, apply("div", moved, best.points), 0.0)
             if isinstance(part, Scatter):

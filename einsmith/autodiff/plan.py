@@ -90,9 +90,9 @@ class AdjointPlan:
         """Create the plan's tensors for one node; return all tensors by number."""
         several = len(node.template.dtypes) > 1
         results: list[Tensor] = [Item(node, m) for m in range(len(node.template.dtypes))] if several else [node]
-        return self.made(node.args, results, cotangents)
+        return self.instantiate(node.args, results, cotangents)
 
-    def made(
+    def instantiate(
         self, args: Sequence[Tensor], results: Sequence[Tensor], cotangents: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
         """Create the plan's tensors for given arguments, results and cotangents; return all tensors by number."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from einsmith.autodiff.adjoint.node import plan_adjoint
 from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.recurrence.derivatives import pull_back
-from einsmith.autodiff.recurrence.recompute import recomputed
+from einsmith.autodiff.recurrence.recompute import differentiate_with_recomputation
 from einsmith.autodiff.split_bodies import split_body
-from einsmith.autodiff.totals import add, converted, zeros
+from einsmith.autodiff.totals import add, convert, zeros
 from einsmith.base.errors import GradientError
 from einsmith.ir.nodes import Compute, Item, Leaf, Recurrence, Tensor, postorder
 from einsmith.ir.rebuild import rebuild, with_args
@@ -36,12 +36,12 @@ def gradients(
             raise GradientError(
                 f"output {n} is {out.dtype.name}{list(out.shape)}, its cotangent {g.dtype.name}{list(g.shape)}"
             )
-    cotangents = [g and converted(g, out.dtype.arithmetic) for out, g in zip(outputs, cotangents, strict=True)]
+    cotangents = [g and convert(g, out.dtype.arithmetic) for out, g in zip(outputs, cotangents, strict=True)]
     # The gradients by all factors of a long product share its steps.
     steps: dict = {}
     outputs = rebuild(outputs, _in_steps, steps)
     rewritten, found = _swept(outputs, cotangents, [steps.get(t, t) for t in wrt])
-    return rewritten, [converted(g, t.dtype) for g, t in zip(found, wrt, strict=True)]
+    return rewritten, [convert(g, t.dtype) for g, t in zip(found, wrt, strict=True)]
 
 
 def _in_steps(node: Tensor) -> Tensor | None:
@@ -80,7 +80,9 @@ def _swept(
         if isinstance(node, Recurrence):
             given = members.pop(node, {})
             if 0 < node.checkpoint < node.steps:
-                found_here, again = recomputed(node, given, needed, _alone(order, targets), _swept)
+                found_here, again = differentiate_with_recomputation(
+                    node, given, needed, _alone(order, targets), _swept
+                )
                 replaced |= again
             else:
                 found_here = pull_back(node, given, needed)

@@ -151,7 +151,7 @@ class _Chain:
         new: dict[Expr, Expr] = {}
         reads: dict[Expr, frozenset[Expr]] = {}  # of each node's present replacement
 
-        def cut(e: Expr) -> bool:
+        def is_cut(e: Expr) -> bool:
             context = contexts[e]
             guards = (
                 None
@@ -168,7 +168,7 @@ class _Chain:
             if e.args and not isinstance(e, Read):
                 whole = frozenset[Expr]().union(*(reads[a] for a in e.args))
                 for a in sorted(set(e.args), key=lambda a: -len(reads[a])):
-                    if len(whole) > LINK and len(reads[a]) > 1 and cut(a):
+                    if len(whole) > LINK and len(reads[a]) > 1 and is_cut(a):
                         whole = frozenset[Expr]().union(*(reads[a] for a in e.args))
                 new[e], reads[e] = with_args(e, tuple(new[a] for a in e.args)), whole
             else:

@@ -38,7 +38,7 @@ def _sum(tensors: Sequence[Tensor]) -> Tensor:
     return canonical(template(shape, [(dtype, shape)] * len(slots), body), tuple(slots))
 
 
-def converted(t: Tensor, dtype: DType) -> Tensor:
+def convert(t: Tensor, dtype: DType) -> Tensor:
     """Return a tensor converted to another type; the tensor itself if it has that type."""
     if t.dtype is dtype:
         return t

@@ -31,7 +31,7 @@ class _Misfit(Exception):
     """Raised for a value that an annotation does not allow."""
 
 
-def checked(function: F) -> F:
+def check_arguments(function: F) -> F:
     """Wrap `function` so that its arguments are checked by their annotations and converted.
 
     `int` means whole numbers, NumPy's too, but no truth values; `float` any number but a traced one, whose value is not
@@ -85,7 +85,7 @@ def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> No
             raise UnknownOptionError(f"{what} has no option {name!r}; {hint}")
 
 
-def shown(x: Any) -> str:
+def show(x: Any) -> str:
     """Return a value as messages show it: short, arrays by their shape."""
     if getattr(x, "shape", None) is not None and not isinstance(x, (np.generic, type)):
         return f"<{type(x).__name__} of shape {tuple(x.shape)}>"
@@ -93,7 +93,7 @@ def shown(x: Any) -> str:
     return text if len(text) <= 60 else f"<{type(x).__name__}>"
 
 
-def described(x: Any) -> str:
+def describe(x: Any) -> str:
     """Return what kind of thing x is, with its article, for messages."""
     return "None" if x is None else with_article(type(x).__name__)
 
@@ -112,7 +112,7 @@ def whole_numbers(given: Any, what: str) -> tuple[int, ...]:
         return tuple(map(_whole, listed))
     except _Misfit:
         unknown = _UNKNOWN if hasattr(given, "tensor") else ""
-        raise KindError(f"{what}={shown(given)} must be an integer or a sequence of integers{unknown}") from None
+        raise KindError(f"{what}={show(given)} must be an integer or a sequence of integers{unknown}") from None
 
 
 class Shown:
@@ -176,7 +176,7 @@ class _Fits:
             return fit(value)
         except _Misfit:
             why = _UNKNOWN if hasattr(value, "tensor") else ""
-            raise KindError(f"{function}: {name}={shown(value)} must be {_words(hint)}{why}") from None
+            raise KindError(f"{function}: {name}={show(value)} must be {_words(hint)}{why}") from None
 
 
 # ------------------------------------------------------------------------------------------------ single annotations
@@ -205,7 +205,7 @@ def _number(x: Any) -> Any:
     raise _Misfit
 
 
-def _within(of: Fit, low: float, high: float = inf) -> Fit:
+def _fit_range(of: Fit, low: float, high: float = inf) -> Fit:
     def fit(x: Any) -> Any:
         x = of(x)
         if isinstance(x, (int, float)) and not low <= x <= high:
@@ -232,7 +232,7 @@ def _sequence(of: Fit | None, length: int | None = None) -> Fit:
     return fit
 
 
-def _listed(x: Any) -> Any:
+def _list(x: Any) -> Any:
     """List an iterable's values at the time of the call, so that an error of its iterator is raised there.
 
     The values themselves are not checked; strings are returned unchanged.
@@ -283,7 +283,7 @@ def _fit(hint: Any) -> Fit | None:
     """Return the function that makes values fit an annotation, or None where the annotation accepts every value."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _within(_PLAIN[hint.__origin__][0], *hint.__metadata__)
+        return _fit_range(_PLAIN[hint.__origin__][0], *hint.__metadata__)
     if origin in (Union, UnionType):
         fits = [_fit(h) for h in inner]
         return None if None in fits else _either([f for f in fits if f is not None])
@@ -293,7 +293,7 @@ def _fit(hint: Any) -> Fit | None:
     if origin in (Sequence, tuple, list):
         return _sequence(_fit(inner[0]))
     if origin is Iterable:
-        return _listed
+        return _list
     plain = _PLAIN.get(origin or hint)
     if plain is not None:
         return plain[0]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.ma import MaskedArray
 
 from einsmith.base import dtypes as dt
-from einsmith.base.arguments import described
+from einsmith.base.arguments import describe
 from einsmith.base.errors import DtypeError, GradientError, ShapeError, TraceError
 
 SUPPORTED = tuple(d.numpy for d in dt.ALL)
@@ -34,7 +34,7 @@ def to_array(x: Any, name: str = "array") -> np.ndarray:
         if array.dtype.name == "bfloat16":  # ml_dtypes gives NumPy such a type
             array = array.view(dt.BFLOAT16)
         if array.dtype.newbyteorder("=") not in _SUPPORTED:
-            raise _unsupported(array, name)
+            raise _unsupported_error(array, name)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
 
@@ -48,21 +48,21 @@ def as_numpy(x: Any, name: str = "array") -> np.ndarray:
     elif hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
         array = _foreign(x, name)
     elif isinstance(x, (list, tuple)):
-        array = _listed(x, name)
+        array = _from_lists(x, name)
     elif isinstance(x, (int, float)):
         array = np.asarray(x)
     else:
-        raise DtypeError(f"{name} is {described(x)}; pass an array or a number")
+        raise DtypeError(f"{name} is {describe(x)}; pass an array or a number")
     if isinstance(array, MaskedArray):
-        raise _masked(name)
+        raise _masked_error(name)
     return array
 
 
-def _masked(name: str) -> DtypeError:
+def _masked_error(name: str) -> DtypeError:
     return DtypeError(f"{name} is a masked array, whose mask would be lost; pass .filled(value) or .data")
 
 
-def _unsupported(array: np.ndarray, name: str) -> DtypeError:
+def _unsupported_error(array: np.ndarray, name: str) -> DtypeError:
     kinds = {
         "O": "an array of Python objects",
         "V": "a structured array",
@@ -81,7 +81,7 @@ def _unsupported(array: np.ndarray, name: str) -> DtypeError:
 # ------------------------------------------------------------------------------------------------------------- lists
 
 
-def _listed(x: list | tuple, name: str) -> np.ndarray:
+def _from_lists(x: list | tuple, name: str) -> np.ndarray:
     """Convert nested lists to an array."""
     parts = list(_parts(x))
     for part in parts:
@@ -90,7 +90,7 @@ def _listed(x: list | tuple, name: str) -> np.ndarray:
                 f"{name} is a list that contains a traced tensor; join the elements by es.functional.stack"
             )
         if isinstance(part, MaskedArray):
-            raise _masked(name)
+            raise _masked_error(name)
     try:
         return np.asarray(x)
     except _UNREADABLE as e:
@@ -102,7 +102,7 @@ def _listed(x: list | tuple, name: str) -> np.ndarray:
                 f"{name} is a list whose rows differ in length or depth, so it is no array; "
                 "pad the rows, or pass them one by one"
             ) from e
-        raise DtypeError(f"{name} is {described(x)} that cannot be converted to a NumPy array: {_first_line(e)}") from e
+        raise DtypeError(f"{name} is {describe(x)} that cannot be converted to a NumPy array: {_first_line(e)}") from e
 
 
 def _parts(x: list | tuple) -> Iterator[Any]:
@@ -133,7 +133,7 @@ def _foreign(x: Any, name: str) -> np.ndarray:
         if remedy is None and getattr(given, "requires_grad", False):  # torch refuses while recording gradients
             raise _losing(name) from e
         raise DtypeError(
-            f"{name} is {described(given)} that cannot be converted to a NumPy array: {remedy or _first_line(e)}"
+            f"{name} is {describe(given)} that cannot be converted to a NumPy array: {remedy or _first_line(e)}"
         ) from e
 
 

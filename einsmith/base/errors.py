@@ -33,7 +33,7 @@ def _excerpt(line: str, place: int) -> tuple[str, int]:
     return before + shown + after, place - start + len(before)
 
 
-def marked(source: str, offset: int) -> str:
+def mark(source: str, offset: int) -> str:
     """Return the line of a text at an offset, with its number and a caret below the place."""
     offset = min(max(offset, 0), len(source))
     start = source.rfind("\n", 0, offset) + 1
@@ -53,7 +53,7 @@ class FormulaError(EinsmithError, ValueError):
         self.message, self.source, self.offset, self.hint = message, source, offset, hint
         text = message
         if source is not None and offset is not None:
-            text += f"\n{marked(source, offset)}"
+            text += f"\n{mark(source, offset)}"
         if hint:
             text += f"\n  {hint}"
         super().__init__(text)

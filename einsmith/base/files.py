@@ -41,7 +41,7 @@ def machine() -> str:
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
+def temporary_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path` for a file that is to replace it. At the end of the block, a file
     of that name is removed along with the files that SQLite puts next to it."""
     tidy(path.parent)
@@ -60,7 +60,7 @@ def beside(path: Path) -> Iterator[Path]:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path; its file replaces `path` if the block ends without an error, and is removed otherwise.
     Raises OSError where the replacement fails."""
-    with beside(path) as work:
+    with temporary_path(path) as work:
         yield work
         os.replace(work, path)
 
@@ -78,7 +78,7 @@ def sweep(folder: Path) -> None:
     with suppress(OSError):
         for path in list(folder.iterdir()):
             found = _BEGUN.fullmatch(path.name)
-            if found and _is_left(path, found[1], int(found[2])):
+            if found and _is_abandoned(path, found[1], int(found[2])):
                 with suppress(OSError):  # another process has removed it
                     path.unlink()
 
@@ -120,7 +120,7 @@ def is_begun(name: str) -> bool:
     return _BEGUN.fullmatch(name) is not None
 
 
-def _is_left(path: Path, where: str, process: int) -> bool:
+def _is_abandoned(path: Path, where: str, process: int) -> bool:
     if where != machine():
         return time.time() - path.lstat().st_mtime > ABANDONED
     if process == os.getpid():  # or an earlier process that had this number

@@ -59,7 +59,7 @@ def turn(place: Path) -> Iterator[None]:
             _release(descriptor)
 
 
-def is_taken(place: Path) -> bool:
+def is_locked(place: Path) -> bool:
     """Return whether another writer, or a thread of this process, holds the folder's lock."""
     if fcntl is None:
         return False
@@ -140,7 +140,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _beside(place: Path, what: str) -> Path:
+def _temporary_path(place: Path, what: str) -> Path:
     return place.parent / f".{place.name}.{files.machine()}-{os.getpid()}.{what}"
 
 
@@ -151,7 +151,7 @@ def replacing(place: Path) -> Iterator[Path]:
     The old folder stays whole until then, and is restored if something fails. The caller must hold the folder's turn.
     """
     _clear(place)
-    work, old = _beside(place, "new"), _beside(place, "old")
+    work, old = _temporary_path(place, "new"), _temporary_path(place, "old")
     work.mkdir()
     try:
         yield work
@@ -167,7 +167,7 @@ def replacing(place: Path) -> Iterator[Path]:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def put_back(place: Path, is_whole: Callable[[Path], bool]) -> None:
+def restore(place: Path, is_whole: Callable[[Path], bool]) -> None:
     """Restore the old folder that a killed process had moved aside while replacing it.
 
     The caller must hold the folder's turn. is_whole: whether a folder is a complete one.
@@ -185,9 +185,9 @@ def find(place: Path, is_whole: Callable[[Path], bool]) -> None:
 
     Does nothing where the parent cannot be written to.
     """
-    if not place.exists() and (is_taken(place) or _moved_aside(place)):
+    if not place.exists() and (is_locked(place) or _moved_aside(place)):
         with suppress(OSError), turn(place):
-            put_back(place, is_whole)
+            restore(place, is_whole)
 
 
 def _moved_aside(place: Path) -> list[Path]:
@@ -198,11 +198,11 @@ def _clear(place: Path) -> None:
     """Remove temporary folders that killed writers of `place` have left in its parent."""
     for left in list(place.parent.iterdir()):
         named = re.fullmatch(rf"\.{re.escape(place.name)}\.(?:([0-9a-f]{{8}})-)?(\d+)\.(?:new|old)", left.name)
-        if named and _is_left(left, named[1], int(named[2])):
+        if named and _is_abandoned(left, named[1], int(named[2])):
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _is_left(path: Path, machine: str | None, process: int) -> bool:
+def _is_abandoned(path: Path, machine: str | None, process: int) -> bool:
     """Return whether a temporary folder has no living writer: its process, on this machine if `machine` is None, has
     ended. A folder of another machine is judged by its age."""
     if machine not in (None, files.machine()):

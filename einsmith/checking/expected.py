@@ -58,11 +58,11 @@ def written_buffers(kernel: Kernel | Rows) -> Mapping[int, np.ndarray | None]:
     for stage in kernel.stages:
         for n in stage.outputs:
             if n is not None:
-                out[n] = _covered(stage.template)
+                out[n] = _mark_covered(stage.template)
     return out
 
 
-def _covered(t: Template) -> np.ndarray | None:
+def _mark_covered(t: Template) -> np.ndarray | None:
     if t.is_scatter or sum(prod(p.extents) for p in t.parts) == prod(t.shape):
         return None
     mask = np.zeros(t.shape, bool)
@@ -84,7 +84,7 @@ def work(t: Template) -> int:
     return sum(prod(p.domain) * sum(1 for _ in postorder(p.bodies)) for p in t.parts)
 
 
-def wanted(
+def expected_content(
     kernel: Kernel | Rows, arrays: Sequence[np.ndarray], rng: np.random.Generator, pattern: str = ""
 ) -> list[dict[int, Wanted]] | None:
     """Return the expected content of the written buffers, by number, given the buffers' content before the kernel.
@@ -130,7 +130,7 @@ def _kernel(kernel: Kernel, held: Sequence[Pair], factor: float, box: Box | None
     greatest = 0.0
     for stage in kernel.stages:
         args = [held[w[0]] if kind == "buffer" else results[w[0]][w[1]] for kind, *w in stage.args]
-        template = stage.template if box is None else restricted(stage.template, box)
+        template = stage.template if box is None else restrict(stage.template, box)
         pairs, most = template_errors(template, args)
         greatest = max(greatest, most)
         if factor != 1.0:
@@ -161,7 +161,7 @@ def _rows(kernel: Rows, arrays: Sequence[np.ndarray], factor: float) -> dict[int
     return out
 
 
-def restricted(t: Template, box: Box) -> Template:
+def restrict(t: Template, box: Box) -> Template:
     """Return the template restricted to the output's points in a box; the other points are given no value."""
     parts = []
     for p in t.parts:

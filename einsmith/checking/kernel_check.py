@@ -12,7 +12,7 @@ from numpy.random import default_rng
 
 from einsmith.base.errors import IndexOutOfRange
 from einsmith.checking import trap
-from einsmith.checking.expected import Difference, difference, read_buffers, wanted, written_buffers
+from einsmith.checking.expected import Difference, difference, expected_content, read_buffers, written_buffers
 from einsmith.checking.guarded import Guarded, GuardedBlock
 from einsmith.cost.facts import Target
 from einsmith.runtime.program import Program
@@ -167,7 +167,7 @@ def evaluate(subject: CheckedKernel, held: Sequence[Held], got: Outcome, seed: i
             values = np.where(h.known, values, 0).astype(np.uint8)
         arrays.append(elements(values.view(b.dtype.numpy), b))
     try:
-        found = wanted(kernel, arrays, default_rng(seed), subject.pattern)
+        found = expected_content(kernel, arrays, default_rng(seed), subject.pattern)
     except (IndexError, IndexOutOfRange) as e:
         raise KernelFault(f"its formula reads or writes outside of a tensor: {e}") from None
     for results in found or ():
@@ -176,11 +176,11 @@ def evaluate(subject: CheckedKernel, held: Sequence[Held], got: Outcome, seed: i
             array = elements(got.values[n].view(b.dtype.numpy), b)
             wrong = difference(array, want, b.dtype, written_buffers(kernel)[n])
             if wrong is not None:
-                raise KernelFault(told(wrong, array.size, "the evaluator"), n)
+                raise KernelFault(describe_difference(wrong, array.size, "the evaluator"), n)
     return found is not None
 
 
-def told(d: Difference, count: int, whose: str) -> str:
+def describe_difference(d: Difference, count: int, whose: str) -> str:
     """Return a difference in words."""
     return (
         f"{d.elements} of {count} elements are not {whose}'s, the first at {list(d.at)}: got {d.got!r}, want "
@@ -228,9 +228,9 @@ def run(
     for n in range(len(held)):
         if n in written:
             if written[n] is not None:
-                _untouched(kernel, n, before[n], after[n], ~written[n])  # type: ignore[operator]
+                _check_untouched(kernel, n, before[n], after[n], ~written[n])  # type: ignore[operator]
         elif n not in shared:
-            _untouched(kernel, n, before[n], after[n], None)
+            _check_untouched(kernel, n, before[n], after[n], None)
     return Outcome(after, space.copy())
 
 
@@ -243,7 +243,9 @@ def _fill(own: np.ndarray, mask: np.ndarray | None, buffer: KernelBuffer, fill: 
     own.reshape(-1, buffer.dtype.itemsize)[elements(np.arange(buffer.size), buffer)[mask]] = fill
 
 
-def _untouched(kernel: Kernel | Rows, n: int, before: np.ndarray, after: np.ndarray, mask: np.ndarray | None) -> None:
+def _check_untouched(
+    kernel: Kernel | Rows, n: int, before: np.ndarray, after: np.ndarray, mask: np.ndarray | None
+) -> None:
     b = kernel.buffers[n]
     changed = (before != after).reshape(-1, b.dtype.itemsize).any(1)
     wrong = elements(changed, b)
@@ -278,7 +280,7 @@ def _go(subject: CheckedKernel, memory: Guarded, pointers: list[int], way: RunMo
     """Run all launches. Raises KernelFault where one of them accesses forbidden memory."""
     table = (ctypes.c_uint64 * len(pointers))(*pointers)
     scratch = memory.bytes[-1]
-    with trap.trapped(memory.low, memory.high) as touched:
+    with trap.trap_accesses(memory.low, memory.high) as touched:
         if way.threads:
             steps = [RunLaunch(address, tasks, pointers) for address, tasks in subject.launches]
             Program(steps, way.threads, subject.scratch).run()

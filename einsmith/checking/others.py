@@ -48,7 +48,7 @@ def _source(lowered: Lowered, target: Target) -> KernelSource:
     )
 
 
-def compiled(subject: CheckedKernel, source: KernelSource, target: Target, opt: int, name: str) -> CheckedKernel:
+def compile_subject(subject: CheckedKernel, source: KernelSource, target: Target, opt: int, name: str) -> CheckedKernel:
     """Return the subject compiled from a text for a target, whose processor's code must run on this machine."""
     names = [name for name, _ in source.launches]
     addresses = native.compile_text(source.text, names, target, opt).addresses
@@ -60,7 +60,7 @@ def rebuilt(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool]]:
     compiled otherwise must give the same bits (True); another configuration or pattern must give approximately equal
     numbers (False)."""
     source, target = subject.source(), subject.target
-    yield compiled(subject, source, target, 0, "unoptimised"), True
+    yield compile_subject(subject, source, target, 0, "unoptimised"), True
     _, features, triple = native.jit.resolve(target)[:3]
     if triple.startswith("x86_64"):
         have = features.split(",")
@@ -68,14 +68,14 @@ def rebuilt(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool]]:
             if f"+{feature}" in have:
                 for cpu, name in older:
                     machine = replace(target, cpu=cpu, features="")
-                    yield compiled(subject, source, machine, native.jit.OPT, f"for {name}"), True
+                    yield compile_subject(subject, source, machine, native.jit.OPT, f"for {name}"), True
                 break
     if isinstance(subject.kernel, Kernel):
         choice = autoconfig.choose(subject.kernel, target)
         for name, config, _ in choice.alternatives[1:2]:
             other = _source(autoconfig.pattern_of(name).lower(subject.kernel, config, target), target)
             opt = native.jit.OPT
-            yield compiled(subject, other, target, opt, f"by the pattern {name} {config}"), False
+            yield compile_subject(subject, other, target, opt, f"by the pattern {name} {config}"), False
 
 
 def compare(subject: CheckedKernel, held: Sequence[Held], got: Outcome, written: Written) -> None:
@@ -88,7 +88,7 @@ def compare(subject: CheckedKernel, held: Sequence[Held], got: Outcome, written:
         for n in written:
             b = subject.kernel.buffers[n]
             x, y = (v.view(b.dtype.numpy).reshape(b.shape) for v in (got.values[n], found.values[n]))
-            wrong = (x != y) & ~((x != x) & (y != y)) if exact else apart(x, y, b.dtype, subject.kernel)
+            wrong = (x != y) & ~((x != x) & (y != y)) if exact else mask_differences(x, y, b.dtype, subject.kernel)
             if wrong.any():
                 at = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
                 raise KernelFault(
@@ -98,7 +98,7 @@ def compare(subject: CheckedKernel, held: Sequence[Held], got: Outcome, written:
                 )
 
 
-def apart(x: np.ndarray, y: np.ndarray, dtype: DType, kernel: Kernel | Rows) -> np.ndarray:
+def mask_differences(x: np.ndarray, y: np.ndarray, dtype: DType, kernel: Kernel | Rows) -> np.ndarray:
     """Return a mask of the elements in which two results differ by more than another order of summation explains,
     relative to the largest element."""
     if not dtype.is_float:

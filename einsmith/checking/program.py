@@ -341,9 +341,9 @@ class _Run:
             shadow = self.shadow(owner)
             if not shadow.known.all():
                 at = int(np.argmin(shadow.known))
-                raise self.blame(f"nothing was stored to byte {at} of {nbytes} of the result {_named(owner)}")
+                raise self.blame(f"nothing was stored to byte {at} of {nbytes} of the result {_describe(owner)}")
             if not np.array_equal(view(address, nbytes), shadow.values):
-                raise self.blame(f"{_named(owner)} was overwritten after its last kernel")
+                raise self.blame(f"{_describe(owner)} was overwritten after its last kernel")
         if not status and (self.p.level > 1 or due(self.p.calls)):
             self.compare_whole()
 
@@ -366,8 +366,9 @@ class _Run:
             wrong = difference(got, Wanted(v, e, greatest, None), t.dtype, None)
             if wrong is not None:
                 kind = f"output {n}" if n < len(graph.outputs) else f"update {n - len(graph.outputs)}"
+                why = kernel_check.describe_difference(wrong, got.size, "the evaluator")
                 raise self.blame(
-                    f"{kind} of the whole program: {kernel_check.told(wrong, got.size, 'the evaluator')}; each kernel "
+                    f"{kind} of the whole program: {why}; each kernel "
                     "computes its formula correctly, so a pass over the graph, or the combination of kernels, is wrong"
                 )
 
@@ -391,7 +392,7 @@ class _Run:
             if wrong.any():
                 at = int(np.argmax(wrong)) // owner.dtype.itemsize
                 raise self.blame(
-                    f"element {at} of {_named(owner)} differs between {self.p.threads} threads and a run of the "
+                    f"element {at} of {_describe(owner)} differs between {self.p.threads} threads and a run of the "
                     "kernels one by one, each on memory of its own"
                 )
 
@@ -411,6 +412,6 @@ class _Run:
         return np.zeros(x.shape, x.dtype.numpy)
 
 
-def _named(owner: Any) -> str:
+def _describe(owner: Any) -> str:
     kind = "input or parameter" if isinstance(owner, Leaf) else "output"
     return f"the {kind} {owner.dtype.name}{list(owner.shape)}"

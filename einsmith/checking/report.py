@@ -158,7 +158,7 @@ def replay(where: Path | str, anew: bool = False) -> None:
         text = (Path(where) / "kernel.ll").read_text()
         source = KernelSource(text, launches, facts["scratch"], facts["workspace"])
     empty = CheckedKernel(kernel, target, (), 0, 0, facts["pattern"], facts["config"], lambda: source, facts["threads"])
-    subject = others.compiled(empty, source, target, native.jit.OPT, facts["config"])
+    subject = others.compile_subject(empty, source, target, native.jit.OPT, facts["config"])
     held = [
         Held(
             facts["addresses"][n],

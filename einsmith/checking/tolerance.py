@@ -50,13 +50,13 @@ def _unit(dtype: DType) -> float:
     return dtype.eps / 2 if dtype.is_float else 0.0
 
 
-def within(most: np.ndarray, value: np.ndarray, error: np.ndarray, dtype: DType) -> np.ndarray:
+def bound_error(most: np.ndarray, value: np.ndarray, error: np.ndarray, dtype: DType) -> np.ndarray:
     """Return the error bound, infinite where a finite result may have overflowed on the way. `most`: greatest finite
     magnitude met; beyond the type's range it turns into infinities and NaN."""
     return np.where(np.isfinite(value) & ~(most <= dtype.max), np.inf, error)
 
 
-def _lost(value: np.ndarray, error: np.ndarray) -> np.ndarray:
+def _mask_lost_infinities(value: np.ndarray, error: np.ndarray) -> np.ndarray:
     """Return a mask of elements where NaN may be any infinity as well, which no corner of an interval shows."""
     return np.isinf(error) & np.isnan(value)
 
@@ -132,7 +132,9 @@ class Analysis:
         step as the formula says."""
         values = evaluator.evaluate_recurrence(node, [v for v, _ in args])
         sums = [(p.body, t.rank) for t in node.members for p in t.parts if isinstance(p.body, Reduce)]
-        unknown = any(_lost(v, e).any() for v, e in args) or any(distributes(s, rank) for s, rank in sums)
+        unknown = any(_mask_lost_infinities(v, e).any() for v, e in args) or any(
+            distributes(s, rank) for s, rank in sums
+        )
         if unknown and not all(np.isfinite(v).all() for v in values):
             self.greatest = np.inf
         floats = [d for d, _ in node.results if d.is_float]
@@ -202,8 +204,8 @@ class Analysis:
                 value = self.note(v.sum(axis=axes, dtype=v.dtype))
                 if unit:
                     error = error + unit * max(k, C * sqrt(k + 1)) * (magnitude + error)
-                    error = within(magnitude + error, value, error, expr.dtype)
-                    lost = _lost(v, e).any(axis=axes)
+                    error = bound_error(magnitude + error, value, error, expr.dtype)
+                    lost = _mask_lost_infinities(v, e).any(axis=axes)
                     if not np.isfinite(value).all() and distributes(body, rank):
                         lost |= ~np.isfinite(value)
                     error = np.where(lost, np.inf, error)
@@ -211,7 +213,7 @@ class Analysis:
             elif body.combiner == "prod":
                 most = (np.abs(v) + e).prod(axis=axes)
                 error = most - np.abs(v).prod(axis=axes) + C * unit * (k + 1) * most
-                error = np.where(_lost(v, e).any(axis=axes), np.inf, error)
+                error = np.where(_mask_lost_infinities(v, e).any(axis=axes), np.inf, error)
                 out.append((self.note(v.prod(axis=axes, dtype=v.dtype)), error))
                 self.narrow(out[-1][0], expr.dtype)
             else:
@@ -241,7 +243,7 @@ class Analysis:
             self.note(out[0])
             unit = _unit(s.body.dtype)
             more = e + C * unit * (sqrt(prod(full)) * (np.abs(v) + e) + first) if unit else e
-            np.add.at(out[1], at, np.where(_lost(v, e), np.inf, more))
+            np.add.at(out[1], at, np.where(_mask_lost_infinities(v, e), np.inf, more))
         else:  # the error is at most the largest of the compared terms
             best: Any = FUNCTIONS[COMBINING[s.combiner]].numpy
             best.at(out[0], at, v)
@@ -307,7 +309,7 @@ class Analysis:
         error = np.zeros(value.shape)
         lost = np.zeros(value.shape, bool)
         for v, u in args:
-            lost = lost | (np.isinf(u) & ~np.isfinite(v) if e.dtype.is_bool else _lost(v, u))
+            lost = lost | (np.isinf(u) & ~np.isfinite(v) if e.dtype.is_bool else _mask_lost_infinities(v, u))
         if any(u.any() for _, u in args):
             for signs in itertools.product((-1, 1), repeat=len(args)):
                 corner = template_evaluator._apply(
@@ -329,7 +331,7 @@ class Analysis:
                 error = np.where(near, np.maximum(error, np.abs(k) + w), error)
         if e.dtype.is_float and not self.free(e, value):
             error = error + C * _unit(e.dtype) * (np.abs(value) + error) + TINY
-            error = within(np.abs(value) + error, value, error, e.dtype)
+            error = bound_error(np.abs(value) + error, value, error, e.dtype)
         self.note(value)
         return value, np.where(lost, np.inf, error)
 

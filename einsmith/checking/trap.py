@@ -120,7 +120,7 @@ def each(f: int, buffers: int, scratch: int, nbytes: int, tasks: int, down: bool
 
 
 @contextmanager
-def trapped(low: int, high: int) -> Iterator[Callable[[], int]]:
+def trap_accesses(low: int, high: int) -> Iterator[Callable[[], int]]:
     """Note accesses to forbidden pages in low .. high inside the `with` block; the yielded function returns the first
     address, or 0."""
     found = _native()

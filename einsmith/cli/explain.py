@@ -18,7 +18,7 @@ from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import ROLES, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost
-from einsmith.schedule.apart import apart
+from einsmith.schedule.apart import split_kernel
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.printer import label, layouts, namer, show_calls
 from einsmith.tuning.kernels import override
@@ -87,7 +87,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     for role, call, place, compiled, turns, seconds in rows:
         choice = choice_of(call.kernel, run.target, compiled.decision)
         taken = (choice.pattern.name, choice.config)
-        shown = _shown(choice.alternatives, candidates, taken)
+        shown = _select(choice.alternatives, candidates, taken)
         alone: Sequence[float | None] = [None] * len(shown)
         if measure and candidates > 0:
             pairs = [(autoconfig.pattern_of(n), c) for n, c, _ in shown]
@@ -168,7 +168,7 @@ def _fusion(run: Executable, kernel: Kernel | Rows, seconds: float) -> dict[str,
     """Return the number and predicted seconds of separate kernels for a fused kernel's stages, and the seconds saved.
 
     seconds: predicted time of the fused kernel. Return None where the kernel is not fused."""
-    kernels = list(apart(kernel))
+    kernels = list(split_kernel(kernel))
     if len(kernels) < 2:
         return None
     alone = sum(autoconfig.choose(k, run.target).cost.seconds for k in kernels)
@@ -241,7 +241,7 @@ def _type(x: Any) -> str:
     return f"{x.dtype.name}{list(x.shape)}"
 
 
-def _shown(
+def _select(
     alternatives: Sequence[tuple[str, Any, Cost]], count: int, taken: tuple[str, Any]
 ) -> list[tuple[str, Any, Cost]]:
     """Select the `count` cheapest alternatives, the chosen one, and the cheapest of every other pattern."""

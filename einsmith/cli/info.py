@@ -51,7 +51,7 @@ def gather() -> dict[str, Any]:
         "measured but not used": store.rejected(static) if recorded is not None else {},
         "folders": {"cache": str(environment.cache_dir()), "data": str(environment.data_dir())},
         "models": {name: _first_line(models.maker(name)) for name in models.names()},
-        "environment variables": {k.name: _shown(k.get()) for k in environment.ALL},
+        "environment variables": {k.name: _to_json(k.get()) for k in environment.ALL},
     }
 
 
@@ -156,7 +156,7 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _shown(value: object) -> Any:
+def _to_json(value: object) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 

@@ -44,22 +44,22 @@ def text_of(report: dict[str, Any]) -> str:
         if k["unfollowed"]:
             lines.append(f"     {k['unfollowed']}")
         if len(k["fused"]) > 1:
-            lines.append(f"     {fused(k)}")
+            lines.append(f"     {describe_fusion(k)}")
         lines += [f"     {line}" for line in candidate_lines(k)]
     lines.append("")
     for x in report["layouts"]:
-        lines.append(f"layout: {laid(x)}: {', '.join(x['tensors'])}")
+        lines.append(f"layout: {describe_layout(x)}: {', '.join(x['tensors'])}")
     parts = report["parts"] if several else report["parts"][-1:]
     return "\n".join([*lines, f"fusion: {fused_in_all(report)}", *map(_times, parts)])
 
 
-def laid(layout: Mapping[str, Any]) -> str:
+def describe_layout(layout: Mapping[str, Any]) -> str:
     """Describe the layout of tensors that are stored in another order, and the next best order."""
     beside = f" (next best: {layout['next']})" if layout["next"] else ""
     return f"{'copies of ' if layout['copies'] else ''}{layout['type']}, {layout['layout']}{beside}"
 
 
-def fused(kernel: Mapping[str, Any]) -> str:
+def describe_fusion(kernel: Mapping[str, Any]) -> str:
     """Describe the stages of a fused kernel and the predicted gain of fusing them."""
     f = kernel["fusion"]
     gain = f"{f['kernels']} separate kernels {us(f['apart'])}, gain {us(f['reward'])}"

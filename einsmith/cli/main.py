@@ -318,22 +318,24 @@ def run(arguments: Sequence[str] | None = None) -> int:
         e.show()
         return WRONG_USE
     except click.ClickException as e:
-        return _failed(e.format_message(), FAILED)
+        return _report_failure(e.format_message(), FAILED)
     except (KeyboardInterrupt, click.Abort):
-        return _failed("interrupted", FAILED)
+        return _report_failure("interrupted", FAILED)
     except KnobError as e:
-        return _failed(str(e), WRONG_USE)
+        return _report_failure(str(e), WRONG_USE)
     except EinsmithError as e:
-        return _failed(str(e), FAILED)
+        return _report_failure(str(e), FAILED)
     except BrokenPipeError:
         # The reader of the output has gone; the interpreter must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as e:
-        return _failed(f"{type(e).__name__}: {e} (a fault of Einsmith; EINSMITH_DEBUG=1 shows the trace)", FAILED)
+        return _report_failure(
+            f"{type(e).__name__}: {e} (a fault of Einsmith; EINSMITH_DEBUG=1 shows the trace)", FAILED
+        )
 
 
-def _failed(message: str, status: int) -> int:
+def _report_failure(message: str, status: int) -> int:
     try:
         traced = environment.debug() > 0
     except KnobError:

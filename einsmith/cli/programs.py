@@ -13,7 +13,7 @@ import numpy as np
 
 from einsmith import models, optim
 from einsmith.api import jit
-from einsmith.base.arguments import described
+from einsmith.base.arguments import describe
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import EinsmithError
 from einsmith.base.trees import flatten
@@ -109,7 +109,7 @@ def _file(path: Path, threads: int | None) -> tuple[Executable, list[np.ndarray]
             step.threads = threads
         return _of_step(step, inputs)
     if not callable(step):
-        raise click.ClickException(f"`step` of {path} is {described(step)}, neither a TrainStep nor a function")
+        raise click.ClickException(f"`step` of {path} is {describe(step)}, neither a TrainStep nor a function")
     return _of_function(step, inputs, threads)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from einsmith.base import html
 from einsmith.base.sizes import show_size
-from einsmith.cli.kernel_report import candidate_lines, fused, fused_in_all, seconds_of, us
+from einsmith.cli.kernel_report import candidate_lines, describe_fusion, fused_in_all, seconds_of, us
 from einsmith.cli.report_charts import KINDS, Report, colour_of, legend, memory, timeline
 
 TENSORS = 20
@@ -213,7 +213,7 @@ def _what(k: Mapping[str, Any]) -> str:
         f'<small>over {shape}{times}, <a href="#c{k["call"]}">call {k["call"]}</a>, kernel {k["kernel"]}</small>',
     ]
     if len(k["fused"]) > 1:
-        lines.append(f"<small>{escape(fused(k))}</small>")
+        lines.append(f"<small>{escape(describe_fusion(k))}</small>")
     lines.append(f"<small><code>{escape(k['config'])}</code></small>")
     if k["unfollowed"]:
         lines.append(f"<small>{escape(k['unfollowed'])}</small>")

@@ -57,7 +57,7 @@ def search(
                 click.echo(str(decided))
         dots: list[Dot] = []
         begun = time.monotonic()
-        with SearchProgress(seconds, kernel_search.predicted(run), show=not as_json) as shown:
+        with SearchProgress(seconds, kernel_search.predict_seconds(run), show=not as_json) as shown:
 
             def tell(f: Any, candidate: Any, took: float) -> None:
                 shown(f, candidate, took)

@@ -120,7 +120,7 @@ def train(
     """
     chosen = {name: value for name, value in chosen.items() if value is not None}
     step: TrainStep | None = None
-    _known(model)
+    _check_name(model)
     if arguments:
         if model.endswith(".onnx"):
             raise click.UsageError("--set is for a model; the sizes of a file's network are fixed by the file")
@@ -239,7 +239,7 @@ def _epoch_loss(run: Run, data: Batches | Stream, end: int) -> float:
     return float(np.average(losses, weights=sizes))
 
 
-def _known(model: str) -> None:
+def _check_name(model: str) -> None:
     known = list(models.names())
     if model.endswith(".onnx"):
         return  # the task reads the file

@@ -186,7 +186,7 @@ def _caches(cpu: int) -> dict[int, int]:
     return found
 
 
-def _allowed() -> list[int]:
+def _allowed_processors() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -206,7 +206,7 @@ def _quota() -> int | None:
 
 def physical_cores() -> int:
     """Return the physical cores within this process's affinity and its control group's quota; at least 1."""
-    allowed = _allowed()
+    allowed = _allowed_processors()
     cores = set()
     for cpu in allowed:
         at = f"/sys/devices/system/cpu/cpu{cpu}/topology/"
@@ -235,7 +235,7 @@ def host(cpu: str = "host") -> Target:
         vector, registers = 16, 32
     else:
         vector, registers = 16, 16
-    allowed = _allowed()
+    allowed = _allowed_processors()
     caches = _caches(allowed[0] if allowed else 0)
     target = Target(
         vector_bytes=vector,

@@ -99,7 +99,7 @@ class Option(NamedTuple):
     unstored: float = inf
 
 
-def kept(options: Sequence[Option], again: Collection[int]) -> list[int]:
+def kept_tensors(options: Sequence[Option], again: Collection[int]) -> list[int]:
     """Return the tensors that are kept if those in `again` are recomputed, in order."""
     there = {i for i, o in enumerate(options) if o.needed}.union(*(options[i].sources for i in again))
     return sorted(there.difference(again))

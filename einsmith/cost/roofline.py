@@ -40,7 +40,7 @@ class Cost(NamedTuple):
         return max(arithmetic, memory) + special + launch + HIDDEN * min(arithmetic, memory)
 
 
-def launched(tasks: Any, target: Target) -> Any:
+def launch_overhead(tasks: Any, target: Target) -> Any:
     """Return the overhead (seconds) of a launch of `tasks` tasks (a number or an array).
 
     A single task runs on the calling thread; more tasks have to wake other threads."""
@@ -56,10 +56,10 @@ def may_be_one_task(multiplies: Any, target: Target) -> Any:
 
 def shared_out(tasks: int, target: Target) -> float:
     """Return the overhead (seconds) of a launch of `tasks` short tasks, with the overhead of each task."""
-    return launched(tasks, target) + TASK_SECONDS * (tasks - 1) + SMALL_SECONDS * (tasks > 1)
+    return launch_overhead(tasks, target) + TASK_SECONDS * (tasks - 1) + SMALL_SECONDS * (tasks > 1)
 
 
-def dealt_out(arithmetic: float, memory: float, special: float, tasks: int, target: Target) -> Cost:
+def distribute(arithmetic: float, memory: float, special: float, tasks: int, target: Target) -> Cost:
     """Return the cost of work distributed over `tasks` tasks, with load imbalance: the fewer tasks a core has, the
     longer the other cores wait for the last one.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.base.arguments import Count, Share, Size, checked
+from einsmith.base.arguments import Count, Share, Size, check_arguments
 from einsmith.base.errors import ArgumentError, ShapeError
 
 Transform = Callable[..., tuple[np.ndarray, ...]]
@@ -34,7 +34,7 @@ def _all(transforms: Sequence[Transform], rng: np.random.Generator, *arrays: np.
     return arrays
 
 
-@checked
+@check_arguments
 def random_crop(padding: Size) -> Transform:
     """Return a transform that shifts every image by up to `padding` pixels along each axis and fills with 0."""
     return partial(_crop, padding)
@@ -51,7 +51,7 @@ def _crop(padding: int, rng: np.random.Generator, x: np.ndarray, *rest: np.ndarr
     return out, *rest
 
 
-@checked
+@check_arguments
 def random_flip(p: Share = 0.5) -> Transform:
     """Return a transform that mirrors images, left to right, with probability p."""
     return partial(_flip, p)
@@ -63,7 +63,7 @@ def _flip(p: float, rng: np.random.Generator, x: np.ndarray, *rest: np.ndarray) 
     return np.where(chosen[:, None, None, None], x[..., ::-1], x), *rest
 
 
-@checked
+@check_arguments
 def color_jitter(brightness: Share = 0.0, contrast: Share = 0.0, saturation: Share = 0.0) -> Transform:
     """Return a transform that scales brightness, contrast (about the image's mean) and saturation (about its gray).
 
@@ -89,7 +89,7 @@ def _jitter(
     return np.clip(out, 0, 1), *rest
 
 
-@checked
+@check_arguments
 def normalize(mean: Sequence[float], std: Sequence[float]) -> Transform:
     """Return a transform that computes (x - mean)/std of each channel. Raises ArgumentError."""
     if len(mean) != len(std) or not all(s > 0 for s in std):
@@ -107,7 +107,7 @@ def _scale(
     return (x - m) / s, *rest
 
 
-@checked
+@check_arguments
 def mixup(alpha: float, classes: Count) -> Transform:
     """Return a transform that mixes every sample with another one of its batch.
 

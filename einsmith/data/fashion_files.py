@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from einsmith.base import environment
-from einsmith.base.arguments import checked
+from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch, idx
 from einsmith.data.mnist_files import FILES, to_arrays
@@ -27,7 +27,7 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 """Folder of the files in Debian's package dataset-fashion-mnist."""
 
 
-@checked
+@check_arguments
 def fashion_mnist(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -57,13 +57,13 @@ def _find(name: str, folder: Path | None, say: Callable[[str], None]) -> bytes:
     for place in places:
         for path in (place / name, place / f"{name}.gz"):
             if path.is_file():
-                return _checked(idx.read_bytes(path), name, str(path))
+                return _verify(idx.read_bytes(path), name, str(path))
     if folder is not None:
         raise DataError(f"{folder} lacks {name} (plain, or packed as .gz)")
     url = f"{MIRROR}/{name}.gz"
     say(f"fetching {url}")
     try:
-        content = _checked(idx.unpack(fetch.get(url), url), name, url)
+        content = _verify(idx.unpack(fetch.get(url), url), name, url)
     except (OSError, ValueError) as e:
         raise DataError(
             f"Fashion-MNIST is not on this machine and could not be fetched: {url}: {e}\n"
@@ -74,7 +74,7 @@ def _find(name: str, folder: Path | None, say: Callable[[str], None]) -> bytes:
     return content
 
 
-def _checked(content: bytes, name: str, where: str) -> bytes:
+def _verify(content: bytes, name: str, where: str) -> bytes:
     digest = hashlib.sha256(content).hexdigest()
     if digest != CHECKSUMS[name]:
         raise DataError(

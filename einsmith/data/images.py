@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base import locks
-from einsmith.base.arguments import Count, checked
+from einsmith.base.arguments import Count, check_arguments
 from einsmith.base.errors import ArgumentError, DataError
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -100,7 +100,7 @@ class ImageFolder:
         return f"ImageFolder({len(self)} images of {len(self.classes)} classes{left})"
 
 
-@checked
+@check_arguments
 def image_folder(
     folder: str | os.PathLike,
     size: int | tuple[int, int],

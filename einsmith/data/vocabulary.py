@@ -9,7 +9,7 @@ from typing import Annotated
 
 import numpy as np
 
-from einsmith.base.arguments import checked, shown
+from einsmith.base.arguments import check_arguments, show
 from einsmith.base.errors import ArgumentError, IndexOutOfRange, KindError
 
 UNKNOWN = "<unk>"
@@ -33,14 +33,14 @@ class Vocabulary:
     Raises ArgumentError where a token appears twice.
     """
 
-    @checked
+    @check_arguments
     def __init__(self, tokens: Iterable[str], unit: str = "word"):
         if unit not in UNITS:
             raise ArgumentError(f"unit={unit!r} must be 'word' or 'character'")
         self.unit = unit
         tokens = tuple(tokens)
         if not all(isinstance(t, str) for t in tokens):
-            raise KindError(f"Vocabulary: tokens={shown(tokens)} must be strings")
+            raise KindError(f"Vocabulary: tokens={show(tokens)} must be strings")
         self.tokens: tuple[str, ...] = (UNKNOWN, *tokens)
         self._number = {token: n for n, token in enumerate(self.tokens)}
         if len(self._number) != len(self.tokens):
@@ -48,7 +48,7 @@ class Vocabulary:
             raise ArgumentError(f"the vocabulary has {twice!r} twice")
 
     @classmethod
-    @checked
+    @check_arguments
     def of(cls, text: str, unit: str = "word", size: Annotated[int, 2] | None = None) -> Vocabulary:
         """Return the vocabulary of the most frequent tokens of a text, ties in alphabetical order.
 

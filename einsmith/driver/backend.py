@@ -202,7 +202,7 @@ class Backend(ABC):
             spread: the fraction of `seconds` by which runs differ
             prior: seconds with all passes
         """
-        raise self._untuned()
+        raise self._not_tunable_error()
 
     def measured(self, kernel: Kernel | Rows, target: Target) -> float | None:
         """Return the seconds of a kernel that tuning has measured; None where it has not."""
@@ -211,9 +211,9 @@ class Backend(ABC):
     def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> Raced:
         """Time two programs in alternating runs, for at most `seconds` but several rounds. Raises ArgumentError where
         the back end does not tune graphs."""
-        raise self._untuned()
+        raise self._not_tunable_error()
 
-    def _untuned(self) -> ArgumentError:
+    def _not_tunable_error(self) -> ArgumentError:
         return ArgumentError(f"the graphs of programs of the back end {self.name!r} are not tuned")
 
     def workshop(self, target: Target, threads: int) -> Workshop:

@@ -17,7 +17,7 @@ from einsmith.ir.views import producer, storage
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, PointerTarget, layout, show_steps
-from einsmith.runtime.beside import Beside, bytes_beside
+from einsmith.runtime.beside import Beside, scratch_bytes
 from einsmith.runtime.steps import CheckFinite, CheckZero
 from einsmith.schedule.arena import whole_lines
 from einsmith.schedule.plan import Plan
@@ -145,7 +145,7 @@ class Binding:
 
     def _check_limit(self, limit: MemoryLimit | None, more: int) -> None:
         compiled = self.compiled
-        more += sum(bytes_beside(k, compiled.code[k], x) for k, x in compiled.alternatives.items())
+        more += sum(scratch_bytes(k, compiled.code[k], x) for k, x in compiled.alternatives.items())
         if more and self.arena.block.nbytes < self.reserved:
             more += self.arena.block.nbytes  # a run may hold it until it ends
         if limit is not None:

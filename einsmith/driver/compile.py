@@ -20,12 +20,12 @@ from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.context import PassContext
 from einsmith.passes.listings import Changes, Listing, listings
-from einsmith.passes.pipeline import decided_out, leaving_out, left_out, run_passes
+from einsmith.passes.pipeline import decided_out, is_left_out, leaving_out, run_passes
 from einsmith.runtime.assemble import CompiledKernel, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.layout.laid_out import laid_out
+from einsmith.schedule.layout.laid_out import apply_layouts
 from einsmith.schedule.plan import Plan, fuse
 from einsmith.schedule.rematerialize import KernelCost, fit
 
@@ -216,7 +216,7 @@ class _Kernels:
         if plan is not self.plan:
             self.plan, self.code = plan, self._compile(plan)
 
-    def _predicted(self, code: Mapping[Kernel | Rows, CompiledKernel]) -> Callable[[Kernel | Rows], float]:
+    def _predictor(self, code: Mapping[Kernel | Rows, CompiledKernel]) -> Callable[[Kernel | Rows], float]:
         """Return a function from a kernel to its predicted seconds in the configuration that the cost model chooses.
 
         Kernels in `code` that were compiled without a decision carry that prediction. Decisions are ignored, so that
@@ -232,12 +232,12 @@ class _Kernels:
     def choose_layouts(self) -> None:
         """Replace the plan by the one whose tensor layouts the cost model prices lowest."""
         decide = layouts_of(
-            self._predicted(self.code),
+            self._predictor(self.code),
             partial(autoconfig.floor, target=self.target),
             self.target,
-            partial(left_out, "layouts"),
+            partial(is_left_out, "layouts"),
         )
-        self._replace(laid_out(self.plan, decide))
+        self._replace(apply_layouts(self.plan, decide))
 
     def fit(self, limit: MemoryLimit, threads: int) -> None:
         """Replace the plan by one that recomputes results, so that a run holds no more bytes than the limit.
@@ -249,7 +249,7 @@ class _Kernels:
         batch = sum(map(nbytes, (*(x for x in graph.inputs if x not in self.bound), *outputs)))
         outside = {*graph.inputs, *self.bound, *outputs}
         given = self.code  # the search must not depend on which plans were compiled
-        cost = KernelCost(self._predicted(given), lambda k: given[k].workspace if k in given else 0)
+        cost = KernelCost(self._predictor(given), lambda k: given[k].workspace if k in given else 0)
 
         def measure(plan: Plan) -> int:
             self._replace(plan)

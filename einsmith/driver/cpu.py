@@ -33,7 +33,7 @@ class Cpu(CpuBackend):
     def keep_without(
         self, graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
     ) -> None:
-        records.put_without(graph, target, passes, seconds, spread, prior)
+        records.record_without(graph, target, passes, seconds, spread, prior)
 
     def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> Raced:
         return race.of_programs(first, second, seconds)
@@ -105,13 +105,13 @@ class Cpu(CpuBackend):
         low, high = found.spread
         spread = (high - low) / 2
         record = records.new(found.kernel, found.best.text, found.seconds, spread, found.prior, confirmed=0)
-        records.put(found.kernel, target, record)
+        records.record_choice(found.kernel, target, record)
 
     def settle(self, found: Found, target: Target, confirmed: bool) -> None:
         if confirmed:
             records.confirm(found.kernel, target)
         elif found.former is not None:
-            records.put(found.kernel, target, found.former)
+            records.record_choice(found.kernel, target, found.former)
         else:
             records.remove(found.kernel, target)
 

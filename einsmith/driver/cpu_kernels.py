@@ -129,7 +129,7 @@ def _follow(
     followed and gives way to the model's choice, else an empty one. Raises CompileError for any other decision."""
     try:
         choice = decisions.choice_of(kernel, target, decision.text)
-        return decision, choice, decisions.lowered(choice), ""
+        return decision, choice, decisions.lower_choice(choice), ""
     except CompileError as e:
         if not decision.recorded:
             raise

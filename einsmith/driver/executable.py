@@ -32,7 +32,7 @@ from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.assemble import CompiledKernel
 from einsmith.runtime.beside import Beside
-from einsmith.runtime.nested import check_run, taken, under_way
+from einsmith.runtime.nested import check_run, hold_lock, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.schedule.arena import Life
 from einsmith.schedule.kernel import Kernel, Rows
@@ -298,7 +298,7 @@ class Executable:
         """Run the program and return (status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where
         a check fails."""
         if not self._guarded:
-            with taken(self._lock) if under_way else self._lock:
+            with hold_lock(self._lock) if under_way else self._lock:
                 return self._call(inputs, self._binding)
         lock = self._lock
         mark = lock.mark()
@@ -341,13 +341,13 @@ class Executable:
         All are C-contiguous; the outputs are aligned to 64 bytes and overlap nothing else. Returns the status; raises
         as a call does.
         """
-        with taken(self._lock) if under_way and not self._guarded else self._lock:
+        with hold_lock(self._lock) if under_way and not self._guarded else self._lock:
             binding = self._binding
             compiled = binding.compiled
             try:
                 status = self._run([*inputs, *(outputs[k] for k in binding.written)], binding, binding.program.run)
             except IndexOutOfRange as e:
-                raise self._explained(e, list(map(buffers.array_at, inputs, compiled.inputs))) from None
+                raise self._explain(e, list(map(buffers.array_at, inputs, compiled.inputs))) from None
             for k, source, count in binding.copies:
                 if source in self.bound:
                     address = buffers.address(self.bound[source])
@@ -368,13 +368,13 @@ class Executable:
             places = list(map(buffers.address, inputs))
         arrays: list[np.ndarray] = []
         for shape, dtype, count in binding.allocated:
-            array, at = buffers.recycled(shape, dtype, count)
+            array, at = buffers.recycle(shape, dtype, count)
             arrays.append(array)
             places.append(at)
         try:
             status = self._run(places, binding, run or binding.program.run)
         except IndexOutOfRange as e:
-            raise self._explained(e, inputs) from None
+            raise self._explain(e, inputs) from None
         return status, self._collect(inputs, arrays, binding)
 
     def _run(self, places: Sequence[int], binding: Binding, run: Callable[[], int]) -> int:
@@ -408,7 +408,7 @@ class Executable:
         n = bisect_left(self._stored, (at + x.nbytes,))
         return n > 0 and sum(self._stored[n - 1]) > at
 
-    def _explained(self, error: IndexOutOfRange, inputs: Sequence[np.ndarray]) -> IndexOutOfRange:
+    def _explain(self, error: IndexOutOfRange, inputs: Sequence[np.ndarray]) -> IndexOutOfRange:
         """Return the error with the user's own index and its value, where they can be found."""
         known = self.bound | dict(zip(self.compiled.inputs, inputs, strict=True))
         return IndexOutOfRange(violation(self.given.roots, known, self._origins) or str(error))

@@ -232,10 +232,14 @@ class ProcessWorkshop(Workshop):
         self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: bool
     ) -> None:
         if confirmed or not records.text_of(kernel, self.target):
-            records.put(kernel, self.target, records.new(kernel, text, seconds, spread, prior, int(confirmed)))
+            records.record_choice(
+                kernel, self.target, records.new(kernel, text, seconds, spread, prior, int(confirmed))
+            )
 
     def least(self, kernel: Kernel | Rows) -> float:
-        bounds = [p.bound(kernel, self.target) for p in autoconfig.asked(kernel, self.target) if p.match(kernel)]
+        bounds = [
+            p.bound(kernel, self.target) for p in autoconfig.eligible_patterns(kernel, self.target) if p.match(kernel)
+        ]
         return max(least(kernel, self.target), min(bounds, default=0.0))
 
     def close(self) -> None:

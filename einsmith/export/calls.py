@@ -99,7 +99,7 @@ def calls(
             continue
         taken = set(_TAKEN)
         arguments = tuple(
-            ArrayArgument(_unused(called, taken), x.dtype, x.shape)
+            ArrayArgument(_unused_identifier(called, taken), x.dtype, x.shape)
             for called, x in zip(t.arguments, inputs[n], strict=True)
         )
         results: tuple[ArrayArgument, ...] = ()
@@ -107,7 +107,7 @@ def calls(
             base = "output" if t.role == exported.PREDICT else "result"
             many = len(outputs[n]) > 1
             results = tuple(
-                ArrayArgument(_unused(f"{base}_{k}" if many else base, taken), x.dtype, x.shape)
+                ArrayArgument(_unused_identifier(f"{base}_{k}" if many else base, taken), x.dtype, x.shape)
                 for k, x in enumerate(outputs[n])
             )
         gather = places.get((exported.GATHER, t.variant), n)
@@ -124,7 +124,7 @@ def _endings(graphs: Iterable[Traced]) -> list[str]:
     return [f"_{samples[n] if apart else n}" for n in range(len(samples))]
 
 
-def _unused(name: str, taken: set[str]) -> str:
+def _unused_identifier(name: str, taken: set[str]) -> str:
     """Return a valid C identifier like `name` that is not in `taken`, and add it there."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     plain = plain if plain[:1].isalpha() else f"x{plain}"

@@ -189,7 +189,7 @@ class Library:
             places = call["arguments"]
             if [list(a.shape) for a in arrays] != [p["shape"] for p in places]:
                 continue
-            arrays = [self._converted(a, p) for a, p in zip(arrays, places, strict=True)]
+            arrays = [self._widen(a, p) for a, p in zip(arrays, places, strict=True)]
             made, pointers = results(call)
             function = getattr(self._c, call["function"])
             function.restype = ctypes.c_int
@@ -217,7 +217,7 @@ class Library:
         ctypes.memmove(out.ctypes.data, at, out.nbytes)
         return out
 
-    def _converted(self, array: np.ndarray, place: dict[str, Any]) -> np.ndarray:
+    def _widen(self, array: np.ndarray, place: dict[str, Any]) -> np.ndarray:
         """Widen an array to an argument's type: integers to integers, floats to floats. Raises `unfit`."""
         wanted = _type(place["type"])
         if array.dtype == wanted:

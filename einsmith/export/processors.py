@@ -97,7 +97,7 @@ class Processor:
         return self.triple.split("-")[0]
 
 
-def named(name: str, threads: int) -> Processor:
+def find_processor(name: str, threads: int) -> Processor:
     """Return the processor of a target's name other than "host". Raises ArgumentError for an unknown name."""
     if name == "aarch64":
         triple, table, wanted, vectors = "aarch64-unknown-linux-gnu", _AARCH64, ["fp-armv8", "neon"], (16, 32)

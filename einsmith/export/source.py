@@ -49,7 +49,7 @@ class TensorEntry(NamedTuple):
 def entries(subject: ExportSubject) -> dict[str, TensorEntry]:
     """Return the header entries of all saved tensors, by name."""
     found, at = {}, 0
-    for t in saved(subject):
+    for t in saved_tensors(subject):
         shape = ",".join(map(str, t.array.shape))
         key, kind = json.dumps(t.name, ensure_ascii=False), _FILE_TYPES[dtype_of(t.array.dtype).name]
         head = f'{key}:{{"dtype":"{kind}","shape":[{shape}],"data_offsets":['
@@ -58,7 +58,7 @@ def entries(subject: ExportSubject) -> dict[str, TensorEntry]:
     return found
 
 
-def saved(subject: ExportSubject) -> list[exported.Lasting]:
+def saved_tensors(subject: ExportSubject) -> list[exported.Lasting]:
     """Return the tensors that weight files hold: all lasting tensors but the numbers set before each run."""
     return [t for t in subject.memories.tensors if t.kind != exported.NUMBER]
 
@@ -72,7 +72,7 @@ def file_header(subject: ExportSubject) -> bytes:
 def weights(subject: ExportSubject) -> bytes:
     """Return the content of a safetensors file with the current values of all saved tensors."""
     head = file_header(subject)
-    parts = [np.ascontiguousarray(t.array).tobytes() for t in saved(subject)]
+    parts = [np.ascontiguousarray(t.array).tobytes() for t in saved_tensors(subject)]
     return len(head).to_bytes(8, "little") + head + b"".join(parts)
 
 
@@ -224,19 +224,19 @@ class LibrarySource:
         for t in s.memories.tensors:
             e = found.get(t.name)
             text = f"the file lacks the tensor {t.name}, of {t.array.dtype}{list(t.array.shape)}"
-            told = ["NULL"] * 4 if e is None else [quoted(x) for x in (t.name, e.head, e.place, text)]
+            told = ["NULL"] * 4 if e is None else [quote(x) for x in (t.name, e.head, e.place, text)]
             tensors.append(f"{{{', '.join(told)}, {t.array.nbytes}}}")
         self._array("struct tensor", "tensors", tensors)
         self._array(
             "struct feature",
             "features",
             [
-                f"{{{quoted(f'this processor lacks {f.name}, which the library is compiled for')}, "
+                f"{{{quote(f'this processor lacks {f.name}, which the library is compiled for')}, "
                 f"{f.leaf}, {f.subleaf}, {f.place}, {f.bit}}}"
                 for f in self.processor.features
             ],
         )
-        self._array("char *const", "violations", [quoted(v) for v in self.violations])
+        self._array("char *const", "violations", [quote(v) for v in self.violations])
         numbers = [
             f"{{{kind}, {which}, {len(_REGIONS) + self._tensor[n]}}}" for n, (kind, which) in s.memories.numbers.items()
         ]
@@ -247,7 +247,7 @@ class LibrarySource:
             if setting.table:
                 values = [x.hex().replace("inf", "INFINITY") for x in setting.table]
                 table = self._array("double", f"table_{n}", values)
-            settings.append(f"{{{quoted(setting.name)}, {table}, {len(setting.table)}}}")
+            settings.append(f"{{{quote(setting.name)}, {table}, {len(setting.table)}}}")
         self._array("struct setting", "settings", settings)
         counters = (traces.STEPS, traces.GATHERED, traces.SAMPLES, traces.UPDATES, traces.VALUES, traces.REPORTS)
         fields = {
@@ -322,7 +322,7 @@ def prototype(name: str, call: LibraryCall) -> str:
     return f"int {call.function}({', '.join([f'{name}_model *model', *given, *made])})"
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Quote a text as a C string literal."""
     out = "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
     return f'"{out}"'

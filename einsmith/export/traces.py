@@ -33,7 +33,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
 
     schedule: number of steps for which settings that are callables are tabulated. Raises ArgumentError where no shapes
     are known, or where a callable needs `schedule`."""
-    batches = [batch_arrays(batch)] if batch else _compiled(step)
+    batches = [batch_arrays(batch)] if batch else _batches_of_zeros(step)
     if not batches:
         raise ArgumentError(
             "the shapes of a batch are not known, as nothing is compiled yet: pass a batch, es.export(step, folder, x, "
@@ -41,7 +41,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
         )
     settings = tuple(_settings(step, schedule))
     names = _names(step.model, len(batches[0]) - 1)
-    made = _traced(step, batches)
+    made = _trace(step, batches)
     memories = Memories()
     memories.add_model(step.model)
     for name, slot in step.current_state().items():
@@ -80,7 +80,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
     return ExportSubject(type(step.model).__name__, threads, graphs, memories, training)
 
 
-def _compiled(step: TrainStep) -> list[list[np.ndarray]]:
+def _batches_of_zeros(step: TrainStep) -> list[list[np.ndarray]]:
     """Return batches of zeros in the shapes that a step is compiled for, in the order of compilation."""
     found = dict.fromkeys(shapes for shapes, *_ in step.compiler.programs)
     return [[np.zeros(shape, dtype) for shape, dtype in shapes] for shapes in found]
@@ -92,7 +92,7 @@ def _names(f: Callable, count: int) -> tuple[str, ...]:
     return tuple(known[n] if n < len(known) else f"x{n}" for n in range(count))
 
 
-def _traced(step: TrainStep, batches: list[list[np.ndarray]]) -> list[tuple[int, bool, StepGraph]]:
+def _trace(step: TrainStep, batches: list[list[np.ndarray]]) -> list[tuple[int, bool, StepGraph]]:
     """Trace the training graphs of all batches; return (batch number, whether it only gathers, graph) for each.
 
     All graphs are traced again where one has split groups of parameters that earlier graphs read."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from einsmith.api.jit import Jitted
 from einsmith.base import VERSION, environment, folders
-from einsmith.base.arguments import Count, checked, described
+from einsmith.base.arguments import Count, check_arguments, describe
 from einsmith.base.errors import ArgumentError, CheckError, SaveError
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.driver import registry
@@ -23,9 +23,9 @@ from einsmith.export import build, traces
 from einsmith.export.calls import calls
 from einsmith.export.exported import ExportSubject
 from einsmith.export.header import header
-from einsmith.export.processors import Processor, named, of_target
+from einsmith.export.processors import Processor, find_processor, of_target
 from einsmith.export.program import Portable
-from einsmith.export.source import LibrarySource, saved, weights
+from einsmith.export.source import LibrarySource, saved_tensors, weights
 from einsmith.lang import trace
 from einsmith.runtime.thread_count import get_threads
 from einsmith.training import TrainStep
@@ -42,7 +42,7 @@ _SYSTEM = frozenset(
 """Names that a library cannot have: those of the system's headers, libraries or constants (F_OK)."""
 
 
-@checked
+@check_arguments
 def export(
     what: Any,
     folder: Any,
@@ -74,9 +74,9 @@ def export(
     if environment.CHECK.get():
         raise CheckError("EINSMITH_CHECK checks only programs of this process, no exported ones; unset it")
     if not callable(what) or isinstance(what, type):
-        raise ArgumentError(f"{_shown(what)} is neither a TrainStep nor a function; only these can be exported")
+        raise ArgumentError(f"{_show(what)} is neither a TrainStep nor a function; only these can be exported")
     count = threads or (what.threads if isinstance(what, (TrainStep, Jitted)) else None) or get_threads()
-    processor = of_target(registry.DEFAULT.target(count)) if target == "host" else named(target, count)
+    processor = of_target(registry.DEFAULT.target(count)) if target == "host" else find_processor(target, count)
     command = build.compiler(processor.arch, compiler) if link else None
     if isinstance(what, TrainStep):
         with what.store.guard:  # a consistent state between two steps of other threads
@@ -90,7 +90,7 @@ def export(
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with folders.turn(place):
-            folders.put_back(place, is_export)
+            folders.restore(place, is_export)
             _folder(place, overwrite)  # check again: another process may have written it
             with folders.replacing(place) as work:
                 (work / WEIGHTS).write_bytes(state)
@@ -196,7 +196,7 @@ class _Made:
             "functions": [c.describe() for c in self.calls],
             "tensors": [
                 {"name": t.name, "kind": t.kind, "type": t.array.dtype.name, "shape": list(t.array.shape)}
-                for t in saved(self.subject)
+                for t in saved_tensors(self.subject)
             ],
             "aliases": memories.aliases,
             "settings": [{"name": s.name, "value": s.value, "steps_in_table": len(s.table)} for s in settings],
@@ -206,6 +206,6 @@ class _Made:
         }
 
 
-def _shown(x: Any) -> str:
+def _show(x: Any) -> str:
     text = repr(x)
-    return text if len(text) <= 60 else described(x)
+    return text if len(text) <= 60 else describe(x)

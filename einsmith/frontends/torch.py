@@ -24,7 +24,7 @@ import torch
 from einsmith.api.jit import trace_shapes
 from einsmith.api.transforms import batched, jvp, vjp
 from einsmith.base import locks
-from einsmith.base.arguments import described
+from einsmith.base.arguments import describe
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.base.trees import flatten
@@ -42,7 +42,7 @@ from einsmith.runtime.buffers import ALIGNMENT
 
 _PART = re.compile(r"(\d+)([:>*])([\d,]*)")
 """A program is a text: names of tensors passed by keyword, then a part for each derivative or batch, which says how
-many inputs it has, what it is (`torch_register.derived`) and the positions. "scale|3:0,2" is the pullback by inputs 0
+many inputs it has, what it is (`torch_register.derive`) and the positions. "scale|3:0,2" is the pullback by inputs 0
 and 2 of a formula with two inputs and a tensor for `scale`. A name with ~ behind it is that of a Python number, with ~~
 that of an integer which int32 does not hold."""
 
@@ -94,7 +94,7 @@ def _register_backend() -> None:
         register_backend(compiled, name="einsmith")
 
 
-def _made(f: Callable, params: dict[str, Any]) -> TorchOperator:
+def _build_operator(f: Callable, params: dict[str, Any]) -> TorchOperator:
     return operator(f, **params)
 
 
@@ -118,7 +118,7 @@ class TorchOperator:
         return self.op(*args)
 
     def _no_tensor(self, name: str, x: Any) -> DtypeError:
-        return DtypeError(f"{self.__name__}: {name} is {described(x)}; pass a torch tensor")
+        return DtypeError(f"{self.__name__}: {name} is {describe(x)}; pass a torch tensor")
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         tensors = list(args)
@@ -144,7 +144,7 @@ class TorchOperator:
                 value = torch.scalar_tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
             else:
                 raise TraceError(
-                    f"{self.__name__}: {name} is {described(value)}; a call takes tensors, and numbers for "
+                    f"{self.__name__}: {name} is {describe(value)}; a call takes tensors, and numbers for "
                     f"run-time parameters. Set other values once, operator(f, {name}=...)"
                 )
             tensors.append(value)
@@ -165,7 +165,7 @@ class TorchOperator:
         return self  # it holds no state: a copy of a module that uses it shares it
 
     def __reduce__(self) -> tuple:
-        return _made, (self._definition.f, self._definition.params)
+        return _build_operator, (self._definition.f, self._definition.params)
 
     def __repr__(self) -> str:
         return f"<torch operator {self._definition.qualname}>"

@@ -15,7 +15,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from einsmith.api.jit import trace_shapes
-from einsmith.base.arguments import described
+from einsmith.base.arguments import describe
 from einsmith.base.arrays import to_array
 from einsmith.base.dtypes import ALL, dtype_of
 from einsmith.base.errors import ArgumentError, DtypeError, KindError, ShapeError, TraceError, UnknownNameError
@@ -51,7 +51,7 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
             f"from_torch needs a newer PyTorch than {torch.__version__}, whose torch.export gives its guards"
         )
     if not isinstance(module, torch.nn.Module):
-        raise KindError(f"from_torch takes a torch.nn.Module, not {described(module)}")
+        raise KindError(f"from_torch takes a torch.nn.Module, not {describe(module)}")
     tensors = tree_map(
         lambda x: torch.as_tensor(to_array(x, "an example")) if isinstance(x, np.ndarray) else x, example
     )
@@ -79,7 +79,7 @@ def to_torch(model: Module, module: torch.nn.Module) -> torch.nn.Module:
     """
     for given, name, kind in ((model, "model", Module), (module, "module", torch.nn.Module)):
         if not isinstance(given, kind):
-            raise KindError(f"to_torch: {name} is {described(given)}, and must be a Module of its own library")
+            raise KindError(f"to_torch: {name} is {describe(given)}, and must be a Module of its own library")
     ours = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
     theirs = {
         **dict(module.named_parameters(remove_duplicate=False)),
@@ -178,7 +178,7 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
         raise
     except Exception as e:
         raise TraceError(f"torch.export cannot export {name}: {str(e).strip() or type(e).__name__}") from e
-    return _converted(core, _guards(exported, module), name)
+    return _convert(core, _guards(exported, module), name)
 
 
 @contextmanager
@@ -228,7 +228,7 @@ def _guards(exported: Any, module: torch.nn.Module) -> Guards:
     return Guards(tuple((p.name, p.kind is p.VAR_POSITIONAL) for p in parameters), tuple(exported._guards_code))
 
 
-def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph, Any]:
+def _convert(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph, Any]:
     signature = exported.graph_signature
     nodes: list[AtenNode] = []
     values: dict[str, Any] = {}
@@ -254,7 +254,7 @@ def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph,
     for spec in signature.input_specs:
         at = spec.arg.name
         if spec.kind is InputKind.USER_INPUT:
-            inputs.append((at, _taken(spec.arg, values, name)))
+            inputs.append((at, _input_kind(spec.arg, values, name)))
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             kind = kind_of(values[at])
             assert kind is not None
@@ -276,7 +276,7 @@ def _bound(n: Any) -> int:
     return int(n) if getattr(n, "is_Integer", True) else 2**62
 
 
-def _taken(arg: Any, values: Mapping[str, Any], name: str) -> Any:
+def _input_kind(arg: Any, values: Mapping[str, Any], name: str) -> Any:
     """Return what an input must be: the kind of a tensor, or a number. Raises ArgumentError for anything else."""
     if isinstance(arg, ConstantArgument):
         return arg.value
@@ -316,5 +316,5 @@ def _plain(x: Any, name: str) -> Any:
     if isinstance(x, (tuple, list)):
         return (list if type(x) is list else tuple)(_plain(v, name) for v in x)
     if not isinstance(x, int):
-        raise TraceError(f"{name} returns {described(x)}; a forward may return tensors, tuples, lists and dicts")
+        raise TraceError(f"{name} returns {describe(x)}; a forward may return tensors, tuples, lists and dicts")
     return x

@@ -14,7 +14,7 @@ import torch
 aten = torch.ops.aten
 
 
-def _eliminated(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _eliminate(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (packed L and U of a, or of its transpose if a is contiguous; the row exchanges)."""
     packed, pivots, _ = aten.linalg_lu_factor_ex(a.mT if a.is_contiguous() else a)
     return packed, pivots
@@ -26,7 +26,7 @@ def _odd(pivots: torch.Tensor) -> torch.Tensor:
     return (pivots != own).sum(-1) % 2 == 1
 
 
-def _signed(x: torch.Tensor, pivots: torch.Tensor) -> torch.Tensor:
+def _apply_sign(x: torch.Tensor, pivots: torch.Tensor) -> torch.Tensor:
     return torch.where(_odd(pivots), -x, x)
 
 
@@ -37,17 +37,17 @@ def det(a: torch.Tensor) -> Any:
     """
     if a.is_complex():
         return NotImplemented
-    packed, pivots = _eliminated(a)
-    return _signed(packed.diagonal(0, -2, -1).prod(-1), pivots), packed, pivots
+    packed, pivots = _eliminate(a)
+    return _apply_sign(packed.diagonal(0, -2, -1).prod(-1), pivots), packed, pivots
 
 
 def slogdet(a: torch.Tensor) -> Any:
     """Decompose _linalg_slogdet: return (the determinant's sign, log of its magnitude, packed L and U, the pivots)."""
     if a.is_complex():
         return NotImplemented
-    packed, pivots = _eliminated(a)
+    packed, pivots = _eliminate(a)
     diagonal = packed.diagonal(0, -2, -1)
-    return _signed(diagonal.sign().prod(-1), pivots), diagonal.abs().log().sum(-1), packed, pivots
+    return _apply_sign(diagonal.sign().prod(-1), pivots), diagonal.abs().log().sum(-1), packed, pivots
 
 
 APART: dict[Any, Callable] = {aten._linalg_det.default: det, aten._linalg_slogdet.default: slogdet}

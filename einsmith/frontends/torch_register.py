@@ -36,7 +36,7 @@ _AUTOCAST = torch._C.DispatchKey.AutocastCPU
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 
 
-def derived(program: Program, inputs: int, kind: str, positions: Sequence[int]) -> Program:
+def derive(program: Program, inputs: int, kind: str, positions: Sequence[int]) -> Program:
     """Return the derived program of a program with `inputs` inputs.
 
     kind: ":" is the pullback by the inputs at `positions`, ">" the pushforward of their tangents, "*" the program for a
@@ -70,7 +70,7 @@ class _Derived(_SingleLevelFunction):
             for g, (shape, dtype) in zip(grads, ctx.outputs, strict=True)
             if dtype.is_floating_point
         ]
-        found = ctx.definition.any_op([*inputs, *cotangents], derived(ctx.program, len(inputs), ":", wrt))
+        found = ctx.definition.any_op([*inputs, *cotangents], derive(ctx.program, len(inputs), ":", wrt))
         all_ = dict(zip(wrt, found, strict=True))
         return None, None, None, *(all_.get(i) for i in range(len(inputs)))
 
@@ -80,12 +80,14 @@ class _Derived(_SingleLevelFunction):
         with forward_ad._set_fwd_grad_enabled(True):
             inputs = [forward_ad.unpack_dual(x, level=0).primal for x in ctx.saved_tensors]
             moving = {i: t for i, t in enumerate(tangents[3:]) if t is not None}
-            program = derived(ctx.program, len(inputs), ">", list(moving))
+            program = derive(ctx.program, len(inputs), ">", list(moving))
             found = iter(ctx.definition.any_op([*inputs, *moving.values()], program))
         return tuple(next(found) if dtype.is_floating_point else None for _, dtype in ctx.outputs)
 
 
-def _differentiated(definition: Definition, call: Callable, program: Program, tensors: Sequence[torch.Tensor]) -> tuple:
+def _is_differentiated(
+    definition: Definition, call: Callable, program: Program, tensors: Sequence[torch.Tensor]
+) -> tuple:
     allowed = torch._C._functorch.get_single_level_autograd_function_allowed()
     torch._C._functorch.set_single_level_autograd_function_allowed(True)
     try:
@@ -127,14 +129,14 @@ def register(
             out = call()
             return (out,) if isinstance(out, torch.Tensor) else tuple(out)
 
-        return pack(_differentiated(definition, several, program, tensors))
+        return pack(_is_differentiated(definition, several, program, tensors))
 
     def batched(info: Any, dims: tuple, *arguments: Any) -> tuple:
         tensors, program = unpack(*arguments)
         where = unpack(*dims)[0]
         at = [i for i, d in enumerate(where) if d is not None]
         first = [x if d is None else x.movedim(d, 0) for x, d in zip(tensors, where, strict=True)]
-        out = definition.any_op(first, derived(program, len(first), "*", at))
+        out = definition.any_op(first, derive(program, len(first), "*", at))
         return pack(out), pack([0] * len(out))
 
     def in_single(*arguments: Any) -> Any:
@@ -155,7 +157,7 @@ def register(
         first = [torch._remove_batch_dim(x, level, 1, 0) if i in at else x for i, x in enumerate(tensors)]
         torch._C._vmapmode_decrement_nesting()
         try:
-            out = definition.any_op(first, derived(program, len(first), "*", at))
+            out = definition.any_op(first, derive(program, len(first), "*", at))
         finally:
             torch._C._vmapmode_increment_nesting()
         return pack([torch._add_batch_dim(o, 0, level) for o in out])

@@ -43,10 +43,10 @@ def _number(*args: DType) -> DType:
     out = _same(*args)
     if out.is_bool:
         raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
-    return _computed(out)
+    return _check_computes(out)
 
 
-def _computed(dtype: DType) -> DType:
+def _check_computes(dtype: DType) -> DType:
     if dtype.in_memory_only:
         raise DtypeError(f"{dtype.name} is a storage type, without arithmetic; cast it to {dtype.arithmetic.name}")
     return dtype
@@ -56,11 +56,11 @@ def _floats(*args: DType) -> DType:
     out = _same(*args)
     if not out.is_float:
         raise DtypeError(f"needs a float, got {out.name}; cast with f32(...)")
-    return _computed(out)
+    return _check_computes(out)
 
 
 def _compare(*args: DType) -> DType:
-    _computed(_same(*args))
+    _check_computes(_same(*args))
     return dt.bool_
 
 

@@ -122,7 +122,7 @@ def _digest(node: Node) -> bytes:
     stack = [node]
     while stack:
         x = stack[-1]
-        below = _undigested([getattr(x, f) for f in x.fields])
+        below = _without_digest([getattr(x, f) for f in x.fields])
         stack += below
         if not below:
             stack.pop()
@@ -133,7 +133,7 @@ def _digest(node: Node) -> bytes:
     return node.digest
 
 
-def _undigested(values: Iterable[Any]) -> list[Node]:
+def _without_digest(values: Iterable[Any]) -> list[Node]:
     """Return the nodes in fields that have no digest yet."""
     out: list[Node] = []
     for v in values:
@@ -141,7 +141,7 @@ def _undigested(values: Iterable[Any]) -> list[Node]:
             if v._digest is None:
                 out.append(v)
         elif isinstance(v, tuple):
-            out += _undigested(v)
+            out += _without_digest(v)
     return out
 
 

@@ -152,7 +152,7 @@ def _expressions(roots: Sequence[Expr], box: Box, inputs: Sequence[np.ndarray]) 
         else:
             values[e] = _apply(e, [values[a] for a in e.args])
     if outside:
-        needed = _needed(roots, order, values)
+        needed = _mask_needed(roots, order, values)
         for e, d, bad in outside:
             wrong = bad & needed[e]
             if wrong.any():
@@ -204,7 +204,7 @@ def _to_integer(x: np.ndarray, dtype: DType) -> np.ndarray:
     return np.where(inside | np.isnan(x), out, np.where(x < 0, ends.min, ends.max))
 
 
-def _needed(roots: Sequence[Expr], order: list[Expr], values: dict[Expr, np.ndarray]) -> dict[Expr, np.ndarray]:
+def _mask_needed(roots: Sequence[Expr], order: list[Expr], values: dict[Expr, np.ndarray]) -> dict[Expr, np.ndarray]:
     """Return, for each expression, a mask of the points at which its value is used: those that its enclosing `where`s
     select."""
     needed: dict[Expr, Any] = dict.fromkeys(order, np.False_)

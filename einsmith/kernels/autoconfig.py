@@ -74,7 +74,7 @@ class Choice:
 
         Patterns in `ruled_out` come last. Computed on demand, because choosing prunes candidates that cannot win."""
         found = [(self.pattern, self.config, self.cost)]
-        for pattern in asked(self.kernel, self.target):
+        for pattern in eligible_patterns(self.kernel, self.target):
             if pattern.match(self.kernel):
                 known = [
                     (pattern, c, cost_of(pattern, self.kernel, c, self.target))
@@ -120,7 +120,7 @@ def choose(kernel: Kernel | Rows, target: Target) -> Choice:
         CompileError: no pattern matches."""
     found = choose_below(kernel, target, float("inf"))
     if found is None:
-        names = ", ".join(p.name for p in asked(kernel, target))
+        names = ", ".join(p.name for p in eligible_patterns(kernel, target))
         raise CompileError(f"no pattern ({names}) takes the kernel {describe(kernel)}")
     return found
 
@@ -138,10 +138,10 @@ def choose_below(kernel: Kernel | Rows, target: Target, limit: float) -> Choice 
 
 def floor(kernel: Kernel, target: Target) -> float:
     """Return a lower bound (seconds) of every choice's cost under any order of the buffers' dimensions."""
-    return min((p.floor(kernel, target) for p in asked(kernel, target) if p.match(kernel)), default=0.0)
+    return min((p.floor(kernel, target) for p in eligible_patterns(kernel, target) if p.match(kernel)), default=0.0)
 
 
-def asked(kernel: Kernel | Rows, target: Target) -> Sequence[Pattern]:
+def eligible_patterns(kernel: Kernel | Rows, target: Target) -> Sequence[Pattern]:
     """Return the patterns that may lower a kernel on a target: those of its back end that are allowed there."""
     if isinstance(kernel, Rows) and target.backend == CPU:
         return [ROWS]
@@ -156,7 +156,7 @@ def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | Non
     start = time.thread_time()
     best: tuple[Pattern, Any, Cost] | None = None
     out: set[str] = set()
-    for pattern in asked(kernel, target):
+    for pattern in eligible_patterns(kernel, target):
         if pattern.name in out or not pattern.match(kernel):
             continue
         if limit < float("inf") and pattern.bound(kernel, target) >= limit:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.cost.facts import LINE, Target
-from einsmith.cost.roofline import dealt_out
+from einsmith.cost.roofline import distribute
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.emit import boxes, loops
@@ -40,7 +40,9 @@ def vector_axis(box: Box, lanes: int) -> int | None:
     flats = box.every_flat
 
     def cost(axis: int) -> tuple[float, int]:
-        return (boxes.access_cost(flats, axis, lanes, box.guarded) + 1) / boxes.filled(box.extents[axis], lanes), -axis
+        return (boxes.access_cost(flats, axis, lanes, box.guarded) + 1) / boxes.lane_utilization(
+            box.extents[axis], lanes
+        ), -axis
 
     return min(range(box.rank), key=cost, default=None)
 
@@ -57,8 +59,8 @@ def tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
             continue
         of_reads = [linear(r.index[0]) for r in reads]
         rest = boxes.access_cost(flats, along, lanes) - boxes.access_cost(of_reads, along, lanes)
-        each = len(reads) * (1 + 2 * (lanes.bit_length() - 1)) / boxes.filled(box.extents[across], lanes)
-        found = (rest + each) / boxes.filled(box.extents[along], lanes), rest + each, along, across
+        each = len(reads) * (1 + 2 * (lanes.bit_length() - 1)) / boxes.lane_utilization(box.extents[across], lanes)
+        found = (rest + each) / boxes.lane_utilization(box.extents[along], lanes), rest + each, along, across
         best = min(best or found, found)
     return best[1:] if best else None
 
@@ -77,7 +79,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
     em = loops.emitter(b, kernel, box.extents, 0 if axis is None else config.lanes)
     if tile is not None:
         _, along, across = tile
-        turned = partial(_turned, em, box, along, across)
+        turned = partial(_emit_transposed_tile, em, box, along, across)
         return loops.sweep_box(em, box, along, 1, config.tasks, turned, first, alone, (across, em.lanes))
 
     def stand(lanes: LanePattern, active: int | None) -> None:
@@ -97,14 +99,14 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
     return loops.sweep_box(em, box, axis, config.unroll, config.tasks, emit, first, alone)
 
 
-def _turned(
+def _emit_transposed_tile(
     em: VectorEmitter, box: Box, along: int, across: int, ramps: Ramps, base: SSAValue | int, rows: int
 ) -> None:
     """Emit one square tile: results have axis `along` in their lanes, loads have axis `across`."""
     n, ((lanes, active),) = em.lanes, ramps
     em.give({})
     reads = boxes.square_tiles(box, box.exprs)[along, across]
-    columns = {read: loops.turned_tile(em, read, along, lanes, active, across, base, rows) for read in reads}
+    columns = {read: loops.load_transposed(em, read, along, lanes, active, across, base, rows) for read in reads}
     em.mask = active
     for c in range(rows):
         em.bind(across, LanePattern(base, (c,) * n, n))
@@ -179,7 +181,7 @@ class Pointwise(Pattern):
         points, arithmetic, special = _work(kernel, config if config.tasks == 1 else config._replace(tasks=1), target)
         tasks = max(1, min(config.tasks, points // max(1, config.lanes)))
         memory = target.seconds_for_bytes(*touched_bytes(kernel, LINE), tasks)
-        return dealt_out(arithmetic, memory, special, tasks, target)
+        return distribute(arithmetic, memory, special, tasks, target)
 
     def lower(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Lowered:
         b = Builder(boxes.function_name(self.name, kernel, config), len(kernel.buffers) + 1)

@@ -199,7 +199,7 @@ class _Walk:
                 yield from (part for alias in node.names for part in _with_parents(alias.name))
             elif isinstance(node, ast.ImportFrom):
                 yield from _imported_from(node, package)
-            elif isinstance(node, ast.Call) and (called := _called(node)) in _DYNAMIC:
+            elif isinstance(node, ast.Call) and (called := _called_name(node)) in _DYNAMIC:
                 fixed = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
                 if called in ("__import__", "import_module") and isinstance(fixed, str) and not fixed.startswith("."):
                     yield from _with_parents(fixed)
@@ -207,7 +207,7 @@ class _Walk:
                     raise _Unseen(f"{path}:{node.lineno} runs {called}(...), which may bring in any code")
 
 
-def _called(node: ast.Call) -> str:
+def _called_name(node: ast.Call) -> str:
     if isinstance(node.func, ast.Name):
         return node.func.id
     if isinstance(node.func, ast.Attribute) and node.func.attr != "exec":  # a method of something else

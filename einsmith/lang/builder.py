@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base import dtypes as dt
-from einsmith.base.arguments import shown, whole_numbers
+from einsmith.base.arguments import show, whole_numbers
 from einsmith.base.arrays import to_array
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import DType, dtype_of
@@ -146,7 +146,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
 
     def reshape(self, *shape: Any) -> Value:
         """Return the elements in row-major order under another shape; one extent may be -1."""
-        new = views.resolve_reshape(self.shape, views.listed(shape))
+        new = views.resolve_reshape(self.shape, views.as_sequence(shape))
         if new == self.shape:
             return self
         return _view(("reshape", new), self, new, lambda axes: views.reshape_index(self.shape, axes))
@@ -158,7 +158,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
         """
         if len(order) == 2 < self.ndim:
             return TorchMethods.exchange(self, *order)
-        order = views.listed(order)
+        order = views.as_sequence(order)
         places = views.permutation(self.ndim, () if order is None else order)
         if places == tuple(range(self.ndim)):
             return self
@@ -296,7 +296,7 @@ _Memo = tuple[list[Tensor], list[Tensor], list[tuple[bool, bool]], list[Origin]]
 _MEMO: Cache[tuple, _Memo] = Cache(Bound("traced operators", 1024))
 
 
-def _shared(key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], Value]) -> Value:
+def _trace_once(key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], Value]) -> Value:
     return shared(key, operands, lambda values: (build(values),))[0]
 
 
@@ -356,7 +356,7 @@ def _elementwise(key: tuple, operands: Sequence[Value], make: Callable[..., Form
             lower(out, form, (dt.i64 if form.ty is WeakForm.INT else dt.f64) if weak else None), weak, wide=wide
         )
 
-    return _shared(key, operands, build)
+    return _trace_once(key, operands, build)
 
 
 def _apply(fn: str, *operands: Any) -> Any:
@@ -461,7 +461,7 @@ def _view(key: tuple, v: Value, shape: Sequence[int], index: Callable[..., Seque
 
     if v.literal is not None:
         v = Value(v.tensor, v.weak, wide=isinstance(v.literal, int) and ranges.leaves((v.literal, v.literal), dt.i32))
-    out = _shared(key, [v, *others], build)
+    out = _trace_once(key, [v, *others], build)
     return Value(out.tensor, v.weak and not out.shape, wide=out.wide and not out.shape)
 
 
@@ -477,7 +477,7 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Value:
 
 def _reduce(combiner: str, v: Value, axis: Any, keepdims: bool) -> Value:
     if not isinstance(keepdims, (bool, np.bool_)):
-        raise KindError(f"{combiner}: keepdims={shown(keepdims)} must be True or False")
+        raise KindError(f"{combiner}: keepdims={show(keepdims)} must be True or False")
     dims = views.dimensions(v.ndim, axis)
     if not dims:
         return cast(v * 0, dt.i32) if combiner.startswith("arg") else v
@@ -495,7 +495,7 @@ def _reduce(combiner: str, v: Value, axis: Any, keepdims: bool) -> Value:
                 out.append(AxisVar(a.name, 1))
         return Value(lower(out, formula.fold(combiner, [all_axes[d] for d in dims], body)))
 
-    return _shared(("reduce", combiner, dims, keepdims), [v], build)
+    return _trace_once(("reduce", combiner, dims, keepdims), [v], build)
 
 
 def matmul(x: Any, y: Any) -> Value:
@@ -522,7 +522,7 @@ def matmul(x: Any, y: Any) -> Value:
         right = element(q, [*batched(q), formula.Index(k), *map(formula.Index, n)])
         return Value(lower([*batch, *m, *n], formula.fold("sum", [k], formula.op("mul", left, right))))
 
-    return _shared(("matmul",), [a, b], build)
+    return _trace_once(("matmul",), [a, b], build)
 
 
 __all__ = [

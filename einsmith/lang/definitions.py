@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.autodiff.totals import converted
+from einsmith.autodiff.totals import convert
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, ShapeError, VerifyError
@@ -64,7 +64,7 @@ def tensors(
         if len(group) > 1 or group[0] in reads_of(program, group[0]):
             values |= _cycle(program, group, extents, values, numbers, checkpoint)
             continue
-        values[group[0]] = _defined(program, group[0], extents, values, numbers)
+        values[group[0]] = _define(program, group[0], extents, values, numbers)
     swept = in_one_sweep([v.tensor for v in values.values()])
     return {
         n: v if t is v.tensor else Value(t, weak=v.weak, wide=v.wide)
@@ -72,7 +72,7 @@ def tensors(
     }
 
 
-def _defined(
+def _define(
     program: FormulaProgram,
     name: str,
     extents: Extents,
@@ -87,7 +87,7 @@ def _defined(
     try:
         return _tensor(program, name, extents, parts)
     except (FormulaError, VerifyError, ShapeError, DtypeError) as e:
-        raise _located(e, program, lines[0][1].statement.at) from None
+        raise _locate(e, program, lines[0][1].statement.at) from None
 
 
 def _cycle(
@@ -107,7 +107,7 @@ def _cycle(
     logical = conditions(program, group, (n for n, v in values.items() if v.dtype.is_bool))
     types: dict[str, Ty] = {n: dt.bool_ if n in logical else WeakForm.INT for n in group}
     while True:
-        leaves = {n: leaf(extents.shapes[n], _assumed(ty)) for n, ty in types.items()}
+        leaves = {n: leaf(extents.shapes[n], _assume_type(ty)) for n, ty in types.items()}
         known = {**values, **{n: Value(x, weak=isinstance(types[n], WeakForm)) for n, x in leaves.items()}}
         bodies = {
             n: [_Part(program, k, program.lines[k], extents, known, numbers).body for k in program.defined[n]]
@@ -126,7 +126,7 @@ def _cycle(
 
     def solved(pushed: bool) -> dict[Leaf, Tensor]:
         definitions = {
-            x: _defined(program, n, extents, known, numbers, x.dtype, pushed).tensor for x, n in names.items()
+            x: _define(program, n, extents, known, numbers, x.dtype, pushed).tensor for x, n in names.items()
         }
         return recurrence(definitions, names, checkpoint)
 
@@ -152,11 +152,11 @@ def _cycle(
     return {n: Value(made[x]) for x, n in names.items()}
 
 
-def _assumed(ty: Ty) -> DType:
+def _assume_type(ty: Ty) -> DType:
     return ty if isinstance(ty, DType) else dt.i64 if ty is WeakForm.INT else dt.f64
 
 
-def _located(e: Exception, program: FormulaProgram, at: int) -> Exception:
+def _locate(e: Exception, program: FormulaProgram, at: int) -> Exception:
     if isinstance(e, FormulaError) and e.source is None:
         kind = BoundsError if isinstance(e, BoundsError) else FormulaError
         return kind(e.message, program.text, at, e.hint)
@@ -187,7 +187,7 @@ def _tensor(
         assert p.line.statement.combiner is not None
         total = lower_scatter(p.line.statement.combiner, shape, p.left, p.index, p.body, dtype, total, name)
     assert total is not None
-    return Value(converted(total, ty) if isinstance(ty, DType) and (ty.is_float or not summed) else total)
+    return Value(convert(total, ty) if isinstance(ty, DType) and (ty.is_float or not summed) else total)
 
 
 class _Part:

@@ -28,7 +28,7 @@ from einsmith.ir.analysis.ranges import Range
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import Tensor
 from einsmith.lang.composed import COMPOSED, NUMPY
-from einsmith.lang.integers import folded, measured
+from einsmith.lang.integers import function_interval, reduction_interval
 
 
 class WeakForm(Enum):
@@ -182,7 +182,7 @@ class FormulaOp(Form):
         self.fn, self.wraps = fn, False
         self._reach: Range | None = None
         if is_integer(ty) and fn != "random_bits":
-            self.ty, self.wraps, self._reach = measured(self)
+            self.ty, self.wraps, self._reach = function_interval(self)
 
     @property
     def reach(self) -> Range:
@@ -240,7 +240,7 @@ class FormulaFold(Form):
 
     @property
     def reach(self) -> Range:
-        return folded(self, super().reach)
+        return reduction_interval(self, super().reach)
 
 
 # ----------------------------------------------------------------------------------------------------------- typing
@@ -400,10 +400,10 @@ def op(fn: str, *args: Form) -> Form:
     if fn in ("floordiv", "mod") and is_integer(ty) and isinstance(args[1], Literal) and args[1].value == 0:
         raise FormulaError("integer division by zero")
     if all(isinstance(a, Literal) for a in args):
-        folded = _fold_literals(fn, [a.value for a in args])  # type: ignore[attr-defined]
-        if folded is not None:
-            folded.passed = any(a.passed for a in args)  # type: ignore[attr-defined]
-            return folded
+        literal = _fold_literals(fn, [a.value for a in args])  # type: ignore[attr-defined]
+        if literal is not None:
+            literal.passed = any(a.passed for a in args)  # type: ignore[attr-defined]
+            return literal
     return FormulaOp(fn, args, ty)
 
 
@@ -458,10 +458,10 @@ def _pow(x: Form, y: Form) -> Form:
     if is_bool(ty):
         raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
     if isinstance(x, Literal) and isinstance(y, Literal):
-        folded = _fold_literals("pow", [float(x.value), float(y.value)])
-        assert folded is not None
-        folded.passed = x.passed or y.passed
-        return folded
+        literal = _fold_literals("pow", [float(x.value), float(y.value)])
+        assert literal is not None
+        literal.passed = x.passed or y.passed
+        return literal
     return FormulaOp("pow", (x, y), WeakForm.FLOAT if is_integer(ty) else ty)
 
 

@@ -214,12 +214,14 @@ class _Writer:
             self.lines.append("return " + ", ".join(name for name, _, _ in results))
         text = "\n".join(self.lines)
         shapes = {self.known[x].name: x.shape for x in (*inputs.values(), *cotangents.values())}
-        extents = self._undetermined(text, shapes, {n: 0 for n, x in inputs.items() if self.known[x].parameter})
+        extents = self._undetermined_extents(text, shapes, {n: 0 for n, x in inputs.items() if self.known[x].parameter})
         if extents:
             text = "# extents: " + ", ".join(f"{a} {n}" for a, n in extents.items()) + "\n" + text
         return FormulaText(text, extents)
 
-    def _undetermined(self, text: str, shapes: dict[str, tuple[int, ...]], numbers: dict[str, int]) -> dict[str, int]:
+    def _undetermined_extents(
+        self, text: str, shapes: dict[str, tuple[int, ...]], numbers: dict[str, int]
+    ) -> dict[str, int]:
         """Return the fewest extents without which the text would be parsed with other extents, or not at all."""
         source = parse(text)
         sizes = dict(self.names.extents)
@@ -305,7 +307,7 @@ class _Writer:
     def _part(self, part: Piece | Scatter, t: Template, args: Sequence[Tensor], named: _Named, member: int) -> str:
         rank = len(t.shape)
         bodies = part.bodies
-        wanted = _wanted(bodies, [self.known[a].dims for a in args])
+        wanted = _dimension_names(bodies, [self.known[a].dims for a in args])
         used = {a.position for a in postorder(bodies) if isinstance(a, Axis)}
         axes: dict[int, str] = {}
         for p, extent in enumerate(part.domain):
@@ -322,17 +324,17 @@ class _Writer:
         numbers = [n for n, w in zip(slots, weak, strict=True) if w]
         names = [axes.get(p, "0") for p in range(len(part.domain))]
         if isinstance(part, Scatter):
-            *index, body = _spell([*part.index, _typed(part.body, t.dtypes[0], t, weak)], names, slots, numbers)
+            *index, body = _spell([*part.index, _add_cast(part.body, t.dtypes[0], t, weak)], names, slots, numbers)
             return f"{named.name}[{', '.join(index)}] {SCATTERED[part.combiner]} {body}"
         left = [_position(o, s, axes.get(d)) for d, (o, s) in enumerate(zip(part.offset, part.step, strict=True))]
         if isinstance(part.body, Reduce):
             r = part.body
             combiner = r.combiner.removeprefix("arg") if member == 0 else r.combiner
             chosen = r.bodies[0] if r.combiner.startswith("arg") else r.bodies[member]
-            (body,) = _spell([_typed(chosen, chosen.dtype, t, weak)], names, slots, numbers)
+            (body,) = _spell([_add_cast(chosen, chosen.dtype, t, weak)], names, slots, numbers)
             right = f"{combiner}[{', '.join(names[rank:])}]({body})"
         else:
-            (right,) = _spell([_typed(part.body, t.dtypes[member], t, weak)], names, slots, numbers)
+            (right,) = _spell([_add_cast(part.body, t.dtypes[member], t, weak)], names, slots, numbers)
         return f"{named.name}[{', '.join(left)}] = {right}"
 
 
@@ -346,7 +348,7 @@ def _position(offset: int, step: int, axis: str | None) -> str:
     return (axis if step == 1 else f"{step}*{axis}") + (f" + {offset}" if offset else "")
 
 
-def _wanted(bodies: Sequence[Expr], dims: Sequence[list[str | None]]) -> dict[int, list[str]]:
+def _dimension_names(bodies: Sequence[Expr], dims: Sequence[list[str | None]]) -> dict[int, list[str]]:
     """Return the names of the dimensions that each axis (by position) runs along: first those that it indexes alone,
     then strided ones."""
     found: dict[int, list[tuple[int, str]]] = {}
@@ -378,7 +380,7 @@ def _spell(roots: Sequence[Expr], axes: Sequence[str], slots: Sequence[str], num
         yield text
 
 
-def _typed(e: Expr, dtype: DType, t: Template, weak: Sequence[bool]) -> Expr:
+def _add_cast(e: Expr, dtype: DType, t: Template, weak: Sequence[bool]) -> Expr:
     """Return the expression under a cast where its text alone would not determine its type.
 
     `weak`: slots that are numbers, which, like literals, take the type of the template's other floats.

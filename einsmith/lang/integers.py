@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from einsmith.lang.formula import FormulaFold, FormulaOp, Ty
 
 
-def measured(e: FormulaOp) -> tuple[Ty, bool, Range]:
+def function_interval(e: FormulaOp) -> tuple[Ty, bool, Range]:
     """Return (type, whether its arithmetic may wrap, interval) of a function of integers; the type is `e.ty` if that is
     wide enough.
 
@@ -56,7 +56,7 @@ def measured(e: FormulaOp) -> tuple[Ty, bool, Range]:
     return dtype, wraps, dtype.range if wraps else found
 
 
-def folded(e: FormulaFold, own: Range) -> Range:
+def reduction_interval(e: FormulaFold, own: Range) -> Range:
     """Return the interval of a reduction of integers; `own` is that of its type."""
     if e.combiner in ("max", "min"):
         return e.args[0].reach

@@ -86,15 +86,15 @@ def _certain(c: Ast, chosen: bool) -> Iterator[Comparison]:
 
 def rises(e: Ast, axis: str) -> bool:
     """Return whether an upper bound on `e` implies an upper bound on the axis. Parameters count as positive."""
-    return _bounded(e, axis, True)
+    return _implies_bound(e, axis, True)
 
 
 def falls(e: Ast, axis: str) -> bool:
     """Return whether a lower bound on `e` implies an upper bound on the axis."""
-    return _bounded(e, axis, False)
+    return _implies_bound(e, axis, False)
 
 
-def _bounded(e: Ast, axis: str, above: bool) -> bool:
+def _implies_bound(e: Ast, axis: str, above: bool) -> bool:
     """Return whether an upper (`above`) or lower bound on `e` implies an upper bound on the axis.
 
     One operand that implies it is enough, but an upper bound on a `min` and a lower bound on a `max` need all operands
@@ -111,7 +111,7 @@ def _bounded(e: Ast, axis: str, above: bool) -> bool:
             continue
         a, *rest = e.operands
         if e.fn == ("min" if above else "max"):
-            if all(_bounded(x, axis, above) for x in e.operands):
+            if all(_implies_bound(x, axis, above) for x in e.operands):
                 return True
         elif e.fn in ("add", "min", "max"):
             stack += [(x, above) for x in e.operands]

@@ -170,9 +170,9 @@ class TemplateScope:
                 return cast(COMPOSED[node.fn](args[0]), want)
             return cast(_wrapping(node, args, self._operands(node, want)), want)
         assert isinstance(node, FormulaFold)
-        return self._nested(node, want, guards)
+        return self._read_nested(node, want, guards)
 
-    def _nested(self, node: FormulaFold, want: DType, guards: Guards) -> Expr:
+    def _read_nested(self, node: FormulaFold, want: DType, guards: Guards) -> Expr:
         """Return the read of the tensor that a nested reduction becomes."""
         clash = [a.name for a in node.axes if a in self.position]
         if clash:
@@ -187,7 +187,7 @@ class TemplateScope:
                 if not guards:
                     raise
         if tensor is None:
-            node = _guarded(node, guards)
+            node = _guard(node, guards)
             axes = self._outer(node)
             tensor = _single(axes, node, self.resolve(node.ty, want), self.float_)
         index = tuple(Axis(self.position[a]) for a in axes)
@@ -204,7 +204,7 @@ class TemplateScope:
         return sorted(node.free, key=self.position.__getitem__)
 
 
-def _guarded(node: FormulaFold, guards: Guards) -> FormulaFold:
+def _guard(node: FormulaFold, guards: Guards) -> FormulaFold:
     """Return a reduction that reads nothing where the guards do not hold."""
     condition: Form | None = None
     for c, chosen in guards:
@@ -233,7 +233,7 @@ def push_guards(root: Form) -> Form:
             args = [pushed(a, g) for a, g in zip(node.args, under, strict=True)]
             memo[key] = rebuilt(node, args)
             if isinstance(node, FormulaFold) and guards:
-                memo[key] = _guarded(FormulaFold(node.combiner, node.axes, args[0], node.ty, node.at), guards)
+                memo[key] = _guard(FormulaFold(node.combiner, node.axes, args[0], node.ty, node.at), guards)
         return memo[key]
 
     return pushed(root, ())
@@ -282,7 +282,7 @@ def _body(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType, scop
     if not isinstance(root, FormulaFold):
         return cast(scope.convert(root, dtype.arithmetic), dtype)
     if dtype.in_memory_only:
-        return cast(scope._nested(root, dtype.arithmetic, ()), dtype)
+        return cast(scope._read_nested(root, dtype.arithmetic, ()), dtype)
     clash = [a.name for a in root.axes if a in axes]
     if clash:
         raise FormulaError(f"axis {clash[0]} is bound twice, by {root.combiner} and around it", hint="use another axis")
@@ -309,7 +309,7 @@ def _finish(shape: tuple[int, ...], pieces: Sequence[tuple], dtype: DType, float
         scope = TemplateScope(axes, float_)
         scope.args, scope.slots = args, slots
         if not positions and isinstance(root, FormulaFold) and root.combiner.startswith("arg"):
-            body: Expr | Reduce = scope._nested(root, dtype, ())
+            body: Expr | Reduce = scope._read_nested(root, dtype, ())
         else:
             body = _body(axes, root, dtype, float_, scope)
         scopes.append(scope)

@@ -12,7 +12,7 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.base import html
-from einsmith.base.arguments import checked, described, shown
+from einsmith.base.arguments import check_arguments, describe, show
 from einsmith.base.arrays import as_numpy
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import DType, dtype_of
@@ -48,20 +48,20 @@ class Operator:
         inputs: Sequence[str] | None = None,
     ):
         if not isinstance(text, (str, Source)):
-            raise FormulaError(f"a formula is a text, not {described(text)}")
+            raise FormulaError(f"a formula is a text, not {describe(text)}")
         self.defaults = dict(defaults or {})
         resolved = resolve if isinstance(text, str) else resolve_source
         if extents is None and isinstance(text, FormulaText):
             extents = text.extents
         self.program: FormulaProgram = resolved(text, extents, self.defaults)  # type: ignore[arg-type]
         self.name = name or "_".join(self.program.outputs)
-        self.inputs = _ordered(self.name, tuple(self.program.inputs), inputs)
+        self.inputs = _order(self.name, tuple(self.program.inputs), inputs)
         parameters = self.program.parameters
         for d in self.defaults:
             if d not in parameters:
                 hint = near(d, parameters) or f"the parameters are {', '.join(parameters) or 'none'}"
                 raise FormulaError(f"{d!r} is no parameter of {self.name}", hint=hint)
-        self.checkpoint = _saved(self.name, checkpoint)
+        self.checkpoint = _checkpoint_distance(self.name, checkpoint)
         self._made_of = (text, extents, self.name, self.defaults, self.checkpoint, self.inputs)
         self._id = next(_COUNT)
         self._bound: Cache[tuple, _Bound] = Cache(BOUND)
@@ -128,7 +128,7 @@ class Operator:
         """
         names = (wrt,) if isinstance(wrt, str) else tuple(wrt) if isinstance(wrt, (tuple, list)) else ()
         if not names or not all(isinstance(n, str) for n in names):
-            raise KindError(f"{self.name}: wrt={shown(wrt)} must be the name of an input, or a sequence of names")
+            raise KindError(f"{self.name}: wrt={show(wrt)} must be the name of an input, or a sequence of names")
         running = [n for n, static in self.program.parameters.items() if not static]
         known = (*self.inputs, *running)
         for n in names:
@@ -165,7 +165,7 @@ class Operator:
     def _saved_of(self, kwargs: dict[str, Any]) -> int:
         """Remove `checkpoint` from `kwargs` and return the distance of saved states for the call."""
         if "checkpoint" in kwargs and "checkpoint" not in (*self.inputs, *self.program.parameters):
-            return _saved(self.name, kwargs.pop("checkpoint"))
+            return _checkpoint_distance(self.name, kwargs.pop("checkpoint"))
         return self.checkpoint
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict, dict, dict]:
@@ -205,7 +205,7 @@ class Operator:
             for name, x in values.items():
                 if x is None or isinstance(x, (str, bytes, set, Mapping)):
                     what = "an array" if kind == "input" else "a number"
-                    raise DtypeError(f"{self.name}: the {kind} {name} is {described(x)}; pass {what}")
+                    raise DtypeError(f"{self.name}: the {kind} {name} is {describe(x)}; pass {what}")
         return {n: given[n] for n in self.inputs}, static, numbers
 
     def _static(self, name: str, value: Any) -> int | float | bool:
@@ -217,7 +217,7 @@ class Operator:
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value[()]
         if not isinstance(value, Number):
-            raise FormulaError(f"{self.name}: the parameter {name} is {described(value)}, not a number")
+            raise FormulaError(f"{self.name}: the parameter {name} is {describe(value)}, not a number")
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, (bool, float)) and name in self.program.in_index:
             raise FormulaError(
@@ -293,21 +293,21 @@ def _abstract(name: str, x: Any, integer: bool) -> tuple[tuple[int, ...], DType,
     try:
         return tuple(operator.index(n) for n in x), dt.i64 if integer else dt.f32, False
     except (TypeError, ValueError):
-        raise ShapeError(f"{name} is given as {shown(x)}; pass its shape, a tuple of ints, or an array") from None
+        raise ShapeError(f"{name} is given as {show(x)}; pass its shape, a tuple of ints, or an array") from None
 
 
 def _number_type(x: Any) -> DType:
     return dt.i64 if isinstance(x, (int, np.integer)) else dt.f64
 
 
-def _saved(name: str, checkpoint: Any) -> int:
+def _checkpoint_distance(name: str, checkpoint: Any) -> int:
     """Return the distance of saved states that `checkpoint` requests."""
     if isinstance(checkpoint, bool) or not isinstance(checkpoint, (int, np.integer)) or checkpoint < 0:
         raise FormulaError(f"{name}: checkpoint={checkpoint!r} must be a positive integer, or 0 to save every state")
     return int(checkpoint)
 
 
-def _ordered(name: str, known: tuple[str, ...], inputs: Sequence[str] | None) -> tuple[str, ...]:
+def _order(name: str, known: tuple[str, ...], inputs: Sequence[str] | None) -> tuple[str, ...]:
     """Return the inputs in the order in which they are passed."""
     if inputs is None:
         return known
@@ -318,7 +318,7 @@ def _ordered(name: str, known: tuple[str, ...], inputs: Sequence[str] | None) ->
     return tuple(given)
 
 
-@checked
+@check_arguments
 def op(
     text: Any,
     extents: Mapping[str, int | str] | None = None,

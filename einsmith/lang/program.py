@@ -116,7 +116,7 @@ def resolve_source(
     return program
 
 
-def _left_parameters(s: Statement, extents: set[str]) -> set[str]:
+def _find_parameters(s: Statement, extents: set[str]) -> set[str]:
     """Return the names in left indices that are parameters, not axes, such as st in `y[st*i+r] += z[i,r]`.
 
     A parameter occurs only in sums and products with axes. A name is an axis if it indexes a dimension alone, the body
@@ -135,7 +135,7 @@ def _left_parameters(s: Statement, extents: set[str]) -> set[str]:
 
 def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
     left: list[str] = []
-    given = given | _left_parameters(s, extents)
+    given = given | _find_parameters(s, extents)
     for i in s.index:
         names = [n for n in walk(i) if isinstance(n, Name) and n.id not in given]
         if isinstance(i, Name) and names and i.id in left and not s.accumulate:

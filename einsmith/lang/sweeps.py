@@ -23,14 +23,14 @@ def in_one_sweep(tensors: list[Tensor]) -> list[Tensor]:
     replaced: dict[Tensor, Item] = {}
     for node, combiner in nodes.items():
         if combiner.startswith("arg"):
-            value = _made(node, combiner[3:], lambda body: (body,))
+            value = _with_bodies(node, combiner[3:], lambda body: (body,))
             if value in nodes:
                 replaced[value] = Item(node, 0)
         elif combiner == "prod" and all(_factor(p.bodies) is not None for p in node.template.parts):
-            single = [_made(node, "prod", partial(_factors, of=(n,))) for n in range(3)]
+            single = [_with_bodies(node, "prod", partial(_factors, of=(n,))) for n in range(3)]
             found = [n for n, s in enumerate(single) if s in nodes]
             if found[-2:] == [1, 2]:
-                whole = _made(node, "prod", partial(_factors, of=found))
+                whole = _with_bodies(node, "prod", partial(_factors, of=found))
                 replaced |= {single[n]: Item(whole, n - found[0]) for n in found}
     return exchange(tensors, replaced)
 
@@ -44,7 +44,7 @@ def _combiner(t: Template) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _made(node: Compute, combiner: str, bodies: Callable[[Expr], Sequence[Expr]]) -> Compute:
+def _with_bodies(node: Compute, combiner: str, bodies: Callable[[Expr], Sequence[Expr]]) -> Compute:
     """Return the node with its reductions' bodies replaced by `bodies(body)`, under `combiner`."""
     parts = []
     for p in node.template.parts:
@@ -54,7 +54,7 @@ def _made(node: Compute, combiner: str, bodies: Callable[[Expr], Sequence[Expr]]
     return canonical(Template(node.shape, node.template.params, tuple(parts)), node.args)
 
 
-def _guarded(body: Expr) -> tuple[list[Expr], Expr]:
+def _split_guards(body: Expr) -> tuple[list[Expr], Expr]:
     """Return the conditions of the guards around a factor, which is 1 elsewhere, and the factor inside them."""
     guards: list[Expr] = []
     while (
@@ -71,7 +71,7 @@ def _guarded(body: Expr) -> tuple[list[Expr], Expr]:
 
 def _factor(bodies: Sequence[Expr]) -> Expr | None:
     """Return b if the body, inside its guards, is `where(b == 0, 2, 1)`, else None."""
-    match _guarded(bodies[0])[1]:
+    match _split_guards(bodies[0])[1]:
         case Apply(fn="where", args=(Apply(fn="eq", args=(b, Const(value=0.0))), Const(value=2.0), Const(value=1.0))):
             return b
     return None
@@ -83,7 +83,7 @@ def _factors(body: Expr, of: Sequence[int]) -> list[Expr]:
 
     Number 0 is b; 1 is b where it is not zero, else 1; 2 is 2 where b is zero, else 1, which is `body` itself.
     """
-    guards, inner = _guarded(body)
+    guards, inner = _split_guards(body)
     assert isinstance(inner, Apply)
     condition, _, one = inner.args
     factor = condition.args[0]

@@ -201,7 +201,7 @@ def know(origins: Iterable[Origin]) -> None:
 
 
 @contextmanager
-def within(trace: Trace, function: str) -> Iterator[None]:
+def name_scope(trace: Trace, function: str) -> Iterator[None]:
     """Name the function of tensors that is under way, unless it is a part of another one."""
     outer = trace.function
     trace.function = outer or function

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.base.arguments import shown, signature_of, whole_numbers
+from einsmith.base.arguments import show, signature_of, whole_numbers
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import EinsmithError, FormulaError, IndexOutOfRange, KindError, ShapeError, TraceError
 from einsmith.lang.formula import Form, Literal, op
 from einsmith.lang.protocol import RunTimeOnly
 
 
-def listed(given: Sequence[Any]) -> Any:
+def as_sequence(given: Sequence[Any]) -> Any:
     """Return a method's operands as one sequence, whether they were passed one by one or as a sequence (or None)."""
     return given[0] if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
 
@@ -220,7 +220,7 @@ def names_of_axes(fn: Any, shape: tuple[int, ...]) -> list[str]:
     Raises KindError for an object that is no function, FormulaError for another number of parameters.
     """
     if not callable(fn):
-        raise KindError(f"compute: fn={shown(fn)} must be a function of an element's indices")
+        raise KindError(f"compute: fn={show(fn)} must be a function of an element's indices")
     try:
         parameters = inspect.signature(fn)
     except (TypeError, ValueError):  # for a function that is not written in Python

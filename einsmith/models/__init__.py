@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from einsmith.base.arguments import checked
+from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import ArgumentError, UnknownNameError
 from einsmith.models.capsule import CapsuleNet, RoutedCapsules
 from einsmith.models.classic import MLP3, LeNet5
@@ -39,7 +39,7 @@ def names() -> Iterator[str]:
     return iter(sorted(_MODELS))
 
 
-@checked
+@check_arguments
 def register(name: str, make: Callable[..., Module]) -> None:
     """Add a network under `name`; `make(**arguments)` builds it with fresh weights. Raises ArgumentError."""
     if name in _MODELS:
@@ -47,7 +47,7 @@ def register(name: str, make: Callable[..., Module]) -> None:
     _MODELS[name] = make
 
 
-@checked
+@check_arguments
 def maker(name: str) -> Callable[..., Module]:
     """Return the class or function that builds the networks of a name. Raises UnknownNameError."""
     if name not in _MODELS:
@@ -57,7 +57,7 @@ def maker(name: str) -> Callable[..., Module]:
     return _MODELS[name]
 
 
-@checked
+@check_arguments
 def get(name: str, **arguments: Any) -> Module:
     """Build a new network by name; its attribute `spec` holds the name and the arguments. Raises UnknownNameError."""
     model = maker(name)(**arguments)
@@ -65,7 +65,7 @@ def get(name: str, **arguments: Any) -> Module:
     return model
 
 
-def _named(name: str, kind: type[_M]) -> Callable[..., _M]:
+def _register(name: str, kind: type[_M]) -> Callable[..., _M]:
     """Register a class, and return a function that builds a network of it from the class's arguments."""
     register(name, kind)
 
@@ -77,26 +77,26 @@ def _named(name: str, kind: type[_M]) -> Callable[..., _M]:
     return make
 
 
-bert_base = _named("bert_base", Bert)
-capsulenet = _named("capsulenet", CapsuleNet)
-efficientnet_lite0 = _named("efficientnet_lite0", EfficientNetLite0)
-gpt_small = _named("gpt_small", GPT)
-lenet5 = _named("lenet5", LeNet5)
-lltm = _named("lltm", LLTMClassifier)
-lstm_lm = _named("lstm-lm", LSTMLanguageModel)
-milstm = _named("milstm", MILSTMClassifier)
-mlp3 = _named("mlp3", MLP3)
-mobilenet_v1 = _named("mobilenet_v1", MobileNetV1)
-mobilenet_v2 = _named("mobilenet_v2", MobileNetV2)
-resnet18 = _named("resnet18", ResNet18)
-resnet18_cifar = _named("resnet18_cifar", CIFARResNet18)
-resnet50 = _named("resnet50", ResNet50)
-scrn = _named("scrn", SCRNClassifier)
-shufflenet_v1 = _named("shufflenet_v1", ShuffleNetV1)
-squeezenet = _named("squeezenet", SqueezeNet)
-sublstm = _named("sublstm", SubLSTMClassifier)
-unet = _named("unet", UNet)
-vit_small = _named("vit_small", ViT)
+bert_base = _register("bert_base", Bert)
+capsulenet = _register("capsulenet", CapsuleNet)
+efficientnet_lite0 = _register("efficientnet_lite0", EfficientNetLite0)
+gpt_small = _register("gpt_small", GPT)
+lenet5 = _register("lenet5", LeNet5)
+lltm = _register("lltm", LLTMClassifier)
+lstm_lm = _register("lstm-lm", LSTMLanguageModel)
+milstm = _register("milstm", MILSTMClassifier)
+mlp3 = _register("mlp3", MLP3)
+mobilenet_v1 = _register("mobilenet_v1", MobileNetV1)
+mobilenet_v2 = _register("mobilenet_v2", MobileNetV2)
+resnet18 = _register("resnet18", ResNet18)
+resnet18_cifar = _register("resnet18_cifar", CIFARResNet18)
+resnet50 = _register("resnet50", ResNet50)
+scrn = _register("scrn", SCRNClassifier)
+shufflenet_v1 = _register("shufflenet_v1", ShuffleNetV1)
+squeezenet = _register("squeezenet", SqueezeNet)
+sublstm = _register("sublstm", SubLSTMClassifier)
+unet = _register("unet", UNet)
+vit_small = _register("vit_small", ViT)
 
 __all__ = [
     "GPT",

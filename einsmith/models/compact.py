@@ -31,7 +31,7 @@ Width = Annotated[float, 0, 64]
 """Factor of the numbers of channels."""
 
 
-def rounded(channels: float, divisor: int) -> int:
+def round_channels(channels: float, divisor: int) -> int:
     """Round a number of channels to a multiple of `divisor` that is at least `divisor` and 0.9 times the number."""
     near = max(divisor, int(channels + divisor / 2) // divisor * divisor)
     return near + divisor if near < 0.9 * channels else near
@@ -41,7 +41,9 @@ def _conv(channels: int, out: int, kernel: int = 1, stride: int = 1, groups: int
     return Conv2d(channels, out, kernel, stride, kernel // 2, groups=groups, bias=False)
 
 
-def _normed(channels: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: Any = ReLU6) -> Sequential:
+def _conv_norm_activation(
+    channels: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: Any = ReLU6
+) -> Sequential:
     """Return a convolution without bias, batch norm, and an activation."""
     return Sequential(_conv(channels, out, kernel, stride, groups), BatchNorm2d(out), act())
 
@@ -95,11 +97,11 @@ class MobileNetV1(Module):
         dtype: Any = "float32",
     ):
         before = max(1, int(32 * width))
-        layers = [_normed(channels, before, 3, 2, act=ReLU)]
+        layers = [_conv_norm_activation(channels, before, 3, 2, act=ReLU)]
         for out, stride in _rows("MobileNetV1", "blocks", blocks, 2):
             out = max(1, int(out * width))
-            depthwise = _normed(before, before, 3, stride, before, act=ReLU)
-            layers.append(Sequential(depthwise, _normed(before, out, act=ReLU)))
+            depthwise = _conv_norm_activation(before, before, 3, stride, before, act=ReLU)
+            layers.append(Sequential(depthwise, _conv_norm_activation(before, out, act=ReLU)))
             before = out
         self.features = Sequential(*layers)
         self.classifier = Sequential(Dropout(dropout), Linear(before, classes))
@@ -118,8 +120,8 @@ class _Inverted(Module):
 
     def __init__(self, channels: int, out: int, stride: int, expansion: int):
         inner = channels * expansion
-        layers: list[Module] = [_normed(channels, inner)] if expansion != 1 else []
-        layers += [_normed(inner, inner, 3, stride, inner), _conv(inner, out), BatchNorm2d(out)]
+        layers: list[Module] = [_conv_norm_activation(channels, inner)] if expansion != 1 else []
+        layers += [_conv_norm_activation(inner, inner, 3, stride, inner), _conv(inner, out), BatchNorm2d(out)]
         self.conv = Sequential(*layers)
         self.same = stride == 1 and channels == out
 
@@ -158,15 +160,15 @@ class MobileNetV2(Module):
         *,
         dtype: Any = "float32",
     ):
-        before = rounded(32 * width, divisor)
-        layers: list[Module] = [_normed(channels, before, 3, 2)]
+        before = round_channels(32 * width, divisor)
+        layers: list[Module] = [_conv_norm_activation(channels, before, 3, 2)]
         for expansion, out, count, stride in _rows("MobileNetV2", "blocks", blocks, 4):
-            out = rounded(out * width, divisor)
+            out = round_channels(out * width, divisor)
             for n in range(count):
                 layers.append(_Inverted(before, out, 1 if n else stride, expansion))
                 before = out
-        end = rounded(last * max(1.0, width), divisor)
-        layers.append(_normed(before, end))
+        end = round_channels(last * max(1.0, width), divisor)
+        layers.append(_conv_norm_activation(before, end))
         self.features = Sequential(*layers)
         self.classifier = Sequential(Dropout(dropout), Linear(end, classes))
         _draw(self)
@@ -219,7 +221,7 @@ class ShuffleNetV1(Module):
         *,
         dtype: Any = "float32",
     ):
-        self.stem = Sequential(_normed(channels, stem, 3, 2, act=ReLU), MaxPool2d(3, 2, 1))
+        self.stem = Sequential(_conv_norm_activation(channels, stem, 3, 2, act=ReLU), MaxPool2d(3, 2, 1))
         before, parts = stem, []
         for n, (out, count) in enumerate(_rows("ShuffleNetV1", "stages", stages, 2)):
             if out % (4 * groups) or out <= before or (out - before) % groups or (n and before % groups):

@@ -30,7 +30,7 @@ from einsmith.nn.linear import empty
 from einsmith.nn.module import LoadResult
 
 
-def _published(state: Mapping[str, Any], prefix: str, aside: str) -> dict[str, Any]:
+def _rename_published(state: Mapping[str, Any], prefix: str, aside: str) -> dict[str, Any]:
     """Rename the entries of a published state to this network's names.
 
     Where names begin with `prefix`, the prefix is removed, and entries without it, heads for other tasks, are dropped.
@@ -208,7 +208,7 @@ class Bert(Module):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Load a state as Module.load_state_dict does. Names may begin with "bert."; position ids are ignored."""
-        return super().load_state_dict(_published(state_dict, "bert.", r"embeddings\.position_ids"), strict)
+        return super().load_state_dict(_rename_published(state_dict, "bert.", r"embeddings\.position_ids"), strict)
 
 
 # ----------------------------------------------------------------------------------------------------------------- ViT
@@ -380,4 +380,4 @@ class GPT(Module):
         """Load a state as Module.load_state_dict does. Names may begin with "transformer."; the masks and the copy of
         the embedding (`lm_head.weight`) that old files store are ignored."""
         aside = r"h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
-        return super().load_state_dict(_published(state_dict, "transformer.", aside), strict)
+        return super().load_state_dict(_rename_published(state_dict, "transformer.", aside), strict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from einsmith.base.arguments import checked
+from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import IndexOutOfRange, KindError, UnknownNameError
 from einsmith.lang.trace import touch
 from einsmith.nn.module import Module
@@ -148,7 +148,7 @@ class ParameterList(Module):
         self.register_parameter(str(len(self)), _parameter(value))
         return self
 
-    @checked
+    @check_arguments
     def extend(self, values: Iterable[Any]) -> ParameterList:
         """Add parameters at the end; return this list."""
         for value in values:
@@ -159,12 +159,12 @@ class ParameterList(Module):
 
     def __getitem__(self, index: int | slice) -> Any:
         self._note()
-        return ParameterList(self._listed()[index]) if isinstance(index, slice) else self._listed()[index]
+        return ParameterList(self._list()[index]) if isinstance(index, slice) else self._list()[index]
 
     def __setitem__(self, index: int, value: Any) -> None:
         self.register_parameter(str(range(len(self))[index]), _parameter(value))
 
-    def _listed(self) -> list[Parameter]:
+    def _list(self) -> list[Parameter]:
         return list(self._parameters.values())  # type: ignore[arg-type]
 
     def __len__(self) -> int:
@@ -172,7 +172,7 @@ class ParameterList(Module):
 
     def __iter__(self) -> Iterator[Parameter]:
         self._note()
-        return iter(self._listed())
+        return iter(self._list())
 
     def extra_repr(self) -> str:
         return _shapes(self)

@@ -19,7 +19,7 @@ Amounts = Size | Sequence[Size]
 PADDING_MODES = "zeros", "reflect", "replicate", "circular"
 
 
-def repeated(layer: Any, what: str, x: Any, n: int | None = None) -> tuple[Any, ...]:
+def repeat(layer: Any, what: str, x: Any, n: int | None = None) -> tuple[Any, ...]:
     """Return `x` as a tuple of `n` elements, by default the layer's dimensions; one element is repeated.
 
     what: name of the argument, for messages. Raises ArgumentError for another number of elements."""
@@ -35,7 +35,7 @@ def repeated(layer: Any, what: str, x: Any, n: int | None = None) -> tuple[Any, 
 def check_sizes(layer: Any, **given: Any) -> None:
     """Check named sizes. Raises ArgumentError where their number is neither 1 nor the layer's dimensions."""
     for what, value in given.items():
-        repeated(layer, what, value)
+        repeat(layer, what, value)
 
 
 def _prepare(layer: Any, sizes: dict[str, Any], bias: bool, dtype: Any) -> None:
@@ -55,7 +55,7 @@ def _prepare(layer: Any, sizes: dict[str, Any], bias: bool, dtype: Any) -> None:
                 raise ArgumentError(f"{name}: padding={given!r} must be 'same', 'valid' or ints")
             layer.padding = given
             continue
-        setattr(layer, what, repeated(layer, what, given))
+        setattr(layer, what, repeat(layer, what, given))
     if layer.padding == "same" and any(s != 1 for s in layer.stride):
         raise ArgumentError(f"{name}: padding='same' needs stride 1, not {layer.stride}")
     first, second = (channels, out) if transposed else (out, channels)

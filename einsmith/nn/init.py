@@ -11,7 +11,7 @@ from math import isfinite, prod, sqrt
 import numpy as np
 
 from einsmith.base import locks
-from einsmith.base.arguments import Magnitude, Size, checked
+from einsmith.base.arguments import Magnitude, Size, check_arguments
 from einsmith.base.errors import ArgumentError
 from einsmith.nn.parameter import Stored
 from einsmith.ops import random
@@ -21,7 +21,7 @@ _drawing = locks.Awaited("drawing random numbers")
 """Held while numbers are drawn: a generator has a lock of NumPy's, which a forked child would find held."""
 
 
-@checked
+@check_arguments
 def manual_seed(seed: Size) -> None:
     """Restart Einsmith's random numbers from `seed`, a non-negative int. Unseeded, they differ in every process."""
     global _generator
@@ -42,7 +42,7 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[1] * window, shape[0] * window
 
 
-@checked
+@check_arguments
 def uniform_(tensor: Stored, a: float = 0.0, b: float = 1.0) -> None:
     """Fill a parameter with uniform draws from [a, b). Raises ArgumentError unless b is at least a."""
     if not a <= b:
@@ -53,26 +53,26 @@ def uniform_(tensor: Stored, a: float = 0.0, b: float = 1.0) -> None:
         tensor.data = _generator.uniform(a, b, tensor.data.shape)
 
 
-@checked
+@check_arguments
 def normal_(tensor: Stored, mean: float = 0.0, std: Magnitude = 1.0) -> None:
     """Fill a parameter with normal draws of the given mean and standard deviation."""
     with _drawing:
         tensor.data = _generator.normal(mean, std, tensor.data.shape)
 
 
-@checked
+@check_arguments
 def constant_(tensor: Stored, val: float) -> None:
     """Set every element to `val`."""
     tensor.data = np.full(tensor.data.shape, val)
 
 
-@checked
+@check_arguments
 def zeros_(tensor: Stored) -> None:
     """Set every element to 0."""
     constant_(tensor, 0)
 
 
-@checked
+@check_arguments
 def ones_(tensor: Stored) -> None:
     """Set every element to 1."""
     constant_(tensor, 1)
@@ -102,27 +102,27 @@ def _fan(tensor: Stored, mode: str) -> int:
     return fans(tensor.data.shape)[mode == "fan_out"]
 
 
-@checked
+@check_arguments
 def kaiming_uniform_(tensor: Stored, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
     """Fill with uniform draws from +-gain*sqrt(3/fan). Source: He et al. 2015, arXiv 1502.01852."""
     bound = gain(nonlinearity, a) * sqrt(3.0 / max(1, _fan(tensor, mode)))
     uniform_(tensor, -bound, bound)
 
 
-@checked
+@check_arguments
 def kaiming_normal_(tensor: Stored, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
     """Fill with normal draws of standard deviation gain/sqrt(fan). Source: He et al. 2015, arXiv 1502.01852."""
     normal_(tensor, 0.0, gain(nonlinearity, a) / sqrt(max(1, _fan(tensor, mode))))
 
 
-@checked
+@check_arguments
 def xavier_uniform_(tensor: Stored, gain: Magnitude = 1.0) -> None:
     """Fill with uniform draws from +-gain*sqrt(6/(fan in + fan out)). Source: Glorot and Bengio 2010."""
     bound = gain * sqrt(6.0 / sum(fans(tensor.data.shape)))
     uniform_(tensor, -bound, bound)
 
 
-@checked
+@check_arguments
 def xavier_normal_(tensor: Stored, gain: Magnitude = 1.0) -> None:
     """Fill with normal draws of standard deviation gain*sqrt(2/(fan in + fan out)). Source: Glorot and Bengio 2010."""
     normal_(tensor, 0.0, gain * sqrt(2.0 / sum(fans(tensor.data.shape))))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.base import html, locks
-from einsmith.base.arguments import Count, bound, check_options, checked, shown
+from einsmith.base.arguments import Count, bound, check_arguments, check_options, show
 from einsmith.base.arrays import as_numpy
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import (
@@ -62,7 +62,7 @@ class Module:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.__module__.startswith("einsmith.") and "__init__" in vars(cls):  # annotations of others are theirs
-            cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = check_arguments(cls.__init__)  # type: ignore[method-assign]
 
     def __new__(cls, *args: Any, **kwargs: Any):
         module = object.__new__(cls)
@@ -112,7 +112,7 @@ class Module:
         if trace is not None:
             trace.depends.setdefault(id(self), self)
 
-    @checked
+    @check_arguments
     def predict(self, *inputs: Any, batch_size: Count = 256) -> Any:
         """Return the outputs in evaluation mode for inputs [N, ...], computed `batch_size` rows at a time."""
         arrays = [as_numpy(x, f"predict: argument {n}") for n, x in enumerate(inputs)]
@@ -201,7 +201,7 @@ class Module:
         _is_part(param, Parameter, name, self)
         self._take(name, self._parameters, param)
 
-    @checked
+    @check_arguments
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """Add state that is not learned; the state dictionary holds it where `persistent`. None reserves the name."""
         if tensor is not None and not isinstance(tensor, Buffer):
@@ -240,7 +240,7 @@ class Module:
 
     # -------------------------------------------------------------------------------------------------- traversal
 
-    @checked
+    @check_arguments
     def get_submodule(self, target: str) -> Module:
         """Return the module at a path, as "layers.0.norm"; "" is this module. Raises UnknownNameError."""
         module: Module = self
@@ -258,17 +258,17 @@ class Module:
             raise UnknownNameError(f"{type(self).__name__} has no {table[1:-1]} {target!r}")
         return found
 
-    @checked
+    @check_arguments
     def get_parameter(self, target: str) -> Parameter:
         """Return the parameter at a path, as "layers.0.weight". Raises UnknownNameError."""
         return self._at("_parameters", target)
 
-    @checked
+    @check_arguments
     def get_buffer(self, target: str) -> Buffer:
         """Return the buffer at a path. Raises UnknownNameError."""
         return self._at("_buffers", target)
 
-    @checked
+    @check_arguments
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """Yield (path, module) of this module and all below it, each module once, in the order of registration."""
         seen: set[int] = set()
@@ -298,7 +298,7 @@ class Module:
         """Yield the direct submodules."""
         return (m for _, m in self.named_children())
 
-    def _named(
+    def _walk_named(
         self, table: str, once: bool = True, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
@@ -309,7 +309,7 @@ class Module:
                 seen.add(id(value))
                 yield (f"{path}.{name}" if path else name), value
 
-    @checked
+    @check_arguments
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
@@ -317,24 +317,24 @@ class Module:
 
         prefix: the start of all paths; recurse=False: only parameters of this module itself.
         """
-        return self._named("_parameters", remove_duplicate, prefix, recurse)
+        return self._walk_named("_parameters", remove_duplicate, prefix, recurse)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Yield the parameters, with `recurse` also those of the modules below."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
-    @checked
+    @check_arguments
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Buffer]]:
         """Yield (path, buffer); the arguments are those of `named_parameters`."""
-        return self._named("_buffers", remove_duplicate, prefix, recurse)
+        return self._walk_named("_buffers", remove_duplicate, prefix, recurse)
 
     def buffers(self, recurse: bool = True) -> Iterator[Buffer]:
         """Yield the buffers, with `recurse` also those of the modules below."""
         return (b for _, b in self.named_buffers(recurse=recurse))
 
-    @checked
+    @check_arguments
     def apply(self, fn: Callable[[Module], Any]) -> Module:
         """Call `fn` on every submodule, then on this module; return this module."""
         for module in reversed(list(self.modules())):
@@ -371,7 +371,7 @@ class Module:
         else:
             own.set(self, bool(mode))
 
-    @checked
+    @check_arguments
     def train(self, mode: bool = True) -> Module:
         """Set training mode (or, with False, evaluation mode) of this module and all below; return this module."""
         for module in self.modules():
@@ -391,7 +391,7 @@ class Module:
             self.train(training)
             yield
 
-    @checked
+    @check_arguments
     def requires_grad_(self, requires_grad: bool = True) -> Module:
         """Set whether training learns the parameters; return the module."""
         for p in self.parameters():
@@ -408,7 +408,7 @@ class Module:
         if kind.in_memory_only:
             raise DtypeError(f"a module's parameters must be float32 or float64, as updates need, not {kind.name}")
         for table in ("_parameters", "_buffers"):
-            for _, stored in self._named(table):
+            for _, stored in self._walk_named(table):
                 if stored.dtype.is_float:
                     stored.convert(kind)
         return self
@@ -447,7 +447,7 @@ class Module:
         that do not fit; the message lists all faults of all kinds.
         """
         if not isinstance(strict, (bool, np.bool_)):
-            raise KindError(f"load_state_dict: strict={shown(strict)} must be True or False")
+            raise KindError(f"load_state_dict: strict={show(strict)} must be True or False")
         own = dict(self._state())
         arrays = fitting(type(self).__name__, own, state_dict, strict)
         with Deferred(), locks.Guard(v.memory.guard for v in own.values()):
@@ -494,14 +494,14 @@ def _kind(table: dict, module: Module) -> str:
     return {id(module._parameters): "Parameter", id(module._buffers): "Buffer"}.get(id(table), "Module")
 
 
-@checked
+@check_arguments
 def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
     """Call `module(*args)` with the named parameters and buffers replaced by the tensors in `params`, path -> tensor.
 
     `es.grad(lambda p: loss(es.nn.functional_call(model, p, x)))(params)` gives gradients by name. Names that `params`
     lacks keep the module's own values. Raises UnknownNameError for unknown names, ShapeError where a shape differs.
     """
-    own = {n: v for t in ("_parameters", "_buffers") for n, v in module._named(t, once=False)}
+    own = {n: v for t in ("_parameters", "_buffers") for n, v in module._walk_named(t, once=False)}
     unknown = [n for n in params if n not in own]
     if unknown:
         listed = ", ".join(map(repr, unknown))
@@ -509,7 +509,7 @@ def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwa
     for name, value in params.items():
         shape = getattr(value, "shape", None)
         if shape is None or tuple(shape) != own[name].shape:
-            raise ShapeError(f"{name!r} has shape {own[name].shape}; its replacement {shown(value)} needs the same")
+            raise ShapeError(f"{name!r} has shape {own[name].shape}; its replacement {show(value)} needs the same")
     if not in_trace((dict(params), *args), kwargs):
         return call_with_arrays(_functional(module), (dict(params), *args), kwargs)
     values = {id(own[name]): as_value(value) for name, value in params.items()}

@@ -52,7 +52,7 @@ class _Norm(Module):
         self.reset_running_stats()
         _reset_affine(self)
 
-    def _checked(self, input: Value) -> Value:
+    def _check_input(self, input: Value) -> Value:
         x = builder.as_value(input)
         if x.ndim not in self.ranks:
             wanted = " or ".join(map(str, self.ranks))
@@ -89,7 +89,7 @@ class _BatchNorm(_Norm):
 
     def forward(self, input: Value) -> Value:
         """Return the input normalized by the statistics of the batch, or by the running statistics."""
-        x = self._checked(input)
+        x = self._check_input(input)
         momentum, tracked = self.momentum, self.training and self.track_running_stats
         if tracked:
             self.num_batches_tracked = self.num_batches_tracked + 1
@@ -141,7 +141,7 @@ class _InstanceNorm(_Norm):
 
     def forward(self, input: Value) -> Value:
         """Return the input normalized by the statistics of each sample, or by the running statistics."""
-        x = self._checked(input)
+        x = self._check_input(input)
         single = x.ndim == self.ranks[0]
         x = x.reshape((1, *x.shape)) if single else x
         if x.shape[1] != self.num_features and not self.affine and not self.track_running_stats:

@@ -8,7 +8,7 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.errors import ShapeError
 from einsmith.lang.builder import Value
-from einsmith.nn.conv import repeated
+from einsmith.nn.conv import repeat
 from einsmith.nn.module import Module
 from einsmith.ops.common import tensor
 
@@ -17,7 +17,7 @@ def _amounts(layer: Any, padding: int | Sequence[int]) -> tuple[int, ...]:
     """Return the padding as 2*dims ints: (before, after) of the last dimension, then of the one before it, and so on.
 
     padding: the ints, or one int for all sides."""
-    return repeated(layer, "padding", padding, 2 * layer.dims)
+    return repeat(layer, "padding", padding, 2 * layer.dims)
 
 
 class _Pad(Module):
@@ -28,7 +28,7 @@ class _Pad(Module):
         self.padding = _amounts(self, padding)
 
     def forward(self, input: Value) -> Value:
-        return _padded(self, input, self.mode, None)
+        return _pad(self, input, self.mode, None)
 
     def extra_repr(self) -> str:
         return f"{self.padding}"
@@ -42,13 +42,13 @@ class _ConstantPad(Module):
         self.value = value
 
     def forward(self, input: Value) -> Value:
-        return _padded(self, input, "constant", self.value)
+        return _pad(self, input, "constant", self.value)
 
     def extra_repr(self) -> str:
         return f"padding={self.padding}, value={self.value}"
 
 
-def _padded(layer: Any, x: Value, mode: str, value: float | None) -> Value:
+def _pad(layer: Any, x: Value, mode: str, value: float | None) -> Value:
     x = tensor(x, type(layer).__name__, "input")
     if x.ndim < layer.dims:
         raise ShapeError(f"{type(layer).__name__}: 'input' needs {layer.dims} dimensions or more, got shape {x.shape}")

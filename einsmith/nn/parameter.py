@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.base.arguments import checked, described, shown
+from einsmith.base.arguments import check_arguments, describe, show
 from einsmith.base.arrays import as_numpy
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import (
@@ -53,7 +53,7 @@ def fitting(module: str, own: Mapping[str, Stored], given: Any, strict: bool) ->
     DtypeError; the message lists all faults.
     """
     if not isinstance(given, Mapping):
-        raise DtypeError(f"the state of {module} is {described(given)}; pass a mapping of names to arrays")
+        raise DtypeError(f"the state of {module} is {describe(given)}; pass a mapping of names to arrays")
     arrays, faults = {}, {"missing": [], "unexpected": [], "shapes": [], "element types": []}  # type: ignore[var-annotated]
     if strict:
         faults["missing"] = [n for n in own if n not in given]
@@ -188,7 +188,7 @@ class Stored:
         trace = current_trace()
         if trace is None:
             raise TraceError(
-                f"{described(self)} is a tensor only inside a traced function (a module's forward, es.jit, "
+                f"{describe(self)} is a tensor only inside a traced function (a module's forward, es.jit, "
                 "es.grad); for its values take `.data`"
             )
         if id(self) in trace.updates:
@@ -203,12 +203,12 @@ class Stored:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if current_trace() is not None:
             raise TraceError(
-                f"NumPy was given {described(self)} inside a traced function, where its values are not "
+                f"NumPy was given {describe(self)} inside a traced function, where its values are not "
                 "known; use the functions of es.functional"
             )
         if copy is False:
             raise ArgumentError(
-                f"the values of {described(self)} are copied, since training changes them: leave out copy=False, or "
+                f"the values of {describe(self)} are copied, since training changes them: leave out copy=False, or "
                 "take the memory itself, `.data`"
             )
         return self.numpy().astype(self.memory.dtype if dtype is None else dtype, copy=False)
@@ -265,7 +265,7 @@ class Parameter(Stored):
     DtypeError for integers that require a gradient.
     """
 
-    @checked
+    @check_arguments
     def __init__(self, data: Any, requires_grad: bool = True):
         super().__init__(data)
         self.requires_grad = requires_grad
@@ -278,7 +278,7 @@ class Parameter(Stored):
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         if not isinstance(value, (bool, np.bool_)):
-            raise KindError(f"requires_grad={shown(value)} must be True or False")
+            raise KindError(f"requires_grad={show(value)} must be True or False")
         if value and not self.dtype.is_float:
             raise DtypeError(f"a parameter of {self.dtype.name} has no gradient; use floats, or requires_grad=False")
         self._requires_grad = bool(value)

@@ -8,7 +8,7 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.arguments import Count
 from einsmith.lang.builder import Value
-from einsmith.nn.conv import Amounts, Ints, check_sizes, repeated
+from einsmith.nn.conv import Amounts, Ints, check_sizes, repeat
 from einsmith.nn.module import Module
 
 Sizes = Count | Sequence[Count | None] | None
@@ -67,9 +67,9 @@ class _MaxUnpool(Module):
     dims: int
 
     def __init__(self, kernel_size: Ints, stride: Ints | None = None, padding: Amounts = 0):
-        self.kernel_size = repeated(self, "kernel_size", kernel_size)
-        self.stride = self.kernel_size if stride is None else repeated(self, "stride", stride)
-        self.padding = repeated(self, "padding", padding)
+        self.kernel_size = repeat(self, "kernel_size", kernel_size)
+        self.stride = self.kernel_size if stride is None else repeat(self, "stride", stride)
+        self.padding = repeat(self, "padding", padding)
 
     def forward(self, input: Value, indices: Value, output_size: Sequence[int] | None = None) -> Value:
         unpool = getattr(F, f"max_unpool{self.dims}d")
@@ -110,9 +110,9 @@ class AvgPool1d(Module):
         ceil_mode: bool = False,
         count_include_pad: bool = True,
     ):
-        self.kernel_size = repeated(self, "kernel_size", kernel_size)
-        self.stride = self.kernel_size if stride is None else repeated(self, "stride", stride)
-        self.padding = repeated(self, "padding", padding)
+        self.kernel_size = repeat(self, "kernel_size", kernel_size)
+        self.stride = self.kernel_size if stride is None else repeat(self, "stride", stride)
+        self.padding = repeat(self, "padding", padding)
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
 
     def forward(self, input: Value) -> Value:

@@ -59,7 +59,7 @@ class _Layer(Module):
     def _forward_block(self, x: Value) -> Value:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
-    def _added(self, x: Value, n: int, block: Callable[[Value], Value]) -> Value:
+    def _add_residual(self, x: Value, n: int, block: Callable[[Value], Value]) -> Value:
         """Return x plus `block` of x, with normalization `n` before the block (`norm_first`) or after the sum."""
         norm, drop = getattr(self, f"norm{n}"), getattr(self, f"dropout{n}")
         return x + drop(block(norm(x))) if self.norm_first else norm(x + drop(block(x)))
@@ -101,7 +101,7 @@ class TransformerEncoderLayer(_Layer):
         def attended(x: Value) -> Value:
             return self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal)[0]
 
-        return self._added(self._added(src, 1, attended), 2, self._forward_block)
+        return self._add_residual(self._add_residual(src, 1, attended), 2, self._forward_block)
 
 
 class TransformerDecoderLayer(_Layer):
@@ -154,7 +154,9 @@ class TransformerDecoderLayer(_Layer):
                 x, memory, memory, memory_key_padding_mask, False, memory_mask, is_causal=memory_is_causal
             )[0]
 
-        return self._added(self._added(self._added(tgt, 1, attended), 2, recalled), 3, self._forward_block)
+        return self._add_residual(
+            self._add_residual(self._add_residual(tgt, 1, attended), 2, recalled), 3, self._forward_block
+        )
 
 
 def _copies(layer: Module, count: int) -> ModuleList:

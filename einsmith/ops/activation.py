@@ -11,7 +11,7 @@ from einsmith.base.arguments import Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimension, merge, pointwise, root, tensor, without
 from einsmith.ops.random import WORDS, random_bits
 
@@ -25,24 +25,24 @@ def _nonzero(name: str, **given: Any) -> None:
             raise ArgumentError(f"{name}: {what} must not be 0, as the formula divides by it")
 
 
-def _applied(input: Any, name: str, formula: Callable[[Any], Any]) -> Value:
+def _apply(input: Any, name: str, formula: Callable[[Any], Any]) -> Value:
     return pointwise(tensor(input, name, "input", kind="float"), formula)
 
 
-@traced
+@accept_arrays
 def relu(input: Any, inplace: bool = False) -> Value:
     """Return max(x, 0); NaN stays NaN, and the gradient at 0 is 0."""
     x = tensor(input, "relu", "input")
     return builder.relu(x)
 
 
-@traced
+@accept_arrays
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
     """Return x where x > 0, negative_slope*x elsewhere."""
-    return _applied(input, "leaky_relu", lambda e: builder.where(e > 0, e, e * negative_slope))
+    return _apply(input, "leaky_relu", lambda e: builder.where(e > 0, e, e * negative_slope))
 
 
-@traced
+@accept_arrays
 def prelu(input: Any, weight: Any) -> Value:
     """Return x where x > 0, weight*x elsewhere. weight: [1], [] or one number a channel, [C] where input is [B, C,
     ...]."""
@@ -59,7 +59,7 @@ def prelu(input: Any, weight: Any) -> Value:
     return builder.compute(x.shape, body)
 
 
-@traced
+@accept_arrays
 def rrelu(
     input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
 ) -> Value:
@@ -87,31 +87,31 @@ def random_relu(x: Value, lower: float, upper: float, training: bool, stream: st
     return builder.compute(x.shape, body)
 
 
-@traced
+@accept_arrays
 def tanh(input: Any) -> Value:
     """Return the hyperbolic tangent."""
     return builder.tanh(tensor(input, "tanh", "input", kind="float"))
 
 
-@traced
+@accept_arrays
 def sigmoid(input: Any) -> Value:
     """Return 1/(1 + exp(-x))."""
     return builder.sigmoid(tensor(input, "sigmoid", "input", kind="float"))
 
 
-@traced
+@accept_arrays
 def silu(input: Any, inplace: bool = False) -> Value:
     """Return x*sigmoid(x)."""
-    return _applied(input, "silu", lambda e: e * builder.sigmoid(e))
+    return _apply(input, "silu", lambda e: e * builder.sigmoid(e))
 
 
-@traced
+@accept_arrays
 def mish(input: Any, inplace: bool = False) -> Value:
     """Return x*tanh(log(1 + exp(x))). Source: Misra 2019, arXiv 1908.08681."""
-    return _applied(input, "mish", lambda e: e * builder.tanh(builder.softplus(e)))
+    return _apply(input, "mish", lambda e: e * builder.tanh(builder.softplus(e)))
 
 
-@traced
+@accept_arrays
 def gelu(input: Any, approximate: str = "none") -> Value:
     """Return x times the normal distribution function at x; `approximate="tanh"`: its tanh form. Source: arXiv
     1606.08415."""
@@ -123,57 +123,57 @@ def gelu(input: Any, approximate: str = "none") -> Value:
     raise ArgumentError(f"gelu: approximate={approximate!r} must be 'none' or 'tanh'")
 
 
-@traced
+@accept_arrays
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
     """Return x where x > 0, alpha*(exp(x) - 1) elsewhere. Source: Clevert et al. 2015, arXiv 1511.07289."""
-    return _applied(input, "elu", lambda e: builder.where(e > 0, e, alpha * builder.expm1(e)))
+    return _apply(input, "elu", lambda e: builder.where(e > 0, e, alpha * builder.expm1(e)))
 
 
-@traced
+@accept_arrays
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
     """Return x where x > 0, alpha*(exp(x/alpha) - 1) elsewhere. Source: Barron 2017, arXiv 1704.07483."""
     _nonzero("celu", alpha=alpha)
-    return _applied(input, "celu", lambda e: builder.where(e > 0, e, alpha * builder.expm1(e * (1 / alpha))))
+    return _apply(input, "celu", lambda e: builder.where(e > 0, e, alpha * builder.expm1(e * (1 / alpha))))
 
 
-@traced
+@accept_arrays
 def selu(input: Any, inplace: bool = False) -> Value:
     """Return scale*x where x > 0, scale*alpha*(exp(x) - 1) elsewhere, with the constants of arXiv 1706.02515."""
     below = SELU_SCALE * SELU_ALPHA
-    return _applied(input, "selu", lambda e: builder.where(e > 0, SELU_SCALE * e, below * builder.expm1(e)))
+    return _apply(input, "selu", lambda e: builder.where(e > 0, SELU_SCALE * e, below * builder.expm1(e)))
 
 
-@traced
+@accept_arrays
 def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Value:
     """Return log(1 + exp(beta*x))/beta, without overflow; x itself where beta*x > threshold."""
     _nonzero("softplus", beta=beta)
-    return _applied(
+    return _apply(
         input, "softplus", lambda e: builder.where(beta * e > threshold, e, builder.softplus(beta * e) * (1 / beta))
     )
 
 
-@traced
+@accept_arrays
 def logsigmoid(input: Any) -> Value:
     """Return log(1/(1 + exp(-x))), without overflow."""
-    return _applied(input, "logsigmoid", lambda e: -builder.softplus(-e))
+    return _apply(input, "logsigmoid", lambda e: -builder.softplus(-e))
 
 
-@traced
+@accept_arrays
 def softsign(input: Any) -> Value:
     """Return x/(1 + |x|)."""
-    return _applied(input, "softsign", lambda e: e / (1 + builder.abs(e)))
+    return _apply(input, "softsign", lambda e: e / (1 + builder.abs(e)))
 
 
-@traced
+@accept_arrays
 def tanhshrink(input: Any) -> Value:
     """Return x - tanh(x)."""
-    return _applied(input, "tanhshrink", lambda e: e - builder.tanh(e))
+    return _apply(input, "tanhshrink", lambda e: e - builder.tanh(e))
 
 
-@traced
+@accept_arrays
 def softshrink(input: Any, lambd: Magnitude = 0.5) -> Value:
     """Shrink x towards 0 by lambd; 0 where |x| <= lambd; NaN stays NaN."""
-    return _applied(
+    return _apply(
         input,
         "softshrink",
         lambda e: builder.where(
@@ -182,32 +182,32 @@ def softshrink(input: Any, lambd: Magnitude = 0.5) -> Value:
     )
 
 
-@traced
+@accept_arrays
 def hardshrink(input: Any, lambd: float = 0.5) -> Value:
     """Return 0 where -lambd <= x <= lambd, x elsewhere."""
-    return _applied(input, "hardshrink", lambda e: builder.where((e >= -lambd) & (e <= lambd), 0.0, e))
+    return _apply(input, "hardshrink", lambda e: builder.where((e >= -lambd) & (e <= lambd), 0.0, e))
 
 
-@traced
+@accept_arrays
 def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Value:
     """Return x where x > threshold, `value` elsewhere; NaN stays NaN."""
-    return _applied(input, "threshold", lambda e: builder.where(e <= threshold, value, e))
+    return _apply(input, "threshold", lambda e: builder.where(e <= threshold, value, e))
 
 
-@traced
+@accept_arrays
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
     """Return x within [min_val, max_val], the nearer bound outside; the derivative at the bounds is 0."""
     if min_val > max_val:
         raise ArgumentError(f"hardtanh: min_val={min_val!r} must not be above max_val={max_val!r}")
-    return _applied(
+    return _apply(
         input, "hardtanh", lambda e: builder.where(e <= min_val, min_val, builder.where(e >= max_val, max_val, e))
     )
 
 
-@traced
+@accept_arrays
 def relu6(input: Any, inplace: bool = False) -> Value:
     """Return min(max(x, 0), 6); the derivative at 0 and at 6 is 0."""
-    return _applied(input, "relu6", lambda e: builder.where(e <= 0, 0.0, builder.where(e >= 6, 6.0, e)))
+    return _apply(input, "relu6", lambda e: builder.where(e <= 0, 0.0, builder.where(e >= 6, 6.0, e)))
 
 
 def _ramp(e: Any) -> Any:
@@ -215,21 +215,21 @@ def _ramp(e: Any) -> Any:
     return builder.where(e <= -3, 0.0, builder.where(e >= 3, 1.0, (e + 3) * (1 / 6)))
 
 
-@traced
+@accept_arrays
 def hardsigmoid(input: Any, inplace: bool = False) -> Value:
     """Return 0 where x <= -3, 1 where x >= 3, (x + 3)/6 between. Source: Courbariaux et al. 2015, arXiv 1511.00363."""
-    return _applied(input, "hardsigmoid", _ramp)
+    return _apply(input, "hardsigmoid", _ramp)
 
 
-@traced
+@accept_arrays
 def hardswish(input: Any, inplace: bool = False) -> Value:
     """Return x*hardsigmoid(x). Source: Howard et al. 2019, arXiv 1905.02244."""
-    return _applied(
+    return _apply(
         input, "hardswish", lambda e: builder.where(e <= -3, 0.0, builder.where(e >= 3, e, e * (e + 3) * (1 / 6)))
     )
 
 
-@traced
+@accept_arrays
 def glu(input: Any, dim: int = -1) -> Value:
     """Return a*sigmoid(b), where a and b are the halves of the input along `dim`. Source: arXiv 1612.08083."""
     x = tensor(input, "glu", "input", kind="float")
@@ -241,7 +241,7 @@ def glu(input: Any, dim: int = -1) -> Value:
     return builder.compute(shape, lambda *i: x[i] * builder.sigmoid(x[(*i[:d], i[d] + half, *i[d + 1 :])]))
 
 
-@traced
+@accept_arrays
 def squash(input: Any, dim: int = -1) -> Value:
     """Scale vectors along `dim` from length n to n*n/(1 + n*n); at 0 the result and its derivative are 0.
 

@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.base.arguments import shown
+from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import all_of, dimension, dimensions, merge, tensor, without
 from einsmith.ops.tensor import cat
 
@@ -27,21 +27,21 @@ def _numbers(name: str, what: str, given: Any) -> tuple[int, ...]:
             raise TypeError
         return found
     except TypeError:
-        raise ArgumentError(f"{name}: {what}={shown(tuple(listed))} must be integers") from None
+        raise ArgumentError(f"{name}: {what}={show(tuple(listed))} must be integers") from None
 
 
-def _named(name: str, what: str, given: tuple, keyword: dict[str, Any]) -> tuple[int, ...]:
+def _integers(name: str, what: str, given: tuple, keyword: dict[str, Any]) -> tuple[int, ...]:
     """Return integers that are given as one, several, a sequence, or by name."""
     if keyword and (given or set(keyword) != {what}):
         raise ArgumentError(f"{name}: give {what} once, and nothing else; got {', '.join(keyword)}")
     return _numbers(name, what, (keyword[what],) if keyword else given)
 
 
-def _cut(x: Value, d: int, start: int, stop: int) -> Value:
+def _slice(x: Value, d: int, start: int, stop: int) -> Value:
     return x[(*[slice(None)] * d, slice(start, stop))]
 
 
-@traced
+@accept_arrays
 def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Value:
     """Shift elements by `shifts` along `dims`; elements that leave enter at the other end.
 
@@ -60,15 +60,15 @@ def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | No
         d = dimension(given, x.ndim, "roll")
         n = n % x.shape[d] if x.shape[d] else 0
         if n:
-            x = cat([_cut(x, d, x.shape[d] - n, x.shape[d]), _cut(x, d, 0, x.shape[d] - n)], d)
+            x = cat([_slice(x, d, x.shape[d] - n, x.shape[d]), _slice(x, d, 0, x.shape[d] - n)], d)
     return x
 
 
-@traced
+@accept_arrays
 def flip(input: Any, *dims: Any, **keyword: Any) -> Value:
     """Reverse the order of the elements along `dims`."""
     x = tensor(input, "flip", "input")
-    listed = _named("flip", "dims", dims, keyword)
+    listed = _integers("flip", "dims", dims, keyword)
     at = dimensions(listed, x.ndim, "flip") if listed else ()
     return x[tuple(slice(None, None, -1) if d in at else slice(None) for d in range(x.ndim))] if at else x
 
@@ -87,19 +87,19 @@ def _triangle(name: str, input: Any, diagonal: int, lower: bool) -> Value:
     return builder.compute(x.shape, body)
 
 
-@traced
+@accept_arrays
 def tril(input: Any, diagonal: int = 0) -> Value:
     """Keep the elements of the last two dimensions on and below the diagonal, 0 above; `diagonal` counts upward."""
     return _triangle("tril", input, diagonal, True)
 
 
-@traced
+@accept_arrays
 def triu(input: Any, diagonal: int = 0) -> Value:
     """Keep the elements of the last two dimensions on and above the diagonal, 0 below; `diagonal` counts upward."""
     return _triangle("triu", input, diagonal, False)
 
 
-@traced
+@accept_arrays
 def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """Return the elements whose index along dim2 is the index along dim1 plus offset, as a last dimension."""
     x = tensor(input, "diagonal", "input")
@@ -113,7 +113,7 @@ def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value
     return builder.compute((*without(x.shape, dims), count), lambda *i: x[merge(x.ndim, dims, inner(i[-1]), i[:-1])])
 
 
-@traced
+@accept_arrays
 def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
     """Make matrices with the last dimension on a diagonal, else 0: [..., N] -> [..., N+|offset|, N+|offset|].
 
@@ -138,7 +138,7 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> V
     return movedim(y, (-2, -1), (a, b))
 
 
-@traced
+@accept_arrays
 def diag(input: Any, diagonal: int = 0) -> Value:
     """Return the matrix with a vector on its diagonal, or the diagonal of a matrix.
 
@@ -151,31 +151,31 @@ def diag(input: Any, diagonal: int = 0) -> Value:
 _diagonal = diagonal
 
 
-@traced
+@accept_arrays
 def trace(input: Any) -> Value:
     """Return the sum of a matrix's diagonal."""
     return _diagonal(tensor(input, "trace", "input", rank=2)).sum()
 
 
-@traced
+@accept_arrays
 def repeat(input: Any, *sizes: Any) -> Value:
     """Repeat the input `sizes[n]` times along dimension n; surplus sizes add dimensions in front."""
     x, counts = tensor(input, "repeat", "input"), _numbers("repeat", "sizes", sizes)
     if len(counts) < x.ndim or any(n < 0 for n in counts):
         raise ShapeError(f"repeat: sizes={counts!r} must be a non-negative number for each of {x.ndim} dimensions")
-    return _tiled(x, counts)
+    return _tile(x, counts)
 
 
-@traced
+@accept_arrays
 def tile(input: Any, *dims: Any, **keyword: Any) -> Value:
     """Repeat the input like `repeat`, with 1 for leading dimensions that `dims` leaves out."""
-    x, counts = tensor(input, "tile", "input"), _named("tile", "dims", dims, keyword)
+    x, counts = tensor(input, "tile", "input"), _integers("tile", "dims", dims, keyword)
     if any(n < 0 for n in counts):
         raise ShapeError(f"tile: dims={counts!r} must not be negative")
-    return _tiled(x, (1,) * (x.ndim - len(counts)) + counts)
+    return _tile(x, (1,) * (x.ndim - len(counts)) + counts)
 
 
-def _tiled(x: Value, counts: tuple[int, ...]) -> Value:
+def _tile(x: Value, counts: tuple[int, ...]) -> Value:
     extents = (1,) * (len(counts) - x.ndim) + x.shape
     x = x.reshape(extents)
     shape = tuple(e * n for e, n in zip(extents, counts, strict=True))
@@ -188,7 +188,7 @@ def _tiled(x: Value, counts: tuple[int, ...]) -> Value:
     return builder.compute(shape, body) if shape else x
 
 
-@traced
+@accept_arrays
 def repeat_interleave(input: Any, repeats: int | Sequence[int], dim: int | None = None) -> Value:
     """Repeat each element along `dim` `repeats` times: one number, or one for each element.
 
@@ -206,11 +206,11 @@ def repeat_interleave(input: Any, repeats: int | Sequence[int], dim: int | None 
     if len(counts) == 1:
         shape = (*x.shape[:d], x.shape[d] * counts[0], *x.shape[d + 1 :])
         return builder.compute(shape, lambda *i: x[(*i[:d], i[d] // counts[0], *i[d + 1 :])])
-    parts = [repeat_interleave(_cut(x, d, k, k + 1), n, d) for k, n in enumerate(counts) if n]
-    return cat(parts, d) if parts else _cut(x, d, 0, 0)
+    parts = [repeat_interleave(_slice(x, d, k, k + 1), n, d) for k, n in enumerate(counts) if n]
+    return cat(parts, d) if parts else _slice(x, d, 0, 0)
 
 
-@traced
+@accept_arrays
 def expand(input: Any, *sizes: Any) -> Value:
     """Repeat dimensions of extent 1 to `sizes`, in which -1 keeps an extent; surplus sizes add dimensions in front."""
     x, wanted = tensor(input, "expand", "input"), _numbers("expand", "sizes", sizes)
@@ -221,13 +221,13 @@ def expand(input: Any, *sizes: Any) -> Value:
     return builder.broadcast_to(x, shape)
 
 
-@traced
+@accept_arrays
 def broadcast_to(input: Any, shape: Sequence[int]) -> Value:
     """Broadcast the input to `shape`."""
     return expand(input, tuple(shape))
 
 
-@traced
+@accept_arrays
 def narrow(input: Any, dim: int, start: int, length: int) -> Value:
     """Return elements start to start + length - 1 along `dim`."""
     x = tensor(input, "narrow", "input")
@@ -235,17 +235,17 @@ def narrow(input: Any, dim: int, start: int, length: int) -> Value:
     begin = start + x.shape[d] if start < 0 else start
     if not 0 <= begin <= begin + length <= x.shape[d]:
         raise ShapeError(f"narrow: start={start}, length={length} is not within the extent {x.shape[d]}")
-    return _cut(x, d, begin, begin + length)
+    return _slice(x, d, begin, begin + length)
 
 
-@traced
+@accept_arrays
 def select(input: Any, dim: int, index: int) -> Value:
     """Return the elements at `index` along `dim`, without that dimension."""
     x = tensor(input, "select", "input")
     return x[(*[slice(None)] * dimension(dim, x.ndim, "select"), index)]
 
 
-@traced
+@accept_arrays
 def split(tensor: Any, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Value, ...]:
     """Split along `dim` into parts of one size (the last may be smaller), or of given sizes that sum to the extent."""
     x = _tensor(tensor, "split", "tensor")
@@ -261,13 +261,13 @@ def split(tensor: Any, split_size_or_sections: int | Sequence[int], dim: int = 0
         if sum(sizes) != n or any(s < 0 for s in sizes):
             raise ShapeError(f"split: sections {sizes} do not add up to the extent {n} along dim={dim}")
     ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
-    return tuple(_cut(x, d, e - s, e) for s, e in zip(sizes, ends, strict=True))
+    return tuple(_slice(x, d, e - s, e) for s, e in zip(sizes, ends, strict=True))
 
 
 _tensor = tensor
 
 
-@traced
+@accept_arrays
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
     """Split into at most `chunks` parts along `dim`, of equal size except for the last."""
     x = tensor(input, "chunk", "input")
@@ -277,7 +277,7 @@ def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
     return split(x, max(1, -(-n // chunks)), dim) if n else split(x, [0] * chunks, dim)
 
 
-@traced
+@accept_arrays
 def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
     """Return all slices along `dim`, without that dimension."""
     x = tensor(input, "unbind", "input")
@@ -285,7 +285,7 @@ def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
     return tuple(x[(*[slice(None)] * d, n)] for n in range(x.shape[d]))
 
 
-@traced
+@accept_arrays
 def movedim(input: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Value:
     """Move the dimensions `source` to the places `destination`; the others keep their order."""
     x = tensor(input, "movedim", "input")
@@ -300,7 +300,7 @@ def movedim(input: Any, source: int | Sequence[int], destination: int | Sequence
     return x.transpose(tuple(places[d] if d in places else next(others) for d in range(x.ndim))) if x.ndim else x
 
 
-@traced
+@accept_arrays
 def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Value:
     """Split dimension `dim` into several, of the extents `sizes`; one of them may be -1."""
     x = tensor(input, "unflatten", "input")
@@ -308,7 +308,7 @@ def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Value:
     return x.reshape((*x.shape[:d], *views.resolve_reshape((x.shape[d],), tuple(sizes)), *x.shape[d + 1 :]))
 
 
-@traced
+@accept_arrays
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Value, ...]:
     """Return coordinates of a grid of vectors: result n varies along dimension n; indexing="xy" swaps the first two."""
     values = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else list(tensors)
@@ -324,7 +324,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Value, ...]:
     return tuple(builder.compute(shape, lambda *i, n=n, v=v: v[i[order.index(n)]]) for n, v in enumerate(vectors))
 
 
-@traced
+@accept_arrays
 def hstack(tensors: Sequence[Any]) -> Value:
     """Concatenate tensors along dimension 1, vectors along their only one."""
     values = [tensor(t, "hstack", f"tensors[{n}]") for n, t in enumerate(tensors)]
@@ -332,7 +332,7 @@ def hstack(tensors: Sequence[Any]) -> Value:
     return cat(values, 0 if values and values[0].ndim == 1 else 1)
 
 
-@traced
+@accept_arrays
 def vstack(tensors: Sequence[Any]) -> Value:
     """Concatenate tensors along dimension 0, vectors as rows."""
     values = [tensor(t, "vstack", f"tensors[{n}]") for n, t in enumerate(tensors)]

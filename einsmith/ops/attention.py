@@ -10,7 +10,7 @@ from einsmith.base.arguments import Share
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
 from einsmith.ops.random import drop
 from einsmith.ops.softmax import _softmax
@@ -42,7 +42,7 @@ def attend(
         shape, lambda *i: builder.sum(at(q, i[:-2], i[-2], e) * at(k, i[:-2], i[-1], e), over=e) * scale
     )
     if mask is not None or causal:
-        scores = _masked(scores, mask, causal)
+        scores = _mask_scores(scores, mask, causal)
         weights = softmax_of_some(scores)
     else:
         weights = _softmax(scores, scores.ndim - 1)
@@ -66,7 +66,7 @@ def _leading(q: Value, k: Value, v: Value, mask: Value | None) -> tuple[int, ...
     return views.broadcast(shapes if mask is None else [*shapes, mask.shape[:-2]])
 
 
-def _masked(scores: Value, mask: Value | None, causal: bool) -> Value:
+def _mask_scores(scores: Value, mask: Value | None, causal: bool) -> Value:
     def body(*i: Any) -> Any:
         s = scores[i]
         if mask is not None:
@@ -101,7 +101,7 @@ def checked_mask(name: str, mask: Any, argument: str, shape: tuple[int, ...]) ->
     return m
 
 
-@traced
+@accept_arrays
 def scaled_dot_product_attention(
     query: Any,
     key: Any,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from einsmith.base.arguments import checked
+from einsmith.base.arguments import check_arguments
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import ArgumentError
 from einsmith.lang import trace
@@ -94,7 +94,7 @@ class PartialCall:
     @property
     def argument_names(self) -> list[str]:
         """Return the name of each array for messages: that of the argument which it is, or is part of."""
-        named = _named(self.function, *self.structure[1])
+        named = _iterate_arguments(self.function, *self.structure[1])
         return [f"{self.__name__}: {name!r}" for name, x in named for _ in range(_holes(x))]
 
     def __call__(self, *arrays: Any) -> Any:
@@ -108,7 +108,7 @@ class PartialCall:
 _CALLS: Cache[tuple, PartialCall] = Cache(Bound("calls of functions of tensors", 1024))  # each call has programs
 
 
-def _named(function: Callable[..., Any], args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+def _iterate_arguments(function: Callable[..., Any], args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
     """Yield (name, frozen structure) of each argument."""
     known = [p.name for p in signature(function).parameters.values() if p.kind is not p.VAR_POSITIONAL]
     for n, x in enumerate(args[1]):
@@ -123,14 +123,14 @@ def _holes(x: Any) -> int:
     return 0 if x[0] == "value" else sum(_holes(v[1] if x[0] == "dict" else v) for v in x[1])
 
 
-def _kept(function: Callable[..., Any], structure: Any) -> PartialCall:
+def _cached_call(function: Callable[..., Any], structure: Any) -> PartialCall:
     """Return the cached call of a function for a frozen structure of arguments."""
     key = function, structure
     try:
         return _CALLS.get(key) or _CALLS.setdefault(key, PartialCall(function, structure))
     except TypeError:
         pass
-    for name, x in _named(function, *structure[1]):
+    for name, x in _iterate_arguments(function, *structure[1]):
         try:
             hash(x)
         except TypeError:
@@ -141,10 +141,10 @@ def _kept(function: Callable[..., Any], structure: Any) -> PartialCall:
     raise AssertionError(structure)
 
 
-def traced(function: F) -> F:
+def accept_arrays(function: F) -> F:
     """Make a function of traced tensors callable on arrays as well. Every other argument is static, and checked by its
     annotation."""
-    function = checked(function)
+    function = check_arguments(function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -152,10 +152,10 @@ def traced(function: F) -> F:
             under_way = trace.current_trace()
             if under_way is None:
                 return function(*args, **kwargs)
-            with trace.within(under_way, function.__name__):
+            with trace.name_scope(under_way, function.__name__):
                 return function(*args, **kwargs)
         arrays: list[Any] = []
         structure = _freeze((args, kwargs), arrays)
-        return call_with_arrays(_kept(function, structure), tuple(arrays), {})
+        return call_with_arrays(_cached_call(function, structure), tuple(arrays), {})
 
     return call  # type: ignore[return-value]

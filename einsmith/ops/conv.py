@@ -9,12 +9,12 @@ from einsmith.base.dtypes import promote
 from einsmith.base.errors import ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import ints, tensor
-from einsmith.ops.window import Ints, Window, read, transposed
+from einsmith.ops.window import Ints, Window, apply_transpose, read
 
 
-@traced
+@accept_arrays
 def linear(input: Any, weight: Any, bias: Any = None) -> Value:
     """Multiply input [..., I] by weight [O, I] transposed and add bias [O]: [..., O]. A weight [I] gives [...]."""
     x, w = tensor(input, "linear", "input"), tensor(weight, "linear", "weight", rank=(1, 2))
@@ -64,7 +64,7 @@ def _correlate(x: Value, w: Value, windows: Sequence[Window], groups: int) -> Va
     return z.reshape((batch, out, *space))
 
 
-def _biased(name: str, y: Value, bias: Any) -> Value:
+def _add_bias(name: str, y: Value, bias: Any) -> Value:
     if bias is None:
         return y
     v = tensor(bias, name, "bias")
@@ -107,10 +107,10 @@ def _conv(
         Window(e, k, s, lo, hi, g, name)
         for e, k, s, (lo, hi), g in zip(x.shape[2:], kernel, steps, pads, gaps, strict=True)
     ]
-    return _biased(name, _correlate(x, w, windows, groups), bias)
+    return _add_bias(name, _correlate(x, w, windows, groups), bias)
 
 
-@traced
+@accept_arrays
 def conv1d(
     input: Any,
     weight: Any,
@@ -127,7 +127,7 @@ def conv1d(
     return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
-@traced
+@accept_arrays
 def conv2d(
     input: Any,
     weight: Any,
@@ -144,7 +144,7 @@ def conv2d(
     return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
-@traced
+@accept_arrays
 def conv3d(
     input: Any,
     weight: Any,
@@ -200,10 +200,10 @@ def _conv_transpose(
         for e, k, s, p, g, c in zip(extents, kernel, steps, pads, gaps, space, strict=True)
     ]
     shape = (x.shape[0], w.shape[1] * groups, *extents)
-    return _biased(name, transposed(lambda y: _correlate(y, w, windows, groups), shape, x), bias)
+    return _add_bias(name, apply_transpose(lambda y: _correlate(y, w, windows, groups), shape, x), bias)
 
 
-@traced
+@accept_arrays
 def conv_transpose1d(
     input: Any,
     weight: Any,
@@ -220,7 +220,7 @@ def conv_transpose1d(
     )
 
 
-@traced
+@accept_arrays
 def conv_transpose2d(
     input: Any,
     weight: Any,
@@ -244,7 +244,7 @@ def conv_transpose2d(
     )
 
 
-@traced
+@accept_arrays
 def conv_transpose3d(
     input: Any,
     weight: Any,

@@ -11,7 +11,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import each, pointwise, tensor
 
 
@@ -23,7 +23,7 @@ def _elementwise(name: str, meaning: str) -> Callable[[Any], Value]:
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"{meaning}, elementwise."
-    return traced(call)
+    return accept_arrays(call)
 
 
 exp = _elementwise("exp", "e to the power of x")
@@ -48,7 +48,7 @@ def _of_formula(name: str, meaning: str, formula: Callable[[Any], Any], kind: st
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"{meaning}, elementwise."
-    return traced(call)
+    return accept_arrays(call)
 
 
 def _even(x: Any) -> Any:
@@ -82,7 +82,7 @@ isinf = _of_formula("isinf", "Whether x is plus or minus infinity", lambda x: (x
 isfinite = _of_formula("isfinite", "Whether x is neither infinite nor NaN", lambda x: (x - x) == 0)
 
 
-@traced
+@accept_arrays
 def logit(input: Any, eps: float | Value | None = None) -> Value:
     """Return log(x/(1 - x)); with eps, of x clamped to [eps, 1 - eps]."""
     x = tensor(input, "logit", "input", kind="float")
@@ -95,7 +95,7 @@ def logit(input: Any, eps: float | Value | None = None) -> Value:
     return pointwise(x, formula)
 
 
-@traced
+@accept_arrays
 def nan_to_num(
     input: Any, nan: float | Value = 0.0, posinf: float | Value | None = None, neginf: float | Value | None = None
 ) -> Value:
@@ -114,19 +114,19 @@ def nan_to_num(
 # -------------------------------------------------------------------------------------------------------- two tensors
 
 
-@traced
+@accept_arrays
 def maximum(input: Any, other: Any) -> Value:
     """Return the larger element, with broadcasting; halves of the gradient go to each of equal elements."""
     return builder.maximum(*_both("maximum", input, other))
 
 
-@traced
+@accept_arrays
 def minimum(input: Any, other: Any) -> Value:
     """Return the smaller element, with broadcasting; halves of the gradient go to each of equal elements."""
     return builder.minimum(*_both("minimum", input, other))
 
 
-@traced
+@accept_arrays
 def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
     """Return `input` with elements below `min` raised to it and elements above `max` lowered to it; NaN stays NaN.
 
@@ -149,7 +149,7 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
 clip = clamp
 
 
-@traced
+@accept_arrays
 def where(condition: Any, input: Any, other: Any) -> Value:
     """Return `input` where `condition` is true, `other` elsewhere, with broadcasting."""
     c, x, y = (tensor(v, "where", n) for v, n in ((condition, "condition"), (input, "input"), (other, "other")))
@@ -158,7 +158,7 @@ def where(condition: Any, input: Any, other: Any) -> Value:
     return builder.where(c, x, y)
 
 
-@traced
+@accept_arrays
 def masked_fill(input: Any, mask: Any, value: Any) -> Value:
     """Return `value`, a number or a 0-d tensor, where `mask` is true, `input` elsewhere; the mask broadcasts to the
     input."""
@@ -173,28 +173,28 @@ def _both(name: str, input: Any, other: Any, second: str = "other") -> tuple[Val
     return tensor(input, name, "input"), tensor(other, name, second)
 
 
-@traced
+@accept_arrays
 def add(input: Any, other: Any, *, alpha: float = 1) -> Value:
     """Return input + alpha*other."""
     x, y = _both("add", input, other)
     return x + (y if alpha == 1 else y * alpha)
 
 
-@traced
+@accept_arrays
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Value:
     """Return input - alpha*other."""
     x, y = _both("sub", input, other)
     return x - (y if alpha == 1 else y * alpha)
 
 
-@traced
+@accept_arrays
 def mul(input: Any, other: Any) -> Value:
     """Return input*other."""
     x, y = _both("mul", input, other)
     return x * y
 
 
-@traced
+@accept_arrays
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
     """Return input/other; rounding_mode="floor" or "trunc": the quotient as the integer below it, or without its
     fraction."""
@@ -211,28 +211,28 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
     return builder.where((below < 0) & (below * y != x), below + 1, below)
 
 
-@traced
+@accept_arrays
 def remainder(input: Any, other: Any) -> Value:
     """Return input - other*floor(input/other): it has the divisor's sign."""
     x, y = _both("remainder", input, other)
     return x % y
 
 
-@traced
+@accept_arrays
 def pow(input: Any, exponent: Any) -> Value:
     """Return input to the power of exponent."""
     x, y = _both("pow", input, exponent, "exponent")
     return x**y
 
 
-@traced
+@accept_arrays
 def lerp(input: Any, end: Any, weight: Any) -> Value:
     """Return input + weight*(end - input)."""
     x, y = _both("lerp", input, end, "end")
     return x + tensor(weight, "lerp", "weight") * (y - x)
 
 
-@traced
+@accept_arrays
 def logaddexp(input: Any, other: Any) -> Value:
     """Return log(exp(input) + exp(other)), without overflow."""
     x, y = (tensor(v, "logaddexp", n, kind="float") for v, n in ((input, "input"), (other, "other")))
@@ -240,7 +240,7 @@ def logaddexp(input: Any, other: Any) -> Value:
     return builder.differentiate_as(value, y + builder.softplus(x - y))
 
 
-@traced
+@accept_arrays
 def xlogy(input: Any, other: Any) -> Value:
     """Return input*log(other), which is 0 where the input is 0, whatever the other is (but NaN)."""
     x, y = _both("xlogy", input, other)
@@ -253,7 +253,7 @@ def _comparison(name: str, sign: str, function: Callable[[Any, Any], Any]) -> Ca
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"Whether input {sign} other, elementwise, as bools."
-    return traced(call)
+    return accept_arrays(call)
 
 
 eq = _comparison("eq", "==", lambda a, b: a == b)
@@ -273,7 +273,7 @@ logical_or = _comparison("logical_or", "or", lambda a, b: _truth(a) | _truth(b))
 logical_xor = _comparison("logical_xor", "xor", lambda a, b: builder.where(_truth(a), ~_truth(b), _truth(b)))
 
 
-@traced
+@accept_arrays
 def logical_not(input: Any) -> Value:
     """Return whether x is 0 or false, elementwise."""
     return ~_truth(tensor(input, "logical_not", "input"))

@@ -10,7 +10,7 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
 
 MODES = ("sum", "mean", "max")
@@ -45,7 +45,7 @@ def _rows(i: Value, w: Value, padding: int | None, by_frequency: bool) -> Callab
     return row
 
 
-@traced
+@accept_arrays
 def embedding(
     input: Any,
     weight: Any,
@@ -67,7 +67,7 @@ def embedding(
     return builder.compute((*i.shape, w.shape[1]), _rows(i, w, padding, scale_grad_by_freq))
 
 
-@traced
+@accept_arrays
 def embedding_bag(
     input: Any,
     weight: Any,

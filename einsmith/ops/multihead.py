@@ -13,7 +13,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.arrangement import expand
 from einsmith.ops.attention import attend
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
 from einsmith.ops.conv import linear
 from einsmith.ops.padding import pad
@@ -57,7 +57,7 @@ class Multihead:
         """Return (output, weights); see `multi_head_attention_forward`."""
         q, k, v, single = self._inputs(query, key, value, batch_first)
         (length, batch), same = q.shape[:2], query is key and key is value
-        q, k, v = self._projected(q, k, v, same)
+        q, k, v = self._project(q, k, v, same)
         more = sum(x is not None for x in self.extra[:1])
         if more:
             k, v = (cat([x, expand(b, 1, batch, self.width)], 0) for x, b in zip((k, v), self.extra, strict=True))
@@ -106,7 +106,7 @@ class Multihead:
             raise ShapeError(f"{shown}: there are no keys")
         return q, k, v, single
 
-    def _projected(self, q: Value, k: Value, v: Value, same: bool) -> list[Value]:
+    def _project(self, q: Value, k: Value, v: Value, same: bool) -> list[Value]:
         e, bias = self.width, self.biases
         if same and len(self.weights) == 1:
             y = linear(q, self.weights[0], bias)
@@ -130,10 +130,10 @@ class Multihead:
         """Return the masks as one of [B or 1, heads or 1, L or 1, S]: bools, true where a key takes part, or floats."""
         masks = []
         if padding is not None:
-            m = self._checked(padding, "key_padding_mask", [(steps,)] if single else [(batch, steps)])
+            m = self._check_mask(padding, "key_padding_mask", [(steps,)] if single else [(batch, steps)])
             masks.append(m.reshape((batch, 1, 1, steps)))
         if given is not None:
-            m = self._checked(given, "attn_mask", [(length, steps), (batch * self.heads, length, steps)])
+            m = self._check_mask(given, "attn_mask", [(length, steps), (batch * self.heads, length, steps)])
             masks.append(m.reshape((*((1, 1) if m.ndim == 2 else (batch, self.heads)), length, steps)))
         if not masks:
             return None
@@ -143,7 +143,7 @@ class Multihead:
         added = [builder.where(m, -inf, 0.0) if m.dtype.is_bool else m for m in masks]
         return added[0] if len(added) == 1 else added[0] + added[1]
 
-    def _checked(self, mask: Any, argument: str, shapes: list[tuple[int, ...]]) -> Value:
+    def _check_mask(self, mask: Any, argument: str, shapes: list[tuple[int, ...]]) -> Value:
         m = tensor(mask, self.name, argument)
         if not (m.dtype.is_bool or m.dtype.is_float):
             raise DtypeError(f"{self.name}: {argument!r} holds bools or floats, not {m.dtype.name}")
@@ -152,7 +152,7 @@ class Multihead:
         return m
 
 
-@traced
+@accept_arrays
 def multi_head_attention_forward(
     query: Any, key: Any, value: Any, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any, in_proj_bias: Any,
     bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: Share, out_proj_weight: Any, out_proj_bias: Any,

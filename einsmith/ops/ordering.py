@@ -16,7 +16,7 @@ from einsmith.base.errors import ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimension, tensor, without
 from einsmith.ops.indexing import at
 from einsmith.ops.tensor import cat
@@ -66,31 +66,31 @@ def _several(x: Any) -> tuple[Value, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-@traced
+@accept_arrays
 def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Value:
     """Return the running sums along `dim`, carried in float64 or int64; integers give int64."""
     return _running("cumsum", input, dim, dtype, True)
 
 
-@traced
+@accept_arrays
 def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Value:
     """Return the running products along `dim`, carried in float64 or int64, with exact derivatives at zeros."""
     return _running("cumprod", input, dim, dtype, True)
 
 
-@traced
+@accept_arrays
 def cummax(input: Any, dim: int) -> tuple[Value, Value]:
     """Return (running maxima along `dim`, positions of their last occurrences); NaN stays once it occurs."""
     return _running("cummax", input, dim, None, False)
 
 
-@traced
+@accept_arrays
 def cummin(input: Any, dim: int) -> tuple[Value, Value]:
     """Return (running minima along `dim`, positions of their last occurrences); NaN stays once it occurs."""
     return _running("cummin", input, dim, None, False)
 
 
-@traced
+@accept_arrays
 def logcumsumexp(input: Any, dim: int) -> Value:
     """Return the logarithms of the running sums of exp(x) along `dim`, without overflow."""
     x = tensor(input, "logcumsumexp", "input", kind="float")
@@ -170,14 +170,14 @@ def _first(order: _Order, count: int) -> Value:
     return cat(found, d)
 
 
-def _taken(x: Value, d: int, positions: Value) -> Value:
+def _take_first(x: Value, d: int, positions: Value) -> Value:
     top = x.shape[d] - 1
     return builder.compute(
         positions.shape, lambda *i: x[at(i, d, builder.minimum(builder.maximum(positions[i], 0), top))]
     )
 
 
-@traced
+@accept_arrays
 def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Value:
     """Return the positions of the elements along `dim` in increasing order; equal ones keep theirs. NaN counts as
     largest."""
@@ -188,7 +188,7 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool
     return _positions(_Order(x, d, descending), x.shape[d])
 
 
-@traced
+@accept_arrays
 def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = True) -> tuple[Value, Value]:
     """Return (elements along `dim` in increasing order, their positions); equal ones keep theirs. NaN counts as
     largest."""
@@ -197,14 +197,14 @@ def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = 
         return x, builder.full((), 0, dt.i32)
     d = dimension(dim, x.ndim, "sort")
     positions = _positions(_Order(x, d, descending), x.shape[d])
-    return _taken(x, d, positions), positions
+    return _take_first(x, d, positions), positions
 
 
 FEW = 8
 """Largest k for which topk makes one pass over a row for each element."""
 
 
-@traced
+@accept_arrays
 def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, Value]:
     """Return (the k largest, or smallest, elements along `dim` in order, their positions). NaN counts as largest.
 
@@ -222,10 +222,10 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     positions = builder.full(at(x.shape, d, 0), 0, dt.i32)
     if k:
         positions = _first(order, k) if k <= FEW else _positions(order, k)
-    return _taken(x, d, positions), positions
+    return _take_first(x, d, positions), positions
 
 
-@traced
+@accept_arrays
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return (the middle element along `dim`, the lower one of two, its position); without `dim`, that of all elements.
 
@@ -241,5 +241,5 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
         raise ShapeError(f"median: 'input' {x.shape} has no elements along dim={dim}")
     middle = (x.shape[d] - 1) // 2
     positions = _positions(_Order(x, d, False), middle + 1)[(*[slice(None)] * d, slice(middle, middle + 1))]
-    values = _taken(x, d, positions)
+    values = _take_first(x, d, positions)
     return tuple(v if keepdim else v.reshape(without(v.shape, (d,))) for v in (values, positions))

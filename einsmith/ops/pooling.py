@@ -11,7 +11,7 @@ from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import all_of, ints, tensor
 from einsmith.ops.window import Ints, Window, read
 
@@ -127,7 +127,7 @@ def _max_pool(
     return _max(x, _windows(name, n, x, kernel_size, stride, padding, dilation, ceil_mode), indices)
 
 
-@traced
+@accept_arrays
 def max_pool1d(
     input: Any,
     kernel_size: Ints,
@@ -141,7 +141,7 @@ def max_pool1d(
     return _max_pool("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
-@traced
+@accept_arrays
 def max_pool2d(
     input: Any,
     kernel_size: Ints,
@@ -159,7 +159,7 @@ def max_pool2d(
     return _max_pool("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
-@traced
+@accept_arrays
 def max_pool3d(
     input: Any,
     kernel_size: Ints,
@@ -219,7 +219,7 @@ def _max_unpool(
     return builder.differentiate_as(once, total).reshape((*lead, *extents))
 
 
-@traced
+@accept_arrays
 def max_unpool1d(
     input: Any,
     indices: Any,
@@ -232,7 +232,7 @@ def max_unpool1d(
     return _max_unpool("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
 
 
-@traced
+@accept_arrays
 def max_unpool2d(
     input: Any,
     indices: Any,
@@ -249,7 +249,7 @@ def max_unpool2d(
     return _max_unpool("max_unpool2d", 2, input, indices, kernel_size, stride, padding, output_size)
 
 
-@traced
+@accept_arrays
 def max_unpool3d(
     input: Any,
     indices: Any,
@@ -300,7 +300,7 @@ def _mean(x: Value, windows: Sequence[Any], divisor: int | None, count: Callable
     return builder.compute((*x.shape[:lead], *(w.count for w in windows)), body)
 
 
-@traced
+@accept_arrays
 def avg_pool1d(
     input: Any,
     kernel_size: Ints,
@@ -313,7 +313,7 @@ def avg_pool1d(
     return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
-@traced
+@accept_arrays
 def avg_pool2d(
     input: Any,
     kernel_size: Ints,
@@ -332,7 +332,7 @@ def avg_pool2d(
     )
 
 
-@traced
+@accept_arrays
 def avg_pool3d(
     input: Any,
     kernel_size: Ints,
@@ -370,39 +370,39 @@ def _adaptive_avg_pool(name: str, n: int, input: Any, output_size: Sizes) -> Val
     return _mean(x, windows, divisor, _Adaptive.length)
 
 
-@traced
+@accept_arrays
 def adaptive_avg_pool1d(input: Any, output_size: Sizes) -> Value:
     """Return the means of `output_size` windows over input [B, C, L] or [C, L]; see `adaptive_avg_pool2d`."""
     return _adaptive_avg_pool("adaptive_avg_pool1d", 1, input, output_size)
 
 
-@traced
+@accept_arrays
 def adaptive_avg_pool2d(input: Any, output_size: Sizes) -> Value:
     """Return the means of windows over input [..., H, W], as many as `output_size` says: an int, or an int or None (the
     input's extent) for each dimension. Window p of P goes from floor(p*H/P) to ceil((p + 1)*H/P)."""
     return _adaptive_avg_pool("adaptive_avg_pool2d", 2, input, output_size)
 
 
-@traced
+@accept_arrays
 def adaptive_avg_pool3d(input: Any, output_size: Sizes) -> Value:
     """Return the means of windows over input [..., D, H, W]; see `adaptive_avg_pool2d`."""
     return _adaptive_avg_pool("adaptive_avg_pool3d", 3, input, output_size)
 
 
-@traced
+@accept_arrays
 def adaptive_max_pool1d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
     """Return the largest elements of `output_size` windows of input [B, C, L] or [C, L]; see `adaptive_max_pool2d`."""
     return _max(*_adaptive("adaptive_max_pool1d", 1, input, output_size), return_indices)
 
 
-@traced
+@accept_arrays
 def adaptive_max_pool2d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
     """Return the largest elements of the windows of `adaptive_avg_pool2d`; with `return_indices` also their int64
     row-major places in [H, W]. The gradient goes to the first of equal elements."""
     return _max(*_adaptive("adaptive_max_pool2d", 2, input, output_size), return_indices)
 
 
-@traced
+@accept_arrays
 def adaptive_max_pool3d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
     """Return the largest elements of windows over input [..., D, H, W]; see `adaptive_max_pool2d`."""
     return _max(*_adaptive("adaptive_max_pool3d", 3, input, output_size), return_indices)
@@ -431,7 +431,7 @@ def _lp_pool(
     return builder.compute(total.shape, root)
 
 
-@traced
+@accept_arrays
 def lp_pool1d(
     input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
 ) -> Value:
@@ -439,7 +439,7 @@ def lp_pool1d(
     return _lp_pool("lp_pool1d", 1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
-@traced
+@accept_arrays
 def lp_pool2d(
     input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
 ) -> Value:
@@ -451,7 +451,7 @@ def lp_pool2d(
     return _lp_pool("lp_pool2d", 2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
-@traced
+@accept_arrays
 def lp_pool3d(
     input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
 ) -> Value:

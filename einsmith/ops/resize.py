@@ -14,10 +14,10 @@ from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import all_of, ints, tensor
 from einsmith.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
-from einsmith.ops.window import Ints, Window, read, transposed
+from einsmith.ops.window import Ints, Window, apply_transpose, read
 
 RANKS = {
     "nearest": (3, 4, 5),
@@ -95,7 +95,7 @@ def _cubic(f: np.ndarray) -> list[np.ndarray]:
     return [far(1 + f), near(f), near(1 - f), far(2 - f)]
 
 
-def _weighted(x: Value, d: int, count: int, scale: Fraction, cubic: bool, align_corners: bool) -> Value:
+def _interpolate(x: Value, d: int, count: int, scale: Fraction, cubic: bool, align_corners: bool) -> Value:
     """Resample x to `count` places along dimension `d`, each a weighted sum of two neighbours, or four if `cubic`."""
     extent = x.shape[d]
     if align_corners:
@@ -143,7 +143,7 @@ def _several(value: Any, n: int, what: str, kinds: Any) -> tuple:
     return many
 
 
-@traced
+@accept_arrays
 def interpolate(
     input: Any,
     size: Ints | None = None,
@@ -197,14 +197,14 @@ def interpolate(
     for d in reversed(range(n)):
         # A linear mode that keeps the extent keeps the elements, as in torch, whatever the scale.
         if counts[d] != space[d] or (mode == "bicubic" and not align_corners and scales[d] != 1):
-            x = _weighted(x, d + 2, counts[d], scales[d], mode == "bicubic", bool(align_corners))
+            x = _interpolate(x, d + 2, counts[d], scales[d], mode == "bicubic", bool(align_corners))
     return x
 
 
 # ------------------------------------------------------------------------------------------------- channels and places
 
 
-@traced
+@accept_arrays
 def pixel_shuffle(input: Any, upscale_factor: Count) -> Value:
     """Rearrange input [..., C*r*r, H, W] to [..., C, H*r, W*r], where r is the factor.
 
@@ -220,7 +220,7 @@ def pixel_shuffle(input: Any, upscale_factor: Count) -> Value:
     return y.reshape((*lead, c // (r * r), h * r, w * r))
 
 
-@traced
+@accept_arrays
 def pixel_unshuffle(input: Any, downscale_factor: Count) -> Value:
     """Rearrange input [..., C, H*r, W*r] to [..., C*r*r, H, W]: the inverse of `pixel_shuffle`."""
     x, r = tensor(input, "pixel_unshuffle", "input"), downscale_factor
@@ -233,7 +233,7 @@ def pixel_unshuffle(input: Any, downscale_factor: Count) -> Value:
     return y.reshape((*lead, c * r * r, h // r, w // r))
 
 
-@traced
+@accept_arrays
 def channel_shuffle(input: Any, groups: Count) -> Value:
     """Read the channels of input [B, C, ...], seen as `groups` rows of C/groups, column by column.
 
@@ -264,7 +264,7 @@ def _blocks(x: Value, windows: Sequence[Window]) -> Value:
     return y.reshape((x.shape[0], x.shape[1] * prod(kernel), prod(space)))
 
 
-@traced
+@accept_arrays
 def unfold(input: Any, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1) -> Value:
     """Return the windows of input [B, C, H, W] (or [C, H, W]) as columns: [B, C*R*S, L], L being the number of places
     in row-major order. Padding is zeros."""
@@ -274,7 +274,7 @@ def unfold(input: Any, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0,
     return _blocks(x, _unfold_windows("unfold", x.shape[2:], kernel_size, dilation, padding, stride))
 
 
-@traced
+@accept_arrays
 def fold(
     input: Any, output_size: Ints, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
 ) -> Value:
@@ -291,4 +291,4 @@ def fold(
     if x.shape[1] % size or x.shape[2] != places:
         raise ShapeError(f"fold: 'input' {x.shape} needs a multiple of {size} rows and {places} columns")
     shape = (x.shape[0], x.shape[1] // size, *extents)
-    return transposed(lambda y: _blocks(y, windows), shape, x)
+    return apply_transpose(lambda y: _blocks(y, windows), shape, x)

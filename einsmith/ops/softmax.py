@@ -10,7 +10,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimension, dimensions, merge, tensor, without
 from einsmith.ops.random import WORDS, random_bits
 
@@ -28,7 +28,7 @@ def softmax_parts(x: Value, dim: int) -> tuple[Value, Value]:
     return top, total
 
 
-def _given(input: Any, name: str, dim: int | None, dtype: Any) -> tuple[Value, int]:
+def _input_and_dim(input: Any, name: str, dim: int | None, dtype: Any) -> tuple[Value, int]:
     """Return the input, converted to `dtype` if given, and the dimension; None is resolved by the rank, as in torch."""
     x = tensor(input, name, "input", kind=None if dtype is not None else "float")
     x = x if dtype is None else x.astype(dt.dtype_of(dtype))
@@ -52,27 +52,27 @@ def _softmax(x: Value, d: int) -> Value:
     return builder.compute(x.shape, body)
 
 
-@traced
+@accept_arrays
 def softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
     """Return exp(x)/sum of exp(x) along `dim`, computed without overflow; `dtype`: the type that the input is converted
     to.
 
     A dimension that is not given is chosen by the rank, as torch does, with a warning.
     """
-    return _softmax(*_given(input, "softmax", dim, dtype))
+    return _softmax(*_input_and_dim(input, "softmax", dim, dtype))
 
 
-@traced
+@accept_arrays
 def softmin(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
     """Return the softmax of -x along `dim`."""
-    x, d = _given(input, "softmin", dim, dtype)
+    x, d = _input_and_dim(input, "softmin", dim, dtype)
     return _softmax(-x, d)
 
 
-@traced
+@accept_arrays
 def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
     """Return x - log(sum of exp(x)) along `dim`, computed without overflow."""
-    x, d = _given(input, "log_softmax", dim, dtype)
+    x, d = _input_and_dim(input, "log_softmax", dim, dtype)
     if not x.ndim or not x.size:
         return x - x
     top, total = softmax_parts(x, d)
@@ -85,7 +85,7 @@ def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Val
     return builder.compute(x.shape, body)
 
 
-@traced
+@accept_arrays
 def logsumexp(input: Any, dim: int | tuple[int, ...], keepdim: bool = False) -> Value:
     """Return log(sum of exp(x)) over one dimension or several, without overflow; -inf where all elements are -inf."""
     x = tensor(input, "logsumexp", "input")
@@ -107,7 +107,7 @@ def logsumexp(input: Any, dim: int | tuple[int, ...], keepdim: bool = False) -> 
     return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape))) if keepdim else y
 
 
-@traced
+@accept_arrays
 def gumbel_softmax(logits: Any, tau: float = 1, hard: bool = False, *, dim: int = -1) -> Value:
     """Return the softmax of (logits + Gumbel noise)/tau along `dim`: a differentiable sample of a category.
 

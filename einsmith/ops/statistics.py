@@ -9,13 +9,13 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimensions, merge, root, tensor, without
 
 Dim = int | Sequence[int] | bool | None
 
 
-def _kept(y: Value, x: Value, dims: tuple[int, ...], keepdim: bool) -> Value:
+def _keep_dims(y: Value, x: Value, dims: tuple[int, ...], keepdim: bool) -> Value:
     return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape))) if keepdim else y
 
 
@@ -51,10 +51,10 @@ def _moments(
     scale = 1 / (count - less) if count > less else None
     s = total(squared)
     variance = s * scale if scale is not None else s / builder.full(rest, 0.0, x.dtype)
-    return _kept(variance, x, dims, keepdim), _kept(mean, x, dims, keepdim)
+    return _keep_dims(variance, x, dims, keepdim), _keep_dims(mean, x, dims, keepdim)
 
 
-@traced
+@accept_arrays
 def var(
     input: Any,
     dim: Dim = None,
@@ -71,7 +71,7 @@ def var(
     return _moments("var", input, dim, unbiased, correction, keepdim)[0]
 
 
-@traced
+@accept_arrays
 def std(
     input: Any,
     dim: Dim = None,
@@ -84,7 +84,7 @@ def std(
     return root(_moments("std", input, dim, unbiased, correction, keepdim)[0])
 
 
-@traced
+@accept_arrays
 def var_mean(
     input: Any,
     dim: Dim = None,
@@ -97,7 +97,7 @@ def var_mean(
     return _moments("var_mean", input, dim, unbiased, correction, keepdim)
 
 
-@traced
+@accept_arrays
 def std_mean(
     input: Any,
     dim: Dim = None,
@@ -111,7 +111,7 @@ def std_mean(
     return root(variance), mean
 
 
-def _counted(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Value:
+def _count(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Value:
     """Count the elements over `dim` that are true, or false if `wanted` is False, as int64."""
     x = tensor(input, name, "input")
     dims = dimensions(dim, x.ndim, name)
@@ -124,22 +124,22 @@ def _counted(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Va
         return builder.sum(one, over=over) if over else one
 
     y = builder.compute(without(x.shape, dims), lambda *i: holds(i)).astype(dt.i64)
-    return _kept(y, x, dims, keepdim)
+    return _keep_dims(y, x, dims, keepdim)
 
 
-@traced
+@accept_arrays
 def all(input: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     """Return whether all elements over `dim` are true, or not 0."""
-    return _counted("all", input, dim, keepdim, False) == 0
+    return _count("all", input, dim, keepdim, False) == 0
 
 
-@traced
+@accept_arrays
 def any(input: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     """Return whether some element over `dim` is true, or not 0."""
-    return _counted("any", input, dim, keepdim, True) != 0
+    return _count("any", input, dim, keepdim, True) != 0
 
 
-@traced
+@accept_arrays
 def count_nonzero(input: Any, dim: int | Sequence[int] | None = None) -> Value:
     """Count the elements over `dim` that are not 0, as int64."""
-    return _counted("count_nonzero", input, dim, False, True)
+    return _count("count_nonzero", input, dim, False, True)

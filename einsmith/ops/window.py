@@ -79,7 +79,7 @@ def read(x: Value, lead: Sequence[Any], windows: Sequence[Window], p: Sequence[A
     return builder.where(all_of(guards), element, other) if guards else element
 
 
-def transposed(function: Callable[[Value], Value], shape: Sequence[int], x: Value) -> Value:
+def apply_transpose(function: Callable[[Value], Value], shape: Sequence[int], x: Value) -> Value:
     """Apply the transpose of a linear `function` of tensors of `shape` to x.
 
     It is derived as the function's gradient, so that every residue of a stride becomes a piece that reads only what

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from einsmith.base.arguments import shown
+from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, EinsmithError
 from einsmith.optim import lr_scheduler
 from einsmith.optim.adaptive import Adadelta, Adamax, Lion, NAdam, RAdam
@@ -38,7 +38,7 @@ def restore(description: Mapping[str, Any]) -> Any:
     except EinsmithError:
         raise
     except (KeyError, TypeError, ValueError, IndexError) as e:
-        raise ArgumentError(f"{shown(description)} does not describe an optimizer: {type(e).__name__}: {e}") from e
+        raise ArgumentError(f"{show(description)} does not describe an optimizer: {type(e).__name__}: {e}") from e
 
 
 def _restore_rule(description: Mapping[str, Any]) -> Rule:

@@ -50,7 +50,7 @@ class Group:
             names = _names(what, model, parameters)
             if not names:
                 near = get_close_matches(what, parameters, 1) if isinstance(what, str) else []
-                hint = f"did you mean {near[0]!r}?" if near else f"its parameters are {_listed(parameters)}"
+                hint = f"did you mean {near[0]!r}?" if near else f"its parameters are {_quote(parameters)}"
                 raise ArgumentError(
                     f"the group {label!r} names {what!r}, which matches no parameter of the model; {hint}"
                 )
@@ -93,7 +93,7 @@ def _names(what: Any, model: Any, parameters: Mapping[str, Any]) -> list[str]:
     return [n for n, p in parameters.items() if what(n, p)]
 
 
-def _listed(names: Iterable[str], most: int = 8) -> str:
+def _quote(names: Iterable[str], most: int = 8) -> str:
     known = list(names)
     return ", ".join(known[:most]) + (f" and {len(known) - most} more" if len(known) > most else "")
 
@@ -154,7 +154,7 @@ class Groups:
         names = [n for n, _ in model.named_parameters()]
         left = [n for n in names if n not in where]
         if left and REST not in self.rules:
-            raise ArgumentError(f"no group contains {_listed(left)}; add them to a group, or pass a rule for the rest")
+            raise ArgumentError(f"no group contains {_quote(left)}; add them to a group, or pass a rule for the rest")
         self._names = {label: [n for n in names if where.get(n) == label] for label in self.groups}
         return {n: (where.get(n, REST), self.rules[where.get(n, REST)]) for n in names}
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from einsmith.base.arguments import Count, Magnitude, Share, Size, checked, shown
+from einsmith.base.arguments import Count, Magnitude, Share, Size, check_arguments, show
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import ArgumentError, KindError
 
@@ -36,7 +36,7 @@ class Schedule:
 
     def __call__(self, step: int) -> float:
         if not is_whole(step) or not 0 <= step < 2**63:
-            raise KindError(f"{type(self).__name__}: step={shown(step)} must be an integer of at least 0")
+            raise KindError(f"{type(self).__name__}: step={show(step)} must be an integer of at least 0")
         return self.at((step - 1) // self.every)  # type: ignore[attr-defined]
 
     def describe(self) -> dict[str, Any] | None:
@@ -332,7 +332,7 @@ SCHEDULES: dict[str, type] = {
 }
 
 for _kind in SCHEDULES.values():
-    _kind.__init__ = checked(_kind.__init__)  # type: ignore[misc]
+    _kind.__init__ = check_arguments(_kind.__init__)  # type: ignore[misc]
 
 
 def restore(description: Mapping[str, Any]) -> Schedule:

@@ -102,7 +102,7 @@ class RuleProgram:
         read: dict[str, tuple[str, ...]] = {}  # name -> axes of its first read
         self.parameters: dict[str, RuleToken] = {}
         for s in self.statements:
-            bound = set(s.axes) | self._reduced(s.body)
+            bound = set(s.axes) | self._reduced_axes(s.body)
             for n, token in enumerate(s.body):
                 if token.kind != "name" or (n and s.body[n - 1].text == "."):
                     continue
@@ -155,7 +155,7 @@ class RuleProgram:
         return {n: tuple(extents[a] for a in axes) for n, axes in self.states.items()}
 
     @staticmethod
-    def _reduced(body: Sequence[RuleToken]) -> set[str]:
+    def _reduced_axes(body: Sequence[RuleToken]) -> set[str]:
         """Return the axes that reductions in `body` bind."""
         found: set[str] = set()
         for n, token in enumerate(body):
@@ -189,13 +189,13 @@ class RuleProgram:
                 new = next(n for n in (f"{target}_{k}" for k in count(1)) if n not in taken)
             taken.add(new)
             names[target] = new
-            axes = [self._spread(a, rank) for a in s.axes] if spread else list(s.axes)
+            axes = [self._axis_names(a, rank) for a in s.axes] if spread else list(s.axes)
             lines.append(f"{new}[{','.join(axes)}] = {body}")
         lines.append("return " + ", ".join(names[n] for n in ("p", *self.written)))
         return "\n".join(lines)
 
     @staticmethod
-    def _spread(axis: str, rank: int) -> str:
+    def _axis_names(axis: str, rank: int) -> str:
         return ",".join(f"{axis}_{n}" for n in range(rank))
 
     def _rewrite(self, body: Sequence[RuleToken], names: dict[str, str], rank: int, spread: bool) -> str:
@@ -209,7 +209,7 @@ class RuleProgram:
             if spread and text == "size" and after == "(":
                 text = ""
             elif spread and n > 1 and before == "(" and body[n - 2].text == "size":
-                text = "*".join(f"size({a})" for a in self._spread(text, rank).split(","))
+                text = "*".join(f"size({a})" for a in self._axis_names(text, rank).split(","))
             elif text == "[":
                 open_brackets.append(n > 0 and body[n - 1].kind == "name" and not (n > 1 and body[n - 2].text == "."))
             elif text == "]" and open_brackets:
@@ -226,6 +226,6 @@ class RuleProgram:
                             token.offset,
                             "write as many axes as the tensors have dimensions",
                         )
-                    text = self._spread(text, rank)
+                    text = self._axis_names(text, rank)
             out.append(f" {text} " if text in ("and", "or", "not", "=") else text)
         return "".join(out)

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from einsmith.base import dtypes as dt
-from einsmith.base.arguments import checked, shown
+from einsmith.base.arguments import check_arguments, show
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, FormulaError, KindError, ShapeError
 from einsmith.ir.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
@@ -40,7 +40,7 @@ class Rule:
     Raises FormulaError for text that is no rule, and for names without a value.
     """
 
-    @checked
+    @check_arguments
     def __init__(self, text: str | None, init: float | Mapping[str, float] | None = None, **hyper: Hyper):
         object.__setattr__(self, "hyper", {})
         self._text = text or ""
@@ -200,7 +200,7 @@ def _number(name: str, value: Any, step: int | None = None) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as e:
-        raise KindError(f"{name}={shown(value)}{at} must be a number or a callable of the step") from e
+        raise KindError(f"{name}={show(value)}{at} must be a number or a callable of the step") from e
     if number != number:
         raise ArgumentError(f"{name}={value!r}{at} would make every parameter NaN; give a number")
     return number

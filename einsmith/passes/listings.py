@@ -73,11 +73,11 @@ class Dumped(Listing):
 
     def __init__(self, parent: Path, given: Graph):
         self.parent = parent
-        self.folder = self._made()
+        self.folder = self._create()
         self._levels = [(self.folder, 0)]  # per nested run of passes: folder, graphs written
         self._write(self.folder / "00-given.txt", show(given))
 
-    def _made(self) -> Path:
+    def _create(self) -> Path:
         try:
             self.parent.mkdir(parents=True, exist_ok=True)
             n = len(list(self.parent.glob("program-*")))

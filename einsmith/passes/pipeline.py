@@ -56,7 +56,7 @@ def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides
     return Pass(name, lambda graph, _: f(graph), frozenset(needs.split()), frozenset(provides.split()))
 
 
-def ordered(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+def order_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
     """Return the passes. Raises ValueError if one needs what none before it provides."""
     known: set[str] = set()
     for p in passes:
@@ -72,7 +72,7 @@ def run_passes(graph: Graph, context: PassContext | None = None) -> Graph:
     """Return the graph after every pass except those that EINSMITH_WITHOUT names. Raises KnobError if it names a pass
     that cannot be left out."""
     context = context or PassContext()
-    without = _left_out()
+    without = _parse_left_out()
     for p in PASSES:
         start = time.perf_counter()
         before, graph = graph, graph if p.name in without else p.run(graph, context)
@@ -89,9 +89,9 @@ def optional() -> list[str]:
     return [*(p.name for p in PASSES if p.name not in bound), *PLAN_PASSES]
 
 
-def left_out(name: str) -> bool:
+def is_left_out(name: str) -> bool:
     """Return whether a pass over plans is left out."""
-    return name in _left_out()
+    return name in _parse_left_out()
 
 
 _WITHOUT: ContextVar[frozenset[str] | None] = ContextVar("passes that are left out", default=None)
@@ -113,7 +113,7 @@ def leaving_out(names: frozenset[str]) -> Iterator[None]:
         _WITHOUT.reset(token)
 
 
-def _left_out() -> tuple[str, ...]:
+def _parse_left_out() -> tuple[str, ...]:
     without = environment.WITHOUT.get()
     for name in without:
         if name not in optional():
@@ -125,7 +125,7 @@ def _left_out() -> tuple[str, ...]:
     return (*without, *(_WITHOUT.get() or ()))
 
 
-PASSES = ordered(
+PASSES = order_passes(
     (
         graph_pass("simplify", simplify, provides="simplified"),
         graph_pass("read forwarding", read_forwarding, needs="simplified"),

@@ -59,11 +59,11 @@ class Beside:
             if (other[:ZONE] != RED).any() or (other[-ZONE:] != RED).any():
                 return f"memory beside buffer {n} is written"
             x, y = (a[ZONE:-ZONE].view(buffer.dtype.numpy) for a in (own, other))
-            if told := self._apart(x, y, buffer, terms):
+            if told := self._differ(x, y, buffer, terms):
                 return f"buffer {n}: {told}"
         return ""
 
-    def _apart(self, x: np.ndarray, y: np.ndarray, buffer: KernelBuffer, terms: int) -> str:
+    def _differ(self, x: np.ndarray, y: np.ndarray, buffer: KernelBuffer, terms: int) -> str:
         dtype = buffer.dtype
         if not dtype.is_float:
             near_ties = any(b.combiner.startswith("arg") for b in _reductions(self.kernel))  # fall to either side
@@ -83,7 +83,7 @@ class Beside:
         return f"{int(wrong.sum())} of {wrong.size} elements differ, the first is {found!r}, not {want!r}"
 
 
-def bytes_beside(kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel) -> int:
+def scratch_bytes(kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel) -> int:
     """Return the bytes of memory that a Beside needs."""
     results = sum(kernel.buffers[n].nbytes + 2 * ZONE for n in written(kernel))
     return 2 * results + sum(max(LEAST_WORK, made.workspace) for made in (own, other))

@@ -24,7 +24,7 @@ _HEAD = object.__basicsize__
 objects have (NumPy's C interface, PyArrayObject_fields)."""
 
 
-def _asked(array: np.ndarray) -> int:
+def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
@@ -36,8 +36,8 @@ def _quickest() -> Callable[[np.ndarray], int]:
     """Return the quickest function that finds an array's address. Asking NumPy takes ten times as long as reading the
     object's field, so the field is read wherever it is known to be there."""
     samples = np.zeros(3), np.zeros((4, 5), np.uint8)[1:, 2:]
-    known = sys.implementation.name == "cpython" and all(_field(x) == _asked(x) for x in samples)
-    return _field if known else _asked
+    known = sys.implementation.name == "cpython" and all(_field(x) == _address(x) for x in samples)
+    return _field if known else _address
 
 
 address = _quickest()
@@ -73,7 +73,7 @@ _blocks: dict[int, list[np.ndarray]] = {}
 _guard = locks.lock()
 
 
-def _unused(blocks: list[np.ndarray]) -> np.ndarray | None:
+def _unused_block(blocks: list[np.ndarray]) -> np.ndarray | None:
     """Return a block in which no array lies; None where there is none."""
     for block in blocks:
         if sys.getrefcount(block) <= _UNUSED:
@@ -82,7 +82,7 @@ def _unused(blocks: list[np.ndarray]) -> np.ndarray | None:
 
 
 def _references(blocks: list[np.ndarray]) -> int:
-    """Return the reference count that `_unused` sees for a block that only the list refers to."""
+    """Return the reference count that `_unused_block` sees for a block that only the list refers to."""
     for block in blocks:
         return sys.getrefcount(block)
     return 0
@@ -97,7 +97,7 @@ def _block(size: int) -> np.ndarray:
     rounded = -(-size // step) * step
     with _guard:
         same = _blocks[rounded] = _blocks.pop(rounded, [])  # the sizes in use come last
-        block = _unused(same)
+        block = _unused_block(same)
         if block is None:
             block = _bytes(rounded)
             if rounded <= KEPT:
@@ -118,7 +118,7 @@ def _forget() -> None:
             del _blocks[n]
 
 
-def recycled(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.ndarray, int]:
+def recycle(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.ndarray, int]:
     """Allocate an array as `empty` does, in memory that an earlier result no longer needs, where there is some of
     about that size. A block is free again when neither an array nor a view of one lies in it. Return the array and the
     address of its first element; `nbytes`: bytes of its elements."""

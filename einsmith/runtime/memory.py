@@ -50,7 +50,7 @@ class Memory:
         self.guard = guard or locks.Guard()
         stored = shape
         if layout is not None:
-            stored = _checked(layout, shape, dtype)
+            stored = _check_layout(layout, shape, dtype)
         self.physical = buffers.empty(stored, dtype)
 
     @property
@@ -93,7 +93,7 @@ class Memory:
         return new
 
 
-def _checked(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
+def _check_layout(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
     """Return the shape in which a layout stores a tensor of `shape`, after a check that the layout gives the tensor
     back."""
     if not hasattr(layout, "physical") or not hasattr(layout, "logical"):

@@ -54,7 +54,7 @@ def check_store(guard: locks.Guard) -> None:
 
 
 @contextmanager
-def taken(lock: Any) -> Iterator[None]:
+def hold_lock(lock: Any) -> Iterator[None]:
     """Hold the lock of a program that uses no parameters and no state, while other runs are under way.
 
     Raises EinsmithError in the middle of a run of this thread where the lock's holder waits for that run to end.
@@ -92,10 +92,10 @@ def _error(what: str) -> EinsmithError:
     )
 
 
-def _forked() -> None:
+def _reset_after_fork() -> None:
     for thread in [n for n in under_way if n != get_ident()]:
         del under_way[thread]
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -118,11 +118,11 @@ def _exit() -> None:
         _pool.stop()
 
 
-def _forked() -> None:
+def _reset_after_fork() -> None:
     global _pool, depth
     _pool, depth = None, 0
 
 
 atexit.register(_exit)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_reset_after_fork)

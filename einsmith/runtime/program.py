@@ -74,7 +74,7 @@ class Program:
         self._scratch = self.scratch.ctypes.data if scratch is None else scratch
         self._run, self._run_team = pool.native_entry().run, pool.native_entry().run_team
         self._forks = self.threads > 1 and any(isinstance(s, RunLaunch) and s.tasks > 1 for s in self.steps)
-        self._record = self._told(0)
+        self._record = self._run_words(0)
 
     def _layout(self) -> np.ndarray:
         """Lay out the table: one record a step, then all pointers, then all moves of loops."""
@@ -153,7 +153,7 @@ class Program:
             raise ValueError(f"the loop that begins at step {still[-1]} has no end")
         return found
 
-    def _told(self, times: int) -> _Record:
+    def _run_words(self, times: int) -> _Record:
         """Return the words that the native entry reads for a run, without the pool, and for one thread. times: address
         of an i64 for each step that receives its nanoseconds, or 0."""
         words = buffers.zeros((len(entry_program.RUN_WORDS),), np.uint64)
@@ -164,7 +164,7 @@ class Program:
     def move_scratch(self, address: int) -> None:
         """Move the program's scratch memory to `address`, from the next run on."""
         self._scratch = address
-        self._record = self._told(0)
+        self._record = self._run_words(0)
 
     def run(self) -> int:
         """Run all steps; return 0, or the code of the first check that fails, after which no step runs.
@@ -178,7 +178,7 @@ class Program:
         """Run all steps; return the result of `run` and the seconds that each step took, summed over all turns (zero
         for steps not reached)."""
         times = np.zeros(len(self.steps), np.int64)
-        return self._call(self._told(times.ctypes.data)), times * 1e-9
+        return self._call(self._run_words(times.ctypes.data)), times * 1e-9
 
     def _call(self, record: _Record) -> int:
         # The lock is not wrapped in a Python class: an exception of a signal at the beginning of its `__exit__` would
@@ -205,13 +205,13 @@ class Program:
                 status = self._run_team(record.address)
                 if words[_WAITED] > thread_count.LATE:
                     thread_count.leave_team(words[_WAITED], words[_SPAN])
-                return _ended(status)
+                return _end(status)
             held.grow(self.threads)
             words[_POOL] = held.address
-        return _ended(self._run(record.address))
+        return _end(self._run(record.address))
 
 
-def _ended(status: int) -> int:
+def _end(status: int) -> int:
     """Return the status of a run that reached its end; raise the exception that stopped it otherwise."""
     if status == INTERRUPTED:
         interrupts.raise_again()

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Annotated
 
 from einsmith.base import environment
-from einsmith.base.arguments import checked
+from einsmith.base.arguments import check_arguments
 from einsmith.cost.facts import MAX_THREADS, physical_cores
 from einsmith.runtime import openmp
 from einsmith.runtime.openmp import Team
@@ -63,16 +63,16 @@ def leave_team(waited: int, span: int) -> None:
         _away_until = time.monotonic() + waited * 1e-9 / LOST
 
 
-def _forked() -> None:
+def _reset_after_fork() -> None:
     global team, decided
     team, decided = None, decided or bool(openmp.runtimes())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-@checked
+@check_arguments
 def set_threads(n: Annotated[int, 1, MAX_THREADS] | None) -> None:
     """Set the default number of threads of programs created from now on; None: as many as the machine has for this
     process.

@@ -18,7 +18,7 @@ class Apart(NamedTuple):
     places: tuple[Place, ...]
 
 
-def stages_apart(kernel: Kernel) -> list[Apart]:
+def split_stages(kernel: Kernel) -> list[Apart]:
     """Return each stage of a kernel as a kernel of its own, which stores the results that later stages read.
 
     before: s = sum[k](a*b);  y = max(s + c, 0), where s is in registers
@@ -58,7 +58,7 @@ def _buffer(kernel: Kernel, place: Place, written: bool) -> KernelBuffer:
     return KernelBuffer(template.dtypes[member], template.shape)
 
 
-def apart(kernel: Kernel | Rows) -> Iterator[Kernel]:
+def split_kernel(kernel: Kernel | Rows) -> Iterator[Kernel]:
     """Yield a kernel for each stage of a kernel, or of all members of a row-block fusion."""
     for part in [m.kernel for m in kernel.members] if isinstance(kernel, Rows) else [kernel]:
-        yield from (x.kernel for x in stages_apart(part))
+        yield from (x.kernel for x in split_stages(part))

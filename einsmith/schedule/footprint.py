@@ -11,7 +11,7 @@ from einsmith.schedule.kernel import Kernel
 
 
 @lru_cache(maxsize=4096)
-def touched(kernel: Kernel) -> tuple[int, ...]:
+def bytes_by_buffer(kernel: Kernel) -> tuple[int, ...]:
     """Return the bytes of each buffer that are read or written, counted in whole slices.
 
     Along a dimension, an index that is the same at every point touches one position, an axis as many as it has points,
@@ -65,13 +65,13 @@ def touched_bytes(kernel: Kernel, line: int) -> tuple[float, float]:
     written = {n for s in kernel.stages for n in s.outputs if n is not None}
     read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
     total = moved = 0.0
-    for n, taken in enumerate(touched(kernel)):
+    for n, taken in enumerate(bytes_by_buffer(kernel)):
         total += taken
-        moved += taken * (n in read) + (_stored(kernel, n, taken, line) if n in written else 0.0)
+        moved += taken * (n in read) + (_stored_bytes(kernel, n, taken, line) if n in written else 0.0)
     return moved, total
 
 
-def _stored(kernel: Kernel, buffer: int, taken: int, line: int) -> float:
+def _stored_bytes(kernel: Kernel, buffer: int, taken: int, line: int) -> float:
     """Return the bytes moved by storing a result, given the bytes `taken` that are touched of its buffer."""
     to, out = kernel.buffers[buffer], 0.0
     for p in kernel.root.parts:

@@ -151,7 +151,7 @@ def fusion_groups(
         for h in needs - {best}:
             groups[h].after.add(best)
         joined.before |= _before(groups, needs - {best})
-        _spread(groups, best)
+        _propagate(groups, best)
         if len(joined.nodes) > 1 and isinstance(node, Compute):
             for h in sorted(needs - {best}):
                 _take_in(groups, of, best, h, node, apart)
@@ -173,7 +173,7 @@ def _is_small(node: Compute) -> bool:
     return pointwise_body(node.template) is not None and len(node.args) <= _BUFFERS + STAGES
 
 
-def _spread(groups: list[FusionGroup], g: int) -> None:
+def _propagate(groups: list[FusionGroup], g: int) -> None:
     """Propagate the dependences of a group to the groups that need it."""
     todo = [g]
     while todo:
@@ -260,4 +260,4 @@ def _take_in(
     theirs.into = g
     for n in members:
         of[n] = g
-    _spread(groups, g)
+    _propagate(groups, g)

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from einsmith.ir.nodes import Tensor
 
 
-def lean_order(
+def memory_greedy_order(
     after: Mapping[int, Collection[int]],
     made: Sequence[int],
     read: Sequence[Collection[Tensor]],

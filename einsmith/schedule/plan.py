@@ -41,11 +41,11 @@ from einsmith.ir.rebuild import with_args
 from einsmith.ir.views import is_view, producer, storage
 from einsmith.schedule.fusion import fusion_groups, maker, needs_check, only_identity
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
-from einsmith.schedule.order import in_circles, lean_order
+from einsmith.schedule.order import in_circles, memory_greedy_order
 from einsmith.schedule.row_clusters import clusters
 from einsmith.schedule.row_fusion import RowPart, join
-from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, unchanged
-from einsmith.schedule.slices import sliced
+from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
+from einsmith.schedule.slices import slice_kernel
 
 Cost = Callable[[Kernel | Rows, Target], float]
 """Predicts the seconds of a kernel on a target."""
@@ -101,7 +101,7 @@ class KernelCall:
         """Return the call with storages replaced as `new` says."""
         if not any(storage(t) in new for part in (self, *self.parts) for t in part.tensors):
             return self
-        tensors = tuple(_exchanged(t, new) for t in self.tensors)
+        tensors = tuple(_exchange(t, new) for t in self.tensors)
         return replace(self, tensors=tensors, parts=tuple(p.exchanged(new) for p in self.parts))
 
 
@@ -158,19 +158,19 @@ class Plan:
                 yield from ((i, c, turns * segment.steps) for _, c, turns in plan.kernel_calls())
 
 
-def _made(t: Tensor) -> Compute | LoweredLoop:
+def _make_once(t: Tensor) -> Compute | LoweredLoop:
     node = maker(t)
     if node is None:
         raise VerifyError("a computed tensor is needed here, not an input of the graph")
     return node
 
 
-def _exchanged(t: Tensor, new: Mapping[Tensor, Tensor]) -> Tensor:
+def _exchange(t: Tensor, new: Mapping[Tensor, Tensor]) -> Tensor:
     """Return a tensor, or a view of one, with its storage replaced."""
     if t in new:
         return new[t]
     if isinstance(t, Compute) and is_view(t.template):
-        return with_args(t, (_exchanged(t.args[0], new),))
+        return with_args(t, (_exchange(t.args[0], new),))
     return t
 
 
@@ -186,7 +186,7 @@ def fuse(
     finite: Tensor | None = None,
     target: Target | None = None,
     on_lines: bool = True,
-    refine: Refine = unchanged,
+    refine: Refine = keep_all,
     cost: Cost | None = None,
 ) -> Plan:
     """Group, order and lower a graph to kernel calls.
@@ -234,7 +234,7 @@ def _plan(
         while t in taken:
             t = copy_of(t)
         if p in apart:
-            alone.add(_made(t))
+            alone.add(_make_once(t))
         taken.add(t)
         updates.append((p, t))
     stored = {p for p, _ in updates}
@@ -243,7 +243,7 @@ def _plan(
     nodes = [n for n in postorder(graph.roots) if _is_work(n)]
     early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, LoweredLoop))}
     home = {t: p for p, t in updates}
-    stores = {_made(t) for t in home}
+    stores = {_make_once(t) for t in home}
     groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None, stores)
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
     kept = {storage(t) for t in external} | set(home)
@@ -260,7 +260,7 @@ def _plan(
                 readers[source].add(g)
             else:
                 after[g].add(of[source])
-    checking = [of[_made(t)] for t, _ in graph.checks]
+    checking = [of[_make_once(t)] for t, _ in graph.checks]
     for g in range(len(groups)):
         for h in checking if any(map(needs_check, schedule.nodes(g))) else ():
             if h == g or groups[h].before >> g & 1:
@@ -271,7 +271,7 @@ def _plan(
     stuck: set[Leaf] = set()
     writers: dict[int, list[Leaf]] = defaultdict(list)
     for home_of, t in updates:
-        g = of[_made(t)]
+        g = of[_make_once(t)]
         writers[g].append(home_of)
         if g in gates or not _replaceable(home_of, schedule.nodes(g)):
             stuck.add(home_of)
@@ -283,19 +283,19 @@ def _plan(
     sizes = {t: nbytes(t) for t in read - kept}
     made = [0] * len(groups)
     for t, n in sizes.items():
-        made[of[_made(t)]] += n
-    order = lean_order(after, made, [set(map(storage, args)) for args in operands], sizes)
+        made[of[_make_once(t)]] += n
+    order = memory_greedy_order(after, made, [set(map(storage, args)) for args in operands], sizes)
     if order is None:
         around = in_circles(len(groups), after)
-        return None, {p for p, t in updates if of[_made(t)] in around}
+        return None, {p for p, t in updates if of[_make_once(t)] in around}
     order = [g for g in order if schedule.groups[g]]
     far: set[Tensor] = set()
     if on_lines:
         results = needed - set(map(storage, graph.inputs))
         moved = [sum(map(nbytes, args)) for args in operands]
         for t in results:
-            moved[of[_made(t)]] += nbytes(t)
-        left = {t for t in results - read if moved[of[_made(t)]] > target.l3}
+            moved[of[_make_once(t)]] += nbytes(t)
+        left = {t for t in results - read if moved[of[_make_once(t)]] > target.l3}
         far = {t for t in results - set(home) if _is_far(t, t in left, target)}
     singles = [_call_of(schedule.groups[g], needed, home, far, target, cost) for g in order]
     place = {g: i for i, g in enumerate(order)}
@@ -304,7 +304,7 @@ def _plan(
     fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
     calls, rank = _by_rows(singles, needs, fixed, kept, target, cost)
-    checks = [(rank[place[of[_made(t)]]], t, m) for t, m in graph.checks]
+    checks = [(rank[place[of[_make_once(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first), set()
 
@@ -335,12 +335,12 @@ def _by_rows(
     def joined(*members: int) -> KernelCall:
         found = [c for c in (singles[i] for i in members) if isinstance(c, KernelCall)]
         if len(found) == 1:
-            return _sliced(found[0])
+            return _slice(found[0])
         own = Counter(s for i in members for s in set(parts[i].read))
         results = {t for i in members for t in parts[i].made}
         outside = {t for t in results if t in kept or readers[t] > own[t]}
         whole = join([parts[i] for i in members], outside, target)
-        return _sliced(KernelCall(*whole, tuple(c for x in found for c in x.copies), parts=tuple(found)))
+        return _slice(KernelCall(*whole, tuple(c for x in found for c in x.copies), parts=tuple(found)))
 
     def pays(members: Sequence[int]) -> bool:
         """Return whether kernels take less time fused. They do if L1 holds a row. On a longer row, the stages after a
@@ -399,7 +399,7 @@ def _loop_call(loop: LoweredLoop, target: Target, cost: Cost | None) -> LoopCall
         stage = Stage(t, tuple(("buffer", i) for i in range(last)), (last,))
         kernel = Kernel((stage,), tuple(KernelBuffer(x.dtype, x.shape) for x in tensors))
         node = Compute(t, tensors[:-1])
-        before.append(_sliced(KernelCall(kernel, tensors, (False,) * last + (True,), (Copy(node),))))
+        before.append(_slice(KernelCall(kernel, tensors, (False,) * last + (True,), (Copy(node),))))
         members.add(j)
     results = tuple(Item(loop, j) for j in sorted(members))
     written = (False,) * len(loop.args) + (True,) * len(results)
@@ -407,10 +407,10 @@ def _loop_call(loop: LoweredLoop, target: Target, cost: Cost | None) -> LoopCall
     return LoopCall(loop, before, plans, (*loop.args, *results), written, (loop,))
 
 
-def _sliced(call: KernelCall) -> KernelCall:
+def _slice(call: KernelCall) -> KernelCall:
     """Return the call with each buffer narrowed to the part of its tensor that the kernel touches
     (`schedule.slices`)."""
-    kernel, offsets = sliced(call.kernel)
+    kernel, offsets = slice_kernel(call.kernel)
     return replace(call, kernel=kernel, offsets=offsets)
 
 

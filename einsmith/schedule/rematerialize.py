@@ -239,11 +239,11 @@ class _Timeline:
         """
         for live, again, use in self.tried:
             if _excess(live, target) < excess:
-                yield self._inserted(again, use)
+                yield self._insert(again, use)
         if self.untried is None:
             self.untried = iter(self._candidates())
         for again, use in self.untried:
-            state = self._inserted(again, use)
+            state = self._insert(again, use)
             self.tried.append((state.live, again, use))
             if _excess(state.live, target) < excess:
                 yield state
@@ -328,7 +328,7 @@ class _Timeline:
             return self.now.stored.get(r, before) >= before
         return r in self.outside
 
-    def _inserted(self, again: _Again, before: int) -> _State:
+    def _insert(self, again: _Again, before: int) -> _State:
         """Return the state in which calls run again before a call; all later calls read the recomputed tensors."""
         now = self.now
         new: dict[Tensor, Tensor] = {}
@@ -384,13 +384,13 @@ def _of_stages(call: KernelCall, stages: Sequence[Stage], b: int) -> KernelCall:
     place = {n: k for k, n in enumerate(numbers)}
     found = [(n, call.kernel.buffers[n]) for n in numbers]
     buffers = tuple(x if n == b else KernelBuffer(x.dtype, x.shape, False, x.strides) for n, x in found)
-    kernel = Kernel(tuple(_placed(st, place) for st in stages), buffers)
+    kernel = Kernel(tuple(_place(st, place) for st in stages), buffers)
     made = tuple(c for c, st in zip(call.copies, call.kernel.stages, strict=True) if b in st.outputs)
     offsets = tuple(call.offsets[n] for n in numbers) if call.offsets else ()
     return KernelCall(kernel, tuple(call.tensors[n] for n in numbers), tuple(n == b for n in numbers), made, offsets)
 
 
-def _placed(stage: Stage, place: Mapping[int, int]) -> Stage:
+def _place(stage: Stage, place: Mapping[int, int]) -> Stage:
     args = tuple(("buffer", place[a[1]]) if a[0] == "buffer" else a for a in stage.args)
     return Stage(stage.template, args, tuple(None if o is None else place[o] for o in stage.outputs))
 

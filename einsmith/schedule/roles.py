@@ -20,7 +20,7 @@ def kernel_roles(plan: Plan) -> list[Role]:
     return list(_roles(plan, plan.graph.role))
 
 
-def saved(plan: Plan) -> list[Tensor]:
+def saved_results(plan: Plan) -> list[Tensor]:
     """Return the results of the forward pass that later kernels read, which are kept for the backward pass."""
     role = plan.graph.role
     made: dict[Tensor, None] = {}

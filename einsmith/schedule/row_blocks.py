@@ -20,7 +20,7 @@ def block_kernel(member: Member, count: int, block: int, local: int) -> Kernel:
     buffers are those in `inputs`, the results so far, and the new results, which may be the same memory. The kernel of
     a member that `uses_number` has one more buffer, with the number of the block's first row."""
     kernel = _accumulation(member, count) if member.reduces else _of_block(member, count, block, local)
-    return _numbered(kernel, _row_axis(member)) if uses_number(member) else kernel
+    return _add_block_number(kernel, _row_axis(member)) if uses_number(member) else kernel
 
 
 def _of_block(member: Member, count: int, block: int, local: int) -> Kernel:
@@ -37,10 +37,10 @@ def _of_rows(b: KernelBuffer, axis: int, count: int, block: int, local: bool) ->
     """Return the buffer restricted to a block's rows: a strided view, or a dense tensor if the buffer is local."""
     # Stores may be non-temporal only where every block of rows begins on a cache line.
     far = b.far and b.strides[axis] * b.dtype.itemsize * block % 64 == 0
-    return KernelBuffer(b.dtype, _resized(b.shape, axis, count), far) if local else b.part(axis, count, far)
+    return KernelBuffer(b.dtype, _resize(b.shape, axis, count), far) if local else b.part(axis, count, far)
 
 
-def _resized(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:
+def _resize(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:
     return (*shape[:axis], count, *shape[axis + 1 :])
 
 
@@ -49,12 +49,12 @@ def _on_rows(stage: Stage, buffers: Sequence[KernelBuffer], axis: int, count: in
     t = stage.template
     params = []
     for (dtype, shape), (kind, *where) in zip(t.params, stage.args, strict=True):
-        params.append((dtype, buffers[where[0]].shape if kind == "buffer" else _resized(shape, axis, count)))
+        params.append((dtype, buffers[where[0]].shape if kind == "buffer" else _resize(shape, axis, count)))
     parts = []
     for part in t.parts:
         assert isinstance(part, Piece)
-        parts.append(Piece(part.offset, part.step, _resized(part.extents, axis, count), part.body))
-    return Stage(Template(_resized(t.shape, axis, count), tuple(params), tuple(parts)), stage.args, stage.outputs)
+        parts.append(Piece(part.offset, part.step, _resize(part.extents, axis, count), part.body))
+    return Stage(Template(_resize(t.shape, axis, count), tuple(params), tuple(parts)), stage.args, stage.outputs)
 
 
 def _row_axis(member: Member) -> int:
@@ -83,19 +83,19 @@ def uses_number(member: Member) -> bool:
     return any(_uses(s, _row_axis(member)) for s in stages)
 
 
-def _numbered(kernel: Kernel, row: int) -> Kernel:
+def _add_block_number(kernel: Kernel, row: int) -> Kernel:
     """Return the kernel with one more buffer, the number of the block's first row, added where the row is a value."""
     stages = []
     for stage in kernel.stages:
         if _uses(stage, row):
             t, args = stage.template, (*stage.args, ("buffer", len(kernel.buffers)))
-            t = map_bodies(t, partial(_shifted, row, len(stage.args)), (*t.params, (dt.i32, ())))
+            t = map_bodies(t, partial(_shift, row, len(stage.args)), (*t.params, (dt.i32, ())))
             stage = Stage(t, args, stage.outputs)
         stages.append(stage)
     return Kernel(tuple(stages), (*kernel.buffers, KernelBuffer(dt.i32, ())))
 
 
-def _shifted(row: int, slot: int, body: Expr) -> Expr:
+def _shift(row: int, slot: int, body: Expr) -> Expr:
     """Return the body with the value of slot `slot` added to the row axis wherever it is a value, not in an index."""
     number = apply("add", Axis(row), Read(slot, (), dt.i32))
 
@@ -159,13 +159,13 @@ def _pointwise(shape: Sequence[int], bodies: Sequence[Expr], reads: Sequence[Ker
     return Kernel(tuple(stages), (*reads, *(KernelBuffer(b.dtype, tuple(shape)) for b in bodies)))
 
 
-def filled(member: Member) -> Kernel:
+def fill_kernel(member: Member) -> Kernel:
     """Return the kernel that fills a reducing member's results with the combiner's identity, before the first row."""
     bodies = [Const(identity(_root(member).combiner, x.dtype), x.dtype) for x in partials(member)]
     return _pointwise(member.kernel.root.shape, bodies, [])
 
 
-def copied(member: Member) -> Kernel:
+def copy_kernel(member: Member) -> Kernel:
     """Return the kernel that copies a reducing member's results to other buffers."""
     sums = partials(member)
     bodies = [Read(0, _axes(len(x.shape)), x.dtype) for x in sums]

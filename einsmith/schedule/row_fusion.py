@@ -135,7 +135,7 @@ def row_counts(kernel: Kernel, reduces: bool) -> dict[int, int]:
     return out
 
 
-def _merged(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, bool]]:
+def _merge(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, bool]]:
     """Return (the template with its p row axes merged into one, slot -> whether it is read by row). Where a row axis is
     used as a value, it is computed from the row number by mixed-radix splitting."""
     slots = _fit(t, reduces, p)[1]
@@ -198,7 +198,7 @@ def _leading(kernel: Kernel, rows: int, reduces: bool) -> RowForm | None:
     for n, stage in enumerate(kernel.stages):
         t, slots = stage.template, dict[int, bool]()
         if n == 0 or not reduces:
-            t, slots = _merged(t, reduces, p)
+            t, slots = _merge(t, reduces, p)
         for slot, (kind, *where) in enumerate(stage.args):
             if kind == "buffer" and kinds.setdefault(where[0], slots.get(slot, False)) != slots.get(slot, False):
                 return None
@@ -402,10 +402,10 @@ def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[Row
 
 def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) -> Joined:
     """Return the fused kernel of a cluster; results that are not in `outside` stay local to it."""
-    return joined(parts, *common_rows(parts, target), outside)
+    return join_forms(parts, *common_rows(parts, target), outside)
 
 
-def joined(parts: Sequence[RowPart], rows: int, found: Sequence[RowForm], outside: Collection[Tensor]) -> Joined:
+def join_forms(parts: Sequence[RowPart], rows: int, found: Sequence[RowForm], outside: Collection[Tensor]) -> Joined:
     """Return the fused kernel of parts in the given row forms, all of which have `rows` rows."""
     made = {t for p in parts for t in p.made}
     tensors: dict[Tensor, bool] = {}

@@ -54,7 +54,7 @@ class GroupSchedule:
         """
         own = self.nodes(g)
         readers = [i for i, n in enumerate(own) if node in makers(n)]
-        reason = self._refused(node, g, own, readers)
+        reason = self._is_refused(node, g, own, readers)
         if reason:
             raise ArgumentError(f"a tensor of shape {node.shape} cannot be recomputed in group {g}: {reason}")
         copy = Copy(node, self._copies[node])
@@ -62,7 +62,7 @@ class GroupSchedule:
         self.groups[g].insert(readers[0], copy)
         return copy
 
-    def _refused(self, node: Compute, g: int, own: Sequence[Compute | LoweredLoop], readers: Sequence[int]) -> str:
+    def _is_refused(self, node: Compute, g: int, own: Sequence[Compute | LoweredLoop], readers: Sequence[int]) -> str:
         if not isinstance(node, Compute) or pointwise_body(node.template) is None:
             return "it is not pointwise"
         if node in own or not readers:
@@ -102,5 +102,5 @@ Refine = Callable[[GroupSchedule], None]
 """A function that may change a schedule before it is lowered to kernels."""
 
 
-def unchanged(schedule: GroupSchedule) -> None:
+def keep_all(schedule: GroupSchedule) -> None:
     """Change nothing: every node is computed once."""

@@ -40,7 +40,7 @@ class _Key(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def shared(rows: Rows) -> Rows:
+def share(rows: Rows) -> Rows:
     """Return the Rows with common subexpressions evaluated by members of their own; `rows` itself if there are none."""
     while True:
         uses = _uses(rows)
@@ -48,7 +48,7 @@ def shared(rows: Rows) -> Rows:
         if not several:
             return rows
         best = max(several, key=lambda k: (sum(1 for _ in postorder([k.expr])), k.expr.digest))
-        rows = _hoisted(rows, best, uses[best])
+        rows = _hoist(rows, best, uses[best])
 
 
 def _domain(t: Template) -> tuple[int, ...] | None:
@@ -75,7 +75,7 @@ def _uses(rows: Rows) -> dict[_Key, list[_Use]]:
                 if found is not None:
                     use = _Use(m, s, e, found[1])
                     out[found[0]].append(use)
-                    guarded += [(found[0], use, _renamed(member, stage, found[1], c)) for c in _guards(bodies, e)]
+                    guarded += [(found[0], use, _rename(member, stage, found[1], c)) for c in _guards(bodies, e)]
     chosen = {(value, k.extents, c): k for k in out for c, value in _chosen(k.expr)}
     for key, use, c in guarded:
         whole = chosen.get((key.expr, key.extents, c))
@@ -104,10 +104,10 @@ def _without(condition: Expr, x: Expr) -> Expr | None:
 def _chosen(e: Expr) -> list[tuple[Expr, Expr]]:
     """Return the conditions of the `where`s in an expression, each with the expression's value where it holds."""
     conditions = dict.fromkeys(x.args[0] for x in postorder([e]) if isinstance(x, Apply) and x.fn == "where")
-    return [(c, rebuild([e], partial(_taken, c))[0]) for c in conditions]
+    return [(c, rebuild([e], partial(_taken_branch, c))[0]) for c in conditions]
 
 
-def _taken(condition: Expr, x: Expr) -> Expr | None:
+def _taken_branch(condition: Expr, x: Expr) -> Expr | None:
     return x.args[1] if isinstance(x, Apply) and x.fn == "where" and x.args[0] is condition else None
 
 
@@ -135,10 +135,10 @@ def _key(
         return None
 
     extents = tuple(domain[a.position] for a in axes)
-    return _Key(_renamed(member, stage, tuple(axes), e), extents, tuple(sorted(by_row.items()))), tuple(axes)
+    return _Key(_rename(member, stage, tuple(axes), e), extents, tuple(sorted(by_row.items()))), tuple(axes)
 
 
-def _renamed(member: Member, stage: Stage, axes: tuple[Axis, ...], e: Expr) -> Expr:
+def _rename(member: Member, stage: Stage, axes: tuple[Axis, ...], e: Expr) -> Expr:
     """Return the expression with `axes` numbered in their order, and slots numbered as buffers of the Rows.
 
     Other axes get higher numbers; slots that hold results of stages get negative ones."""
@@ -155,7 +155,7 @@ def _renamed(member: Member, stage: Stage, axes: tuple[Axis, ...], e: Expr) -> E
     return rebuild([e], rule)[0]
 
 
-def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
+def _hoist(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     """Return the Rows with one more member that evaluates `key` into a new local buffer, which replaces the uses."""
     last = len(rows.buffers) + len(rows.local)
     held = KernelBuffer(key.expr.dtype, key.extents)
@@ -196,13 +196,13 @@ def _reading(member: Member, uses: list[_Use], held: KernelBuffer, place: int) -
             t = stage.template
             new: dict = {e: Read(len(stage.args), axes, held.dtype) for e, axes in found.items()}
             params = (*t.params, (held.dtype, held.shape))
-            t = map_bodies(t, partial(_exchanged, new), params)
+            t = map_bodies(t, partial(_exchange, new), params)
             stage = Stage(t, (*stage.args, ("buffer", last)), stage.outputs)
         stages.append(stage)
     kernel = Kernel(tuple(stages), (*kernel.buffers, held))
     return Member(kernel, (*member.places, place), (*member.by_row, 1), member.reduces, member.axis)
 
 
-def _exchanged(new: dict, body: Expr) -> Expr:
+def _exchange(new: dict, body: Expr) -> Expr:
     """Return the body with each subexpression that is a key of `new` replaced by its value there."""
     return rebuild([body], lambda x: None, dict(new))[0]

@@ -23,15 +23,15 @@ _Slice = Sequence[_Range]
 """The positions of a buffer that are touched, by dimension."""
 
 
-def sliced(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]:
+def slice_kernel(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]:
     """Return (the kernel of slices, the byte of its tensor at which each buffer begins)."""
     if isinstance(kernel, Kernel):
-        slices = [_slice(b.shape, [found]) for b, found in zip(kernel.buffers, _touched(kernel), strict=True)]
+        slices = [_slice(b.shape, [found]) for b, found in zip(kernel.buffers, _positions(kernel), strict=True)]
     else:
         every = (*kernel.buffers, *kernel.local)
         by_member: list[list[list[_Slice]]] = [[] for _ in every]
         for m in kernel.members:
-            for place, b, row, found in zip(m.places, m.kernel.buffers, m.by_row, _touched(m.kernel), strict=True):
+            for place, b, row, found in zip(m.places, m.kernel.buffers, m.by_row, _positions(m.kernel), strict=True):
                 by_member[place].append([_but_rows(x, row) for x in found] if b.shape == every[place].shape else [()])
         slices = [_slice(b.shape, touched) for b, touched in zip(kernel.buffers, by_member, strict=False)]
     if not any(any(x) for x in slices):
@@ -50,7 +50,7 @@ def sliced(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]:
     return Rows(kernel.rows, members, _buffers(kernel.buffers, slices), kernel.local), offsets
 
 
-def _touched(kernel: Kernel) -> list[list[_Slice]]:
+def _positions(kernel: Kernel) -> list[list[_Slice]]:
     """Return, for each buffer, the positions that each read and write of the kernel touches."""
     found: list[list[_Slice]] = [[] for _ in kernel.buffers]
     for stage in kernel.stages:
@@ -118,7 +118,7 @@ def _stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[KernelBuffe
 
     def rule(e):
         if isinstance(e, Read) and e.slot in of:
-            return Read(e.slot, tuple(_moved(i, r) for i, r in zip(e.index, of[e.slot], strict=True)), e.dtype)
+            return Read(e.slot, tuple(_shift(i, r) for i, r in zip(e.index, of[e.slot], strict=True)), e.dtype)
         return None
 
     t = map_bodies(t, lambda b: rebuild([b], rule)[0], params)
@@ -135,6 +135,6 @@ def _stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[KernelBuffe
     return Stage(t, stage.args, stage.outputs)
 
 
-def _moved(i: Expr, r: _Range) -> Expr:
+def _shift(i: Expr, r: _Range) -> Expr:
     """Return a constant index counted from the beginning of the slice."""
     return Const(linear(i).const - r[0], dt.i32) if r else i

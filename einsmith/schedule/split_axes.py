@@ -164,7 +164,7 @@ def _at_identity(t: Template, slots: set[int]) -> Template:
     return map_bodies(t, lambda b: rebuild([b], rule)[0]) if slots else t
 
 
-def _moved(bodies: Sequence[Expr], rank: int, axis: int, low: int) -> tuple[Expr, ...]:
+def _split_axis(bodies: Sequence[Expr], rank: int, axis: int, low: int) -> tuple[Expr, ...]:
     """Return bodies with `low*Axis(axis) + Axis(axis + 1)` in place of an axis, and later axes renumbered by one.
 
     rank: number of all axes."""
@@ -182,7 +182,7 @@ def _split(part: Piece, axis: int, low: int) -> Piece | None:
     rank, extent = len(part.extents), part.domain[axis]
     if axis < rank and (part.step[axis] != 1 or part.offset[axis] % low or extent % low):
         return None
-    bodies = _moved(part.bodies, len(part.domain), axis, low)
+    bodies = _split_axis(part.bodies, len(part.domain), axis, low)
     if axis >= rank:
         assert isinstance(part.body, Reduce)
         extents = _with(part.body.extents, axis - rank, extent // low, low)

@@ -110,7 +110,7 @@ def convert(b: TileBuilder, x: TileValue, source: DType, to: DType) -> TileValue
             else b.cast(convert(b, x, source, to.arithmetic), to.name)
         )
     if source.is_float and to.is_int:
-        return _saturated(b, x, to)
+        return _saturate(b, x, to)
     if to.in_memory_only and source is not to.arithmetic:
         x = convert(b, x, source, to.arithmetic)
     if source.in_memory_only and source.arithmetic is not to:
@@ -118,7 +118,7 @@ def convert(b: TileBuilder, x: TileValue, source: DType, to: DType) -> TileValue
     return b.cast(x, elem_of(to))
 
 
-def _saturated(b: TileBuilder, x: TileValue, to: DType) -> TileValue:
+def _saturate(b: TileBuilder, x: TileValue, to: DType) -> TileValue:
     x = b.cast(x, "f32") if x.elem not in FLOATS else x
     least, most = to.range
     wide = "i64" if to.bits == 64 else "i32"  # narrower ones go through i32

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Expr, Read
-from einsmith.kernels.contraction.problem import Operand, Problem, needed
+from einsmith.kernels.contraction.problem import Operand, Problem, needs_exact_guards
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.tiles.ir import TileBuilder, TileValue
 from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots
@@ -55,7 +55,7 @@ def contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[Tile
     """Lower a piece whose terms are products: tiles of `m` by `n` results, `k` terms at once, divided among `split`
     programs."""
     batch, m, n, k = p.sizes
-    t = _fitted(tiling, p)
+    t = _fit(tiling, p)
     share = blocks(blocks(k, t.k), t.split) * t.k
     b = to.begin("contraction")
     program = b.program()
@@ -77,10 +77,10 @@ def contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[Tile
     held = to.room(KernelBuffer(p.dtype, (t.split, batch, m, n)))
     held.store(b, [part, number, tile.left.number, tile.right.number], total, tile.live)
     to.add(b, batch * blocks(m, t.m) * blocks(n, t.n) * t.split)
-    _added(to, kernel, p, places, t, held)
+    _emit_sums(to, kernel, p, places, t, held)
 
 
-def _fitted(t: Tiling, p: Problem) -> Tiling:
+def _fit(t: Tiling, p: Problem) -> Tiling:
     """Return the tiling with tiles no larger than the problem, or than a dot requires at least."""
     _, m, n, k = p.sizes
     depth = max(LEAST_K, min(t.k, least_power(k)))
@@ -138,10 +138,10 @@ def _sum(
         y = operand(right, tile.right, loop.var, 1, (t.k, t.n))
         loop.next = [b.dot(x, y, loop.carried[0], t.precision)]
     (total,) = loop.results
-    return _repaired(b, p, tile, arguments, total, lo, hi) if needed(p) else total
+    return _repair(b, p, tile, arguments, total, lo, hi) if needs_exact_guards(p) else total
 
 
-def _repaired(
+def _repair(
     b: TileBuilder, p: Problem, tile: _Tile, arguments: Sequence, total: TileValue, lo: TileValue, hi: TileValue
 ) -> TileValue:
     """Recompute sums that are NaN, term by term: a zero of a guard may meet an operand that is infinite or NaN outside
@@ -184,7 +184,7 @@ def _finish(
     finish(b, kernel, p.piece, [every[a] for a in range(len(p.piece.extents))], live, [total], places)
 
 
-def _added(
+def _emit_sums(
     to: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], t: Tiling, held: TileMemory
 ) -> None:
     """Emit the function that adds the parts of each result in order, then the steps that follow."""

@@ -241,7 +241,7 @@ class TileBuilder:
     def op(self, fn: str, *args: TileValue | int) -> TileValue:
         """Emit a function of UNARY, BINARY or COMPARE, lane by lane. Raises CompileError for types that do not fit."""
         a = self._values(args)
-        found = self._folded(fn, a)
+        found = self._fold(fn, a)
         if found is not None:
             return found
         elem = a[0].elem
@@ -251,7 +251,7 @@ class TileBuilder:
         type = TileType("i1" if fn in COMPARE else elem, common([x.shape for x in a]))
         return self._pure(fn, a, [type])[0]
 
-    def _folded(self, fn: str, a: Sequence[TileValue]) -> TileValue | None:
+    def _fold(self, fn: str, a: Sequence[TileValue]) -> TileValue | None:
         """Fold a function of literals to a literal or to one of its arguments; None where it cannot be folded."""
         elem, numbers = a[0].elem, [self.known(v) for v in a]
         if elem in INTEGERS and fn in _FOLD and None not in numbers and not (fn in ("quot", "rem") and numbers[1] == 0):

@@ -16,7 +16,7 @@ from einsmith.tiles.pieces import Functions, Tiling, own, pointwise
 from einsmith.tiles.points import TileMemory
 from einsmith.tiles.reduction import reduction
 from einsmith.tiles.rows import places_of, row_wise
-from einsmith.tiles.scatter import gathered
+from einsmith.tiles.scatter import scatter_to_reductions
 from einsmith.tiles.stencil import along_results, few_terms, stencil
 
 
@@ -56,7 +56,7 @@ def _kernel(to: Functions, kernel: Kernel, places: Sequence[TileMemory], tiling:
     if pattern not in patterns(kernel):
         raise CompileError(f"the pattern {pattern!r} on tiles does not take the kernel {describe(kernel)}")
     if pattern == "scatter":
-        for part in gathered(kernel):
+        for part in scatter_to_reductions(kernel):
             _pieces(to, part, part.root.parts, places, tiling)
     elif pattern == "contraction":
         found = problems(kernel.root) or ()

@@ -79,7 +79,7 @@ def unravel(b: TileBuilder, number: TileValue, extents: Sequence[int]) -> tuple[
     return tuple(reversed(out))
 
 
-def expanded(b: TileBuilder, axes: Iterable[TileValue], axis: int) -> list[TileValue]:
+def expand(b: TileBuilder, axes: Iterable[TileValue], axis: int) -> list[TileValue]:
     """Insert a dimension of extent 1 into tiles."""
     return [b.expand(x, axis) for x in axes]
 

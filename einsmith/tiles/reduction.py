@@ -18,7 +18,7 @@ from einsmith.ir.nodes import Piece, Reduce
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of, stored
 from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots
-from einsmith.tiles.points import NARROW, Points, TileMemory, expanded, numbers, unravel
+from einsmith.tiles.points import NARROW, Points, TileMemory, expand, numbers, unravel
 
 
 class TileCombine:
@@ -90,7 +90,7 @@ def reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Tile
     body = piece.body
     assert isinstance(body, Reduce)
     results, terms = prod(piece.extents), prod(body.extents)
-    t = fitted(tiling, results, terms)
+    t = fit(tiling, results, terms)
     b = to.begin("reduction")
     share = blocks(blocks(terms, t.k), t.split) * t.k
     program = b.program()
@@ -109,10 +109,10 @@ def reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Tile
     for memory, v in zip(held, state, strict=True):
         memory.store(b, [part, number], v, live)
     to.add(b, blocks(results, t.m) * t.split)
-    _combined(to, kernel, piece, places, t, held)
+    _emit_combination(to, kernel, piece, places, t, held)
 
 
-def fitted(t: Tiling, results: int, terms: int) -> Tiling:
+def fit(t: Tiling, results: int, terms: int) -> Tiling:
     """Return the tiling with tiles no larger than the piece, and no more parts than there are blocks of terms."""
     k = min(t.k, least_power(terms))
     split = max(1, min(t.split, blocks(terms, k)))
@@ -138,12 +138,12 @@ def swept(
     assert isinstance(body, Reduce)
     combine, terms = TileCombine(b, body), prod(body.extents)
     shape = (t.m, t.k)
-    outer = dict(enumerate(expanded(b, axes, 1)))
-    rows = expanded(b, live, 1)
+    outer = dict(enumerate(expand(b, axes, 1)))
+    rows = expand(b, live, 1)
     with b.loop(lo, hi, t.k, combine.start(shape)) as loop:
         number = numbers(b, b.arange(t.k), loop.var, terms)
-        inner = expanded(b, unravel(b, number, body.extents), 0)
-        columns = expanded(b, below(b, number, terms, t.k), 0)
+        inner = expand(b, unravel(b, number, body.extents), 0)
+        columns = expand(b, below(b, number, terms, t.k), 0)
         at = {**outer, **{len(outer) + d: x for d, x in enumerate(inner)}}
         points = Points(b, piece.domain, at, [*rows, *columns], slots(kernel.stages[0], places))
         found = combine.terms(points.values(body.bodies), b.expand(number, 0), columns, shape)
@@ -151,7 +151,7 @@ def swept(
     return combine, combine.along(loop.results, 1)
 
 
-def _combined(
+def _emit_combination(
     to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], t: Tiling, held: Sequence[TileMemory]
 ) -> None:
     """Emit the function that combines the parts of each result, then the steps that follow."""
@@ -167,7 +167,7 @@ def _combined(
     state = []
     for memory, start in zip(held, combine.first, strict=True):
         at = memory.offsets(b, [part, b.expand(number, 1)])
-        x = b.load(memory.parameter(b), at, b.both([*expanded(b, live, 1), *whole]))
+        x = b.load(memory.parameter(b), at, b.both([*expand(b, live, 1), *whole]))
         state.append(b.select(whole[0], x, b.const(start, x.elem)) if whole else x)
     finish(b, kernel, piece, unravel(b, number, piece.extents), live, combine.results(combine.along(state, 1)), places)
     to.add(b, blocks(results, t.m))

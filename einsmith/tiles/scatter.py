@@ -26,7 +26,7 @@ from einsmith.schedule.kernel import Kernel, Stage
 
 
 @lru_cache(maxsize=1024)
-def gathered(kernel: Kernel) -> tuple[Kernel, ...]:
+def scatter_to_reductions(kernel: Kernel) -> tuple[Kernel, ...]:
     """Turn a kernel whose root is a scatter into kernels whose roots are reductions, one for each piece of the initial
     value, which a stage combines with the reduction."""
     t = kernel.root
@@ -42,7 +42,7 @@ def _of_piece(kernel: Kernel, s: Scatter, start: Piece) -> Kernel:
         Axis(d) if (o, step) == (0, 1) else apply("add", apply("mul", Axis(d), _int(step)), _int(o))
         for d, (o, step) in enumerate(zip(start.offset, start.step, strict=True))
     ]
-    total = Piece(start.offset, start.step, start.extents, _reduced(s, places, t.shape))
+    total = Piece(start.offset, start.step, start.extents, _to_reduction(s, places, t.shape))
     root = Stage(Template(t.shape, t.params, (total,)), first.args, (None,))
     back: dict[int, Expr] = {
         d: apply("floordiv", apply("sub", Axis(d), _int(o)), _int(step))
@@ -64,7 +64,7 @@ def _int(n: int) -> Const:
     return Const(n, dt.i32)
 
 
-def _reduced(s: Scatter, places: Sequence[Expr], shape: tuple[int, ...]) -> Reduce:
+def _to_reduction(s: Scatter, places: Sequence[Expr], shape: tuple[int, ...]) -> Reduce:
     """Return the reduction of the terms that fall on an output element with index `places`. Axes of the scatter that
     are indices by themselves are axes of the output."""
     own: dict[int, int] = {}

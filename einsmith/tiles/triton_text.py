@@ -246,7 +246,7 @@ def _shape(type: TileType) -> str:
     return f"({', '.join(map(str, type.shape))}{',' if len(type.shape) == 1 else ''})"
 
 
-def _named(name: str) -> Callable[[_Text, TileOp], str]:
+def _call_named(name: str) -> Callable[[_Text, TileOp], str]:
     return lambda text, x: text._call(name)(x)
 
 
@@ -256,13 +256,13 @@ _SPECIAL: dict[str, Callable[[_Text, TileOp], str]] = {
     "barrier": lambda text, x: "tl.debug_barrier()",
     "neg": _Text._neg,
     "not": lambda text, x: f"{text._name(x.args[0])} == 0",
-    "abs": _named("tl.abs"),
-    "floor": _named("tl.floor"),
-    "sin": _named("libdevice.sin"),
-    "cos": _named("libdevice.cos"),
-    "pow": _named("libdevice.pow"),
-    "select": _named("tl.where"),
-    "fma": _named("tl.fma"),
+    "abs": _call_named("tl.abs"),
+    "floor": _call_named("tl.floor"),
+    "sin": _call_named("libdevice.sin"),
+    "cos": _call_named("libdevice.cos"),
+    "pow": _call_named("libdevice.pow"),
+    "select": _call_named("tl.where"),
+    "fma": _call_named("tl.fma"),
     "cast": _Text._cast,
     "bitcast": _Text._bitcast,
     "shr": _Text._shr,

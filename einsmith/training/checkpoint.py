@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from einsmith import models, ops, optim
 from einsmith.base import folders
-from einsmith.base.arguments import Count, checked, described
+from einsmith.base.arguments import Count, check_arguments, describe
 from einsmith.base.errors import EinsmithError, EinsmithWarning, SaveError
 from einsmith.nn import Module
 from einsmith.training import TrainStep, manifest
@@ -33,7 +33,7 @@ _READS = 100
 """Most attempts to read a save that other processes are replacing."""
 
 
-@checked
+@check_arguments
 def save(step: Any, path: Any) -> None:
     """Write a TrainStep's weights, optimizer state, counters and plan to the folder `path`, replacing an earlier save.
 
@@ -41,7 +41,7 @@ def save(step: Any, path: Any) -> None:
     """
     if not isinstance(step, TrainStep):
         raise SaveError(
-            f"es.save takes a TrainStep, not {described(step)}; for a model's weights use model.state_dict()"
+            f"es.save takes a TrainStep, not {describe(step)}; for a model's weights use model.state_dict()"
         )
     write(step, path, {})
 
@@ -58,7 +58,7 @@ def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         with folders.turn(target):
-            folders.put_back(target, manifest.is_saved_step)
+            folders.restore(target, manifest.is_saved_step)
             if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
                 if not manifest.is_saved_step(target):
                     raise SaveError(f"{target} exists and is not a saved step; choose another folder or remove it")
@@ -94,7 +94,7 @@ class _Snapshot:
         with step.store.guard:
             self.weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
             self.state = {k: np.array(s.data, order="C") for k, s in step.current_state().items()}
-            self.told = _told(step)
+            self.told = _metadata(step)
         self.plan = step.plan
 
     def write(self, work: Path, others: Mapping[str, Callable[[Path], None]]) -> None:
@@ -110,7 +110,7 @@ class _Snapshot:
                 os.fsync(f.fileno())
 
 
-def _told(step: TrainStep) -> dict[str, Any]:
+def _metadata(step: TrainStep) -> dict[str, Any]:
     """Return a step's metadata: everything that is saved apart from its arrays."""
     return {
         "model": getattr(step.model, "spec", None),
@@ -136,7 +136,7 @@ def _told(step: TrainStep) -> dict[str, Any]:
     }
 
 
-@checked
+@check_arguments
 def load(
     path: Any,
     *,
@@ -279,7 +279,7 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str
         try:
             read = manifest.read(source), _tensors(source, WEIGHTS), _tensors(source, STATE)
         except SaveError:
-            moving = not source.exists() and folders.is_taken(source)
+            moving = not source.exists() and folders.is_locked(source)
             if left == 0 or (_description(source) == before and not moving):
                 raise
         else:

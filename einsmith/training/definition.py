@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from einsmith.base.arguments import described
+from einsmith.base.arguments import describe
 from einsmith.base.errors import ArgumentError, KindError
 from einsmith.training.settings import Settings
 
@@ -30,19 +30,19 @@ class StepDefinition:
         """Check that the model is a network and the loss a function. Raises ArgumentError or KindError."""
         model, loss = self.model, self.loss
         if not hasattr(model, "named_parameters") or isinstance(model, type):
-            raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
+            raise ArgumentError(f"model={_show(model)} is not a network; pass an es.nn.Module")
         if isinstance(loss, type):
-            raise ArgumentError(f"loss={_shown(loss)} is a class; pass one of its objects, as {loss.__name__}()")
+            raise ArgumentError(f"loss={_show(loss)} is a class; pass one of its objects, as {loss.__name__}()")
         if not callable(loss):
-            raise KindError(f"loss={_shown(loss)} must be a callable")
+            raise KindError(f"loss={_show(loss)} must be a callable")
 
     def check_optimizer(self) -> None:
         """Check that the optimizer is an update rule. Raises ArgumentError."""
         optimizer = self.optimizer
         if not hasattr(optimizer, "assign") or isinstance(optimizer, type):
-            raise ArgumentError(f"optimizer={_shown(optimizer)} is no update rule; pass one, as es.optim.SGD(lr=0.1)")
+            raise ArgumentError(f"optimizer={_show(optimizer)} is no update rule; pass one, as es.optim.SGD(lr=0.1)")
 
 
-def _shown(x: Any) -> str:
+def _show(x: Any) -> str:
     text = repr(x)
-    return text if len(text) <= 60 else described(x)
+    return text if len(text) <= 60 else describe(x)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from einsmith.api.jit import Jitted
-from einsmith.base.arguments import described, shown
+from einsmith.base.arguments import describe, show
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
 from einsmith.metrics import predicted
 from einsmith.ops.losses.classes import IGNORED
-from einsmith.training.losses import named
+from einsmith.training.losses import named_losses
 
 
 class _Mean:
@@ -34,14 +34,14 @@ class _Mean:
             number = float(found)
         except (TypeError, ValueError, OverflowError):
             name = getattr(self.f, "__name__", type(self.f).__name__)
-            raise ArgumentError(f"the metric {name} returned {shown(found)}; it must return a number") from None
+            raise ArgumentError(f"the metric {name} returned {show(found)}; it must return a number") from None
         self.total, self.seen = self.total + number * n, self.seen + n
 
     def compute(self) -> float:
         return self.total / self.seen if self.seen else float("nan")
 
 
-def checked(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def as_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics as objects with reset, update and compute; a function becomes its mean over samples.
 
     Raises ArgumentError for a metric that is neither an object with these methods nor a function."""
@@ -78,7 +78,7 @@ def as_tuple(batch: Any) -> Sequence[Any]:
             f"a batch is a mapping of {', '.join(map(str, batch))}; make tuples of it: "
             "(b['input'], b['target']), or read the data set with es.data.columns"
         )
-    raise ArgumentError(f"a batch is {described(batch)}, and must be a tuple of the model's inputs and a target")
+    raise ArgumentError(f"a batch is {describe(batch)}, and must be a tuple of the model's inputs and a target")
 
 
 def losses_and_outputs(model: Any, loss: Callable, trained: str) -> Callable:
@@ -86,7 +86,7 @@ def losses_and_outputs(model: Any, loss: Callable, trained: str) -> Callable:
 
     def run(inputs: tuple, target: Any) -> Any:
         out = model(*inputs)
-        total, parts = named(loss(out, target), trained)
+        total, parts = named_losses(loss(out, target), trained)
         return total, out, parts
 
     return run
@@ -107,7 +107,7 @@ class Evaluator:
 
     def evaluate(self, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Evaluate the model on batches, as TrainStep.evaluate documents."""
-        measured = checked(metrics)
+        measured = as_metrics(metrics)
         for metric in measured.values():
             metric.reset()
         sums: dict[str, float] = {"loss": 0.0}

@@ -14,7 +14,7 @@ from einsmith.runtime.store import ParameterStore
 from einsmith.training.batch import batch_arrays
 from einsmith.training.callback import Callback
 from einsmith.training.epochs import Epochs
-from einsmith.training.evaluate import as_tuple, checked
+from einsmith.training.evaluate import as_metrics, as_tuple
 from einsmith.training.progress import Progress
 from einsmith.training.settings import Settings
 
@@ -89,7 +89,7 @@ class Fit:
                 )
         if self.metrics and self.validation is None:
             raise ArgumentError("metrics= needs validation data; pass validation=, or pass the metrics to `evaluate`")
-        checked(self.metrics or {})
+        as_metrics(self.metrics or {})
 
     def _epoch(self, report: Progress, each: Sequence[Callable], start: float) -> None:
         """Train on the rest of the step's current epoch."""
@@ -97,7 +97,7 @@ class Fit:
         begun = epochs.samples
         length = len(self.batches) if isinstance(self.batches, Sized) else None
         look_ahead = step.settings.accumulate > 1
-        for item in _marked(self._batches()) if look_ahead else self._batches():
+        for item in _mark_last(self._batches()) if look_ahead else self._batches():
             batch, last = item if look_ahead else (item, False)
             arrays = batch_arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)))
             samples = len(arrays[-1]) if arrays[-1].ndim else 1  # as `count_samples`, without a call
@@ -191,7 +191,7 @@ class _Source:
             number += 1
 
 
-def _marked(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
+def _mark_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
     """Yield (batch, whether it is the last)."""
     none = object()
     batch = next(batches, none)

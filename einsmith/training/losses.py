@@ -10,7 +10,7 @@ from einsmith.base.errors import GradientError
 from einsmith.lang.builder import Value, as_value
 
 
-def named(result: Any, trained: str) -> tuple[Value, dict[str, Value]]:
+def named_losses(result: Any, trained: str) -> tuple[Value, dict[str, Value]]:
     """Return (the trained scalar, all scalars by name where there are several). A tuple's are loss_0, loss_1, ...
 
     trained: "first" or "sum". Raises GradientError where a loss is no float scalar.

@@ -47,13 +47,15 @@ def _finite(x: Any) -> bool:
     return _number(x) and math.isfinite(x)
 
 
-def _named(values: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _dict_check(values: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Return a check for a dictionary all of whose values pass `values`."""
     return lambda x: isinstance(x, dict) and all(map(values, x.values()))
 
 
 def _model(x: Any) -> bool:
-    return x is None or (_has(x, "name", "arguments") and isinstance(x["name"], str) and _named(_any)(x["arguments"]))
+    return x is None or (
+        _has(x, "name", "arguments") and isinstance(x["name"], str) and _dict_check(_any)(x["arguments"])
+    )
 
 
 def _optimizer(x: Any) -> bool:
@@ -62,7 +64,11 @@ def _optimizer(x: Any) -> bool:
     if not (isinstance(x, dict) and isinstance(x.get("name"), str)):
         return False
     if x["name"] == "Groups":
-        return _has(x, "name", "rules", "parameters") and _named(_rule)(x["rules"]) and _named(_names)(x["parameters"])
+        return (
+            _has(x, "name", "rules", "parameters")
+            and _dict_check(_rule)(x["rules"])
+            and _dict_check(_names)(x["parameters"])
+        )
     return _rule(x)
 
 
@@ -74,13 +80,15 @@ def _rule(x: Any) -> bool:
     if not (isinstance(x, dict) and isinstance(x.get("name"), str)):
         return False
     if x["name"] == "Rule":
-        numbers = _named(_hyper)
+        numbers = _dict_check(_hyper)
         return (
             _has(x, "name", "text", "init", "arguments")
             and isinstance(x["text"], str)
             and all(numbers(x[k]) for k in ("init", "arguments"))
         )
-    return _has(x, "name", "arguments", "hyper") and _named(_hyper)(x["hyper"]) and _named(_any)(x["arguments"])
+    return (
+        _has(x, "name", "arguments", "hyper") and _dict_check(_hyper)(x["hyper"]) and _dict_check(_any)(x["arguments"])
+    )
 
 
 def _hyper(x: Any) -> bool:
@@ -115,13 +123,13 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "loss": (lambda x: x is None or x in LOSSES, f"null or one of {', '.join(LOSSES)}"),
     "optimizer": (_optimizer, "null, or a description of an update rule"),
     "steps": (_count, "a whole number"),
-    "updates": (lambda x: x is None or _named(_count)(x), "null, or whole numbers by name"),
+    "updates": (lambda x: x is None or _dict_check(_count)(x), "null, or whole numbers by name"),
     "epoch": (_count, "a whole number"),
     "position": (_count, "a whole number"),
     "epoch_loss": (_finite, "a finite number"),
     "epoch_samples": (_count, "a whole number"),
-    "epoch_losses": (_named(_finite), "finite numbers by name"),
-    "history": (lambda x: isinstance(x, list) and all(map(_named(_any), x)), "a list of the results of epochs"),
+    "epoch_losses": (_dict_check(_finite), "finite numbers by name"),
+    "history": (lambda x: isinstance(x, list) and all(map(_dict_check(_any), x)), "a list of the results of epochs"),
     "settings": (lambda x: _has(x, *asdict(Settings())), "the step's settings"),
     "gathered": (_count, "a whole number"),
     "gathered_samples": (_count, "a whole number"),
@@ -130,7 +138,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "winograd": (lambda x: isinstance(x, bool), "true or false"),
     "mode": (lambda x: x in MODES, f"one of {', '.join(MODES)}"),
     "tune": (lambda x: x == GRAPH or (_finite(x) and x >= 0), f"seconds, or {GRAPH}"),
-    "files": (lambda x: _named(_text)(x) and all(map(_plain, x)), "the files' checksums"),
+    "files": (lambda x: _dict_check(_text)(x) and all(map(_plain, x)), "the files' checksums"),
 }
 
 
@@ -153,14 +161,14 @@ def write(folder: Path, entries: dict[str, Any]) -> None:
     """Write step.json with the checksums of all other files that are in the folder, and of itself."""
     meta = {"format": FORMAT, "version": VERSION} | entries
     meta["files"] = {path.name: digest(path) for path in sorted(folder.iterdir())}
-    (folder / META).write_bytes(signed(meta).encode())
+    (folder / META).write_bytes(sign(meta).encode())
 
 
 _LAST = re.compile(rb'(.*),\n "checksum": "([0-9a-f]{64})"\n}\n', re.DOTALL)
 """Pattern of step.json: the text that the checksum covers, and the checksum, which is the last entry."""
 
 
-def signed(entries: dict[str, Any]) -> str:
+def sign(entries: dict[str, Any]) -> str:
     """Return the text of step.json; its last entry is the SHA-256 checksum of all bytes preceding it."""
     text = json.dumps({n: v for n, v in entries.items() if n != "checksum"}, indent=1).removesuffix("\n}")
     return f'{text},\n "checksum": "{hashlib.sha256(text.encode()).hexdigest()}"\n}}\n'

@@ -35,7 +35,7 @@ class Profile:
         return "\n".join(lines)
 
 
-def measured(run: Executable, arrays: Sequence[np.ndarray], repeats: int) -> Profile:
+def measure(run: Executable, arrays: Sequence[np.ndarray], repeats: int) -> Profile:
     """Time a step and each of its kernels, `repeats` times each. Parameters and state are restored afterwards.
 
     The step's time is the median."""

@@ -28,7 +28,7 @@ class ProgramSearch:
     def __init__(self, mode: str, tune: float | str):
         self.mode = mode
         self.tune = tune
-        self.seconds_left, self.graph_seconds_left = kernel_search.asked(tune)
+        self.seconds_left, self.graph_seconds_left = kernel_search.parse_tune(tune)
         self._explorer = Explorer()
 
     @property
@@ -59,8 +59,8 @@ class ProgramSearch:
         """Search for faster graphs and kernels in the time that is left, and return the resulting program.
 
         The numbers that its runs of this batch read are set before."""
-        run, self.graph_seconds_left = graph_search.tuned(run, arrays, self.graph_seconds_left)
-        with SearchProgress(self.seconds_left, kernel_search.predicted(run)) as progress:
+        run, self.graph_seconds_left = graph_search.tune_graph(run, arrays, self.graph_seconds_left)
+        with SearchProgress(self.seconds_left, kernel_search.predict_seconds(run)) as progress:
             report = kernel_search.tune(run, arrays, self.seconds_left, progress)
         self.seconds_left -= report.seconds
         return report.run

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base import html
-from einsmith.base.arguments import Count, check_options, checked
+from einsmith.base.arguments import Count, check_arguments, check_options
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import ArgumentError, KindError, NonFiniteError
 from einsmith.driver.executable import FINITE, Executable
@@ -26,7 +26,7 @@ from einsmith.training.epochs import Epochs
 from einsmith.training.evaluate import Evaluator
 from einsmith.training.fit import Fit
 from einsmith.training.numbers import StepNumbers
-from einsmith.training.profile import Profile, measured
+from einsmith.training.profile import Profile, measure
 from einsmith.training.reports import Reports
 from einsmith.training.search import ProgramSearch
 from einsmith.training.settings import Setting, Settings, delegate
@@ -105,7 +105,7 @@ class TrainStep:
         "epochs.loader_state", "Torch's generator state for the epoch's order, in hexadecimal."
     )
 
-    @checked
+    @check_arguments
     def __init__(
         self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: Any = 0,
         threads: Count | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
@@ -201,7 +201,7 @@ class TrainStep:
             self.epochs.add(value, samples, self.reports.losses)
         return value
 
-    @checked
+    @check_arguments
     def fit(
         self,
         batches: Iterable,
@@ -228,7 +228,7 @@ class TrainStep:
         """
         return Fit(self, batches, epochs, progress, on_step, on_epoch, validation, metrics, callbacks).run()
 
-    @checked
+    @check_arguments
     def evaluate(
         self, batches: Iterable, *, metrics: Mapping[str, Any] | None = None, averaged: bool = False
     ) -> dict[str, float]:
@@ -278,11 +278,11 @@ class TrainStep:
     def _repr_html_(self) -> str:
         return html.text(repr(self), "") + self.model._repr_html_() + html.Text(self.plan)._repr_html_()
 
-    @checked
+    @check_arguments
     def profile(self, *batch: Any, repeats: Count = 20) -> Profile:
         """Time every kernel of a step, one by one; changes no weight and no state."""
         arrays = batch_arrays(batch)
         run = self.compiler.find_or_compile(arrays)
         with self.store.guard:
             self.numbers.set(arrays)
-            return measured(run, arrays, repeats)
+            return measure(run, arrays, repeats)

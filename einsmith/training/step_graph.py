@@ -22,7 +22,7 @@ from einsmith.runtime.memory import Memory
 from einsmith.training.clipping import clip_by_norm, clip_by_value
 from einsmith.training.counts import CountGroup
 from einsmith.training.definition import StepDefinition
-from einsmith.training.losses import named
+from einsmith.training.losses import named_losses
 from einsmith.training.numbers import StepNumbers
 from einsmith.training.state import AVERAGE, GRADIENT, TrainingState
 
@@ -83,7 +83,7 @@ class _Build:
             draw = self.read_number(self.numbers.derive("draw")) if self.settings.accumulate > 1 else count
             t.key = seed % 2**31, builder.cast(draw, dt.i32)
             values = [Value(x) for x in inputs]
-            loss, parts = named(self.definition.loss(model(*values[:-1]), values[-1]), self.settings.trained)
+            loss, parts = named_losses(self.definition.loss(model(*values[:-1]), values[-1]), self.settings.trained)
             trained = [
                 (name, t.captured[id(p)][1])
                 for name, p in store.parameters.items()
@@ -180,8 +180,8 @@ class _Build:
 
 def names_of_batch(model: Any, count: int) -> list[str]:
     """Return the names of a batch's `count` arrays in messages: the model's names of its inputs, then "the target"."""
-    named = names_of(model.forward)[: count - 1]
-    return [*named, *(f"input {n}" for n in range(len(named), count - 1)), "the target"]
+    names = names_of(model.forward)[: count - 1]
+    return [*names, *(f"input {n}" for n in range(len(names), count - 1)), "the target"]
 
 
 def build(

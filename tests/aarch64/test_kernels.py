@@ -14,7 +14,7 @@ from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
-from einsmith.tuning.kernels.decisions import lowered
+from einsmith.tuning.kernels.decisions import lower_choice
 from tests.aarch64.emulator import TARGET, Job, compiler, emulator, execute, link, start
 from tests.codegen.test_llvm_ops import BINARY, NUMPY, UNARY, values
 from tests.codegen.test_vmath import LIMIT, arguments, exact, pairs, ulps
@@ -194,6 +194,6 @@ def test_the_code_uses_vector_registers():
     """Products become NEON multiply-adds of four lanes."""
     text = ""
     for kind in ("NN", "NT"):
-        for x in lowered(autoconfig.choose(product(17, 31, 40, kind), TARGET)).launches:
+        for x in lower_choice(autoconfig.choose(product(17, 31, 40, kind), TARGET)).launches:
             text += jit.emit_assembly(emit_module([x.function], TARGET), TARGET)
     assert text.count("fmla") > 50 and ".4s" in text

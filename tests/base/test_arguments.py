@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.base.arguments import Count, Magnitude, Share, checked
+from einsmith.base.arguments import Count, Magnitude, Share, check_arguments
 from einsmith.optim import lr_scheduler
 
 F, nn = es.functional, es.nn
@@ -90,7 +90,7 @@ def test_annotations_can_be_read():
         get_type_hints(function.__init__ if isinstance(function, type) else function, include_extras=True)
 
 
-@checked
+@check_arguments
 def sample(
     n: Count = 1, share: Share = 0.5, size: float | int | bool = 0, many: int | Sequence[int] = 1,
     pair: tuple[float, float] = (0.0, 1.0), at: Magnitude | None = None, call: Callable[[int], float] | str = "a",

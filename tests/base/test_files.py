@@ -58,7 +58,7 @@ def test_files_being_written_are_kept(tmp_path: Path) -> None:
     for name in (mine, alive, other, old, *others):
         (tmp_path / name).write_text("")
     os.utime(tmp_path / old, (time.time() - 2 * files.ABANDONED,) * 2)
-    with files.beside(tmp_path / "y") as work:
+    with files.temporary_path(tmp_path / "y") as work:
         work.write_text("")
         files.sweep(tmp_path)
         assert set(os.listdir(tmp_path)) == {alive, other, work.name, *others}, "one had this process's number before"

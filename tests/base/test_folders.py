@@ -78,7 +78,7 @@ def test_who_holds_a_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     place = tmp_path / "run"
     process = holder(place)
     try:
-        assert folders.is_taken(place)
+        assert folders.is_locked(place)
         monkeypatch.setattr(folders, "PATIENCE", 0.0)
         with pytest.raises(folders.TakenError, match=f"^process {process.pid} on .* has been writing to {place}"):
             put(place, "one")
@@ -86,7 +86,7 @@ def test_who_holds_a_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     finally:
         process.kill()
         process.wait()
-    assert not folders.is_taken(place)
+    assert not folders.is_locked(place)
     put(place, "one")  # the lock of a process that is no more
     assert os.listdir(tmp_path) == ["run"]
 
@@ -95,10 +95,10 @@ def test_a_forked_child_does_not_hold_its_parents_folder(tmp_path: Path) -> None
     place = tmp_path / "run"
     process = holder(place, "fork")
     try:
-        assert folders.is_taken(place)
+        assert folders.is_locked(place)
         process.kill()
         process.wait()
-        assert not folders.is_taken(place)
+        assert not folders.is_locked(place)
         put(place, "one")
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -136,4 +136,4 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(folders.fcntl, "flock", refuse)
     put(tmp_path / "run", "one")
-    assert not folders.is_taken(tmp_path / "run") and os.listdir(tmp_path) == ["run"]
+    assert not folders.is_locked(tmp_path / "run") and os.listdir(tmp_path) == ["run"]

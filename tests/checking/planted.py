@@ -95,7 +95,7 @@ def subject(
     target = native.host_target()
     source = KernelSource(f'target triple = "{target.triple}"\n{text}', tuple(tasks), scratch, workspace)
     empty = CheckedKernel(kernel, target, (), 0, 0, "planted", "planted", lambda: source, threads)
-    return others.compiled(empty, source, target, native.jit.OPT, "planted")
+    return others.compile_subject(empty, source, target, native.jit.OPT, "planted")
 
 
 def held(kernel: Kernel, rng: np.random.Generator) -> list[Held]:

@@ -26,7 +26,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def put() -> None:
     for kernel, text in ((KERNEL, "contraction mr=3"), (OTHER, "reduction")):
         record = Record(kernel.digest.hex(), text, 1e-3, 0.013, 2e-3, time.time(), 4, "sum over 13x37")
-        records.put(kernel, native.host_target(), record)
+        records.record_choice(kernel, native.host_target(), record)
 
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict]:

@@ -14,7 +14,7 @@ from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.plan import fuse
-from einsmith.tuning.kernels.decisions import lowered
+from einsmith.tuning.kernels.decisions import lower_choice
 from tests.kernels.runner import compare, fresh, host, reference
 
 VECTOR = 64 if "+avx512f" in jit.host()[1].split(",") else 32
@@ -97,6 +97,6 @@ def test_nothing_behind_a_result_is_written(name, dtype, width):
         if any(b.dtype.name == "i8" for b in kernel.buffers):  # positions in a window
             base = [np.abs(a) % 4 if a.dtype == np.int8 else a for a in base]
         want = reference(kernel, base)
-        made = lowered(autoconfig.choose(kernel, host()))
+        made = lower_choice(autoconfig.choose(kernel, host()))
         for backward in (False, True):
             compare(made, kernel, base, want, name, host(), 1e-5, backward)

@@ -166,7 +166,7 @@ def test_a_full_disk_is_worked_without(cache, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "beside", full)
+    monkeypatch.setattr(files, "temporary_path", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
         assert call(compiled(Maker(9)).addresses["k"]) == 9
     assert not entries(cache)

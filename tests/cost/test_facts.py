@@ -68,7 +68,7 @@ def test_special_functions():
 @pytest.mark.parametrize("text, cores", [("max 100000", 2), ("100000 100000", 1), ("150000 100000", 2), ("", 2)])
 def test_quota_limits_the_cores(monkeypatch, text, cores):
     answers = {"/sys/fs/cgroup/cpu.max": text}
-    monkeypatch.setattr(facts, "_allowed", lambda: [0, 1])
+    monkeypatch.setattr(facts, "_allowed_processors", lambda: [0, 1])
     monkeypatch.setattr(facts, "_read", lambda path: answers.get(path, ""))
     assert physical_cores() == cores
 
@@ -76,6 +76,6 @@ def test_quota_limits_the_cores(monkeypatch, text, cores):
 def test_hardware_threads_of_one_core_count_once(monkeypatch):
     siblings = {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
     answers = {f"/sys/devices/system/cpu/cpu{n}/topology/core_cpus_list": s for n, s in siblings.items()}
-    monkeypatch.setattr(facts, "_allowed", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(facts, "_allowed_processors", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(facts, "_read", lambda path: answers.get(path, ""))
     assert physical_cores() == 2

@@ -26,7 +26,7 @@ from einsmith.passes.pipeline import PASSES
 from einsmith.runtime.assemble import Assembler, CompiledKernel, PointerTarget, layout, show_steps
 from einsmith.schedule.plan import Plan, fuse
 from einsmith.schedule.printer import namer, show_arena, show_plan
-from einsmith.tuning.kernels.decisions import explain, lowered
+from einsmith.tuning.kernels.decisions import explain, lower_choice
 
 PATH = Path(__file__).parents[2] / "docs" / "architecture.md"
 FORMULA = "C[i,j] = relu(sum[k](A[i,k]*B[k,j]) + b[j])"
@@ -136,7 +136,7 @@ def stages() -> Iterator[tuple[str, str]]:
     yield "plan", text_of(show_plan(plan).splitlines())
     kernels = [call.kernel for _, call, _ in plan.kernel_calls()]
     yield "choice", text_of([x for k in (kernels[0], kernels[-1]) for x in explain(k, TARGET, 3).splitlines()])
-    made = {k: lowered(autoconfig.choose(k, TARGET)) for k in kernels}
+    made = {k: lower_choice(autoconfig.choose(k, TARGET)) for k in kernels}
     function = made[kernels[0]].launches[0].function
     yield "nest", text_of(nest_excerpt(nest.show(function), 24))
     yield "llvm", text_of(llvm_excerpt(emit_module([function], TARGET), 3, 18))

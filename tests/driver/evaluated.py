@@ -190,7 +190,7 @@ class Evaluated(Backend):
         out = []
         for kernel in kernels:
             choice = autoconfig.choose(kernel, target)
-            lowered = decisions.lowered(choice)
+            lowered = decisions.lower_choice(choice)
             launches = tuple((x.function, x.tasks, x.once) for x in lowered.launches)
             out.append(CompiledKernel(launches, 0, 0, choice.pattern.name, choice.config, choice.cost.seconds, 0))
         return out

@@ -23,7 +23,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import describe
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels import database, records
-from einsmith.tuning.kernels.decisions import decided, written
+from einsmith.tuning.kernels.decisions import parse_choice, written
 from einsmith.tuning.kernels.override import overriding
 from einsmith.tuning.kernels.records import Record
 from einsmith.tuning.programs import graph_search
@@ -47,7 +47,9 @@ def compiled(formula: str, *arrays: np.ndarray, threads: int = 1) -> Executable:
 
 
 def recorded(kernel: Kernel | Rows, target: Target, text: str) -> None:
-    records.put(kernel, target, Record(kernel.digest.hex(), text, 1e-3, 0.01, 2e-3, time.time(), 1, "of a test"))
+    records.record_choice(
+        kernel, target, Record(kernel.digest.hex(), text, 1e-3, 0.01, 2e-3, time.time(), 1, "of a test")
+    )
 
 
 SOFTMAX = "m[i] = max[k](x[i,k])\ns[i] = sum[k](exp(x[i,k]-m[i]))\ny[i,k] = exp(x[i,k]-m[i])/s[i]"
@@ -69,13 +71,13 @@ def test_texts_and_configurations_correspond() -> None:
     met = set()
     for name, kernel in samples().items():
         for target in (WIDE, Target(), replace(WIDE, winograd=True, cores=2)):
-            for pattern in autoconfig.asked(kernel, target):
+            for pattern in autoconfig.eligible_patterns(kernel, target):
                 if not pattern.match(kernel):
                     continue
                 configs = list(pattern.configs(kernel, target))
                 assert len({written(pattern, c) for c in configs}) == len(configs)
                 for config in configs[:20]:
-                    choice = decided(kernel, target, written(pattern, config))
+                    choice = parse_choice(kernel, target, written(pattern, config))
                     assert (choice.pattern, choice.config) == (pattern, config), name
                 met.add(pattern.name)
     assert met >= {p.name for p in autoconfig.PATTERNS} | {autoconfig.ROWS.name}
@@ -85,7 +87,7 @@ def test_texts_of_configurations_outside_the_space(rng) -> None:
     contraction = autoconfig.pattern_of("contraction")
     for name in ("product", "padded", "pieces", "weights"):
         for config in mutants(contraction, KERNELS[name], WIDE, rng, 10):
-            assert decided(KERNELS[name], WIDE, written(contraction, config)).config == config
+            assert parse_choice(KERNELS[name], WIDE, written(contraction, config)).config == config
 
 
 PRODUCT = "C[i,j] = sum[k](A[i,k]*B[k,j])"

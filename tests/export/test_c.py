@@ -92,7 +92,7 @@ def test_names_that_c_cannot_have(tmp_path) -> None:
 
 
 def test_texts_of_c() -> None:
-    assert source.quoted('a "b"\n\\?é') == '"a \\042b\\042\\012\\134\\077\\303\\251"'
+    assert source.quote('a "b"\n\\?é') == '"a \\042b\\042\\012\\134\\077\\303\\251"'
     assert calls.ArrayArgument("x", dt.bf16, (2, 3)).meaning == "bfloat16[2, 3], as raw bits"
 
 

@@ -153,7 +153,11 @@ def test_features_of_targets() -> None:
     unknown = of("+bmi,+holodeck")
     assert [f.name for f in unknown.features] == ["bmi"] and unknown.target is not None
     assert unknown.target.features == "+bmi,+holodeck,-holodeck"
-    assert [f.name for f in processors.named("x86-64-v2", 2).features][-1] == "crc32"
-    assert len(processors.named("x86-64-v4", 2).features) > len(processors.named("x86-64-v3", 2).features) > 10
+    assert [f.name for f in processors.find_processor("x86-64-v2", 2).features][-1] == "crc32"
+    assert (
+        len(processors.find_processor("x86-64-v4", 2).features)
+        > len(processors.find_processor("x86-64-v3", 2).features)
+        > 10
+    )
     with pytest.raises(es.CompileError, match="cannot be exported for riscv64.*choose a target"):
         of("", "riscv64-unknown-linux-gnu")

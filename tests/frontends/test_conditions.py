@@ -51,7 +51,7 @@ def test_they_hold_as_python_says(text: str) -> None:
     for n, m in product((1, 2, 3, 4, 5, 9, 10, 15, 16, 17), (1, 2, 13)):
         inputs = {"x": _Tensor(n, m), "ys": [_Tensor(4)], "d": {"a": _Tensor(2, m)}}
         wanted = eval(text, {"L": inputs, "math": math, "torch": _TORCH})
-        found = conditions.parse(text)({k: conditions.sized(x) for k, x in inputs.items()})
+        found = conditions.parse(text)({k: conditions.describe_input(x) for k, x in inputs.items()})
         assert bool(found) is bool(wanted), (n, m)
         seen.add(bool(wanted))
     assert seen == {True, False} or "len(" in text

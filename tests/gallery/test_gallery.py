@@ -143,7 +143,7 @@ def work(nodes, values) -> int:
                     known[e] = template_evaluator._apply(e, [known[a] for a in e.args])
                 else:
                     known[e] = template_evaluator._expressions([e], box, inputs)[0]
-            needed = template_evaluator._needed(part.bodies, order, known)
+            needed = template_evaluator._mask_needed(part.bodies, order, known)
             for e in order:
                 if isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE:
                     total += int(np.broadcast_to(needed[e], part.domain).sum())

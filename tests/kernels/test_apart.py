@@ -11,7 +11,7 @@ import einsmith as es
 from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.passes.pipeline import run_passes
-from einsmith.schedule.apart import apart, stages_apart
+from einsmith.schedule.apart import split_kernel, split_stages
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall, fuse
 from tests.kernels import samples as s
@@ -30,7 +30,7 @@ def test_stages_of_a_kernel(name: str) -> None:
     kernel = FUSED[name]
     arrays = fresh(kernel, 3)
     want, made = reference(kernel, arrays), dict[object, np.ndarray]()
-    parts = stages_apart(kernel)
+    parts = split_stages(kernel)
     assert len(parts) == len(kernel.stages) > 1 and all(len(x.kernel.stages) == 1 for x in parts)
     for part, places in parts:
         given = [made[p] if p in made else arrays[p] if isinstance(p, int) else np.empty(b.shape, b.dtype.numpy)
@@ -43,9 +43,9 @@ def test_stages_of_a_kernel(name: str) -> None:
 
 def test_intermediate_stages_are_stored_when_split() -> None:
     kernel = FUSED["bias"]
-    total, relu = apart(kernel)
+    total, relu = split_kernel(kernel)
     assert len(total.buffers) == len(relu.buffers) == 3 and total.buffers[2] == relu.buffers[0]
-    assert list(apart(total)) == [total]
+    assert list(split_kernel(total)) == [total]
 
 
 def test_members_of_rows() -> None:
@@ -55,8 +55,8 @@ def test_members_of_rows() -> None:
         return es.functional.softmax(x, 1)
 
     (rows,) = (k for k in _kernels(softmax, (64, n // 64)) if isinstance(k, Rows))
-    assert [k.root for k in apart(rows)] == [stage.template for stage in rows.stages]
-    assert len(list(apart(rows))) >= 3
+    assert [k.root for k in split_kernel(rows)] == [stage.template for stage in rows.stages]
+    assert len(list(split_kernel(rows))) >= 3
 
 
 def _kernels(f: Callable, *shapes: tuple[int, ...]) -> list[Kernel | Rows]:

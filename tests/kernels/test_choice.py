@@ -13,7 +13,7 @@ from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest import nest
 from einsmith.cost.facts import Target
-from einsmith.cost.roofline import launched
+from einsmith.cost.roofline import launch_overhead
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction import cost as contraction_cost
 from einsmith.kernels.contraction import features
@@ -23,7 +23,7 @@ from einsmith.kernels.reduction import cost as reduction_plan
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.plan import fuse
-from einsmith.tuning.kernels.decisions import lowered
+from einsmith.tuning.kernels.decisions import lower_choice
 from tests.kernels.samples import (
     conv,
     conv_dw,
@@ -71,7 +71,7 @@ def test_short_work_wakes_no_other_thread(name: str, cores: int) -> None:
     chosen = autoconfig.choose(kernel, target)
     tasks = [x.tasks for x in chosen.pattern.lower(kernel, chosen.config, target).launches]
     assert max(tasks) == 1 or cores == 1
-    assert chosen.cost.launch == pytest.approx(sum(launched(1, target) for _ in tasks), rel=0.2)
+    assert chosen.cost.launch == pytest.approx(sum(launch_overhead(1, target) for _ in tasks), rel=0.2)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -234,7 +234,7 @@ def test_emitted_instructions_are_released() -> None:
 
     before = instructions()
     for kernel in (*KERNELS.values(), *(make() for make in PIECES.values()), statistics(40, 50), transpose(40, 50)):
-        lowered(autoconfig.choose(kernel, SERVER))
+        lower_choice(autoconfig.choose(kernel, SERVER))
     assert instructions() <= before
 
 

@@ -171,7 +171,7 @@ def guarded_sides(kernel):
     """(problem, guards that bound K, axes) of each side that has some."""
     for p in problems(kernel.root) or ():
         for which, axes in enumerate((p.left, p.right)):
-            found = k_bounds.within(p, which, (*p.batch, *axes))
+            found = k_bounds.restrict_bounds(p, which, (*p.batch, *axes))
             if axes and found:
                 yield p, found, axes
 

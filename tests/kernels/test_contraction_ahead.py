@@ -114,7 +114,7 @@ def test_only_distant_rows_are_prefetched():
 
     def lines(s: traffic.Steps, points: int = 1 << 20) -> int:
         problem, target = SimpleNamespace(batch=()), SimpleNamespace(l2=1 << 20)
-        return traffic.far_rows(s, SimpleNamespace(p=problem, B=9, K=1, item=4, target=target), None, points)
+        return traffic.streamed_lines(s, SimpleNamespace(p=problem, B=9, K=1, item=4, target=target), None, points)
 
     assert lines(far) and not lines(far, 1 << 18)
     assert not lines(far._replace(k=256)) and not lines(far._replace(even=False))
@@ -192,11 +192,11 @@ def test_runs_of_rows_that_follow_each_other_are_stored_together():
         s = operand_plan(kernel, p, c.windows, c.swap, c.rows, host())
         cycles = [epilogue.of(s, p, mr, c.nv, c.split)[0] for mr in (8, 12, 6)]
         assert cycles[0] == cycles[1] < cycles[2]
-        assert epilogue.stacked(kernel, p, p.left, p.right, lanes) == lanes // 4
-        assert epilogue.stacked(kernel, p, p.right, p.left, lanes) == 1
+        assert epilogue.adjacent_rows(kernel, p, p.left, p.right, lanes) == lanes // 4
+        assert epilogue.adjacent_rows(kernel, p, p.right, p.left, lanes) == 1
         ragged = capsule(2, 3, 8, lanes // 2 + 1, 1)  # a last vector of fewer lanes
         (p,) = problems(ragged.root) or ()
-        assert epilogue.stacked(ragged, p, p.left, p.right, lanes) == 1
+        assert epilogue.adjacent_rows(ragged, p, p.left, p.right, lanes) == 1
 
 
 def test_tiles_ask_for_rows_along_k():

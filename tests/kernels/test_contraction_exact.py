@@ -13,7 +13,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Direct, Tiled
 from einsmith.kernels.contraction.k_bounds import k_bounds, shares
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import needed, problems
+from einsmith.kernels.contraction.problem import needs_exact_guards, problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.schedule.kernel import Kernel
 from tests.kernels.runner import check_exact as check
@@ -165,14 +165,14 @@ def test_guards_of_terms_and_of_factors():
     """A padded factor is zero, and its term zero times the other; a guard around the product skips the term."""
     inner, outer = CASES["padded factor"], CASES["depthwise"]
     (p,), (q,) = problems(inner.root), problems(outer.root)
-    assert p.operands[0].guards and not p.exact and not needed(p) and not k_bounds(p, 0)
-    assert q.operands[0].guards == q.exact and needed(q) and k_bounds(q, 0)
+    assert p.operands[0].guards and not p.exact and not needs_exact_guards(p) and not k_bounds(p, 0)
+    assert q.operands[0].guards == q.exact and needs_exact_guards(q) and k_bounds(q, 0)
     (p,) = problems(CASES["of results"].root)
-    assert not needed(p)
+    assert not needs_exact_guards(p)
     y = lin((1, 0), (1, 2), const=-1)
     body = times(zero_unless(inside(y, 9), load(0, y)), zero_unless(apply("lt", Axis(2), Axis(1)), load(1, 2, 1)))
     (p,) = problems(sum_of((9, 20), ((F, (9,)), (F, (3, 20))), (3,), body).root)
-    assert [len(o.guards) for o in p.operands] == [2, 1] and not needed(p)
+    assert [len(o.guards) for o in p.operands] == [2, 1] and not needs_exact_guards(p)
 
 
 def test_vectors_within_a_row_of_which_an_operand_reads_one_place():

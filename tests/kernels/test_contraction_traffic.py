@@ -9,7 +9,7 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
-from einsmith.cost.memory_traffic import held
+from einsmith.cost.memory_traffic import lines_kept
 from einsmith.driver.compile import predicted
 from einsmith.ir.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic
@@ -56,7 +56,7 @@ def test_blocks_of_k_with_every_way_to_reach_operands():
 
 
 def test_lines_at_powers_of_two_share_cache_sets():
-    assert [held(48 << 10, s) for s in (64, 192, 2048, 4096, 1 << 20, 4096 + 64)] == [768, 768, 24, 12, 12, 768]
+    assert [lines_kept(48 << 10, s) for s in (64, 192, 2048, 4096, 1 << 20, 4096 + 64)] == [768, 768, 24, 12, 12, 768]
     fits = [traffic.rows_that_fit(Steps(side, 4), 48 << 10) for side in (4096, 4096 + 64)]
     slow = traffic.row_conflicts(np.array([28.0, 8.0, 28.0, 28.0]), np.array([fits[0], fits[0], fits[1], 0.0]))
     assert slow[0] == 1.0 and not slow[1:].any()

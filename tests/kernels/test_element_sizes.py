@@ -112,7 +112,7 @@ def test_lines_of_results():
         buffers = (KernelBuffer(dtype, (512, 7, n)), KernelBuffer(dtype, (512, n), far=True))
         kernel = Kernel((Stage(t, (("buffer", 0),), (1,)),), buffers)
         (box,) = boxes_of(kernel)
-        return costs._fetched(kernel, schedule(box, COLUMN))
+        return costs._fetched_bytes(kernel, schedule(box, COLUMN))
 
     assert [fetched(dt.f64, n) for n in (8, 12, 16)] == [0, 512 * 12 * 8, 0]
     assert [fetched(dt.f32, n) for n in (8, 12, 16)] == [512 * 8 * 4, 512 * 12 * 4, 0]

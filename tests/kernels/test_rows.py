@@ -21,14 +21,14 @@ from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.lang import builder
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.pipeline import run_passes
-from einsmith.schedule.footprint import touched
+from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import fuse
 from einsmith.schedule.row_blocks import block_kernel
 from einsmith.schedule.row_fusion import ways
-from einsmith.schedule.shared_rows import shared
+from einsmith.schedule.shared_rows import share
 from einsmith.tuning.calibration import calibrate
-from einsmith.tuning.kernels.decisions import lowered
+from einsmith.tuning.kernels.decisions import lower_choice
 from tests import nest_interp
 from tests.fuzz.check import agree
 from tests.kernels import samples as s
@@ -281,7 +281,7 @@ def test_a_block_touches_its_rows(rng):
     (rows,) = (c.kernel for c in run.plan.calls)
     assert isinstance(rows, Rows) and all(2 in m.by_row for m in rows.members)
     for m in rows.members:
-        block = touched(block_kernel(m, 4, 4, len(rows.buffers)))
+        block = bytes_by_buffer(block_kernel(m, 4, 4, len(rows.buffers)))
         whole = [4 if by_row else rows.rows for by_row in m.by_row]
         assert list(block) == [nbytes(b) * n // rows.rows for b, n in zip(m.kernel.buffers, whole, strict=True)]
 
@@ -355,7 +355,7 @@ def _streams(run: Executable) -> int:
     """Instructions that store past the caches."""
     count = 0
     choices = [autoconfig.choose(c.kernel, run.target) for c in run.plan.calls]
-    todo: list = [x.function.body for c in choices for x in lowered(c).launches]
+    todo: list = [x.function.body for c in choices for x in lower_choice(c).launches]
     while todo:
         for x in todo.pop():
             if isinstance(x, Op):
@@ -395,7 +395,7 @@ def test_special_functions_are_evaluated_once(rng):
     for dim in (1, 2):
         run, _, _ = compiled(lambda x, dim=dim: F.softmax(x, dim), [x])
         (call,) = run.plan.calls
-        changed = shared(call.kernel)
+        changed = share(call.kernel)
         assert len(changed.members) == 4 and len(changed.local) == len(call.kernel.local) + 1
         assert _exps(changed) == 1
 
@@ -431,7 +431,7 @@ def test_masked_values_are_evaluated_once(rng):
     for f, args, most in ((causal_gradient, [s, g], 1), (masked, [s, g, m], 1), (elsewhere, [s, g, m], 3)):
         run, graph, inputs = compiled(f, args, 2)
         (call,) = run.plan.calls
-        assert _exps(shared(call.kernel)) == most
+        assert _exps(share(call.kernel)) == most
         agree(run(inputs)[1], graph, inputs, "masked")
 
 

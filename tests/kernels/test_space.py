@@ -12,7 +12,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import genes, space_of
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel
-from einsmith.tuning.kernels.decisions import changed, show_space
+from einsmith.tuning.kernels.decisions import change_genes, show_space
 from tests.kernels.runner import WIDE, compare, fresh, host, reference
 from tests.kernels.samples import (
     batched,
@@ -44,7 +44,7 @@ KERNELS = {
 
 
 def pairs() -> list[tuple[str, str]]:
-    return [(name, p.name) for name, k in KERNELS.items() for p in autoconfig.asked(k, WIDE) if p.match(k)]
+    return [(name, p.name) for name, k in KERNELS.items() for p in autoconfig.eligible_patterns(k, WIDE) if p.match(k)]
 
 
 @pytest.mark.parametrize("name,pattern_name", pairs())
@@ -68,7 +68,7 @@ def mutants(pattern: Pattern, kernel: Kernel, target: Target, rng: np.random.Gen
         if not own:
             return
         some = rng.choice(own, min(len(own), int(rng.integers(1, 4))), replace=False)
-        config = changed(config, {str(g): space[g][rng.integers(len(space[g]))] for g in some})
+        config = change_genes(config, {str(g): space[g][rng.integers(len(space[g]))] for g in some})
         if config not in seen and not pattern.legal(kernel, config, target):
             seen.add(config)
             yield config
@@ -93,7 +93,7 @@ def test_any_value_of_one_gene_is_legal_or_has_a_reason() -> None:
     space = pattern.space(kernel, WIDE)
     config = next(c for c in pattern.configs(kernel, WIDE) if genes(c)["joint"])
     for gene in (g for g in genes(config) if g.startswith("pieces.1.") and not g.endswith("form")):
-        answers = {pattern.legal(kernel, changed(config, {gene: v}), WIDE) for v in space[gene]}
+        answers = {pattern.legal(kernel, change_genes(config, {gene: v}), WIDE) for v in space[gene]}
         assert "" in answers and all(isinstance(x, str) for x in answers)
 
 
@@ -117,12 +117,12 @@ def test_genes() -> None:
     config = next(iter(autoconfig.pattern_of("contraction").configs(kernel, WIDE)))
     found = genes(config)
     assert found["pieces.0.form"] == "Tiled" and {"pieces.0.mr", "pieces.0.windows", "joint"} <= set(found)
-    other = changed(config, {"pieces.0.mr": 3, "pieces.0.a": "buffer"})
+    other = change_genes(config, {"pieces.0.mr": 3, "pieces.0.a": "buffer"})
     assert genes(other) == found | {"pieces.0.mr": 3, "pieces.0.a": "buffer"}
-    assert changed(other, {g: v for g, v in found.items() if not g.endswith("form")}) == config
+    assert change_genes(other, {g: v for g, v in found.items() if not g.endswith("form")}) == config
     for wrong in ("mr", "pieces.1.mr", "pieces.0", "pieces.0.form", "pieces.0.mr.x"):
         with pytest.raises(KeyError):
-            changed(config, {wrong: 1})
+            change_genes(config, {wrong: 1})
     every = space_of(islice(autoconfig.pattern_of("contraction").configs(kernel, WIDE), 3))
     assert all(genes(config)[g] == values[0] for g, values in every.items())
     assert show_space({"a": (1, 2, 3), "b": (True, "x"), "c": (2, 5)}) == "a=1..3; b=True|x; c=2|5"

@@ -18,7 +18,7 @@ from einsmith.codegen.loopnest.nest import Op
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Piece, Template
 from einsmith.kernels import autoconfig
-from einsmith.kernels.stencil.loads import AHEAD, short, turned, waits
+from einsmith.kernels.stencil.loads import AHEAD, rotated_kinds, short, waits
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
 from einsmith.passes.pipeline import run_passes
@@ -175,7 +175,7 @@ def test_rows_of_two_points_are_transposed_for_many_taps(width, taps, pad, rng):
     target = replace(WIDE, vector_registers=32)
     kernel = s.depthwise(4, 2, 9, width, taps, pad, 2)
     found = next(x for x in stencils(kernel) if not x.along_k)
-    assert turned(found) and not turned(stencils(s.depthwise(4, 2, 9, width, 3, 1, 2))[0])
+    assert rotated_kinds(found) and not rotated_kinds(stencils(s.depthwise(4, 2, 9, width, 3, 1, 2))[0])
     configs = [c for c in STENCIL.configs(kernel, target) if c.pairs]
     base = fresh(kernel, 0)
     base[0][::2, :, :, [0, -1]] = np.inf

@@ -9,7 +9,7 @@ import pytest
 
 from einsmith.ir.nodes import Apply, Expr, Piece, Read, apply
 from einsmith.ir.rebuild import map_bodies, rebuild
-from einsmith.kernels.stencil.loads import pair_axis, short, turned
+from einsmith.kernels.stencil.loads import pair_axis, rotated_kinds, short
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
@@ -93,7 +93,7 @@ def test_points_that_share_vectors_have_numbers_in_common(rng):
 def test_every_way_to_read_every_other_element(rng):
     target = replace(WIDE, vector_registers=32)
     many = made(s.depthwise(4, 2, 9, 14, 5, 2, 2), 0)
-    assert turned(stencils(many)[0])
+    assert rotated_kinds(stencils(many)[0])
     rows = made(s.depthwise_dw(3, 2, 8, 28, 3, 1, 2), 1)
     assert short(stencils(rows)[0], 16, 64)
     for kernel in (many, rows):

@@ -11,18 +11,18 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import VerifyError
-from einsmith.codegen.loopnest.address import Affine, address, affine_of, compared, stored
+from einsmith.codegen.loopnest.address import Affine, address, affine_of, comparison_form, store_address
 from einsmith.codegen.loopnest.nest import show
 from einsmith.ir.nodes import Piece, Scatter, Template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
-from einsmith.kernels.stencil.write_combining import gathered
+from einsmith.kernels.stencil.write_combining import combined_buffers
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, row_major
 from einsmith.schedule.serial import from_data, to_data
 from einsmith.schedule.split_axes import split_kernels
-from einsmith.tuning.kernels.decisions import lowered
+from einsmith.tuning.kernels.decisions import lower_choice
 from tests.kernels import samples as s
 from tests.kernels.cover import NAMES, Case, cases, pairwise
 from tests.kernels.layouts import LAYOUTS, Layout, channels_last, in_order, laid_out
@@ -102,7 +102,7 @@ def test_scatters_into_images(n, way):
 def _run_as(made: Kernel, at: Kernel) -> None:
     """The code of one kernel on the buffers of another one."""
     base = fresh(at, 0)
-    compare(lowered(autoconfig.choose(made, host())), at, base, reference(at, base), "", host())
+    compare(lower_choice(autoconfig.choose(made, host())), at, base, reference(at, base), "", host())
 
 
 SIMPLE = s.bias_relu(5, 17)
@@ -193,11 +193,11 @@ def test_planes_stored_in_whole_lines_are_dense():
     """Rows with gaps between them are stored row by row."""
     dense = s.far(s.depthwise(1, 2, 28, 28, 3, 1))
     (found,) = [x for x in stencils(dense) if not x.along_k]
-    assert gathered(dense, found, WIDE)
+    assert combined_buffers(dense, found, WIDE)
     padded = laid_out(dense, PADDED)
     assert isinstance(padded, Kernel) and padded.buffers[-1].far
     (found,) = [x for x in stencils(padded) if not x.along_k]
-    assert not gathered(padded, found, WIDE)
+    assert not combined_buffers(padded, found, WIDE)
 
 
 def test_a_stencil_needs_rows_side_by_side():
@@ -232,11 +232,11 @@ def test_addresses_by_axis():
     """Of results, without axes of one point, and of comparisons; None where there are other atoms than axes."""
     x = KernelBuffer(dt.f32, (8, 9, 10), False, (1, 160, 16))
     piece = Piece((1, 0, 2), (2, 1, 3), (3, 9, 2), s.num(0.0))
-    at = stored(piece, x)
+    at = store_address(piece, x)
     assert at == Affine(1 + 32, {0: 2, 1: 160, 2: 48}) and at.at({0: 2, 2: 1}) == Affine(33 + 4 + 48, {1: 160})
     i, j = s.axes(2)
     flat = address((s.add(i, 1), s.div(j, 2), j), x.strides)
     assert affine_of(flat) is None and flat.coefficient(s.div(j, 2)) == 160 and flat.const == 1
     assert affine_of(address((i, j, s.int_(3)), x.strides), (8, 1, 1)) == Affine(48, {0: 1})
-    assert compared(s.lt(s.mul(2, i), s.add(j, 5))) == Affine(-5, {0: 2, 1: -1})
-    assert compared(s.lt(s.div(i, 2), j)) is None
+    assert comparison_form(s.lt(s.mul(2, i), s.add(j, 5))) == Affine(-5, {0: 2, 1: -1})
+    assert comparison_form(s.lt(s.div(i, 2), j)) is None

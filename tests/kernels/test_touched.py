@@ -13,7 +13,7 @@ from einsmith.ir.nodes import Axis, Const, apply
 from einsmith.kernels.emit import boxes
 from einsmith.lang import builder
 from einsmith.passes.pipeline import run_passes
-from einsmith.schedule.footprint import touched
+from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.plan import fuse
 
 
@@ -25,24 +25,24 @@ def kernels(f, *arrays: np.ndarray):
 def test_a_slice_of_a_long_tensor_counts_as_a_slice():
     h, w = np.zeros((50, 8, 16), np.float32), np.zeros((16, 4), np.float32)
     (kernel,) = kernels("y[b,n] = sum[k](h[49,b,k]*w[k,n])\nreturn y", h, w)
-    found = {b.shape: n for b, n in zip(kernel.buffers, touched(kernel), strict=True)}
+    found = {b.shape: n for b, n in zip(kernel.buffers, bytes_by_buffer(kernel), strict=True)}
     assert found == {(1, 8, 16): 8 * 16 * 4, (16, 4): 16 * 4 * 4, (8, 4): 8 * 4 * 4}
     (kernel,) = kernels("y[b,k] = h[49,b,k] + exp(h[3,b,k]) + h[49,7-b,k]\nreturn y", h)
-    assert max(touched(kernel)) == 2 * 8 * 16 * 4
+    assert max(bytes_by_buffer(kernel)) == 2 * 8 * 16 * 4
     (kernel,) = kernels("y[t,b] = sum[k](exp(h[t,b,k]))\nreturn y", h)
-    assert max(touched(kernel)) == h.nbytes
+    assert max(bytes_by_buffer(kernel)) == h.nbytes
     (kernel,) = kernels(lambda h: builder.compute((7, 8, 16), lambda t, b, k: builder.exp(h[t, b, k])), h)
-    assert max(touched(kernel)) == h[:7].nbytes
+    assert max(bytes_by_buffer(kernel)) == h[:7].nbytes
     (kernel,) = kernels(
         lambda h: builder.compute((7, 8, 16), lambda t, b, k: builder.exp(h[t, b, k]) * h[49 - t, b, k]), h
     )
-    assert max(touched(kernel)) == h.nbytes
+    assert max(bytes_by_buffer(kernel)) == h.nbytes
 
 
 def test_gathered_tensors_count_whole():
     table, at = np.zeros((100, 8), np.float32), np.zeros((3,), np.int32)
     found = kernels("y[i,k] = exp(table[at[i],k])\nreturn y", table, at)
-    assert max(n for k in found for n in touched(k)) == table.nbytes
+    assert max(n for k in found for n in bytes_by_buffer(k)) == table.nbytes
 
 
 @pytest.mark.parametrize("fn, by, factor, gathered", [

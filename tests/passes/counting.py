@@ -21,7 +21,7 @@ from einsmith.kernels.autoconfig import choose
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.plan import fuse
-from einsmith.tuning.kernels.decisions import lowered
+from einsmith.tuning.kernels.decisions import lower_choice
 from tests import nest_interp
 
 _lines = ctypes.c_int64()
@@ -75,5 +75,5 @@ def run_counted(graph: Graph, arrays: Sequence[np.ndarray], target: Target) -> t
             held = memory.setdefault(storage(t), np.zeros(t.shape, t.dtype.numpy).reshape(-1))
             first = call.offsets[n] // held.itemsize if call.offsets else 0
             given.append(held[first : first + prod(buffer.shape)].reshape(buffer.shape))
-        nest_interp.run(lowered(choose(call.kernel, target)), call.kernel, given, observe=observe)
+        nest_interp.run(lower_choice(choose(call.kernel, target)), call.kernel, given, observe=observe)
     return [memory[storage(t)].reshape(t.shape) for t in plan.graph.outputs], count

@@ -20,16 +20,16 @@ from einsmith.ir.nodes import Compute, Graph, Item, Leaf, Tensor, postorder
 from einsmith.ir.rebuild import exchanged, readers_of, whole_sum, with_args
 from einsmith.ir.views import is_view, storage
 from einsmith.passes.algebra.horizontal_fusion import one_sum
-from einsmith.passes.algebra.inline import inlined
+from einsmith.passes.algebra.inline import inline_arguments
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import PASSES, run_passes
 from einsmith.schedule.fusion import STAGES, fits, maker, makers, needs_check, only_identity, reads_in_place
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import Plan, fuse, kernel_call
-from einsmith.schedule.row_fusion import MEMBERS, RowPart, agreeing, joined, rows_of
+from einsmith.schedule.row_fusion import MEMBERS, RowPart, agreeing, join_forms, rows_of
 from einsmith.schedule.schedule import Copy
-from einsmith.schedule.slices import sliced
+from einsmith.schedule.slices import slice_kernel
 
 VARIANTS = 64
 """Graphs of one that are looked at, which differ in what readers make again and in which sums are one."""
@@ -68,7 +68,7 @@ class Best:
         self.clusters: dict[tuple, tuple[float, list[Kernel | Rows]]] = {}
 
     def price(self, kernel: Kernel | Rows) -> float:
-        kernel = sliced(kernel)[0]
+        kernel = slice_kernel(kernel)[0]
         if kernel not in self.kernels:
             try:
                 self.kernels[kernel] = predicted(kernel, self.target)
@@ -167,7 +167,7 @@ def _kernels(inside: Sequence[Compute], stored: Collection[Tensor], rows: bool) 
             continue
         for n in frozenset.intersection(*map(rows_of, made)):
             if (found := agreeing(made, n)) is not None:
-                yield joined(made, n, found, stored)[0]
+                yield join_forms(made, n, found, stored)[0]
 
 
 def _part(group: Sequence[Compute], inside: Sequence[Compute], stored: Collection[Tensor]) -> RowPart:
@@ -259,7 +259,7 @@ def _inlined_once(graph: Graph) -> Iterator[Graph]:
             continue
         for r in readers[t]:
             if isinstance(r, Compute) and not is_view(r.template) and len(r.template.dtypes) == 1:
-                yield _with(graph, nodes, {r: inlined(r, {t})})
+                yield _with(graph, nodes, {r: inline_arguments(r, {t})})
 
 
 def _summed_once(graph: Graph) -> Iterator[Graph]:

@@ -134,7 +134,7 @@ def test_unchanged_graphs():
 def test_corruptions_are_noticed(corruption, rng, monkeypatch):
     if corruption == "start":
         monkeypatch.setattr(
-            "einsmith.passes.algebra.fold_into_scatter._applied",
+            "einsmith.passes.algebra.fold_into_scatter._apply",
             lambda apply, x, other, left: x if x is not None else other,
         )
     elif corruption == "factor":

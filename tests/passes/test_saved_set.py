@@ -9,7 +9,7 @@ import random
 import pytest
 
 from einsmith.cost.minimum_cut import Network
-from einsmith.cost.recomputation import Option, kept, saved_set
+from einsmith.cost.recomputation import Option, kept_tensors, saved_set
 
 
 def best_cut(edges: list[tuple[int, int, int]], nodes: int) -> int:
@@ -54,7 +54,7 @@ def cost(options: list[Option], again: set[int], unstored: set[int]) -> float:
     if not unstored <= again:
         return math.inf
     seconds = sum(options[i].again for i in again) + sum(options[i].unstored for i in unstored)
-    return seconds + sum(options[i].held for i in kept(options, again))
+    return seconds + sum(options[i].held for i in kept_tensors(options, again))
 
 
 def all_choices(options: list[Option]):
@@ -97,5 +97,5 @@ def test_many_layers_take_time_that_grows_with_them():
 def test_what_cannot_be_kept_is_recomputed():
     x, a = Option((), False, 1.0), Option((0,), True, math.inf, 5.0)
     again, _ = saved_set([x, a])
-    assert again == {1} and kept([x, a], again) == [0]
-    assert kept([x, a], set()) == [1]
+    assert again == {1} and kept_tensors([x, a], again) == [0]
+    assert kept_tensors([x, a], set()) == [1]

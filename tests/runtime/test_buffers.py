@@ -9,7 +9,7 @@ from einsmith.runtime import buffers
 
 
 def recycled(shape):
-    array, at = buffers.recycled(shape, np.dtype(np.float32), 4 * math.prod(shape))
+    array, at = buffers.recycle(shape, np.dtype(np.float32), 4 * math.prod(shape))
     assert at == array.ctypes.data
     return array
 

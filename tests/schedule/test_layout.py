@@ -18,8 +18,8 @@ from einsmith.driver.executable import Executable
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import KernelBuffer, row_major
 from einsmith.schedule.layout import forced
-from einsmith.schedule.layout.laid_out import Decided, free, laid_out
-from einsmith.schedule.layout.order import as_is, candidates, innermost, moved, name_of, strides
+from einsmith.schedule.layout.laid_out import Decided, apply_layouts, free
+from einsmith.schedule.layout.order import as_is, candidates, innermost, name_of, reorder, strides
 from einsmith.schedule.plan import Laid, fuse
 from tests.fuzz.check import agree
 
@@ -78,7 +78,7 @@ def test_moved_buffers_hold_the_same_elements():
         buffer, first = random_buffer(rng, shape)
         there = np.arange(np.prod(shape)).reshape(shape).transpose(order).reshape(-1).argsort()  # old place -> new one
         want = there[addresses(buffer, first)]
-        found = moved(buffer, first, shape, order)
+        found = reorder(buffer, first, shape, order)
         if found is not None:
             some += 1
             np.testing.assert_array_equal(addresses(*found), want)
@@ -94,8 +94,8 @@ def test_moved_buffers_hold_the_same_elements():
 def test_dense_strides():
     assert strides((2, 3, 4, 5), innermost((2, 3, 4, 5), 1)) == (60, 1, 15, 3)
     x = KernelBuffer(dt.f32, (2, 3, 4), True)
-    assert moved(x, 0, x.shape, as_is(x.shape)) == (x, 0)
-    assert moved(x, 0, x.shape, (0, 2, 1)) == (KernelBuffer(dt.f32, (2, 3, 4), True, (12, 1, 3)), 0)
+    assert reorder(x, 0, x.shape, as_is(x.shape)) == (x, 0)
+    assert reorder(x, 0, x.shape, (0, 2, 1)) == (KernelBuffer(dt.f32, (2, 3, 4), True, (12, 1, 3)), 0)
 
 
 # ------------------------------------------------------------------------------------------------------------ programs
@@ -215,7 +215,7 @@ def test_as_is_is_bitwise_what_it_was():
     want, step = trained(None)
     (run,) = step._programs.values()
     assert not run.plan.orders
-    assert laid_out(run.plan, lambda plan: Decided()).calls == run.plan.calls
+    assert apply_layouts(run.plan, lambda plan: Decided()).calls == run.plan.calls
     for a, b in zip(want, trained(None)[0], strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -259,7 +259,7 @@ def test_tensors_that_keep_row_major_order():
     wide = [t for t in found if t.shape == (3, 4, 5)]
     for t in wide:
         with pytest.raises(VerifyError, match="no strides"):
-            laid_out(plan, lambda _, t=t: Decided({t: Laid((2, 0, 1))}))
+            apply_layouts(plan, lambda _, t=t: Decided({t: Laid((2, 0, 1))}))
 
 
 NETWORKS: dict[str, tuple[dict, tuple[int, ...], Callable]] = {

@@ -24,8 +24,15 @@ from einsmith.ir.nodes import Tensor
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout import choice, price
-from einsmith.schedule.layout.folded import folded
-from einsmith.schedule.layout.laid_out import Converted, Decided, converter, free, held, laid_out
+from einsmith.schedule.layout.folded import folded_sets
+from einsmith.schedule.layout.laid_out import (
+    Converted,
+    Decided,
+    apply_layouts,
+    converter,
+    free,
+    loop_invariant_operands,
+)
 from einsmith.schedule.layout.order import candidates
 from einsmith.schedule.layout.price import Prices
 from einsmith.schedule.plan import KernelCall, Laid, LoopCall, Plan, fuse
@@ -77,7 +84,7 @@ def enumerated(plan: Plan, seconds: Callable[[Kernel | Rows], float]) -> float:
     """The least of every assignment of orders and copies, by costs of calls alone."""
     prices = Prices(seconds, Target())
     calls = [c for c in plan.calls if isinstance(c, KernelCall)]
-    sets = folded(calls, free(plan))
+    sets = folded_sets(calls, free(plan))
     read: list[Tensor] = []
     for c in calls:
         written = [t for t, w in zip(c.tensors, c.written, strict=True) if w]
@@ -131,7 +138,7 @@ def test_no_assignment_costs_less(name, gradients, asking):
     plan, changed, copied = plan_of(name, gradients), 0, 0
     for seed in range(20):
         seconds = drawn(seed, cheap=0.1 if seed % 2 else 1.0)
-        found = laid_out(plan, lambda p, s=seconds: choice.decided(p, Prices(s, Target())))
+        found = apply_layouts(plan, lambda p, s=seconds: choice.decide_orders(p, Prices(s, Target())))
         assert seconds_of(found, seconds, plan) == pytest.approx(enumerated(plan, seconds)), seed
         changed += bool(found.orders)
         copied += bool(found.again)
@@ -142,7 +149,7 @@ def test_next_best_is_what_it_would_cost_more(asking):
     plan = plan_of("products", True)
     for seed in range(5):
         seconds = drawn(seed)
-        decided = choice.decided(plan, Prices(seconds, Target()))
+        decided = choice.decide_orders(plan, Prices(seconds, Target()))
         assert decided.orders
         for t, laid in decided.orders.items():
             assert laid.more >= 0 and laid.beside in candidates(t.shape) and laid.beside != laid.order
@@ -162,7 +169,9 @@ def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypat
     monkeypatch.setattr(choice, "ENTRIES", 1 << 8)
     for seed in range(4):
         monkeypatch.setattr(
-            compile, "layouts_of", lambda _, __, t, ___, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
+            compile,
+            "layouts_of",
+            lambda _, __, t, ___, s=seed: lambda p: choice.decide_orders(p, Prices(drawn(s, 0.05), t)),
         )
         run = Executable(traced.graph, traced.bind, 2)
         assert run.plan.orders and len(run.roles) == len(run.calls) and run.describe()
@@ -184,7 +193,7 @@ def test_checked_copies(asking, monkeypatch, rng):
 
     want = steps()
     monkeypatch.setattr(
-        compile, "layouts_of", lambda _, __, t, ___: lambda p: choice.decided(p, Prices(drawn(3, 0.05), t))
+        compile, "layouts_of", lambda _, __, t, ___: lambda p: choice.decide_orders(p, Prices(drawn(3, 0.05), t))
     )
     np.testing.assert_allclose(steps(), want, rtol=1e-5)
 
@@ -201,16 +210,18 @@ def test_operands_packed_before_a_loop_are_not_copied(sizes, asking, monkeypatch
     given = [to_array(a) for a in arrays]
     for seed in range(4):
         monkeypatch.setattr(
-            compile, "layouts_of", lambda _, __, t, ___, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
+            compile,
+            "layouts_of",
+            lambda _, __, t, ___, s=seed: lambda p: choice.decide_orders(p, Prices(drawn(s, 0.05), t)),
         )
         run = Executable(traced.graph, traced.bind, 2)
         agree(run(given)[1], traced.graph, given, f"costs {seed}")
     (plan,) = {id(p): p for c in run.plan.calls if isinstance(c, LoopCall) for p in c.plans[:1]}.values()
-    (call,) = [c for c in plan.calls if isinstance(c, KernelCall) and held(c)]
-    (t,) = held(call)
+    (call,) = [c for c in plan.calls if isinstance(c, KernelCall) and loop_invariant_operands(c)]
+    (t,) = loop_invariant_operands(call)
     copy = Converted(converter(t), Laid((1, 0)), (call,))
     with pytest.raises(VerifyError, match="before the loop"):
-        laid_out(plan, lambda _: Decided({}, (copy,)))
+        apply_layouts(plan, lambda _: Decided({}, (copy,)))
 
 
 def test_layouts_stay_under_a_limit_of_memory(asking, monkeypatch, rng):
@@ -223,7 +234,7 @@ def test_layouts_stay_under_a_limit_of_memory(asking, monkeypatch, rng):
     monkeypatch.setattr(
         compile,
         "layouts_of",
-        lambda _, __, t, ___: lambda p: choice.decided(p, Prices(drawn(copying["seed"], 0.01), t)),
+        lambda _, __, t, ___: lambda p: choice.decide_orders(p, Prices(drawn(copying["seed"], 0.01), t)),
     )
     more = 0
     for copying["seed"] in range(4):
@@ -252,7 +263,7 @@ def test_nothing_is_asked_where_nothing_might_gain():
     """Products at about their peak, and programs of microseconds."""
     plan = plan_of("products", True)
     prices = Prices(lambda kernel: 1e-6, Target())
-    assert not choice.decided(plan, prices).orders and prices.asked == 0
+    assert not choice.decide_orders(plan, prices).orders and prices.asked == 0
 
 
 def test_questions_have_a_limit(asking, monkeypatch):
@@ -262,7 +273,7 @@ def test_questions_have_a_limit(asking, monkeypatch):
     for seed in range(5):
         seconds = drawn(seed)
         prices = Prices(seconds, Target())
-        found = laid_out(plan, lambda p, s=prices: choice.decided(p, s))
+        found = apply_layouts(plan, lambda p, s=prices: choice.decide_orders(p, s))
         assert prices.asked <= 6 + choice.LOSSES + 2 * choice.AT_ONCE
         assert all(x.more < inf for x in found.orders.values())
         assert seconds_of(found, seconds, plan) <= seconds_of(plan, seconds, plan)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from einsmith.schedule.arena import _Placed
-from einsmith.schedule.order import in_circles, lean_order
+from einsmith.schedule.order import in_circles, memory_greedy_order
 
 
 def _searched(items: list[tuple[int, int, int]]) -> list[int]:
@@ -70,7 +70,7 @@ def _peak(order: list[int], made: list[int], read: list[set[str]], sizes: dict[s
 def test_each_gradient_is_used_before_the_next_is_made():
     layers = 9
     after, made, read, sizes = _trained(layers)
-    order = lean_order(after, made, read, sizes)
+    order = memory_greedy_order(after, made, read, sizes)
     assert order is not None and sorted(order) == list(range(len(made)))
     assert all(order.index(h) < order.index(g) for g in after for h in after[g])
     # All activations, and two cotangents where one is made of the other.
@@ -90,7 +90,7 @@ def test_orders_are_near_the_best_of_all():
     over = []
     for seed in range(120):
         after, made, read, sizes = _drawn(np.random.default_rng(seed), 6)
-        order = lean_order(after, made, read, sizes)
+        order = memory_greedy_order(after, made, read, sizes)
         assert order is not None and all(order.index(h) < order.index(g) for g in after for h in after[g])
         best = min(
             _peak(list(p), made, read, sizes) for p in itertools.permutations(range(6))
@@ -101,5 +101,5 @@ def test_orders_are_near_the_best_of_all():
 
 
 def test_cycles_are_found():
-    assert lean_order({0: {1}, 1: {0}, 2: set()}, [0, 0, 0], [set()] * 3, {}) is None
+    assert memory_greedy_order({0: {1}, 1: {0}, 2: set()}, [0, 0, 0], [set()] * 3, {}) is None
     assert in_circles(4, {0: {1}, 1: {0}, 2: {1}}) == {0, 1}

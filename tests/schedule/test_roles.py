@@ -13,7 +13,7 @@ from einsmith.ir.views import storage
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.plan import LoopCall, fuse
-from einsmith.schedule.roles import saved
+from einsmith.schedule.roles import saved_results
 from einsmith.training.batch import batch_arrays
 
 
@@ -203,7 +203,7 @@ def test_tensors_held_for_the_backward_pass():
     step = es.TrainStep(Pooled(), es.functional.mse_loss, es.optim.SGD(lr=0.1), threads=1)
     step.compile(x, y)
     (run,) = step._programs.values()
-    held = saved(run.plan)
+    held = saved_results(run.plan)
     role, graph = run.plan.graph.role, run.plan.graph
     later = {storage(a) for n in postorder(graph.roots) if role[n] != "forward" for a in n.args}
     assert held and set(held) <= later and not any(isinstance(t, Leaf) for t in held)
@@ -214,4 +214,4 @@ def test_tensors_held_for_the_backward_pass():
 
 def test_a_forward_pass_alone_holds_nothing():
     x = leaf((5,), dt.f32)
-    assert saved(fuse(Graph((x,), (pointwise("neg", x),), (), ()))) == []
+    assert saved_results(fuse(Graph((x,), (pointwise("neg", x),), (), ()))) == []

@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
-from einsmith.checking.kernel_check import KernelFault, _untouched, elements
+from einsmith.checking.kernel_check import KernelFault, _check_untouched, elements
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.plan import fuse
@@ -83,10 +83,10 @@ def test_checked_runs_of_slices():
     np.testing.assert_array_equal(elements(spanned, part), np.arange(24).reshape(2, 4, 3)[:, :2])
     kernel = Kernel((), (part,))
     before, after = np.zeros(part.nbytes, np.uint8), np.zeros(part.nbytes, np.uint8)
-    _untouched(kernel, 0, before, after, None)
+    _check_untouched(kernel, 0, before, after, None)
     after[4 * 8] = 1  # between the two rows of the part
     with pytest.raises(KernelFault, match="1 elements in the gaps of the buffer"):
-        _untouched(kernel, 0, before, after, None)
+        _check_untouched(kernel, 0, before, after, None)
     after[4 * 13] = 1
     with pytest.raises(KernelFault, match=r"element \[1, 0, 1\]"):
-        _untouched(kernel, 0, before, after, None)
+        _check_untouched(kernel, 0, before, after, None)

@@ -79,7 +79,7 @@ def test_the_description_has_every_file_of_the_save(saved: Path) -> None:
 def test_no_file_elsewhere_is_read(saved: Path, name: str) -> None:
     meta = json.loads((saved / META).read_text())
     meta["files"][name] = "0" * 64
-    (saved / META).write_text(manifest.signed(meta))
+    (saved / META).write_text(manifest.sign(meta))
     with pytest.raises(es.SaveError, match="'files'"):
         load(saved)
 

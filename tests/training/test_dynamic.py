@@ -28,7 +28,7 @@ from einsmith.tuning.kernels.decisions import written
 from einsmith.tuning.programs import exploring, online
 from einsmith.tuning.programs.budget import Budget
 from einsmith.tuning.programs.online import Exploration
-from einsmith.tuning.programs.trial import told_apart
+from einsmith.tuning.programs.trial import judge
 from tests.tuning.planted import FAULTS, SHAPE, Planted
 
 
@@ -133,7 +133,7 @@ def explored(made: es.TrainStep, simulated: Simulated | None = None, seconds: fl
 
 
 def test_the_results_are_those_of_static_mode(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "told_apart", at_random)
+    monkeypatch.setattr(online, "judge", at_random)
     made = step("dynamic")
     losses = explored(made, simulated)
     x = exploration(made)
@@ -149,7 +149,7 @@ def at_random(ratios: list[float]) -> bool:
 
 
 def test_winners_are_swapped_in_and_recorded(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
     made = step("dynamic")
     explored(made, simulated)
     x, (run,) = exploration(made), made._programs.values()
@@ -162,7 +162,7 @@ def test_winners_are_swapped_in_and_recorded(simulated, monkeypatch) -> None:
 
 
 def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "told_apart", lambda ratios: False)
+    monkeypatch.setattr(online, "judge", lambda ratios: False)
     made = step("dynamic")
     explored(made, simulated)
     x, (run,) = exploration(made), made._programs.values()
@@ -173,7 +173,7 @@ def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
 
 def test_candidates_with_other_results_never_stay(simulated, monkeypatch) -> None:
     """Of whatever is wrong and was not found before."""
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
     difference = Beside.difference
 
     def planted(self: Beside) -> str:
@@ -246,7 +246,7 @@ def test_the_time_for_it(simulated, monkeypatch) -> None:
 
 def test_a_busy_machine(simulated, monkeypatch) -> None:
     monkeypatch.setattr(online, "UNSTEADY", -1.0)
-    monkeypatch.setattr(online, "told_apart", lambda ratios: None)
+    monkeypatch.setattr(online, "judge", lambda ratios: None)
     monkeypatch.setattr(online, "BARREN", 1000)
     made = step("dynamic")
     explored(made, simulated)
@@ -288,7 +288,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
     for module in (online, exploring):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(online, "LOST", 0.02)
-    monkeypatch.setattr(online, "told_apart", lambda ratios: None if len(ratios) < 5 else True)
+    monkeypatch.setattr(online, "judge", lambda ratios: None if len(ratios) < 5 else True)
     tried, paused, lost, total = [], [], 0.0, 0.0
 
     def passes(run: Executable) -> None:
@@ -323,7 +323,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
 
 def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
     """Beside a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
     plain = step()
     plain.compile(*BATCH)
     (run,) = plain._programs.values()
@@ -368,7 +368,7 @@ def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]
 
 def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) -> None:
     """It has run beside the program, which takes less."""
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
     large: list[tuple[Kernel | Rows, str]] = []
 
     def vetted(kernel: Kernel | Rows, text: str) -> str:
@@ -390,7 +390,7 @@ def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) 
 
 
 def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
     refused = refuse(monkeypatch, lambda texts: len(texts) > 1)
     made = step("dynamic")
     explored(made, simulated)
@@ -402,7 +402,7 @@ def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch) -> None:
 @pytest.mark.parametrize("stepping", [True, False], ids=["another step", "no step more"])
 def test_late_winners_are_swapped_in_or_unconfirmed(simulated, monkeypatch, stepping: bool) -> None:
     """The budget is used up by the pairs of steps that decide, and then there is no time left."""
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
     may, won = Budget.may, []
     monkeypatch.setattr(Budget, "may", lambda own, seconds=0.0: not won and may(own, seconds))
     pair = Exploration._pair
@@ -432,12 +432,12 @@ def test_late_winners_are_swapped_in_or_unconfirmed(simulated, monkeypatch, step
 
 
 def test_told_apart() -> None:
-    assert told_apart([]) is None and told_apart([0.5] * 7) is None
-    assert told_apart([0.9] * 8) is True and told_apart([0.9] * 7 + [1.3]) is True
-    assert told_apart([0.9] * 6 + [1.3, 1.3]) is None and told_apart([0.9] * 9 + [1.1] * 5) is False
-    assert told_apart([1.3, 1.4]) is False and told_apart([1.3, 0.9]) is None
-    assert told_apart([1.1] * 4 + [0.9]) is False
-    assert told_apart([0.99] * 13) is None and told_apart([0.99] * 14) is False
+    assert judge([]) is None and judge([0.5] * 7) is None
+    assert judge([0.9] * 8) is True and judge([0.9] * 7 + [1.3]) is True
+    assert judge([0.9] * 6 + [1.3, 1.3]) is None and judge([0.9] * 9 + [1.1] * 5) is False
+    assert judge([1.3, 1.4]) is False and judge([1.3, 0.9]) is None
+    assert judge([1.1] * 4 + [0.9]) is False
+    assert judge([0.99] * 13) is None and judge([0.99] * 14) is False
 
 
 def test_impossible_settings_are_rejected() -> None:
@@ -552,7 +552,7 @@ def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
 def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> None:
     monkeypatch.setattr(online, "LOST", 0.5)
     monkeypatch.setattr(online, "UNSTEADY", inf)
-    monkeypatch.setattr(online, "told_apart", lambda ratios: len(ratios) >= 2 and sum(ratios) < 2 * len(ratios))
+    monkeypatch.setattr(online, "judge", lambda ratios: len(ratios) >= 2 and sum(ratios) < 2 * len(ratios))
     made = step("dynamic")
     made.compile(*BATCH)
     x, losses = exploration(made), []

@@ -80,7 +80,7 @@ def test_a_changed_description_is_refused_by_name(saved, tmp_path):
         for value in VALUES:
             run = tmp_path / "run"
             shutil.copytree(saved, run)
-            (run / META).write_text(manifest.signed(_changed(whole, place, value)))
+            (run / META).write_text(manifest.sign(_changed(whole, place, value)))
             what = f"{place} = {value!r}"
             refused = _refused_or_equal(run, saved, what)
             if len(place) == 1 and place[0] in ALLOWED:
@@ -100,7 +100,7 @@ def test_missing_entries_are_refused(saved, tmp_path):
         del at[place[-1]]
         run = tmp_path / "run"
         shutil.copytree(saved, run)
-        (run / META).write_text(manifest.signed(less))
+        (run / META).write_text(manifest.sign(less))
         refused = _refused_or_equal(run, saved, f"without {place}")
         assert refused or len(place) > 2, f"without {place}"
         shutil.rmtree(run)
@@ -126,7 +126,7 @@ def _tensors(run: Path, name: str, change) -> None:
 def _sign(run: Path, name: str) -> None:
     meta = json.loads((run / META).read_text())
     meta["files"][name] = hashlib.sha256((run / name).read_bytes()).hexdigest()
-    (run / META).write_text(manifest.signed(meta))
+    (run / META).write_text(manifest.sign(meta))
 
 
 def _first(arrays, f):

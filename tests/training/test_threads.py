@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.lang import trace
 from einsmith.runtime.program import Program
-from einsmith.training.profile import measured
+from einsmith.training.profile import measure
 
 INPUTS, CLASSES = 6, 3
 
@@ -154,7 +154,7 @@ def test_a_step_during_a_profile_is_kept(rng) -> None:
     for _ in range(5):
         inside, done = threading.Event(), []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("einsmith.training.step.measured", lambda *a, f=measured, e=inside: (e.set(), f(*a))[1])
+            patch.setattr("einsmith.training.step.measure", lambda *a, f=measure, e=inside: (e.set(), f(*a))[1])
             before = state_of(step)
             thread = threading.Thread(target=lambda d=done: d.append(step.profile(*first, repeats=200)), daemon=True)
             thread.start()

@@ -287,7 +287,7 @@ def test_timing_kernels_writes_into_living_memory(monkeypatch):
     f(x)
     ((run, _),) = f._jitted._cache.values()
     alive = []
-    make = executable.buffers.recycled
+    make = executable.buffers.recycle
 
     def recycled(*args):
         array, at = make(*args)
@@ -295,7 +295,7 @@ def test_timing_kernels_writes_into_living_memory(monkeypatch):
         return array, at
 
     timed = Program.run_timed
-    monkeypatch.setattr(executable.buffers, "recycled", recycled)
+    monkeypatch.setattr(executable.buffers, "recycle", recycled)
     monkeypatch.setattr(Program, "run_timed", lambda self: (check(), timed(self))[1])
 
     def check():

@@ -49,12 +49,12 @@ def _others(self, parts, target, threads, seconds, tell):
 
 def inside(monkeypatch, ratio):
     """Inside the program every kernel takes this part of its time."""
-    real = kernel_search.alternated
+    real = kernel_search.alternate
 
     def alternated(first, second, *rest):
         return (*real(first, second, *rest)[:2], {c.kernel: ratio for c in first.calls})
 
-    monkeypatch.setattr(kernel_search, "alternated", alternated)
+    monkeypatch.setattr(kernel_search, "alternate", alternated)
 
 
 def told_of_settling(monkeypatch):

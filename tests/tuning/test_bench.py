@@ -24,7 +24,7 @@ from einsmith.tuning.kernels import bench as bench_module
 from einsmith.tuning.kernels.bench import BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.measure import example_buffers, make
-from einsmith.tuning.kernels.race import LEAST, bounds, told_apart
+from einsmith.tuning.kernels.race import LEAST, bounds, is_decided
 from einsmith.tuning.kernels.session import Part, tune
 from einsmith.tuning.kernels.worker import fault_of, subject_of
 from tests.tuning.planted import FAULTS, SHAPE, Planted
@@ -198,10 +198,10 @@ def test_the_bounds_hold_the_median_as_often_as_they_say(rng):
 
 def test_a_race_ends_when_it_is_decided():
     base = [1.0, 1.1, 0.9, 1.0, 1.2]
-    assert told_apart(base[:2], [2.0, 2.0]), "much slower, twice"
-    assert not told_apart(base[:4], [0.5] * 4), "faster, but too few rounds"
-    assert told_apart(base, [0.5] * 5) and told_apart(base, [1.3] * 5) and told_apart(base, base)
-    assert not told_apart(base, [1.05, 1.0, 1.0, 0.9, 1.1])
+    assert is_decided(base[:2], [2.0, 2.0]), "much slower, twice"
+    assert not is_decided(base[:4], [0.5] * 4), "faster, but too few rounds"
+    assert is_decided(base, [0.5] * 5) and is_decided(base, [1.3] * 5) and is_decided(base, base)
+    assert not is_decided(base, [1.05, 1.0, 1.0, 0.9, 1.1])
 
 
 def test_times_are_relative_to_the_measured_choice(scaled):

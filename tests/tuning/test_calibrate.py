@@ -107,9 +107,11 @@ def test_nothing_found_is_the_static_machine_up_to_rounding():
 
 @pytest.mark.parametrize("value", [3.3e-13, 1.21e-10, 7.77e10, 1.0, 9.99])
 def test_rounding_is_coarse_and_stays(value):
-    out = calibrate.rounded(value)
-    assert calibrate.rounded(out) == out and abs(math.log10(out / value)) <= 0.5 / calibrate.STEPS_A_DECADE + 0.002
-    assert calibrate.rounded(value * 1.005) in (out, calibrate.rounded(out * 1.1))
+    out = calibrate.round_to_step(value)
+    assert (
+        calibrate.round_to_step(out) == out and abs(math.log10(out / value)) <= 0.5 / calibrate.STEPS_A_DECADE + 0.002
+    )
+    assert calibrate.round_to_step(value * 1.005) in (out, calibrate.round_to_step(out * 1.1))
 
 
 def test_measured_once_and_kept(static, monkeypatch):
@@ -178,7 +180,7 @@ def test_a_thread_that_sleeps_is_seen():
     watch = load.Watch()
     time.sleep(0.2)
     assert watch.disturbance()
-    assert load._worked() >= 0 and load._processors()
+    assert load._seconds_worked() >= 0 and load._processors()
 
 
 def test_the_knob_says_no(static, monkeypatch):

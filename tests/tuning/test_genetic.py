@@ -11,7 +11,7 @@ import pytest
 import einsmith as es
 from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import genes
-from einsmith.tuning.kernels.decisions import changed
+from einsmith.tuning.kernels.decisions import change_genes
 from einsmith.tuning.kernels.genetic import Candidate, Search
 from tests.kernels.runner import WIDE
 from tests.tuning.test_measure import kernel_of
@@ -114,4 +114,4 @@ def test_it_finds_more_than_the_unguided_search_and_than_chance(name):
 def test_changed_refuses_what_is_no_gene():
     search = Search(kernel_of(es.op("y[i] = x[i] * 2"), np.ones(64, np.float32))[0], WIDE)
     with pytest.raises(KeyError):
-        changed(search.chosen.config, {"no such gene": 1})
+        change_genes(search.chosen.config, {"no such gene": 1})

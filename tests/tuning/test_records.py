@@ -47,7 +47,7 @@ def record(kernel: Kernel = KERNEL, text: str = "contraction mr=3", when: float 
 
 
 def put(text: str, kernel: Kernel = KERNEL, target: Target = HERE, when: float = 1000.0) -> None:
-    records.put(kernel, target, record(kernel, text, when))
+    records.record_choice(kernel, target, record(kernel, text, when))
 
 
 def test_records_are_found_on_the_same_machine_alone(folder: Path) -> None:
@@ -337,7 +337,7 @@ database.PATIENCE = 30.0
 first, count = int(sys.argv[1]), int(sys.argv[2])
 for n in range(first, first + count):
     kernel = product(n, 5, 7)
-    records.put(kernel, HERE, record(kernel, f"n={n}"))
+    records.record_choice(kernel, HERE, record(kernel, f"n={n}"))
     print(n, flush=True)
 """
 

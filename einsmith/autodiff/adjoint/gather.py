@@ -21,7 +21,7 @@ from einsmith.ir.nodes import Axis, Const, Expr, Piece, Reduce, axes_of, templat
 from einsmith.ir.rebuild import substitute
 
 
-def gathered(plan: AdjointPlan, shape: tuple[int, ...], found: list[tuple[list[Fibre], list[Expr]]]) -> list[int]:
+def gather_adjoint(plan: AdjointPlan, shape: tuple[int, ...], found: list[tuple[list[Fibre], list[Expr]]]) -> list[int]:
     """Add the tensors of one argument's adjoint to the plan; return their numbers. Contributions without loops over
     equal parts are added in one body. Contributions over boxes are added in one tensor of common smaller boxes; their
     loops become separate tensors of the boxes' sizes."""

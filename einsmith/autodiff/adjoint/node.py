@@ -14,28 +14,28 @@ from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
-from einsmith.autodiff.adjoint.gather import gathered
+from einsmith.autodiff.adjoint.gather import gather_adjoint
 from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, both, choose, constant, mul
 from einsmith.autodiff.adjoint.scatter import (
     CHOSEN_COST,
     SCATTER_COST,
     at_position,
-    attained,
     is_coupled,
     is_opaque,
     position,
     report,
+    select_attaining,
 )
 from einsmith.autodiff.adjoint.terms import (
     Guards,
     Terms,
     accumulate,
+    apply_within_guards,
     common,
     conjuncts,
     exchanged_factor,
-    guarded,
-    merged,
-    within_guards,
+    guard,
+    merge_terms,
 )
 from einsmith.autodiff.inversion.preimage import Fibre, affine_cases, invert
 from einsmith.autodiff.inversion.quasi import Quasi
@@ -108,7 +108,7 @@ class Adjoint:
             self._part(part)
         for slot, gathers in self.gathers.items():
             shape = self.t.params[slot][1]
-            numbers = gathered(self.out, shape, gathers)
+            numbers = gather_adjoint(self.out, shape, gathers)
             for scatter in self.scatters[slot]:
                 start = self.out.pieces(numbers.pop()) if numbers else []
                 numbers.append(self.out.add(shape, [*start, scatter]))
@@ -121,7 +121,7 @@ class Adjoint:
         at = position(part)
         if self.t.is_scatter:
             assert not isinstance(part.body, Reduce)
-            g, best = self._cotangent(0, at), attained(self.t, self.out, self.first_result, part)
+            g, best = self._cotangent(0, at), select_attaining(self.t, self.out, self.first_result, part)
             if g is not None:
                 terms: Terms = {(): g} if best is None else {(best.here,): apply("div", g, best.points)}
                 self._sweep(part, [(part.body, terms)], {})
@@ -162,7 +162,7 @@ class Adjoint:
         assert isinstance(part.body, Reduce)
         combiner = part.body.combiner
         if combiner.startswith("arg"):
-            return self._compared(self.out.read(self.first_result + 1, at), part)
+            return self._compare(self.out.read(self.first_result + 1, at), part)
         shape, parts, at = self._like(part, at)
         if (part, member) not in self.arg:
             args: list[Piece | Scatter] = []
@@ -178,9 +178,9 @@ class Adjoint:
             if len(parts) == len(self.t.parts):
                 self.out.replaced[member] = self.out.add(shape, args, 0)
             self.arg |= {(p, member): number for p in (parts if len(parts) > 1 else [part])}
-        return self._compared(self.out.read(self.arg[part, member], at), part)
+        return self._compare(self.out.read(self.arg[part, member], at), part)
 
-    def _compared(self, position: Read, part: Piece) -> Expr:
+    def _compare(self, position: Read, part: Piece) -> Expr:
         condition = apply("eq", position, _flat(part))
         self.positions[condition] = position
         return condition
@@ -198,8 +198,8 @@ class Adjoint:
             for p in parts:
                 assert isinstance(p.body, Reduce)
                 b = p.bodies[member]
-                nonzero = within_guards(b, lambda x: choose(apply("eq", x, zero), one, x))
-                zeros = within_guards(b, lambda x: choose(apply("eq", x, zero), two, one))
+                nonzero = apply_within_guards(b, lambda x: choose(apply("eq", x, zero), one, x))
+                zeros = apply_within_guards(b, lambda x: choose(apply("eq", x, zero), two, one))
                 bodies = (b, nonzero, zeros)  # the last: 2 ** (number of zeros)
                 r = Reduce("prod", p.body.extents, bodies if whole else bodies[1:])
                 made.append(Piece(p.offset, p.step, p.extents, r))
@@ -270,7 +270,7 @@ class Adjoint:
             terms = adjoints.pop(e)
             if len(terms) > MAX_TERMS:
                 opaque = any(reads(i) for r in reads(e) for i in r.index)
-                terms = merged(terms, opaque or _relies_on_guards(e, part.domain, self.t.params), opaque)
+                terms = merge_terms(terms, opaque or _relies_on_guards(e, part.domain, self.t.params), opaque)
             if isinstance(e, Read):
                 key = (e.slot, tuple(quasi.expr(i, {}, memo) for i in e.index))
                 for guards, g in terms.items():
@@ -303,7 +303,7 @@ class Adjoint:
                 if uses[guards, value] < 2 or (not guards and isinstance(value, (Read, Const))):
                     continue
                 if _is_identity(index, self.t.shape, self.t.params[slot][1]):
-                    body = guarded(guards, value)
+                    body = guard(guards, value)
                     number = self.out.add(self.t.shape, [Piece(part.offset, part.step, part.extents, body)])
                     shared[guards, value] = self.out.read(number, [Axis(d) for d in range(len(self.t.shape))])
         for slot, index, guards, value in groups:
@@ -389,10 +389,10 @@ class Adjoint:
             if scattered:
                 facts = Facts.of(domain)
                 where = tuple(
-                    i if proven(i, n, facts) else guarded(guards, i, Const(0, i.dtype))
+                    i if proven(i, n, facts) else guard(guards, i, Const(0, i.dtype))
                     for i, n in zip(index, shape, strict=True)
                 )
-                self.scatters[slot].append(Scatter("sum", domain, where, guarded(guards, value)))
+                self.scatters[slot].append(Scatter("sum", domain, where, guard(guards, value)))
                 return
         for fibres in found:
             self._gather(slot, fibres, value)
@@ -416,7 +416,7 @@ class Adjoint:
         move: dict[int, Expr] = {p: Axis(n) for n, p in enumerate(kept + loops)}
         box = tuple(domain[p] for p in kept)
         index, outer = (tuple(substitute(e, move) for e in es) for es in (index, outer))
-        body = substitute(guarded(guards, value), move)
+        body = substitute(guard(guards, value), move)
         if dropped:
             facts = Facts.of(box, outer)
             places = [(i, n) for e in index for r in reads(e) for i, n in zip(r.index, self._shape(r), strict=True)]
@@ -441,7 +441,7 @@ class Adjoint:
                 continue
             quasi = Quasi([*f.extents, *f.free])
             env = {k: quasi.linear(u, {}) for k, u in enumerate(f.axes)}
-            bodies.append(guarded(f.guards, quasi.expr(value, env)))
+            bodies.append(guard(f.guards, quasi.expr(value, env)))
         if not all(f.is_empty for f in fibres):
             self.gathers[slot].append((fibres, bodies))
 

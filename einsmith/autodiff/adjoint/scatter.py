@@ -70,7 +70,7 @@ class Attained(NamedTuple):
     points: Expr
 
 
-def attained(t: Template, out: AdjointPlan, result: int, part: Piece | Scatter) -> Attained | None:
+def select_attaining(t: Template, out: AdjointPlan, result: int, part: Piece | Scatter) -> Attained | None:
     """Return the points that attain the value of a scatter that keeps the largest or smallest; None for sums. These
     points share the derivative evenly, the initial value being one of them; if the value is NaN, the points that are
     NaN share it. `result` is the number of the scatter's result in the plan `out`, to which the count is added."""

@@ -25,7 +25,7 @@ def conjuncts(g: Expr) -> list[Expr]:
     return [g]
 
 
-def guarded(guards: Guards, value: Expr, otherwise: Expr | None = None) -> Expr:
+def guard(guards: Guards, value: Expr, otherwise: Expr | None = None) -> Expr:
     """Return `where(guards, value, 0)`. A guard that reads tensors is inside of the earlier guards and of all guards
     that do not read, because these keep its reads in bounds."""
     otherwise = constant(0.0, value) if otherwise is None else otherwise
@@ -44,13 +44,13 @@ def sum_of(terms: Terms) -> Expr:
     """Return the sum of the terms, each zero where its guards do not hold; `terms` must not be empty."""
     out: Expr | None = None
     for guards, g in terms.items():
-        x = nested(guards, g)
+        x = nest_guards(guards, g)
         out = x if out is None else add_terms(out, x)
     assert out is not None
     return out
 
 
-def nested(guards: Guards, value: Expr) -> Expr:
+def nest_guards(guards: Guards, value: Expr) -> Expr:
     """Return a value under guards in their order: each may rely on the ones before it."""
     for g in reversed(guards):
         value = choose(g, value, 0.0)
@@ -69,7 +69,7 @@ def common(terms: Terms) -> tuple[Guards, Expr]:
     return tuple(shared), sum_of({tuple(g for g in guards if g not in shared): v for guards, v in terms.items()})
 
 
-def merged(terms: Terms, relying: bool, opaque: bool) -> Terms:
+def merge_terms(terms: Terms, relying: bool, opaque: bool) -> Terms:
     """Return the terms merged into one.
 
     Args:
@@ -96,7 +96,7 @@ def merged(terms: Terms, relying: bool, opaque: bool) -> Terms:
     return {shared: value}
 
 
-def within_guards(factor: Expr, f: Callable[[Expr], Expr]) -> Expr:
+def apply_within_guards(factor: Expr, f: Callable[[Expr], Expr]) -> Expr:
     """Return f(factor), given that f(1) is 1. A factor that a guard excludes stays excluded, so that reverse sweeps do
     not visit it."""
     guards: list[Expr] = []

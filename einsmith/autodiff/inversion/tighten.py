@@ -79,7 +79,7 @@ class SolvedPart(System):
             t, e = Axis(p), self.extents[p]
             lower = [(1, LinearForm())]  # (a, rest): a*t + rest >= 0
             upper = [(1, LinearForm(e - 1))]  # (a, rest): a*t <= rest
-            for x in (*self.nonnegative, *filter(None, map(self._undivided, self.nonnegative))):
+            for x in (*self.nonnegative, *filter(None, map(self._remove_division, self.nonnegative))):
                 a = x.coefficient(t)
                 rest = x.without(t)
                 if a and not any(p in self._axes(b) for b in rest.terms):
@@ -105,7 +105,7 @@ class SolvedPart(System):
             return True
         return False
 
-    def _undivided(self, x: LinearForm) -> LinearForm | None:
+    def _remove_division(self, x: LinearForm) -> LinearForm | None:
         """Return `g - e//c >= 0` as `c*g + c - 1 - e >= 0`, and `e//c + g >= 0` as `e + c*g >= 0`, to free loops from a
         division; None for other conditions."""
         divided = [a for a in x.terms if a in self._floors and any(p >= self.n for p in self._axes(a))]
@@ -122,7 +122,7 @@ class SolvedPart(System):
         product is at most `budget`."""
         out = [1] * self.n
 
-        def need(x: LinearForm, m: int) -> None:
+        def require(x: LinearForm, m: int) -> None:
             wanted = [1] * self.n
             todo = [(x, m)]
             while todo:
@@ -139,13 +139,13 @@ class SolvedPart(System):
             out[:] = map(lcm, out, wanted)
 
         for x, m in self.congruences:
-            need(x, m)
+            require(x, m)
         for x in (*self.nonnegative, *self.zeros):
             for atom in self.remainders(x).terms:
                 if isinstance(atom, Apply) and atom.fn == "mod" and (by := modulus(atom)) is not None:
                     inner = self.linear(atom.args[0], {})
                     if all(isinstance(a, Axis) and a.position < self.n for a in inner.terms):
-                        need(inner, by)
+                        require(inner, by)
         while prod(out) > budget:
             out[out.index(max(out))] = 1
         return out

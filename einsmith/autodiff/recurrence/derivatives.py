@@ -53,7 +53,7 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
     own = {j: leaf((node.steps, *node.results[j][1][1:]), node.results[j][0].arithmetic) for j in found}
     outside: list[tuple[Tensor, Tensor]] = []
 
-    def spread(
+    def add_contributions(
         j: int,
         parts: Sequence[Piece | Scatter],
         steps: int,
@@ -67,7 +67,7 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
         within = frozenset(count + i for i in own)
         slots = frozenset(s for s in _slots(t) if s in wanted or s in within)
         plan = plan_adjoint(t, slots, (None,), within)
-        tensors = plan.made([*node.args, *items], part, [cotangent])
+        tensors = plan.instantiate([*node.args, *items], part, [cotangent])
         for slot, numbers in plan.contributions.items():
             for made in (tensors[n] for n in numbers):
                 assert made is not None
@@ -85,7 +85,7 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
         # earlier member reads this one.
         complete = not any(j in _members_read(node, i) for i in own if i <= j)
         condition = common_condition(_span(t, first, node.steps) for t in found[j]) if complete else None
-        spread(j, steps, node.steps, cotangent, [_slice(items[j], first, node.steps)], condition)
+        add_contributions(j, steps, node.steps, cotangent, [_slice(items[j], first, node.steps)], condition)
     definitions: dict[Leaf, Tensor] = {}
     for j, x in own.items():
         first, size = node.origins[j], node.results[j][1][0]
@@ -93,7 +93,7 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
         for start, n in ((0, first), (first + node.steps, size - first - node.steps)):
             parts = _clipped_parts(node.members[j], start, n)
             if n and any(s in wanted for p in parts for s in _slots_of(p)):
-                spread(j, parts, n, _total(found[j], start, n, x), [_slice(items[j], start, n)])
+                add_contributions(j, parts, n, _total(found[j], start, n, x), [_slice(items[j], start, n)])
     solved = solve(definitions, [g for _, g in outside])
     return [(a, g) for (a, _), g in zip(outside, solved, strict=True)]
 
@@ -170,7 +170,7 @@ def push_forward(
     for j, x in own.items():
         slots = frozenset(s for s in _slots(node.members[j]) if moved[s] is not None)
         plan, numbers = plan_of(node.members[j], slots)
-        made = plan.made([*node.args, *items], [items[j]], moved)[numbers[0]]
+        made = plan.instantiate([*node.args, *items], [items[j]], moved)[numbers[0]]
         assert made is not None
         definitions[x] = made
     solved = recurrence(definitions)

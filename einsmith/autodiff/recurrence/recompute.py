@@ -48,7 +48,7 @@ from einsmith.ir.rewrite.simplify import canonical
 Gradients = Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]]
 
 
-def _absorbed(node: Recurrence, alone: Container[Tensor]) -> Recurrence:
+def _absorb_arguments(node: Recurrence, alone: Container[Tensor]) -> Recurrence:
     """Return the recurrence with some arguments converted to members that precede the others: those in `alone` of which
     each step reads only its own element. They are then recomputed as well, and not saved."""
     while True:
@@ -91,7 +91,7 @@ def _by_steps(node: Recurrence, slot: int) -> bool:
     return True
 
 
-def recomputed(
+def differentiate_with_recomputation(
     node: Recurrence,
     given: Mapping[int, Tensor],
     needed: Container[Tensor],
@@ -113,7 +113,7 @@ def recomputed(
     Raises:
         GradientError: for a step that a recurrence over segments cannot hold.
     """
-    whole = _absorbed(node, alone)
+    whole = _absorb_arguments(node, alone)
     more = len(whole.members) - len(node.members)
     try:
         found, members = _Recomputed(whole, {j + more: g for j, g in given.items()}, needed, gradients).run()
@@ -195,7 +195,7 @@ class _Recomputed:
     def _members(self, whole: Mapping[int, Leaf], last: Mapping[int, Leaf]) -> dict[int, Tensor]:
         """Return every member: its initial values, the segments' steps (`whole`), the remaining steps."""
         node, steps = self.node, self.count * self.size
-        after = self._left_over(last) if self.left else {}
+        after = self._recompute_remainder(last) if self.left else {}
         by = Const(self.size, Axis.dtype)
         out: dict[int, Tensor] = {}
         for j, (dtype, shape) in enumerate(node.results):
@@ -219,7 +219,7 @@ class _Recomputed:
             out[j] = canonical(Template(shape, params, tuple(parts)), args)
         return out
 
-    def _left_over(self, last: Mapping[int, Leaf]) -> dict[int, Tensor]:
+    def _recompute_remainder(self, last: Mapping[int, Leaf]) -> dict[int, Tensor]:
         """Recompute the steps that remain after the last whole segment; return each member's values at those steps.
 
         last: the state at the end of the last whole segment, by member

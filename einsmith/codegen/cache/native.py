@@ -114,7 +114,7 @@ def _find(key: str) -> NativeCode | None:
     with _lock:
         code = _loaded.get(key)
     if code is not None:
-        return _compiled(code)
+        return _to_native(code)
     entry = objects.read(key)
     return None if entry is None else _load(key, entry)
 
@@ -122,10 +122,10 @@ def _find(key: str) -> NativeCode | None:
 def _load(key: str, entry: CachedObject) -> NativeCode:
     code = jit.load(entry.code, entry.names, entry.metadata)
     with _lock:
-        return _compiled(_loaded.setdefault(key, code))
+        return _to_native(_loaded.setdefault(key, code))
 
 
-def _compiled(code: Code) -> NativeCode:
+def _to_native(code: Code) -> NativeCode:
     return NativeCode(code.addresses(), code.metadata, code.nbytes)
 
 

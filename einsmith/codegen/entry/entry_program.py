@@ -28,7 +28,7 @@ from einsmith.codegen.entry.loops import LOOPS
 from einsmith.codegen.entry.machine import FLUSH, FUTEX, NO_PLACES, PLACES, POLL
 from einsmith.codegen.entry.team import TEAM
 from einsmith.codegen.entry.wait import WAIT
-from einsmith.codegen.entry.watch import INTERRUPTED, INTERVAL, LOOK, watched
+from einsmith.codegen.entry.watch import INTERRUPTED, INTERVAL, LOOK, watch_functions
 from einsmith.cost.facts import LINE, MAX_THREADS
 
 WORDS = {"generation": 0, "sleepers": 64, "done": 128, "waiting": 192, "stop": 256, "launch": 320, "tickets": 448}
@@ -443,7 +443,7 @@ def emit_entry(triple: str, own: bool = False) -> str:
         **WORDS,
     }
     system = (POLL if futex is None else FUTEX) + (PLACES if "linux" in triple else NO_PLACES)
-    text = f'target triple = "{triple}"\n' + FLUSH[family] + system + LOOPS + TEAM + watched(own) + _BODY + WAIT
+    text = f'target triple = "{triple}"\n' + FLUSH[family] + system + LOOPS + TEAM + watch_functions(own) + _BODY + WAIT
     for name, value in fields.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text

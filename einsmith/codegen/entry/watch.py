@@ -143,7 +143,7 @@ code to catch its exception."""
 HANDLE, RAISED = "einsmith_handle", "einsmith_raised"
 
 
-def watched(own: bool) -> str:
+def watch_functions(own: bool) -> str:
     """Return the text of the functions that check for signals; own: with words of its own, which no code outside can
     reach."""
     text = WATCHED

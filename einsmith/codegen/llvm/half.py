@@ -28,18 +28,18 @@ def bits_of(value: float, elem: str) -> int:
     return int(dtype_of(elem).narrow(np.array([value], np.float64)).view(np.uint16)[0])
 
 
-def _spelled(lanes: int) -> tuple[str, ...]:
+def _types(lanes: int) -> tuple[str, ...]:
     """Return the LLVM types of lanes of float16, of its bits, and of float32."""
     return tuple(f"<{lanes} x {t}>" if lanes else t for t in ("half", "i16", "float"))
 
 
-def widened(v: LaneArithmetic, x: str, elem: str) -> str:
+def widen(v: LaneArithmetic, x: str, elem: str) -> str:
     """Convert lanes of a 16-bit format to float32, the type that `v` computes with."""
     lanes, text = v.t.lanes, v.ops.text
     if elem == "bf16":
         return v.unbits(v.shl(v.ops.cast(x, Type("i16", lanes), "i32"), 16))
     if text.halves:
-        half, bits, single = _spelled(lanes)
+        half, bits, single = _types(lanes)
         return text.emit(f"fpext {half} {text.emit(f'bitcast {bits} {x} to {half}')} to {single}")
     h = v.ops.cast(x, Type("i16", lanes), "i32")
     size = v.iand(h, v.i(0x7FFF))
@@ -51,11 +51,11 @@ def widened(v: LaneArithmetic, x: str, elem: str) -> str:
     return v.unbits(v.ior(out, v.shl(v.iand(h, v.i(0x8000)), 16)))
 
 
-def narrowed(v: LaneArithmetic, x: str, elem: str) -> str:
+def narrow(v: LaneArithmetic, x: str, elem: str) -> str:
     """Convert lanes of float32, the type that `v` computes with, to a 16-bit format."""
     lanes, text = v.t.lanes, v.ops.text
     if elem == "f16" and text.halves:
-        half, bits, single = _spelled(lanes)
+        half, bits, single = _types(lanes)
         return text.emit(f"bitcast {half} {text.emit(f'fptrunc {single} {x} to {half}')} to {bits}")
     b = v.bits(x)
     size = v.iand(b, v.i(0x7FFFFFFF))

@@ -13,7 +13,7 @@ from typing import Any
 
 from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import half
-from einsmith.codegen.llvm.saturate import saturated
+from einsmith.codegen.llvm.saturate import saturate
 from einsmith.codegen.loopnest.nest import Type
 from einsmith.codegen.vecmath import polynomials, trigonometric
 from einsmith.ir.random import threefry
@@ -373,16 +373,16 @@ class Ops:
         if elem == of:
             return x
         if of in half.FORMATS:
-            return self.cast(half.widened(LaneArithmetic(self, single), x, of), single, elem)
+            return self.cast(half.widen(LaneArithmetic(self, single), x, of), single, elem)
         if elem in half.FORMATS:
-            return half.narrowed(LaneArithmetic(self, single), self.cast(x, source, "f32"), elem)
+            return half.narrow(LaneArithmetic(self, single), self.cast(x, source, "f32"), elem)
         if elem == "i1":
             return self.compare("une" if of in FLOATS else "ne", source, x, constant(0, source))
         if of in FLOATS and elem in FLOATS:
             op = "fpext" if elem == "f64" else "fptrunc"
         elif of in FLOATS:
             if source.lanes and BITS[elem] == BITS[of]:
-                return saturated(LaneArithmetic(self, source), x)
+                return saturate(LaneArithmetic(self, source), x)
             sign = "u" if elem == "u8" else "s"
             return self.text.call(f"llvm.fpto{sign}i.sat.{mangle(to)}.{mangle(source)}", to, [(source, x)])
         elif elem in FLOATS:

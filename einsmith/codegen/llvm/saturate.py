@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SPELLED = {"f32": ("float", "i32"), "f64": ("double", "i64")}
 
 
-def saturated(v: LaneArithmetic, x: str) -> str:
+def saturate(v: LaneArithmetic, x: str) -> str:
     """Convert lanes of floats to integers, towards zero; out of range to the nearest integer, and NaN to 0."""
     ops, (of, to) = v.ops, _SPELLED[v.elem]
     end = 1 << (31 if v.elem == "f32" else 63)  # a power of two, so that it is a float; the last integer may be none

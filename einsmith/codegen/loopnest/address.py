@@ -77,7 +77,7 @@ def address(index: Sequence[Expr | LinearForm], strides: Sequence[int]) -> Linea
     return LinearForm(const, {atom: c for atom, c in terms.items() if c} if 0 in terms.values() else terms)
 
 
-def stored(piece: Piece, buffer: KernelBuffer) -> Affine:
+def store_address(piece: Piece, buffer: KernelBuffer) -> Affine:
     """Return the address of a piece's result as a form of the piece's output axes."""
     places = [LinearForm(o, {Axis(d): s}) for d, (o, s) in enumerate(zip(piece.offset, piece.step, strict=True))]
     form = affine_of(address(places, buffer.strides))
@@ -96,7 +96,7 @@ def affine_of(x: LinearForm, extents: Sequence[int] | None = None) -> Affine | N
     return Affine(x.const, coef)
 
 
-def compared(g: Expr, extents: Sequence[int] | None = None, fns: Sequence[str] = COMPARISONS) -> Affine | None:
+def comparison_form(g: Expr, extents: Sequence[int] | None = None, fns: Sequence[str] = COMPARISONS) -> Affine | None:
     """Return the form that an integer comparison compares with zero; None for other expressions or other atoms.
 
     extents: drop axes of one point. fns: comparison functions that count."""
@@ -123,7 +123,7 @@ class FusedAxes(NamedTuple):
         return self.axes[-1]
 
 
-def fused(axes: Sequence[int], extents: Sequence[int], evenly: Callable[[int, FusedAxes], bool]) -> list[FusedAxes]:
+def fuse_axes(axes: Sequence[int], extents: Sequence[int], evenly: Callable[[int, FusedAxes], bool]) -> list[FusedAxes]:
     """Fuse axes (outer first) with the axes inside of them as far as `evenly` allows; axes of one point are dropped."""
     out: list[FusedAxes] = []
     for a in reversed([a for a in axes if extents[a] > 1]):

@@ -233,7 +233,7 @@ class Builder:
         lanes = max(a.type.lanes for a in values)
         return [self.splat(a, lanes) for a in values]
 
-    def _folded(self, fn: str, args: Sequence[SSAValue | int]) -> SSAValue | None:
+    def _fold(self, fn: str, args: Sequence[SSAValue | int]) -> SSAValue | None:
         """Fold a function of constants or with a neutral argument; return the result, or None if it does not fold."""
         numbers = [self.known(a) for a in args]
         if fn == "select":
@@ -262,7 +262,7 @@ class Builder:
             CompileError: the argument types do not match, or there is no such instruction."""
         fn = "select" if fn == "where" else fn
         if any(isinstance(a, int) or a in self._known for a in args):
-            found = self._folded(fn, args)
+            found = self._fold(fn, args)
             if found is not None:
                 return found
         a = self._same(args)

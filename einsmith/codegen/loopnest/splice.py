@@ -46,7 +46,7 @@ def splice(b: Builder, f: Function, buffers: Sequence[SSAValue], scratch: SSAVal
     copy(f.body, b._blocks[-1])
 
 
-def moved(f: Function, name: str, places: Sequence[tuple[int, int]], count: int) -> Function:
+def rebind(f: Function, name: str, places: Sequence[tuple[int, int]], count: int) -> Function:
     """Return the function over `count` buffers, with its own buffers at `places`: (buffer's number, byte offset)."""
     # A part may be made of parts: its value numbers are at or above _FRESH already.
     used = [v.id for v in (*f.buffers, *(x.result for x in f.body if isinstance(x, Op))) if v is not None]

@@ -159,7 +159,9 @@ State = list[list[SSAValue]]
 """The values that a loop carries, in groups."""
 
 
-def carried(b: Builder, bounds: Range, step: int, state: State, body: Callable[[State, SSAValue], State]) -> State:
+def emit_carrying_loop(
+    b: Builder, bounds: Range, step: int, state: State, body: Callable[[State, SSAValue], State]
+) -> State:
     """Emit a loop that carries a state; return the final state."""
     ends = list(accumulate(map(len, state), initial=0))
 
@@ -208,12 +210,12 @@ def in_groups(
         if whole == group:
             state = body(state, 0, group)
         elif whole:
-            state = carried(b, (0, whole), group, state, lambda x, base: body(x, base, group))
+            state = emit_carrying_loop(b, (0, whole), group, state, lambda x, base: body(x, base, group))
         return body(state, whole, rest) if rest else state
     if whole:
-        state = carried(b, bounds, group, state, lambda x, base: body(x, base, group))
+        state = emit_carrying_loop(b, bounds, group, state, lambda x, base: body(x, base, group))
     if rest:
-        state = carried(b, (0, b.cast(last, "i64")), 1, state, lambda x, _: body(x, whole, rest))
+        state = emit_carrying_loop(b, (0, b.cast(last, "i64")), 1, state, lambda x, _: body(x, whole, rest))
     return state
 
 

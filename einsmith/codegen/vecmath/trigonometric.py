@@ -146,7 +146,7 @@ def _far32(v: Arith, x: Any, quarter: int) -> Any:
     for k in range(1, 16):
         here = v.ieq(which, v.i(k))
         for n in range(3):
-            words[n] = v.iselect(here, v.i(_signed(_WORDS[k + 4 * n])), words[n])
+            words[n] = v.iselect(here, v.i(_to_signed(_WORDS[k + 4 * n])), words[n])
     m = v.extend_int(m)
     high, middle, low = (w.imul(m, v.extend_int(word)) for word in words)
     product = w.iadd(w.iadd(w.shl(high, 32), w.lshr(low, 32)), middle)  # n and 62 bits behind the point
@@ -157,5 +157,5 @@ def _far32(v: Arith, x: Any, quarter: int) -> Any:
     return out if quarter else v.select(v.lt(x, v.f(0.0)), v.neg(out), out)
 
 
-def _signed(word: int) -> int:
+def _to_signed(word: int) -> int:
     return word - (1 << 32) if word >> 31 else word

@@ -78,7 +78,7 @@ def _spherical(x: Any) -> Any:
 _TERMS = 26
 
 
-def _modified(order: int) -> Callable[[Any], Any]:
+def _modified_series(order: int) -> Callable[[Any], Any]:
     """Return a function of x: I(x)/x**order by its power series (9.6.10), exact to float64 for |x| <= 8.
 
     All terms are positive, so none cancel.
@@ -87,7 +87,7 @@ def _modified(order: int) -> Callable[[Any], Any]:
     return lambda x: polynomial(0.25 * x * x, terms)
 
 
-_I0, _I1 = _modified(0), _modified(1)
+_I0, _I1 = _modified_series(0), _modified_series(1)
 
 
 def _first(x: Any, near_: Callable[[Any], Any], far: Expansion, scaled: bool) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from einsmith.base.errors import TraceError
 
 Condition = Callable[[Any], Any]
-"""A function of the inputs, as `sized` makes them of a dictionary of inputs by name."""
+"""A function of the inputs, as `describe_input` makes them of a dictionary of inputs by name."""
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -74,12 +74,12 @@ class Sized:
         self.shape = shape
 
 
-def sized(x: Any) -> Any:
+def describe_input(x: Any) -> Any:
     """Return an input as conditions read it: in place of tensors, at any depth of lists and dictionaries, `Sized`."""
     if isinstance(x, (tuple, list)):
-        return [sized(v) for v in x]
+        return [describe_input(v) for v in x]
     if isinstance(x, Mapping):
-        return {k: sized(v) for k, v in x.items()}
+        return {k: describe_input(v) for k, v in x.items()}
     return Sized(x.shape) if hasattr(x, "shape") else x
 
 
@@ -87,16 +87,16 @@ def sized(x: Any) -> Any:
 def parse(text: str) -> Condition:
     """Return a condition as a function. Raises TraceError for a text that is none."""
     try:
-        return _parsed(ast.parse(text.strip(), mode="eval").body)
+        return _parse(ast.parse(text.strip(), mode="eval").body)
     except SyntaxError as e:
-        raise _refused(text, e.msg) from None
+        raise _refusal(text, e.msg) from None
     except _Unknown as e:
-        raise _refused(text, f"{ast.unparse(e.node)!r} is none of the comparisons and arithmetic of sizes") from None
+        raise _refusal(text, f"{ast.unparse(e.node)!r} is none of the comparisons and arithmetic of sizes") from None
     except (RecursionError, MemoryError, ValueError) as e:
-        raise _refused(text, f"it cannot be parsed ({e})") from None
+        raise _refusal(text, f"it cannot be parsed ({e})") from None
 
 
-def _refused(text: str, why: str) -> TraceError:
+def _refusal(text: str, why: str) -> TraceError:
     shown = text if len(text) < 200 else text[:200] + " ..."
     return TraceError(
         f"torch.export gives a condition on sizes that Einsmith cannot read: {shown}: {why}; export for fixed sizes "
@@ -115,23 +115,23 @@ def _small(n: Any) -> Any:
     return n
 
 
-def _parsed(node: ast.expr) -> Condition:
+def _parse(node: ast.expr) -> Condition:
     match node:
         case ast.Constant(value=bool() | int() | float() as value):
             return lambda _: value
         case ast.BinOp():
             return _chain(node)
         case ast.UnaryOp(op=op, operand=operand):
-            apply, x = _UNARY.get(type(op)), _parsed(operand)
+            apply, x = _UNARY.get(type(op)), _parse(operand)
             if apply is not None:
                 return lambda inputs: apply(x(inputs))
         case ast.BoolOp(op=op, values=values):
-            parts, together = [_parsed(v) for v in values], all if isinstance(op, ast.And) else any
+            parts, together = [_parse(v) for v in values], all if isinstance(op, ast.And) else any
             return lambda inputs: together(p(inputs) for p in parts)
         case ast.Compare(left=left, ops=ops, comparators=rest):
             return _comparison([left, *rest], ops)
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            asked, yes, no = _parsed(test), _parsed(body), _parsed(orelse)
+            asked, yes, no = _parse(test), _parse(body), _parse(orelse)
             return lambda inputs: yes(inputs) if asked(inputs) else no(inputs)
         case ast.Attribute(value=ast.Name(id="math")) if callable(_FUNCTIONS.get(ast.unparse(node), len)) is False:
             number = _FUNCTIONS[ast.unparse(node)]
@@ -153,9 +153,9 @@ def _chain(node: ast.BinOp) -> Condition:
         apply = _BINARY.get(type(left.op))
         if apply is None:
             raise _Unknown(left)
-        rest.append((apply, _parsed(left.right)))
+        rest.append((apply, _parse(left.right)))
         left = left.left
-    first = _parsed(left)
+    first = _parse(left)
     rest.reverse()
     return lambda inputs: reduce(lambda x, term: term[0](x, term[1](inputs)), rest, first(inputs))
 
@@ -163,7 +163,7 @@ def _chain(node: ast.BinOp) -> Condition:
 def _comparison(nodes: list[ast.expr], ops: list[ast.cmpop]) -> Condition:
     if any(type(op) not in _COMPARED for op in ops):
         raise _Unknown(ast.Compare(nodes[0], ops, nodes[1:]))
-    terms, compare = [_parsed(n) for n in nodes], [_COMPARED[type(op)] for op in ops]
+    terms, compare = [_parse(n) for n in nodes], [_COMPARED[type(op)] for op in ops]
 
     def holds(inputs: Any) -> bool:
         values = [term(inputs) for term in terms]
@@ -176,13 +176,13 @@ def _call(node: ast.Call) -> Condition:
     """Parse calls of known functions, as `max(a, b)`, and an input's `x.size()` and `x.size(0)`."""
     function = _FUNCTIONS.get(ast.unparse(node.func)) if isinstance(node.func, (ast.Name, ast.Attribute)) else None
     if callable(function):
-        arguments = [_parsed(a) for a in node.args]
+        arguments = [_parse(a) for a in node.args]
         return lambda inputs: function(*(a(inputs) for a in arguments))
     if isinstance(node.func, ast.Attribute) and node.func.attr == "size" and len(node.args) <= 1:
         shape = _shape(node.func.value)
         if not node.args:
             return shape
-        axis = _parsed(node.args[0])
+        axis = _parse(node.args[0])
         return lambda inputs: shape(inputs)[axis(inputs)]
     raise _Unknown(node)
 
@@ -191,7 +191,7 @@ def _shape(node: ast.expr) -> Condition:
     """Return the shape of an expression that is an input or an element of one."""
     if not isinstance(node, ast.Subscript):
         raise _Unknown(node)
-    x = _parsed(node)
+    x = _parse(node)
     return lambda inputs: x(inputs).shape
 
 
@@ -208,5 +208,5 @@ def _item(node: ast.expr, index: ast.expr) -> Condition:
         return lambda inputs: inputs[key]
     if not isinstance(node, (ast.Subscript, ast.Call, ast.Attribute)):
         raise _Unknown(node)
-    whole = _parsed(node)
+    whole = _parse(node)
     return lambda inputs: whole(inputs)[key]

@@ -24,7 +24,7 @@ _product("mv.default", "sum[k](a[i, k]*b[k])", F.mv)
 _product("dot.default vdot.default", "sum[k](a[k]*b[k])", F.dot)
 
 
-def _weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
+def _add_weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
     """Return beta*x + alpha*product; for integers beta and alpha are truncated."""
     product = product.astype(x.dtype)
     beta, alpha = (convert(v, x.dtype) for v in (beta, alpha))
@@ -37,25 +37,25 @@ def _weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
 @aten("addmm.default")
 def addmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
     """beta*x + alpha*sum[k](a[i, k]*b[k, j])"""
-    return _weighted(x, F.mm(a, b), beta, alpha)
+    return _add_weighted(x, F.mm(a, b), beta, alpha)
 
 
 @aten("addmv.default")
 def addmv(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
     """beta*x + alpha*sum[k](a[i, k]*b[k])"""
-    return _weighted(x, F.mv(a, b), beta, alpha)
+    return _add_weighted(x, F.mv(a, b), beta, alpha)
 
 
 @aten("baddbmm.default")
 def baddbmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
     """beta*x + alpha*sum[k](a[n, i, k]*b[n, k, j])"""
-    return _weighted(x, F.bmm(a, b), beta, alpha)
+    return _add_weighted(x, F.bmm(a, b), beta, alpha)
 
 
 @aten("addbmm.default")
 def addbmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
     """beta*x + alpha*sum[n, k](a[n, i, k]*b[n, k, j])"""
-    return _weighted(x, F.einsum("nik,nkj->ij", a, b), beta, alpha)
+    return _add_weighted(x, F.einsum("nik,nkj->ij", a, b), beta, alpha)
 
 
 @aten("_trilinear.default")

@@ -10,7 +10,7 @@ from einsmith import ops as F
 from einsmith.api.transforms import vjp
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
-from einsmith.frontends.aten.promotion import promoted, tensor
+from einsmith.frontends.aten.promotion import promote, tensor
 from einsmith.frontends.aten.reductions import sort
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder
@@ -38,8 +38,8 @@ def _before(rows: Value, x: Value, right: bool) -> Value:
     return builder.compute(x.shape, body).astype(dt.i64)
 
 
-def _found(rows: Value, x: Any, right: bool, narrow: bool) -> Value:
-    (keys, values), _ = promoted(rows, tensor(x))
+def _search(rows: Value, x: Any, right: bool, narrow: bool) -> Value:
+    (keys, values), _ = promote(rows, tensor(x))
     whole = values.reshape((1,)) if not values.ndim else values
     found = _before(keys, whole, right).reshape(values.shape)
     return found.astype(dt.i32 if narrow else dt.i64)
@@ -56,13 +56,13 @@ def searchsorted(
 ) -> Value:
     """number of elements of a sorted row that are < x, or <= x if right"""
     ordered = rows if sorter is None else F.gather(rows, rows.ndim - 1, sorter)
-    return _found(ordered, x, right or side == "right", out_int32)
+    return _search(ordered, x, right or side == "right", out_int32)
 
 
 @aten("bucketize.Tensor bucketize.Scalar")
 def bucketize(x: Any, boundaries: Value, out_int32: bool = False, right: bool = False) -> Value:
     """number of boundaries that are < x, or <= x if right"""
-    return _found(boundaries, x, right, out_int32)
+    return _search(boundaries, x, right, out_int32)
 
 
 # -------------------------------------------------------------------------------------------------------- histograms
@@ -77,7 +77,7 @@ def _range(x: Value, low: float, high: float) -> tuple[Value, Value]:
     return first, last
 
 
-def _counted(place: Value, inside: Value, weight: Value | None, bins: int, dtype: Any) -> Value:
+def _count(place: Value, inside: Value, weight: Value | None, bins: int, dtype: Any) -> Value:
     """Return the sum of weights (1 without `weight`) of the elements `inside` at each place 0, 1, .. bins - 1."""
     if not place.size:
         return builder.full((bins,), 0, dtype)
@@ -100,7 +100,7 @@ def histc(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
     inside = (flat >= low) & (flat <= high)
     share = builder.where(inside, (flat - low) * float(bins) / (high - low), 0.0)
     place = builder.minimum(builder.floor(share).astype(dt.i64), bins - 1)
-    return _counted(place, inside, None, bins, x.dtype)
+    return _count(place, inside, None, bins, x.dtype)
 
 
 def _edges(x: Value, bins: int, given: Sequence[float]) -> Value:
@@ -130,7 +130,7 @@ def _histogram(x: Value, edges: Sequence[Value], weight: Value | None, density: 
         last = own == e[n]
         inside = inside & (own >= e[0]) & (own <= e[n])
         place = place * n + builder.where(last, n - 1, at_)
-    counts = _counted(place, inside, None if weight is None else weight.reshape((-1,)), prod(sizes), x.dtype)
+    counts = _count(place, inside, None if weight is None else weight.reshape((-1,)), prod(sizes), x.dtype)
     counts = counts.reshape(tuple(sizes))
     if not density:
         return counts
@@ -281,7 +281,7 @@ def _segments(reduce: str, x: Value, starts: Value, ends: Value, axis: int, init
     return builder.differentiate_as(value, total)
 
 
-def _reduced(
+def _reduce_segments(
     x: Value, reduce: str, lengths: Value | None, offsets: Value | None, axis: int, initial: float | None
 ) -> Value:
     if lengths is None and offsets is None:
@@ -311,7 +311,7 @@ def segment_reduce(
     initial: float | None = None,
 ) -> Value:
     """sum, mean, product, max or min of each segment along axis"""
-    return _reduced(x, reduce, lengths, offsets, axis, initial)
+    return _reduce_segments(x, reduce, lengths, offsets, axis, initial)
 
 
 @aten("_segment_reduce_backward.default")
@@ -326,7 +326,7 @@ def segment_reduce_backward(
     initial: float | None = None,
 ) -> Value:
     """the pullback of segment_reduce"""
-    return vjp(lambda v: _reduced(v, reduce, lengths, offsets, axis, initial), x)[1](grad)[0]
+    return vjp(lambda v: _reduce_segments(v, reduce, lengths, offsets, axis, initial), x)[1](grad)[0]
 
 
 @aten("nonzero_static.default")

@@ -45,16 +45,16 @@ def scalar_tensor(value: Any, dtype: DType | None = None) -> Value:
     return full((), value, dtype or type_of(float(value)))
 
 
-def _sized(value: float) -> Any:
+def _filled_factory(value: float) -> Any:
     return lambda size, dtype=None: full(size, value, dtype or type_of(1.0))
 
 
 enter(
     "zeros.default _efficientzerotensor.default empty.memory_format",
     "0; also for uninitialized tensors",
-    _sized(0),
+    _filled_factory(0),
 )
-enter("ones.default", "1", _sized(1))
+enter("ones.default", "1", _filled_factory(1))
 
 
 @aten("empty_strided.default")

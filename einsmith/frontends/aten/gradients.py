@@ -140,7 +140,7 @@ def embedding_backward(grad: Value, indices: Value, rows: int, padding_idx: int,
     return F.index_add(builder.full((rows, grad.shape[-1]), 0.0, grad.dtype), 0, places, source)
 
 
-def _normalized(
+def _normalization_gradient(
     grad: Value, x: Value, mean: Value, rstd: Value, dims: Ints, weight: Value | None
 ) -> tuple[Value, Value]:
     """Return (the derivative by x, the normalized x); statistics and weight broadcast."""
@@ -163,7 +163,7 @@ def layer_norm_backward(
 ) -> tuple[Value | None, ...]:
     """rstd*(g - mean(g) - u*mean(g*u)), g = grad*weight, u the normalized x; the sums of grad*u and of grad"""
     lead = x.ndim - len(shape)
-    dx, unit = _normalized(grad, x, mean, rstd, range(lead, x.ndim), weight)
+    dx, unit = _normalization_gradient(grad, x, mean, rstd, range(lead, x.ndim), weight)
     over = tuple(range(lead))
     dw, db = (F.sum(v, over) if over else v for v in (grad * unit, grad))
     return tuple(v if wanted else None for v, wanted in zip((dx, dw, db), output_mask, strict=True))
@@ -190,6 +190,6 @@ def group_norm_backward(
 
     scale = None if weight is None else weight.reshape((1, group, c // group, 1))
     g = grad.reshape(shape)
-    dx, unit = _normalized(g, x.reshape(shape), grouped(mean), grouped(rstd), (2, 3), scale)
+    dx, unit = _normalization_gradient(g, x.reshape(shape), grouped(mean), grouped(rstd), (2, 3), scale)
     dw, db = (F.sum(v, (0, 3)).reshape((c,)) for v in (g * unit, g))
     return tuple(v if wanted else None for v, wanted in zip((dx.reshape(x.shape), dw, db), output_mask, strict=True))

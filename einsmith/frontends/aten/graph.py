@@ -52,7 +52,9 @@ class Guards:
             return
         rest, known = list(inputs), {}
         for name, several in self.names:
-            known[name] = conditions.sized(rest) if several else conditions.sized(rest.pop(0)) if rest else None
+            known[name] = (
+                conditions.describe_input(rest) if several else conditions.describe_input(rest.pop(0)) if rest else None
+            )
         for condition in self.conditions:
             try:
                 holds = conditions.parse(condition)(known)

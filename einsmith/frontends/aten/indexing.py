@@ -83,7 +83,7 @@ def scatter_add(x: Value, dim: int, index: Value, src: Value) -> Value:
     return F.scatter_add(x, dim, index, src)
 
 
-def _put(x: Value, dim: int, index: Value, src: Value) -> Value:
+def _scatter(x: Value, dim: int, index: Value, src: Value) -> Value:
     """Scatter like `functional.scatter`, with PyTorch's derivative: every element put at a place gets it."""
     value = F.scatter(x, dim, index, src)
     if not index.size or not x.dtype.is_float:
@@ -96,13 +96,13 @@ def _put(x: Value, dim: int, index: Value, src: Value) -> Value:
 @aten("scatter.src")
 def scatter(x: Value, dim: int, index: Value, src: Value) -> Value:
     """x with src[i] at [.., index[i], ..]; of repeated indices the last is stored, all have the derivative"""
-    return _put(x, dim, index, src)
+    return _scatter(x, dim, index, src)
 
 
 @aten("scatter.value")
 def scatter_value(x: Value, dim: int, index: Value, value: Any) -> Value:
     """x with a number at [.., index[i], ..]"""
-    return _put(x, dim, index, builder.full(index.shape, convert(value, x.dtype), x.dtype))
+    return _scatter(x, dim, index, builder.full(index.shape, convert(value, x.dtype), x.dtype))
 
 
 @aten("scatter.reduce scatter.value_reduce")
@@ -170,7 +170,7 @@ def index_fill(x: Value, dim: int, index: Value, value: Any) -> Value:
     flat = index.reshape((-1,))
     if not flat.size:
         return x
-    hits = F.index_add(builder.full((x.shape[d],), 0, dt.i64), 0, _wrapped(flat, x.shape[d]), F.ones_like(flat))
+    hits = F.index_add(builder.full((x.shape[d],), 0, dt.i64), 0, _wrap_index(flat, x.shape[d]), F.ones_like(flat))
     number = value if isinstance(value, Value) else convert(value, x.dtype)
     chosen = (hits > 0).reshape(tuple(n if k == d else 1 for k, n in enumerate(x.shape)))
     return builder.where(chosen, number, x).astype(x.dtype)
@@ -179,7 +179,7 @@ def index_fill(x: Value, dim: int, index: Value, value: Any) -> Value:
 # ---------------------------------------------------------------------------------------------------- several at once
 
 
-def _wrapped(index: Value, n: int) -> Value:
+def _wrap_index(index: Value, n: int) -> Value:
     return builder.where(index < 0, index + n, index)
 
 
@@ -206,7 +206,7 @@ def index(x: Value, indices: Sequence[Value | None]) -> Value:
     others = [d for d in range(x.ndim) if d not in dims]
     neighbours = dims == list(range(dims[0], dims[0] + len(dims)))
     front = sum(d < dims[0] for d in others) if neighbours else 0
-    whole = [F.broadcast_to(_wrapped(i, x.shape[d]), shape) for d, i in given]
+    whole = [F.broadcast_to(_wrap_index(i, x.shape[d]), shape) for d, i in given]
     rest = [x.shape[d] for d in others]
 
     def body(*i: Any) -> Any:
@@ -244,18 +244,18 @@ def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumula
     # Move the indexed dimensions to the front and number their places row-major.
     flat: Any = 0
     for d, i in given:
-        place = F.broadcast_to(_wrapped(i, x.shape[d]), shape).reshape((-1,)).astype(dt.i64)
-        flat = flat * x.shape[d] + _checked(place, x.shape[d])
+        place = F.broadcast_to(_wrap_index(i, x.shape[d]), shape).reshape((-1,)).astype(dt.i64)
+        flat = flat * x.shape[d] + _check_index(place, x.shape[d])
     table = F.permute(x, (*dims, *others)).reshape((prod(x.shape[d] for d in dims), prod(rest)))
     if accumulate:
         done = F.index_add(table, 0, flat, rows)
     else:
-        done = _put(table, 0, F.broadcast_to(flat.reshape((-1, 1)), rows.shape), rows)
+        done = _scatter(table, 0, F.broadcast_to(flat.reshape((-1, 1)), rows.shape), rows)
     back = [(*dims, *others).index(d) for d in range(x.ndim)]
     return F.permute(done.reshape(tuple(x.shape[d] for d in (*dims, *others))), back)
 
 
-def _checked(place: Value, n: int) -> Value:
+def _check_index(place: Value, n: int) -> Value:
     """Check integers against [0, n) by reading them from a range, so that others are an IndexError."""
     return F.index_select(F.arange(n), 0, place)
 
@@ -279,7 +279,7 @@ def masked_scatter(x: Value, mask: Value, source: Value) -> Value:
 def take(x: Value, index: Value) -> Value:
     """elements of flattened x at the indices"""
     flat = x.reshape((-1,))
-    return F.index_select(flat, 0, _wrapped(index, flat.size).reshape((-1,))).reshape(index.shape)
+    return F.index_select(flat, 0, _wrap_index(index, flat.size).reshape((-1,))).reshape(index.shape)
 
 
 @aten("put.default")
@@ -326,5 +326,5 @@ def as_strided_scatter(
         places += (np.arange(n) * step).reshape(at((1,) * len(size), d, n))
     if not places.size:
         return x
-    done = _put(x.reshape((-1,)), 0, builder.as_value(places.reshape(-1)), src.reshape((-1,)).astype(x.dtype))
+    done = _scatter(x.reshape((-1,)), 0, builder.as_value(places.reshape(-1)), src.reshape((-1,)).astype(x.dtype))
     return done.reshape(x.shape)

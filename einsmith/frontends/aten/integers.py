@@ -10,7 +10,7 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import DtypeError
-from einsmith.frontends.aten.promotion import promoted, tensor
+from einsmith.frontends.aten.promotion import promote, tensor
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
@@ -21,7 +21,7 @@ _POWERS = np.array([1 << n for n in range(63)], np.int64)
 
 def _pair(x: Any, y: Any) -> tuple[Value, Value, DType]:
     """Return two operands as vectors of equal shape, and their common type."""
-    (a, b), common = promoted(x, y)
+    (a, b), common = promote(x, y)
     if not common.is_int:
         raise DtypeError(f"integers are needed, not {common.name}")
     first, second = tensor(a, common), tensor(b, common)

@@ -16,13 +16,13 @@ from einsmith.ops.common import each, pointwise
 TERMS = 12
 
 
-def _halved(t: Any) -> Any:
+def _half_angle_tangent(t: Any) -> Any:
     return t / (1 + builder.sqrt(1 + t * t))
 
 
 def _small(x: Any) -> Any:
     """Return atan(x) for |x| <= 1."""
-    t = _halved(_halved(x))
+    t = _half_angle_tangent(_half_angle_tangent(x))
     square = t * t
     total: Any = 0.0
     for n in reversed(range(TERMS)):

@@ -87,13 +87,13 @@ _REFLECTED = {
 }
 
 
-def _batched(x: Value, rank: int = 2) -> Value:
+def _join_batch_dims(x: Value, rank: int = 2) -> Value:
     """Join the leading dimensions of x into one; the last `rank` stay."""
     lead = x.shape[: x.ndim - rank]
     return x.reshape((prod(lead), *x.shape[x.ndim - rank :]))
 
 
-def _turned(x: Value) -> Value:
+def _transpose(x: Value) -> Value:
     return F.transpose(x, -1, -2)
 
 
@@ -107,7 +107,7 @@ def _eye(like: Value, rows: int, columns: int) -> Value:
     return builder.compute(shape, lambda *i: builder.where(i[-2] == i[-1], 1, 0)).astype(like.dtype)
 
 
-def factored(a: Value) -> tuple[Value, Value]:
+def factorize(a: Value) -> tuple[Value, Value]:
     """Factorize matrices [.., m, n] by elimination with partial pivoting.
 
     Return (L below the diagonal and U, [.., m, n]; the row exchanged at each step, counted from 0, [.., min(m, n)]). Of
@@ -117,7 +117,7 @@ def factored(a: Value) -> tuple[Value, Value]:
     k = min(a.shape[-2:])
     if not a.size:
         return a, builder.full((*a.shape[:-2], k), 0, dt.i64)
-    steps, rows = _LU(_batched(a))
+    steps, rows = _LU(_join_batch_dims(a))
     return steps[k - 1].reshape(a.shape), F.transpose(rows, 0, 1).astype(dt.i64).reshape((*a.shape[:-2], k))
 
 
@@ -125,7 +125,7 @@ def _order(rows: Value, n: int) -> Value:
     """Return the permutation [.., n] that row exchanges make: the original row at each place of a matrix [.., n, m]."""
     if not rows.size:
         return F.broadcast_to(F.arange(n), (*rows.shape[:-1], n))
-    found = _ORDER(_batched(rows, 1), n=n)
+    found = _ORDER(_join_batch_dims(rows, 1), n=n)
     return found[rows.shape[-1] - 1].astype(dt.i64).reshape((*rows.shape[:-1], n))
 
 
@@ -138,24 +138,24 @@ def _back(order: Value) -> Value:
     return undone.astype(dt.i64)
 
 
-def _permuted(x: Value, order: Value) -> Value:
+def _permute_rows(x: Value, order: Value) -> Value:
     """Return the rows of x [.., n, m] in an order [.., n]."""
     whole = F.broadcast_to(order.reshape((*order.shape, 1)), x.shape)
     return F.gather(x, x.ndim - 2, whole) if x.size else x
 
 
-def _spread(x: Value, lead: Sequence[int], rank: int = 2) -> Value:
+def _broadcast_batch(x: Value, lead: Sequence[int], rank: int = 2) -> Value:
     """Broadcast x to the leading dimensions `lead`; the last `rank` stay."""
     return F.broadcast_to(x, (*lead, *x.shape[x.ndim - rank :]))
 
 
-def solved(t: Value, b: Value, upper: bool, unit: bool = False) -> Value:
+def triangular_solution(t: Value, b: Value, upper: bool, unit: bool = False) -> Value:
     """Solve t*x = b for a triangular t [.., n, n]; its other triangle is not read, nor its diagonal if `unit`."""
     lead = views.broadcast([t.shape[:-2], b.shape[:-2]])
-    t, b = _spread(t, lead), _spread(b, lead)
+    t, b = _broadcast_batch(t, lead), _broadcast_batch(b, lead)
     if not b.size:
         return b
-    whole, sides = _batched(t), _batched(b)
+    whole, sides = _join_batch_dims(t), _join_batch_dims(b)
     scale = F.ones_like(_diagonal(whole)) if unit else _diagonal(whole)
     rows = (_BACKWARD if upper else _FORWARD)(B=sides, T=whole, d=scale)
     return F.transpose(rows, 0, 1).reshape(b.shape)
@@ -179,7 +179,7 @@ def lu_factor(a: Value, pivot: bool = True, check_errors: bool = False) -> tuple
     """(packed L and U of the row-permuted a, pivot row of each step from 1, position of the first zero pivot from 1)"""
     if not pivot:
         raise ArgumentError("elimination without pivots is not supported")
-    packed, rows = factored(a)
+    packed, rows = factorize(a)
     return packed, (rows + 1).astype(dt.i32), _info(_diagonal(packed), lambda d: d != 0)
 
 
@@ -215,13 +215,16 @@ def lu(a: Value, pivot: bool = True) -> tuple[Value, Value, Value]:
 def lu_solve(packed: Value, pivots: Value, b: Value, left: bool = True, adjoint: bool = False) -> Value:
     """solution x of a*x = b from the results of linalg_lu_factor_ex; adjoint: a transposed; not left: x*a = b"""
     if not left:
-        return _turned(lu_solve(packed, pivots, _turned(b), True, not adjoint))
+        return _transpose(lu_solve(packed, pivots, _transpose(b), True, not adjoint))
     lead = views.broadcast([packed.shape[:-2], b.shape[:-2]])
-    b = _spread(b, lead)
-    order = _spread(_order(pivots.astype(dt.i64) - 1, packed.shape[-1]), lead, 1)
+    b = _broadcast_batch(b, lead)
+    order = _broadcast_batch(_order(pivots.astype(dt.i64) - 1, packed.shape[-1]), lead, 1)
     if not adjoint:
-        return solved(packed, solved(packed, _permuted(b, order), False, unit=True), True)
-    return _permuted(solved(_turned(packed), solved(_turned(packed), b, False), True, unit=True), _back(order))
+        return triangular_solution(packed, triangular_solution(packed, _permute_rows(b, order), False, unit=True), True)
+    return _permute_rows(
+        triangular_solution(_transpose(packed), triangular_solution(_transpose(packed), b, False), True, unit=True),
+        _back(order),
+    )
 
 
 @aten("_linalg_solve_ex.default")
@@ -247,8 +250,8 @@ def inverse(a: Value, check_errors: bool = False) -> tuple[Value, Value]:
 def solve_triangular(a: Value, b: Value, upper: bool, left: bool = True, unitriangular: bool = False) -> Value:
     """solution x of a*x = b by substitution, x[i] = (b[i] - sum[j](a[i, j]*x[j]))/a[i, i]; not left: x*a = b"""
     if not left:
-        return _turned(solved(_turned(a), _turned(b), not upper, unitriangular))
-    return solved(a, b, upper, unitriangular)
+        return _transpose(triangular_solution(_transpose(a), _transpose(b), not upper, unitriangular))
+    return triangular_solution(a, b, upper, unitriangular)
 
 
 @aten("triangular_solve.default")
@@ -257,8 +260,8 @@ def triangular_solve(
 ) -> tuple[Value, Value]:
     """(solution x of a*x = b, as linalg_solve_triangular; a)"""
     lead = views.broadcast([a.shape[:-2], b.shape[:-2]])
-    x = solved(_turned(a) if transpose else a, b, upper != transpose, unitriangular)
-    return x, _spread(a, lead)
+    x = triangular_solution(_transpose(a) if transpose else a, b, upper != transpose, unitriangular)
+    return x, _broadcast_batch(a, lead)
 
 
 # ---------------------------------------------------------------------------------------------------------- Cholesky
@@ -271,11 +274,11 @@ def _root(a: Value, upper: bool) -> Value:
     """
     if not a.size:
         return a
-    side = _turned(a) if upper else a
+    side = _transpose(a) if upper else a
     half = F.tril(side)
-    value = half + _turned(F.tril(side, -1))
-    symmetric = builder.differentiate_as(value, (side + _turned(side)) * 0.5) if a.dtype.is_float else value
-    columns = _CHOLESKY(_batched(symmetric))
+    value = half + _transpose(F.tril(side, -1))
+    symmetric = builder.differentiate_as(value, (side + _transpose(side)) * 0.5) if a.dtype.is_float else value
+    columns = _CHOLESKY(_join_batch_dims(symmetric))
     return F.permute(columns, (1, 2, 0)).reshape(a.shape)
 
 
@@ -283,7 +286,7 @@ def _root(a: Value, upper: bool) -> Value:
 def cholesky_ex(a: Value, upper: bool = False, check_errors: bool = False) -> tuple[Value, Value]:
     """(L with a = L*L^T, or its transpose; order of the first leading minor that is not positive)"""
     lower = _root(a, upper)
-    return (_turned(lower) if upper else lower), _info(_diagonal(lower), lambda d: d > 0)
+    return (_transpose(lower) if upper else lower), _info(_diagonal(lower), lambda d: d > 0)
 
 
 @aten("cholesky.default")
@@ -295,8 +298,8 @@ def cholesky(a: Value, upper: bool = False) -> Value:
 @aten("cholesky_solve.default _cholesky_solve_helper.default")
 def cholesky_solve(b: Value, root: Value, upper: bool = False) -> Value:
     """solution x of L*L^T*x = b"""
-    lower = _turned(root) if upper else root
-    return solved(_turned(lower), solved(lower, b, False), True)
+    lower = _transpose(root) if upper else root
+    return triangular_solution(_transpose(lower), triangular_solution(lower, b, False), True)
 
 
 @aten("cholesky_inverse.default")
@@ -315,31 +318,33 @@ def geqrf(a: Value) -> tuple[Value, Value]:
     lead = a.shape[:-2]
     if not a.size:
         return a, builder.full((*lead, k), 0.0, a.dtype)
-    steps, tau = _QR(_batched(a))
+    steps, tau = _QR(_join_batch_dims(a))
     return steps[k - 1].reshape(a.shape), F.transpose(tau, 0, 1).reshape((*lead, k))
 
 
-def _reflected(v: Value, tau: Value, c: Value, forward: bool) -> Value:
+def _apply_reflections(v: Value, tau: Value, c: Value, forward: bool) -> Value:
     """Apply the Householder reflections of v's columns [.., m, k] to c [.., m, n], the last first unless `forward`."""
     k = tau.shape[-1]
     if not k or not c.size:
         return c
-    found = _REFLECTED[forward](C=_batched(c), V=_batched(v[(..., slice(0, k))]), tau=_batched(tau, 1))
+    found = _REFLECTED[forward](
+        C=_join_batch_dims(c), V=_join_batch_dims(v[(..., slice(0, k))]), tau=_join_batch_dims(tau, 1)
+    )
     return found[k - 1 if forward else 0].reshape(c.shape)
 
 
 @aten("linalg_householder_product.default orgqr.default")
 def householder_product(v: Value, tau: Value) -> Value:
     """the first columns of the product of the reflections 1 - tau*v*v^T, one for each column of v"""
-    return _reflected(v, tau, _eye(v, *v.shape[-2:]), False)
+    return _apply_reflections(v, tau, _eye(v, *v.shape[-2:]), False)
 
 
 @aten("ormqr.default")
 def ormqr(v: Value, tau: Value, c: Value, left: bool = True, transpose: bool = False) -> Value:
     """q*c with q = linalg_householder_product, or its transpose; c*q if not left"""
     if left:
-        return _reflected(v, tau, c, transpose)
-    return _turned(_reflected(v, tau, _turned(c), not transpose))
+        return _apply_reflections(v, tau, c, transpose)
+    return _transpose(_apply_reflections(v, tau, _transpose(c), not transpose))
 
 
 @aten("linalg_qr.default")
@@ -352,4 +357,4 @@ def qr(a: Value, mode: str = "reduced") -> tuple[Value, Value]:
     r = F.triu(packed[(..., slice(0, rows), slice(None))])
     if mode == "r":
         return builder.full((0,), 0.0, a.dtype), r
-    return _reflected(packed, tau, _eye(a, m, rows), False), r
+    return _apply_reflections(packed, tau, _eye(a, m, rows), False), r

@@ -35,7 +35,7 @@ class AtenModule(ModulePart):
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         graph = self._graphs[self.training]
         given = _all(self.kind, graph, _in_order(self.kind, graph, inputs, named))
-        graph.guards.check(self.kind, _filled(self._takes, given))
+        graph.guards.check(self.kind, _fill(self._takes, given))
         return super().__call__(*(x for (_, k), x in zip(graph.inputs, given, strict=True) if isinstance(k, Kind)))
 
     def forward(self, *inputs: Any) -> Any:
@@ -57,7 +57,7 @@ class AtenModule(ModulePart):
         for path, value in updates.items():
             owner, _, name = path.rpartition(".")
             setattr(self.get_submodule(owner), name, value)
-        return _filled(self._result, outputs)
+        return _fill(self._result, outputs)
 
 
 def leaves(x: Any) -> list[Any]:
@@ -67,12 +67,12 @@ def leaves(x: Any) -> list[Any]:
     return [leaf for v in x.values() for leaf in leaves(v)] if isinstance(x, Mapping) else [x]
 
 
-def _filled(structure: Any, outputs: list[Any]) -> Any:
+def _fill(structure: Any, outputs: list[Any]) -> Any:
     """Replace the numbers in a structure by the outputs that they index."""
     if isinstance(structure, dict):
-        return {k: _filled(v, outputs) for k, v in structure.items()}
+        return {k: _fill(v, outputs) for k, v in structure.items()}
     if isinstance(structure, (tuple, list)):
-        return type(structure)(_filled(v, outputs) for v in structure)
+        return type(structure)(_fill(v, outputs) for v in structure)
     return outputs[structure]
 
 

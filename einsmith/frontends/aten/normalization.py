@@ -11,7 +11,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
-def _kept(x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value]:
+def _statistics(x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value]:
     """Return (mean, 1/sqrt(variance + eps)) over dims, which stay with extent 1."""
     variance, mean = F.var_mean(x, tuple(dims), None, True, correction=0)
     return mean, builder.rsqrt(variance + eps)
@@ -23,7 +23,7 @@ def layer_norm(
 ) -> tuple[Value, Value, Value]:
     """((x - mean)*rsqrt(variance + eps)*weight + bias, mean, rsqrt(variance + eps)) over the last dimensions"""
     y = F.layer_norm(x, tuple(shape), weight, bias, eps)
-    return (y, *_kept(x, range(x.ndim - len(shape), x.ndim), eps))
+    return (y, *_statistics(x, range(x.ndim - len(shape), x.ndim), eps))
 
 
 @aten("native_group_norm.default")
@@ -32,7 +32,7 @@ def group_norm(
 ) -> tuple[Value, Value, Value]:
     """(each sample's channel groups normalized, mean, rsqrt(variance + eps)); statistics are [N, group]"""
     y = F.group_norm(x, group, weight, bias, eps)
-    mean, rstd = _kept(x.reshape((n, group, c // group * hxw)), (2,), eps)
+    mean, rstd = _statistics(x.reshape((n, group, c // group * hxw)), (2,), eps)
     return y, mean.reshape((n, group)), rstd.reshape((n, group))
 
 
@@ -64,7 +64,7 @@ def _batch(
     y = F.batch_norm(x, means, variances, weight, bias, training, momentum, eps)
     kept: tuple[Value, Value] = (builder.full((0,), 0.0, x.dtype),) * 2
     if training:
-        kept = _kept(x, (0, *range(2, x.ndim)), eps)
+        kept = _statistics(x, (0, *range(2, x.ndim)), eps)
     kept = tuple(v.reshape((v.size,)) for v in kept)  # type: ignore[assignment]
     return (y, *kept, *(r.new for r in (means, variances) if r is not None))
 

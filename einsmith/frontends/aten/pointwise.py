@@ -13,7 +13,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.inverse import acos, acosh, asin, asinh, atan, atan2, atanh
-from einsmith.frontends.aten.promotion import DEFAULT, promoted, result_type, tensor
+from einsmith.frontends.aten.promotion import DEFAULT, promote, result_type, tensor
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -24,7 +24,7 @@ def _add(names: str, formula: str, f: Callable[..., Any], floats: bool = False) 
     """Enter an operator whose operands are promoted to the result's type. floats: integers become floats."""
 
     def run(*operands: Any) -> Value:
-        values, common = promoted(*operands, floats=floats)
+        values, common = promote(*operands, floats=floats)
         return tensor(f(*values), common)
 
     enter(names, formula, run)
@@ -80,12 +80,12 @@ def _logical(x: Any) -> Value:
     return value if value.dtype.is_bool else value != 0
 
 
-def _scaled(y: Any, alpha: Any) -> Any:
+def _scale(y: Any, alpha: Any) -> Any:
     """Return alpha*y, in y's type."""
     if alpha == 1:
         return y
     if isinstance(y, Value):
-        values, _ = promoted(y, alpha)
+        values, _ = promote(y, alpha)
         return values[0] * values[1]
     return y * alpha
 
@@ -93,17 +93,17 @@ def _scaled(y: Any, alpha: Any) -> Any:
 @aten("add.Tensor add.Scalar")
 def add(x: Any, y: Any, alpha: Any = 1) -> Value:
     """x + alpha*y; for bools, x or y"""
-    (a, b), common = promoted(x, y)
+    (a, b), common = promote(x, y)
     if common.is_bool:
         return _logical(a) | (_logical(b) & bool(alpha))
-    return tensor(a + _scaled(b, alpha), common)
+    return tensor(a + _scale(b, alpha), common)
 
 
 @aten("sub.Tensor sub.Scalar")
 def sub(x: Any, y: Any, alpha: Any = 1) -> Value:
     """x - alpha*y"""
-    (a, b), common = promoted(x, y)
-    return tensor(a - _scaled(b, alpha), common)
+    (a, b), common = promote(x, y)
+    return tensor(a - _scale(b, alpha), common)
 
 
 @aten("rsub.Tensor rsub.Scalar")
@@ -115,14 +115,14 @@ def rsub(x: Any, y: Any, alpha: Any = 1) -> Value:
 @aten("mul.Tensor mul.Scalar")
 def mul(x: Any, y: Any) -> Value:
     """x*y; for bools, x and y"""
-    (a, b), common = promoted(x, y)
+    (a, b), common = promote(x, y)
     return _logical(a) & _logical(b) if common.is_bool else tensor(a * b, common)
 
 
 @aten("div.Tensor div.Scalar")
 def div(x: Any, y: Any) -> Value:
     """x/y, in a float type"""
-    (a, b), common = promoted(x, y, floats=True)
+    (a, b), common = promote(x, y, floats=True)
     return tensor(a / b, common)
 
 
@@ -137,7 +137,7 @@ def div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Value:
     """x/y, floor(x/y) or trunc(x/y), as rounding_mode says; for integers, exact"""
     if rounding_mode is None:
         return div(x, y)
-    (a, b), common = promoted(x, y)
+    (a, b), common = promote(x, y)
     if rounding_mode == "trunc":
         return builder.stop_gradient(tensor(F.div(tensor(a, common), b, rounding_mode="trunc"), common))
     if not common.is_float:
@@ -154,14 +154,14 @@ def div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Value:
 @aten("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor")
 def remainder(x: Any, y: Any) -> Value:
     """x - y*floor(x/y), with the sign of y"""
-    (a, b), common = promoted(x, y)
+    (a, b), common = promote(x, y)
     return tensor(a % b, common)
 
 
 @aten("fmod.Tensor fmod.Scalar")
 def fmod(x: Any, y: Any) -> Value:
     """x - y*trunc(x/y), with the sign of x"""
-    (a, b), common = promoted(x, y)
+    (a, b), common = promote(x, y)
     return tensor(_rest(tensor(a, common), tensor(b, common)), common)
 
 
@@ -181,7 +181,7 @@ def _whole_power(base: Any, exponent: Any, common: DType) -> Value:
 @aten("pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar")
 def power(x: Any, y: Any) -> Value:
     """x**y; for integers, by repeated multiplication"""
-    (a, b), common = promoted(x, y)
+    (a, b), common = promote(x, y)
     if not common.is_float:
         return _whole_power(a, b, common if common.is_int else dt.i64)
     if isinstance(b, float) and b == 0:
@@ -192,13 +192,13 @@ def power(x: Any, y: Any) -> Value:
 @aten("atan2.default")
 def atan2_(y: Any, x: Any) -> Value:
     """the angle of the point (x, y): atan(y/x), or -atan(x/y) where |y| > |x|, plus a constant for the quadrant"""
-    (a, b), common = promoted(y, x, floats=True)
+    (a, b), common = promote(y, x, floats=True)
     return tensor(atan2(tensor(a, common), tensor(b, common)), common)
 
 
 def _extreme(name: str, formula: str, f: Callable, of_bools: Callable) -> None:
     def run(x: Any, y: Any) -> Value:
-        (a, b), common = promoted(x, y)
+        (a, b), common = promote(x, y)
         return of_bools(_logical(a), _logical(b)) if common.is_bool else tensor(f(a, b), common)
 
     enter(name, formula, run)
@@ -239,7 +239,7 @@ def _or_the_other(name: str, formula: str, f: Callable, of_bools: Callable) -> N
     """Enter a maximum or minimum that prefers a number to a NaN. f: whether the first operand wins; true if equal."""
 
     def run(x: Any, y: Any) -> Value:
-        (a, b), common = promoted(x, y)
+        (a, b), common = promote(x, y)
         if common.is_bool:
             return of_bools(_logical(a), _logical(b))
         return builder.where((b != b) | f(a, b), a, b).astype(common)
@@ -258,7 +258,7 @@ _or_the_other(
 @aten("copysign.Tensor copysign.Scalar")
 def copysign(x: Any, y: Any) -> Value:
     """abs(x) with the sign of y, including that of a zero"""
-    (a, b), common = promoted(x, y, floats=True)
+    (a, b), common = promote(x, y, floats=True)
     first, second = tensor(a, common), tensor(b, common)
     value = builder.where(signbit(second), -builder.abs(first), builder.abs(first))
     return value.astype(common)
@@ -275,7 +275,7 @@ def signbit(x: Value) -> Value:
 @aten("hypot.default")
 def hypot(x: Value, y: Value) -> Value:
     """sqrt(x*x + y*y), scaled by the larger operand so that no square overflows"""
-    (a, b), common = promoted(x, y)
+    (a, b), common = promote(x, y)
     big = builder.stop_gradient(builder.maximum(builder.abs(a), builder.abs(b)))
     big = builder.where((big == 0) | (big - big != 0), 1.0, big)
     return (big * builder.sqrt((a / big) * (a / big) + (b / big) * (b / big))).astype(common)
@@ -284,7 +284,7 @@ def hypot(x: Value, y: Value) -> Value:
 @aten("heaviside.default")
 def heaviside(x: Value, y: Value) -> Value:
     """0 where x < 0, 1 where x > 0, y at 0"""
-    (a, b), common = promoted(x, y)
+    (a, b), common = promote(x, y)
     if common.is_bool:
         return a | b
     return builder.where(a == 0, b, builder.where(a < 0, 0, builder.where(a == a, 1, a))).astype(common)
@@ -300,7 +300,7 @@ def round_decimals(x: Value, decimals: int = 0) -> Value:
 @aten("ldexp.Tensor")
 def ldexp(x: Value, y: Value) -> Value:
     """x*2**y"""
-    (a, b), common = promoted(x, y, floats=True)
+    (a, b), common = promote(x, y, floats=True)
     return tensor(a * F.exp2(b), common)
 
 
@@ -309,7 +309,7 @@ def ldexp(x: Value, y: Value) -> Value:
 
 def _compare(name: str, sign: str, f: Callable[[Any, Any], Any]) -> None:
     def run(x: Any, y: Any) -> Value:
-        (a, b), common = promoted(x, y)
+        (a, b), common = promote(x, y)
         if common.is_bool:
             a, b = (tensor(v).astype(dt.i32) for v in (a, b))
         return f(tensor(a, common), b)
@@ -336,7 +336,7 @@ def _bits(formula: Callable[[Any, Any], Any], of_bools: Callable[[Value, Value],
     """Return a bitwise operator on integers by a `formula` of two bits, which floor division extracts."""
 
     def run(x: Any, y: Any) -> Value:
-        (a, b), common = promoted(x, y)
+        (a, b), common = promote(x, y)
         if common.is_bool:
             return of_bools(_logical(a), _logical(b))
         first, second = tensor(a, dt.i64 if not isinstance(a, Value) else common), tensor(b, common)
@@ -399,7 +399,7 @@ _test("isfinite", "x - x == 0", F.isfinite, True)
 @aten("where.self where.ScalarSelf where.ScalarOther where.Scalar")
 def where(condition: Value, x: Any, y: Any) -> Value:
     """where(condition, x, y)"""
-    (a, b), common = promoted(x, y)
+    (a, b), common = promote(x, y)
     return builder.where(_logical(condition), tensor(a, common), tensor(b, common)).astype(common)
 
 

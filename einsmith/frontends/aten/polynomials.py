@@ -11,7 +11,7 @@ from typing import Any
 
 from einsmith import ops as F
 from einsmith.frontends.aten.inverse import acos, acosh
-from einsmith.frontends.aten.promotion import promoted, tensor
+from einsmith.frontends.aten.promotion import promote, tensor
 from einsmith.frontends.aten.table import enter
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -63,7 +63,7 @@ def _ratio(n: Value, x: Value, even: bool) -> Value:
     return builder.where(one, 2 * n + 1, found)
 
 
-def _shifted(f: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+def _on_unit_interval(f: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
     return lambda n, x: f(n, x + x - 1.0)
 
 
@@ -71,7 +71,7 @@ def _enter(name: str, formula: str, f: Callable[[Value, Value], Value]) -> None:
     """Enter an operator of x and a degree n, which is truncated; the result is 0 where n is negative."""
 
     def run(x: Any, n: Any) -> Value:
-        (a, b), common = promoted(x, n, floats=True)
+        (a, b), common = promote(x, n, floats=True)
         value, degree = tensor(a, common), F.trunc(builder.stop_gradient(tensor(b, common)))
         found = f(builder.maximum(degree, 0.0), value)
         return builder.where(degree < 0, 0.0, found).astype(common)
@@ -86,7 +86,7 @@ for _kind, _formula, _f in (
     ("w", "sin((n + 1/2)*a)/sin(a/2)", _w),
 ):
     _enter(f"chebyshev_polynomial_{_kind}", f"{_formula}, a = acos(x)", _f)
-    _enter(f"shifted_chebyshev_polynomial_{_kind}", f"{_formula}, a = acos(2*x - 1)", _shifted(_f))
+    _enter(f"shifted_chebyshev_polynomial_{_kind}", f"{_formula}, a = acos(2*x - 1)", _on_unit_interval(_f))
 
 _STEPS = """
     p[k,i] = where(k > 0, b[k-1,i], 1)

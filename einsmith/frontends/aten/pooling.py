@@ -106,7 +106,7 @@ _adaptive_max("adaptive_max_pool3d")
 # ------------------------------------------------------------------------------------------------------ interpolation
 
 
-def _resized(x: Value, size: Ints | None, scales: Sequence[float] | None, mode: str, corners: bool | None) -> Value:
+def _resize(x: Value, size: Ints | None, scales: Sequence[float] | None, mode: str, corners: bool | None) -> Value:
     if size is not None:
         return F.interpolate(x, tuple(size), None, mode, corners)
     return F.interpolate(x, None, tuple(scales or ()), mode, corners)
@@ -126,7 +126,7 @@ def _by_factors(x: Value, size: Ints, scales: Sequence[float | None], mode: str)
 
 def _nearest(name: str, mode: str, formula: str) -> None:
     def run(x: Value, size: Ints | None, scales: Sequence[float] | None = None) -> Value:
-        return _resized(x, size, scales, mode, None)
+        return _resize(x, size, scales, mode, None)
 
     enter(f"{name}.vec", formula, run)
 
@@ -143,7 +143,7 @@ for _n in (1, 2, 3):
 
 def _linear(name: str, mode: str) -> None:
     def run(x: Value, size: Ints | None, align_corners: bool, scales: Sequence[float] | None = None) -> Value:
-        return _resized(x, size, scales, mode, align_corners)
+        return _resize(x, size, scales, mode, align_corners)
 
     formula = "interpolation of the neighbours of (p + 1/2)*scale - 1/2, or of p*scale with align_corners"
     enter(f"{name}.vec", formula, run)

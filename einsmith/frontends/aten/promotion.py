@@ -21,7 +21,7 @@ def type_of(x: Any) -> DType:
     return x.dtype if isinstance(x, Value) else _NUMBERS[type(x)]
 
 
-def _joined(higher: DType | None, lower: DType | None) -> DType | None:
+def _join(higher: DType | None, lower: DType | None) -> DType | None:
     """Return the type of two groups of operands: the lower counts only if its kind (bool < int < float) is higher."""
     if higher is None or lower is None:
         return lower if higher is None else higher
@@ -36,7 +36,7 @@ def result_type(*operands: Any) -> DType:
     for x in operands:
         groups[2 if not isinstance(x, Value) else 0 if x.ndim else 1].append(type_of(x))
     dims, zero, numbers = (reduce(dt.promote, g) if g else None for g in groups)
-    found = _joined(dims, _joined(zero, numbers))
+    found = _join(dims, _join(zero, numbers))
     assert found is not None
     return found
 
@@ -48,7 +48,7 @@ def convert(x: Any, dtype: DType) -> Any:
     return {"f": float, "i": int, "b": bool}[dtype.kind](x)
 
 
-def _wrapped(x: Any, dtype: DType) -> Any:
+def _wrap(x: Any, dtype: DType) -> Any:
     """Wrap a Python number into an integer type's range by modular arithmetic, as PyTorch wraps operands."""
     if isinstance(x, Value) or not dtype.is_int:
         return x
@@ -56,12 +56,12 @@ def _wrapped(x: Any, dtype: DType) -> Any:
     return (x - low) % (high - low + 1) + low
 
 
-def promoted(*operands: Any, floats: bool = False) -> tuple[list[Any], DType]:
+def promote(*operands: Any, floats: bool = False) -> tuple[list[Any], DType]:
     """Return (the operands in their common type, that type). floats: integers and bools become floats."""
     common = result_type(*operands)
     if floats and not common.is_float:
         common = DEFAULT
-    return [_wrapped(convert(x, common), common) for x in operands], common
+    return [_wrap(convert(x, common), common) for x in operands], common
 
 
 def tensor(x: Any, dtype: DType | None = None) -> Value:

@@ -24,7 +24,7 @@ def _whole(x: Value, dtype: DType | None) -> Value:
     return x.astype(dtype or (x.dtype if x.dtype.is_float else dt.i64))
 
 
-def _summed(x: Value, dims: Dims, keepdim: bool) -> Value:
+def _sum(x: Value, dims: Dims, keepdim: bool) -> Value:
     return x if not x.ndim else F.sum(x, _all(dims, x), keepdim)
 
 
@@ -42,7 +42,7 @@ def sum_all(x: Value, dtype: DType | None = None) -> Value:
 @aten("sum.dim_IntList")
 def total(x: Value, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
     """sum[dim](x), over all dimensions if dim is empty; for integers, in int64"""
-    return _summed(_whole(x, dtype), dim, keepdim).astype(_whole(x, dtype).dtype)
+    return _sum(_whole(x, dtype), dim, keepdim).astype(_whole(x, dtype).dtype)
 
 
 @aten("mean.default")
@@ -61,7 +61,7 @@ def mean(x: Value, dim: Dims = None, keepdim: bool = False, dtype: DType | None 
         count *= x.shape[d]
     if not dims:
         return x
-    return F.mean(x, dims, keepdim) if count else _summed(x, dims, keepdim) / 0.0
+    return F.mean(x, dims, keepdim) if count else _sum(x, dims, keepdim) / 0.0
 
 
 def _extreme(name: str, of_bools: Callable[[Value, Any, bool], Value]) -> None:

@@ -16,7 +16,7 @@ from einsmith.ops.common import all_of
 CUBIC = -0.75
 
 
-def _reflected(p: Value, n: int, align_corners: bool) -> Value:
+def _reflect(p: Value, n: int, align_corners: bool) -> Value:
     """Return places mirrored at the first and last element, or at their outer sides."""
     low, high = (0.0, n - 1.0) if align_corners else (-0.5, n - 0.5)
     if high <= low:
@@ -28,10 +28,10 @@ def _reflected(p: Value, n: int, align_corners: bool) -> Value:
     return builder.where(turns % 2.0 == 0, rest + low, span - rest + low)
 
 
-def _kept(p: Value, n: int, padding: int, align_corners: bool) -> Value:
+def _pad(p: Value, n: int, padding: int, align_corners: bool) -> Value:
     """Map places into the extent by the padding mode: 0 zeros (unchanged), 1 border, 2 reflection."""
     if padding == 2:
-        p = _reflected(p, n, align_corners)
+        p = _reflect(p, n, align_corners)
     return F.hardtanh(p, 0.0, n - 1.0) if padding and n > 1 else p * 0.0 if padding else p
 
 
@@ -51,7 +51,7 @@ def _cubic(rest: Value) -> list[tuple[int, Value]]:
     return [(-1, far(rest + 1.0)), (0, near(rest)), (1, near(1.0 - rest)), (2, far(2.0 - rest))]
 
 
-def _sampled(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
+def _sample(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
     """Return x [b, c, ..] at the places grid [b, .., n], whose last coordinate runs along the first of the n
     dimensions."""
     sizes = x.shape[2:]
@@ -59,7 +59,7 @@ def _sampled(x: Value, grid: Value, mode: int, padding: int, align_corners: bool
     def place(axis: int) -> Value:
         g, n = grid[..., len(sizes) - 1 - axis], sizes[axis]
         p = (g + 1.0) * 0.5 * (n - 1.0) if align_corners else ((g + 1.0) * n - 1.0) * 0.5
-        return p if mode == 2 else _kept(p, n, padding, align_corners)
+        return p if mode == 2 else _pad(p, n, padding, align_corners)
 
     def neighbours(p: Value, n: int) -> list[tuple[Value, Value]]:
         """Return (place, weight) of each element that is read along one axis."""
@@ -69,7 +69,7 @@ def _sampled(x: Value, grid: Value, mode: int, padding: int, align_corners: bool
         first = builder.stop_gradient(builder.floor(p))
         weights: Callable[[Value], list[tuple[int, Value]]] = _cubic if mode == 2 else _linear
         found = [(first + float(k), w) for k, w in weights(p - first)]
-        return [(_kept(q, n, padding, align_corners) if mode == 2 else q, w) for q, w in found]
+        return [(_pad(q, n, padding, align_corners) if mode == 2 else q, w) for q, w in found]
 
     total: Any = None
     for taken in product(*(neighbours(place(axis), n) for axis, n in enumerate(sizes))):
@@ -96,10 +96,10 @@ def _read(x: Value, places: Sequence[Value]) -> Value:
 @aten("grid_sampler_2d.default")
 def grid_sampler_2d(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
     """x[b, c, v, u] at the positions (u, v) of grid in [-1, 1]: nearest, bilinear or bicubic"""
-    return _sampled(x, grid, mode, padding, align_corners)
+    return _sample(x, grid, mode, padding, align_corners)
 
 
 @aten("grid_sampler_3d.default")
 def grid_sampler_3d(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
     """x[b, c, w, v, u] at the positions (u, v, w) of grid in [-1, 1]: nearest or trilinear"""
-    return _sampled(x, grid, mode, padding, align_corners)
+    return _sample(x, grid, mode, padding, align_corners)

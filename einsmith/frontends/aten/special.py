@@ -12,7 +12,7 @@ from typing import Any
 
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.expansions import QUANTILE, QUANTILE_FAR
-from einsmith.frontends.aten.promotion import DEFAULT, promoted, tensor
+from einsmith.frontends.aten.promotion import DEFAULT, promote, tensor
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -144,7 +144,7 @@ def _zeta(s: Any, q: Any) -> Any:
 @aten("special_zeta.default special_zeta.other_scalar special_zeta.self_scalar")
 def zeta(x: Any, q: Any) -> Value:
     """the sum over k >= 0 of (q + k)**-x"""
-    (a, b), common = promoted(x, q, floats=True)
+    (a, b), common = promote(x, q, floats=True)
     return each((tensor(a, common), tensor(b, common)), _zeta).astype(common)
 
 

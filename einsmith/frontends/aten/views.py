@@ -96,7 +96,7 @@ def slice_(x: Value, dim: int = 0, start: int | None = None, end: int | None = N
     return x if (begin, stop, step) == (0, x.shape[d], 1) else x[(*(slice(None),) * d, slice(begin, stop, step))]
 
 
-def _put(x: Value, src: Value, d: int, begin: int, stop: int, step: int) -> Value:
+def _set_slice(x: Value, src: Value, d: int, begin: int, stop: int, step: int) -> Value:
     """Return x with `src` at begin, begin + step, ... below stop along d."""
     src = F.broadcast_to(src.astype(x.dtype), (*x.shape[:d], len(range(begin, stop, step)), *x.shape[d + 1 :]))
     if not src.size:
@@ -118,7 +118,7 @@ def slice_scatter(
 ) -> Value:
     """x with x[start:end:step] along dim replaced by src"""
     d = _dimension(dim, x.ndim)
-    return _put(x, src, d, *_bounds(x.shape[d], start, end, step), step)
+    return _set_slice(x, src, d, *_bounds(x.shape[d], start, end, step), step)
 
 
 @aten("select_scatter.default")
@@ -126,7 +126,7 @@ def select_scatter(x: Value, src: Value, dim: int, index: int) -> Value:
     """x with one index along dim replaced by src"""
     d = _dimension(dim, x.ndim)
     place = index % x.shape[d]
-    return _put(x, unsqueeze(src, d), d, place, place + 1, 1)
+    return _set_slice(x, unsqueeze(src, d), d, place, place + 1, 1)
 
 
 @aten("diagonal_scatter.default")

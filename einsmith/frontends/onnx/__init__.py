@@ -12,7 +12,7 @@ from typing import Any
 
 from einsmith.base import files, locks
 from einsmith.base.errors import ArgumentError
-from einsmith.frontends.onnx.module import OnnxModule, fixed
+from einsmith.frontends.onnx.module import OnnxModule, fix_inputs
 
 __all__ = ["OnnxModule", "load", "save"]
 
@@ -41,7 +41,7 @@ def load(
     model, folder, what = reader.parse(file)
     model = reader.with_initializers(model, trained)
     graph = reader.read(model, folder, what)
-    return OnnxModule(fixed(graph, constants or {}, what), what, model, frozen)
+    return OnnxModule(fix_inputs(graph, constants or {}, what), what, model, frozen)
 
 
 def save(model: OnnxModule, file: str | os.PathLike) -> None:
@@ -54,7 +54,7 @@ def save(model: OnnxModule, file: str | os.PathLike) -> None:
 
     made = onnx.ModelProto()
     made.CopyFrom(model._source)
-    values = model._stored()
+    values = model._by_name()
     for t in made.graph.initializer:
         if t.name in values:
             t.CopyFrom(onnx.numpy_helper.from_array(values[t.name].numpy(), t.name))

@@ -171,14 +171,14 @@ def run_nodes(nodes: Sequence[OnnxNode], scope: ValueScope, context: EvaluationC
             results = found if isinstance(found, (tuple, Several)) else (found,)
             for name, result in zip(node.outputs, results, strict=False):
                 if name:
-                    scope.values[name] = _settled(node, name, result, scope.type(name))
+                    scope.values[name] = _wrap_result(node, name, result, scope.type(name))
 
 
 class Several(list):
     """The results of an operator with a variable number of outputs; a plain list is one result, a sequence."""
 
 
-def _settled(node: OnnxNode, name: str, found: Any, kind: str) -> Any:
+def _wrap_result(node: OnnxNode, name: str, found: Any, kind: str) -> Any:
     """Return a result wrapped into its type's range. Raises DtypeError if the formula gives another type."""
     element = ELEMENTS.get(kind)
     if element is None or not isinstance(found, Value):

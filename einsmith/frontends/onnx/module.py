@@ -38,7 +38,7 @@ class CompiledInputs:
 
     def __call__(self) -> dict[str, np.ndarray]:
         """Return the arrays by name."""
-        return {name: _thawed(kind, shape, data) for name, kind, shape, data in self.values}
+        return {name: _from_bytes(kind, shape, data) for name, kind, shape, data in self.values}
 
 
 class OnnxModule(ModulePart):
@@ -81,7 +81,7 @@ class OnnxModule(ModulePart):
         made = OnnxModule.__new__(OnnxModule)
         for name, value in self.__dict__.items():
             object.__setattr__(made, name, value)
-        object.__setattr__(made, "_graph", fixed(self._graph, constants, self.kind))
+        object.__setattr__(made, "_graph", fix_inputs(self._graph, constants, self.kind))
         object.__setattr__(made, "_static", tuple(i for i in self._static if i.name not in constants))
         return made
 
@@ -93,13 +93,13 @@ class OnnxModule(ModulePart):
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         if isinstance(named.get("known"), CompiledInputs):  # tracing of the call below
             return super().__call__(*inputs, **named)
-        given = self._ordered(inputs, named)
+        given = self._order(inputs, named)
         if in_trace(given, {}):
             return super().__call__(*given)
         static = {i.name for i in self._static}
         pairs = list(zip(given, self._graph.inputs, strict=True))
         known = CompiledInputs(tuple((i.name, *_frozen(x, i, self.kind)) for x, i in pairs if i.name in static))
-        found = super().__call__(*(_as_held(x, i) for x, i in pairs if i.name not in static), known=known)
+        found = super().__call__(*(_to_holding_dtype(x, i) for x, i in pairs if i.name not in static), known=known)
         several = found if len(self.outputs) > 1 else (found,)
         kinds = [ELEMENTS.get(self._graph.types[o]) for o in self.outputs]
         results = tuple(map_tree(k.given, x) if k else x for k, x in zip(kinds, several, strict=True))
@@ -107,13 +107,13 @@ class OnnxModule(ModulePart):
 
     def forward(self, *inputs: Any, known: CompiledInputs | None = None) -> Any:
         """Evaluate the graph. known: inputs whose values are compiled in."""
-        context = EvaluationContext(self.kind, self.training, self._stored())
+        context = EvaluationContext(self.kind, self.training, self._by_name())
         fixed = {} if known is None else known()
         taken = [i for i in self._graph.inputs if i.name not in fixed]
         values = self._values(taken, inputs)
         for i in self._graph.inputs:
             if i.name in fixed:
-                values[i.name] = context.constant(fixed[i.name], _held(i))
+                values[i.name] = context.constant(fixed[i.name], _dtype_that_holds(i))
             elif i in self._static and isinstance(values[i.name], Value) and context.known(values[i.name]) is None:
                 raise TraceError(
                     f"{self.kind}: extents depend on the values of the input {i.name!r}, which are not known in a trace"
@@ -123,13 +123,13 @@ class OnnxModule(ModulePart):
         outputs = evaluate(self._graph, values, context)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _stored(self) -> dict[str, Stored]:
+    def _by_name(self) -> dict[str, Stored]:
         return {name: self._at_path(path) for name, path in self._paths.items()}
 
     def _at_path(self, path: str) -> Any:
         return reduce(getattr, path.split("."), self)
 
-    def _ordered(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    def _order(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """Return the inputs in the file's order. Raises ArgumentError."""
         expected = [i.name for i in self._graph.inputs]
         found = dict(zip(expected, inputs, strict=False))
@@ -155,7 +155,7 @@ class OnnxModule(ModulePart):
                 continue
             value = as_value(x)
             shape = value.shape if i.shape is None else i.shape
-            kind = Kind(tuple(f"?{n}.{d}" if s is None else s for d, s in enumerate(shape)), _held(i).name)
+            kind = Kind(tuple(f"?{n}.{d}" if s is None else s for d, s in enumerate(shape)), _dtype_that_holds(i).name)
             expected.append((n, i.name, kind))
             tensors.append(value)
         there = Taken(self.kind, "the file is", "as the file says; change it there if the size may differ")
@@ -163,11 +163,11 @@ class OnnxModule(ModulePart):
         return values | found
 
 
-def _held(i: Input) -> DType:
+def _dtype_that_holds(i: Input) -> DType:
     return ELEMENTS[i.type].dtype
 
 
-def _as_held(x: Any, i: Input) -> Any:
+def _to_holding_dtype(x: Any, i: Input) -> Any:
     """Convert an array of a type that formulas lack to the dtype that holds it."""
     kind = ELEMENTS.get(i.type)
     if kind is None or not kind.foreign:
@@ -196,7 +196,7 @@ def _frozen(x: Any, i: Input, what: str) -> tuple[str, tuple[int, ...], bytes]:
     return i.type, array.shape, ELEMENTS[i.type].held(array.astype(wanted)).tobytes()
 
 
-def _thawed(kind: str, shape: tuple[int, ...], data: bytes) -> np.ndarray:
+def _from_bytes(kind: str, shape: tuple[int, ...], data: bytes) -> np.ndarray:
     return np.frombuffer(data, ELEMENTS[kind].dtype.numpy).reshape(shape)
 
 
@@ -232,7 +232,7 @@ def _prefixes(name: str) -> list[str]:
     return [".".join(pieces[:n]) for n in range(1, len(pieces))]
 
 
-def fixed(graph: OnnxGraph, constants: Mapping[str, Any], what: str) -> OnnxGraph:
+def fix_inputs(graph: OnnxGraph, constants: Mapping[str, Any], what: str) -> OnnxGraph:
     """Return the graph with some inputs replaced by constants. Raises ArgumentError for unknown names."""
     known = {i.name: i for i in graph.inputs}
     unknown = [n for n in constants if n not in known]
@@ -241,6 +241,6 @@ def fixed(graph: OnnxGraph, constants: Mapping[str, Any], what: str) -> OnnxGrap
     more = {}
     for name, x in constants.items():
         frozen = _frozen(x, known[name], what)
-        more[name] = Constant(_thawed(*frozen), known[name].type)
+        more[name] = Constant(_from_bytes(*frozen), known[name].type)
     inputs = tuple(i for i in graph.inputs if i.name not in constants)
     return replace(graph, inputs=inputs, constants={**graph.constants, **more})

@@ -93,17 +93,17 @@ def static_names(graph: OnnxGraph, wanted: Sequence[str] = ()) -> set[str]:
             inside = static_names(body)
             need.update(inside & body.free)
             if node.operator == "Loop":
-                need.update(_carried(node, body))
+                need.update(_names_from_outside(node, body))
     return need - {""}
 
 
-def _carried(node: OnnxNode, body: OnnxGraph) -> Iterator[str]:
+def _names_from_outside(node: OnnxNode, body: OnnxGraph) -> Iterator[str]:
     """Yield the names outside of a loop whose values its body must know during tracing.
 
     These are the condition if the number of steps decides extents, the initial values of carried states on which
     extents depend, and the outer names that the body reads for them.
     """
-    counted = unrolled(body) or len(body.outputs) > len(body.inputs) - 1
+    counted = needs_unrolling(body) or len(body.outputs) > len(body.inputs) - 1
     inside = static_names(body, body.outputs[:1] if counted else ())
     while True:
         known = [k for k, x in enumerate(body.inputs[2:]) if x.name in inside]
@@ -117,7 +117,7 @@ def _carried(node: OnnxNode, body: OnnxGraph) -> Iterator[str]:
     yield from inside & body.free
 
 
-def unrolled(body: OnnxGraph) -> bool:
+def needs_unrolling(body: OnnxGraph) -> bool:
     """Return whether a loop's steps may differ in shapes: extents depend on the step number or on carried values."""
     inside = static_names(body)
     return any(x.name in inside for x in body.inputs)

@@ -117,7 +117,7 @@ def read(model: onnx.ModelProto, folder: Path | None, what: str) -> OnnxGraph:
             t.ClearField("raw_data")
             t.ClearField("float_data")
     _check_cycles(bare.graph, what, set())
-    bare = _inlined(bare, what)
+    bare = _inline_functions(bare, what)
     versions = _versions(bare, what)
     try:
         bare = onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=False)
@@ -150,10 +150,10 @@ def _versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of a graph and of the bodies in it, each before those of its own bodies."""
-    yield from (node for node, _ in _nested(graph.node))
+    yield from (node for node, _ in _walk(graph.node))
 
 
-def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[onnx.NodeProto, int]]:
+def _walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[onnx.NodeProto, int]]:
     """Yield (node, number of bodies around it), each node followed by the nodes of its bodies."""
     stack = [iter(nodes)]
     while stack:
@@ -170,7 +170,7 @@ def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[onnx.NodeProto, i
 def _check_depth(model: onnx.ModelProto, what: str) -> None:
     """Raise DataError that names a node if its bodies are nested too deeply for the steps that follow."""
     for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        for node, depth in _nested(nodes):
+        for node, depth in _walk(nodes):
             if depth > DEEPEST:
                 raise DataError(
                     f"{what} nests bodies of If, Loop and Scan more than {DEEPEST} deep, down to {_label(node)}; write "
@@ -178,7 +178,7 @@ def _check_depth(model: onnx.ModelProto, what: str) -> None:
                 )
 
 
-def _inlined(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
+def _inline_functions(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
     """Return the model with function calls inlined: calls of its own functions, and operators that the standard defines
     as functions, which first become functions of the model."""
     try:
@@ -205,7 +205,7 @@ def _with_functions(model: onnx.ModelProto) -> onnx.ModelProto:
                 continue
             version = versions.get(node.domain, versions.get("ai.onnx", 0))
             _fill_defaults(node, version)
-            function = _composed(node, version, [kinds.get(x, onnx.TypeProto()) for x in node.input])
+            function = _function_body(node, version, [kinds.get(x, onnx.TypeProto()) for x in node.input])
             function.domain, function.name = _OWN, f"{node.op_type}_{count}"
             count += 1
             for o in function.opset_import:
@@ -234,7 +234,7 @@ def _fill_defaults(node: onnx.NodeProto, version: int) -> None:
             node.attribute.append(default)
 
 
-def _composed(node: onnx.NodeProto, version: int, kinds: list[onnx.TypeProto]) -> onnx.FunctionProto:
+def _function_body(node: onnx.NodeProto, version: int, kinds: list[onnx.TypeProto]) -> onnx.FunctionProto:
     """Return the standard's function body of an operator. Raises ValueError if this version has none."""
     schema = onnx.defs.get_schema(node.op_type, version, node.domain)
     if schema.has_function:

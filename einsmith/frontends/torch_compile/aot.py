@@ -75,7 +75,7 @@ def backend(
             settings.say("a graph", f"{type(e).__name__}: {e}", "")
             return make_boxed_func(graph.forward)
 
-    def made(apart: dict) -> Callable[..., Any]:
+    def compile_aot(apart: dict) -> Callable[..., Any]:
         traced = aot_autograd(
             fw_compiler=compiler,
             decompositions=apart,
@@ -90,9 +90,9 @@ def backend(
             return traced(gm, example_inputs)
 
     try:
-        return made(decompositions())
+        return compile_aot(decompositions())
     except (DataDependentOutputException, DynamicOutputShapeException):  # raised by a decomposition
-        return made({})
+        return compile_aot({})
 
 
 def _options(given: Mapping[str, Any]) -> Options:

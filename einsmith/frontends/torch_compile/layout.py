@@ -67,7 +67,7 @@ def logical(physical: Sequence[int], order: Sequence[int]) -> Ints:
     return tuple(shape)
 
 
-def placed(shape: Ints, steps: Ints, dtype: DType) -> Placed:
+def memory_order(shape: Ints, steps: Ints, dtype: DType) -> Placed:
     """Return how to read a tensor of a shape and strides (elements): densely if some order of dimensions allows it."""
     if 0 in shape:
         return Placed(shape, steps, dtype, shape, tuple(range(len(shape))))

@@ -100,7 +100,7 @@ class Region:
         self.random, self.winograd = random, winograd
         self.fallback, self.failed = fallback, failed
         self.into = dict(into or {})
-        self._programs: Cache[Any, _Program | Exception] = Cache(PROGRAMS, _held, _ARENA.evicted)
+        self._programs: Cache[Any, _Program | Exception] = Cache(PROGRAMS, _nbytes, _ARENA.evicted)
         self._last: tuple[int, _Program] | None = None
         self.__name__ = "einsmith"
 
@@ -133,7 +133,7 @@ class Region:
                     raise OperatorRefusedError(node.name, str(e)) from e
                 except (TypeError, ValueError, ArithmeticError, LookupError, AssertionError, AttributeError) as e:
                     raise OperatorRefusedError(node.name, f"its formula does not take these arguments ({e})") from e
-            return tuple(_stored(known[r.name], r.order) for r in self.results)
+            return tuple(_permute_to_memory(known[r.name], r.order) for r in self.results)
 
         with trace.compiling():
             names = [name for name, x in zip(self.inputs, inputs, strict=True) if isinstance(x, Placed)]
@@ -158,13 +158,13 @@ class Region:
             for k, n in self.into.items()
         )
 
-    def _aligned(self, args: Sequence[Any]) -> bool:
+    def _are_aligned(self, args: Sequence[Any]) -> bool:
         return all(args[n].data_ptr() % ALIGNMENT == 0 for n in self.into.values())
 
     def __call__(self, *args: Any) -> Any:
         threads = torch_threads.threads()
         last = self._last
-        aligned = self._aligned(args)
+        aligned = self._are_aligned(args)
         if last is None or last[0] != threads or (last[1].in_place and not aligned) or not _fits(args, last[1].checks):
             program = self._find(args, threads, aligned)
             if program is None:
@@ -200,7 +200,7 @@ class Region:
     def _find(self, args: Sequence[Any], threads: int, aligned: bool) -> _Program | None:
         """Return the program for the layout of `args`, compiled if need be; None if it cannot be compiled."""
         inputs = [
-            layout.placed(tuple(x.shape), x.stride(), TYPES[x.dtype]) if isinstance(x, torch.Tensor) else x
+            layout.memory_order(tuple(x.shape), x.stride(), TYPES[x.dtype]) if isinstance(x, torch.Tensor) else x
             for x in args
         ]
         in_place = aligned and self._lies_so(inputs)
@@ -222,7 +222,7 @@ class Region:
         return program
 
 
-def _held(program: _Program | Exception) -> int:
+def _nbytes(program: _Program | Exception) -> int:
     return program.nbytes if isinstance(program, _Program) else 0
 
 
@@ -240,7 +240,7 @@ def _fits(args: Sequence[Any], checks: Sequence[Any]) -> bool:
     return True
 
 
-def _stored(x: Any, order: Sequence[int]) -> Value:
+def _permute_to_memory(x: Any, order: Sequence[int]) -> Value:
     """Return a result with its dimensions permuted into their order in memory."""
     value = as_value(x)
     return value if tuple(order) == tuple(range(value.ndim)) else F.permute(value, tuple(order))

@@ -216,7 +216,7 @@ class _Parts:
             if n in self.level:
                 levels.setdefault(self.level[n], []).append(n)
         output = nodes[-1]
-        wanted = self._wanted(nodes, output)
+        wanted = self._stored_results(nodes, output)
         for n in levels.pop(-1, []):
             self.known[n] = self.out.node_copy(n, self._outer)
         told: list[FxNode] = []
@@ -248,7 +248,7 @@ class _Parts:
                 setattr(self.module, str(n.target), getattr(self.gm, str(n.target)))
         return torch.fx.GraphModule(self.module, self.out)
 
-    def _wanted(self, nodes: Sequence[FxNode], output: FxNode) -> set[FxNode]:
+    def _stored_results(self, nodes: Sequence[FxNode], output: FxNode) -> set[FxNode]:
         """Return the operators of Einsmith whose results are stored: PyTorch, an output or another level reads them."""
         wanted: set[FxNode] = set()
 
@@ -344,7 +344,7 @@ class _Parts:
         copied = self._copied_into(roots, own, given)
         self.stored.update(copied.values())
         into = {roots.index(n): given.index(c.args[0]) for n, c in copied.items()}
-        region = self._compiled(order, given, roots, into)
+        region = self._compile(order, given, roots, into)
         name = f"region_{self.regions}"
         self.regions += 1
         called = self.out.create_node("call_function", region, tuple(self._outer(n) for n in given), name=name)
@@ -352,7 +352,7 @@ class _Parts:
             self.known[n] = self.out.call_function(operator.getitem, (called, k))
             self.known[n].meta = dict(n.meta)
 
-    def _compiled(
+    def _compile(
         self, order: Sequence[FxNode], given: Sequence[FxNode], roots: Sequence[FxNode], into: dict[int, int]
     ) -> Region:
         nodes = [node_of(n, n.meta.get("val")) for n in order]
@@ -422,7 +422,7 @@ def _hint(n: FxNode) -> Any:
     if not isinstance(value, torch.Tensor):
         return _example(value)
     shape, steps = (tuple(map(_example, x)) for x in (value.shape, value.stride()))
-    return layout.placed(shape, steps, TYPES[value.dtype])
+    return layout.memory_order(shape, steps, TYPES[value.dtype])
 
 
 def _result(n: FxNode) -> Result:

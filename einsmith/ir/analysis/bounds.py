@@ -183,7 +183,7 @@ class Facts:
         if new or unequal:
             out._propagate()
             out._drop_implied_lines()
-            more = out._resolved(new.values())
+            more = out._simplify_atoms(new.values())
             for line in unequal:
                 more += [side - 1 for side in (line, line * -1) if out._sum_low(side) == 0]
             if more:
@@ -210,7 +210,7 @@ class Facts:
         self.lines = tuple({line.key: line for line in self.lines if not _at_least(self._sum_low(line), 0)}.values())
         self._reach = reach
 
-    def _resolved(self, lines: Iterable[LinearForm]) -> list[LinearForm]:
+    def _simplify_atoms(self, lines: Iterable[LinearForm]) -> list[LinearForm]:
         """Return the new lines with atoms replaced by simpler forms that equal them under these facts.
 
         e % k becomes e - m*k where e lies between m*k and its next multiple; min, max and abs become the argument that
@@ -228,7 +228,7 @@ class Facts:
         if not isinstance(atom, Apply) or not atom.dtype.is_int or not atom.args[0].dtype.is_int:
             return None
         if atom.fn == "cast":
-            return self._unwrapped(atom)
+            return self._remove_cast(atom)
         if atom.fn not in ("mod", "min", "max", "abs"):
             return None
         a, b = linear(atom.args[0]), linear(atom.args[-1])
@@ -247,7 +247,7 @@ class Facts:
             return a if atom.fn == "min" else b
         return None
 
-    def _unwrapped(self, atom: Apply) -> LinearForm | None:
+    def _remove_cast(self, atom: Apply) -> LinearForm | None:
         """Return the integer x under a narrowing cast if the cast is known to leave it unchanged; else None.
 
         That is so if no value of x outside the cast's known interval wraps into that interval.

@@ -88,13 +88,13 @@ def _by_expression(
         for n, a in enumerate(e.args):
             if a in around:
                 for known in here:
-                    under = _assumed(known, e.args[0], n == 1) if is_where and n else known
+                    under = _assume(known, e.args[0], n == 1) if is_where and n else known
                     if under.feasible:
                         contexts[a][under] = None
     return out
 
 
-def _assumed(known: Facts, condition: Expr, truth: bool) -> Facts:
+def _assume(known: Facts, condition: Expr, truth: bool) -> Facts:
     """Return the facts extended by a condition, if it adds information about integers."""
     if not of_integers(condition) or known.prove(condition, truth):
         return known

@@ -31,7 +31,7 @@ def reach_of(fn: str, args: Sequence[Range]) -> Range:
     """
     a, b = args[0], args[-1]
     if fn == "where":
-        return _closed(intervals.hull(args[1:]))
+        return _close(intervals.hull(args[1:]))
     if fn == "add":
         return a[0] + b[0], a[1] + b[1]
     if fn == "sub":
@@ -39,7 +39,7 @@ def reach_of(fn: str, args: Sequence[Range]) -> Range:
     if fn == "neg":
         return -a[1], -a[0]
     if fn == "mul":
-        return _closed(intervals.mul(a, b))
+        return _close(intervals.mul(a, b))
     if fn == "sign":
         return intervals.sign(a[0]), intervals.sign(a[1])
     if fn in ("min", "max"):
@@ -55,7 +55,7 @@ def reach_of(fn: str, args: Sequence[Range]) -> Range:
     return a  # stop_gradient, floor
 
 
-def _closed(x: Interval) -> Range:
+def _close(x: Interval) -> Range:
     lo, hi = x
     assert lo is not None and hi is not None
     return lo, hi

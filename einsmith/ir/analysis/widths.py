@@ -89,7 +89,7 @@ def too_narrow(t: Template) -> tuple[Expr, Range] | None:
         if not list(reaches.add(part.bodies)):
             continue
         roots = part.bodies[:-1] if isinstance(part, Scatter) else ()
-        uses: list[tuple[Expr, Expr | None]] = [(b, _indexed(b) if b in roots else None) for b in part.bodies]
+        uses: list[tuple[Expr, Expr | None]] = [(b, _read_at(b) if b in roots else None) for b in part.bodies]
         uses += [(a, e) for e in postorder(part.bodies) for a in e.args]
         users: dict[Expr | None, dict[Expr, None]] = defaultdict(dict)
         for e, user in uses:
@@ -159,7 +159,7 @@ class _Wider:
         if not root.dtype.is_int:
             return root
         list(self.reaches.add([root]))
-        looked_at = [] if _may_leave(root, _indexed(root) if is_index else None) else [root]
+        looked_at = [] if _may_leave(root, _read_at(root) if is_index else None) else [root]
         inner, stack = {root}, [root]
         while stack:
             e = stack.pop()
@@ -187,7 +187,7 @@ def _is_inner(e: Expr) -> bool:
     return isinstance(e, Apply) and e.fn in _INTEGER and e.dtype.is_int
 
 
-def _indexed(e: Expr) -> Read:
+def _read_at(e: Expr) -> Read:
     """Return an arbitrary read at an index."""
     return Read(0, (e,), dt.f32)
 

@@ -88,7 +88,7 @@ class _Solver:
         order: list[list[Any]] = components([*self.roots, *self.definitions.values()], self.below)
         swept = {n for group in order if len(group) > 1 for n in group if _sweeps(n)}
         if swept:
-            return self._with_results_apart(swept).run()
+            return self._split_results(swept).run()
         self.users: dict[Any, list[Any]] = {}
         for group in order:
             for node in group:
@@ -106,7 +106,7 @@ class _Solver:
                 self.done[node] = with_args(node, tuple(self.done[a] for a in node.args)) if node.args else node
         return [self.done[r] for r in self.roots]
 
-    def _with_results_apart(self, swept: set[Compute]) -> _Solver:
+    def _split_results(self, swept: set[Compute]) -> _Solver:
         """Return this solver with each result of the reductions `swept` as a tensor of its own, since a member is one
         tensor."""
         memo: dict[Any, Any] = {}

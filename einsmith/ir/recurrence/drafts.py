@@ -172,14 +172,14 @@ def with_free_ends(d: Draft) -> Draft:
         n = p.extents[0]
         at = [0, *_changes(p), n] if node_reads(p) else [0, n]
         spans = [(a, b) for a, b in pairwise(at)]
-        found = [_simplified(q) for a, b in spans for q in _span(p, a, b)]
+        found = [_simplify(q) for a, b in spans for q in _span(p, a, b)]
         free = [not node_reads(q) for q in found]
         if len(found) < 2 or not (free[0] or free[-1]) or all(free):
             parts.append(p)
             continue
         first = free.index(False)
         last = len(free) - free[::-1].index(False)
-        middle = [_simplified(q) for q in _span(p, spans[first][0], spans[last - 1][1])]
+        middle = [_simplify(q) for q in _span(p, spans[first][0], spans[last - 1][1])]
         parts += [*found[:first], *middle, *found[last:]]
     return replace(d, parts=tuple(parts))
 
@@ -190,7 +190,7 @@ def _span(p: Piece, first: int, stop: int) -> list[Piece]:
     return clipped(p, o + s * first, o + s * (stop - 1) + 1)
 
 
-def _simplified(p: Piece) -> Piece:
+def _simplify(p: Piece) -> Piece:
     return mapped(p, lambda b: simplify(b, p.domain))
 
 

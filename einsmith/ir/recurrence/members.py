@@ -149,9 +149,9 @@ class Members:
     def _base(self, n: int) -> int:
         """Return the position that is slot 0 of a node's member."""
         lay = self.layout
-        return min(0, lay.window[n]) if lay.sign > 0 and self._kept(n) else lay.window[n]
+        return min(0, lay.window[n]) if lay.sign > 0 and self._is_kept(n) else lay.window[n]
 
-    def _kept(self, n: int) -> bool:
+    def _is_kept(self, n: int) -> bool:
         """Return whether a node's values outside of its window are read, in a step or outside the recurrence."""
         if n in self.exposed:
             return True
@@ -173,7 +173,7 @@ class Members:
             for n in group:
                 first, stop = lay.window[n], lay.window[n] + lay.steps
                 size = self.drafts[n].shape[0]
-                kept = self._kept(n)
+                kept = self._is_kept(n)
                 low = self.base[n]
                 high = max(stop, size) if lay.sign < 0 and kept else stop
                 parts = [shifted(p, -low) for p in self._outside(n, low, first) + self._outside(n, stop, high)]
@@ -190,9 +190,9 @@ class Members:
         if low >= high:
             return []
         out = [q for p in self.drafts[n].parts for q in clipped(p, low, high)]
-        return [mapped(p, lambda b: rebuild([b], self._known)[0]) for p in out]
+        return [mapped(p, lambda b: rebuild([b], self._rewrite_known)[0]) for p in out]
 
-    def _known(self, e: Expr) -> Expr | None:
+    def _rewrite_known(self, e: Expr) -> Expr | None:
         """Rewrite a read of a node, at a position that depends on no step, as a read of an outside tensor or as its
         value; else None."""
         if not isinstance(e, Read) or e.slot >= ARGS:
@@ -224,7 +224,7 @@ class Members:
         for p in d.parts:
             for q in clipped(p, first, stop):
                 if q.offset[0] in clean and q.offset[0] + q.step[0] * (q.extents[0] - 1) in clean:
-                    q = mapped(q, lambda b: rebuild([b], self._known)[0])
+                    q = mapped(q, lambda b: rebuild([b], self._rewrite_known)[0])
                 found.append(q)
         groups: dict[tuple, list[Piece]] = {}
         for p in found:

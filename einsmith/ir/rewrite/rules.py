@@ -170,7 +170,7 @@ def _same_ints(e: Apply, facts: Facts) -> Expr | None:
     return Const(e.fn == "eq", dt.bool_) if e.args[0] is e.args[1] and not e.args[0].dtype.is_float else None
 
 
-def _known(e: Expr, facts: Facts) -> Expr | None:
+def _decide(e: Expr, facts: Facts) -> Expr | None:
     """Replace a condition that an enclosing `where` has decided by a constant."""
     for truth in (True, False):
         if (e, truth) in facts.known:
@@ -332,7 +332,7 @@ RULES: tuple[RewriteRule, ...] = (
     RewriteRule("decided sign", ("abs",), decide_sign, "i"),
     RewriteRule("plain index", ("read",), plain_index),
     # conditions
-    RewriteRule("known condition", ("lt", "le", "eq", "ne", "read", "cast", "where"), _known, "b"),
+    RewriteRule("known condition", ("lt", "le", "eq", "ne", "read", "cast", "where"), _decide, "b"),
     RewriteRule("compare itself", ("eq", "ne"), _same_ints),
     RewriteRule("condition as a number", ("eq", "ne"), _cast_is_true),
     RewriteRule("compare integers", ("lt", "le", "eq", "ne"), compare),

@@ -140,14 +140,14 @@ def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
     # may be, exponential in their number: if it is not closed in time, the least ranks so far decide.
     boxes: dict[tuple[int, ...], Facts] = {}
     seen: dict[Template, tuple[int, ...]] = {}
-    found, slots = _numbered(t, tuple(range(len(t.params))))
+    found, slots = _number_slots(t, tuple(range(len(t.params))))
     most = _SHORTEST
     while found not in seen and len(seen) < most:
         seen[found] = slots
         if len(seen) == _SHORTEST:
             size = sum(1 for _ in postorder(b for p in t.parts for b in p.bodies))
             most = max(_SHORTEST, _RENUMBERED // (size + 1))
-        found, slots = _numbered(simplify_template(found, boxes=boxes), slots)
+        found, slots = _number_slots(simplify_template(found, boxes=boxes), slots)
     circle = list(seen)
     circle = circle[circle.index(found) :] if found in seen else circle[1:]
     final = min(circle, key=lambda f: ([rank(b)[0] for p in f.parts for b in p.bodies], f.digest))
@@ -156,7 +156,7 @@ def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
     return final, slots
 
 
-def _numbered(t: Template, slots: tuple[int, ...]) -> tuple[Template, tuple[int, ...]]:
+def _number_slots(t: Template, slots: tuple[int, ...]) -> tuple[Template, tuple[int, ...]]:
     """Renumber a template's slots by first appearance and drop unread ones. `slots` gives the caller's number of each
     slot of `t`."""
     order: dict[int, int] = {}
@@ -193,7 +193,9 @@ def _template(t: Template, rules: tuple[RewriteRule, ...], boxes: dict[tuple[int
             parts.append(made)
         elif isinstance(part.body, Reduce):
             r = part.body
-            body = _reduced(r.combiner, r.extents, tuple(run.simplify(b, facts) for b in r.bodies), part.extents, run)
+            body = _simplify_reduction(
+                r.combiner, r.extents, tuple(run.simplify(b, facts) for b in r.bodies), part.extents, run
+            )
             parts.append(Piece(part.offset, part.step, part.extents, body))
         else:
             parts.append(Piece(part.offset, part.step, part.extents, run.simplify(part.body, facts)))
@@ -208,7 +210,7 @@ def _is(part: Piece | Scatter, number: float | int | bool) -> bool:
     return isinstance(part.body, Const) and str(part.body.value) == str(number)
 
 
-def _reduced(
+def _simplify_reduction(
     combiner: str, extents: tuple[int, ...], bodies: tuple[Expr, ...], outer: tuple[int, ...], run: _Run
 ) -> Expr | Reduce:
     """Return a reduction of simplified bodies, without the axes over which it has a closed form."""
@@ -362,7 +364,7 @@ class _Run:
             if fn == "where":
                 new, missing = self._where(e, known)  # type: ignore[arg-type]
             elif fn in ("and", "or"):
-                new, missing = self._connected(e, known)  # type: ignore[arg-type]
+                new, missing = self._simplify_connected(e, known)  # type: ignore[arg-type]
             else:
                 new, missing = self._plain(e, known)
             if missing:
@@ -385,7 +387,7 @@ class _Run:
         missing = [w for w in wanted if w not in self.done]
         return (None, missing) if missing else (with_args(e, tuple(self.done[w] for w in wanted)), [])
 
-    def _connected(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
+    def _simplify_connected(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
         """Simplify all operands of nested `and` or `or` first, so that the rule prunes them once, not once for each
         prefix."""
         parts = operands(e, e.fn)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from einsmith.cost.facts import Target
 from einsmith.kernels.composite.parts import Composite
 from einsmith.kernels.contraction.pattern import CONTRACTION
-from einsmith.schedule.footprint import touched
+from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.kinds import inner, kinds
 
@@ -30,7 +30,7 @@ class ByKind(Composite):
     def bound(self, kernel: Kernel, target: Target) -> float:
         """Return a lower bound of the rank of every configuration: each kind moves its buffers once."""
         (kernels,) = self.ways(kernel, target)
-        return sum(target.seconds_for_bytes(n, n, target.cores) for n in (sum(touched(k)) for k in kernels))
+        return sum(target.seconds_for_bytes(n, n, target.cores) for n in (sum(bytes_by_buffer(k)) for k in kernels))
 
     def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
         found = inner(kernel)

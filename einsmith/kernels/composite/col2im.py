@@ -18,8 +18,8 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, axes_of, template
 from einsmith.ir.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import Composite, CompositeConfig
-from einsmith.kernels.contraction.problem import Problem, finished, problems
-from einsmith.schedule.footprint import touched
+from einsmith.kernels.contraction.problem import Problem, apply_epilogue, problems
+from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 
 WORTH = 0.75
@@ -43,7 +43,7 @@ class Col2im(Composite):
         products = _products(kernel)
         assert products is not None
         item, count = products.pieces[0].problem.dtype.itemsize, prod(products.shape)
-        room, size = sum(touched(kernel)), count * item
+        room, size = sum(bytes_by_buffer(kernel)), count * item
         if size > max(target.l3, room):
             return float("inf")
         peak = target.fma_per_second * 4 / item * target.cores
@@ -72,7 +72,7 @@ class _Factored(NamedTuple):
     together: dict[tuple[int, int], int]
 
 
-def _factored(kernel: Kernel, p: Problem) -> _Factored | None:
+def _factor(kernel: Kernel, p: Problem) -> _Factored | None:
     """Return the factors of a piece, or None where they do not qualify.
 
     That is so where an operand is no plain read, or is zeroed by a guard of its own, as the other may be infinite
@@ -119,7 +119,7 @@ class _Products(NamedTuple):
 def _products(kernel: Kernel) -> _Products | None:
     """Return the products; None where none are summed over an axis of K, or no axis of K is left for the sums."""
     found = problems(kernel.root)
-    pieces = [x for p in found or () if (x := _factored(kernel, p)) is not None]
+    pieces = [x for p in found or () if (x := _factor(kernel, p)) is not None]
     if found is None or len(pieces) < len(found) or len({tuple(r.slot for r in p.factors) for p in pieces}) > 1:
         return None
     first, shapes = pieces[0], [kernel.root.params[r.slot][1] for r in pieces[0].factors]
@@ -160,17 +160,17 @@ def _parts(kernel: Kernel) -> tuple[Kernel, Kernel]:
     for p in pieces:
         index = [p.factors[0].index[d] if d is not None else p.factors[1].index[e] for d, e in stays]  # type: ignore
         gone = {p.together[d] for d in summed}  # type: ignore[index]
-        parts += [_summed(p.problem, Read(len(root.args), tuple(index), dtype), gone), *p.problem.beside]
+        parts += [_sum_products(p.problem, Read(len(root.args), tuple(index), dtype), gone), *p.problem.beside]
     added = Template(kernel.root.shape, (*kernel.root.params, (dtype, shape)), tuple(parts))
     stage = Stage(added, (*root.args, ("buffer", last)), root.outputs)
     return first, Kernel((stage, *kernel.stages[1:]), buffers, kernel.fixed)
 
 
-def _summed(p: Problem, products: Expr, gone: set[int]) -> Piece:
+def _sum_products(p: Problem, products: Expr, gone: set[int]) -> Piece:
     """Return the piece as a sum over the axes of K not in `gone`, with the terms `products`."""
     left = [a for a in p.k if a not in gone]
     rank = len(p.piece.extents)
-    body = finished(p.finish, guarded(p.exact, products))
+    body = apply_epilogue(p.finish, guarded(p.exact, products))
     body = substitute(body, {a: Axis(rank + n) for n, a in enumerate(left)})
     reduced = Reduce("sum", tuple(p.extents[a] for a in left) or (1,), (body,))
     return Piece(p.piece.offset, p.piece.step, p.piece.extents, reduced)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from einsmith.codegen.loopnest.splice import moved
+from einsmith.codegen.loopnest.splice import rebind
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import HIDDEN, in_turn
 from einsmith.kernels.genes import Space, genes
@@ -159,5 +159,5 @@ class Staged:
         where = [*places, self.room(part.workspace)]
         for launch in part.launches:
             name = f"{self.name}_{len(self.lowered.launches)}"
-            function = moved(launch.function, name, where, self.buffers + 1)
+            function = rebind(launch.function, name, where, self.buffers + 1)
             self.lowered.launches.append(Launch(function, launch.tasks, launch.once))

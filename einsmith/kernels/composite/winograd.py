@@ -19,7 +19,7 @@ from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest.address import address
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.cost.facts import Target
-from einsmith.cost.roofline import launched
+from einsmith.cost.roofline import launch_overhead
 from einsmith.ir.analysis import obvious
 from einsmith.ir.analysis.bounds import prove
 from einsmith.ir.analysis.linear import LinearForm, linear
@@ -166,12 +166,12 @@ class Winograd(Composite):
         at_padded, at_taps, at_v, at_u, at_y, at_tiled = (out.room(x.nbytes) for x in buffers)
         out.add(weights, [*own, at_taps])
         out.add(image, [*own, at_padded])
-        out.add(_transformed("images", B, padded, v, p.tiles, target), [at_padded, at_v])
+        out.add(_transform("images", B, padded, v, p.tiles, target), [at_padded, at_v])
         for n in range(p.slices):
             first = n * u.shape[-1]
-            out.add(_transformed("weights", G, taps, u, (1, 1), target, first), [at_taps, at_u])
+            out.add(_transform("weights", G, taps, u, (1, 1), target, first), [at_taps, at_u])
             out.add(multiply, [at_v, at_u, at_y])
-            out.add(_transformed("results", A, tiled, y, p.tiles, target, first, back=True), [at_y, at_tiled])
+            out.add(_transform("results", A, tiled, y, p.tiles, target, first, back=True), [at_y, at_tiled])
         out.add(result, [*own, at_tiled])
         return out.lowered
 
@@ -194,7 +194,7 @@ def _transforms(p: _Parts, target: Target) -> float:
         moved = one.nbytes + times * other.nbytes
         arithmetic = vectors * (6 * vector + target.load_seconds + target.store_seconds) / target.cores
         bytes_seconds = target.seconds_for_bytes(moved, moved // times, target.cores)
-        seconds += max(arithmetic, bytes_seconds) + times * launched(target.cores, target)
+        seconds += max(arithmetic, bytes_seconds) + times * launch_overhead(target.cores, target)
     return seconds
 
 
@@ -208,10 +208,10 @@ def _conv(kernel: Kernel) -> _Conv | None:
     if found is None or len(found) > 1 or found[0].finish or found[0].batch or found[0].beside:
         return None
     (p,) = found
-    return _convolved(kernel, p, *p.operands) or _convolved(kernel, p, *reversed(p.operands))
+    return _convolve(kernel, p, *p.operands) or _convolve(kernel, p, *reversed(p.operands))
 
 
-def _convolved(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | None:
+def _convolve(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | None:
     """Return the convolution of image `x` with weights `w`; None where the operands are none."""
     if not isinstance(x.expr, Read) or not isinstance(w.expr, Read) or w.guards:
         return None
@@ -348,7 +348,7 @@ def _below(flat: Expr, axes: Sequence[int], filled: int, p: Problem) -> list[Exp
 # ------------------------------------------------------------------------------------------------------- transforms
 
 
-def _transformed(
+def _transform(
     name: str,
     matrix: Sequence[Sequence[float]],
     pixels: KernelBuffer,

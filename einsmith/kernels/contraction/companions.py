@@ -16,7 +16,7 @@ from einsmith.kernels.contraction.config import Config, Tiled
 from einsmith.kernels.contraction.emission.blocked import Joint
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan, together
 from einsmith.kernels.contraction.problem import Problem, with_companion
-from einsmith.schedule.footprint import touched
+from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel
 
 
@@ -81,14 +81,14 @@ def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicte
     return cost.predict(cost.ConfigTable(settings, np.array(columns).T, together(features)), target)
 
 
-def apart(kernel: Kernel, p: Problem, target: Any) -> float:
+def line_refetch_seconds(kernel: Kernel, p: Problem, target: Any) -> float:
     """Return the seconds of moving one piece's result lines once more, where the pieces of a pair run separately."""
     item = sum(x.dtype.itemsize for x in epilogue.results(kernel, p).buffers)
     moved = 2 * 2 * prod(p.piece.extents) * item  # both pieces' results, read and written
-    return target.overheads.parted * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
+    return target.overheads.parted * target.seconds_for_bytes(moved, sum(bytes_by_buffer(kernel)), target.cores)
 
 
-def joined(
+def join_companions(
     kernel: Kernel, found: tuple[Problem, ...], configs: Mapping[Problem, Config], target: Any
 ) -> tuple[dict[Problem, Tiled], Joint]:
     """Return the configurations of companions that are computed with another piece, and the numbers of these pairs.

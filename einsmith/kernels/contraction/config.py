@@ -205,7 +205,7 @@ def row_offsets(groups: Steps, mr: int) -> list[int] | None:
 
     Tiles begin at multiples of `mr`. Returns None if the offsets differ between tiles.
     """
-    if not _repeats(_merged(groups), mr):
+    if not _repeats(_merge(groups), mr):
         return None
     out = [0] * mr
     inner = 1
@@ -216,7 +216,7 @@ def row_offsets(groups: Steps, mr: int) -> list[int] | None:
     return out
 
 
-def _merged(groups: Steps) -> Steps:
+def _merge(groups: Steps) -> Steps:
     """Merge neighbouring groups that rows traverse at an even stride.
 
     Between the groups that are left the stride changes: a row that begins a new point of the outer group lies at

@@ -12,12 +12,12 @@ import numpy as np
 
 from einsmith.cost import facts
 from einsmith.cost.memory_traffic import PAGE, waited_part
-from einsmith.cost.roofline import HIDDEN, launched
+from einsmith.cost.roofline import HIDDEN, launch_overhead
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Tiled, most_unrolled, room_to_unroll
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
-from einsmith.schedule.footprint import touched
+from einsmith.schedule.footprint import bytes_by_buffer
 
 HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)
@@ -47,7 +47,7 @@ class ConfigTable:
         self.depth, self.kept, self.finish = others
         self.numbers, self.major = features.of(self.setting), self.order == BY_M
         first = settings[0]
-        self.item, self.lanes, self.nbytes = first.item, first.lanes, sum(touched(first.kernel))
+        self.item, self.lanes, self.nbytes = first.item, first.lanes, sum(bytes_by_buffer(first.kernel))
 
     def config(self, i: int) -> Tiled:
         """Return configuration number `i`."""
@@ -67,7 +67,7 @@ class Predicted(NamedTuple):
     def rank(self, target: Any) -> Array:
         """Return the rank of each configuration, computed as by `Cost.rank`."""
         least, most = np.minimum(self.arithmetic, self.memory), np.maximum(self.arithmetic, self.memory)
-        return most + HIDDEN * least + self.launches * launched(self.tasks, target)
+        return most + HIDDEN * least + self.launches * launch_overhead(self.tasks, target)
 
 
 _Bytes = tuple[Array, Array, bool]
@@ -126,7 +126,7 @@ def predict(t: ConfigTable, target: Any) -> Predicted:
     arithmetic = (_steps(s) + _tiles(s) + packed + _halos(s)) * each * uneven(t, s.x, s.mt, s.nt, s.tasks)
     arithmetic += reread(t, s.x, s.kc, s.mt, s.nt, target) / (target.bytes_per_second[2] * s.tasks)
     memory = np.zeros_like(arithmetic)
-    moves = [(s.held + s.packed, s.held, False), *_walked_again(s), *_repeated(s), *_strips(s)]
+    moves = [(s.held + s.packed, s.held, False), *_walked_again(s), *_repeated_bytes(s), *_strips(s)]
     near, *rates = s.rate(np.array([np.minimum(s.held, target.l3), *(footprint for _, footprint, _ in moves)]))
     # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written. That is
     # slower where they come from memory.
@@ -240,8 +240,8 @@ def _packing(s: _Shared) -> tuple[Array, Array]:
     copied = np.where(x.a_turned > 0, w.transposed_m, np.where(t.mr % t.lanes == 0, w.copied, w.unaligned))
     points = np.where(s.a_buffer, x.a_batch, x.batch)
     a = times * points * x.k * vectors * s.mt * (x.a_packed + x.a_made + copied) * ~s.a_inline
-    launched = a * s.a_buffer + b * s.b_buffer
-    return a + b - launched, launched
+    buffered = a * s.a_buffer + b * s.b_buffer
+    return a + b - buffered, buffered
 
 
 def _halos(s: _Shared) -> Array | float:
@@ -278,7 +278,7 @@ def _walked_again(s: _Shared) -> Iterator[_Bytes]:
     yield streamed * ~short, np.maximum(s.held, 2 * s.level), False
 
 
-def _repeated(s: _Shared) -> Iterator[_Bytes]:
+def _repeated_bytes(s: _Shared) -> Iterator[_Bytes]:
     """Yield the bytes of the outer operand, read once a task, and of batch-invariant operands, once a batch point."""
     t = s.t
     outer, again = np.where(s.minor, s.b_bytes, s.a_bytes), np.where(s.minor, t.tm, t.tn)

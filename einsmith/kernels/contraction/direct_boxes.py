@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from einsmith.codegen.loopnest.address import BufferMemory, fused
+from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE
 from einsmith.cost.roofline import may_be_one_task
@@ -45,7 +45,7 @@ BEGUN = 3.0
 """Cycles of an iteration of the innermost loop outside its products."""
 
 
-def shaped(p: Problem, d: Direct) -> HaloProblem | None:
+def add_halo_copies(p: Problem, d: Direct) -> HaloProblem | None:
     """Return the problem with the configuration's halo copies; None where one is impossible or too large."""
     found: list[tuple[int, HaloCopy]] = []
     for i, _ in d.windows:
@@ -184,7 +184,7 @@ def _boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, target: An
                 for lone, whole in ways:
                     add(v, _search(p, samplers, v, lanes, target, lone, whole), alone)
     if left * right <= MAX_RESULTS and k >= LONG:
-        rows = fused(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
+        rows = fuse_axes(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
         together = {g.inner: g.axes[:-1] for g in rows}
         for v in axes:
             if v in p.k[1:]:
@@ -217,7 +217,7 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], ta
                 continue
             windows: Halos = tuple((i, "all") for i in which)
             d = replace(box, tasks=tasks, k_outer=head, windows=windows, fused=() if which else box.fused)
-            if shaped(p, d) is None:
+            if add_halo_copies(p, d) is None:
                 continue
             split = _parts_of_k(p, d, points, target.cores) if head and of_k else 1
             out.append(replace(d, split=split))
@@ -330,7 +330,7 @@ def _tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
 @lru_cache(maxsize=1024)
 def _shaped_accesses(kernel: Kernel, original: Problem, d: Direct) -> tuple[HaloProblem, list[OperandAccess]]:
     """Return the problem with its halo copies, and the scalar accesses of its operands."""
-    shape = shaped(original, d)
+    shape = add_halo_copies(original, d)
     assert shape is not None
     p = shape.problem
     memories = {**operand_memories(kernel), **{SLOT + i: BufferMemory(None, w.buffer) for i, w in shape.windows}}

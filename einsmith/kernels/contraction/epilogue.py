@@ -7,17 +7,17 @@ from functools import lru_cache
 from math import prod
 from typing import Literal
 
-from einsmith.codegen.loopnest.address import COMPARISONS, memories_of, stored
+from einsmith.codegen.loopnest.address import COMPARISONS, memories_of, store_address
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.cost.facts import LINE
-from einsmith.cost.memory_traffic import PAGE, scattered
+from einsmith.cost.memory_traffic import PAGE, scatter_cycles
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, below
 from einsmith.ir.rebuild import substitute
 from einsmith.kernels.contraction.config import WindowSetting
-from einsmith.kernels.contraction.problem import Finish, Problem, finished
+from einsmith.kernels.contraction.problem import Finish, Problem, apply_epilogue
 from einsmith.kernels.contraction.units import Unit, unit_of
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.boxes import placed, simplified
+from einsmith.kernels.emit.boxes import output_index, simplified
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.schedule.kernel import Kernel
 
@@ -68,13 +68,13 @@ class Results:
     """
 
     def __init__(self, kernel: Kernel, p: Problem):
-        found = _finished(kernel, p.piece, p.finish, p.beside, SUMS[0])
+        found = _results_of(kernel, p.piece, p.finish, p.beside, SUMS[0])
         if p.mate is not None:
-            found = found + _finished(kernel, p.mate.piece, p.mate.finish, (), SUMS[1])
+            found = found + _results_of(kernel, p.mate.piece, p.mate.finish, (), SUMS[1])
         self.exprs = tuple(x for x, _, _ in found)
         self.outputs = [n for _, n, _ in found]
         self.buffers = [kernel.buffers[n] for n in self.outputs]
-        self.places = [stored(piece, kernel.buffers[n]) for _, n, piece in found]
+        self.places = [store_address(piece, kernel.buffers[n]) for _, n, piece in found]
         self.constants = {i: float(x.value) for i, x in enumerate(self.exprs) if isinstance(x, Const)}
         self.size = operations(self.exprs)
         self.access = OperandAccess(
@@ -97,22 +97,22 @@ results = lru_cache(maxsize=1024)(Results)
 
 
 @lru_cache(maxsize=1024)
-def _finished(
+def _results_of(
     kernel: Kernel, piece: Piece, finish: Finish, beside: tuple[Piece, ...], slot: int
 ) -> list[tuple[Expr, int, Piece]]:
     """Return (expression, buffer, piece) of each result of a piece with its sum in `slot`, and of constant pieces."""
     buffers = {n: ref[1] for n, ref in enumerate(kernel.stages[0].args)}
-    total = substitute(finished(finish, Read(slot, (), kernel.root.dtypes[0])), {}, {**buffers, slot: slot})
+    total = substitute(apply_epilogue(finish, Read(slot, (), kernel.root.dtypes[0])), {}, {**buffers, slot: slot})
     out = _results(kernel, piece, total)
     for other in beside:
         assert isinstance(other.body, Const)
         out += _results(kernel, other, other.body)
-    if len(kernel.stages) > 1 and _guarded(tuple(x for x, _, _ in out)):  # root and later stages may both have guards
+    if len(kernel.stages) > 1 and _has_guard(tuple(x for x, _, _ in out)):  # root and later stages may both have guards
         out = [(simplified(x, piece.domain), n, of) for x, n, of in out]
     return out
 
 
-def _guarded(exprs: tuple[Expr, ...]) -> bool:
+def _has_guard(exprs: tuple[Expr, ...]) -> bool:
     """Return whether an expression compares integers, as guards on indices do."""
     return any(isinstance(e, Apply) and e.fn in COMPARISONS and e.args[0].dtype.is_int for e in below(exprs))
 
@@ -120,7 +120,7 @@ def _guarded(exprs: tuple[Expr, ...]) -> bool:
 def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int, Piece]]:
     """Return (expression, buffer, piece) of the results of a piece whose sum is `total`."""
     sizes = zip(piece.offset, piece.step, piece.extents, strict=True)
-    place = {d: placed(d, *of) for d, of in enumerate(sizes)}
+    place = {d: output_index(d, *of) for d, of in enumerate(sizes)}
     results: list[list[Expr]] = [[total]]
     for stage in kernel.stages[1:]:
         args = (ref[1] if ref[0] == "buffer" else results[ref[1]][ref[2]] for ref in stage.args)
@@ -139,7 +139,7 @@ def cycles(
 ) -> float:
     """Return the cycles to load, compute and store what follows the sum, for one vector along the axes.
 
-    `tile` is that of an OperandAccess; `stacks`: rows that are `stacked` are stored together.
+    `tile` is that of an OperandAccess; `stacks`: rows that are `adjacent_rows` are stored together.
     """
     r = results(kernel, p)
     s = r.access.along(axes, lanes, tile)
@@ -151,7 +151,7 @@ def cycles(
             out += STACKED
         elif kind == "gather":
             stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * x.dtype.itemsize
-            out += lanes * scattered(abs(stride), x.nbytes, l2)
+            out += lanes * scatter_cycles(abs(stride), x.nbytes, l2)
         elif kind == "uniform":
             out += 1.0
         elif i in pairs or i in pairs.values():  # a shuffle and a whole store
@@ -171,7 +171,7 @@ def unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> Unit 
 
 
 @lru_cache(maxsize=4096)
-def stacked(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], lanes: int) -> int:
+def adjacent_rows(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], lanes: int) -> int:
     """Return how many rows of M have results that are adjacent in memory and together make whole vectors; 1 for none.
 
     The results of a row are runs of a vector along N.
@@ -206,7 +206,7 @@ def _least(
 ) -> tuple[float, Form]:
     """Return the fewest cycles a vector along N over all forms of the epilogue, and the form that takes them."""
     form: Form = "straight"
-    rows = stacked(kernel, p, m_axes, n_axes, lanes)
+    rows = adjacent_rows(kernel, p, m_axes, n_axes, lanes)
     if rows > 1 and mr % rows == 0:
         form = "stacked"
     straight = cycles(kernel, p, n_axes, lanes, l2, 0, form == "stacked")
@@ -227,12 +227,12 @@ def _least(
         if apart >= PAGE and apart % PAGE == 0 and x.nbytes > l2:
             turned += CROWDED * stores
     if p.beside:  # constants between results are stored with them, and no other tile fetches their lines
-        turned += FETCHED * len(parted(kernel, p, m_axes[-1])) * stores
+        turned += FETCHED * len(large_split_buffers(kernel, p, m_axes[-1])) * stores
     return (turned, "turned") if turned < straight else (straight, form)
 
 
 @lru_cache(maxsize=1024)
-def parted(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
+def large_split_buffers(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
     """Return the buffers larger than the caches in which results along an axis are stored in parts of lines."""
     if p.mate is not None:
         return frozenset()
@@ -320,7 +320,7 @@ class Epilogue:
     def together(
         self, states: Sequence[LaneCursor], rows: Sequence[PartialAddress], sums: Sequence[Sequence[SSAValue]]
     ) -> None:
-        """Compute and store rows together that are `stacked`."""
+        """Compute and store rows together that are `adjacent_rows`."""
         for v, state in enumerate(states):
             at = [state.bind(row) for row in rows]
             values = [x.values(given={-1: row[v]}) for x, row in zip(at, sums, strict=True)]

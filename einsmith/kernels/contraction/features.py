@@ -12,7 +12,7 @@ import numpy as np
 
 from einsmith.base.locks import cached_property
 from einsmith.cost.facts import LINE
-from einsmith.cost.memory_traffic import PAGE, held
+from einsmith.cost.memory_traffic import PAGE, lines_kept
 from einsmith.kernels.contraction import config, epilogue, k_bounds, traffic
 from einsmith.kernels.contraction.config import WindowSetting
 from einsmith.kernels.contraction.emission import launches
@@ -33,7 +33,7 @@ class Features(SimpleNamespace):
     row: points of a padded row, 0 for none
     run: points of K, innermost, that lie evenly in both sides
     even: both sides are plain reads at one stride along K
-    results: bytes of results that strips wait for (`traffic.far_results`)
+    results: bytes of results that strips wait for (`traffic.non_temporal_bytes`)
     windows: whether operands are read from halo copies
     elements, copies: elements of all halo copies, and cycles to compute them
     heads: blocks into which halo copies cut K, 0 for none
@@ -56,7 +56,7 @@ class Features(SimpleNamespace):
     batch: points of the batch that the side depends on
     parts: blocks into which a halo copy cuts the side, 0 if it does not
     share (N): points of K whose vectors of a halo copy lie a few elements apart
-    far (N): lines of each tensor that a vector is read from where rows are far apart, else 0 (`traffic.far_rows`)
+    far (N): lines of each tensor that a vector is read from where rows are far apart, else 0 (`traffic.streamed_lines`)
     low (N): largest power of two, up to a page, that divides the step along K (bytes)
     streams (N): tensors that rows are read from
     """
@@ -114,8 +114,8 @@ class OperandPlan(WindowSetting):
             **same,
             side=steps.side,
             step=steps.k,
-            held=held(self.target.l2, steps.k),
-            made=0.0 if cut is not None else self._made(which),
+            held=lines_kept(self.target.l2, steps.k),
+            made=0.0 if cut is not None else self._prologue_cycles(which),
             spread=1.0 if window else spread,
             copied=cut is not None,
             window=window,
@@ -125,7 +125,7 @@ class OperandPlan(WindowSetting):
         )
         return steps, {f"{name}_{key}": value for key, value in of_side.items()}
 
-    def _made(self, which: int) -> float:
+    def _prologue_cycles(self, which: int) -> float:
         """Return the cycles to compute one vector of operand `which` while it is read."""
         count, seconds = boxes.operations((self.original.operands[which].expr,), self.target)
         return 0.25 * count + self.lanes * seconds / self.target.cycle_seconds
@@ -176,14 +176,14 @@ class OperandPlan(WindowSetting):
             a_fit=traffic.rows_that_fit(a_steps, target.l1) if a_steps.k == item and a_steps.side >= LINE else 0,
             a_meets=self._meets(m_side), b_pieces=pieces, b_masks=masks, b_pairs=pairs,
             b_strips=traffic.in_strips(b_steps, self.N * k, item, target.l2),
-            b_far=0 if self.rows else traffic.far_rows(b_steps, self, n_side, self.N),
+            b_far=0 if self.rows else traffic.streamed_lines(b_steps, self, n_side, self.N),
             b_low=min(PAGE, b_steps.k & -b_steps.k),
             b_share=self._share(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
             run=min(a_side["a_run"], b_side["b_run"]), b_streams=b_steps.streams,
             even=a_steps.even and b_steps.even and m_side.operand.plain and n_side.operand.plain,
-            results=traffic.far_results(self), windows=bool(self.windows), heads=self.heads,
+            results=traffic.non_temporal_bytes(self), windows=bool(self.windows), heads=self.heads,
             elements=sum(w.buffer.size for _, w in self.halos),
-            copies=sum(w.buffer.size * self._made(i) for i, w in self.halos) / self.lanes,
+            copies=sum(w.buffer.size * self._prologue_cycles(i) for i, w in self.halos) / self.lanes,
         )  # fmt: skip
 
     def finished(self, mr: int, nv: int, split: int) -> float:
@@ -198,7 +198,7 @@ class OperandPlan(WindowSetting):
             rows = tuple(max(1, nv * self.lanes // self.row) for _, nv in tiles)
             of_side.append((1 - int(self.swap), self.n_side.axes[:-1], rows))
         for which, axes, sizes in of_side:
-            found = k_bounds.within(self.original, which, (*self.p.batch, *axes))
+            found = k_bounds.restrict_bounds(self.original, which, (*self.p.batch, *axes))
             if axes and found and tiles:
                 out = [x * y for x, y in zip(out, k_bounds.shares(self.original, found, axes, sizes), strict=True)]
         return out

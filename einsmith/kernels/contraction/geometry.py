@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from einsmith.base.errors import CompileError
 from einsmith.base.locks import cached_property
-from einsmith.codegen.loopnest.address import FusedAxes, fused
+from einsmith.codegen.loopnest.address import FusedAxes, fuse_axes
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div
 from einsmith.kernels.contraction.config import Side, Tiled, WindowSetting, depends_on_batch, masked_tail
 from einsmith.kernels.contraction.halo import covers
-from einsmith.kernels.contraction.k_bounds import KBound, within
+from einsmith.kernels.contraction.k_bounds import KBound, restrict_bounds
 from einsmith.kernels.contraction.k_vectorization import fits
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.schedule.kernel import Kernel
@@ -153,9 +153,9 @@ class Geometry(WindowSetting):
         self.m_bounds: tuple[KBound, ...] = ()
         self.n_bounds: tuple[KBound, ...] = ()
         if c.split == 1 and not self.blocked and not self.k_outer and c.depth == 1:
-            self.m_bounds = within(self.original, int(c.swap), (*p.batch, *self.m_side.axes))
+            self.m_bounds = restrict_bounds(self.original, int(c.swap), (*p.batch, *self.m_side.axes))
             if c.rows:
-                self.n_bounds = within(self.original, 1 - int(c.swap), (*p.batch, *self.n_side.axes[:-1]))
+                self.n_bounds = restrict_bounds(self.original, 1 - int(c.swap), (*p.batch, *self.n_side.axes[:-1]))
         self.bounded = {x.axis for x in (*self.m_bounds, *self.n_bounds)}
 
     @cached_property
@@ -163,7 +163,7 @@ class Geometry(WindowSetting):
         """Return the axes of K, merged as far as both operands read in place allow."""
         sides = ((self.m_side, self.c.a), (self.n_side, self.c.b))
         inline = [self.access(side) for side, how in sides if how == "inline"]
-        return fused(
+        return fuse_axes(
             self.p.k,
             self.p.extents,
             lambda a, x: not {a, x.inner} & self.bounded and all(s.evenly(a, x) for s in inline),

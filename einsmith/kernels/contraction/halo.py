@@ -22,7 +22,7 @@ from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import i32
-from einsmith.codegen.loopnest.address import Affine, BufferMemory, compared
+from einsmith.codegen.loopnest.address import Affine, BufferMemory, comparison_form
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import strips, sweep
 from einsmith.ir.analysis.linear import LinearForm
@@ -104,7 +104,7 @@ def _coordinates(operand: Operand) -> dict[_Coordinate, int] | None:
             found.setdefault(key, len(found))
             strided |= scale > 1
     for g in operand.guards:
-        x = compared(g)
+        x = comparison_form(g)
         if x is None or not x.coef or all(_coordinate(x, sign)[0] not in found for sign in (1, -1)):
             return None
     return found if found and (strided or not operand.plain) else None
@@ -200,7 +200,7 @@ def halo_copy(
     def copied() -> tuple[Expr, tuple[Expr, ...]]:
         zero, guards = Const(0, i32), []
         for g in operand.guards:
-            form = compared(g)
+            form = comparison_form(g)
             assert isinstance(g, Apply) and form is not None
             left, right = (moved(form), zero) if moved(form) is not None else (zero, moved(form, -1))
             assert left is not None and right is not None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.codegen.loopnest.address import BufferMemory, compared
+from einsmith.codegen.loopnest.address import BufferMemory, comparison_form
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.ir.nodes import Apply
 from einsmith.kernels.contraction.problem import Problem
@@ -36,7 +36,7 @@ def k_bounds(p: Problem, which: int) -> list[KBound]:
     for g in p.operands[which].guards:
         if g not in p.exact:  # a term that is zero by one factor only must be computed: the other may be infinite
             continue
-        form = compared(g, p.extents, ("lt", "le"))
+        form = comparison_form(g, p.extents, ("lt", "le"))
         inner = [a for a in form.coef if a in p.k] if form else []
         if isinstance(g, Apply) and form and len(inner) == 1 and abs(form.coef[inner[0]]) == 1 and len(form.coef) > 1:
             out.append(KBound(g, inner[0], form.coef[inner[0]], frozenset(form.coef) - {inner[0]}))
@@ -44,7 +44,7 @@ def k_bounds(p: Problem, which: int) -> list[KBound]:
 
 
 @lru_cache(maxsize=4096)
-def within(p: Problem, which: int, axes: tuple[int, ...]) -> tuple[KBound, ...]:
+def restrict_bounds(p: Problem, which: int, axes: tuple[int, ...]) -> tuple[KBound, ...]:
     """Return the bounds of an operand that mention no output axes but `axes`."""
     return tuple(t for t in k_bounds(p, which) if t.axes <= {*axes})
 
@@ -122,7 +122,7 @@ def _edges(p: Problem, found: tuple[KBound, ...], seen: tuple[int, ...]) -> tupl
     """
     out = []
     for t in found:
-        form = compared(t.guard)
+        form = comparison_form(t.guard)
         assert form is not None
         if t.axes <= {*seen}:
             less = int((t.guard.fn == "le") == (t.sign > 0))
@@ -175,6 +175,6 @@ def least(p: Problem) -> float:
     """Return the part of K that guards leave to tiles of one point of each side; larger tiles keep more of it."""
     out = 1.0
     for which, axes in enumerate((p.left, p.right)):
-        found = within(p, which, (*p.batch, *axes))
+        found = restrict_bounds(p, which, (*p.batch, *axes))
         out *= shares(p, found, axes, (1,))[0] if axes and found else 1.0
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.kernels.contraction.config import WindowSetting
-from einsmith.kernels.contraction.problem import needed
+from einsmith.kernels.contraction.problem import needs_exact_guards
 
 WIDEST = 16
 """Most bytes that are repeated along a vector: what instructions broadcast, and what packing moves as one."""
@@ -26,6 +26,11 @@ def fits(s: WindowSetting, depth: int, blocks: Sequence[int]) -> bool:
     """
     rows = s.access(s.m_side)
     groups = rows.groups(s.p.k)
-    if not s.m_side.operand.plain or not groups or needed(s.p) or any(x % depth for x in (groups[-1].extent, *blocks)):
+    if (
+        not s.m_side.operand.plain
+        or not groups
+        or needs_exact_guards(s.p)
+        or any(x % depth for x in (groups[-1].extent, *blocks))
+    ):
         return False
     return all(f.coef.get(groups[-1].inner) == 1 for f in rows.forms)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.cost.roofline import launched
+from einsmith.cost.roofline import launch_overhead
 from einsmith.kernels.contraction import companions, cost, direct_boxes, epilogue, k_bounds, search
 from einsmith.kernels.contraction.config import Config, Direct, Tiled
 from einsmith.kernels.contraction.emission import launches
@@ -24,7 +24,7 @@ from einsmith.kernels.contraction.problem import Problem, problems
 from einsmith.kernels.contraction.space import illegal, of_piece
 from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Cost, Lowered, Pattern
-from einsmith.schedule.footprint import touched
+from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel
 
 WIDE = 32
@@ -65,7 +65,7 @@ class Contraction(Pattern):
         """
         found = _pieces(kernel)
         first = _largest(found)
-        (((rank, config),),) = _ranked(kernel, (first,), target)
+        (((rank, config),),) = _rank(kernel, (first,), target)
         if rank >= limit:
             return None
         if len(found) == 1:
@@ -74,11 +74,11 @@ class Contraction(Pattern):
 
         def add(wanted: Iterable[Problem]) -> None:
             pieces = tuple(p for p in wanted if p not in every)
-            ranked = _ranked(kernel, pieces, target, config)
+            ranked = _rank(kernel, pieces, target, config)
             every.update((p, c) for p, ((_, c),) in zip(pieces, ranked, strict=True))
 
         add(found[second] for _, second in companions.pairs(found))
-        mates, joint = companions.joined(kernel, found, every, target)
+        mates, joint = companions.join_companions(kernel, found, every, target)
         every.update(mates)
         add(found)
         return Configs(tuple(every[p] for p in found), joint)
@@ -95,26 +95,26 @@ class Contraction(Pattern):
         Every piece moves all buffers once, and multiplies, at the peak, the part of K that guards leave.
         """
         found = _pieces(kernel)
-        size = sum(touched(kernel))
+        size = sum(bytes_by_buffer(kernel))
         memory = len(found) * target.seconds_for_bytes(size, size, target.cores)
         each = [prod(p.extents) * p.dtype.itemsize / 4 / target.fma_per_second / target.cores for p in found]
         if sum(each) <= memory:
-            return memory + launched(1, target)
+            return memory + launch_overhead(1, target)
         arithmetic = sum(x * k_bounds.least(p) for x, p in zip(each, found, strict=True))
-        return Cost(arithmetic, memory, 0.0, launched(1, target)).rank
+        return Cost(arithmetic, memory, 0.0, launch_overhead(1, target)).rank
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
         """Return the configurations worth a measurement, the cheapest by prediction first."""
         found = _pieces(kernel)
         first = _largest(found)
-        (main,) = _ranked(kernel, (first,), target, most=CONFIGS)
+        (main,) = _rank(kernel, (first,), target, most=CONFIGS)
         if len(found) == 1:
             return [Configs((c,)) for _, c in main]
         like = main[0][1]
-        ranked = [main if p is first else _ranked(kernel, (p,), target, like, CONFIGS)[0] for p in found]
+        ranked = [main if p is first else _rank(kernel, (p,), target, like, CONFIGS)[0] for p in found]
         depth = max(len(r) for r in ranked)
         every = [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
-        mates, joint = companions.joined(kernel, found, dict(zip(found, every[0].pieces, strict=True)), target)
+        mates, joint = companions.join_companions(kernel, found, dict(zip(found, every[0].pieces, strict=True)), target)
         pieces = tuple(mates.get(p, c) for p, c in zip(found, every[0].pieces, strict=True))
         return [Configs(pieces, joint), *every] if joint else every
 
@@ -146,15 +146,19 @@ class Contraction(Pattern):
         if joint:
             two = tuple((found[i], found[j], own[i], own[j]) for i, j in config.joint)
             both = companions.costs(kernel, two, target)
-            every += [_predicted(both, n) for n in range(2 * len(two))]
-        parted = sum(companions.apart(kernel, found[j], target) for i, j in companions.pairs(found) if j not in joint)
+            every += [_price_at(both, n) for n in range(2 * len(two))]
+        parted = sum(
+            companions.line_refetch_seconds(kernel, found[j], target)
+            for i, j in companions.pairs(found)
+            if j not in joint
+        )
         costs, count = [p.cost for p in every], max(p.launches for p in every)
-        tasks = launches.dealt([p.tasks for p in every], found, target)
+        tasks = launches.count_tasks([p.tasks for p in every], found, target)
         return Cost(
             parted + sum(c.arithmetic for c in costs),
             sum(c.memory for c in costs),
             sum(c.special for c in costs),
-            count * launched(tasks, target),
+            count * launch_overhead(tasks, target),
         )
 
     def lower(self, kernel: Kernel, config: Configs, target: Any) -> Lowered:
@@ -187,7 +191,7 @@ def _largest(found: Sequence[Problem]) -> Problem:
 
 
 @lru_cache(maxsize=4096)
-def _ranked(
+def _rank(
     kernel: Kernel, pieces: tuple[Problem, ...], target: Any, like: Config | None = None, most: int = 1
 ) -> list[list[_Best]]:
     """Return each piece's `most` lowest ranks and their configurations, which are near `like`, if given."""
@@ -204,16 +208,16 @@ def _ranked(
             for i in rows[np.argsort(ranks[rows], kind="stable")[: 3 * most]]:  # some occur twice
                 config = found.table.config(int(i))
                 best.setdefault(config, float(ranks[i]))
-                _priced(kernel, p, target).setdefault(config, _predicted(every, int(i)))
+                _price_cache(kernel, p, target).setdefault(config, _price_at(every, int(i)))
         for c in others:
             priced = _cost(kernel, p, c, target)
-            best.setdefault(c, priced.cost.rank + priced.launches * launched(priced.tasks, target))
+            best.setdefault(c, priced.cost.rank + priced.launches * launch_overhead(priced.tasks, target))
         out.append(sorted(((rank, c) for c, rank in best.items()), key=lambda x: x[0])[:most])
     return out
 
 
 @lru_cache(maxsize=1024)
-def _priced(kernel: Kernel, p: Problem, target: Any) -> dict[Config, _Price]:
+def _price_cache(kernel: Kernel, p: Problem, target: Any) -> dict[Config, _Price]:
     """Return the cache of prices of a piece's tiled configurations, filled where tables are predicted."""
     return {}
 
@@ -223,11 +227,11 @@ def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> _Price:
     """Return the price of a piece in a configuration."""
     if isinstance(c, Direct):
         return _Price(_direct_cost(kernel, p, c, target), 1 + (c.split > 1), c.tasks * c.parts * c.split)
-    known = _priced(kernel, p, target).get(c)
-    return known or _predicted(cost.predict(search.table_of(kernel, p, c, target), target), 0)
+    known = _price_cache(kernel, p, target).get(c)
+    return known or _price_at(cost.predict(search.table_of(kernel, p, c, target), target), 0)
 
 
-def _predicted(found: cost.Predicted, i: int) -> _Price:
+def _price_at(found: cost.Predicted, i: int) -> _Price:
     """Return the price of configuration number `i` of a predicted table."""
     return _Price(Cost(float(found.arithmetic[i]), float(found.memory[i])), int(found.launches[i]), int(found.tasks[i]))
 
@@ -241,7 +245,7 @@ def _direct_cost(kernel: Kernel, p: Problem, c: Direct, target: Any) -> Cost:
     points = p.count(c.outer) * c.parts * c.split
     tasks = min(target.cores, points)
     uneven = ceil(points / tasks) * tasks / points
-    size = sum(touched(kernel))
+    size = sum(bytes_by_buffer(kernel))
     arithmetic = direct_boxes.cycles(kernel, p, c, lanes, after, target) * target.cycle_seconds / tasks * uneven
     memory = target.seconds_for_bytes(size, size, tasks)
     waited = (

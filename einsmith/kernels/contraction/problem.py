@@ -150,7 +150,7 @@ class _Body(NamedTuple):
     steps: list[tuple[str, Expr | None]]
 
 
-def _taken_apart(body: Expr, rank: int) -> _Body:
+def _split_body(body: Expr, rank: int) -> _Body:
     """Split a body into its factors, with the guards around them, and the steps that follow the sum."""
     found: list[tuple[Expr, tuple[Expr, ...]]] = []  # a factor, and the `where`s around it
     steps: list[tuple[str, Expr | None]] = []
@@ -217,7 +217,7 @@ def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> 
     return True
 
 
-def finished(steps: Finish, x: Expr) -> Expr:
+def apply_epilogue(steps: Finish, x: Expr) -> Expr:
     """Apply the steps that follow a sum to it, or to its terms."""
     for fn, e in steps:
         if fn == "where":
@@ -243,7 +243,7 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
     if not dtype.is_float or 0 in piece.domain:
         return None
     rank = len(piece.extents)
-    factors, guards, steps = _taken_apart(body.bodies[0], rank)
+    factors, guards, steps = _split_body(body.bodies[0], rank)
     by_axes: dict[frozenset[int], list[tuple[Expr, tuple[Expr, ...]]]] = {}
     for f in factors:
         by_axes.setdefault(axes_of(f[0]), []).append(f)
@@ -340,7 +340,7 @@ def problems(template: Template) -> tuple[Problem, ...] | None:
 
 
 @lru_cache(maxsize=1024)
-def needed(p: Problem) -> bool:
+def needs_exact_guards(p: Problem) -> bool:
     """Return whether some guard on K zeroes one operand only."""
     left, right = p.operands
     single = (g for g in p.exact if not (g in left.guards and g in right.guards))

@@ -274,7 +274,7 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
             more = [(_even(m, int(x.a_fit)), nv) for mr, nv in sizes if mr > x.a_fit]
             sizes += [t for t in dict.fromkeys(more) if t not in sizes]
     chosen = [*_promising(tuple(sizes), m, n, k, lanes, target)]
-    rows = epilogue.stacked(s.kernel, s.original, m_axes, n_axes, lanes)
+    rows = epilogue.adjacent_rows(s.kernel, s.original, m_axes, n_axes, lanes)
     whole = [(mr - mr % rows, nv) for mr, nv in chosen if mr > rows]
     chosen += [t for t in dict.fromkeys(whole) if t not in chosen]
     if x.a_parts or x.b_parts:

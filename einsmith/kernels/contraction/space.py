@@ -59,7 +59,7 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
 
 def illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
     """Return the reason why a configuration of a piece cannot be lowered; empty where it can be."""
-    return (_direct if isinstance(c, Direct) else _tiled)(kernel, p, c, target)  # type: ignore[arg-type]
+    return (_direct if isinstance(c, Direct) else _reject_tiled)(kernel, p, c, target)  # type: ignore[arg-type]
 
 
 def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
@@ -75,7 +75,7 @@ def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
     return "" if 1 <= c.tasks <= max(1, points) else f"{points} points of the outer axes are fewer than the tasks"
 
 
-def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
+def _reject_tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
     """Return the reason why a configuration of the tiled form is illegal, or an empty string."""
     if config.with_halos(p, c.windows) is None:
         return "there are no such windows, or they gain nothing"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from einsmith.cost.facts import LINE
-from einsmith.cost.memory_traffic import PAGE, fetched, held
+from einsmith.cost.memory_traffic import PAGE, fetches_result_lines, lines_kept
 from einsmith.kernels.contraction.config import Side, WindowSetting, depends_on_batch
 
 BLOCK = 256
@@ -75,7 +75,7 @@ def address_steps(g: WindowSetting, side: Side) -> Steps:
 
 def rows_that_fit(a: Steps, l1: int) -> int:
     """Return the rows of M, read in place, of which L1 keeps a line each while the other operand is read too."""
-    return max(1, held(l1, a.side) * 2 // 3)
+    return max(1, lines_kept(l1, a.side) * 2 // 3)
 
 
 def row_conflicts(mr: Array, fit: Array) -> Array:
@@ -104,7 +104,7 @@ def strips(width: Array, points: Array, item: int, double: float) -> Array:
     return double / np.maximum(LINE, np.minimum(width, points) * item)
 
 
-def far_rows(s: Steps, g: WindowSetting, side: Side, points: int) -> int:
+def streamed_lines(s: Steps, g: WindowSetting, side: Side, points: int) -> int:
     """Return the lines of each tensor that a vector of a side is read from, if its rows are streams too far apart to
     follow.
 
@@ -120,7 +120,7 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
     """Return the lines of each tensor of the next panel of N that every tile of M prefetches at every point of K; 0 for
     none.
 
-    `far` is the result of `far_rows`. A single tile of M prefetches too where whole lines are read: on a Zen 4,
+    `far` is the result of `streamed_lines`. A single tile of M prefetches too where whole lines are read: on a Zen 4,
     products of few rows with operands beyond the caches took 0.72 to 0.77 of the time, and one whose operands L3 holds
     took 1.19; with every other element read, prefetching took 1.24 of the time.
     """
@@ -129,8 +129,9 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
     return -(-(far * nv + 1) // np.maximum(tiles, 1)) * asked
 
 
-def far_results(g: WindowSetting) -> int:
-    """Return the bytes of results whose lines are `fetched`; negative where M's axes, not N's, lie along their rows."""
+def non_temporal_bytes(g: WindowSetting) -> int:
+    """Return the bytes of results whose lines are fetched before they are written (`fetches_result_lines`); negative
+    where M's axes, not N's, lie along their rows."""
     kernel, shape = g.kernel, g.kernel.root.shape
     side = next((x for x in (g.n_side, g.m_side) if x.axes and x.axes[-1] == len(shape) - 1), None)
     if side is None:
@@ -138,7 +139,7 @@ def far_results(g: WindowSetting) -> int:
     row = prod(shape[d] for d in takewhile(side.axes.__contains__, reversed(range(len(shape)))))
     stored = [kernel.buffers[n] for n in {n for stage in kernel.stages for n in stage.outputs if n is not None}]
     count = sum(x.shape == shape and x.row_major for x in stored)
-    return g.B * g.M * g.N * g.item * count * fetched(row * g.item) * (1 if side is g.n_side else -1)
+    return g.B * g.M * g.N * g.item * count * fetches_result_lines(row * g.item) * (1 if side is g.n_side else -1)
 
 
 def blocks_of_k(k: int, unit: int = 1) -> int:

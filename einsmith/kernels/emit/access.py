@@ -19,8 +19,8 @@ from einsmith.codegen.loopnest.address import (
     FusedAxes,
     address,
     affine_of,
-    compared,
-    fused,
+    comparison_form,
+    fuse_axes,
     leaves,
 )
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
@@ -144,7 +144,7 @@ class OperandAccess:
         return [(r, form) for r, form in self.reads.items() if points[r] == most]
 
     def _guard(self, g: Expr) -> None:
-        form = compared(g, self.extents)
+        form = comparison_form(g, self.extents)
         if form is None:
             self.generic.append(g)
             return
@@ -187,7 +187,7 @@ class OperandAccess:
         """Return the axes (outer first) fused as far as every form allows; axes of one point are dropped."""
         key = tuple(axes)
         if key not in self._grouped:
-            self._grouped[key] = fused(key, self.extents, self.evenly)
+            self._grouped[key] = fuse_axes(key, self.extents, self.evenly)
         return self._grouped[key]
 
     def evenly(self, axis: int, inner: FusedAxes) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.locks import cached_property
-from einsmith.codegen.loopnest.address import FusedAxes, address, fused, leaves
+from einsmith.codegen.loopnest.address import FusedAxes, address, fuse_axes, leaves
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
@@ -195,7 +195,7 @@ def _placed_in(
     return tuple(rebuild(exprs, rule, known))
 
 
-def placed(axis: int, offset: int, step: int, extent: int) -> Expr:
+def output_index(axis: int, offset: int, step: int, extent: int) -> Expr:
     """Return the expression of the output position `offset + step*axis`; the offset for an axis of one point."""
     if extent == 1:
         return Const(offset, dt.i32)
@@ -224,7 +224,7 @@ def _box(
     every = [outputs, *(s.outputs for s in later)]
     results = _result_slots(every, len(buffers))
     ones: dict[int, Expr] = {a: Const(0, dt.i32) for a, n in enumerate(domain) if n == 1}
-    place = {d: placed(d, piece.offset[d], piece.step[d], piece.extents[d]) for d in range(rank)}
+    place = {d: output_index(d, piece.offset[d], piece.step[d], piece.extents[d]) for d in range(rank)}
     given = [(bodies, args, ones), *((s.template.parts[0].bodies, s.args, place) for s in later)]
     work = [_accesses(exprs, _slots(to, results, buffers), axes, domain) for exprs, to, axes in given]
     to_buffers = zip([s for members in results for s in members], [n for x in every for n in x], strict=True)
@@ -277,7 +277,7 @@ def _groups(
         alike = (a < rank) == (inner.inner < rank) and a not in others and inner.inner not in others
         return alike and all(f.coefficient(Axis(a)) == f.coefficient(Axis(inner.inner)) * inner.extent for f in flats)
 
-    groups = [list(g.axes) for g in fused(range(len(domain)), domain, evenly)]
+    groups = [list(g.axes) for g in fuse_axes(range(len(domain)), domain, evenly)]
     to: dict[int, Expr] = {}
     for g, members in enumerate(groups):
         to.update((a, Const(0, dt.i32)) for a in members[:-1])
@@ -355,7 +355,7 @@ def square_tiles(box: Box, exprs: tuple[Expr, ...]) -> Mapping[tuple[int, int], 
     return out
 
 
-def filled(extent: int, lanes: int) -> float:
+def lane_utilization(extent: int, lanes: int) -> float:
     """Return the fraction of lanes that do work over an axis of `extent` points."""
     return extent / (-(-extent // lanes) * lanes)
 

@@ -255,14 +255,16 @@ class LaneCursor(ExpressionEmitter):
         for first in (0, n - 1)[:step]:  # the second load ends at the last lane's element: nothing past it is touched
             out: SSAValue | None = None
             for at, mask in rows:
-                out = b.load(pointer, b.add(at, first), elem, n, mask if step == 1 else self._spread(mask, first), out)
+                out = b.load(
+                    pointer, b.add(at, first), elem, n, mask if step == 1 else self._every_other_mask(mask, first), out
+                )
             assert out is not None
             parts.append(out)
         if step == 1:
             return parts[0]
         return b.shuffle(parts[0], parts[1], [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)])
 
-    def _spread(self, mask: SSAValue | None, first: int) -> SSAValue | None:
+    def _every_other_mask(self, mask: SSAValue | None, first: int) -> SSAValue | None:
         """Return the mask of elements first, first + 1, ... of contiguous memory in which lane i is element 2*i."""
         if mask is None:
             return None
@@ -347,7 +349,7 @@ class LaneCursor(ExpressionEmitter):
             for at, run in self._rows(form, self.offset(form)):
                 on = both(b, run, mask)
                 if step == 2 and odd is None:
-                    on = self._spread(b.const(True, "i1", n) if on is None else on, first)
+                    on = self._every_other_mask(b.const(True, "i1", n) if on is None else on, first)
                 elif step == 2 and on is not None:
                     on = self._between(first, on, on)
                 b.store(here, pointer, b.add(at, first), on)

@@ -197,7 +197,7 @@ def sweep_box(
     return runs * tiles * parts
 
 
-def turned_tile(
+def load_transposed(
     em: VectorEmitter,
     read: Read,
     along: int,

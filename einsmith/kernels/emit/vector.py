@@ -280,10 +280,10 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
                 lanes = self.lane_mask(guard)
                 assert lanes is not None
                 mask = self.made(("any", lanes.id), [lanes], lambda: self.b.any(lanes))
-            at, mask = self._within(source, self.total(part), mask, 1)
+            at, mask = self._limit_load(source, self.total(part), mask, 1)
             return self.load(source.pointer, at, elem, 0, mask)
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
-            at, guard = self._within(source, self.total(part, part.pattern[0]), guard, self.lanes)
+            at, guard = self._limit_load(source, self.total(part, part.pattern[0]), guard, self.lanes)
             return self.load(source.pointer, at, elem, self.lanes, self.lane_mask(guard))
         if guard is None and not isinstance(self.mask, SSAValue):
             found = self._wide(x, source, elem, part)
@@ -292,7 +292,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         ptr = self.address(source.pointer, self.total(part), elem)
         return self.gather(ptr, self._offsets(part.pattern), elem, self.lane_mask(guard))
 
-    def _within(
+    def _limit_load(
         self, source: BufferMemory, at: SSAValue, guard: SSAValue | None, count: int
     ) -> tuple[SSAValue, SSAValue | None]:
         """Return (offset, guard) for a load of `count` elements.
@@ -388,16 +388,16 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
             mask, at = self.lane_mask(), self.total(part, part.pattern[0])
             whole = mask is None and not target.dtype.is_bool
-            if target.buffer.far and whole and self._aligned(part, part.pattern[0]):
+            if target.buffer.far and whole and self._is_aligned(part, part.pattern[0]):
                 self.b.stream(value, target.pointer, at)
             else:
                 self.b.store(value, target.pointer, at, mask)
             return
-        if not self._spread(value, target, part):
+        if not self._store_ascending(value, target, part):
             ptr = self.address(target.pointer, self.total(part), value.type.elem)
             self.b.scatter(value, ptr, self._offsets(part.pattern), self.lane_mask())
 
-    def _spread(self, value: SSAValue, target: BufferMemory, part: Split) -> bool:
+    def _store_ascending(self, value: SSAValue, target: BufferMemory, part: Split) -> bool:
         """Store an ascending lane pattern by shuffles and masked stores of whole vectors over its span.
 
         Returns False, and stores nothing, where the span is too long or the pattern does not ascend.
@@ -423,6 +423,6 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
     def _offsets(self, pattern: Sequence[int]) -> SSAValue:
         return self.literal(pattern, "i64" if any(leaves((p, p), dt.i32) for p in pattern) else "i32")
 
-    def _aligned(self, part: Split, extra: int) -> bool:
+    def _is_aligned(self, part: Split, extra: int) -> bool:
         """Return whether an offset is known to be a multiple of the vector length."""
         return (part.const + extra) % self.lanes == 0 and all(k * m % self.lanes == 0 for k, _, m in part.terms)

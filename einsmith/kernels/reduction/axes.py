@@ -16,7 +16,7 @@ from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Bounds, bounds_of
 from einsmith.kernels.pointwise import vector_axis
-from einsmith.kernels.reduction.skew import skewed
+from einsmith.kernels.reduction.skew import skew
 from einsmith.kernels.reduction.windows_of_two import pairs_of
 from einsmith.schedule.kernel import Kernel
 
@@ -55,7 +55,7 @@ class ReductionConfig(NamedTuple):
 @lru_cache(maxsize=512)
 def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
     """Return the kernel's boxes, with reduction variables changed where that makes accesses contiguous (`skew`)."""
-    return tuple(skewed(box) for box in boxes.boxes(kernel))
+    return tuple(skew(box) for box in boxes.boxes(kernel))
 
 
 def reduced_axes(box: Box) -> range:
@@ -90,7 +90,7 @@ def row_axis(box: Box, lanes: int) -> int | None:
         axes = axes[-1:]
 
     def cost(a: int) -> tuple[float, int]:
-        return (sum(_accesses(box, a, lanes)) + 1) / boxes.filled(box.reduce[a - box.rank], lanes), -a
+        return (sum(_accesses(box, a, lanes)) + 1) / boxes.lane_utilization(box.reduce[a - box.rank], lanes), -a
 
     return min(axes, key=cost, default=None)
 
@@ -102,7 +102,7 @@ def column_axis(box: Box, lanes: int) -> int | None:
 
     def cost(a: int) -> tuple[float, int]:
         each = weight * (sum(_accesses(box, a, lanes)) + 1) + boxes.access_cost(rest, a, lanes)
-        return each / boxes.filled(box.extents[a], lanes), -a
+        return each / boxes.lane_utilization(box.extents[a], lanes), -a
 
     return min(range(box.rank), key=cost, default=None)
 
@@ -151,7 +151,9 @@ class ReductionSchedule:
             if tile is None:
                 return inf, -a
             each = box.reduced * self._tile_cost(a, tile)
-            return (each + boxes.access_cost(box.epilogue_flats, a, lanes)) / boxes.filled(box.extents[a], lanes), -a
+            return (each + boxes.access_cost(box.epilogue_flats, a, lanes)) / boxes.lane_utilization(
+                box.extents[a], lanes
+            ), -a
 
         return min(range(box.rank), key=cost, default=None)
 
@@ -195,7 +197,7 @@ class ReductionSchedule:
 
     def _tile_cost(self, column: int, row: int) -> float:
         """Return the estimated instructions per vector of operations in a register tile, the operations excluded."""
-        return (self._loads(column, row) + 1) / boxes.filled(self.box.extents[row], self.config.rows)
+        return (self._loads(column, row) + 1) / boxes.lane_utilization(self.box.extents[row], self.config.rows)
 
     def _loads(self, axis: int, row: int | None, left_out: Sequence[LinearForm] = ()) -> float:
         """Return the estimated instructions of the body's accesses per vector of operations.
@@ -275,7 +277,7 @@ class ReductionSchedule:
             return boxes.access_cost(self.pairs.flats, self.last, c.lanes, self.pairs.guarded)
         reads = [linear(r.index[0]) for r in self.turned]
         tiles = float(len(reads)) * c.lanes.bit_length()  # a load, and a shuffle for each halving
-        tiles /= boxes.filled(box.reduce[-1], c.lanes) if reads else 1.0
+        tiles /= boxes.lane_utilization(box.reduce[-1], c.lanes) if reads else 1.0
         rows = 1 if self.tile is None else min(c.rows, box.extents[self.tile])
         return self._loads(self.axis, self.tile, reads) + tiles / rows
 

@@ -9,8 +9,8 @@ from math import gcd, inf, prod
 from typing import NamedTuple
 
 from einsmith.cost.facts import LINE, Target
-from einsmith.cost.memory_traffic import PAGE, fetched, waited_part
-from einsmith.cost.roofline import Cost, dealt_out
+from einsmith.cost.memory_traffic import PAGE, fetches_result_lines, waited_part
+from einsmith.cost.roofline import Cost, distribute
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.nodes import Apply, Axis, below
 from einsmith.kernels.emit import boxes
@@ -289,11 +289,11 @@ def _in_strips(kernel: Kernel, s: ReductionSchedule, target: Target) -> float:
     if tile is None or axis is None or axis != box.rank - 1 or s.along_row:
         return 0.0
     items = [kernel.buffers[n].dtype.itemsize for _, n, _ in box.stores]
-    waited = sum([item for item in items if fetched(item * box.extents[axis])])
+    waited = sum([item for item in items if fetches_result_lines(item * box.extents[axis])])
     return waited * box.points * float(waited_part(box.extents[tile], target.overheads.streams))
 
 
-def _fetched(kernel: Kernel, s: ReductionSchedule) -> int:
+def _fetched_bytes(kernel: Kernel, s: ReductionSchedule) -> int:
     """Return the bytes of non-temporal results whose vectors begin within cache lines.
 
     These lines are fetched before they are written."""
@@ -319,7 +319,7 @@ def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: 
         parts = schedule(found[0], config).parts
         tasks *= parts
         beside = 1e-6 + parts * found[0].points * PARTIAL * sum([e.dtype.itemsize for e in found[0].bodies])
-    memory = target.seconds_for_bytes(moved + sum([_fetched(kernel, s) for s in schedules]), footprint, tasks)
+    memory = target.seconds_for_bytes(moved + sum([_fetched_bytes(kernel, s) for s in schedules]), footprint, tasks)
     if footprint > target.l1 and found:
         far = footprint > target.l2 * tasks  # beyond L2, rows that are read in turn stall too
         beside += memory * max(max(_jumps(s), far * target.overheads.crowding(_rows(s))) for s in schedules)
@@ -329,5 +329,5 @@ def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: 
     if again:
         memory += target.seconds_for_bytes(again, footprint + target.l2 * target.cores, tasks)
     arithmetic, special = sum([w.arithmetic for w in work]), sum([w.special for w in work])
-    whole = dealt_out(arithmetic, memory, special, tasks, target)
+    whole = distribute(arithmetic, memory, special, tasks, target)
     return whole._replace(launch=whole.launch + beside)

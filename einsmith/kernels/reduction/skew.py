@@ -28,7 +28,7 @@ _LARGER = 2
 
 
 @lru_cache(maxsize=2048)
-def skewed(box: Box) -> Box:
+def skew(box: Box) -> Box:
     """Return the box with the cheapest reduction variable among those that its guard bounds.
 
     Only a box of one body changes, a `where` whose other side is the combiner's identity. Arg-reductions stay, because
@@ -42,7 +42,7 @@ def skewed(box: Box) -> Box:
         return box
     best, least = box, _cost(box)
     for axis, shift, extent in _variables(box.extents, box.reduce, body.args[0]):
-        found = _changed(box, body, axis, shift, extent)
+        found = _substitute(box, body, axis, shift, extent)
         if _cost(found) < 0.5 * least:
             best, least = found, _cost(found)
     return best
@@ -51,7 +51,9 @@ def skewed(box: Box) -> Box:
 def _cost(box: Box) -> float:
     flats = uses(box.bodies)[0]
     extents = box.extents + box.reduce
-    each = min((boxes.access_cost(flats, a, _LANES) + 1) / boxes.filled(n, _LANES) for a, n in enumerate(extents))
+    each = min(
+        (boxes.access_cost(flats, a, _LANES) + 1) / boxes.lane_utilization(n, _LANES) for a, n in enumerate(extents)
+    )
     return each * box.reduced
 
 
@@ -73,7 +75,7 @@ def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> li
     return out
 
 
-def _changed(box: Box, body: Apply, axis: int, shift: LinearForm, extent: int) -> Box:
+def _substitute(box: Box, body: Apply, axis: int, shift: LinearForm, extent: int) -> Box:
     """Return the box with r + shift as its reduction variable, r being its reduction axis `axis`."""
     old = (linear(Axis(axis)) - shift).expr()
     low, high = Const(0, dt.i32), Const(box.reduce[axis - box.rank] - 1, dt.i32)

@@ -8,7 +8,7 @@ from itertools import islice, product
 
 from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.shuffle import tree
-from einsmith.codegen.loopnest.walk import carried, in_groups, part_bounds
+from einsmith.codegen.loopnest.walk import emit_carrying_loop, in_groups, part_bounds
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis
 from einsmith.kernels.emit import loops
@@ -16,7 +16,7 @@ from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.kernels.reduction.axes import ReductionSchedule, innermost, reduced_axes
-from einsmith.kernels.reduction.windows_of_two import merged, vectors_of
+from einsmith.kernels.reduction.windows_of_two import merge_pairs, vectors_of
 from einsmith.schedule.kernel import row_major
 
 Step = Callable[[list[Accumulators]], list[Accumulators]]
@@ -55,20 +55,20 @@ class Sweep:
             part = self.part if outer[0] == self.s.cut else None
             within = part_bounds(self.b, self.extent(outer[0]), part, self.s.parts)
             if part is None:
-                within = self._within(outer[0]) or within
+                within = self._guarded_range(outer[0]) or within
 
             def turn(states: list[Accumulators], at: SSAValue) -> list[Accumulators]:
                 self.em.bind(outer[0], at)
                 return self._loops(outer[1:], points, states, inner)
 
-            return carried(self.b, within, 1, states, turn)
+            return emit_carrying_loop(self.b, within, 1, states, turn)
         for at in product(*(range(self.extent(a)) for a in points)):
             for a, i in zip(points, at, strict=True):
                 self.em.bind(a, i)
             states = inner(states)
         return states
 
-    def _within(self, axis: int) -> tuple[SSAValue, SSAValue] | None:
+    def _guarded_range(self, axis: int) -> tuple[SSAValue, SSAValue] | None:
         """Return the range of a reduction axis outside of which its guards fail; None: all of the axis."""
         found = self.s.bounds(axis)
         return found.walked(self.em, 0, self.extent(axis)) if any(found) else None
@@ -104,7 +104,7 @@ class Sweep:
         for row, (at, of) in product(range(rows), zip(ramps, every, strict=True)):
             own = list(islice(states, len(of)))
             stand(s.axis, row, *at)
-            self.finish(own[0] if s.pairs is None else merged(self.combine, own))
+            self.finish(own[0] if s.pairs is None else merge_pairs(self.combine, own))
 
     def _turn(
         self,
@@ -125,7 +125,7 @@ class Sweep:
         def piece(states: list[Accumulators], base: SSAValue | int, count: int) -> list[Accumulators]:
             em.give({})
             columns = {
-                id(at): {x: loops.turned_tile(em, x, axis, at, active, s.last, base, count) for x in s.turned}
+                id(at): {x: loops.load_transposed(em, x, axis, at, active, s.last, base, count) for x in s.turned}
                 for at, active in ramps
             }
             for c in range(count):
@@ -160,7 +160,7 @@ class Sweep:
 
         def inner(states: list[Accumulators]) -> list[Accumulators]:
             part = self.part if axis == self.s.cut else None
-            within = self._within(axis) if part is None else None
+            within = self._guarded_range(axis) if part is None else None
             return in_groups(self.b, self.s.extent, group, states, points, part, self.s.parts, within)
 
         states = self.nest(start, inner)

@@ -54,7 +54,7 @@ def vectors_of(em: VectorEmitter, ramps: Ramps) -> list[Ramps]:
     return out
 
 
-def merged(combine: Combine, states: Sequence[Accumulators]) -> Accumulators:
+def merge_pairs(combine: Combine, states: Sequence[Accumulators]) -> Accumulators:
     """Merge lanes 2l and 2l + 1 of one or two vectors into lane l; lanes without a pair hold any value."""
     em = combine.em
     n = em.lanes

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from einsmith.codegen.loopnest.walk import divisors
 from einsmith.cost.facts import Target
-from einsmith.cost.roofline import Cost, dealt_out
+from einsmith.cost.roofline import Cost, distribute
 from einsmith.kernels.pattern import Chooser
-from einsmith.schedule.footprint import touched
+from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Member, Rows
 from einsmith.schedule.row_blocks import block_kernel, inputs
-from einsmith.schedule.shared_rows import shared
+from einsmith.schedule.shared_rows import share
 
 BLOCK_SECONDS = 1e-8
 """Seconds that a member's code takes to begin on a block."""
@@ -43,7 +43,7 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
         for room in (target.l1 // 4, target.l1 * 3 // 4, target.l2 // 4):
             most = max(1, min(room // each, -(-rows.rows // tasks)))
             block = _divisor(rows.rows, most)
-            out += [RowsConfig(block, tasks, s) for s in (False, True) if not s or shared(rows) is not rows]
+            out += [RowsConfig(block, tasks, s) for s in (False, True) if not s or share(rows) is not rows]
     return list(dict.fromkeys(out))
 
 
@@ -58,11 +58,11 @@ class Blocks:
     """The cost model of one Rows in one configuration."""
 
     def __init__(self, rows: Rows, config: RowsConfig, target: Target):
-        self.rows = rows = shared(rows) if config.share else rows
+        self.rows = rows = share(rows) if config.share else rows
         self.config, self.target, self.one = config, target, one_core(target)
         self.blocks = rows.rows / config.block
         self.size = float(sum(b.nbytes for b in rows.buffers))
-        sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched, rows.members)]
+        sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched_bytes, rows.members)]
         self.least = [self.blocks * (self.one.seconds_for_bytes(x, x, 1) + BLOCK_SECONDS) for x in sizes]
         """Lower bound of the seconds that each member takes for all blocks, from its bytes in cache."""
 
@@ -83,7 +83,7 @@ class Blocks:
         tasks = task_count(rows, self.config)[0]
         alone = min(1.0, self.size * self.config.block / rows.rows / target.l1)
         memory = target.seconds_for_bytes(self.size, self.size, tasks)
-        return dealt_out((1 - alone) * work, memory, alone * work, tasks, target)
+        return distribute((1 - alone) * work, memory, alone * work, tasks, target)
 
 
 @lru_cache(maxsize=64)
@@ -93,10 +93,10 @@ def one_core(target: Target) -> Target:
 
 
 @lru_cache(maxsize=1024)
-def _touched(member: Member) -> tuple[float, float]:
+def _touched_bytes(member: Member) -> tuple[float, float]:
     """Return (bytes touched of buffers without rows, bytes touched of the other buffers, for all rows)."""
     used = inputs(member) if member.reduces else range(len(member.places))
-    taken = touched(member.kernel)
+    taken = bytes_by_buffer(member.kernel)
     whole = sum(taken[n] for n in used if not member.by_row[n])
     return whole, sum(taken[n] for n in used if member.by_row[n])
 

@@ -20,8 +20,8 @@ from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.schedule.kernel import Kernel, Member, Rows
-from einsmith.schedule.row_blocks import block_kernel, copied, filled, inputs, merge, partials, uses_number
-from einsmith.schedule.shared_rows import shared
+from einsmith.schedule.row_blocks import block_kernel, copy_kernel, fill_kernel, inputs, merge, partials, uses_number
+from einsmith.schedule.shared_rows import share
 
 
 class RowBlocks(Pattern):
@@ -40,7 +40,7 @@ class RowBlocks(Pattern):
 
     def space(self, kernel: Rows, target: Target) -> Space:
         """Return the space of configurations: blocks of any length, several numbers of tasks, and `share`."""
-        shares = (False, True) if shared(kernel) is not kernel else (False,)
+        shares = (False, True) if share(kernel) is not kernel else (False,)
         tasks = tuple(dict.fromkeys((1, *(n * target.cores for n in (1, 2, 4, 8, 16, 32)))))
         return {"block": tuple(range(1, kernel.rows + 1)), "tasks": tasks, "share": shares}
 
@@ -57,7 +57,7 @@ class RowBlocks(Pattern):
         return blocks.cost(sum(blocks.seconds(n, self.chooser) for n in range(len(blocks.least))))
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
-        kernel = shared(kernel) if config.share else kernel
+        kernel = share(kernel) if config.share else kernel
         work = _Lowering(self.chooser, kernel, config, target)
         out = work.staged
         out.lowered.launches.append(Launch(work.sweep(), work.tasks))
@@ -101,8 +101,8 @@ class _Lowering:
             if present
         }
         sums = {n: partials(m) for n, m in enumerate(kernel.members) if m.reduces}
-        before = {n: self.lowered(filled(kernel.members[n]), self.one) for n in sums}
-        after = {n: self.lowered(copied(kernel.members[n]), self.one) for n in sums}
+        before = {n: self.lowered(fill_kernel(kernel.members[n]), self.one) for n in sums}
+        after = {n: self.lowered(copy_kernel(kernel.members[n]), self.one) for n in sums}
         found = [*before.values(), *after.values(), *(x for parts in lowered.values() for x in parts)]
         local = [b.alloc(elem_of(x.dtype), x.size // kernel.rows * config.block) for x in kernel.local]
         held = {n: [b.alloc(elem_of(x.dtype), x.size) for x in found] for n, found in sums.items()}

@@ -20,7 +20,7 @@ from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.stencil.loads import AxisPoint, Reader, StencilTiling
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
-from einsmith.kernels.stencil.write_combining import PhasePlanes, gathered
+from einsmith.kernels.stencil.write_combining import PhasePlanes, combined_buffers
 from einsmith.schedule.kernel import Kernel
 
 Carried = list[SSAValue]
@@ -123,7 +123,7 @@ class StencilLowering:
         axes, lanes = ((), 0) if s.along_k else ((s.lane,), self.n)
         count = s.sums if s.along_k else s.steps[0] * t.tile * s.steps[1]
         self.epi = Epilogue(b, kernel, p, axes, lanes, room=count * self.n)
-        parted = gathered(kernel, s, target) if t.pair is None else frozenset()
+        parted = combined_buffers(kernel, s, target) if t.pair is None else frozenset()
         self.lines = PhasePlanes(r, kernel, s, self.epi, parted) if parted else None
         past = any(self.epi.far) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if past else 0)

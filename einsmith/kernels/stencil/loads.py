@@ -50,13 +50,13 @@ class Spread(NamedTuple):
 
 
 def spreads(s: Stencil, together: bool) -> dict[tuple, Spread]:
-    """Return the groups of stride-2 taps that share loads, by `_spread_key`."""
+    """Return the groups of stride-2 taps that share loads, by `_strided_key`."""
     found: dict[tuple, list[tuple[Access, Span]]] = {}
     every = Span(0, s.lanes - 1)
     for f in s.vectors:
         lanes = f.lanes.meet(every)
         if f.read.lane == 2 and lanes.lo <= lanes.hi:
-            found.setdefault(_spread_key(f.read, together), []).append((f.read, lanes))
+            found.setdefault(_strided_key(f.read, together), []).append((f.read, lanes))
     out: dict[tuple, Spread] = {}
     for key, taken in found.items():
         spans = [(_elements(a, x), x) for a, x in taken]
@@ -69,7 +69,7 @@ def spreads(s: Stencil, together: bool) -> dict[tuple, Spread]:
     return out
 
 
-def _spread_key(a: Access, together: bool) -> tuple:
+def _strided_key(a: Access, together: bool) -> tuple:
     return a.slot, a.outer, a.row, 0 if together else a.shift // 2
 
 
@@ -116,7 +116,7 @@ def reaches(s: Stencil) -> dict[tuple, Span]:
     return out
 
 
-def turned(s: Stencil) -> set[tuple]:
+def rotated_kinds(s: Stencil) -> set[tuple]:
     """Return the kinds of stride-2 access whose taps rotate a vector of even or of odd elements instead of loading.
 
     More than 4 taps have different shifts there: more vectors than stay in registers, so that rotating saves loads."""
@@ -146,7 +146,7 @@ def rows_of(a: Access, tile: int) -> int:
     return max(1, tile * abs(a.row) // a.pitch)
 
 
-def _beside(x: KernelBuffer, a: Access) -> bool:
+def _rows_adjacent(x: KernelBuffer, a: Access) -> bool:
     """Return whether the rows of a tile are adjacent in memory; in a permuted buffer other rows may lie between."""
     return x.row_major or abs(a.row) <= MAX_STEP * a.pitch
 
@@ -188,11 +188,11 @@ class Reader(VectorEmitter):
         self.masks, self.predicates = target.vector_bytes >= 32, target.vector_bytes >= 64
         self.planes = 1 if t.pair is None else 2
         self.reaches, self.spreads = reaches(s), spreads(s, t.together)
-        self.turned = set() if s.along_k else turned(s)
+        self.turned = set() if s.along_k else rotated_kinds(s)
         self.short = set() if t.pair is not None else short(s, self.lanes, target.vector_bytes)
         size = sum(x.nbytes for x in kernel.buffers)
         far = size > target.l2 * target.cores
-        self.ahead = [a for a in streams(s) if _beside(kernel.buffers[self.slots[a.slot]], a)] if far else []
+        self.ahead = [a for a in streams(s) if _rows_adjacent(kernel.buffers[self.slots[a.slot]], a)] if far else []
         self.width = kernel.shape[-1]
         self.loaded: dict[tuple, SSAValue] = {}
         self.places: dict[tuple, SSAValue] = {}
@@ -201,7 +201,7 @@ class Reader(VectorEmitter):
         """Return the points of an axis that share one vector: 2 along the pair axis, else 1."""
         return self.planes if axis == self.pair else 1
 
-    def _apart(self, a: Access) -> int:
+    def _pair_distance(self, a: Access) -> int:
         """Return the distance (elements) between the two points that share a vector; 0 without a pair axis."""
         return 0 if self.pair is None else dict(a.outer)[self.pair]
 
@@ -275,7 +275,7 @@ class Reader(VectorEmitter):
         if self.pair is not None:
             return self._two(a, lanes, row)
         if _kind(a) in self.short:
-            return self._beside(a, self._halves(a, a.shift, lanes), row)
+            return self._load_pair(a, self._halves(a, a.shift, lanes), row)
         return self._pick(a, lanes, row) if a.lane == 2 else self._inside(a, 0, row, lanes)
 
     def _load(self, a: Access, more: int, row: int, mask: SSAValue | None) -> SSAValue:
@@ -315,7 +315,7 @@ class Reader(VectorEmitter):
 
     def _pick(self, a: Access, lanes: Span, row: int) -> SSAValue:
         """Load every other element: shuffle two vectors, or shift a neighbouring tap's vector and add one element."""
-        n, (shared, low, high) = self.lanes, self.spreads[_spread_key(a, self.together)]
+        n, (shared, low, high) = self.lanes, self.spreads[_strided_key(a, self.together)]
         if shared is None:
             low = high = a.shift
         span = shared or _elements(a, lanes)
@@ -358,13 +358,13 @@ class Reader(VectorEmitter):
         ]
         alone = _kind(a) not in self.turned or reach.hi - reach.lo >= n - 1
         if alone or any(wanted[i] is not None for i in wrong):
-            return self._beside(a, wanted, row)
-        found = self._beside(a, first, row)
+            return self._load_pair(a, wanted, row)
+        found = self._load_pair(a, first, row)
         if turn:
             found = self.shuffle(found, found, source)
-        return self._cleared(found, [i not in wrong for i in range(n)])
+        return self._clear(found, [i not in wrong for i in range(n)])
 
-    def _cleared(self, x: SSAValue, on: Sequence[bool]) -> SSAValue:
+    def _clear(self, x: SSAValue, on: Sequence[bool]) -> SSAValue:
         """Return x with zeros in the lanes that are not `on`."""
         return x if all(on) else self.op("where", self.literal(on, "i1"), x, self.zero)
 
@@ -374,7 +374,7 @@ class Reader(VectorEmitter):
         every = [i % share for i in range(self.lanes)]
         return [a.lane * i + shift if lanes.lo <= i <= lanes.hi else None for i in every]
 
-    def _beside(self, a: Access, elements: Sequence[int | None], row: int) -> SSAValue:
+    def _load_pair(self, a: Access, elements: Sequence[int | None], row: int) -> SSAValue:
         """Return the given elements by a shuffle of two loads: one of each point's row, or the two of a single row.
 
         All taps share the loads. elements: by lane, None for zero."""
@@ -382,14 +382,14 @@ class Reader(VectorEmitter):
         count, parts = reach.hi - reach.lo + 1, []
         for part in range(2):
             on = [i < (count if two else count - n * part) for i in range(n)]
-            more = reach.lo - a.shift + (self._apart(a) if two else n) * part
+            more = reach.lo - a.shift + (self._pair_distance(a) if two else n) * part
             parts.append(self._load(a, more, row, None if all(on) else self.literal(on, "i1")))
         room = n if two else 2 * n
         spare = room - 1 if count < room else 0  # a lane that was not loaded is zero
         where = [n * (i >= n // 2) if two else 0 for i in range(n)]
         picks = [spare if x is None else x - reach.lo + at for x, at in zip(elements, where, strict=True)]
         found = self.shuffle(parts[0], parts[1], picks)
-        return found if spare else self._cleared(found, [x is not None for x in elements])
+        return found if spare else self._clear(found, [x is not None for x in elements])
 
     def off(self, t: Term, phase: Phase) -> SSAValue | None:
         """Return the mask of lanes in which a term counts; elsewhere it is zero, whatever its weight. None: all."""
@@ -433,7 +433,9 @@ class Reader(VectorEmitter):
             for point in range(self.planes):
                 at = b.add(row, b.mul(self.w.value, share * line // self.lanes))
                 for i in range(share):
-                    b.prefetch(b.buffers[self.slots[a.slot]], b.add(at, self._apart(a) * point + i * line), self.elem)
+                    b.prefetch(
+                        b.buffers[self.slots[a.slot]], b.add(at, self._pair_distance(a) * point + i * line), self.elem
+                    )
 
     def _later(self, a: Access, tiles: int, step: int) -> SSAValue:
         """Return the distance (elements) from an access to its address `tiles` tiles later.
@@ -445,12 +447,12 @@ class Reader(VectorEmitter):
             return b.const(tiles * step)
         turns, more = divmod(tiles, every)
         last = (every - more) * self.tile
-        here, there = (self._turned(a, turns + i, (more - i * every) * step) for i in (0, 1))
+        here, there = (self._distance_after(a, turns + i, (more - i * every) * step) for i in (0, 1))
         if h.last < last or h.first >= last:
             return here if h.last < last else there
         return b.select(b.op("lt", h.value, last), here, there)
 
-    def _turned(self, a: Access, turns: int, more: int) -> SSAValue:
+    def _distance_after(self, a: Access, turns: int, more: int) -> SSAValue:
         """Return the distance (elements) from an access to `more` elements beyond its address `turns` turns later.
 
         A turn is one of the innermost loop; after its last turn come the next sums."""

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost.facts import Target
-from einsmith.cost.roofline import launched, may_be_one_task
+from einsmith.cost.roofline import launch_overhead, may_be_one_task
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
 from einsmith.kernels.stencil.loads import StencilTiling, pair_axis, rows_of, short, streams, waits
 from einsmith.kernels.stencil.terms import Stencil, stencils
-from einsmith.schedule.footprint import touched
+from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel
 
 MAX_PRODUCTS, MAX_LOADED = 400, 110
@@ -74,7 +74,7 @@ class StencilPattern(Pattern):
 
     def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
         out: list[StencilConfig] = []
-        far = sum(touched(kernel)) > target.l2 * target.cores
+        far = sum(bytes_by_buffer(kernel)) > target.l2 * target.cores
         for s in stencils(kernel):
             lanes = target.lanes(s.dtype.itemsize)
             passes = _passes(s, _registers(target))
@@ -91,11 +91,13 @@ class StencilPattern(Pattern):
         points = _points(s, config.pairs)
         tasks = min(target.cores, config.tasks)
         uneven = ceil(points / tasks) * tasks / points
-        size = sum(touched(kernel))
+        size = sum(bytes_by_buffer(kernel))
         arithmetic = points * _cycles(s, config, lanes, _registers(target), target)
         memory = target.seconds_for_bytes(size, size, tasks)
-        waited = memory * _crowded(kernel, s, config, lanes, target) if size > target.l2 * tasks else 0.0
-        return Cost(arithmetic * target.cycle_seconds / tasks * uneven, memory, waited, launched(config.tasks, target))
+        waited = memory * _conflict_fraction(kernel, s, config, lanes, target) if size > target.l2 * tasks else 0.0
+        return Cost(
+            arithmetic * target.cycle_seconds / tasks * uneven, memory, waited, launch_overhead(config.tasks, target)
+        )
 
     def lower(self, kernel: Kernel, config: StencilConfig, target: Target) -> Lowered:
         s = _which(kernel, config)
@@ -103,7 +105,7 @@ class StencilPattern(Pattern):
         registers = _registers(target)
         pair = pair_axis(s, target.lanes(s.dtype.itemsize)) if config.pairs else None
         together = pair is None and waits(s, config.tile, registers)
-        hoisted = _hoisted(s, config.tile, registers)
+        hoisted = _can_hoist(s, config.tile, registers)
         tiling = StencilTiling(config.tile, config.tasks, _groups(s, config.passes), hoisted, pair, together)
         StencilLowering(kernel, s, tiling, target, b).run(b.task)
         return Lowered([Launch(b.finish(), config.tasks)])
@@ -122,7 +124,7 @@ def _reads(kernel: Kernel, s: Stencil) -> float:
                 if f is not None:
                     reads[f.read.slot] = reads.get(f.read.slot, 0) + p.rows * p.lanes
     points = prod(s.extents[a] for a in (*s.outer, *s.loops))
-    sizes, args = touched(kernel), kernel.stages[0].args
+    sizes, args = bytes_by_buffer(kernel), kernel.stages[0].args
     return min((points * n * s.dtype.itemsize / sizes[args[slot][1]] for slot, n in reads.items()), default=0.0)
 
 
@@ -142,7 +144,7 @@ def _points(s: Stencil, pairs: bool) -> int:
     return prod(s.extents[a] for a in s.outer) // (2 if pairs and not s.along_k else 1)
 
 
-def _crowded(kernel: Kernel, s: Stencil, c: StencilConfig, lanes: int, target: Target) -> float:
+def _conflict_fraction(kernel: Kernel, s: Stencil, c: StencilConfig, lanes: int, target: Target) -> float:
     """Return the fraction by which memory time grows because a tile reads and writes several rows in turn.
 
     Written rows count twice: a line is read before a part of it is written. Short rows are one contiguous stream."""
@@ -177,7 +179,7 @@ def _spare(s: Stencil) -> int:
     return 4 if s.steps[1] == 2 else 2
 
 
-def _hoisted(s: Stencil, tile: int, registers: int) -> bool:
+def _can_hoist(s: Stencil, tile: int, registers: int) -> bool:
     return tile * len(s.phases) + _weights(s)[0] + _spare(s) <= registers
 
 
@@ -252,7 +254,7 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Ta
         return prod(s.extents[a] for a in s.loops) / (2 if c.pairs else 1) * (tiles * body + 5) + 12 * s.sums
     weights, most, places = _weights(s)
     chains = c.tile * len(s.phases) * parts_of(c.tile * len(s.phases), most, places, registers)
-    if _hoisted(s, c.tile, registers):
+    if _can_hoist(s, c.tile, registers):
         weights = 0
     stores = c.tile * len(s.phases) * (2 if c.pairs else 1)
     if s.steps[1] == 2 or c.pairs:

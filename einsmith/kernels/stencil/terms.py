@@ -18,7 +18,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import DType
-from einsmith.codegen.loopnest.address import Affine, address, affine_of, compared
+from einsmith.codegen.loopnest.address import Affine, address, affine_of, comparison_form
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
 from einsmith.ir.rebuild import rebuild
@@ -176,7 +176,7 @@ def _bare(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | None]]:
     return x, guards
 
 
-def _made(x: Expr, lane: int) -> tuple[Read, ElementUse | None] | None:
+def _find_prologue(x: Expr, lane: int) -> tuple[Read, ElementUse | None] | None:
     """Return the only read of an expression that varies along the lanes, and the prologue that the expression is of it.
 
     The prologue is None for a plain read. Returns None where there is no such read."""
@@ -207,7 +207,7 @@ def _read(
 
 def _guard(g: Any, extents: Sequence[int]) -> Affine | None:
     """Return the form that is at most 0 where the guard holds; None for a guard of another kind."""
-    form = compared(g, extents, ("lt", "le"))
+    form = comparison_form(g, extents, ("lt", "le"))
     return form and form._replace(const=form.const + (g.fn == "lt"))
 
 
@@ -304,7 +304,7 @@ def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
     found = []
     for factor in body.args if isinstance(body, Apply) and body.fn == "mul" else (body,):
         x, own = _bare(factor, piece.domain)
-        made = _made(x, lane)
+        made = _find_prologue(x, lane)
         if made is None or affine(made[0]) is None:
             return None
         found.append(_read(kernel, made[0], lane, piece.domain, own, made[1]))
@@ -329,7 +329,7 @@ def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: 
     return (m, n) if len(seen) == m * n else None
 
 
-def _all_made(products: Sequence[_Product]) -> tuple[tuple[int, ElementUse], ...] | None:
+def _find_prologues(products: Sequence[_Product]) -> tuple[tuple[int, ElementUse], ...] | None:
     """Return the prologue of each slot that has one; None where reads of a slot differ in it."""
     out: dict[int, set[ElementUse | None]] = {}
     for p in products:
@@ -369,7 +369,7 @@ def _along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     if largest is None or not isinstance(largest.piece.body, Reduce):
         return None
     row = largest.row_axis(range(lane))
-    steps, made = _phases_fit(kernel, pieces, row, lane), _all_made(list(found.values()))
+    steps, made = _phases_fit(kernel, pieces, row, lane), _find_prologues(list(found.values()))
     if steps is None or made is None or not largest.own_weights():
         return None
     phases = []
@@ -393,7 +393,7 @@ def _along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     if more or lane < rank or any(piece.offset) or set(piece.step) != {1}:
         return None
     found = _product(kernel, piece, lane)
-    made = _all_made([found]) if found is not None and len(found.reads) == 2 else None
+    made = _find_prologues([found]) if found is not None and len(found.reads) == 2 else None
     if found is None or made is None:
         return None
     row = found.row_axis(range(rank, lane))

@@ -27,7 +27,7 @@ SHARE = 3
 """Planes in scratch take at most this fraction (1 / SHARE) of L2, so that they do not evict data in use."""
 
 
-def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
+def combined_buffers(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
     """Return the buffers whose planes are stored in whole cache lines by way of scratch."""
     shape, found, size = kernel.root.shape, set(), 0
     if s.along_k or s.row != s.lane - 1:
@@ -43,7 +43,7 @@ def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
 
 
 class PhasePlanes:
-    """The scratch planes of the epilogue's results that go to `buffers` (see `gathered`).
+    """The scratch planes of the epilogue's results that go to `buffers` (see `combined_buffers`).
 
     A plane's place is that of the outer axes bound in `em`."""
 

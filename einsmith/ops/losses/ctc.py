@@ -10,7 +10,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.lang.trace import current_trace
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
 from einsmith.ops.losses.reduction import check_reduction
 
@@ -43,7 +43,7 @@ def _lengths(name: str, given: Any, what: str, batch: int) -> tuple[Value, tuple
     return v.astype(dt.i32), known
 
 
-@traced
+@accept_arrays
 def ctc_loss(
     log_probs: Any,
     targets: Any,

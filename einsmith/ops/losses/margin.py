@@ -8,10 +8,10 @@ from typing import Any
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import each, tensor
 from einsmith.ops.distance import pairwise_distance
-from einsmith.ops.losses.reduction import check_reduction, equal_shapes, floats, positive, reduced
+from einsmith.ops.losses.reduction import check_reduction, equal_shapes, floats, positive, reduce
 
 
 def _above(x: Any) -> Any:
@@ -19,7 +19,7 @@ def _above(x: Any) -> Any:
     return builder.where(x < 0, 0.0, x)
 
 
-@traced
+@accept_arrays
 def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0, *, reduction: str = "mean") -> Value:
     """Return max(0, -target*(input1 - input2) + margin): target 1 wants input1 above input2, -1 below."""
     check_reduction("margin_ranking_loss", reduction)
@@ -28,10 +28,10 @@ def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0
         raise ShapeError(
             f"margin_ranking_loss: 'input1' {a.shape}, 'input2' {b.shape} and 'target' {y.shape} differ in rank"
         )
-    return reduced(each((a, b, y), lambda p, q, t: _above(margin - t * (p - q))), reduction)
+    return reduce(each((a, b, y), lambda p, q, t: _above(margin - t * (p - q))), reduction)
 
 
-@traced
+@accept_arrays
 def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, *, reduction: str = "mean") -> Value:
     """Return input where the target is 1, max(0, margin - input) where it is -1."""
     check_reduction("hinge_embedding_loss", reduction)
@@ -40,15 +40,15 @@ def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, *, reduct
     def loss(a: Any, t: Any) -> Any:
         return builder.where(t == 1, 0.0, _above(margin - a)) + builder.where(t == -1, 0.0, a)
 
-    return reduced(each((x, y), loss), reduction)
+    return reduce(each((x, y), loss), reduction)
 
 
-@traced
+@accept_arrays
 def soft_margin_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
     """Return log(1 + exp(-target*input)), the target being 1 or -1; without overflow."""
     check_reduction("soft_margin_loss", reduction)
     x, y = floats("soft_margin_loss", input=input, target=target)
-    return reduced(each((x, y), lambda a, t: builder.softplus(-(t * a))), reduction)
+    return reduce(each((x, y), lambda a, t: builder.softplus(-(t * a))), reduction)
 
 
 def _classes(name: str, x: Value) -> Value:
@@ -65,7 +65,7 @@ def _class_weight(name: str, weight: Any, classes: int) -> Value | None:
     return w
 
 
-@traced
+@accept_arrays
 def multi_margin_loss(
     input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, *, reduction: str = "mean"
 ) -> Value:
@@ -92,11 +92,11 @@ def multi_margin_loss(
         h = h * h if p == 2 else h
         return builder.sum(builder.where(c == y[b], 0.0, h if w is None else w[y[b]] * h), over=c) * (1 / x.shape[1])
 
-    loss = reduced(builder.compute((x.shape[0],), row), reduction)
+    loss = reduce(builder.compute((x.shape[0],), row), reduction)
     return loss.reshape(()) if single else loss
 
 
-@traced
+@accept_arrays
 def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
     """Sum max(0, 1 - (x[y] - x[c])) over the target classes y and the other classes c, divided by C.
 
@@ -122,11 +122,11 @@ def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") 
             1 / classes
         )
 
-    loss = reduced(builder.compute((batch,), row), reduction)
+    loss = reduce(builder.compute((batch,), row), reduction)
     return loss.reshape(()) if given.ndim == 1 else loss
 
 
-@traced
+@accept_arrays
 def multilabel_soft_margin_loss(input: Any, target: Any, weight: Any = None, *, reduction: str = "mean") -> Value:
     """Return the mean over the classes of the binary cross entropy of sigmoid(input). weight [C] scales each class."""
     name = "multilabel_soft_margin_loss"
@@ -142,7 +142,7 @@ def multilabel_soft_margin_loss(input: Any, target: Any, weight: Any = None, *, 
         if loss.shape != x.shape:
             raise ShapeError(f"{name}: 'weight' {w.shape} does not broadcast to 'input' {x.shape}")
     (c,) = builder.axes(x.shape[-1])
-    return reduced(builder.compute(x.shape[:-1], lambda *i: builder.mean(loss[(*i, c)], over=c)), reduction)
+    return reduce(builder.compute(x.shape[:-1], lambda *i: builder.mean(loss[(*i, c)], over=c)), reduction)
 
 
 def _triplet(
@@ -160,10 +160,10 @@ def _triplet(
     other = between(a, n)
     if swap:
         other = builder.minimum(other, between(p, n))
-    return reduced(each((between(a, p), other), lambda u, v: _above(margin + u - v)), reduction)
+    return reduce(each((between(a, p), other), lambda u, v: _above(margin + u - v)), reduction)
 
 
-@traced
+@accept_arrays
 def triplet_margin_loss(
     anchor: Any,
     positive: Any,
@@ -191,7 +191,7 @@ def triplet_margin_loss(
     )
 
 
-@traced
+@accept_arrays
 def triplet_margin_with_distance_loss(
     anchor: Any,
     positive: Any,
@@ -215,7 +215,7 @@ def triplet_margin_with_distance_loss(
     )
 
 
-@traced
+@accept_arrays
 def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0, *, reduction: str = "mean"
 ) -> Value:
@@ -236,10 +236,10 @@ def cosine_embedding_loss(
 
     cosine = total(a, b) / builder.sqrt((total(a, a) + e) * (total(b, b) + e))
     loss = each((cosine, y), lambda c, t: builder.where(t == 1, 1 - c, builder.where(t == -1, _above(c - margin), 0.0)))
-    return reduced(loss, reduction)
+    return reduce(loss, reduction)
 
 
-@traced
+@accept_arrays
 def margin_loss(lengths: Any, target: Any, present: float = 0.9, absent: float = 0.1, weight: float = 0.5) -> Value:
     """Return the loss of capsule networks, 0-d, for lengths [B, C] and the samples' classes [B].
 

@@ -44,7 +44,7 @@ def floats(name: str, **given: Any) -> list[Value]:
     return [builder.where(v, 1, 0) if v.dtype.is_bool else v for v in values]
 
 
-def reduced(loss: Value, reduction: str) -> Value:
+def reduce(loss: Value, reduction: str) -> Value:
     """Return the mean or the sum of all elements, or the elements."""
     if reduction == "none" or not loss.ndim:
         return loss

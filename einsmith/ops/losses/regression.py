@@ -8,9 +8,9 @@ from typing import Any
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import traced
+from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import each, tensor
-from einsmith.ops.losses.reduction import REDUCTIONS, check_reduction, equal_shapes, floats, positive, reduced
+from einsmith.ops.losses.reduction import REDUCTIONS, check_reduction, equal_shapes, floats, positive, reduce
 
 
 def _pair(name: str, input: Any, target: Any, reduction: str) -> tuple[Value, Value]:
@@ -20,18 +20,18 @@ def _pair(name: str, input: Any, target: Any, reduction: str) -> tuple[Value, Va
     return x, y
 
 
-def _weighted(name: str, loss: Value, weight: Any, reduction: str) -> Value:
+def _weight_mean(name: str, loss: Value, weight: Any, reduction: str) -> Value:
     """Return the loss of each element times its weight; the mean divides by the sum of the weights."""
     if weight is None:
-        return reduced(loss, reduction)
+        return reduce(loss, reduction)
     w = tensor(weight, name, "weight", kind="float")
     if w.shape != loss.shape:
         raise ShapeError(f"{name}: 'weight' has shape {w.shape}, needs that of 'input', {loss.shape}")
-    total = reduced(loss * w, "sum" if reduction == "mean" else reduction)
-    return total / reduced(w, "sum") if reduction == "mean" else total
+    total = reduce(loss * w, "sum" if reduction == "mean" else reduction)
+    return total / reduce(w, "sum") if reduction == "mean" else total
 
 
-@traced
+@accept_arrays
 def mse_loss(input: Any, target: Any, *, reduction: str = "mean", weight: Any = None) -> Value:
     """Return (input - target)**2, averaged over all elements, summed or unreduced. Both inputs have one shape.
 
@@ -43,32 +43,32 @@ def mse_loss(input: Any, target: Any, *, reduction: str = "mean", weight: Any = 
         d = a - b
         return d * d
 
-    return _weighted("mse_loss", each((x, y), square), weight, reduction)
+    return _weight_mean("mse_loss", each((x, y), square), weight, reduction)
 
 
-@traced
+@accept_arrays
 def l1_loss(input: Any, target: Any, *, reduction: str = "mean", weight: Any = None) -> Value:
     """Return |input - target|; reduction and weight as of `mse_loss`. The derivative at 0 is 0."""
     x, y = _pair("l1_loss", input, target, reduction)
-    return _weighted("l1_loss", each((x, y), lambda a, b: builder.abs(a - b)), weight, reduction)
+    return _weight_mean("l1_loss", each((x, y), lambda a, b: builder.abs(a - b)), weight, reduction)
 
 
-@traced
+@accept_arrays
 def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0) -> Value:
     """Return d*d/(2*beta) where d = |input - target| is below beta, d - beta/2 elsewhere. Source: arXiv 1504.08083."""
     positive("smooth_l1_loss", zero=True, beta=beta)
     x, y = _pair("smooth_l1_loss", input, target, reduction)
     if beta == 0:
-        return reduced(each((x, y), lambda a, b: builder.abs(a - b)), reduction)
+        return reduce(each((x, y), lambda a, b: builder.abs(a - b)), reduction)
 
     def loss(a: Any, b: Any) -> Any:
         d = a - b
         return builder.where(builder.abs(d) < beta, d * d * (0.5 / beta), builder.abs(d) - 0.5 * beta)
 
-    return reduced(each((x, y), loss), reduction)
+    return reduce(each((x, y), loss), reduction)
 
 
-@traced
+@accept_arrays
 def huber_loss(input: Any, target: Any, *, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Value:
     """Return d*d/2 where d = |input - target| is below delta, delta*(d - delta/2) elsewhere. Source: Huber 1964.
 
@@ -85,10 +85,10 @@ def huber_loss(input: Any, target: Any, *, reduction: str = "mean", delta: float
     w = None if weight is None else tensor(weight, "huber_loss", "weight", kind="float")
     if w is not None and w.shape != x.shape:
         raise ShapeError(f"huber_loss: 'weight' has shape {w.shape}, needs that of 'input', {x.shape}")
-    return reduced(losses if w is None else losses * w, reduction)
+    return reduce(losses if w is None else losses * w, reduction)
 
 
-def _scaled(name: str, loss: Value, weight: Any, reduction: str) -> Value:
+def _scale(name: str, loss: Value, weight: Any, reduction: str) -> Value:
     """Return the loss of each element times its weight, which broadcasts; the mean is over the elements."""
     if weight is not None:
         w = tensor(weight, name, "weight", kind="float")
@@ -96,10 +96,10 @@ def _scaled(name: str, loss: Value, weight: Any, reduction: str) -> Value:
         if wide.shape != loss.shape:
             raise ShapeError(f"{name}: 'weight' {w.shape} does not broadcast to 'input' {loss.shape}")
         loss = wide
-    return reduced(loss, reduction)
+    return reduce(loss, reduction)
 
 
-@traced
+@accept_arrays
 def binary_cross_entropy(input: Any, target: Any, weight: Any = None, *, reduction: str = "mean") -> Value:
     """Return -(t*log(x) + (1 - t)*log(1 - x)) of probabilities x and t; logarithms are at least -100.
 
@@ -116,10 +116,10 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, *, reducti
         twin = builder.where(p * (1 - p) < 1e-12, edge, t * u + (1 - t) * v)
         return -builder.differentiate_as(t * u + (1 - t) * v, twin)
 
-    return _scaled("binary_cross_entropy", each((x, y), loss), weight, reduction)
+    return _scale("binary_cross_entropy", each((x, y), loss), weight, reduction)
 
 
-@traced
+@accept_arrays
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
 ) -> Value:
@@ -136,10 +136,10 @@ def binary_cross_entropy_with_logits(
         loss = each((x, y, q), lambda a, t, w: (1 - t) * a + (1 + (w - 1) * t) * builder.softplus(-a))
         if loss.shape != x.shape:
             raise ShapeError(f"{name}: 'pos_weight' {q.shape} does not broadcast to 'input' {x.shape}")
-    return _scaled(name, loss, weight, reduction)
+    return _scale(name, loss, weight, reduction)
 
 
-@traced
+@accept_arrays
 def kl_div(input: Any, target: Any, *, reduction: str = "mean", log_target: bool = False) -> Value:
     """Return target*(log(target) - input) for log-probabilities `input`, 0 where the target is 0.
 
@@ -153,11 +153,11 @@ def kl_div(input: Any, target: Any, *, reduction: str = "mean", log_target: bool
     else:
         loss = each((x, y), lambda a, t: builder.where(t == 0, 0.0, t * builder.log(t)) - t * a)
     if reduction != "batchmean":
-        return reduced(loss, reduction)
-    return reduced(loss, "sum") / x.shape[0] if x.ndim else loss
+        return reduce(loss, reduction)
+    return reduce(loss, "sum") / x.shape[0] if x.ndim else loss
 
 
-@traced
+@accept_arrays
 def poisson_nll_loss(
     input: Any, target: Any, log_input: bool = True, full: bool = False, *, eps: float = 1e-8, reduction: str = "mean"
 ) -> Value:
@@ -174,10 +174,10 @@ def poisson_nll_loss(
             return base
         return base + builder.where(t > 1, t * builder.log(t) - t + 0.5 * builder.log(2 * pi * t), 0.0)
 
-    return reduced(each((x, y), loss), reduction)
+    return reduce(each((x, y), loss), reduction)
 
 
-@traced
+@accept_arrays
 def gaussian_nll_loss(
     input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Value:
@@ -203,4 +203,4 @@ def gaussian_nll_loss(
         d = a - t
         return 0.5 * (builder.log(s) + d * d / s) + (0.5 * log(2 * pi) if full else 0.0)
 
-    return reduced(each((x, y, v), loss), reduction)
+    return reduce(each((x, y, v), loss), reduction)

@@ -34,7 +34,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, whole_sum, with_args
-from einsmith.passes.algebra.products import Factor, Product, is_long, key_of, multiplied, product_of
+from einsmith.passes.algebra.products import Factor, Product, is_long, key_of, multiply, product_of
 
 CHEAP = {"add", "sub", "mul", "neg", "cast", "where", "min", "max", "abs"}
 """Functions that are cheap enough to be recomputed whenever they are read."""
@@ -62,7 +62,7 @@ def available_expressions(graph: Graph) -> Graph:
         if isinstance(new, Compute):
             for a in dict.fromkeys(new.args):
                 for p in known.get(a, ()):
-                    new = _exchanged(new, a, p) or new
+                    new = _read_stored(new, a, p) or new
             if node in read:
                 _remember(new, known)
         memo[node] = new
@@ -71,7 +71,7 @@ def available_expressions(graph: Graph) -> Graph:
 
 def _remember(node: Compute, known: dict[Tensor, list[_Stored]]) -> None:
     """Record a stored tensor, if it is costly to compute, under each argument that it reads at its own position."""
-    product = node.template.memo("product", _made_as)
+    product = node.template.memo("product", _product_of)
     if product is None or product.minus or not any(d or _is_costly(f) for f, d in product.factors):
         return
     for n, (f, _) in enumerate(product.factors):
@@ -80,7 +80,7 @@ def _remember(node: Compute, known: dict[Tensor, list[_Stored]]) -> None:
                 known[node.args[e.slot]].append(_Stored(node, product.factors, n))
 
 
-def _made_as(t: Template) -> Product | None:
+def _product_of(t: Template) -> Product | None:
     """Return the product that a tensor is; None if it is not pointwise or too long."""
     body = pointwise_body(t)
     return None if body is None or is_long(body) else product_of(body)
@@ -146,7 +146,7 @@ class _Exchange:
             if rest is not None:
                 whole = Read(self._slot(stored.tensor), _index(seed, f, stored.tensor), stored.tensor.dtype)
                 kept = [(self.memo.get(x, x), over) for x, over in rest]
-                return multiplied([(whole, False), *kept], product.minus)
+                return multiply([(whole, False), *kept], product.minus)
         return None
 
     def _without(self, factors: list[Factor], wanted: Factor, places: dict[int, Any]) -> list[Factor] | None:
@@ -157,12 +157,12 @@ class _Exchange:
             if d == divides and _same(g, self.own, f, _At(self.args), places):
                 return factors[:n] + factors[n + 1 :]
         for n, (f, d) in enumerate(factors):
-            total = None if d or not isinstance(f, Read) else self._freed(f, wanted, places)
+            total = None if d or not isinstance(f, Read) else self._drop_free_factor(f, wanted, places)
             if total is not None:
                 return [*factors[:n], (Read(self._slot(total), f.args, f.dtype), False), *factors[n + 1 :]]
         return None
 
-    def _freed(self, read: Read, wanted: Factor, places: dict[int, Any]) -> Compute | None:
+    def _drop_free_factor(self, read: Read, wanted: Factor, places: dict[int, Any]) -> Compute | None:
         """Return the sum of products that is read, without a factor that is free of the sum's axes; None if it has no
         such factor."""
         t = self.args[read.slot]
@@ -176,7 +176,7 @@ class _Exchange:
             if divides != wanted[1] or all(over for _, over in rest) or not is_free(f, t.template.rank):
                 continue
             if _same(wanted[0], self.own, f, there, places):
-                body = Reduce("sum", part.body.extents, (multiplied(rest, product.minus),))  # type: ignore[union-attr]
+                body = Reduce("sum", part.body.extents, (multiply(rest, product.minus),))  # type: ignore[union-attr]
                 return prune_args(template(t.shape, t.template.params, body), t.args)
         return None
 
@@ -193,7 +193,7 @@ def _index(seed: Expr, f: Expr, stored: Compute) -> tuple[Expr, ...]:
     raise AssertionError("no operand is read where the stored tensor reads it at its own position")
 
 
-def _exchanged(node: Compute, read: Tensor, stored: _Stored) -> Compute | None:
+def _read_stored(node: Compute, read: Tensor, stored: _Stored) -> Compute | None:
     """Return the node with the stored tensor read in place of its product; None if it would read as much as before."""
     if node.template.is_scatter:
         return None

@@ -67,10 +67,10 @@ def common_subexpressions(graph: Graph, context: PassContext) -> Graph:
     taken: dict[Compute, dict[tuple[Piece, Expr], _Value]] = {}
     readers: dict[Compute, Compute] = {}
     for places in groups.values():
-        found = _by_node(_shared(places))
+        found = _by_node(_shared_places(places))
         exprs = {n: taken.get(n, {}) | more for n, more in found.items()}
         changed = {n: _reading(n, e) for n, e in exprs.items()}
-        values = dict.fromkeys(_made(v) for more in found.values() for v in more.values())
+        values = dict.fromkeys(_materialize(v) for more in found.values() for v in more.values())
         if changed and _cheaper([readers.get(n, n) for n in changed], list(changed.values()), list(values), context):
             taken |= exprs
             readers |= changed
@@ -122,7 +122,7 @@ def _value(node: Compute, extents: tuple[int, ...], e: Expr) -> _Value | None:
     return _Value(extents, substitute(e, {}, slots), tuple(node.args[s] for s in slots)) if slots else None
 
 
-def _shared(places: Sequence[_Place]) -> list[_Place]:
+def _shared_places(places: Sequence[_Place]) -> list[_Place]:
     """Return the places with the values that they share with other places, at least one of which is a piece of several.
     Of nested shared values the largest are kept."""
     for _ in range(2):  # a value inside of a shared one counts only if it also occurs outside
@@ -144,7 +144,7 @@ def _outermost(place: _Place, several: set[_Value]) -> dict[Expr, _Value]:
     return {e: v for e, v in known.items() if e in inside}
 
 
-def _made(v: _Value) -> Compute:
+def _materialize(v: _Value) -> Compute:
     return Compute(template(v.extents, [(a.dtype, a.shape) for a in v.args], v.expr), v.args)
 
 
@@ -158,7 +158,7 @@ def _reading(node: Compute, exprs: Mapping[tuple[Piece, Expr], _Value]) -> Compu
         memo: dict = {e: Read(slots[v], own, e.dtype) for (q, e), v in exprs.items() if q is p}
         parts.append(Piece(p.offset, p.step, p.extents, rebuild(p.bodies, lambda e: None, memo)[0]))
     params = (*t.params, *((v.expr.dtype, v.extents) for v in values))
-    return prune_args(Template(t.shape, params, tuple(parts)), (*node.args, *map(_made, values)))
+    return prune_args(Template(t.shape, params, tuple(parts)), (*node.args, *map(_materialize, values)))
 
 
 def _cheaper(

@@ -33,7 +33,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, prune_args, whole_sum, with_args
-from einsmith.passes.algebra.products import Factor, is_long, key_of, multiplied, product_of
+from einsmith.passes.algebra.products import Factor, is_long, key_of, multiply, product_of
 
 TERMS = 8
 """Most terms of a sum that is considered."""
@@ -58,7 +58,7 @@ def factor_hoisting(graph: Graph) -> Graph:
     memo: dict[Any, Any] = {}
     for node in nodes:
         if node not in memo:
-            made = _made_of(node, known) if isinstance(node, Compute) else None
+            made = _compute_from_sums(node, known) if isinstance(node, Compute) else None
             for n in (node,) if made is None else made.args:  # the sums that it reads may come later
                 if n not in memo:
                     memo[n] = with_args(n, tuple(memo[a] for a in n.args)) if n.args else n
@@ -111,7 +111,7 @@ def _factors(node: Compute, factors: tuple[Factor, ...]) -> frozenset:
     return frozenset((k, keys.count(k)) for k in keys)
 
 
-def _made_of(node: Compute, known: Mapping[Any, Compute]) -> Compute | None:
+def _compute_from_sums(node: Compute, known: Mapping[Any, Compute]) -> Compute | None:
     """Return a sum computed pointwise from the known sums; None if a term is not one of them."""
     found = node.template.memo("free_factors", _terms)
     if found is None:
@@ -136,7 +136,7 @@ def _made_of(node: Compute, known: Mapping[Any, Compute]) -> Compute | None:
             if other not in args:
                 args.append(other)
             value = Read(args.index(other), own, node.dtype)
-        term = multiplied([(value, False), *free], False)
+        term = multiply([(value, False), *free], False)
         if total is None:
             total = apply("neg", term) if minus else term
         else:

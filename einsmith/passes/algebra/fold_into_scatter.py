@@ -46,14 +46,14 @@ def fold_into_scatter(graph: Graph) -> Graph:
         for slot, a in enumerate(node.args):
             made = new[a]
             if users[a] == 1 and a not in roots and isinstance(made, Compute) and made.template.is_scatter:
-                merged = _merged(new[node], slot, made) if isinstance(node, Compute) else None
+                merged = _merge(new[node], slot, made) if isinstance(node, Compute) else None
                 if merged is not None:
                     new[node] = merged
                     break
     return exchanged(graph, new)
 
 
-def _merged(node: Compute, slot: int, scatter: Compute) -> Compute | None:
+def _merge(node: Compute, slot: int, scatter: Compute) -> Compute | None:
     """Return the node as one scatter; None if it is not linear in one read of `scatter` at the identity index."""
     body, part = pointwise_body(node.template), scatter.template.parts[-1]
     if body is None or node.shape != scatter.shape or not node.dtype.is_float or not isinstance(part, Scatter):
@@ -77,7 +77,7 @@ def _merged(node: Compute, slot: int, scatter: Compute) -> Compute | None:
     at: dict[int, Expr] = dict(enumerate(index))
     term = substitute(part.body, {}, shift)
     for fn, other, left in steps:
-        start = _applied(fn, start, other, left)
+        start = _apply(fn, start, other, left)
         if fn in ("mul", "div"):
             assert other is not None
             factor = placed(other, at)
@@ -95,7 +95,7 @@ Step = tuple[str, Expr | None, bool]
 """An operation between a read and the body: (function, its other operand, whether that is the left one)."""
 
 
-def _applied(fn: str, x: Expr | None, other: Expr | None, left: bool) -> Expr | None:
+def _apply(fn: str, x: Expr | None, other: Expr | None, left: bool) -> Expr | None:
     """Return the result of an operation for operand x, where None denotes zero."""
     if other is None:
         return None if x is None else apply("neg", x)

@@ -54,25 +54,29 @@ def gather_layouts(graph: Graph, context: PassContext) -> Graph:
     if not context.prices:
         return graph
     nodes = list(postorder(graph.roots))
-    found = {n: t for n in nodes if isinstance(n, Compute) and (t := n.template.memo("turned", _turned)) is not None}
+    found = {
+        n: t
+        for n in nodes
+        if isinstance(n, Compute) and (t := n.template.memo("turned", _transpose_template)) is not None
+    }
     if not found:
         return graph
     read: dict[Tensor, list[Any]] = {t: [None] for t in graph.roots}  # readers by tensor; None: the graph's caller
     for n in nodes:
         for a in n.args:
             read.setdefault(a, []).append(n)
-    found |= _sums_beside(found, read)
-    turned = {n for group in _connected(found) for n in _chosen(group, found, read, context)}
+    found |= _transpose_sums(found, read)
+    turned = {n for group in _group(found) for n in _chosen(group, found, read, context)}
     new: dict = {}
     for n in nodes:
         if n in turned:
-            new[n] = _back(_applied(n, found[n], new), found[n].out)
+            new[n] = _back(_transpose_node(n, found[n], new), found[n].out)
         else:
             new[n] = with_args(n, tuple(new[a] for a in n.args)) if n.args else n
     return exchanged(graph, new) if turned else graph
 
 
-def _applied(node: Compute, turned: _Turned, new: Mapping[Tensor, Tensor]) -> Compute:
+def _transpose_node(node: Compute, turned: _Turned, new: Mapping[Tensor, Tensor]) -> Compute:
     """Return the transposed form of a node; `new` maps its arguments to their replacements."""
     args = [new.get(a, a) for a in node.args]
     return prune_args(turned.template, tuple(_last(args[s], d) for s, d in turned.operands))
@@ -84,7 +88,7 @@ def _last(t: Tensor, d: int | None) -> Tensor:
         return t if d is None else t.args[0]
     end = len(t.shape) - 1
     index = tuple(Axis(end if k == d else k - (k > d)) for k in range(end + 1))
-    return Compute(template(_moved(t.shape, d), [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
+    return Compute(template(_move_last(t.shape, d), [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
 
 
 def _back(t: Tensor, d: int | None) -> Tensor:
@@ -92,18 +96,18 @@ def _back(t: Tensor, d: int | None) -> Tensor:
     if d is None:
         return t
     shape = (*t.shape[:d], t.shape[-1], *t.shape[d:-1])
-    index = _moved([Axis(k) for k in range(len(shape))], d)
+    index = _move_last([Axis(k) for k in range(len(shape))], d)
     return Compute(template(shape, [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
 
 
-def _moved(x: Sequence, d: int) -> tuple:
+def _move_last(x: Sequence, d: int) -> tuple:
     return (*x[:d], *x[d + 1 :], x[d])
 
 
 # ------------------------------------------------------------------------------------------------- one template
 
 
-def _turned(t: Template) -> _Turned | None:
+def _transpose_template(t: Template) -> _Turned | None:
     """Return the template transposed along the longest axis that its data-dependent indices permit; None if there is no
     such axis or no tensor whose layout changes."""
     part = t.parts[-1]
@@ -141,8 +145,8 @@ def _with_last(
     """
     slots: dict[tuple[int, int | None], int] = {}
     parts = tuple(_part(p, out, t.rank, partial(moved, p), slots, axis) for p in t.parts)
-    params = tuple((dtype, _moved(s, d) if d is not None else s) for (n, d) in slots for dtype, s in [t.params[n]])
-    return _Turned(Template(t.shape if out is None else _moved(t.shape, out), params, parts), tuple(slots), out)
+    params = tuple((dtype, _move_last(s, d) if d is not None else s) for (n, d) in slots for dtype, s in [t.params[n]])
+    return _Turned(Template(t.shape if out is None else _move_last(t.shape, out), params, parts), tuple(slots), out)
 
 
 def _free(index: Sequence[Expr]) -> set[int]:
@@ -170,18 +174,18 @@ def _part(
     innermost. Each operand is entered in `slots` as (original slot, dimension moved)."""
     order: dict[int, Expr] = {}  # new positions of a piece's axes
     if out is not None and isinstance(p, Piece):
-        order = {a: Axis(d) for d, a in enumerate(_moved(range(rank), out))}
+        order = {a: Axis(d) for d, a in enumerate(_move_last(range(rank), out))}
     inner = p.body.extents if isinstance(p.body, Reduce) else ()
     if isinstance(p.body, Reduce) and axis >= rank and not p.body.combiner.startswith("arg"):
-        order = {a: Axis(rank + d) for d, a in enumerate(_moved(range(rank, rank + len(inner)), axis - rank))}
-        inner = _moved(inner, axis - rank)
+        order = {a: Axis(rank + d) for d, a in enumerate(_move_last(range(rank, rank + len(inner)), axis - rank))}
+        inner = _move_last(inner, axis - rank)
     memo: dict[Expr, Expr] = {}
     for e in postorder(p.bodies):
         args = tuple(memo[a] for a in e.args)
         if isinstance(e, Read):
             d = moved(e)
             slot = slots.setdefault((e.slot, d), len(slots))
-            memo[e] = Read(slot, args if d is None else _moved(args, d), e.dtype)
+            memo[e] = Read(slot, args if d is None else _move_last(args, d), e.dtype)
         elif isinstance(e, Axis):
             memo[e] = order.get(e.position, e)
         else:
@@ -189,16 +193,16 @@ def _part(
     bodies = [memo[e] for e in p.bodies]
     if isinstance(p, Scatter):
         index = tuple(bodies[:-1])
-        return Scatter(p.combiner, p.extents, index if out is None else _moved(index, out), bodies[-1])
+        return Scatter(p.combiner, p.extents, index if out is None else _move_last(index, out), bodies[-1])
     body = Reduce(p.body.combiner, inner, tuple(bodies)) if isinstance(p.body, Reduce) else bodies[0]
     place = [p.offset, p.step, p.extents]
-    return Piece(*(x if out is None else _moved(x, out) for x in place), body)
+    return Piece(*(x if out is None else _move_last(x, out) for x in place), body)
 
 
 # --------------------------------------------------------------------------------------------------- what to turn
 
 
-def _sums_beside(found: Mapping[Compute, _Turned], read: Mapping[Tensor, Sequence[Any]]) -> dict[Compute, _Turned]:
+def _transpose_sums(found: Mapping[Compute, _Turned], read: Mapping[Tensor, Sequence[Any]]) -> dict[Compute, _Turned]:
     """Return transposed forms of sums that can produce an operand of a transposed node in its layout, or read the
     node's result in its layout."""
     out: dict[Compute, _Turned] = {}
@@ -222,7 +226,7 @@ def _is_sum(t: Template) -> bool:
     return len(t.parts) == len(t.dtypes) == 1 and isinstance(part.body, Reduce) and part.domain[: t.rank] == t.shape
 
 
-def _connected(found: Mapping[Compute, _Turned]) -> Iterable[list[Compute]]:
+def _group(found: Mapping[Compute, _Turned]) -> Iterable[list[Compute]]:
     """Group the nodes that share transposed tensors; nodes and groups stay in order."""
     group: dict[Any, list[Compute]] = {}
     for n, turned in found.items():
@@ -262,7 +266,7 @@ def _chosen(
         return sum(after[n] if n in turned else before[n] for n in group) + sum(map(price, turnings))
 
     before = {n: context.price(n) for n in group}
-    after = {n: context.price(_applied(n, found[n], {})) for n in group}
+    after = {n: context.price(_transpose_node(n, found[n], {})) for n in group}
     out = set(group)
     for n in group:
         out = min(out, out - {n}, key=total)

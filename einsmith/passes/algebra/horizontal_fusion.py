@@ -86,7 +86,7 @@ def _is_sum(t: Template) -> bool:
 
 def _sharing(sums: list[Compute]) -> Iterator[list[Compute]]:
     """Yield groups of at least two sums, in order; each sum of a group shares an operand with an earlier one."""
-    reads = [_shared(x) for x in sums]
+    reads = [_large_reads(x) for x in sums]
     left: dict[object, list[int]] = defaultdict(list)  # read: its sums that have no group yet, in order
     for n, found in enumerate(reads):
         for x in found:
@@ -106,7 +106,7 @@ def _sharing(sums: list[Compute]) -> Iterator[list[Compute]]:
             yield [sums[n] for n in group]
 
 
-def _shared(node: Compute) -> set[tuple[Tensor, tuple[Expr, ...]]]:
+def _large_reads(node: Compute) -> set[tuple[Tensor, tuple[Expr, ...]]]:
     """Return the (tensor, index) pairs at which a sum reads large tensors."""
     return {
         (node.args[e.slot], e.index)

@@ -38,7 +38,7 @@ from einsmith.ir.views import is_view
 _LIMIT = 60  # operations of a merged body: beyond it a kernel is better cut
 
 
-def _inlined(t: Template, made: Sequence[Template | None]) -> Template:
+def _inline(t: Template, made: Sequence[Template | None]) -> Template:
     """Return the template with the reads of some slots replaced by the pointwise bodies of their producers. The
     producers' arguments follow the template's own, in order of the slots."""
     params = list(t.params)
@@ -58,11 +58,11 @@ def _inlined(t: Template, made: Sequence[Template | None]) -> Template:
     return map_bodies(t, lambda b: rebuild([b], rule)[0], params)
 
 
-def inlined(node: Compute, taken: Collection[Tensor]) -> Compute:
+def inline_arguments(node: Compute, taken: Collection[Tensor]) -> Compute:
     """Return the tensor with the bodies of the given pointwise arguments inlined."""
     made = tuple(a.template if a in taken and isinstance(a, Compute) else None for a in node.args)
     args = (*node.args, *(x for a, t in zip(node.args, made, strict=True) if t is not None for x in a.args))
-    t = node.template.memo(("inlined", made), lambda t: _inlined(t, made))
+    t = node.template.memo(("inlined", made), lambda t: _inline(t, made))
     out = prune_args(t, args)
     return prune_args(simplify_template(out.template), out.args)
 
@@ -93,7 +93,7 @@ def inline(graph: Graph) -> Graph:
 
     def merge(node: Compute) -> Compute:
         taken = {a for a in node.args if wanted(node, a)}
-        return inlined(node, taken) if taken and not is_view(node.template) else node
+        return inline_arguments(node, taken) if taken and not is_view(node.template) else node
 
     def rule(node):
         return merge(node) if isinstance(node, Compute) else None

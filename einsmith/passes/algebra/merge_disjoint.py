@@ -44,14 +44,14 @@ def merge_disjoint(graph: Graph) -> Graph:
         made = with_args(node, tuple(new[a] for a in node.args)) if node.args else node
         if isinstance(node, Compute) and pointwise_body(node.template) is not None:
             own = {new[a] for a in node.args if users[a] == 1 and a not in roots}
-            while (found := _joined(made, own)) is not None:
+            while (found := _join(made, own)) is not None:
                 made, term = found
                 own.add(term)
         new[node] = made
     return exchanged(graph, new)
 
 
-def _joined(node: Compute, own: set[Tensor]) -> tuple[Compute, Compute] | None:
+def _join(node: Compute, own: set[Tensor]) -> tuple[Compute, Compute] | None:
     """Return (the node with two terms of a sum merged into one tensor, that tensor); None if no two terms in `own` are
     disjoint."""
     body = pointwise_body(node.template)

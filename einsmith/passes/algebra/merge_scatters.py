@@ -46,7 +46,7 @@ def merge_scatters(graph: Graph, context: PassContext) -> Graph:
         made = with_args(node, tuple(new[a] for a in node.args)) if node.args else node
         start = _start(node) if isinstance(node, Compute) else None
         if start is not None and users[node.args[start]] == 1:
-            joined = _joined(made, start)
+            joined = _add_terms(made, start)
             if joined is not None and _cheaper(joined, [made.args[start], made], context):
                 made, changed = joined, True
         new[node] = made
@@ -66,7 +66,7 @@ def _start(node: Compute) -> int | None:
     return None if again or node.args.count(node.args[slot]) > 1 else slot
 
 
-def _joined(node: Compute, start: int) -> Compute | None:
+def _add_terms(node: Compute, start: int) -> Compute | None:
     """Return the node with the terms of the scatter that it starts from added; None if that scatter has other
     points."""
     source = node.args[start]

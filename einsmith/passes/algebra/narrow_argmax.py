@@ -58,7 +58,7 @@ def narrow_argmax(graph: Graph) -> Graph:
             bytes_of.setdefault(node.args[s], _byte(args[s], slots[s]))
         args = tuple(bytes_of[node.args[s]] if s in slots else a for s, a in enumerate(args))
         params = tuple((a.dtype, a.shape) for a in args)
-        new[node] = Compute(map_bodies(node.template, partial(_widened, slots=slots), params), args)
+        new[node] = Compute(map_bodies(node.template, partial(_widen, slots=slots), params), args)
     return exchanged(graph, new)
 
 
@@ -96,7 +96,7 @@ def _byte(t: Tensor, places: int) -> Compute:
     return Compute(template(t.shape, [(t.dtype, t.shape)], Apply("cast", (read,), dt.i8)), (t,))
 
 
-def _widened(body: Expr, slots: dict[int, int]) -> Expr:
+def _widen(body: Expr, slots: dict[int, int]) -> Expr:
     """Return the body with reads of positions taken from bytes."""
 
     def rule(e):

@@ -67,7 +67,7 @@ def prefix_sums(graph: Graph) -> Graph:
     def rule(node: Tensor) -> Tensor | None:
         if not isinstance(node, Compute):
             return None
-        found = node.template.memo("prefix_sums", _found)
+        found = node.template.memo("prefix_sums", _find)
         return None if found is None else _total_of([_steps(p, node) for p in found])
 
     return replace(graph, rule)
@@ -103,7 +103,7 @@ class _Prefix(NamedTuple):
     domain: tuple[int, ...]
 
 
-def _found(t: Template) -> tuple[_Prefix, ...] | None:
+def _find(t: Template) -> tuple[_Prefix, ...] | None:
     """Return the prefix sums whose total a template is; None if it is not one."""
     part = whole_sum(t)
     if part is None or prod(part.domain) < STEPS:
@@ -226,7 +226,7 @@ def _total_of(sums: Sequence[Tensor]) -> Tensor:
     """Return the sum of tensors of one shape."""
     first, at = sums[0], tuple(map(Axis, range(len(sums[0].shape))))
     reads: list[Expr] = [Read(n, at, first.dtype) for n in range(len(sums))]
-    return first if len(sums) == 1 else _made(first.shape, reduce(partial(apply, "add"), reads), sums)
+    return first if len(sums) == 1 else _compute(first.shape, reduce(partial(apply, "add"), reads), sums)
 
 
 def _steps(p: _Prefix, node: Compute) -> Tensor:
@@ -238,7 +238,7 @@ def _steps(p: _Prefix, node: Compute) -> Tensor:
     outer, args = tuple(p.domain[a] for a in p.outer), node.args
     if p.others:
         inner = Reduce("sum", tuple(p.domain[a] for a in p.others), (body,))
-        args = (_made((*outer, n), inner, args),)
+        args = (_compute((*outer, n), inner, args),)
         body = Read(0, tuple(map(Axis, range(q + 1))), body.dtype)
     ((axis, sign),) = p.last.terms.items()
     assert isinstance(axis, Axis)
@@ -253,7 +253,7 @@ def _steps(p: _Prefix, node: Compute) -> Tensor:
     if prod(outer) >= ROWS:
         made, total = (_row_by_row(body, args, outer, n),), Read(0, (at, *where), body.dtype)
     else:
-        made, total = _added(body, args, outer, n), _total(where, at, body.dtype)
+        made, total = _sum_after(body, args, outer, n), _total(where, at, body.dtype)
     slots = {s: len(made) + s for s in range(len(node.args))}
     for x in p.factors:
         total = apply("mul", total, substitute(x, after, slots))
@@ -261,7 +261,7 @@ def _steps(p: _Prefix, node: Compute) -> Tensor:
         total = guarded([apply("le", Const(0, dt.i32), last)], total)
     total = guarded([substitute(c, {}, slots) for c in p.outside], total)
     result = Reduce("sum", tuple(p.domain[a] for a in p.kept), (total,)) if p.kept else total
-    return _made(node.shape, result, (*made, *node.args))
+    return _compute(node.shape, result, (*made, *node.args))
 
 
 def _row_by_row(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int) -> Tensor:
@@ -292,7 +292,7 @@ def _in_blocks(at: Expr) -> tuple[Expr, Expr]:
     return apply("floordiv", at, size), apply("mod", at, size)
 
 
-def _added(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int) -> tuple[Tensor, Tensor]:
+def _sum_after(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int) -> tuple[Tensor, Tensor]:
     """Return (R, E) of the module's `after`, for a body over the outer axes and one of n positions."""
     q, blocks = len(outer), -(-n // BLOCK)
     where = tuple(map(Axis, range(q)))
@@ -303,16 +303,16 @@ def _added(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int)
             conditions = (*conditions, apply("lt", at, Const(n, dt.i32)))
         return Reduce("sum", (BLOCK,), (guarded(conditions, substitute(body, {q: at})),))
 
-    rows = _made((*outer, blocks, BLOCK), within(q + 2, apply("le", Axis(q + 2), Axis(q + 1))), args)
-    sums = _made((*outer, blocks), within(q + 1), args)
+    rows = _compute((*outer, blocks, BLOCK), within(q + 2, apply("le", Axis(q + 2), Axis(q + 1))), args)
+    sums = _compute((*outer, blocks), within(q + 1), args)
     if blocks <= FEW:
         earlier = guarded([apply("lt", Axis(q + 1), Axis(q))], Read(0, (*where, Axis(q + 1)), body.dtype))
-        return rows, _made((*outer, blocks), Reduce("sum", (blocks,), (earlier,)), (sums,))
-    inner, before = _added(Read(0, (*where, Axis(q)), body.dtype), (sums,), outer, blocks)
+        return rows, _compute((*outer, blocks), Reduce("sum", (blocks,), (earlier,)), (sums,))
+    inner, before = _sum_after(Read(0, (*where, Axis(q)), body.dtype), (sums,), outer, blocks)
     total = _total(where, LinearForm(-1, {Axis(q): 1}).expr(), body.dtype)
     later = guarded([apply("le", Const(1, dt.i32), Axis(q))], total)
-    return rows, _made((*outer, blocks), later, (inner, before))
+    return rows, _compute((*outer, blocks), later, (inner, before))
 
 
-def _made(shape: Sequence[int], body: Expr | Reduce, args: Sequence[Tensor]) -> Compute:
+def _compute(shape: Sequence[int], body: Expr | Reduce, args: Sequence[Tensor]) -> Compute:
     return prune_args(template(shape, [(a.dtype, a.shape) for a in args], body), tuple(args))

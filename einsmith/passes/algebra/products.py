@@ -47,7 +47,7 @@ def is_long(e: Expr) -> bool:
     return sum(1 for _ in postorder([e])) > LENGTH
 
 
-def multiplied(factors: Sequence[Factor], minus: bool) -> Expr:
+def multiply(factors: Sequence[Factor], minus: bool) -> Expr:
     """Return the product of factors, divisors last, the sign in front. At least one factor must not be a divisor."""
     over = [f for f, divides in factors if not divides]
     out = over[0]

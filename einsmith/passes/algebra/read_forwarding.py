@@ -29,7 +29,7 @@ def _through(node: Compute) -> Compute | None:
     args: list[Tensor] = list(node.args)
     new: dict[Read, Expr] = {}
     for slot, a in enumerate(node.args):
-        pieces = _moved(a)
+        pieces = _copy_pieces(a)
         found = _pieces_read(node.template, slot, pieces) if pieces else None
         if found is None or not isinstance(a, Compute):
             continue
@@ -45,7 +45,7 @@ def _through(node: Compute) -> Compute | None:
     return prune_args(simplify_template(out.template), out.args)
 
 
-def _moved(a: Tensor) -> list[Piece]:
+def _copy_pieces(a: Tensor) -> list[Piece]:
     """Return the pieces of a tensor if there are several and all are copies; an empty list for other tensors."""
     if not isinstance(a, Compute) or len(a.template.parts) < 2:
         return []
@@ -61,13 +61,13 @@ def _pieces_read(t: Template, slot: int, pieces: Sequence[Piece]) -> dict[Read, 
         for e, facts in reads_under(part):
             if e.slot != slot:
                 continue
-            p = next((p for p in pieces if _within(e, p, facts)), None)
+            p = next((p for p in pieces if _reads_inside(e, p, facts)), None)
             if p is None or found.setdefault(e, p) is not p or any(reads(i) for i in e.index):
                 return None
     return found
 
 
-def _within(e: Read, p: Piece, facts: Facts) -> bool:
+def _reads_inside(e: Read, p: Piece, facts: Facts) -> bool:
     for i, o, n in zip(e.index, p.offset, p.extents, strict=True):
         low, high = facts.bounds(i)
         if low is None or low < o or high is None or high >= o + n:

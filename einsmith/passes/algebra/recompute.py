@@ -37,7 +37,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import exchanged, readers_of, with_args
 from einsmith.ir.views import is_view, storage
-from einsmith.passes.algebra.inline import inlined
+from einsmith.passes.algebra.inline import inline_arguments
 from einsmith.passes.context import PassContext
 
 UNCERTAIN = 0.02
@@ -70,7 +70,7 @@ def recompute(graph: Graph, context: PassContext) -> Graph:
         new = with_args(node, tuple([memo[a] for a in node.args])) if node.args else node
         made = early if graph.role[node] == "forward" else late
         while isinstance(new, Compute) and (todo := made.intersection(new.args)):
-            new = inlined(new, todo)
+            new = inline_arguments(new, todo)
         memo[node] = new
         if node in again:
             late.add(new)
@@ -132,11 +132,11 @@ class _Choice:
             return inf, inf
         late = sorted((r for r in users if self.role[r] != "forward"), key=_is_product)  # products, priced slowly, last
         early = [r for r in users if self.role[r] == "forward"]
-        stored = self._stored(t) if all(self._makes(r, t) for r in early) else 0.0
+        stored = self._seconds_saved(t) if all(self._makes(r, t) for r in early) else 0.0
         margin = sum(UNCERTAIN * self._price(r) for r in users) if stored else 0.0
         if margin >= stored:
             stored = 0.0
-        again, more = self._nested(t), 0.0
+        again, more = self._nested_seconds(t), 0.0
         for r in late:
             if min(again, more) > max(held, stored):
                 return inf, inf
@@ -154,7 +154,7 @@ class _Choice:
             more += max(0.0, self._more(r, t))
         return again, more - again - stored
 
-    def _stored(self, t: Tensor) -> float:
+    def _seconds_saved(self, t: Tensor) -> float:
         """Return the seconds saved if a tensor is not stored and its readers read its operand, which is stored for
         other readers; 0 if that alternative is not considered."""
         source = max(t.args, key=nbytes)
@@ -170,7 +170,7 @@ class _Choice:
             saved += read
         return max(0.0, saved)
 
-    def _nested(self, t: Tensor) -> float:
+    def _nested_seconds(self, t: Tensor) -> float:
         """Return the seconds that readers take to recompute a tensor inside another tensor that they recompute."""
         seconds = 0.0
         for u in self.readers[t]:
@@ -202,7 +202,7 @@ class _Choice:
         key = r.template, t.template, tuple(n for n, a in enumerate(r.args) if a is t)
         if key not in self.prices:
             before = self._price(r)
-            more = self.context.price(inlined(r, {t})) - before
+            more = self.context.price(inline_arguments(r, {t})) - before
             self.prices[key] = 0.0 if _is_product(r) and abs(more) <= ALIKE * before else more
         return self.prices[key]
 

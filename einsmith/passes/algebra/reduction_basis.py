@@ -54,9 +54,9 @@ def _template(t: Template) -> Template:
 def _piece(t: Template, piece: Piece) -> Piece:
     body = piece.body
     while isinstance(body, Reduce) and body.combiner == "sum" and len(body.bodies) == 1:
-        least = _shared(body.bodies[0], piece.extents)
-        found = (_changed(piece.extents, body, *c) for c in _candidates(t, piece.extents, body) if least)
-        better = next((r for r in found if _shared(r.bodies[0], piece.extents) < least), None)
+        least = _repeated_axes(body.bodies[0], piece.extents)
+        found = (_substitute(piece.extents, body, *c) for c in _candidates(t, piece.extents, body) if least)
+        better = next((r for r in found if _repeated_axes(r.bodies[0], piece.extents) < least), None)
         if better is None:
             break
         body = better
@@ -81,7 +81,7 @@ def _guarded_factors(e: Expr) -> tuple[Expr | None, list[Expr]]:
     return guard, factors
 
 
-def _shared(body: Expr, extents: Sequence[int]) -> int:
+def _repeated_axes(body: Expr, extents: Sequence[int]) -> int:
     """Return the number of repeated occurrences of output axes in the factors: an axis in n factors counts n - 1."""
     found = [axes_of(f) for f in _guarded_factors(body)[1]]
     return sum(max(sum(a in axes for axes in found) - 1, 0) for a, n in enumerate(extents) if n > 1)
@@ -108,7 +108,7 @@ def _candidates(t: Template, extents: Sequence[int], r: Reduce) -> Iterator[tupl
                     yield k, form, n
 
 
-def _changed(extents: Sequence[int], r: Reduce, k: int, form: LinearForm, n: int) -> Reduce:
+def _substitute(extents: Sequence[int], r: Reduce, k: int, form: LinearForm, n: int) -> Reduce:
     """Return the reduction with axis k replaced by the index `form`, which determines it."""
     axis = Axis(k)
     c = form.coefficient(axis)

@@ -56,7 +56,7 @@ def segments(graph: Graph) -> Graph:
     def rule(node: Tensor) -> Tensor | None:
         if not isinstance(node, Compute):
             return None
-        found = node.template.memo("segments", _found)
+        found = node.template.memo("segments", _find)
         return None if found is None else _between(found, node)
 
     return replace(graph, rule)
@@ -73,7 +73,7 @@ class _Segments(NamedTuple):
     guards: tuple[Expr, ...]
 
 
-def _found(t: Template) -> _Segments | None:
+def _find(t: Template) -> _Segments | None:
     for n, part in enumerate(t.parts):
         first = 0 if isinstance(part, Scatter) else len(part.extents)
         otherwise = _otherwise(part)

@@ -44,7 +44,7 @@ def store_post_activation(graph: Graph) -> Graph:
     nodes = list(postorder(graph.roots))
     kept = set(graph.roots)
     readers = readers_of(nodes)
-    clamps = {n: f for n in nodes if n not in kept and (f := _clamp(n, readers[n])) is not None}
+    clamps = {n: f for n in nodes if n not in kept and (f := _find_clamp(n, readers[n])) is not None}
     if not clamps:
         return graph
     memo: dict[Tensor, Tensor] = {}
@@ -53,14 +53,14 @@ def store_post_activation(graph: Graph) -> Graph:
         if isinstance(node, Compute):
             through = {s: clamps[a] for s, a in enumerate(node.args) if a in clamps}
             if through:
-                new = prune_args(map_bodies(new.template, partial(_unclamped, clamps=through)), new.args)
+                new = prune_args(map_bodies(new.template, partial(_remove_clamps, clamps=through)), new.args)
             if node in clamps:
-                new = _clamped(new, clamps[node])
+                new = _clamp(new, clamps[node])
         memo[node] = new
     return exchanged(graph, memo)
 
 
-def _clamp(t: Tensor, readers: Sequence[Tensor]) -> Expr | None:
+def _find_clamp(t: Tensor, readers: Sequence[Tensor]) -> Expr | None:
     """Return the clamp through which all readers read a tensor, as a function of `_number`. Return None if a reader
     uses the tensor in another way, or if all readers are pointwise: they are fused with the tensor, which is then not
     stored."""
@@ -142,7 +142,7 @@ def _value(e: Expr, x: np.ndarray) -> np.ndarray:
     return FUNCTIONS[e.fn].numpy(*(_value(a, x) for a in e.args))
 
 
-def _unclamped(body: Expr, clamps: Mapping[int, Expr]) -> Expr:
+def _remove_clamps(body: Expr, clamps: Mapping[int, Expr]) -> Expr:
     """Return a body in which each clamp of a read is replaced by the read."""
     alone = _reads_alone(body)
     memo: dict[Expr, Expr] = {}
@@ -155,7 +155,7 @@ def _unclamped(body: Expr, clamps: Mapping[int, Expr]) -> Expr:
     return memo[body]
 
 
-def _clamped(node: Compute, clamp: Expr) -> Compute:
+def _clamp(node: Compute, clamp: Expr) -> Compute:
     """Return the tensor with each element clamped. A pointwise tensor is clamped in its own body, any other tensor by a
     separate pointwise tensor."""
     body = pointwise_body(node.template)

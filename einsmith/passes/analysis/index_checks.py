@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsmith.base import dtypes as dt
-from einsmith.base.errors import marked
+from einsmith.base.errors import mark
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.predicates import guarded_reads
 from einsmith.ir.evaluator import evaluate
@@ -114,7 +114,7 @@ def _violation(node: Compute, c: _Condition, arrays: Mapping[Leaf, np.ndarray], 
     origin = origins.find(node.template, c.slot, source.slot, shape, c.dimension, known.shape)
     inner = origin.source if origin is not None and origin.text is not None else None
     outer = origin.tensor if origin is not None and origin.text is not None else None
-    name, into = _called(known, origins, inner), _called(read, origins, outer)
+    name, into = _name_of(known, origins, inner), _name_of(read, origins, outer)
     exist = f"only 0 to {c.extent - 1} exist" if c.extent else "it is empty"
     text = (
         f"element [{place}] of {name}, {source.dtype.name} of shape {known.shape}, "
@@ -122,13 +122,13 @@ def _violation(node: Compute, c: _Condition, arrays: Mapping[Leaf, np.ndarray], 
         f"of {into}, of shape {shape}: {exist}"
     )
     if origin is not None and origin.text is not None:
-        text += "\n" + marked(origin.text, origin.offset)
+        text += "\n" + mark(origin.text, origin.offset)
     elif origin is not None and origin.function and origin.function not in name:
         text += f", in {origin.function}"
     return text
 
 
-def _called(t: Tensor | None, origins: Origins, formula: str | None) -> str:
+def _name_of(t: Tensor | None, origins: Origins, formula: str | None) -> str:
     """Return a tensor's name for messages: as the user passed it, and as the formula has it."""
     function, _, argument = origins.names.get(t, "").rpartition(": ") if isinstance(t, Leaf) else ("", "", "")
     if argument:

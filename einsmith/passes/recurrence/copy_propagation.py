@@ -33,12 +33,12 @@ def _through(n: Any) -> Compute | Recurrence | None:
         return None
     args = tuple(found[s][0] if s in found else a for s, a in enumerate(n.args))
     if isinstance(n, Compute):
-        return canonical(_moved(n.template, args, found), args)
-    members = tuple(simplify_template(_moved(m, args, found)) for m in n.members)
+        return canonical(_forward(n.template, args, found), args)
+    members = tuple(simplify_template(_forward(m, args, found)) for m in n.members)
     return Recurrence(n.steps, n.reverse, n.origins, members, args, n.checkpoint)
 
 
-def _moved(t: Template, args: Sequence[Tensor], found: dict[int, tuple[Item, int]]) -> Template:
+def _forward(t: Template, args: Sequence[Tensor], found: dict[int, tuple[Item, int]]) -> Template:
     def rule(e):
         if isinstance(e, Read) and e.slot in found:
             return Read(e.slot, (moved(e.index[0], found[e.slot][1]), *e.index[1:]), e.dtype)
@@ -52,12 +52,12 @@ def _source(a: Item) -> tuple[Item, int] | None:
     """Return (the member that a member copies, the offset from the copy's positions to its); None if the member is not
     a copy."""
     node, j, by = a.node, a.member, 0
-    while isinstance(node, Recurrence) and (step := _copied(node, j)) is not None:
+    while isinstance(node, Recurrence) and (step := _find_copy(node, j)) is not None:
         j, by = step[0], by + step[1]
     return (Item(node, j), by) if j != a.member else None
 
 
-def _copied(node: Recurrence, j: int) -> tuple[int, int] | None:
+def _find_copy(node: Recurrence, j: int) -> tuple[int, int] | None:
     m = node.members[j]
     parts = step_parts(node, j)
     if len(m.parts) != 1 or len(parts) != 1 or not isinstance(parts[0].body, Read):

@@ -107,7 +107,7 @@ def settle(graph: Graph, steady: Callable[[Tensor], bool], outside: Callable[[Co
                 new = new if group[0].is_read else _single(group[0], new.args, outside)
             elif group[0].outer:
                 if key not in made:
-                    made[key] = _merged(group, new.args, outside)
+                    made[key] = _merge_products(group, new.args, outside)
                 new = _part(made[key], group[0].outer[0], n)
         memo[node] = new
     return replace(graph, lambda n: None, memo)
@@ -153,7 +153,7 @@ def _single(p: _Product, args: tuple[Tensor, ...], outside: Callable[[Compute], 
     return _sum(p, args, x, p.node.shape, {})
 
 
-def _merged(group: list[_Product], args: tuple[Tensor, ...], outside: Callable[[Compute], Leaf]) -> Compute:
+def _merge_products(group: list[_Product], args: tuple[Tensor, ...], outside: Callable[[Compute], Leaf]) -> Compute:
     """Return one product for all of a group; its output has the group's axis before the first axis that the operand
     alone has."""
     first = group[0]

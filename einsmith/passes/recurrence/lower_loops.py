@@ -225,7 +225,7 @@ class _Lowering:
             return Read(slot(tensor), index, e.dtype)
 
         def body(x: Expr) -> Expr:
-            x = rebuild([self._told_apart(j, x)], step.known.get)[0]
+            x = rebuild([self._separate_reads(j, x)], step.known.get)[0]
             x = simplify(substitute(x, {0: time}), domain)
             x = rebuild([x], read)[0]
             axes: dict[int, Expr] = {a: Axis(a - 1) for a in range(1, len(domain))}
@@ -241,7 +241,7 @@ class _Lowering:
             inner = body(piece.body)
         return Piece(piece.offset[1:], piece.step[1:], piece.extents[1:], inner)
 
-    def _told_apart(self, j: int, x: Expr) -> Expr:
+    def _separate_reads(self, j: int, x: Expr) -> Expr:
         """Return an expression in which reads of this step's values are separate from reads of earlier ones."""
         known = distances(self.node, j)
         memo: dict[Expr, Expr] = {}
@@ -277,12 +277,12 @@ class _Lowering:
             at = _moves(x, step.steps)
             if at is None or not _inside(at, step.steps, shape[d]) or (d and not at[1]):
                 continue
-            place = InputPlace("argument", self._turned(e.slot, d), *at)
+            place = InputPlace("argument", self._transpose_argument(e.slot, d), *at)
             rest = (shape[d], *shape[:d], *shape[d + 1 :])
             return step.input(place, dtype, rest), (*e.index[:d], *e.index[d + 1 :])
         return step.input(InputPlace("argument", e.slot), dtype, shape), e.index
 
-    def _turned(self, slot: int, d: int) -> int:
+    def _transpose_argument(self, slot: int, d: int) -> int:
         """Return the number of the argument with dimension d transposed to the front."""
         if d == 0:
             return slot
@@ -314,7 +314,7 @@ class _Lowering:
             updates.append((step.input(InputPlace("member", j, 0, 0), dtype, shape), step.made[j]))
         body = self.passes(Graph(tuple(step.inputs.values()), roots, tuple(updates), ()))
         if step.steps >= REPAID:
-            body = self.passes(self._settled(step, body))
+            body = self.passes(self._hoist_invariants(step, body))
         outputs = own_memory(body.outputs)
         totals = [t for pair in body.updates for t in pair]
         used = {x for x in postorder([*outputs, *totals]) if isinstance(x, Leaf)}
@@ -346,7 +346,7 @@ class _Lowering:
                     found = min(found, 0 if low is None else max(low, 0))
         return found
 
-    def _settled(self, step: _Step, body: Graph) -> Graph:
+    def _hoist_invariants(self, step: _Step, body: Graph) -> Graph:
         """Return the step with loop-invariant computations moved in front of the loop
         (`passes.recurrence.loop_invariant`)."""
         place = {x: p for p, x in step.inputs.items()}

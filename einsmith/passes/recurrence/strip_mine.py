@@ -177,7 +177,7 @@ class _Chunks:
                 args = tuple(memo[a] for a in n.args)  # None: read only by its own loop, through views
                 memo[n] = with_args(n, args) if args and None not in args else None if args else n
                 if n in self.filled:
-                    memo[n] = _filled(memo[n], self.filled[n])
+                    memo[n] = _loop_of_zeros(memo[n], self.filled[n])
             elif n not in memo:
                 group = groups[self._key(n)]
                 memo |= self._loop(group, [m for m in group if m in stored], memo)
@@ -278,7 +278,7 @@ def _fills(t: Tensor) -> bool:
     return len(others) < len(t.template.parts) and all(p.extents[0] == 1 for p in others)
 
 
-def _filled(t: Compute, steps: int) -> Item:
+def _loop_of_zeros(t: Compute, steps: int) -> Item:
     """Return a tensor accepted by `_fills` as a loop that stores zeros in chunks of `steps` steps and then the other
     pieces."""
     zeros = Compute(template((steps, *t.shape[1:]), (), Const(0, t.dtype)), ())

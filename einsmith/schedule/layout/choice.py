@@ -1,6 +1,6 @@
 """Choose the dimension order of each tensor of a plan, and copies in other orders, for the least predicted time.
 
-A variable is a set of tensors that share one order (`folded`), or a copy of a kernel's operand that might gain by
+A variable is a set of tensors that share one order (`folded_sets`), or a copy of a kernel's operand that might gain by
 another order. A cost that has not been predicted yet is replaced by its lower bound. The cost model is queried for the
 calls that the cheapest assignment depends on, the most promising first, until all of their costs are known. No
 assignment is then cheaper by the model, unless the limit on queries is reached or a cut is too wide (`solve`). The
@@ -22,8 +22,8 @@ from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.layout import forced
-from einsmith.schedule.layout.folded import folded
-from einsmith.schedule.layout.laid_out import Converted, Decided, converter, free, held
+from einsmith.schedule.layout.folded import folded_sets
+from einsmith.schedule.layout.laid_out import Converted, Decided, converter, free, loop_invariant_operands
 from einsmith.schedule.layout.order import Order, candidates
 from einsmith.schedule.layout.price import Prices, Seconds
 from einsmith.schedule.layout.solve import Factor, changes, least
@@ -148,13 +148,13 @@ def layouts_of(
     prices = Prices(seconds, target, bound)
 
     def decide(plan: Plan) -> Decided:
-        found = forced.decided(plan)
-        return found or (Decided() if is_left_out() else decided(plan, prices))
+        found = forced.decide(plan)
+        return found or (Decided() if is_left_out() else decide_orders(plan, prices))
 
     return decide
 
 
-def decided(plan: Plan, prices: Prices) -> Decided:
+def decide_orders(plan: Plan, prices: Prices) -> Decided:
     """Return the orders of least predicted cost and their alternatives; an empty decision if no change pays."""
     problem = _Problem(plan, prices)
     if not problem.promising:
@@ -175,7 +175,7 @@ class _Problem:
         self.promising = [c for c, n, b in zip(calls, now, bounds, strict=True) if n - b > least_gain]
         if not self.promising:
             return
-        self.variables = [Variable(x) for x in folded(calls, free(plan))]
+        self.variables = [Variable(x) for x in folded_sets(calls, free(plan))]
         self.of = {t: v for v, x in enumerate(self.variables) for t in x.tensors}
         self.copied: dict[Tensor, int] = {}
         self.nodes: list[CostNode] = []
@@ -186,7 +186,9 @@ class _Problem:
     def _add(self, call: KernelCall, now: float, bound: float) -> None:
         """Add the node of a call, and variables for copies of its operands if it might gain by them."""
         touched = dict.fromkeys(map(storage, call.tensors))
-        apart = held(call).union(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w)
+        apart = loop_invariant_operands(call).union(
+            storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w
+        )
         stored = {t: self.of[t] for t in touched if t in self.of}
         entries = prod(self.variables[v].size for v in {*stored.values()})
         if entries > ENTRIES:
@@ -265,12 +267,12 @@ class _Problem:
                 known = more[beside] < inf
                 laid = Laid(found[value], found[beside], float(more[beside])) if known else Laid(found[value])
                 if variable.copied:
-                    copies.append(self._converted(v, t, value, laid, values))
+                    copies.append(self._convert(v, t, value, laid, values))
                 else:
                     orders[t] = laid
         return Decided(orders, tuple(copies))
 
-    def _converted(self, v: int, t: Tensor, value: int, laid: Laid, values: tuple[int, ...]) -> Converted:
+    def _convert(self, v: int, t: Tensor, value: int, laid: Laid, values: tuple[int, ...]) -> Converted:
         """Return a copy with the calls that read it in the cheapest orders of the assignment."""
         (move,) = [n.call for n in self.nodes if n.converts and n.seen[-1].stored == v]
         readers = []

@@ -16,7 +16,7 @@ from einsmith.schedule.layout.order import candidates
 from einsmith.schedule.plan import KernelCall
 
 
-def folded(calls: Sequence[KernelCall], free: Sequence[Tensor]) -> list[list[Tensor]]:
+def folded_sets(calls: Sequence[KernelCall], free: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return the tensors that may have several orders as sets that share one order, in the order in which they are
     computed."""
     into = {t: t for t in free if len(candidates(t.shape)) > 1}

@@ -31,7 +31,7 @@ def forcing(rule: Rule) -> Iterator[None]:
         _RULE.reset(token)
 
 
-def decided(plan: Plan) -> Decided | None:
+def decide(plan: Plan) -> Decided | None:
     """Return the forced orders of a plan's tensors; None if no rule is active."""
     rule = _RULE.get()
     if rule is None:

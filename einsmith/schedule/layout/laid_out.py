@@ -13,7 +13,7 @@ from einsmith.base.errors import VerifyError
 from einsmith.ir.nodes import Apply, Axis, Compute, Read, Tensor, template
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
-from einsmith.schedule.layout.order import Order, moved
+from einsmith.schedule.layout.order import Order, reorder
 from einsmith.schedule.plan import KernelCall, Laid, LoopCall, Plan
 
 Orders = Mapping[Tensor, Order]
@@ -56,7 +56,7 @@ def free(plan: Plan) -> list[Tensor]:
     return [t for t in made if t not in as_it_is]
 
 
-def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
+def apply_layouts(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
     """Return the plan, and the plans of its loops' steps, with the orders that `decide` gives for each. Return the plan
     itself if nothing changes. Raises VerifyError if a kernel has no strides for an order."""
     found = decide(plan)
@@ -67,7 +67,7 @@ def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
     place: list[int] = []  # index in `calls` of each call of the given plan
     for call in plan.calls:
         if isinstance(call, LoopCall):
-            steps = [laid_out(p, decide) for p in call.plans]
+            steps = [apply_layouts(p, decide) for p in call.plans]
             same = all(p is q for p, q in zip(steps, call.plans, strict=True))
             place.append(len(calls))
             calls.append(call if same else replace(call, plans=steps))
@@ -80,7 +80,7 @@ def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
                 if c in left:  # its first reader
                     left.remove(c)
                     calls.append(_in(c.call, orders))
-        if not held(call).isdisjoint(new):
+        if not loop_invariant_operands(call).isdisjoint(new):
             raise VerifyError(
                 "a loop's step reads the copy of an operand that is packed before the loop, when no copy exists yet"
             )
@@ -95,7 +95,7 @@ def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
     return replace(plan, calls=calls, checks=checks, first_write=first, orders=laid, again=plan.again | again)
 
 
-def held(call: KernelCall) -> set[Tensor]:
+def loop_invariant_operands(call: KernelCall) -> set[Tensor]:
     """Return the loop-invariant operands of a call. A kernel may have packed them before the loop begins, when a copy
     of them does not exist yet."""
     if isinstance(call.kernel, Kernel):
@@ -118,7 +118,7 @@ def call_in(call: KernelCall, orders: Orders) -> KernelCall | None:
     if not any(storage(t) in orders for t in call.tensors):
         return call
     offsets = call.offsets or (0,) * len(call.tensors)
-    own = [_moved(t, b, at, orders) for t, b, at in zip(call.tensors, call.kernel.buffers, offsets, strict=True)]
+    own = [_reorder(t, b, at, orders) for t, b, at in zip(call.tensors, call.kernel.buffers, offsets, strict=True)]
     parts = [call_in(p, orders) for p in call.parts]
     if None in own or None in parts:
         return None
@@ -136,13 +136,13 @@ def call_in(call: KernelCall, orders: Orders) -> KernelCall | None:
     return replace(call, kernel=kernel, offsets=begins if any(begins) else call.offsets, parts=found)
 
 
-def _moved(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[KernelBuffer, int] | None:
+def _reorder(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[KernelBuffer, int] | None:
     """Return (the buffer of a tensor with its dimensions reordered, the byte where it begins then); `at` is the byte
     where it begins now. None if no strides describe it."""
     s = storage(t)
     if s not in orders:
         return buffer, at
-    found = moved(buffer, at // s.dtype.itemsize, s.shape, orders[s])
+    found = reorder(buffer, at // s.dtype.itemsize, s.shape, orders[s])
     return None if found is None else (found[0], found[1] * s.dtype.itemsize)
 
 
@@ -151,7 +151,7 @@ def _member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Order
     stay."""
     buffers: list[KernelBuffer] = []
     for place, b in zip(m.places, m.kernel.buffers, strict=True):
-        found = _moved(call.tensors[place], b, offsets[place], orders) if place < len(call.tensors) else (b, 0)
+        found = _reorder(call.tensors[place], b, offsets[place], orders) if place < len(call.tensors) else (b, 0)
         if found is None:
             return None
         buffers.append(found[0])

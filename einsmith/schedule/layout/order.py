@@ -50,7 +50,7 @@ def name_of(shape: Sequence[int], order: Order) -> str:
     return f"dimensions in the order {', '.join(map(str, order))}"
 
 
-def moved(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order) -> tuple[KernelBuffer, int] | None:
+def reorder(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order) -> tuple[KernelBuffer, int] | None:
     """Return (the buffer, the element where it begins) for the same elements of a tensor after its dimensions are
     reordered.
 

@@ -13,7 +13,7 @@ from einsmith.base.errors import CompileError
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Reduce, Tensor
 from einsmith.ir.views import storage
-from einsmith.schedule.footprint import touched
+from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.folded import own_elements
 from einsmith.schedule.layout.laid_out import call_in
@@ -92,7 +92,7 @@ def sums(kernel: Kernel) -> int:
 def floor(kernel: Kernel, target: Target) -> float:
     """Return the least seconds of a kernel, whatever the orders of its tensors: sums of products at peak rate, or the
     transfer of the bytes that it touches."""
-    moved = float(sum(touched(kernel)))
+    moved = float(sum(bytes_by_buffer(kernel)))
     # In Winograd's form a product of 3 x 3 points takes 36 / 16 multiplications in the place of 9.
     rate = 4 * target.fma_per_second * target.cores * (4.0 if target.winograd else 1.0)
     return max(sums(kernel) / rate, target.seconds_for_bytes(moved, moved, target.cores))

@@ -56,12 +56,12 @@ def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -
         factors: the cost tables.
         table: most entries of a cut's table.
     """
-    given = _merged(factors, sizes)
+    given = _merge(factors, sizes)
     met_by = {v for f in given for v in f.over}
     alive = [np.arange(n) < (n if v in met_by else 1) for v, n in enumerate(sizes)]
-    pruned = _pruned(given, alive)
+    pruned = _prune(given, alive)
     kept = [x.nonzero()[0] for x in alive]
-    found, exact = _eliminated([len(k) for k in kept], _left(pruned, sizes, kept), table)
+    found, exact = _eliminate([len(k) for k in kept], _restrict(pruned, sizes, kept), table)
     values = [int(kept[v][k]) for v, k in enumerate(found)]
     if not exact:  # a heuristic assignment may cost inf
         values = min(values, [0] * len(sizes), key=lambda x: cost_of(x, given))
@@ -72,7 +72,7 @@ def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -
     return Assignment(tuple(values), cost, exact)
 
 
-def _left(factors: Iterable[Factor], sizes: Sequence[int], kept: Sequence[np.ndarray]) -> list[Factor]:
+def _restrict(factors: Iterable[Factor], sizes: Sequence[int], kept: Sequence[np.ndarray]) -> list[Factor]:
     """Return the factors restricted to the values that are kept, numbered anew; variables of one value are dropped."""
     out = []
     for over, costs in factors:
@@ -85,7 +85,7 @@ def _left(factors: Iterable[Factor], sizes: Sequence[int], kept: Sequence[np.nda
     return out
 
 
-def _eliminated(sizes: Sequence[int], factors: Iterable[Factor], table: int) -> tuple[list[int], bool]:
+def _eliminate(sizes: Sequence[int], factors: Iterable[Factor], table: int) -> tuple[list[int], bool]:
     """Return (the value of each variable, whether the assignment is optimal) by eliminating the variables one by
     one."""
     tables: dict[int, list[Factor]] = {}  # by variable; a factor of several is listed under each
@@ -94,7 +94,7 @@ def _eliminated(sizes: Sequence[int], factors: Iterable[Factor], table: int) -> 
             tables.setdefault(v, []).append(f)
     steps: list[_Step] = []
     exact = True
-    cuts = {v: _cut(v, tables[v]) for v in sorted(tables)}
+    cuts = {v: _neighbours(v, tables[v]) for v in sorted(tables)}
     width = {v: prod(sizes[x] for x in cut) for v, cut in cuts.items()}
     while width:
         v = min(width, key=width.__getitem__)
@@ -109,10 +109,10 @@ def _eliminated(sizes: Sequence[int], factors: Iterable[Factor], table: int) -> 
             met, others = tables[v], cuts[v]
             n = int(np.argmin(sum(_others_least(f, v) for f in met)))
             steps.append(_Step(v, (), np.array(n)))
-            new = [_taken(f, v, n) for f in met]
+            new = [_fix(f, v, n) for f in met]
         for x in others:
             tables[x] = [f for f in tables[x] if v not in f.over] + [f for f in new if x in f.over]
-            cuts[x] = _cut(x, tables[x])
+            cuts[x] = _neighbours(x, tables[x])
             width[x] = prod(sizes[y] for y in cuts[x])
         del width[v]
     values = [0] * len(sizes)
@@ -138,7 +138,7 @@ def changes(values: Sequence[int], v: int, factors: Iterable[Factor], size: int)
         return np.where(out == now, 0.0, out - now)
 
 
-def _merged(factors: Iterable[Factor], sizes: Sequence[int]) -> list[Factor]:
+def _merge(factors: Iterable[Factor], sizes: Sequence[int]) -> list[Factor]:
     """Sum the factors over equal sets of variables into one factor each."""
     by: dict[tuple[int, ...], list[Factor]] = {}
     for f in factors:
@@ -146,7 +146,7 @@ def _merged(factors: Iterable[Factor], sizes: Sequence[int]) -> list[Factor]:
     return [Factor(over, _sum(over, found, sizes)) for over, found in by.items()]
 
 
-def _cut(v: int, met: Sequence[Factor]) -> tuple[int, ...]:
+def _neighbours(v: int, met: Sequence[Factor]) -> tuple[int, ...]:
     """Return the neighbours of a variable."""
     return tuple(sorted({x for f in met for x in f.over} - {v}))
 
@@ -166,12 +166,12 @@ def _others_least(f: Factor, v: int) -> np.ndarray:
     return f.costs.min(tuple(k for k, x in enumerate(f.over) if x != v))
 
 
-def _taken(f: Factor, v: int, n: int) -> Factor:
+def _fix(f: Factor, v: int, n: int) -> Factor:
     """Return the factor restricted to value n of variable v."""
     return Factor(tuple(x for x in f.over if x != v), f.costs.take(n, f.over.index(v)))
 
 
-def _pruned(factors: Sequence[Factor], alive: list[np.ndarray]) -> list[Factor]:
+def _prune(factors: Sequence[Factor], alive: list[np.ndarray]) -> list[Factor]:
     """Return the factors with the entries of dominated values set to inf; `alive` is updated to mark the other
     values."""
     tables = list(factors)

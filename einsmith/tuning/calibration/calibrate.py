@@ -103,7 +103,7 @@ def _find() -> Target:
         if known is not None:
             return known
         _writable(store.path_of(static).parent)
-        found = _measured(static)
+        found = _measure(static)
         if found.disturbance:
             _say(f"calibrated for this process only, as the machine is busy: {found.disturbance}")
             return assemble(static, found.seconds)
@@ -122,14 +122,14 @@ def calibrate() -> Target:
     static = native.host_target()
     _writable(store.path_of(static).parent)
     for _ in range(ATTEMPTS):
-        found = _measured(static)
+        found = _measure(static)
         if not found.disturbance:
             return _keep(static, found, overwrite=True)
     stands = "the earlier figures stay valid" if store.load(static) is not None else "no figures are stored"
     raise BusyError(f"the machine is busy: while it was measured {found.disturbance}; {stands}; try again later")
 
 
-def _measured(static: Target) -> Figures:
+def _measure(static: Target) -> Figures:
     """Run the probes; return their plausible figures, and the reasons why others are left out."""
     start = time.perf_counter()
     seconds, left_out, disturbance = measure(static, BUDGET)
@@ -174,10 +174,10 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
             if known is None:
                 _writable(store.path_of(target).parent)
                 start = time.perf_counter()
-                made = _made(pattern.probes(target), start + BUDGET)
+                made = _compile_probes(pattern.probes(target), start + BUDGET)
                 watch = Watch()
                 _run(made, time.perf_counter() + PATTERN_SECONDS, start + BUDGET)
-                known = {p.name: rounded(p.seconds) for p in made}
+                known = {p.name: round_to_step(p.seconds) for p in made}
                 if disturbance := watch.disturbance():
                     _say(f"measured for the pattern {pattern.name!r} in this process only: {disturbance}")
                 else:
@@ -188,7 +188,7 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
     return replace(target, measured=tuple(sorted(found.items()))) if found else target
 
 
-def _made(programs: Iterable[Probe], latest: float) -> list[Probe]:
+def _compile_probes(programs: Iterable[Probe], latest: float) -> list[Probe]:
     """Compile probes and run each once, until `latest` has passed; return them."""
     out: list[Probe] = []
     for probe in programs:
@@ -225,7 +225,7 @@ def _writable(folder: Path) -> None:
 def measure(static: Target, budget: float) -> Figures:
     """Return the figures of those probes that have time to run in `budget` seconds."""
     latest = time.perf_counter() + budget
-    made = _made(probes(static, memory_bytes(static)), latest - MEASURE_SECONDS)
+    made = _compile_probes(probes(static, memory_bytes(static)), latest - MEASURE_SECONDS)
     watch = Watch()
     _run(made, time.perf_counter() + ROUNDS_SECONDS, latest)
     while (again := [p for p in made if not p.steady]) and time.perf_counter() < latest:
@@ -282,11 +282,11 @@ def assemble(static: Target, found: dict[str, float]) -> Target:
     stays static."""
 
     def rate(name: str, default: float) -> float:
-        return rounded(1 / bounded(found[name], 1 / default)) if name in found else default
+        return round_to_step(1 / bound(found[name], 1 / default)) if name in found else default
 
     def seconds(name: str, default: float, less: float = 0.0) -> float:
         # Time of a function beyond a copy's; the copy overlaps with it, so at least half counts.
-        return rounded(bounded(max(found[name] - less, found[name] / 2), default)) if name in found else default
+        return round_to_step(bound(max(found[name] - less, found[name] / 2), default)) if name in found else default
 
     fma = rate("fma", static.fma_per_second)
     waits = found.get("chain", 0.0) / static.overheads.latency * fma / static.lanes()  # vectors multiplied in a cycle
@@ -298,8 +298,12 @@ def assemble(static: Target, found: dict[str, float]) -> Target:
         levels[i] = min(levels[i], levels[i - 1])
     together = met(static, found)
     launch = found["launch"] - found["task"] if together else static.launch_seconds
-    l3 = shared(found, "l3", levels[2], static.l3_bandwidth / static.bytes_per_second[2], static.cores, together)
-    memory = shared(found, "memory", levels[3], static.memory_bandwidth / static.core_bandwidth, static.cores, together)
+    l3 = shared_bandwidth(
+        found, "l3", levels[2], static.l3_bandwidth / static.bytes_per_second[2], static.cores, together
+    )
+    memory = shared_bandwidth(
+        found, "memory", levels[3], static.memory_bandwidth / static.core_bandwidth, static.cores, together
+    )
     plain = found.get(PLAIN, 0.0)
     return replace(
         static,
@@ -315,7 +319,7 @@ def assemble(static: Target, found: dict[str, float]) -> Target:
         broadcast_seconds=seconds("broadcast", static.broadcast_seconds),
         gather_seconds=seconds("gather", static.gather_seconds),
         special_seconds=tuple((fn, seconds(fn, default, plain)) for fn, default in static.special_seconds),
-        launch_seconds=rounded(bounded(launch, static.launch_seconds)) if together else static.launch_seconds,
+        launch_seconds=round_to_step(bound(launch, static.launch_seconds)) if together else static.launch_seconds,
     )
 
 
@@ -329,21 +333,23 @@ def met(static: Target, found: dict[str, float]) -> bool:
     return static.cores > 1 and launch - task < 0.5 * task * (static.cores - 1)
 
 
-def shared(found: dict[str, float], level: str, alone: float, share: float, cores: int, together: bool) -> float:
+def shared_bandwidth(
+    found: dict[str, float], level: str, alone: float, share: float, cores: int, together: bool
+) -> float:
     """Return the bytes per second of all cores together from a level of the memory hierarchy; one core alone gets
     `alone`."""
     share = max(1.0, min(share, cores))
     if together and f"{level} all" in found and level in found:
         share = max(1.0, min(found[level] / found[f"{level} all"], cores))
-    return rounded(alone * share)
+    return round_to_step(alone * share)
 
 
-def bounded(seconds: float, default: float) -> float:
+def bound(seconds: float, default: float) -> float:
     """Clamp `seconds` to the plausible factors of `default`."""
     return min(max(seconds, default / FASTER), default * SLOWER)
 
 
-def rounded(value: float) -> float:
+def round_to_step(value: float) -> float:
     """Round to the nearest of STEPS_A_DECADE steps a decade (10 % apart), to three digits, so that two calibrations
     mostly agree."""
     step = 10 ** (round(math.log10(value) * STEPS_A_DECADE) / STEPS_A_DECADE)

@@ -43,7 +43,7 @@ class Watch:
 def _times() -> tuple[float, float, float, float]:
     """Return four times in seconds: of the clock, of this thread, of this process, and of all work of the
     processors."""
-    return time.perf_counter(), time.thread_time(), time.process_time(), _worked()
+    return time.perf_counter(), time.thread_time(), time.process_time(), _seconds_worked()
 
 
 def _processors() -> frozenset[int]:
@@ -53,7 +53,7 @@ def _processors() -> frozenset[int]:
     return frozenset(range(os.cpu_count() or 1))
 
 
-def _worked() -> float:
+def _seconds_worked() -> float:
     """Return the seconds that this process's processors have worked, or were withheld by the host of a virtual
     machine; 0 where the system does not tell."""
     try:

@@ -148,7 +148,7 @@ def _write(target: Target, path: Path, content: dict[str, Any], overwrite: bool)
     body = {"format": FORMAT, "version": version(), "machine": facts_of(target)} | content
     text = json.dumps({"checksum": _checksum(body), "record": body}, indent=1)
     files.make_private(path.parent)
-    with files.beside(path) as work:
+    with files.temporary_path(path) as work:
         work.write_text(text)
         if not overwrite and _link(work, path):
             return True

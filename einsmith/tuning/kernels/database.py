@@ -87,7 +87,7 @@ def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False
             try:
                 if not seen:
                     _create(path)
-                with _opened(path, write) as link:
+                with _open(path, write) as link:
                     return work(link)
             except sqlite3.Error as e:
                 if last or not (_is_damage(e) or _number(path) != seen):  # else another process has moved it aside
@@ -98,7 +98,7 @@ def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False
 
 
 @contextmanager
-def _opened(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
+def _open(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     mode = "mode=rw" if writable else "mode=ro&immutable=1"  # else SQLite creates files next to it even to read
     link = sqlite3.connect(f"{path.as_uri()}?{mode}", PATIENCE, isolation_level=None, uri=True)
@@ -122,7 +122,7 @@ def _opened(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
 def _create(path: Path) -> None:
     """Put an empty store in place, unless another process is quicker."""
     files.make_private(path.parent)
-    with files.beside(path) as work:
+    with files.temporary_path(path) as work:
         link = sqlite3.connect(work, PATIENCE, isolation_level=None)
         try:
             with suppress(sqlite3.OperationalError):

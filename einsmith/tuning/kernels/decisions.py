@@ -29,10 +29,10 @@ def name_of(kernel: Kernel | Rows) -> str:
 def choice_of(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choice:
     """Return the choice that a decision text states for a kernel, or the cost model's choice where the text is
     empty."""
-    return decided(kernel, target, text) if text else autoconfig.choose(kernel, target)
+    return parse_choice(kernel, target, text) if text else autoconfig.choose(kernel, target)
 
 
-def decided(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choice:
+def parse_choice(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choice:
     """Parse a decision text into a kernel's choice of pattern and configuration.
 
     Genes that the text leaves out take the values of the cost model's choice. A gene of several parts (`pieces.0.mr`)
@@ -62,7 +62,7 @@ def decided(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choi
 
 
 def written(pattern: Pattern, config: Any) -> str:
-    """Return the decision text of a configuration, with all of its genes; `decided` parses it back to the equal
+    """Return the decision text of a configuration, with all of its genes; `parse_choice` parses it back to the equal
     configuration."""
     return " ".join([pattern.name, *(f"{gene}={_text(value)}" for gene, value in _genes(config).items())])
 
@@ -74,7 +74,7 @@ def _genes(config: Any) -> dict[str, Any]:
 
 def _pattern(kernel: Kernel | Rows, target: Target, text: str, where: str) -> tuple[Pattern, list[str]]:
     """Return the pattern that a decision text begins with, and the words that follow."""
-    able = [p for p in autoconfig.asked(kernel, target) if p.match(kernel)]
+    able = [p for p in autoconfig.eligible_patterns(kernel, target) if p.match(kernel)]
     for p in sorted(able, key=lambda p: -len(p.name)):
         if text == p.name or text.startswith(p.name + " "):
             return p, text[len(p.name) :].split()
@@ -99,12 +99,12 @@ def _nearest(pattern: Pattern, kernel: Kernel | Rows, target: Target, values: Ma
         own = _genes(config)
         if all(own.get(g) == v for g, v in forms.items()) and set(rest) <= set(own):
             if len(own) == len(values):
-                return changed(config, rest)
-            found = found or changed(config, rest)
+                return change_genes(config, rest)
+            found = found or change_genes(config, rest)
     return found
 
 
-def changed(config: Any, values: Mapping[str, Any]) -> Any:
+def change_genes(config: Any, values: Mapping[str, Any]) -> Any:
     """Return the configuration with other values of some genes. Raises KeyError for a gene that it does not have."""
     if members(config) is None and values.keys() <= {WHOLE}:
         return values.get(WHOLE, config)
@@ -119,7 +119,7 @@ def changed(config: Any, values: Mapping[str, Any]) -> Any:
             inner.setdefault(first, {})[rest] = value
         else:
             own[name] = value
-    own |= {name: changed(parts[name], more) for name, more in inner.items()}
+    own |= {name: change_genes(parts[name], more) for name, more in inner.items()}
     if hasattr(config, "_fields"):
         return config._replace(**own)
     if is_dataclass(config) and not isinstance(config, type):
@@ -139,7 +139,7 @@ def _show(values: tuple[Any, ...]) -> str:
     return "|".join(map(str, values))
 
 
-def lowered(chosen: autoconfig.Choice) -> Lowered:
+def lower_choice(chosen: autoconfig.Choice) -> Lowered:
     """Return the launches of a choice. Raises CompileError where the pattern's result cannot be run."""
     pattern, kernel = chosen.pattern, chosen.kernel
     if not is_builtin(pattern):

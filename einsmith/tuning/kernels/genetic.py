@@ -22,7 +22,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes
 from einsmith.kernels.pattern import Pattern, cost_of
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tuning.kernels.decisions import changed, choice_of, written
+from einsmith.tuning.kernels.decisions import change_genes, choice_of, written
 
 FIRST = 8
 """Candidates of the first generation, which are measured before children are bred."""
@@ -89,7 +89,7 @@ class Search:
         self.measured: dict[Candidate, float] = {}
         """Seconds of each candidate reported by `tell`; infinity for one that cannot run."""
         self._random = random.Random(seed)
-        self._patterns = {p.name: p for p in autoconfig.asked(kernel, target) if p.match(kernel)}
+        self._patterns = {p.name: p for p in autoconfig.eligible_patterns(kernel, target) if p.match(kernel)}
         self._spaces: dict[str, Space] = {}
         self._seen: set[Candidate] = set()
         self._costs: dict[Candidate, float] = {}
@@ -185,11 +185,11 @@ class Search:
         space = self._space(pattern)
         values: dict[str, Any] = {}
         other = genes(second.config) if second.pattern == first.pattern else {}
-        alike = own.keys() == other.keys() and all(own[g] == other[g] for g in own if _fixed(g))
+        alike = own.keys() == other.keys() and all(own[g] == other[g] for g in own if _is_inherited(g))
         crossed = alike and first != second and self._random.random() < CROSSED
         if crossed:
             values |= {g: v for g, v in other.items() if self._random.random() < 0.5}
-        free = [g for g in own if len(space.get(g, ())) > 1 and not _fixed(g)]
+        free = [g for g in own if len(space.get(g, ())) > 1 and not _is_inherited(g)]
         if not free:
             return None
         count = 0 if crossed and self._random.random() < 0.5 else 1 + int(self._random.expovariate(1 / (MUTATED - 0.5)))
@@ -200,11 +200,11 @@ class Search:
             if self._random.random() < 0.5:  # pieces of one kernel mostly want equal values
                 last = gene.rpartition(".")[2]
                 values |= {g: value for g in free if g.rpartition(".")[2] == last and value in space[g]}
-        values = {g: v for g, v in values.items() if not _fixed(g) and own[g] != v}
+        values = {g: v for g, v in values.items() if not _is_inherited(g) and own[g] != v}
         if not values:
             return None
         try:
-            config = changed(first.config, values)
+            config = change_genes(first.config, values)
             if pattern.legal(self.kernel, config, self.target):
                 return None
         except (CompileError, KeyError, ValueError, ZeroDivisionError):
@@ -240,7 +240,7 @@ class Search:
         return self._spaces[pattern.name]
 
 
-def _fixed(gene: str) -> bool:
+def _is_inherited(gene: str) -> bool:
     return gene.rpartition(".")[2] in FIXED
 
 

@@ -53,7 +53,7 @@ _OVERRIDES: ContextVar[Overrides | None] = ContextVar("overrides", default=None)
 
 @contextmanager
 def overriding(texts: Mapping[str, str]) -> Iterator[None]:
-    """Compile kernels inside the `with` block to these decisions. `texts`: texts as `decisions.decided` reads them.
+    """Compile kernels inside the `with` block to these decisions. `texts`: as `decisions.parse_choice` reads them.
     Raises CompileError for a text that cannot be read, and, at the end, for a kernel that was not compiled."""
     made = Overrides(texts)
     token = _OVERRIDES.set(made)

@@ -46,9 +46,9 @@ class Raced(NamedTuple):
     decides: bool
 
 
-def told_apart(first: Sequence[float], other: Sequence[float]) -> bool:
+def is_decided(first: Sequence[float], other: Sequence[float]) -> bool:
     """Return whether paired runs show with confidence that one candidate is faster, or that both are equal."""
-    ratios = paired(first, other)
+    ratios = pair_ratios(first, other)
     if len(ratios) >= 2 and ratios[0] > SLOW:
         return True
     if len(ratios) < LEAST:
@@ -70,15 +70,15 @@ def of_programs(first: Callable[[], object], second: Callable[[], object], secon
             start = time.perf_counter()
             runs[which]()
             times[which].append(time.perf_counter() - start)
-        if n + 1 >= LEAST and (time.perf_counter() > end or bounds(paired(*times))[0] > SLOWER):
+        if n + 1 >= LEAST and (time.perf_counter() > end or bounds(pair_ratios(*times))[0] > SLOWER):
             break
-    ratios = paired(*times)
+    ratios = pair_ratios(*times)
     low, high = bounds(ratios)
     busy, whole = watch.disturbance(), len(ratios) == STEPS
     return Raced(median(times[0]), median(times[1]), median(ratios), low, high, busy, whole)
 
 
-def paired(first: Sequence[float], other: Sequence[float]) -> list[float]:
+def pair_ratios(first: Sequence[float], other: Sequence[float]) -> list[float]:
     """Return the ratios of the other's times to the first's in each round, in ascending order."""
     return sorted(b / a for a, b in zip(first, other, strict=False))
 

@@ -116,7 +116,7 @@ def _sizes(kernel: Kernel | Rows) -> str:
 # -- used while programs are compiled: nothing here raises an error
 
 
-def _found(query: str, asked: Sequence[Any]) -> list[tuple]:
+def _find(query: str, asked: Sequence[Any]) -> list[tuple]:
     return database.attempt(lambda link: link.execute(query, asked).fetchall(), list[tuple]())
 
 
@@ -149,7 +149,7 @@ def guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
     """Return first guesses for a kernel, newest first: its records by other machines, with other sources, from
     imported files, or never confirmed."""
     query = f"SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND {_USED}) ORDER BY at DESC"
-    rows = _found(query, (name_of(kernel), *_here(target)))
+    rows = _find(query, (name_of(kernel), *_here(target)))
     return list(dict.fromkeys(str(text) for (text,) in rows))[:GUESSES]
 
 
@@ -157,7 +157,7 @@ def near(kernel: Kernel | Rows, target: Target) -> list[str]:
     """Return first guesses from kernels that differ in extents alone: records of this machine and these sources first,
     each group by increasing distance of the extents."""
     query = "SELECT text, extents, machine=? AND version=? FROM records WHERE structure=? AND kernel<>?"
-    rows = _found(query, (*_here(target), structure(kernel), name_of(kernel)))
+    rows = _find(query, (*_here(target), structure(kernel), name_of(kernel)))
     own = extents(kernel)
 
     def distance(row: Sequence[Any]) -> tuple[bool, float]:
@@ -176,12 +176,12 @@ def new(kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: 
     return Record(name_of(kernel), text, seconds, spread, prior, time.time(), confirmed, describe(kernel))
 
 
-def put(kernel: Kernel | Rows, target: Target, record: Record) -> None:
+def record_choice(kernel: Kernel | Rows, target: Target, record: Record) -> None:
     """Record the configuration found for a kernel here, in the place of an earlier one."""
-    _put(record, target, structure(kernel), _sizes(kernel))
+    _record_work(record, target, structure(kernel), _sizes(kernel))
 
 
-def _put(record: Record, target: Target, structure: str, extents: str) -> None:
+def _record_work(record: Record, target: Target, structure: str, extents: str) -> None:
     machine, made = _here(target)
     values = {
         "kernel": record.kernel,
@@ -220,7 +220,7 @@ def confirm(kernel: Kernel | Rows, target: Target) -> None:
 def find(kernel: Kernel | Rows, target: Target) -> Record | None:
     """Return the record found for a kernel on this machine with these sources; None where there is none."""
     query = f"SELECT {_OF_RECORD} FROM records WHERE {_OWN}"
-    rows = _found(query, (name_of(kernel), *_here(target)))
+    rows = _find(query, (name_of(kernel), *_here(target)))
     return Record(*rows[0]) if rows else None
 
 
@@ -252,12 +252,12 @@ def name_of_graph(graph: Graph) -> str:
 def without(graph: Graph, target: Target) -> frozenset[str]:
     """Return the passes that are recorded to be left out of a graph's program."""
     query = f"SELECT kernel, text FROM records WHERE structure=? AND machine=? AND version=? AND {_USED}"
-    found = {str(name): str(text) for name, text in _found(query, (GRAPH, *_here(target)))}
+    found = {str(name): str(text) for name, text in _find(query, (GRAPH, *_here(target)))}
     text = found.get(name_of_graph(graph), "") if found else ""
     return frozenset(text.removeprefix(WITHOUT).split(", ")) if text else frozenset()
 
 
-def put_without(
+def record_without(
     graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
 ) -> None:
     """Record the passes that a graph's program is faster without; where there are none, remove the earlier record."""
@@ -266,7 +266,7 @@ def put_without(
         made = sum(isinstance(t, Compute) for t in postorder(graph.roots))
         inputs = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in graph.inputs)
         described = f"a graph of {made} tensors, of {inputs}"
-        _put(Record(name, text, seconds, spread, prior, time.time(), 1, described), target, GRAPH, "")
+        _record_work(Record(name, text, seconds, spread, prior, time.time(), 1, described), target, GRAPH, "")
     else:
         asked = (name, *_here(target))
         database.attempt(lambda link: link.execute(f"DELETE FROM records WHERE {_OWN}", asked).rowcount, 0, write=True)
@@ -275,7 +275,7 @@ def put_without(
 # -- for people: these raise StoreError where the store cannot be used
 
 
-def _asked_for(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False) -> T:
+def _query(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False) -> T:
     try:
         return database.run(work, nothing, write)
     except (sqlite3.Error, OSError) as e:
@@ -283,7 +283,7 @@ def _asked_for(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool 
 
 
 def _all(query: str) -> list[tuple]:
-    return _asked_for(lambda link: link.execute(query).fetchall(), list[tuple]())
+    return _query(lambda link: link.execute(query).fetchall(), list[tuple]())
 
 
 def every() -> list[StoredRecord]:
@@ -301,7 +301,7 @@ def forget(prefix: str = "") -> int:
         query = "DELETE FROM records WHERE substr(kernel, 1, ?)=?"
         return link.execute(query, (len(prefix), prefix)).rowcount
 
-    return _asked_for(remove, 0, write=True) if database.path_of().exists() else 0
+    return _query(remove, 0, write=True) if database.path_of().exists() else 0
 
 
 def export_file(path: Path) -> int:
@@ -333,7 +333,7 @@ def import_file(path: Path) -> int:
         link.executemany(_PUT, [(*row, 0) for row in rows])
         _trim(link)
 
-    _asked_for(insert, None, write=True)
+    _query(insert, None, write=True)
     return len(rows)
 
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from einsmith.base.workers import Failed, Lost
 from einsmith.cost.facts import KEPT, Target
 from einsmith.kernels import autoconfig
-from einsmith.schedule.footprint import touched
+from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.bench import CHOICE, BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate, Search
-from einsmith.tuning.kernels.race import bounds, paired
+from einsmith.tuning.kernels.race import bounds, pair_ratios
 
 GENERATION = 4
 """Candidates that race at once with the choice."""
@@ -95,7 +95,7 @@ def least(kernel: Kernel | Rows, target: Target) -> float:
     if isinstance(kernel, Rows):
         moved = sum(b.nbytes for b in kernel.buffers)
     else:
-        moved = sum(touched(kernel))
+        moved = sum(bytes_by_buffer(kernel))
     return target.seconds_for_bytes(moved, moved, target.cores)
 
 
@@ -169,7 +169,7 @@ class KernelSearch:
             if number is not None:
                 ready[number] = candidate
         ready = {n: c for n, c in ready.items() if bench.ready(n)}
-        found = self._raced(bench, search, ready, RACE)[0]
+        found = self._race(bench, search, ready, RACE)[0]
         for n, ratios in found.items():
             search.tell(ready[n], median(ratios) * f.prior)
             tell(f, ready[n], median(ratios) * f.prior)
@@ -192,7 +192,7 @@ class KernelSearch:
         tell(self.found, candidate, inf)
         return None
 
-    def _raced(
+    def _race(
         self, bench: BenchProcess, search: Search, ready: dict[int, Candidate], seconds: float, whole: bool = False
     ) -> tuple[dict[int, list[float]], str]:
         """Race candidates with the choice; return the ascending ratios of each candidate's times to the choice's, by
@@ -212,7 +212,7 @@ class KernelSearch:
             f.prior = f.seconds = median(times[0])
             search.tell(f.choice, f.prior)
         pairs = zip(ready, times[1:], strict=True)
-        return {n: paired(times[0], own) for n, own in pairs}, disturbed
+        return {n: pair_ratios(times[0], own) for n, own in pairs}, disturbed
 
     def _decide(self, bench: BenchProcess, search: Search, tell: Tell) -> None:
         """Keep the fastest candidate that is faster than all before it, correct, and significantly faster than the
@@ -226,7 +226,7 @@ class KernelSearch:
             if number is None:
                 continue
             for _ in range(PATIENCE):
-                found, f.busy = self._raced(bench, search, {number: candidate}, FINAL, True)
+                found, f.busy = self._race(bench, search, {number: candidate}, FINAL, True)
                 if not f.busy:
                     break
             if number not in found or f.busy:

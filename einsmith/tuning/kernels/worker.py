@@ -16,7 +16,7 @@ import numpy as np
 from einsmith.base.errors import CompileError
 from einsmith.checking.expected import written_buffers
 from einsmith.checking.kernel_check import CheckedKernel, Held, KernelFault, KernelSource, check, elements, evaluate
-from einsmith.checking.others import apart
+from einsmith.checking.others import mask_differences
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
@@ -27,7 +27,7 @@ from einsmith.tuning.calibration import load
 from einsmith.tuning.kernels import measure
 from einsmith.tuning.kernels.bench import CHOICE
 from einsmith.tuning.kernels.genetic import Candidate
-from einsmith.tuning.kernels.race import LEAST, MOST, WHOLE, told_apart
+from einsmith.tuning.kernels.race import LEAST, MOST, WHOLE, is_decided
 
 COPIES = 64
 """Most copies of a kernel's data; with the smallest kernels, some copies stay in a cache all the same."""
@@ -66,7 +66,7 @@ class Bench:
 
     def prepare(self, number: int, candidate: Candidate) -> str:
         """Compile a candidate and run it; return the reason where it cannot be run, else an empty string."""
-        if candidate.pattern not in {p.name for p in autoconfig.asked(self.kernel, self.target)}:
+        if candidate.pattern not in {p.name for p in autoconfig.eligible_patterns(self.kernel, self.target)}:
             return f"no other process can import the pattern {candidate.pattern!r}; define its class in a module"
         pattern = autoconfig.pattern_of(candidate.pattern)
         try:
@@ -91,7 +91,7 @@ class Bench:
         (`load.Watch`).
 
         Runs alternate, so that a disturbance meets all candidates. Every candidate is compared with the first one, and
-        stops as soon as the comparison is decided with confidence (`race.told_apart`). The race ends after `seconds`
+        stops as soon as the comparison is decided with confidence (`race.is_decided`). The race ends after `seconds`
         in all. whole: no candidate stops early, and the race ends after WHOLE rounds or `seconds`, as repeated tests
         find differences that do not exist.
         """
@@ -109,7 +109,7 @@ class Bench:
                 # The shorter of two: the workers may sleep when the first one begins.
                 times[i].append(min(float(next(runs[i]).run_timed()[1].sum()) for _ in range(2)))
             if not whole:
-                running = [i for i in running if i == 0 or not told_apart(times[0], times[i])]
+                running = [i for i in running if i == 0 or not is_decided(times[0], times[i])]
             if len(running) < 2 or (time.perf_counter() > end and done + 1 >= (LEAST if whole else 3)):
                 break
         return times, watch.disturbance()
@@ -163,7 +163,7 @@ def fault_of(subject: CheckedKernel, choice: measure.MachineCode | None, seed: i
     for n, mask in written_buffers(kernel).items():
         b = kernel.buffers[n]
         x, y = (elements(v.values[n].view(b.dtype.numpy), b) for v in (found, wanted))
-        wrong = apart(x, y, b.dtype, kernel) & (True if mask is None else mask)
+        wrong = mask_differences(x, y, b.dtype, kernel) & (True if mask is None else mask)
         if wrong.any():
             return f"{int(wrong.sum())} of {wrong.size} elements of buffer {n} differ from those of the model's choice"
     return ""

@@ -96,7 +96,7 @@ def tune(
 
     forms: dict[str, ProgramForm] = {}
     for gene in genes(run):
-        form = _switched(run, gene, say) if time.monotonic() < end else None
+        form = _switch(run, gene, say) if time.monotonic() < end else None
         if form is not None:
             forms[gene] = form
     now, limit = run, FAR * price(run)
@@ -108,7 +108,7 @@ def tune(
         if time.monotonic() > end:
             say(f"{name}: not tried, as no time is left")
             continue
-        other = forms[gene] if now is run else _switched(now, gene, say)
+        other = forms[gene] if now is run else _switch(now, gene, say)
         if other is None:
             continue
         report.tried += 1
@@ -129,7 +129,7 @@ def tune(
     return report
 
 
-def tuned(run: Executable, inputs: Sequence[np.ndarray], seconds: float) -> tuple[Executable, float]:
+def tune_graph(run: Executable, inputs: Sequence[np.ndarray], seconds: float) -> tuple[Executable, float]:
     """Return the program after a graph search of `seconds`, and the seconds left. A budget below one second skips the
     search."""
     if seconds < 1:
@@ -138,7 +138,7 @@ def tuned(run: Executable, inputs: Sequence[np.ndarray], seconds: float) -> tupl
     return report.run, seconds - report.seconds
 
 
-def _switched(run: Executable, gene: str, say: Callable[[str], None]) -> ProgramForm | None:
+def _switch(run: Executable, gene: str, say: Callable[[str], None]) -> ProgramForm | None:
     """Return the program with one gene switched; None where that changes nothing or fails."""
     try:
         other = run.compiled_without(run.without ^ {gene})
@@ -174,13 +174,13 @@ def difference(first: Executable, second: Executable, inputs: Sequence[np.ndarra
                 outputs.append([_wide(t.dtype, a) for t, a in zip(first.given.outputs, run(inputs)[1], strict=True)])
                 ends.append([_wide(leaf.dtype, run.bound[leaf]) for leaf in leaves])
     for n, (t, x, y) in enumerate(zip(first.given.outputs, *outputs, strict=True)):
-        if _apart(t.dtype, x, y, _largest(x)):
+        if _differ(t.dtype, x, y, _largest(x)):
             return f"output {n} differs"
     moved: dict[DType, float] = {}
     for leaf, start, x in zip(leaves, starts, ends[0], strict=True):
         moved[leaf.dtype] = max(moved.get(leaf.dtype, 0.0), _largest(x - start))
     for leaf, x, y in zip(leaves, *ends, strict=True):
-        if _apart(leaf.dtype, x, y, moved[leaf.dtype]):
+        if _differ(leaf.dtype, x, y, moved[leaf.dtype]):
             return f"the value stored into {leaf.dtype.name}{list(leaf.shape)} differs"
     return ""
 
@@ -194,7 +194,7 @@ def _largest(x: np.ndarray) -> float:
     return float(np.abs(np.where(np.isfinite(x), x, 0)).max(initial=0)) if x.dtype.kind == "f" else 0.0
 
 
-def _apart(dtype: DType, x: np.ndarray, y: np.ndarray, scale: float) -> bool:
+def _differ(dtype: DType, x: np.ndarray, y: np.ndarray, scale: float) -> bool:
     if not dtype.is_float:
         return not np.array_equal(x, y)
     with np.errstate(all="ignore"):

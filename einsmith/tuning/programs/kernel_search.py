@@ -29,7 +29,7 @@ GRAPH_SECONDS = 60.0
 """Seconds to tune the graph, and again as many to tune its kernels, with tune="graph"."""
 
 
-def asked(tune: float | str) -> tuple[float, float]:
+def parse_tune(tune: float | str) -> tuple[float, float]:
     """Return the seconds for kernels and for the graph that an option `tune` requests. Raises ArgumentError for unknown
     words."""
     if tune == GRAPH:
@@ -86,7 +86,7 @@ def parts_of(run: Executable) -> list[Part]:
     return [Part(call.kernel, turns) for call, kernel, turns in made if kernel.tuned or not kernel.decision]
 
 
-def predicted(run: Executable) -> dict[Kernel | Rows, float]:
+def predict_seconds(run: Executable) -> dict[Kernel | Rows, float]:
     """Return the predicted seconds of each kernel in a run, summed over all iterations of its loop."""
     out: dict[Kernel | Rows, float] = {}
     for call, kernel, turns in zip(run.calls, run.kernels, run.turns, strict=True):
@@ -107,7 +107,7 @@ def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Te
     now = run
     if texts:
         try:
-            ratios = alternated(run, run.with_decisions(texts), inputs, end)[2]
+            ratios = alternate(run, run.with_decisions(texts), inputs, end)[2]
         except ArgumentError:  # the faster program takes more memory than it may hold
             ratios = {}
         for f in found:
@@ -115,12 +115,12 @@ def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Te
                 run.backend.settle(f, run.target, ratios.get(f.kernel, math.inf) < 1.0)
         texts = {k: text for k, text in texts.items() if ratios.get(k, math.inf) < 1.0}
         now = run.with_decisions(texts)
-    before, after, _ = alternated(run, now, inputs, end)
+    before, after, _ = alternate(run, now, inputs, end)
     kept = [f for f in found if f.kernel in texts]
     return Report(found, kept, before, after, time.monotonic() - begun, now)
 
 
-def alternated(
+def alternate(
     first: Executable, second: Executable, inputs: Sequence[np.ndarray], end: float
 ) -> tuple[float, float, dict[Kernel | Rows, float]]:
     """Run two forms of a program in turns until the time `end` (monotonic clock, seconds), each at least 5 and at most

@@ -37,9 +37,9 @@ from einsmith.tuning.programs.trial import (
     KernelRecord,
     Seconds,
     Trial,
+    judge,
+    median_deviation,
     of_kernels,
-    spread,
-    told_apart,
 )
 
 LOST = 0.02
@@ -59,7 +59,8 @@ LEFT = 0.01
 BARREN = 12
 """Consecutive configurations of a kernel without a gain after which the kernel is not tuned any more."""
 UNSTEADY = 0.25
-"""Largest spread (`trial.spread`) of the times of equal steps; beyond it the machine is too busy to compare times."""
+"""Largest median deviation (`trial.median_deviation`) of the times of equal steps; beyond it the machine is too busy to
+compare times."""
 BUSY = 4
 """Consecutive trials on a machine that is too busy after which exploring ends."""
 DUTY = 0.5
@@ -175,7 +176,7 @@ class Exploration:
             return (False, self._profile(arrays)) if budget.may(UNIT) else (True, self.run(arrays))
         if trial is None or trial.ran:
             return True, self.run(arrays)
-        if not (trial.first or budget.may(self._expected("_program") if trial.won or trial.lost else 0.0)):
+        if not (trial.first or budget.may(self._expected_seconds("_program") if trial.won or trial.lost else 0.0)):
             return True, self.run(arrays)
         if trial.beside is not None:
             out = trial.beside(arrays)
@@ -228,8 +229,8 @@ class Exploration:
         trial.steps.append(sum(trial.first.values()))
         for k in trial.texts:
             trial.ratios.setdefault(k, []).append(seconds[k] / trial.first[k] if trial.first[k] > 0 else inf)
-        told = {k: told_apart(r) for k, r in trial.ratios.items() if k in trial.texts}
-        unsteady = len(trial.steps) >= FEWEST and spread(trial.steps) > UNSTEADY
+        told = {k: judge(r) for k, r in trial.ratios.items() if k in trial.texts}
+        unsteady = len(trial.steps) >= FEWEST and median_deviation(trial.steps) > UNSTEADY
         if unsteady:
             told = dict.fromkeys(told, False)
         self._unsteady = self._unsteady + 1 if unsteady else 0 if len(trial.steps) >= FEWEST else self._unsteady
@@ -251,7 +252,7 @@ class Exploration:
         """Queue a configuration that won for recording; confirmed: whether it is installed in the program."""
         known, ratios = self.kernels[kernel], trial.ratios[kernel]
         seconds, prior = known.seconds * median(ratios), known.seconds / known.part
-        self._found.put((kernel, trial.won[kernel], seconds, spread(ratios), prior, confirmed))
+        self._found.put((kernel, trial.won[kernel], seconds, median_deviation(ratios), prior, confirmed))
 
     def _install(self, trial: Trial) -> None:
         """Hot-swap the program for one with the configurations that won."""
@@ -319,7 +320,7 @@ class Exploration:
 
     def _work(self, work: Callable[..., T], *arguments: Any) -> T | None:
         """Do a unit of work and return its result; return None without working where the budget does not allow it."""
-        if not self.budget.may(self._expected(work.__name__)):
+        if not self.budget.may(self._expected_seconds(work.__name__)):
             return None
         begun, name = time.thread_time(), work.__name__
         if name.startswith("_"):  # work in this process; the workshop reports its own
@@ -332,7 +333,7 @@ class Exploration:
             self.budget.work(seconds)
             self._working.discard(name)
 
-    def _expected(self, work: str) -> float:
+    def _expected_seconds(self, work: str) -> float:
         """Return the seconds that a unit of work is expected to take: as its last unit, else UNIT."""
         return self._took.get(work, UNIT)
 

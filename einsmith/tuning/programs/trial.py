@@ -70,7 +70,7 @@ class Trial:
     """Seconds of the kernels in the first step of the unfinished pair; empty between pairs."""
 
 
-def told_apart(ratios: Sequence[float]) -> bool | None:
+def judge(ratios: Sequence[float]) -> bool | None:
     """Judge a candidate by the ratios of its times to the current ones in pairs of steps.
 
     Return True where it is faster, False where it has to be dropped, None while undecided. Faster means by GAIN in the
@@ -94,7 +94,7 @@ def of_kernels(run: Executable, seconds: Sequence[float]) -> Seconds:
     return out
 
 
-def spread(values: Sequence[float]) -> float:
+def median_deviation(values: Sequence[float]) -> float:
     """Return the median absolute logarithmic deviation of values from their median."""
     middle = median(values)
     return median(abs(log(v / middle)) if v > 0 and middle > 0 else inf for v in values)

@@ -12,7 +12,7 @@ from einsmith.lang.builder import Value
 from einsmith.ops.common import pointwise
 
 
-def clipped(e: Any, low: float, high: float) -> Any:
+def clip(e: Any, low: float, high: float) -> Any:
     """Return the expression e limited to [low, high]."""
     return builder.where(e < low, low, builder.where(e > high, high, e))
 
@@ -25,7 +25,7 @@ SCALAR = {
     "LeakyRelu": lambda e, alpha, beta: builder.where(e < 0, alpha * e, e),
     "ThresholdedRelu": lambda e, alpha, beta: builder.where(e > alpha, e, 0.0),
     "ScaledTanh": lambda e, alpha, beta: alpha * builder.tanh(beta * e),
-    "HardSigmoid": lambda e, alpha, beta: clipped(alpha * e + beta, 0.0, 1.0),
+    "HardSigmoid": lambda e, alpha, beta: clip(alpha * e + beta, 0.0, 1.0),
     "Elu": lambda e, alpha, beta: builder.where(e < 0, alpha * builder.expm1(e), e),
     "Softsign": lambda e, alpha, beta: e / (1.0 + builder.abs(e)),
     "Softplus": lambda e, alpha, beta: builder.softplus(e),
@@ -81,7 +81,7 @@ def celu(n: NodeCall, x: Value) -> Value:
 @onnx("HardSwish")
 def hardswish(n: NodeCall, x: Value) -> Value:
     """x*min(max(x/6 + 1/2, 0), 1)"""
-    return pointwise(x, lambda e: e * clipped(e / 6.0 + 0.5, 0.0, 1.0)).astype(x.dtype)
+    return pointwise(x, lambda e: e * clip(e / 6.0 + 0.5, 0.0, 1.0)).astype(x.dtype)
 
 
 @onnx("Swish")

@@ -23,11 +23,11 @@ def axes_of(n: NodeCall, given: Any, rank: int, name: str = "axes") -> tuple[int
     return None if listed is None else tuple(axis(d, rank) for d in listed)
 
 
-def turned(x: Value, d: int) -> Value:
+def move_to_end(x: Value, d: int) -> Value:
     """Return x with dimension d moved to the end."""
     return x.transpose(*(k for k in range(x.ndim) if k != d), d) if d != x.ndim - 1 else x
 
 
-def turned_back(x: Value, d: int) -> Value:
+def move_back(x: Value, d: int) -> Value:
     """Return x with the last dimension moved to place d."""
     return x.transpose(*range(d), x.ndim - 1, *range(d, x.ndim - 1)) if d != x.ndim - 1 else x

@@ -13,8 +13,8 @@ from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.conv import _biased, _correlate
-from einsmith.ops.window import Window, transposed
+from einsmith.ops.conv import _add_bias, _correlate
+from einsmith.ops.window import Window, apply_transpose
 
 
 @onnx("MatMul")
@@ -82,7 +82,7 @@ def convolve(n: NodeCall, x: Value, w: Value, bias: Value | None) -> Value:
         Window(e, k, s, lo, hi, g, "Conv")
         for e, k, s, (lo, hi), g in zip(x.shape[2:], kernel, steps, pads, gaps, strict=True)
     ]
-    return _biased("Conv", _correlate(x, w, windows, groups), bias)
+    return _add_bias("Conv", _correlate(x, w, windows, groups), bias)
 
 
 @onnx("Conv")
@@ -115,9 +115,9 @@ def conv_transpose(n: NodeCall, x: Value, w: Value, bias: Value | None = None) -
         for e, k, s, (lo, hi), g, c in zip(extents, kernel, steps, pads, gaps, space, strict=True)
     ]
     full = (x.shape[0], w.shape[1] * groups, *extents)
-    return _biased("ConvTranspose", transposed(lambda y: _correlate(y, w, windows, groups), full, x), bias).astype(
-        x.dtype
-    )
+    return _add_bias(
+        "ConvTranspose", apply_transpose(lambda y: _correlate(y, w, windows, groups), full, x), bias
+    ).astype(x.dtype)
 
 
 @onnx("DeformConv")
@@ -182,7 +182,7 @@ def deform_conv(
             total[b, inner * g + c, r, s, i, j] * w[per * g + k, c, r, s], over=(c, r, s)
         ),
     ).reshape((batch, w.shape[0], p, q))
-    return _biased("DeformConv", y, bias).astype(x.dtype)
+    return _add_bias("DeformConv", y, bias).astype(x.dtype)
 
 
 @onnx("Det")

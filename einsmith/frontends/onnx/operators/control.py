@@ -11,7 +11,7 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, RecurrenceError, ShapeError, TraceError
 from einsmith.frontends.onnx.evaluate import NodeCall, Several
-from einsmith.frontends.onnx.nodes import OnnxGraph, every_node, unrolled
+from einsmith.frontends.onnx.nodes import OnnxGraph, every_node, needs_unrolling
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.randomness import RANDOM
 from einsmith.frontends.onnx.scan import scan
@@ -55,7 +55,7 @@ def loop(n: NodeCall, count: Value | None, condition: Value | None, *states: Any
     if begins is not None and not begins.reshape(-1)[0]:
         most = 0
     tensors = all(isinstance(s, Value) for s in states)
-    if most and most > 1 and tensors and not unrolled(body) and not _random(body):
+    if most and most > 1 and tensors and not needs_unrolling(body) and not _random(body):
         try:
             return _recurrence(n, body, most, condition, list(states))
         except (RecurrenceError, ShapeError, _OutputsDiffer):
@@ -170,7 +170,7 @@ def _scan(n: NodeCall, body: OnnxGraph, inputs: Any) -> list[Value]:
         return found[: len(states)], found[len(states) :]
 
     try:
-        if steps < 2 or unrolled(body) or _random(body):
+        if steps < 2 or needs_unrolling(body) or _random(body):
             raise RecurrenceError("written out")
         last, outputs = scan(step, states, rows, steps)
     except (RecurrenceError, ShapeError):

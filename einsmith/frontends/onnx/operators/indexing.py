@@ -19,7 +19,7 @@ from einsmith.lang.builder import Value
 from einsmith.ops.common import read
 
 
-def wrapped(k: Value, extent: int) -> Value:
+def wrap_index(k: Value, extent: int) -> Value:
     """Return integers, negative from the end, counted from the front."""
     k = k.astype(dt.i64)
     return builder.where(k < 0, k + extent, k)
@@ -36,7 +36,7 @@ def gather(n: NodeCall, x: Value, index: Value) -> Value:
             raise ShapeError(f"Gather: {place} is out of range along axis {d} of shape {x.shape}")
         found = x[(*(slice(None),) * d, place % x.shape[d])]
         return found.reshape((*x.shape[:d], *index.shape, *x.shape[d + 1 :]))
-    k = wrapped(index, x.shape[d])
+    k = wrap_index(index, x.shape[d])
     out = (*x.shape[:d], *k.shape, *x.shape[d + 1 :])
 
     def body(*i: Any) -> Any:
@@ -50,7 +50,7 @@ def gather(n: NodeCall, x: Value, index: Value) -> Value:
 def gather_elements(n: NodeCall, x: Value, index: Value) -> Value:
     """x[.., index[i], ..] for each i of the index"""
     d = axis(n.attr("axis", 0), x.ndim)
-    return F.gather(x, d, wrapped(index, x.shape[d]))
+    return F.gather(x, d, wrap_index(index, x.shape[d]))
 
 
 @onnx("GatherND")
@@ -82,7 +82,7 @@ def scatter_elements(n: NodeCall, x: Value, index: Value, updates: Value) -> Val
     """x with the element at [.., index[i], ..] replaced by updates[i], or by their sum, product, max or min"""
     d = axis(n.attr("axis", 0), x.ndim)
     how = _reduction(n)
-    k = wrapped(index, x.shape[d])
+    k = wrap_index(index, x.shape[d])
     if how is None:
         return TABLE["scatter.src"].run(x, d, k, updates.astype(x.dtype)).astype(x.dtype)
     return TABLE["scatter_reduce.two"].run(x, d, k, updates.astype(x.dtype), how).astype(x.dtype)
@@ -108,7 +108,9 @@ def scatter_nd(n: NodeCall, x: Value, index: Value, updates: Value) -> Value:
         return x
     flat: Any = 0
     for m in range(depth):
-        flat = flat * x.shape[m] + F.index_select(F.arange(x.shape[m]), 0, wrapped(k[:, m], x.shape[m])).astype(dt.i64)
+        flat = flat * x.shape[m] + F.index_select(F.arange(x.shape[m]), 0, wrap_index(k[:, m], x.shape[m])).astype(
+            dt.i64
+        )
     table = x.reshape((prod(x.shape[:depth]), prod(rest)))
     rows = updates.astype(x.dtype).reshape((count, prod(rest)))
     places = builder.broadcast_to(flat.reshape((count, 1)), rows.shape)

@@ -8,7 +8,7 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.onnx.evaluate import NodeCall
-from einsmith.frontends.onnx.operators.indexing import wrapped
+from einsmith.frontends.onnx.operators.indexing import wrap_index
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -19,7 +19,7 @@ from einsmith.ops.common import pointwise
 def array_feature_extractor(n: NodeCall, x: Value, places: Value) -> Value:
     """x[.., indices[k]]"""
     x = x.reshape((1, -1)) if x.ndim == 1 else x
-    k = wrapped(places.reshape((-1,)), x.shape[-1])
+    k = wrap_index(places.reshape((-1,)), x.shape[-1])
     return F.index_select(x, x.ndim - 1, k)
 
 

@@ -44,10 +44,10 @@ def batch_norm(n: NodeCall, x: Value, scale: Value, bias: Value, mean: Value, va
     learns = n.attr("training_mode", 0) if n.version >= 14 else n.wants(1)
     wide = mean.dtype
     if not learns or not n.context.training:
-        y = _scaled(x, _along(mean, x.ndim, 1), _along(variance, x.ndim, 1), scale, bias, eps)
+        y = _scale(x, _along(mean, x.ndim, 1), _along(variance, x.ndim, 1), scale, bias, eps)
         return (y, mean, variance)[: max(len(n.node.outputs), 1)]
     m, v = _moments(x.astype(wide), (0, *range(2, x.ndim)))
-    y = _scaled(x, m, v, scale, bias, eps)
+    y = _scale(x, m, v, scale, bias, eps)
     running = [
         (old * keep + new.reshape(old.shape).astype(wide) * (1 - keep)).astype(wide)
         for old, new in ((mean, m), (variance, v))
@@ -59,7 +59,7 @@ def batch_norm(n: NodeCall, x: Value, scale: Value, bias: Value, mean: Value, va
     return (y, *running)
 
 
-def _scaled(x: Value, mean: Value, variance: Value, scale: Value, bias: Value, eps: float) -> Value:
+def _scale(x: Value, mean: Value, variance: Value, scale: Value, bias: Value, eps: float) -> Value:
     factor = _along(scale, x.ndim, 1) * builder.rsqrt(variance + eps)
     return ((x - mean) * factor + _along(bias, x.ndim, 1)).astype(x.dtype)
 
@@ -68,7 +68,7 @@ def _scaled(x: Value, mean: Value, variance: Value, scale: Value, bias: Value, e
 def instance_norm(n: NodeCall, x: Value, scale: Value, bias: Value) -> Value:
     """(x - mean)/sqrt(variance + epsilon)*scale + bias, for each channel of each sample"""
     mean, variance = _moments(x, range(2, x.ndim))
-    return _scaled(x, mean, variance, scale, bias, float(n.attr("epsilon", 1e-5)))
+    return _scale(x, mean, variance, scale, bias, float(n.attr("epsilon", 1e-5)))
 
 
 @onnx("GroupNormalization")

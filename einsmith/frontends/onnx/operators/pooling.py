@@ -15,7 +15,7 @@ from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.pooling import _max
-from einsmith.ops.window import Window, read, transposed
+from einsmith.ops.window import Window, apply_transpose, read
 
 
 def _windows(n: NodeCall, x: Value) -> list[Window]:
@@ -202,4 +202,4 @@ def col2im(n: NodeCall, x: Value, image: Value, block: Value) -> Value:
     def unfolded(y: Value) -> Value:
         return builder.compute(blocks.shape, lambda b, c, *i: read(y, (b, c), windows, i[rank:], i[:rank], 0))
 
-    return transposed(unfolded, (x.shape[0], channels, *extents), blocks).astype(x.dtype)
+    return apply_transpose(unfolded, (x.shape[0], channels, *extents), blocks).astype(x.dtype)

@@ -21,7 +21,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
-def _spread(n: NodeCall, s: Value, x: Value) -> Value:
+def _broadcast(n: NodeCall, s: Value, x: Value) -> Value:
     """Broadcast scales or zero points to x: one for all, one for each place of an axis, or one for each block."""
     if not s.ndim or s.size == 1 and s.ndim <= 1:
         return s.reshape(())
@@ -54,7 +54,7 @@ def _quantize(ratio: Value, zero: Value | None, to: ElementType) -> Value:
 def quantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -> Value:
     """round(x/scale) + zero point, saturated to the type; for float8, the float8 nearest to x/scale"""
     to = n.result()
-    s = _spread(n, scale, x)
+    s = _broadcast(n, scale, x)
     precision = n.attr("precision", 0)
     wide = {
         0: dt.promote(dt.f32, x.dtype) if x.dtype.is_float else dt.f32,
@@ -68,7 +68,7 @@ def quantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -> 
     ratio = x.astype(wide) / s.astype(wide)
     if to.is_float:
         return to_element(ratio.astype(dt.f32), to, bool(n.attr("saturate", 1)))
-    offset = None if zero is None else _spread(n, zero, x)
+    offset = None if zero is None else _broadcast(n, zero, x)
     return _quantize(ratio.astype(wide.arithmetic), offset, to)
 
 
@@ -76,11 +76,11 @@ def quantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -> 
 def dequantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -> Value:
     """(x - zero point)*scale"""
     if x.dtype.is_float:  # float8, whose zero point is 0
-        return (x * _spread(n, scale, x).astype(dt.f32)).astype(n.dtype)
+        return (x * _broadcast(n, scale, x).astype(dt.f32)).astype(n.dtype)
     whole = x.astype(dt.i64 if x.dtype.bits >= 32 else dt.i32)
     if zero is not None:
-        whole = whole - _spread(n, zero, x).astype(whole.dtype)
-    return (whole.astype(dt.f32) * _spread(n, scale, x).astype(dt.f32)).astype(n.dtype)
+        whole = whole - _broadcast(n, zero, x).astype(whole.dtype)
+    return (whole.astype(dt.f32) * _broadcast(n, scale, x).astype(dt.f32)).astype(n.dtype)
 
 
 @onnx("DynamicQuantizeLinear")
@@ -93,7 +93,7 @@ def dynamic_quantize(n: NodeCall, x: Value) -> tuple[Value, Value, Value]:
     return _quantize(x / scale, zero, ELEMENTS["uint8"]), scale, zero.astype(dt.i32).astype(dt.u8)
 
 
-def _shifted(x: Value, zero: Value | None, shape: Any = None) -> Value:
+def _subtract_zero_point(x: Value, zero: Value | None, shape: Any = None) -> Value:
     """Return x minus its zero point, as int32."""
     y = x.astype(dt.i32)
     if zero is None:
@@ -115,13 +115,17 @@ def _rows(v: Value | None, a: Value) -> Any:
 @onnx("MatMulInteger")
 def matmul_integer(n: NodeCall, a: Value, b: Value, za: Value | None = None, zb: Value | None = None) -> Value:
     """sum[k]((a[.., i, k] - za)*(b[.., k, j] - zb)) in int32"""
-    return builder.matmul(_shifted(a, za, _rows(za, a)), _shifted(b, zb, _columns(zb, b))).astype(dt.i32)
+    return builder.matmul(
+        _subtract_zero_point(a, za, _rows(za, a)), _subtract_zero_point(b, zb, _columns(zb, b))
+    ).astype(dt.i32)
 
 
 @onnx("ConvInteger")
 def conv_integer(n: NodeCall, x: Value, w: Value, zx: Value | None = None, zw: Value | None = None) -> Value:
     """the convolution of x - zx and w - zw in int32; padding is zx"""
-    return convolve(n, _shifted(x, zx), _shifted(w, zw, (-1, *(1,) * (w.ndim - 1))), None).astype(dt.i32)
+    return convolve(
+        n, _subtract_zero_point(x, zx), _subtract_zero_point(w, zw, (-1, *(1,) * (w.ndim - 1))), None
+    ).astype(dt.i32)
 
 
 def _requantize(y: Value, sa: Value, sb: Value, sy: Value, zero: Value | None, to: ElementType) -> Value:
@@ -135,7 +139,7 @@ def qlinear_matmul(
     n: NodeCall, a: Value, sa: Value, za: Value, b: Value, sb: Value, zb: Value, sy: Value, zy: Value
 ) -> Value:
     """round(sum[k]((a - za)*(b - zb))*sa*sb/sy) + zy, saturated to the type"""
-    y = builder.matmul(_shifted(a, za, _rows(za, a)), _shifted(b, zb, _columns(zb, b)))
+    y = builder.matmul(_subtract_zero_point(a, za, _rows(za, a)), _subtract_zero_point(b, zb, _columns(zb, b)))
 
     def shaped(v: Value, shape: Any) -> Value:
         return v.reshape(()) if v.size == 1 else v.reshape(shape) if shape is not None else v
@@ -164,7 +168,7 @@ def qlinear_conv(
     bias: Value | None = None,
 ) -> Value:
     """round((the convolution of x - zx and w - zw, plus bias)*sx*sw/sy) + zy, saturated to the type"""
-    y = convolve(n, _shifted(x, zx), _shifted(w, zw, (-1, *(1,) * (w.ndim - 1))), bias)
+    y = convolve(n, _subtract_zero_point(x, zx), _subtract_zero_point(w, zw, (-1, *(1,) * (w.ndim - 1))), bias)
     channels = (1, -1, *(1,) * (w.ndim - 2))
     return _requantize(
         y,

@@ -100,7 +100,7 @@ def _calls(text: str, name: str) -> tuple[str, list[str], str] | None:
     return None
 
 
-def _expanded(text: str, name: str, make: Any) -> str:
+def _expand(text: str, name: str, make: Any) -> str:
     """Replace every call of `name` in a text by the result of `make` for its arguments."""
     out = ""
     while (found := _calls(text, name)) is not None:
@@ -122,11 +122,11 @@ def _operator(text: str, activations: tuple[str, ...], clip: float, lengths: boo
         return f"where({begins}, {state}[{before},b,{k}], {state}0[b,{k}])"
 
     for name, activation in zip(("f", "g", "l"), activations, strict=False):
-        text = _expanded(text, name, lambda e, a=activation: a.replace("@", f"({e})"))
-    text = _expanded(text, "round", lambda e: _ROUND.replace("@", f"({e})"))
-    text = _expanded(text, "steps", held)
-    text = _expanded(text, "prev", previous)
-    text = _expanded(text, "clip", lambda e: f"min(max({e}, {-clip!r}), {clip!r})" if clip else f"({e})")
+        text = _expand(text, name, lambda e, a=activation: a.replace("@", f"({e})"))
+    text = _expand(text, "round", lambda e: _ROUND.replace("@", f"({e})"))
+    text = _expand(text, "steps", held)
+    text = _expand(text, "prev", previous)
+    text = _expand(text, "clip", lambda e: f"min(max({e}, {-clip!r}), {clip!r})" if clip else f"({e})")
     return op(text)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.frontends.aten.sampling import _cubic, _linear, _reflected
+from einsmith.frontends.aten.sampling import _cubic, _linear, _reflect
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.casts import as_float
@@ -190,7 +190,7 @@ def grid_sample(n: NodeCall, x: Value, grid: Value) -> Value:
 
     def kept(p: Value, e: int) -> Value:
         if padding == "reflection":
-            p = _reflected(p, e, corners)
+            p = _reflect(p, e, corners)
         return p if padding == "zeros" else builder.minimum(builder.maximum(p, 0.0), e - 1.0)
 
     sides: list[list[tuple[Value, Value]]] = []

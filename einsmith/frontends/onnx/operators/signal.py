@@ -10,7 +10,7 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall
-from einsmith.frontends.onnx.operators.axes import axis, turned, turned_back
+from einsmith.frontends.onnx.operators.axes import axis, move_back, move_to_end
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -38,7 +38,7 @@ def _transform(re: Value, im: Value | None, cosine: Value, sine: Value) -> tuple
     return real - builder.matmul(im, sine), imaginary + builder.matmul(im, cosine)
 
 
-def _resized(x: Value, length: int) -> Value:
+def _resize(x: Value, length: int) -> Value:
     """Cut or zero-pad the last dimension of x to `length`."""
     extent = x.shape[-1]
     if length == extent:
@@ -52,13 +52,13 @@ def dft(n: NodeCall, x: Value, given: Value | None = None, along: Value | None =
     place = n.attr("axis", 1) if n.version < 20 else -2 if along is None else n.ints(along, "axis of DFT")[0]
     d = axis(place, x.ndim)
     inverse, onesided = bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
-    re, im = (None if v is None else turned(v, d) for v in _parts(x))
+    re, im = (None if v is None else move_to_end(v, d) for v in _parts(x))
     assert re is not None
     extent = re.shape[-1]
     if inverse and onesided:
         length = 2 * (extent - 1) if given is None else n.ints(given, "the length of DFT")[0]
         half = length // 2 + 1
-        re, im = _resized(re, half), None if im is None else _resized(im, half)
+        re, im = _resize(re, half), None if im is None else _resize(im, half)
         # The other half is the conjugate of this one.
         mirror = [length - k for k in range(half, length)]
         k = n.constant(list(range(half)) + mirror, dt.i64)
@@ -68,14 +68,14 @@ def dft(n: NodeCall, x: Value, given: Value | None = None, along: Value | None =
             im = F.index_select(im, im.ndim - 1, k) * sign
     else:
         length = extent if given is None else n.ints(given, "the length of DFT")[0]
-        re, im = _resized(re, length), None if im is None else _resized(im, length)
+        re, im = _resize(re, length), None if im is None else _resize(im, length)
     bins = length // 2 + 1 if onesided and not inverse else length
     scale = 1 / length if inverse else 1.0
     cosine, sine = _waves(n, length, bins, 1 if inverse else -1, x.dtype, scale)
     real, imaginary = _transform(re, im, cosine, sine)
     if inverse and onesided:
-        return turned_back(real, d).reshape((*turned_back(real, d).shape, 1)).astype(x.dtype)
-    return F.stack([turned_back(real, d), turned_back(imaginary, d)], x.ndim - 1).astype(x.dtype)
+        return move_back(real, d).reshape((*move_back(real, d).shape, 1)).astype(x.dtype)
+    return F.stack([move_back(real, d), move_back(imaginary, d)], x.ndim - 1).astype(x.dtype)
 
 
 @onnx("STFT", static=(1, 3))

@@ -89,9 +89,9 @@ class Blocked:
         def enter(axis: str, rest: str, at: dict[str, Any]) -> None:
             """Pack the operands whose tile and block are known in the loop over `axis`, then emit the other loops."""
             if axis != "m" and "panel" in at and "lo" in at:
-                at = {**at, "right": pack.packed(f, t, g.b, at["panel"], at["lo"], at["hi"])}
+                at = {**at, "right": pack.packed_tile(f, t, g.b, at["panel"], at["lo"], at["hi"])}
             if axis != "n" and "rows" in at and "lo" in at:
-                at = {**at, "left": pack.packed(f, t, g.a, at["rows"], at["lo"], at["hi"])}
+                at = {**at, "left": pack.packed_tile(f, t, g.a, at["rows"], at["lo"], at["hi"])}
             level(rest, at)
 
         def block(rest: str, at: dict[str, Any], lo: Bound, hi: Bound, last: SSAValue | None) -> None:
@@ -156,8 +156,8 @@ class Blocked:
         if self.companion is not None:
             f, own, mate = self.companion.f, t.companion, self.after.mate
             assert own is not None and mate is not None
-            left = pack.packed(f, own, f.g.a, x.rows, 0, f.g.K)
-            right = pack.packed(f, own, f.g.b, x.panel, 0, f.g.K)
+            left = pack.packed_tile(f, own, f.g.a, x.rows, 0, f.g.K)
+            right = pack.packed_tile(f, own, f.g.b, x.panel, 0, f.g.K)
             other = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
             mate.store(self.companion.tile_sums.sums(own, other), x.number)
         self.after.finish(t, x, self.tile_sums.sums(t, x))

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import digits, part_bounds, part_range, strips, tiles
 from einsmith.kernels.contraction.config import Direct
-from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
+from einsmith.kernels.contraction.direct_boxes import add_halo_copies, inner_axes, tiles_along, waiting
 from einsmith.kernels.contraction.emission.frame import Operands, clear, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import Epilogue
@@ -74,7 +74,7 @@ class DirectLowering(Operands):
     """
 
     def __init__(self, kernel: Kernel, config: Direct, target: Any, builder: Builder, problem: Problem, base: int = 0):
-        shape = shaped(problem, config)
+        shape = add_halo_copies(problem, config)
         assert shape is not None
         p, n, d, b = shape.problem, target.lanes(problem.dtype.itemsize), config, builder
         super().__init__(b, kernel, p.dtype, n, shape.windows)

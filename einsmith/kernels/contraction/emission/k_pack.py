@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 
 
-def repeated(b: Builder, pointer: SSAValue, offset: SSAValue, elem: str, depth: int, lanes: int) -> SSAValue:
+def repeat_elements(b: Builder, pointer: SSAValue, offset: SSAValue, elem: str, depth: int, lanes: int) -> SSAValue:
     """Return a vector that repeats `depth` elements from memory."""
     if depth == 1:
         return b.splat(b.load(pointer, offset, elem), lanes)
@@ -20,7 +20,7 @@ def repeated(b: Builder, pointer: SSAValue, offset: SSAValue, elem: str, depth: 
     return b.shuffle(few, few, [*range(depth)] * (lanes // depth))
 
 
-def added(b: Builder, row: Sequence[SSAValue], depth: int) -> list[SSAValue]:
+def add_lanes(b: Builder, row: Sequence[SSAValue], depth: int) -> list[SSAValue]:
     """Return vectors with one lane for each point of N, the sum of its `depth` lanes, padded with zeros."""
     out = list(row)
     while depth > 1:

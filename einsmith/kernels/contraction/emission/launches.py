@@ -74,11 +74,11 @@ def lower(
         del pieces[i]["multiply"]
     for label in STEPS:
         if part := [works[label] for works in pieces if label in works]:
-            out.launches.append(_launch(kernel, label, part, dealt([x.tasks for x in part], found, target)))
+            out.launches.append(_launch(kernel, label, part, count_tasks([x.tasks for x in part], found, target)))
     return out
 
 
-def dealt(tasks: Sequence[int], found: Sequence[Problem], target: Any) -> int:
+def count_tasks(tasks: Sequence[int], found: Sequence[Problem], target: Any) -> int:
     """Return the tasks of a launch, given those of its pieces; 1 if every piece has one task and all are short."""
     short = all(n == 1 for n in tasks) and may_be_one_task(sum(prod(p.extents) for p in found), target)
     return 1 if short else sum(tasks)

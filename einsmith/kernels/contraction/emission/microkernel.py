@@ -15,7 +15,7 @@ from einsmith.codegen.loopnest.walk import digits, nest, sweep
 from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, row_offsets
 from einsmith.kernels.contraction.emission import prefetch
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, Tile
-from einsmith.kernels.contraction.emission.k_pack import repeated
+from einsmith.kernels.contraction.emission.k_pack import repeat_elements
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
@@ -67,13 +67,13 @@ class Microkernel:
             for ask in asked:
                 ask(first, [*context[2], digit], flat, k)
             for place, uses in elements:
-                element = repeated(b, pointer, place, f.elem, c.depth, g.lanes)
+                element = repeat_elements(b, pointer, place, f.elem, c.depth, g.lanes)
                 for i, t in uses:
                     row = slice(i * nv, i * nv + nv)
                     out[row] = [b.fma(element, v, old) for v, old in zip(vectors[t], out[row], strict=True)]
             return out
 
-        unrolled = self._unrolled(steps[:mr], mr, nv, points)
+        unrolled = self._unroll_limit(steps[:mr], mr, nv, points)
         if g.bounded:
             bounds = self._bounds(t, m0, mr, x.panel)
             box = [bounds.get(k.inner, (0, k.extent)) for k in groups]
@@ -122,7 +122,7 @@ class Microkernel:
             b.prefetch(left, b.add(at, AHEAD // g.item), f.elem)
         return left, at, range(mr)
 
-    def _unrolled(self, steps: Sequence[int], mr: int, nv: int, points: int) -> int:
+    def _unroll_limit(self, steps: Sequence[int], mr: int, nv: int, points: int) -> int:
         """Return the largest extent of the innermost axis of K that is unrolled."""
         f, c = self.f, self.f.g.c
         if c.a == "inline" and f.g.k_groups and self._meet(steps):

@@ -14,7 +14,7 @@ from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.codegen.loopnest.shuffle import tree
 from einsmith.codegen.loopnest.walk import sweep
-from einsmith.kernels.contraction.problem import Problem, needed
+from einsmith.kernels.contraction.problem import Problem, needs_exact_guards
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
 
@@ -37,7 +37,7 @@ class NanRepair:
         size: int,
         row: int = 0,
     ):
-        self.b, self.elem, self.needed = b, elem_of(p.dtype), needed(p)
+        self.b, self.elem, self.needed = b, elem_of(p.dtype), needs_exact_guards(p)
         if self.needed:
             self.sampler = OperandAccess(b, [p.term], p.exact, p.extents, memories, lane_axes, lanes, row=row)
             self.room = b.alloc(self.elem, size)

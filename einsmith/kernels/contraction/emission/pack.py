@@ -20,7 +20,7 @@ from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 
 
-def packed(f: Frame, t: TaskFrame, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound) -> SSAValue | None:
+def packed_tile(f: Frame, t: TaskFrame, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound) -> SSAValue | None:
     """Return where the packed tile of an operand lies in a block of K; None where it is read in place.
 
     A "panel" is packed here; a "buffer" was packed by an earlier launch.

@@ -14,7 +14,7 @@ from einsmith.cost.memory_traffic import PAGE
 from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.traffic import APART, address_steps, far_rows, lines_ahead
+from einsmith.kernels.contraction.traffic import APART, address_steps, lines_ahead, streamed_lines
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 
 TILE_LINES = 2
@@ -33,12 +33,15 @@ k: points of K since the block's first
 
 def of_tile(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask]:
     """Return the prefetches of a tile; `steps`: offsets (elements) of rows of M read in place from the first row."""
-    g, out = f.g, [*_next_panel(f, t, x), *_next_windows(f, t, x), *_next_source(f, t, x), *_beside(f, t, x)]
+    g, out = (
+        f.g,
+        [*_next_panel(f, t, x), *_next_windows(f, t, x), *_next_source(f, t, x), *_prefetch_adjacent_rows(f, t, x)],
+    )
     if g.c.a == "inline" and g.mr * g.c.nv >= WORK:
         if g.c.order == "n" and g.mt > 1 and len(steps) > 1 and _streams(g, g.m_side, g.M):
             out.append(_next_rows(f, t, x, steps[1] - steps[0]))
-        elif g.mt > g.c.tm and g.k_groups and _scattered(g, g.m_side):
-            out += _gathered(f, t, x, steps[: x.rows.size])
+        elif g.mt > g.c.tm and g.k_groups and _is_scattered(g, g.m_side):
+            out += _prefetch_rows(f, t, x, steps[: x.rows.size])
     return out
 
 
@@ -49,7 +52,7 @@ def _streams(g: Geometry, side: Side, points: int) -> bool:
     return along and found.side >= APART and points * g.K * g.item > g.target.l2
 
 
-def _scattered(g: Geometry, side: Side) -> bool:
+def _is_scattered(g: Geometry, side: Side) -> bool:
     """Return whether a side exceeds the L2 of all cores and is read along several axes of K.
 
     The hardware prefetcher follows no stream there: the next address is near none that it has seen.
@@ -81,7 +84,7 @@ def _next_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
     near = 2 * g.kc * g.nr * g.item < g.target.l2 * g.target.overheads.held
     if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc or not near:
         return []
-    in_a_row = far_rows(address_steps(g, g.n_side), g, g.n_side, g.N)
+    in_a_row = streamed_lines(address_steps(g, g.n_side), g, g.n_side, g.N)
     asks, m, n, mr, nv, tm = np.array([in_a_row, g.M, g.N, g.mr, c.nv, c.tm])
     lines = int(lines_ahead(asks, m, n, mr, nv, g.lanes, tm))
     if not lines:
@@ -115,7 +118,13 @@ def _next_windows(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
     without.
     """
     b, g, s = f.b, f.g, f.b_in
-    if g.c.b != "inline" or g.c.order == "m" or g.nt <= g.c.tn or g.mr * g.c.nv < WORK or not _scattered(g, g.n_side):
+    if (
+        g.c.b != "inline"
+        or g.c.order == "m"
+        or g.nt <= g.c.tn
+        or g.mr * g.c.nv < WORK
+        or not _is_scattered(g, g.n_side)
+    ):
         return []
     ((read, form),) = s.reads.items()
     apart = max(abs(s.forms[form].coef.get(k.inner, 0)) for k in g.k_groups) * g.item
@@ -168,12 +177,12 @@ def _next_rows(f: Frame, t: TaskFrame, x: Tile, step: int) -> Ask:
     lo, hi = t.m_range
     follows = b.op("lt", b.add(x.rows.number, 1), hi)
     tile = b.select(follows, b.add(x.rows.number, 1), lo)
-    further = b.add(_apart(f, x, tile), b.select(follows, 0, g.kc))
+    further = b.add(_tile_offset(f, x, tile), b.select(follows, 0, g.kc))
     (read,) = f.a.reads
     return lambda place, _, point, __: _ask_one_of(f, f.a.memories[read.slot], b.add(place, further), g.mr, step, point)
 
 
-def _beside(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
+def _prefetch_adjacent_rows(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
     """Return the prefetches of what follows the tile's rows of M, where rows are adjacent and lie far apart along K.
 
     That is the next tile, or a line further where tiles are shorter than a line. If M fits L2, only the first panel of
@@ -182,7 +191,7 @@ def _beside(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
     b, g, line = f.b, f.g, LINE // f.g.item
     if g.c.a != "inline" or g.c.windows or g.mt <= g.c.tm or g.c.order != "n" or not g.m_side.operand.plain:
         return []
-    if far_rows(address_steps(g, g.m_side), g, g.m_side, g.M) != 1:
+    if streamed_lines(address_steps(g, g.m_side), g, g.m_side, g.M) != 1:
         return []
     source, ahead = f.a.memories[next(iter(f.a.reads)).slot], b.const(max(g.mr, line))
     if g.nt > g.c.tn and g.M * g.K * g.item <= g.target.l2:
@@ -195,7 +204,7 @@ def _beside(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
     return [ask]
 
 
-def _apart(f: Frame, x: Tile, tile: SSAValue) -> SSAValue:
+def _tile_offset(f: Frame, x: Tile, tile: SSAValue) -> SSAValue:
     """Return the elements from the first row of M of this tile to the first row of tile number `tile`."""
     b, a, (form,) = f.b, f.a, f.a.reads.values()
     there, here = (a.place(form, a.part_of(f.g.m_side.axes, b.mul(n, f.g.mr))) for n in (tile, x.rows.number))
@@ -212,7 +221,7 @@ def _ask_one_of(f: Frame, source: BufferMemory, at: SSAValue, rows: int, step: i
         b.prefetch(source.pointer, b.add(at, first * step), source.elem)
 
 
-def _gathered(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask]:
+def _prefetch_rows(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask]:
     """Return the prefetches of lines of the next tile's rows of M, a part at each point of the last group of K.
 
     The lines are those that a run of the group shares. This tile's own rows, which are near, are prefetched where there
@@ -233,7 +242,7 @@ def _gathered(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask
     if g.c.order == "m":
         follows = b.op("and", follows, b.op("le", t.n_range[1], b.add(x.panel.number, 1)))
 
-    further = _apart(f, x, b.add(jm, b.select(follows, 1, 0)))
+    further = _tile_offset(f, x, b.add(jm, b.select(follows, 1, 0)))
 
     def ask(at: SSAValue, digits: Sequence[SSAValue], _: SSAValue, __: SSAValue) -> None:
         _ask_in_turn(f, source, b.add(at, further), places, run.extent, digits[-1])

@@ -15,7 +15,7 @@ from einsmith.codegen.loopnest.shuffle import transpose
 from einsmith.codegen.loopnest.walk import ceil_div
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.emission.frame import Frame, Rows, TaskFrame, Tile, TileSums
-from einsmith.kernels.contraction.emission.k_pack import added
+from einsmith.kernels.contraction.emission.k_pack import add_lanes
 from einsmith.kernels.contraction.emission.write_combining import LineBuffer
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.geometry import Geometry
@@ -52,7 +52,7 @@ class TileEpilogue:
         self.transposed = form == "turned"
         axes, tile = (m_axes, g.mr) if self.transposed else (n_axes, 0)
         self.epilogue = Epilogue(b, g.kernel, p, axes, g.lanes, g.row, tile)
-        self.stacked = epilogue.stacked(g.kernel, p, m_axes, n_axes, g.lanes) if form == "stacked" else 1
+        self.stacked = epilogue.adjacent_rows(g.kernel, p, m_axes, n_axes, g.lanes) if form == "stacked" else 1
         self.column_pad = ceil_div(g.mr, g.lanes) * g.lanes
         self.mate = TileSums(b, f.elem, 1, g.mr, g.width, g.lanes) if p.mate is not None else None
         sums = (1 + (p.mate is not None)) * self.transposed
@@ -118,7 +118,7 @@ class TileEpilogue:
         """Emit the epilogue of one row of the tile, or of several rows that are stored together."""
         b, g, results = self.f.b, self.f.g, x.panel.results
         m = b.add(m0, row)
-        sums = [added(b, v, g.c.depth) for v in rows]
+        sums = [add_lanes(b, v, g.c.depth) for v in rows]
         if g.c.split > 1:
             at = g.partials.place(b, t.split, t.batch, m, b.mul(x.panel.number, g.nr))
             for v, value in enumerate(sums[0]):
