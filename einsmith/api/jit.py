@@ -1,6 +1,7 @@
-"""Run functions of tensors: jit, grad, value_and_grad, vjp, interpret, check_gradients (API "Functions of tensors").
+"""Trace functions of tensors, compile them, and cache the programs: `jit`, and what all transformations share.
 
-A callable given arrays is traced with symbolic tensors, compiled for their shapes and types, run, and cached.
+A function that is called on arrays is called once on symbolic tensors of their shapes and types (tracing). The graph
+that this gives is compiled, and the program is run on the arrays and cached for further calls.
 """
 
 from __future__ import annotations
@@ -35,22 +36,32 @@ from einsmith.runtime.memory import Memory, in_memory
 from einsmith.runtime.thread_count import get_threads
 
 _STATIC = (str, bool, type(None))
+"""Types of arguments that are static even if they are not named as such: the trace depends on their values."""
 
 
 def is_traced(tree: Any) -> bool:
-    """Return whether some leaf is a traced tensor."""
+    """Return whether a leaf of nested tuples, lists and dicts is a traced tensor."""
     return any(isinstance(x, Value) for x in flatten(tree)[0])
 
 
 def in_trace(tree: Any) -> bool:
-    """Return whether a call with these arguments extends a trace: tracing is under way, or a leaf is a traced
-    tensor."""
+    """Return whether a call with these arguments, nested containers, extends a trace: tracing is in progress, or a leaf
+    is a traced tensor."""
     return trace.current_trace() is not None or is_traced(tree)
 
 
 @dataclass
 class _Traced:
-    """A traced call: the graph, the objects bound to its leaves, and the structure of the results."""
+    """A traced call.
+
+    Attributes:
+        graph: the graph of the call, in terms of the memory of the captured objects
+        bind: the arrays that hold the values of captured leaves
+        live: the captured parameters, buffers and other state, each with the memory that it had during the trace
+        structure: the structure into which the results unflatten
+        depends: objects, such as modules, whose `trace_key()` decided what was traced
+        origins: names of the arguments, and origins of the indices, for messages
+    """
 
     graph: Graph
     bind: dict[Leaf, np.ndarray]
@@ -61,15 +72,29 @@ class _Traced:
 
     @property
     def guard(self) -> locks.Guard | None:
-        """Return the lock of the parameters and the state that the call reads or updates; None where there are none."""
+        """The lock of the parameters and the state that the call reads or updates; None where there are none."""
         return locks.Guard(m.guard for _, m in self.live) if self.live else None
 
 
 _Compiled = tuple[Executable, _Traced]
+"""A program with the traced call that it was compiled from."""
 
 
 class Argument:
-    """One leaf of the arguments as it enters a trace: an array, a run-time number, or a static value."""
+    """A leaf of a call's arguments as it enters a trace: an array, a run-time number, or a static value.
+
+    Args:
+        x: the leaf as the caller passed it
+        static: whether it is static, that is, its value is compiled in; strings, bools, None and functions always are
+        name: the name of the argument for messages
+
+    Attributes:
+        value: the array, with a number converted to a 0-d array of float64 or int64; a static value as it was passed
+        weak: whether it is a Python number, which takes the type of the tensors that it is combined with
+        wide: whether it is a Python integer that int32 does not hold
+        dtype: the element type; not set for a static value
+        shape: the shape; not set for a static value
+    """
 
     __slots__ = ("static", "dtype", "shape", "weak", "wide", "value", "name")
 
@@ -94,7 +119,8 @@ class Argument:
 
     @property
     def key(self) -> Any:
-        """The part of a cache key: type and shape of an array, the value of a static argument."""
+        """The leaf's part of a call's cache key: type and shape of an array or number, type and value of a static
+        argument. Raises TraceError for a static argument that cannot be hashed."""
         if not self.static:
             return (self.dtype, self.shape, self.weak, self.wide)
         try:
@@ -104,11 +130,12 @@ class Argument:
                 f"a static argument is {describe(self.value)}, which cannot be hashed; pass a tuple, a string "
                 "or a number"
             ) from None
-        # 0.0 and -0.0 are equal, and NaN is not equal to itself.
+        # The text distinguishes 0.0 and -0.0, which are equal, and makes NaN equal to itself.
         return ("static", type(self.value), repr(self.value) if isinstance(self.value, float) else self.value)
 
     def symbol(self) -> tuple[Any, Leaf | None]:
-        """Return the value that the traced function sees, and the graph input behind it (None for a static value)."""
+        """Return the value that the traced function gets, and the graph's input that it stands for; None for a static
+        value."""
         if self.static:
             return self.value, None
         x = leaf(self.shape, self.dtype)
@@ -116,13 +143,20 @@ class Argument:
 
 
 def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = frozenset()):
-    """Trace a call of f. `static` holds the keyword names and positions of static arguments."""
+    """Trace a call of f on arrays without compiling anything; return the graph with everything that a run needs.
+
+    Args:
+        f: the function to trace
+        args: positional arguments
+        kwargs: keyword arguments
+        static: the static arguments: positions of those in `args`, names of those in `kwargs`
+    """
     arguments = arguments_of(args, kwargs, static, names_of(f))
     return trace_arguments(f, arguments, flatten((list(args), kwargs))[1])
 
 
 class _Shaped:
-    """An argument of which only shape and type are known."""
+    """An argument of a trace that has a shape and a type, but no values."""
 
     __slots__ = ("leaf", "name")
 
@@ -130,30 +164,43 @@ class _Shaped:
         self.leaf, self.name = leaf(shape, dtype), name
 
     def symbol(self) -> tuple[Value, Leaf]:
+        """Return the value that the traced function gets, and the graph's input that it stands for."""
         return Value(self.leaf), self.leaf
 
 
 def trace_shapes(f: Callable, arguments: Sequence[tuple[Sequence[int], DType]], names: Sequence[str] = ()) -> _Traced:
-    """Trace f for tensors of these shapes and types, passed by position, without compiling anything. `names`: of the
-    arguments, for messages."""
+    """Trace f for tensors that have shapes and types, but no values, without compiling anything.
+
+    Args:
+        f: the function to trace
+        arguments: shape and type of each argument, passed by position
+        names: names of the first arguments for messages; the others are named by their positions
+    """
     names = [*names, *(f"argument {n}" for n in range(len(names), len(arguments)))]
     symbols = [_Shaped(shape, dtype, name) for (shape, dtype), name in zip(arguments, names, strict=True)]
     return trace_arguments(f, symbols, flatten((symbols, {}))[1])
 
 
 def names_of(f: Callable) -> tuple[str, ...]:
-    """Return the names of f's positional arguments for messages; () where the signature is unknown."""
+    """Return the names of f's positional parameters for messages; () where the signature is unknown."""
     if hasattr(f, "argument_names"):
         return tuple(f.argument_names)
     try:
-        found = inspect.signature(getattr(f, "forward", f)).parameters.values()
+        parameters = inspect.signature(getattr(f, "forward", f)).parameters.values()
     except (TypeError, ValueError):
         return ()
-    return tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
 
 
 def arguments_of(args: tuple, kwargs: dict, static: frozenset, names: Sequence[str] = ()) -> list[Argument]:
-    """Return the leaves of the arguments. `names`: of arguments passed by position, for messages."""
+    """Return the leaves of a call's arguments, in the order in which the trace takes them.
+
+    Args:
+        args: positional arguments
+        kwargs: keyword arguments
+        static: the static arguments: positions of those in `args`, names of those in `kwargs`
+        names: names of positional arguments for messages; further ones are named by their positions
+    """
     out: list[Argument] = []
     for key, tree in [*enumerate(args), *kwargs.items()]:
         name = key if isinstance(key, str) else names[key] if key < len(names) else f"argument {key}"
@@ -162,7 +209,7 @@ def arguments_of(args: tuple, kwargs: dict, static: frozenset, names: Sequence[s
 
 
 def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], structure: Any) -> _Traced:
-    """Trace f on symbols of the arguments and return its graph with everything that a call needs.
+    """Trace f on symbols of the arguments and return the graph with everything that a run needs.
 
     Args:
         f: the function to trace
@@ -189,8 +236,17 @@ def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], struct
 def bound(
     graph: Graph, captured: Iterable[tuple[Any, Leaf]]
 ) -> tuple[Graph, dict[Leaf, np.ndarray], list[tuple[Any, Memory]]]:
-    """Return the graph in terms of the memory of the captured objects, that memory, and the live objects that own
-    it."""
+    """Bind a graph to the memory of the objects that its trace captured.
+
+    Args:
+        graph: the graph, whose leaves stand for the tensors that users see
+        captured: (object, leaf) of each captured object: an array, or a live object with a `memory`, whose values may
+            change between runs
+
+    Returns:
+        The graph with leaves for the content of memory, in its layout; the array of each captured leaf; and (object,
+        memory) of each live object.
+    """
     pairs = list(captured)
     live = [(o, o.memory, x) for o, x in pairs if not isinstance(o, np.ndarray)]
     graph, leaves = in_memory(graph, {x: memory for _, memory, x in live})
@@ -200,33 +256,39 @@ def bound(
 
 
 def global_name(f: Any) -> str | None:
-    """Return the name under which f's module holds f itself, where a decorator made f; None if there is none.
+    """Return the qualified name under which the module of f holds f itself; None if it does not.
 
-    Such a function is pickled and copied by its name, as plain functions are.
+    The module holds f itself where f is the result of a decorator. Such an object is pickled and copied by its name, as
+    plain functions are.
     """
     name: str | None = getattr(f, "__qualname__", None)
-    known: Any = sys.modules.get(getattr(f, "__module__", None) or "")
+    holder: Any = sys.modules.get(getattr(f, "__module__", None) or "")
     for part in name.split(".") if name else ():
-        known = getattr(known, part, None)
-    return name if known is f else None
+        holder = getattr(holder, part, None)
+    return name if holder is f else None
 
 
 class Derived:
-    """A function that `derive(*arguments)` made of another one.
+    """Base of functions that are derived from another one, such as its gradient. Subclasses define `__call__`.
 
     A copy is derived anew from copied arguments, so that objects the function closes over, such as a model, belong to
     the copy.
+
+    Args:
+        f: the function whose name, module and docstring this one takes over
+        derive: the function that derived it
+        arguments: the arguments of `derive`; the first is the original function
     """
 
     def __init__(self, f: Callable, derive: Callable[..., Any], arguments: tuple):
-        functools.update_wrapper(self, f, updated=())  # type: ignore[arg-type]  # what derives from it is callable
+        functools.update_wrapper(self, f, updated=())  # type: ignore[arg-type]  # subclasses are callable
         self._derived = derive, arguments
 
     def __repr__(self) -> str:
         derive, (f, *options) = self._derived
         parameters = list(inspect.signature(derive).parameters.values())[1:]
-        told = [f", {p.name}={x!r}" for p, x in zip(parameters, options, strict=False) if x != p.default]
-        return f"<{derive.__name__} of {signature_of(f)}{''.join(told)}>"
+        changed = [f", {p.name}={x!r}" for p, x in zip(parameters, options, strict=False) if x != p.default]
+        return f"<{derive.__name__} of {signature_of(f)}{''.join(changed)}>"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return global_name(self) or super().__reduce_ex__(protocol)
@@ -240,13 +302,17 @@ class Derived:
 
 
 class Jitted:
-    """A compiled function.
+    """A function that is compiled when it is called on arrays.
 
-    static_argnames: names of arguments that are static: each value is compiled separately; threads: of its programs,
-    None for the default; winograd: whether convolutions may be computed in Winograd's form (see `jit`).
+    Args:
+        f: the function
+        static_argnames: names of arguments that are static: a program is compiled for each value
+        threads: threads that run its programs; None: the default
+        winograd: whether convolutions may be computed in Winograd's form (see `jit`)
 
-    A program belongs to a call's key and to the trace keys of all modules that were met while tracing for that key. The
-    trace keys are compared only when `trace.version` shows a change.
+    A program is cached under its call's key (structure, types and shapes of the arguments, static values, threads) and
+    the trace keys of all modules that were met while tracing for that key. The trace keys are compared only when
+    `trace.version` shows a change.
     """
 
     def __init__(
@@ -260,26 +326,31 @@ class Jitted:
         self.static = frozenset(names)
         self.threads = threads
         self.winograd = winograd
+        # By call key: (trace version, cache entry), valid while the version is the current one.
         self._ready: dict[Any, tuple[object, Entry[_Compiled]]] = {}
+        # By call key: the modules that were met while tracing for it.
         self._depends: dict[Any, list[weakref.ref]] = {}
+        # By `_plain_key` of the arguments: (trace version, cache entry, threads, function that builds the result).
         self._quick: dict[tuple, tuple[object, Entry[_Compiled], int, Callable]] = {}
         self._arena = Arena()
-        tidy = functools.partial(_tidy, self._arena, self._ready, self._quick, self._depends)
-        self._cache: Cache[tuple, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled[0].nbytes, tidy)
-        self._names = _positions(f) if self.static else {}
-        self._called = names_of(f)
-        unknown = [n for n in self.static if n not in self._names]
+        evicted = functools.partial(_drop_evicted, self._arena, self._ready, self._quick, self._depends)
+        self._cache: Cache[tuple, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled[0].nbytes, evicted)
+        self._positions = _positions_of(f) if self.static else {}
+        self._argument_names = names_of(f)
+        unknown = [n for n in self.static if n not in self._positions]
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(f).parameters.values()):
-            raise ArgumentError(f"static_argnames: the function has no argument {unknown[0]!r}, only {[*self._names]}")
+            raise ArgumentError(
+                f"static_argnames: the function has no argument {unknown[0]!r}, only {[*self._positions]}"
+            )
 
     @property
     def plan(self) -> str:
-        """Describe what is compiled: every kernel of every set of arguments, with its pattern, configuration and
-        predicted time."""
+        """A description of the compiled programs: for each, the kernels with pattern, configuration and predicted
+        time."""
         parts = []
         for run, traced in self._cache.values():
-            given = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in traced.graph.inputs if x not in traced.bind)
-            parts.append(f"for {given or 'no arrays'}\n{run.describe()}")
+            inputs = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in traced.graph.inputs if x not in traced.bind)
+            parts.append(f"for {inputs or 'no arrays'}\n{run.describe()}")
         return html.Text("\n\n".join(parts) or "nothing is compiled yet; call it on arrays")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -297,11 +368,11 @@ class Jitted:
         self.__init__(*state)  # type: ignore[misc]  # programs and their memory are not copied
 
     def _current(self, key: Any) -> tuple[Entry[_Compiled], _Compiled] | None:
-        """Return the cache entry and program compiled for `key`, or None if there is none or its trace is out of
+        """Return the cache entry and the program for a call's key; None if there is none, or its trace is out of
         date."""
         version = trace.version()
         ready = self._ready.get(key)
-        entry = ready[1] if ready is not None and ready[0] is version else self._find(key)
+        entry = ready[1] if ready is not None and ready[0] is version else self._find_entry(key)
         compiled = None if entry is None else entry.value
         if entry is None or compiled is None:
             return None
@@ -309,44 +380,49 @@ class Jitted:
         self._ready[key] = version, entry
         return entry, compiled
 
-    def _find(self, key: Any) -> Entry[_Compiled] | None:
-        entry = self._cache.find(_whole(key, self._depends.get(key, ())))
+    def _find_entry(self, key: Any) -> Entry[_Compiled] | None:
+        """Return the cache entry for a call's key and the modules' present trace keys; None if there is none, or a
+        captured object has new memory."""
+        entry = self._cache.find(_extend_key(key, self._depends.get(key, ())))
         compiled = None if entry is None else entry.value
         if compiled is None or any(o.memory is not memory for o, memory in compiled[1].live):
             return None
         return entry
 
-    def _keep(self, key: Any, compiled: _Compiled) -> Entry[_Compiled]:
-        known = self._depends.get(key, [])
-        met = [r() for r in known]
-        known = known + [weakref.ref(m) for m in compiled[1].depends if not any(m is n for n in met)]
+    def _store(self, key: Any, compiled: _Compiled) -> Entry[_Compiled]:
+        """Cache a program under a call's key and the trace keys of the modules that its trace and earlier traces for
+        that key met; return the cache entry."""
+        depends = self._depends.get(key, [])
+        met = [r() for r in depends]
+        depends = depends + [weakref.ref(m) for m in compiled[1].depends if not any(m is n for n in met)]
         compiled[1].depends = []  # a module's own cache must not keep the module alive
-        entry = self._cache.put(_whole(key, known), compiled)
-        self._depends[key] = known
+        entry = self._cache.put(_extend_key(key, depends), compiled)
+        self._depends[key] = depends
         return entry
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Arguments that need no conversion skip `flatten` and the checks of single arguments.
         values: list[np.ndarray] = []
-        plain = None if kwargs or self.static or trace.current_trace() is not None else _plain(args, values)
-        known = None if plain is None else self._quick.get(plain)
-        if known is not None:
-            version, kept, threads, assembled = known
-            compiled = kept.value
+        plain = None if kwargs or self.static or trace.current_trace() is not None else _plain_key(args, values)
+        shortcut = None if plain is None else self._quick.get(plain)
+        if shortcut is not None:
+            version, cached, threads, assemble = shortcut
+            compiled = cached.value
             if compiled is not None and version is trace.version() and threads == (self.threads or get_threads()):
-                kept.used = tick()
-                return assembled(compiled[0](values)[1])
+                cached.used = tick()
+                return assemble(compiled[0](values)[1])
         if in_trace((args, kwargs)):
             return self.f(*args, **kwargs)
-        static = frozenset(self.static | {self._names[n] for n in self.static if n in self._names})
-        arguments = arguments_of(args, kwargs, static, self._called)
+        static = frozenset(self.static | {self._positions[n] for n in self.static if n in self._positions})
+        arguments = arguments_of(args, kwargs, static, self._argument_names)
         structure = flatten((list(args), kwargs))[1]
         threads = self.threads or get_threads()
-        version = trace.version()  # changes from here on are not in the trace
+        version = trace.version()  # read before the trace, which may miss changes from here on
         key = (structure, tuple(a.key for a in arguments), threads)
         current = self._current(key)
         if current is None:
             with trace.compiling():
-                current = self._current(key)
+                current = self._current(key)  # another thread may have compiled it meanwhile
                 if current is None:
                     traced = trace_arguments(self.f, arguments, structure)
                     run = Executable(
@@ -358,43 +434,50 @@ class Jitted:
                         guard=traced.guard,
                         origins=traced.origins,
                     )
-                    made = run, traced
-                    current = self._keep(key, made), made
+                    program = run, traced
+                    current = self._store(key, program), program
         entry, (run, traced) = current
         if plain is not None:
-            self._quick[plain] = version, entry, threads, _assembler(traced.structure)
+            self._quick[plain] = version, entry, threads, _choose_assembler(traced.structure)
         _, outputs = run([a.value for a in arguments if not a.static])
         return unflatten(traced.structure, outputs)
 
 
-def _whole(key: Any, depends: Sequence[weakref.ref]) -> tuple:
-    """Return a call's key, extended by the trace keys of the modules that its trace met."""
+def _extend_key(key: Any, depends: Sequence[weakref.ref]) -> tuple:
+    """Return the cache key of a program: a call's key, then the trace key of each module that the trace met, None for a
+    module that is no longer alive."""
     met = [r() for r in depends]
     return (key, *(None if m is None else m.trace_key() for m in met))
 
 
-def _tidy(arena: Arena, ready: dict, quick: dict, depends: dict, cache: Cache) -> None:
-    """Drop the shortcuts to evicted programs, and the arena's memory with the last program."""
+def _drop_evicted(arena: Arena, ready: dict, quick: dict, depends: dict, cache: Cache) -> None:
+    """Remove what a Jitted holds for programs that its cache has evicted.
+
+    That is the entries of its tables `_ready`, `_quick` and `_depends` and, with the last program, the memory of its
+    arena.
+    """
     arena.evicted(cache)
     for table in (ready, quick):
-        for key, known in table.copy().items():
-            if known[1].value is None:
+        for key, shortcut in table.copy().items():
+            if shortcut[1].value is None:
                 table.pop(key, None)
-    alive = {whole[0] for whole in cache}
+    remaining = {extended[0] for extended in cache}
     for key in list(depends):
-        if key not in alive:
+        if key not in remaining:
             depends.pop(key, None)
 
 
 _READABLE = 0x101
-"""NumPy's flag bits of an array that is C-contiguous and aligned."""
+"""Bits of `ndarray.flags.num` that are set for an array that programs can read in place: C-contiguous and aligned."""
 
 
-def _plain(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
-    """Return the structure, shapes and types of arguments that can be used without conversion; None otherwise.
+def _plain_key(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
+    """Return a key of the structure, shapes and types of arguments that need no conversion; None for other arguments.
 
-    Accepted are arrays that a program can read in place, and Python numbers, in tuples, lists and dicts. The arrays are
-    added to `values`.
+    Accepted are arrays that a program can read in place, and Python numbers, in tuples, lists and dicts.
+
+    args: the positional arguments of a call. values: the list to which the arrays are appended, and the numbers as 0-d
+    arrays, in the order of the program's inputs.
     """
     key: list[Any] = [type(args)]
     for x in args:
@@ -410,8 +493,8 @@ def _plain(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
             values.append(np.asarray(x, np.float64 if kind is float else np.int64))
         elif kind is tuple or kind is list or kind is dict:
             try:
-                inner = _plain(tuple(x.values()) if kind is dict else x, values)
-            except RecursionError:  # `flatten` says it
+                inner = _plain_key(tuple(x.values()) if kind is dict else x, values)
+            except RecursionError:  # `flatten` raises the error for users
                 return None
             if inner is None:
                 return None
@@ -421,8 +504,8 @@ def _plain(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
     return tuple(key)
 
 
-def _assembler(structure: Any) -> Callable[[list], Any]:
-    """Return the function that builds a call's result from the list of its leaves."""
+def _choose_assembler(structure: Any) -> Callable[[list], Any]:
+    """Return a fast function that builds a result of this structure (see `flatten`) from the list of its leaves."""
     if structure == "*":
         return itemgetter(0)
     if structure is not None and structure[0] == "tuple" and all(s == "*" for s in structure[1]):
@@ -430,20 +513,26 @@ def _assembler(structure: Any) -> Callable[[list], Any]:
     return functools.partial(unflatten, structure)
 
 
-def _positions(f: Callable) -> dict[str, int]:
-    """Return the position of every named parameter of f, -1 for one that is keyword-only."""
+def _positions_of(f: Callable) -> dict[str, int]:
+    """Return the position of each named parameter of f by its name; -1 for a keyword-only parameter."""
     named = [p for p in inspect.signature(f).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     return {p.name: -1 if p.kind is p.KEYWORD_ONLY else i for i, p in enumerate(named)}
 
 
 @check_arguments
 def jit(f: Callable | None = None, static_argnames: str | Iterable[str] = (), winograd: bool = False) -> Any:
-    """Compile f: traced once per structure, shapes, types and static values of its arguments, then run by one native
-    call.
+    """Return a compiled version of a function of tensors.
 
-    winograd: allows 3x3 convolutions at stride 1 to be computed in Winograd's form, which is faster and rounds
-    differently; the bound of its error is in `composite.winograd`. It mixes the pixels of a tile: an infinity or NaN
-    makes all results of the tiles (of at most 4 x 4) that read it NaN or infinite, not only the 3 x 3 around it.
+    f is traced and compiled once for each structure, shapes, types and static values of its arguments; further calls
+    run the program by one native call. Called without f, `jit` returns a decorator with these options.
+
+    Args:
+        f: the function
+        static_argnames: names of arguments that are static: a program is compiled for each value
+        winograd: whether 3x3 convolutions at stride 1 may be computed in Winograd's form, which is faster and rounds
+            differently; `kernels.composite.winograd` gives a bound of its error. It mixes the pixels of a tile: an
+            infinity or NaN makes all results of the tiles (of at most 4 x 4 results) that read it NaN or infinite, not
+            only the 3 x 3 results around it.
     """
     if f is None:
         return functools.partial(jit, static_argnames=static_argnames, winograd=winograd)
@@ -451,29 +540,35 @@ def jit(f: Callable | None = None, static_argnames: str | Iterable[str] = (), wi
 
 
 _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
+"""The compiled version of each callable that `run_arrays` was given."""
 
 
 def run_arrays(f: Callable, args: tuple, kwargs: dict) -> Any:
-    """Call any of Einsmith's callables on arrays: it is jitted, and the compiled function is cached with the callable.
+    """Call f on arrays: compile it, cache the compiled version as long as f lives, and run it.
 
-    A `static_argnames` attribute of the callable names its static keyword arguments.
+    f: a module, an operator or a function of tensors; its attribute `static_argnames`, if it has one, names its static
+    arguments.
     """
     return cached(_JITTED, f, lambda g: Jitted(g, getattr(f, "static_argnames", ())))(*args, **kwargs)
 
 
 def cached(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:
-    """Return `make(f)`, cached as long as f lives; not cached where f has no hash or no weak references."""
+    """Return the compiled function that `make` derives from f, cached in `table` as long as f lives.
+
+    A function without a hash or weak references is not cached, and `make` gets f itself; otherwise it gets a
+    WeakFunction of f, so that the cached value does not keep f alive.
+    """
     try:
-        found = table.get(f)
-        if found is None:
-            table[f] = found = make(WeakFunction(f))
-        return found
+        jitted = table.get(f)
+        if jitted is None:
+            table[f] = jitted = make(WeakFunction(f))
+        return jitted
     except TypeError:
         return make(f)
 
 
 class WeakFunction:
-    """A weak reference to f that can be called, so that a cache entry that calls f does not keep it alive."""
+    """A function that calls f through a weak reference, so that a cached value that calls f does not keep f alive."""
 
     def __init__(self, f: Callable):
         functools.update_wrapper(self, f, updated=())
@@ -483,9 +578,9 @@ class WeakFunction:
 
     @property
     def target(self) -> Callable:
-        """The function; it must still be alive."""
+        """The function f, which the caller keeps alive."""
         f = self._ref()
-        assert f is not None, "whoever calls it holds it"
+        assert f is not None, "the function is no longer alive"
         return f
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -493,8 +588,9 @@ class WeakFunction:
 
 
 def _plan_of(f: Callable) -> str:
-    found = _JITTED.get(f)
-    return found.plan if found is not None and len(found._cache) else ""
+    """Return the description of the programs that `run_arrays` compiled for a callable; "" if there are none."""
+    jitted = _JITTED.get(f)
+    return jitted.plan if jitted is not None and len(jitted._cache) else ""
 
 
 trace.run_arrays = run_arrays

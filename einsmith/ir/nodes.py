@@ -1,9 +1,10 @@
 """Define the IR: expressions, reductions, templates, tensors, graphs. The grammar is in docs/architecture.md.
 
-Every node is frozen and interned (`ir.interned`).
+Every node is frozen and interned: equal nodes are one object (`ir.interned`).
 
-Axes of a template are numbered: the output's axes first, `0 .. rank-1`, then the reduction's, `rank .. rank+r-1`.
-Within a piece, output axis `d` runs over `piece.extents[d]` and denotes output position `offset[d] + step[d]*axis`.
+The axes of a template are numbered: those of the output are `0 .. rank-1`, those of a reduction with r axes are `rank
+.. rank+r-1`. In a piece, axis `d` of the output takes the values `0 .. piece.extents[d]-1`; value i stands for position
+`piece.offset[d] + piece.step[d]*i` of the output.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ from einsmith.ir.interned import Node
 # ---------------------------------------------------------------------------------------------------- expressions
 
 
-_NUMBERS: dict[str, type] = {"f": float, "i": int, "b": bool}
+_PYTHON_TYPES: dict[str, type] = {"f": float, "i": int, "b": bool}
+"""Python type of a literal's value, by the kind of its element type (`DType.kind`)."""
 
 
 class Const(Node):
-    """A literal: a Python float, int or bool according to `dtype`."""
+    """A literal: a Python float, int or bool according to `dtype`.
+
+    A value of the storage types float16 and bfloat16 is rounded to the type.
+    """
 
     __slots__ = ("value", "dtype")
     fields = ("value", "dtype")
@@ -38,7 +43,7 @@ class Const(Node):
     dtype: DType
 
     def __new__(cls, value, dtype: DType):
-        number = _NUMBERS[dtype.kind](value)
+        number = _PYTHON_TYPES[dtype.kind](value)
         if dtype.in_memory_only and dtype.is_float:
             number = float(dtype.rounded(np.asarray(number)))
         return super().__new__(cls, number, dtype)
@@ -58,7 +63,7 @@ class Axis(Node):
 
 
 class Read(Node):
-    """Element `index` of the template's argument `slot`. `index` holds integer expressions, one for each dimension."""
+    """An element of the template's argument number `slot`. `index` holds an integer expression for each dimension."""
 
     __slots__ = ("slot", "index", "dtype")
     fields = ("slot", "index", "dtype")
@@ -69,11 +74,11 @@ class Read(Node):
     args: tuple[Expr, ...]
 
 
-Read.args = Read.__dict__["index"]  # an alias of the field: nodes are walked by `args`
+Read.args = Read.__dict__["index"]  # an alias of the field: traversals follow `args`
 
 
 class Apply(Node):
-    """A scalar function of expressions. Build it with `apply`, which checks types and infers the result's."""
+    """The scalar function `fn` (a name in `ir.functions`) of expressions. `apply` builds it with the result's type."""
 
     __slots__ = ("fn", "args", "dtype")
     fields = ("fn", "args", "dtype")
@@ -87,39 +92,43 @@ Expr = Const | Axis | Read | Apply
 
 
 def rank(e: Expr) -> tuple[bytes, bytes]:
-    """Return a sort key for operands whose order is free.
+    """Return a sort key for operands that may stand in any order, such as those of a sum.
 
-    The numbers in an expression count only if nothing else distinguishes two operands: formulas that differ in extents
-    are ordered alike.
+    Integer literals decide only between operands that are otherwise equal. Formulas that differ in extents alone
+    therefore have their operands in the same order.
     """
     return _outline(e), e.digest
 
 
 def _outline(e: Expr) -> bytes:
-    """Return the digest of an expression without the values of its integers."""
+    """Return the digest (16 bytes) of an expression in which the values of integer literals are left out."""
     stack = [e]
     while stack:
         x = stack[-1]
         if hasattr(x, "_outline"):
             stack.pop()
             continue
-        below = [a for a in x.args if not hasattr(a, "_outline")]
-        stack += below
-        if not below:
+        pending = [a for a in x.args if not hasattr(a, "_outline")]
+        stack += pending
+        if not pending:
             if isinstance(x, Const) and x.dtype.is_int:
-                own = b"integer"
+                content = b"integer"
             elif isinstance(x, (Read, Apply)):
                 head = f"Read {x.slot} {x.dtype}" if isinstance(x, Read) else f"Apply {x.fn} {x.dtype}"
-                own = head.encode() + b"".join(a._outline for a in x.args)
+                content = head.encode() + b"".join(a._outline for a in x.args)
             else:
-                own = x.digest
-            x._set("_outline", hashlib.blake2b(own, digest_size=16).digest())
+                content = x.digest
+            x._set("_outline", hashlib.blake2b(content, digest_size=16).digest())
     return e._outline
 
 
 def apply(fn: str, *args: Expr) -> Apply:
-    """Return `fn(*args)` with its type inferred. Raises DtypeError where the argument types do not match; inserts no
-    conversions."""
+    """Return `fn(*args)` with the type that `fn` gives for the argument types. Inserts no conversions.
+
+    Raises:
+        DtypeError: the argument types differ, or `fn` is not defined for them.
+        TypeError: `fn` takes another number of arguments.
+    """
     spec = FUNCTIONS[fn]
     if len(args) != spec.arity:
         raise TypeError(f"{fn} takes {spec.arity} arguments")
@@ -127,10 +136,10 @@ def apply(fn: str, *args: Expr) -> Apply:
 
 
 def cast(x: Expr, dtype: DType) -> Expr:
-    """Convert `x` to `dtype` (`x` itself if it has that type).
+    """Return `x` converted to `dtype`: `x` itself if it has this type.
 
-    Floats are rounded towards zero to integers, and compared != 0 to bool. float16, bfloat16 and uint8 are converted to
-    and from other types by way of the type that they are computed in.
+    A float becomes an integer by rounding towards zero. A number becomes a bool by comparison with 0. A conversion from
+    or to float16, bfloat16 or uint8 passes through the type in which their elements are computed (`DType.arithmetic`).
     """
     if x.dtype is dtype:
         return x
@@ -142,20 +151,22 @@ def cast(x: Expr, dtype: DType) -> Expr:
         x = cast(x, dtype.arithmetic)
     if x.dtype.in_memory_only and x.dtype.arithmetic is not dtype:
         x = cast(x, x.dtype.arithmetic)
+    # A float literal that int64 does not hold, such as NaN, has no integer value: its cast stays.
     if isinstance(x, Const) and not (dtype.is_int and x.dtype.is_float and not -(2.0**63) <= x.value < 2.0**63):
-        return Const(x.value, dtype)  # a float that no integer is near keeps its cast
+        return Const(x.value, dtype)
     return Apply("cast", (x,), dtype)
 
 
 def is_zero(x: Expr | Reduce) -> bool:
-    """Return whether an expression is the literal 0, of either sign."""
+    """Return whether an expression is the literal 0, -0.0 or False."""
     return isinstance(x, Const) and x.value == 0
 
 
 class Reduce(Node):
-    """A reduction: `combiner` over the box of axes `rank .. rank+len(extents)-1`, of all `bodies` at once.
+    """A reduction of each of the `bodies` by `combiner`, over the box of axes `rank .. rank+len(extents)-1`.
 
-    Empty boxes give 0 for sum, 1 for prod, and are refused for the others.
+    `rank` is that of the enclosing template. Over an empty box a sum is 0 and a product is 1; `ir.verify` refuses the
+    other combiners there.
     """
 
     __slots__ = ("combiner", "extents", "bodies")
@@ -173,16 +184,16 @@ class Reduce(Node):
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
-        """The types of the results; argmax and argmin return the extremum and its int32 index."""
+        """The types of the results. argmax and argmin have two: the extremum and its row-major position, an int32."""
         if self.combiner.startswith("arg"):
             return (self.bodies[0].dtype, dt.i32)
         return tuple(b.dtype for b in self.bodies)
 
 
 class Piece(Node):
-    """A part of an output: `out[offset + step*i] = body(i)` for i in the box `extents`.
+    """A part of an output: `out[offset + step*i] = body(i)` for all points i of the box `extents`.
 
-    domain: extents of all axes, the output's, then the reduction's.
+    `domain` holds the extents of all axes: those of the output, then those of the reduction.
     """
 
     __slots__ = ("offset", "step", "extents", "body", "domain")
@@ -199,15 +210,15 @@ class Piece(Node):
 
     @property
     def bodies(self) -> tuple[Expr, ...]:
-        """The expressions that are evaluated or reduced at each point."""
+        """The expressions that are evaluated at each point of `domain`: those of the reduction if there is one."""
         return self.body.bodies if isinstance(self.body, Reduce) else (self.body,)
 
 
 class Scatter(Node):
     """A scatter: `out[index(i)] = combine(out[index(i)], body(i))` for i in the box `extents`, in row-major order.
 
-    It starts from the values that the preceding pieces wrote; without pieces, from the identity element of the
-    combiner: sum, max or min.
+    `combine` is that of `combiner`: sum, max or min. The output starts from the values that the preceding pieces of the
+    template wrote; without pieces, from the combiner's identity element.
     """
 
     __slots__ = ("combiner", "extents", "index", "body")
@@ -224,26 +235,30 @@ class Scatter(Node):
 
     @property
     def domain(self) -> tuple[int, ...]:
-        """The extents of the box whose points are scattered."""
+        """The extents of all axes, as of a piece; a scatter has no reduction axes."""
         return self.extents
 
     @property
     def neutral(self) -> float | int | bool:
-        """Return the reduction's identity element, which leaves a value unchanged when combined with it."""
+        """Return the combiner's identity element, which leaves a value unchanged when combined with it."""
         return identity(self.combiner, self.body.dtype)
 
     @property
     def bodies(self) -> tuple[Expr, ...]:
-        """The expressions of the index and the scattered expression."""
+        """The expressions that are evaluated at each point: those of the index, then `body`."""
         return (*self.index, self.body)
 
 
 class Template(Node):
-    """A closed operator: output shape, argument types ((dtype, shape) each), and parts.
+    """An operator without names: its axes are positions, and its arguments are slots.
 
-    The parts are pieces, or pieces without reductions followed by one Scatter, whose initial value they give (without
-    pieces: its combiner's identity element). `dtypes` are the results' types: one, or several where the body is a
-    tuple-valued Reduce.
+    Attributes:
+        shape: extents of the output.
+        params: (element type, shape) of each argument; a Read names one by its number, the slot.
+        parts: pieces that cover the output, or one Scatter after pieces without reductions that give its initial value
+            (without pieces: its combiner's identity element).
+        dtypes: element type of each result. Several results, all of the one shape, come from a Reduce of several bodies
+            and from argmax and argmin.
     """
 
     __slots__ = ("shape", "params", "parts", "dtypes", "_memo")
@@ -256,13 +271,13 @@ class Template(Node):
     _memo: dict[Any, Any]
 
     def _derive(self) -> None:
-        found = set()
+        result_types = set()
         for part in self.parts:
             body = part.body
-            found.add(body.dtypes if isinstance(body, Reduce) else (body.dtype,))
-        if len(found) != 1:
-            raise VerifyError("the pieces of a template have one result type")
-        self._set("dtypes", found.pop())
+            result_types.add(body.dtypes if isinstance(body, Reduce) else (body.dtype,))
+        if len(result_types) != 1:
+            raise VerifyError("all parts of a template must have the same result types")
+        self._set("dtypes", result_types.pop())
         self._set("_memo", {})
 
     @property
@@ -272,18 +287,27 @@ class Template(Node):
 
     @property
     def rank(self) -> int:
-        """The number of the output's dimensions."""
+        """The number of dimensions of the output."""
         return len(self.shape)
 
     def memo(self, name: Hashable, compute):
-        """Return `compute(self)`, cached by template and name: analyses are shared by every use of an operator."""
+        """Return `compute(self)`, computed at the first call with this name and cached with the template.
+
+        Equal templates are one object, so all uses of an operator share its analyses.
+        """
         if name not in self._memo:
             self._memo[name] = compute(self)
         return self._memo[name]
 
 
 def template(shape: Iterable[int], params, body: Expr | Reduce) -> Template:
-    """Return the template with one piece that covers the whole output."""
+    """Return the template with one piece that covers the whole output.
+
+    Args:
+        shape: extents of the output.
+        params: (element type, shape) of each argument.
+        body: the expression or reduction that gives each element.
+    """
     shape = tuple(shape)
     return Template(shape, tuple(params), (Piece((0,) * len(shape), (1,) * len(shape), shape, body),))
 
@@ -291,10 +315,11 @@ def template(shape: Iterable[int], params, body: Expr | Reduce) -> Template:
 # -------------------------------------------------------------------------------------------------------- tensors
 
 _LEAF_IDS = count()
+"""Source of the ids of leaves, each used once in a process."""
 
 
 class Leaf(Node):
-    """An input of a graph: a unique id, a shape, a type. Make one with `leaf`."""
+    """An input of a graph, with a unique id. Create one with `leaf`."""
 
     __slots__ = ("id", "shape", "dtype")
     fields = ("id", "shape", "dtype")
@@ -306,12 +331,12 @@ class Leaf(Node):
 
 
 def leaf(shape: Iterable[int], dtype: DType) -> Leaf:
-    """Return a new input, distinct from every other."""
+    """Return a new input of a graph, distinct from every other."""
     return Leaf(next(_LEAF_IDS), tuple(int(n) for n in shape), dtype)
 
 
 class Compute(Node):
-    """A template applied to tensors. With several results it is not itself a tensor; its results are `Item`s."""
+    """A template applied to tensors. It is a tensor if it has one result; several results are its `Item`s."""
 
     __slots__ = ("template", "args")
     fields = ("template", "args")
@@ -325,7 +350,7 @@ class Compute(Node):
             a.dtype is not d or a.shape != s for a, (d, s) in zip(self.args, params, strict=True)
         ):
             raise VerifyError(
-                f"arguments {[(a.dtype.name, a.shape) for a in self.args]} do not fit the template's "
+                f"arguments {[(a.dtype.name, a.shape) for a in self.args]} do not match the template's parameters "
                 f"{[(d.name, s) for d, s in params]}"
             )
 
@@ -336,31 +361,38 @@ class Compute(Node):
 
     @property
     def dtype(self) -> DType:
-        """The type of the single result; raises VerifyError where there are several."""
+        """The element type of the single result; raises VerifyError where there are several."""
         if len(self.template.dtypes) != 1:
-            raise VerifyError("a node of several results has no single type; take an Item")
+            raise VerifyError("a node with several results has no single type; take an Item of it")
         return self.template.dtypes[0]
 
     @property
     def results(self) -> tuple[tuple[DType, tuple[int, ...]], ...]:
-        """Return the type and shape of each result."""
+        """Return the (element type, shape) of each result."""
         return tuple((d, self.template.shape) for d in self.template.dtypes)
 
 
 class Recurrence(Node):
-    """Tensors that read themselves and each other at earlier steps of one axis; each result is an `Item` of this node.
+    """Tensors, its members, that read themselves and each other at earlier steps of one axis, time.
 
-    Dimension 0 of every member is time. `members[j]` is a template whose slots are the `args`, then all members, whole:
-    slot `len(args) + i` is member i. In step t = 0 .. steps-1 (steps-1 .. 0 if `reverse`) the members are evaluated in
-    order, each at position `origins[j] + t`. The pieces of member j are step pieces or initial values. Step pieces span
-    positions from `origins[j]` to `origins[j]+steps-1` of dimension 0 with step 1; initial values lie outside of this
-    window, read no member, and are computed ahead of the first step. A step piece reads member i only where that is
-    evaluated: at an earlier step, at this one if i < j, or at an initial value. Members that read each other at the
-    same step in a cycle are in turn a recurrence along another axis. `autodiff` and `lang` make recurrences with
-    `ir.recurrence.define.recurrence`; `ir.verify` proves these rules.
+    Dimension 0 of every member is time. In each step t the members are evaluated in order, member j at position
+    `origins[j] + t` of dimension 0. The pieces of member j are of two kinds. Step pieces span the positions
+    `origins[j] .. origins[j]+steps-1` of dimension 0 with step 1. Initial values lie outside of this window, read no
+    member, and are computed ahead of the first step.
 
-    `checkpoint`: number of steps between the states that the gradient saves; it recomputes the others. 0: it saves all
-    states.
+    A step piece of member j reads an element of member i only if it is an initial value or was evaluated before: at an
+    earlier step, or at the same step if i < j. Members that read each other at the same step in a cycle are in turn a
+    recurrence along another axis. `ir.verify` proves these rules. `ir.recurrence.define.recurrence` makes recurrences.
+
+    Attributes:
+        steps: number of steps.
+        reverse: whether t runs from steps-1 down to 0 instead of from 0 up to steps-1.
+        origins: for each member, its position in dimension 0 at t = 0.
+        members: a template for each member. Its arguments are `args`, then all members as whole tensors: slot
+            `len(args) + i` is member i. The whole of member j is `Item(node, j)`.
+        args: the tensors that the members read besides each other.
+        checkpoint: number of steps between the states that the gradient saves, recomputing the others; 0: the gradient
+            saves all states.
     """
 
     __slots__ = ("steps", "reverse", "origins", "members", "args", "checkpoint")
@@ -378,16 +410,18 @@ class Recurrence(Node):
     def _derive(self) -> None:
         params = tuple((a.dtype, a.shape) for a in self.args) + self.results
         if any(m.params != params for m in self.members) or len(self.origins) != len(self.members):
-            raise VerifyError("the members of a recurrence take its arguments, then its members")
+            raise VerifyError(
+                "each member of a recurrence has one origin, and takes the recurrence's arguments, then all members"
+            )
 
     @property
     def results(self) -> tuple[tuple[DType, tuple[int, ...]], ...]:
-        """Return the type and shape of each member."""
+        """Return the (element type, shape) of each member."""
         return tuple((m.dtypes[0], m.shape) for m in self.members)
 
 
 class Item(Node):
-    """Result `member` of a Compute with several results, of a Recurrence, or of the loop that it is lowered to."""
+    """Result `member` (from 0) of a Compute with several results, of a Recurrence, or of a Loop, its lowered form."""
 
     __slots__ = ("node", "member")
     fields = ("node", "member")
@@ -397,35 +431,40 @@ class Item(Node):
 
     @property
     def args(self) -> tuple[Any]:
-        """The node whose result this is, as a tuple."""
+        """The node that has this result, as a tuple."""
         return (self.node,)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the result."""
+        """The extents of the result."""
         return self.node.results[self.member][1]
 
     @property
     def dtype(self) -> DType:
-        """The type of the result."""
+        """The element type of the result."""
         return self.node.results[self.member][0]
 
 
 Tensor = Leaf | Compute | Item
+"""A tensor of a graph. A Compute is one only if it has a single result."""
 
 Role = Literal["forward", "backward", "update"]
 ROLES: tuple[Role, ...] = ("forward", "backward", "update")
-"""Roles in the order of a training step: no role needs results of a later one."""
+"""Roles in the order of a training step: nodes of a role need no nodes of a later role."""
 
 
 class Graph(Node):
-    """A computation: inputs, outputs and updates.
+    """A computation from inputs to outputs and updates.
 
-    `updates` are pairs (leaf, tensor): the tensor's value is stored into the leaf's buffer after every read of the old
-    value. `checks` are (tensor, message) pairs evaluated ahead of anything else: a 0-d i32 count of violations, which
-    must be 0, otherwise nothing is changed and IndexOutOfRange carries the message. `gradients` are the tensors that
-    updates are computed from. They are no results, and need not be computed: a pass may merge one into the update that
-    reads it. They distinguish the roles of nodes (`role`).
+    Attributes:
+        inputs: the leaves.
+        outputs: the tensors that are returned.
+        updates: pairs (leaf, tensor); the tensor's value is stored into the leaf's buffer after every read of the old
+            value.
+        checks: pairs (tensor, message), evaluated ahead of anything else. The tensor is a 0-d i32 count of violations.
+            If it is not 0, nothing is changed and IndexOutOfRange is raised with the message.
+        gradients: the tensors that updates are computed from. They only tell backward nodes from update nodes (`role`)
+            and need not be computed: a pass may merge one into the update that reads it.
     """
 
     __slots__ = ("inputs", "outputs", "updates", "checks", "gradients", "_role")
@@ -452,27 +491,27 @@ class Graph(Node):
     def role(self) -> dict[Any, Role]:
         """Return the role of each node of the graph: forward, backward or update.
 
-        Outputs and checks need forward nodes, gradients need backward nodes beyond those, and only updates need the
-        rest. Nodes are interned and shared by graphs, so the roles are stored with the graph.
+        A node is forward if an output or a check needs it, else backward if a gradient needs it, else update. Nodes are
+        interned and shared by graphs, so the roles are stored with the graph.
         """
         if self._role is None:
             results = [*(t for t, _ in self.checks), *self.outputs]
             updates = [t for _, t in self.updates]
-            self._set("_role", needed_for({"forward": results, "backward": self.gradients, "update": updates}))
+            self._set("_role", assign_roles({"forward": results, "backward": self.gradients, "update": updates}))
         assert self._role is not None
         return self._role
 
 
-def needed_for(roots: Mapping[Role, Sequence[Node]]) -> dict[Any, Role]:
-    """Return every node below some roots with the earliest role that needs it."""
-    found: dict[Any, Role] = {}
+def assign_roles(roots: Mapping[Role, Sequence[Node]]) -> dict[Any, Role]:
+    """Return the earliest role that needs each node; `roots` holds the tensors that each role computes."""
+    role_of: dict[Any, Role] = {}
     for role in ROLES:
-        found.update(dict.fromkeys(postorder(roots.get(role, ()), found), role))
-    return found
+        role_of.update(dict.fromkeys(postorder(roots.get(role, ()), role_of), role))
+    return role_of
 
 
-def earliest(roles: Iterable[Role]) -> Role:
-    """Return the role of a node that serves several roles."""
+def earliest_role(roles: Iterable[Role]) -> Role:
+    """Return the role of a node that serves several roles: the first of them in a training step."""
     return min(roles, key=ROLES.index)
 
 
@@ -480,9 +519,9 @@ def earliest(roles: Iterable[Role]) -> Role:
 
 
 def postorder(roots: Iterable[Node], known: Container[Node] = ()) -> Iterator[Any]:
-    """Yield every node below `roots` (through `.args`), each once, arguments ahead of users, without recursion.
+    """Yield the roots and every node that they reach through `.args`, each once, arguments ahead of users.
 
-    Nodes in `known` are left out, and so are those reachable only through them.
+    Nodes in `known` are left out, and so are nodes reachable only through them. Works without recursion.
     """
     seen: set[Node] = set()
     for root in roots:
@@ -505,19 +544,19 @@ def postorder(roots: Iterable[Node], known: Container[Node] = ()) -> Iterator[An
 
 
 @lru_cache(maxsize=4096)
-def below(roots: tuple[Node, ...]) -> tuple[Any, ...]:
-    """Return the nodes of `postorder` as a cached tuple: analyses walk through the same bodies one after the other."""
+def cached_postorder(roots: tuple[Node, ...]) -> tuple[Any, ...]:
+    """Return the nodes of `postorder(roots)`, cached: several analyses in a row visit the same bodies."""
     return tuple(postorder(roots))
 
 
 @lru_cache(maxsize=1 << 14)
 def axes_of(*exprs: Expr) -> frozenset[int]:
-    """Return the positions of the axes that expressions mention, including in the indices of their reads."""
+    """Return the positions of all axes in expressions, including those in the indices of their reads."""
     return frozenset(e.position for e in postorder(exprs) if isinstance(e, Axis))
 
 
-def is_free(e: Expr, rank: int) -> bool:
-    """Return whether an expression mentions none of the reduction's axes, in a template of the given rank."""
+def has_no_reduction_axis(e: Expr, rank: int) -> bool:
+    """Return whether an expression has no reduction axis, where `rank` is that of the template."""
     return all(a < rank for a in axes_of(e))
 
 
@@ -527,13 +566,15 @@ def has_read(x: Expr) -> bool:
 
 
 def reads(x: Expr) -> list[Read]:
-    """Return every Read inside an expression, each once, in evaluation order."""
+    """Return every Read in an expression, each once, arguments ahead of users."""
     return [e for e in postorder([x]) if isinstance(e, Read)]
 
 
 def outermost(exprs: Iterable[Expr], kinds: type | tuple[type, ...]) -> Iterator[Any]:
-    """Yield the expressions of some kinds that no other expression of these kinds contains, each once, from left to
-    right."""
+    """Yield the outermost subexpressions of the types `kinds`, each once, from left to right.
+
+    The search does not continue inside a subexpression that is yielded.
+    """
     stack, seen = [*exprs][::-1], set[Expr]()
     while stack:
         e = stack.pop()
@@ -547,10 +588,10 @@ def outermost(exprs: Iterable[Expr], kinds: type | tuple[type, ...]) -> Iterator
 
 
 def size(shape: Iterable[int]) -> int:
-    """Return the number of points of a box."""
+    """Return the number of points of a box: the product of its extents."""
     return prod(shape)
 
 
 def nbytes(t: Any) -> int:
-    """Return the bytes of a tensor's elements."""
+    """Return the bytes that the elements of a tensor occupy in memory."""
     return size(t.shape) * t.dtype.itemsize

@@ -4,7 +4,8 @@
     compute((B, K, P, Q, I, J), lambda b, k, p, q, i, j:
         sum(A[b, c, stride*p+r, stride*q+s, i, m] * W[k, c, r, s, m, j], over=(c, r, s, m)))
 
-A Value indexed with an Ex is an Ex; every other operation on Values creates a tensor immediately.
+A Value indexed with an Ex is an Ex, and so is a function of an Ex. Every other operation on Values adds a tensor to the
+graph under construction.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ from einsmith.lang.torch_methods import TorchMethods
 from einsmith.lang.trace import current_trace
 
 Number = (bool, int, float, np.bool_, np.integer, np.floating)
+"""Types of the numbers that stand in formulas and in operations on Values."""
 
 
 class Ex(Operators):
-    """A scalar of a formula under construction: an axis, an element of a Value, or a function of Ex operands."""
+    """A scalar in a formula under construction: an axis, an element of a Value, or a function of such scalars."""
 
     __slots__ = ("form",)
     __array_ufunc__ = None
@@ -67,7 +69,9 @@ class Ex(Operators):
         return f"Ex({formula.type_name(self.form.ty)} over [{axes}])"
 
 
-def _reduction(combiner: str) -> Callable[..., Value]:
+def _reduction_method(combiner: str) -> Callable[..., Value]:
+    """Return the method of Value that reduces by a combiner."""
+
     def method(self: Value, axis: Any = None, keepdims: bool = False) -> Value:
         return _reduce(combiner, self, axis, keepdims)
 
@@ -79,11 +83,14 @@ def _reduction(combiner: str) -> Callable[..., Value]:
 
 
 class Value(ArrayMethods, TorchMethods, RunTimeOnly):
-    """A traced tensor.
+    """A traced tensor, whose elements exist only when the program runs.
 
-    shape: tuple of ints; dtype: a DType; tensor: the IR's tensor; weak: whether it is a run-time number, which takes
-    the float type of the tensors it is combined with; wide: whether it is a run-time integer that may exceed int32. The
-    elements exist only when the program runs.
+    Attributes:
+        tensor: the tensor, a node of the IR.
+        weak: whether it is a number (0-d), which takes the float type of the tensors that it is combined with.
+        wide: whether it is a run-time integer that may exceed int32.
+        literal: the number if it is known while tracing, else None.
+        name: its name in messages; None if it has none.
     """
 
     __slots__ = ("_tensor", "weak", "wide", "literal", "name")
@@ -106,7 +113,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor of the IR; a literal becomes a constant when it is first read."""
+        """The tensor, a node of the IR. That of a literal is a constant, made when it is first asked for."""
         if self._tensor is None:
             dtype = dt.bool_ if isinstance(self.literal, bool) else dt.i64 if isinstance(self.literal, int) else dt.f64
             self._tensor = _Compute(template((), (), _Const(self.literal, dtype)), ())
@@ -114,7 +121,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of the dimensions."""
+        """The extents of the dimensions, a tuple of ints."""
         return () if self._tensor is None else self._tensor.shape
 
     @property
@@ -135,26 +142,26 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
     def __repr__(self) -> str:
         return f"Value(shape={self.shape}, dtype={self.dtype.name}{', weak' if self.weak else ''})"
 
-    # Shapes. Each makes a tensor that reads this one.
+    # Each method that changes the shape returns a new tensor, which reads elements of this one.
 
     def __getitem__(self, key: Any) -> Any:
         keys = key if isinstance(key, tuple) else (key,)
         if builtins.any(isinstance(k, Ex) for k in keys):
             return _read(self, keys)
-        plan, chosen = views.slicing(self.shape, keys), [k for k in keys if isinstance(k, Value)]
-        return _view(("slice", plan), self, plan.shape, lambda axes, *at: views.slice_index(plan, axes, at), *chosen)
+        plan, positions = views.slicing(self.shape, keys), [k for k in keys if isinstance(k, Value)]
+        return _view(("slice", plan), self, plan.shape, lambda axes, *at: views.slice_index(plan, axes, at), *positions)
 
     def reshape(self, *shape: Any) -> Value:
-        """Return the elements in row-major order under another shape; one extent may be -1."""
+        """Return the elements in row-major order under another shape, in which one extent may be -1: it is inferred."""
         new = views.resolve_reshape(self.shape, views.as_sequence(shape))
         if new == self.shape:
             return self
         return _view(("reshape", new), self, new, lambda axes: views.reshape_index(self.shape, axes))
 
     def transpose(self, *order: Any) -> Value:
-        """Permute dimensions to the given order, reversed by default.
+        """Permute the dimensions to the given order, reversed by default.
 
-        Two numbers for more than two dimensions, which NumPy rejects, swap these two dimensions as in PyTorch.
+        Two numbers swap these two dimensions of a tensor with more than two, as in PyTorch; NumPy rejects them.
         """
         if len(order) == 2 < self.ndim:
             return TorchMethods.exchange(self, *order)
@@ -173,9 +180,9 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
         """Return the tensor converted to an element type."""
         return cast(self, dtype)
 
-    sum, mean, prod = _reduction("sum"), _reduction("mean"), _reduction("prod")
-    max, min = _reduction("max"), _reduction("min")
-    argmax, argmin = _reduction("argmax"), _reduction("argmin")
+    sum, mean, prod = _reduction_method("sum"), _reduction_method("mean"), _reduction_method("prod")
+    max, min = _reduction_method("max"), _reduction_method("min")
+    argmax, argmin = _reduction_method("argmax"), _reduction_method("argmin")
 
     def __matmul__(self, other: Any) -> Value:
         return matmul(self, other) if isinstance(other, Value) or arraylike(other) else NotImplemented
@@ -188,10 +195,15 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
 
 
 def as_value(x: Any, name: str = "an array in a traced function") -> Value:
-    """Return `x` as a Value; `name` is used in messages.
+    """Return `x` as a Value; `name` stands for it in messages.
 
-    A Value is returned unchanged, a Parameter or buffer becomes its leaf, a number a weak constant, an array a
-    constant, copied now. Raises TraceError for an array outside a trace, and as `to_array`.
+    A Value is returned unchanged. A Parameter or buffer becomes its leaf, a number becomes a literal, which is weak
+    unless it is a bool. An array is copied, and the copy becomes a leaf of the current trace.
+
+    Raises:
+        TraceError: `x` is an Ex, an array outside a trace, or of another type than these.
+        DtypeError: `x` is an integer of more than 64 bits, or `to_array` raises it.
+        ShapeError, GradientError: `to_array` raises it.
     """
     if isinstance(x, Value):
         return x
@@ -219,6 +231,7 @@ def as_value(x: Any, name: str = "an array in a traced function") -> Value:
 
 
 def _as_form(x: Any) -> Form:
+    """Return the form of an Ex, a number or a 0-d tensor; raise FormulaError for a tensor with dimensions."""
     if isinstance(x, Ex):
         return x.form
     if isinstance(x, Number):
@@ -232,13 +245,14 @@ def _as_form(x: Any) -> Form:
 
 
 def element(v: Value, index: Sequence[Form]) -> Form:
-    """Return the form of one element of a value; a literal has no index."""
+    """Return the form of the element of `v` at `index`, one integer form for each dimension."""
     if v.literal is not None:
         return formula.Literal(v.literal, passed=True)
     return formula.load(v.tensor, index, v.weak, v.name or f"the tensor of shape {v.shape}", wide=v.wide)
 
 
 def _read(v: Value, keys: Sequence[Any]) -> Ex:
+    """Return the element `v[keys]`, where a key is an Ex; raise FormulaError for slices, None and `...`."""
     index = []
     for k in keys:
         if isinstance(k, slice) or k is None or k is Ellipsis:
@@ -253,57 +267,74 @@ def _read(v: Value, keys: Sequence[Any]) -> Ex:
 
 
 def axes(*extents: int) -> tuple[Ex, ...]:
-    """Return axes to reduce over, one for each extent."""
+    """Return new axes to reduce over, one for each extent."""
     return tuple(Ex(formula.Index(AxisVar(f"r{k}", n))) for k, n in enumerate(whole_numbers(extents, "axes: extents")))
 
 
 def compute(shape: Sequence[int], fn: Callable[..., Any]) -> Value:
     """Return the tensor of `shape` whose element at (i, j, ...) is `fn(i, j, ...)`, an Ex or a number.
 
-    Raises FormulaError for axes that are bound nowhere, BoundsError for reads that are not proven in bounds.
+    Raises:
+        FormulaError: `fn` takes another number of indices, or an axis is neither one of the tensor nor reduced over.
+        BoundsError: a read is not proven to be in bounds.
     """
     shape = whole_numbers(shape, "compute: shape")
     out = [AxisVar(name, n) for name, n in zip(views.names_of_axes(fn, shape), shape, strict=True)]
     return Value(lower(out, _as_form(fn(*(Ex(formula.Index(a)) for a in out)))))
 
 
-def _folding(combiner: str) -> Callable[..., Any]:
+def _reduction_function(combiner: str) -> Callable[..., Any]:
+    """Return the function that reduces an Ex over axes, or a tensor over dimensions, by a combiner."""
+
     def reduce(x: Any, over: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
         if not isinstance(x, Ex) and over is None:
             return _reduce(combiner, as_value(x), axis, keepdims)
         if over is None:
             raise FormulaError(f"{combiner} in a formula needs the axes to reduce", hint=f"{combiner}(x, over=(r, s))")
-        bound = []
+        reduced_axes = []
         for a in over if isinstance(over, (tuple, list)) else (over,):
             if not isinstance(a, Ex) or not isinstance(a.form, formula.Index):
                 raise FormulaError(f"{combiner} reduces over axes, made by es.axes(extent)")
-            bound.append(a.form.axis)
-        return Ex(formula.fold(combiner, bound, _as_form(x)))
+            reduced_axes.append(a.form.axis)
+        return Ex(formula.fold(combiner, reduced_axes, _as_form(x)))
 
     reduce.__name__ = reduce.__qualname__ = combiner
     reduce.__doc__ = f"`{combiner}` of an Ex over axes (`over=`), or of a tensor over dimensions (`axis=`, as NumPy)."
     return reduce
 
 
-sum, mean, prod = _folding("sum"), _folding("mean"), _folding("prod")
-max, min = _folding("max"), _folding("min")
-argmax, argmin = _folding("argmax"), _folding("argmin")
+sum, mean, prod = _reduction_function("sum"), _reduction_function("mean"), _reduction_function("prod")
+max, min = _reduction_function("max"), _reduction_function("min")
+argmax, argmin = _reduction_function("argmax"), _reduction_function("argmin")
 
 
 # --------------------------------------------------------------------------------------------------------- elementwise
 
-_Memo = tuple[list[Tensor], list[Tensor], list[tuple[bool, bool]], list[Origin]]
-_MEMO: Cache[tuple, _Memo] = Cache(Bound("traced operators", 1024))
+_Record = tuple[list[Tensor], list[Tensor], list[tuple[bool, bool]], list[Origin]]
+"""A traced operator: leaves in place of its operands, results, (weak, wide) of each result, origins of its indices."""
+_RECORDS: Cache[tuple, _Record] = Cache(Bound("traced operators", 1024))
+"""Traced operators by the key that `trace_once` makes; at most 1024 operators."""
 
 
-def _trace_once(key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], Value]) -> Value:
-    return shared(key, operands, lambda values: (build(values),))[0]
+def _trace_one(key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], Value]) -> Value:
+    """Return the one result of `build(operands)`; see `trace_once`."""
+    return trace_once(key, operands, lambda values: (build(values),))[0]
 
 
-def shared(
+def trace_once(
     key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], tuple[Value, ...]]
 ) -> tuple[Value, ...]:
-    """Return `build(operands)`, traced once per key, shapes, types and equal operands, then replayed."""
+    """Return the results of `build(operands)`, which is traced at the first such call and replayed at later ones.
+
+    A replay copies the graph of the traced results with the operands in place of its leaves. Nothing is recorded if a
+    result is a literal.
+
+    Args:
+        key: hashable values that determine what `build` does besides its operands.
+        operands: calls are alike if their operands agree in shapes, types, names and literals, and in which of them are
+            the same tensor.
+        build: function that makes the results from Values in place of the operands.
+    """
     places: dict[Tensor, int] = {}
     pattern: list[tuple] = []
     for v in operands:
@@ -312,30 +343,40 @@ def shared(
         else:
             place = places.setdefault(v.tensor, len(places))
             pattern.append((place, v.shape, v.dtype, v.weak, v.wide, v.name))
-    full = (key, *pattern)
-    found = _MEMO.get(full)
-    if found is None:
+    record_key = (key, *pattern)
+    record = _RECORDS.get(record_key)
+    if record is None:
         leaves: list[Tensor] = [leaf(t.shape, t.dtype) for t in places]
         stand_ins = [
             v if v.literal is not None else Value(leaves[places[v.tensor]], v.weak, name=v.name, wide=v.wide)
             for v in operands
         ]
-        under_way = current_trace()
-        known = len(under_way.origins) if under_way is not None else 0
+        current = current_trace()
+        first = len(current.origins) if current is not None else 0
         results = build(stand_ins)
         if builtins.any(v.literal is not None for v in results):
             return results
-        origins = under_way.origins[known:] if under_way is not None else []
-        found = leaves, [v.tensor for v in results], [(v.weak, v.wide) for v in results], origins
-        _MEMO.put(full, found)
-    elif found[3]:
-        trace.know(found[3])
-    leaves, outs, weak, _ = found
+        origins = current.origins[first:] if current is not None else []
+        record = leaves, [v.tensor for v in results], [(v.weak, v.wide) for v in results], origins
+        _RECORDS.put(record_key, record)
+    elif record[3]:
+        trace.know(record[3])
+    leaves, outs, flags, _ = record
     tensors = rebuild(outs, lambda node: None, dict(zip(leaves, places, strict=True)))
-    return tuple(Value(t, w, wide=wide) for t, (w, wide) in zip(tensors, weak, strict=True))
+    return tuple(Value(t, weak, wide=wide) for t, (weak, wide) in zip(tensors, flags, strict=True))
 
 
 def _elementwise(key: tuple, operands: Sequence[Value], make: Callable[..., Form]) -> Value:
+    """Return the tensor whose elements are `make` of the broadcast operands' elements.
+
+    It is a literal if all operands are and the form that `make` returns is one.
+
+    Args:
+        key: hashable values that determine `make` (see `trace_once`).
+        operands: tensors and literals.
+        make: function from the forms of one element of each operand to the form of the result's element.
+    """
+
     def build(values: list[Value]) -> Value:
         if builtins.all(v.literal is not None for v in values):
             form = make(*(formula.Literal(v.literal) for v in values))
@@ -356,79 +397,85 @@ def _elementwise(key: tuple, operands: Sequence[Value], make: Callable[..., Form
             lower(out, form, (dt.i64 if form.ty is WeakForm.INT else dt.f64) if weak else None), weak, wide=wide
         )
 
-    return _trace_once(key, operands, build)
+    return _trace_one(key, operands, build)
 
 
 def _apply(fn: str, *operands: Any) -> Any:
+    """Apply a scalar function in a formula (giving an Ex) if an operand is an Ex, else to each element (a Value)."""
     if builtins.any(isinstance(x, Ex) for x in operands):
         return Ex(formula.op(fn, *(_as_form(x) for x in operands)))
     return _elementwise((fn,), [as_value(x) for x in operands], lambda *a: formula.op(fn, *a))
 
 
-def _on_arrays(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Make `f` follow the calling rule: given arrays, outside a trace, it is compiled and run."""
+def _accept_arrays(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that does as `f` and also takes arrays outside a trace, for which it compiles and runs `f`."""
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = (*args, *kwargs.values())
+        operands = (*args, *kwargs.values())
         if current_trace() is None:
-            arrays = builtins.any(arraylike(x) and not isinstance(x, Number) for x in given)
-            if arrays and not builtins.any(isinstance(x, (Value, Ex)) for x in given):
+            has_arrays = builtins.any(arraylike(x) and not isinstance(x, Number) for x in operands)
+            if has_arrays and not builtins.any(isinstance(x, (Value, Ex)) for x in operands):
                 return trace.run_arrays(f, args, kwargs)
         return f(*args, **kwargs)
 
     return call
 
 
-def _function(fn: str, name: str | None = None, doc: str = "") -> Callable[..., Any]:
+def _elementwise_function(fn: str, name: str | None = None, doc: str = "") -> Callable[..., Any]:
+    """Return the function of one operand that applies the scalar function `fn`, with its name and docstring."""
+
     def call(x: Any) -> Any:
         return _apply(fn, x)
 
     call.__name__ = call.__qualname__ = name or fn
     call.__doc__ = doc or f"{fn} of each element, of an Ex, or of a number."
-    return _on_arrays(call)
+    return _accept_arrays(call)
 
 
-exp, log, tanh, sigmoid = _function("exp"), _function("log"), _function("tanh"), _function("sigmoid")
-sqrt, rsqrt, erf = _function("sqrt"), _function("rsqrt"), _function("erf")
-abs, sign, floor, sin, cos = (_function(f) for f in ("abs", "sign", "floor", "sin", "cos"))
-log1p = _function("log1p", doc="log(1 + x), accurate for small x.")
-expm1 = _function("expm1", doc="exp(x) - 1, accurate for small x.")
-softplus = _function("softplus", doc="log(1 + exp(x)), without overflow for large x.")
-relu = _function("relu", doc="0 where x <= 0, else x; NaN gives NaN, and the derivative at 0 is 0.")
-stop_gradient = _function("stop_gradient", doc="`x`, with derivative zero.")
+exp, log, tanh, sigmoid = (_elementwise_function(f) for f in ("exp", "log", "tanh", "sigmoid"))
+sqrt, rsqrt, erf = (_elementwise_function(f) for f in ("sqrt", "rsqrt", "erf"))
+abs, sign, floor, sin, cos = (_elementwise_function(f) for f in ("abs", "sign", "floor", "sin", "cos"))
+log1p = _elementwise_function("log1p", doc="log(1 + x), accurate for small x.")
+expm1 = _elementwise_function("expm1", doc="exp(x) - 1, accurate for small x.")
+softplus = _elementwise_function("softplus", doc="log(1 + exp(x)), without overflow for large x.")
+relu = _elementwise_function("relu", doc="0 where x <= 0, else x; NaN gives NaN, and the derivative at 0 is 0.")
+stop_gradient = _elementwise_function("stop_gradient", doc="`x`, with derivative zero.")
 
 
 def differentiate_as(x: Any, twin: Any) -> Any:
-    """Return `x` with the derivatives of `twin`, which is never evaluated."""
+    """Return `x` with the derivatives of `twin`, an expression equal to `x` that is never evaluated."""
     return _apply("differentiate_as", x, twin)
 
 
-@_on_arrays
+@_accept_arrays
 def where(c: Any, a: Any, b: Any) -> Any:
-    """Return `a` where `c` holds, else `b`; only the chosen side is evaluated. Broadcasts."""
+    """Return `a` where `c` holds, else `b`. Only the chosen side is evaluated. Tensors are broadcast."""
     return _apply("where", c, a, b)
 
 
-@_on_arrays
+@_accept_arrays
 def maximum(a: Any, b: Any) -> Any:
     """Return the larger of two values; NaN where one is NaN."""
     return _apply("max", a, b)
 
 
-@_on_arrays
+@_accept_arrays
 def minimum(a: Any, b: Any) -> Any:
     """Return the smaller of two values; NaN where one is NaN."""
     return _apply("min", a, b)
 
 
 def random_bits(k0: Any, k1: Any, c0: Any, c1: Any) -> Any:
-    """Return a uniform int32 word, a function of a key and a counter of two integers each (ir/random.py)."""
+    """Return 32 random bits as an int32: a function of the key (k0, k1) and the counter (c0, c1) (`ir.random`)."""
     return _apply("random_bits", k0, k1, c0, c1)
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Convert `x` to another element type; floats are rounded towards zero to integers, and compared != 0 to bool."""
+    """Convert `x` to another element type.
+
+    A float becomes an integer by rounding towards zero. A number becomes a bool by comparison with 0.
+    """
     to = dtype_of(dtype)
     if isinstance(x, Ex):
         return Ex(formula.convert(x.form, to))
@@ -439,7 +486,11 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def full(shape: Sequence[int], value: float | int | bool, dtype: Any) -> Value:
-    """Return a tensor filled with one number. Raises DtypeError for an integer that no type holds."""
+    """Return a tensor of `shape` and `dtype` filled with one number.
+
+    Raises:
+        DtypeError: `value` is an integer of more than 64 bits, or `dtype` names no element type.
+    """
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise DtypeError(
             "the value to fill a tensor with is an integer of more than 64 bits; write a float, as in 1e20"
@@ -451,7 +502,15 @@ def full(shape: Sequence[int], value: float | int | bool, dtype: Any) -> Value:
 
 
 def _view(key: tuple, v: Value, shape: Sequence[int], index: Callable[..., Sequence[Form]], *others: Value) -> Value:
-    """Return a tensor of elements of v at `index(axes, *others)`, where the others are 0-d."""
+    """Return a tensor whose elements are elements of `v`. It is weak only if `v` is and it is 0-d.
+
+    Args:
+        key: hashable values that determine `index` (see `trace_once`).
+        v: the source.
+        shape: extents of the result.
+        index: function from the axes of the result, and the forms of `others`, to the index in `v`.
+        others: 0-d tensors that the index depends on.
+    """
 
     def build(values: list[Value]) -> Value:
         out = [AxisVar(f"i{d}", n) for d, n in enumerate(shape)]
@@ -461,12 +520,12 @@ def _view(key: tuple, v: Value, shape: Sequence[int], index: Callable[..., Seque
 
     if v.literal is not None:
         v = Value(v.tensor, v.weak, wide=isinstance(v.literal, int) and ranges.leaves((v.literal, v.literal), dt.i32))
-    out = _trace_once(key, [v, *others], build)
+    out = _trace_one(key, [v, *others], build)
     return Value(out.tensor, v.weak and not out.shape, wide=out.wide and not out.shape)
 
 
 def broadcast_to(x: Any, shape: Sequence[int]) -> Value:
-    """Broadcast `x` to `shape` by NumPy's rules. Raises ShapeError where the shapes do not match."""
+    """Broadcast `x` to `shape` by NumPy's rules; raise ShapeError where the shapes do not match."""
     v, shape = as_value(x), tuple(shape)
     if views.broadcast([v.shape, shape]) != shape:
         raise ShapeError(f"shape {v.shape} does not broadcast to {shape}")
@@ -476,12 +535,12 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Value:
 
 
 def _reduce(combiner: str, v: Value, axis: Any, keepdims: bool) -> Value:
+    """Return the reduction of a tensor over the dimensions `axis`, as in NumPy."""
     if not isinstance(keepdims, (bool, np.bool_)):
         raise KindError(f"{combiner}: keepdims={show(keepdims)} must be True or False")
     dims = views.dimensions(v.ndim, axis)
-    if not dims:
+    if not dims:  # each element is the reduction of itself, at position 0
         return cast(v * 0, dt.i32) if combiner.startswith("arg") else v
-    kept = keepdims
 
     def build(values: list[Value]) -> Value:
         (x,) = values
@@ -491,22 +550,27 @@ def _reduce(combiner: str, v: Value, axis: Any, keepdims: bool) -> Value:
         for d, a in enumerate(all_axes):
             if d not in dims:
                 out.append(a)
-            elif kept:
+            elif keepdims:
                 out.append(AxisVar(a.name, 1))
         return Value(lower(out, formula.fold(combiner, [all_axes[d] for d in dims], body)))
 
-    return _trace_once(("reduce", combiner, dims, keepdims), [v], build)
+    return _trace_one(("reduce", combiner, dims, keepdims), [v], build)
 
 
 def matmul(x: Any, y: Any) -> Value:
-    """Return NumPy's matrix product of vectors, matrices, or stacks of them. Raises ShapeError where extents
-    disagree."""
+    """Return the matrix product of vectors, matrices, or stacks of matrices, by NumPy's rules.
+
+    Raises:
+        ShapeError: an operand has no dimensions, the summed extents differ, or the stacks do not broadcast.
+    """
     a, b = as_value(x), as_value(y)
     if not a.ndim or not b.ndim:
         raise ShapeError("@ needs at least one dimension on both sides; use * for a scalar")
-    inner = a.shape[-1], b.shape[-2 if b.ndim > 1 else 0]
-    if inner[0] != inner[1]:
-        raise ShapeError(f"@: shapes {a.shape} and {b.shape} disagree in the summed extent, {inner[0]} and {inner[1]}")
+    summed = a.shape[-1], b.shape[-2 if b.ndim > 1 else 0]
+    if summed[0] != summed[1]:
+        raise ShapeError(
+            f"@: shapes {a.shape} and {b.shape} disagree in the summed extent, {summed[0]} and {summed[1]}"
+        )
 
     def build(values: list[Value]) -> Value:
         p, q = values
@@ -515,14 +579,14 @@ def matmul(x: Any, y: Any) -> Value:
         n = [AxisVar("n", q.shape[-1])] if q.ndim > 1 else []
         k = AxisVar("k", p.shape[-1])
 
-        def batched(v: Value) -> list[Form]:
+        def index_stack(v: Value) -> list[Form]:
             return views.broadcast_index(v.shape[:-2], [formula.Index(a) for a in batch])
 
-        left = element(p, [*batched(p), *map(formula.Index, m), formula.Index(k)])
-        right = element(q, [*batched(q), formula.Index(k), *map(formula.Index, n)])
+        left = element(p, [*index_stack(p), *map(formula.Index, m), formula.Index(k)])
+        right = element(q, [*index_stack(q), formula.Index(k), *map(formula.Index, n)])
         return Value(lower([*batch, *m, *n], formula.fold("sum", [k], formula.op("mul", left, right))))
 
-    return _trace_once(("matmul",), [a, b], build)
+    return _trace_one(("matmul",), [a, b], build)
 
 
 __all__ = [

@@ -27,7 +27,7 @@ from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, WeakForm
 from einsmith.lang.infer import Extents, infer
 from einsmith.lang.lower import (
     TemplateScope,
-    accumulated_type,
+    accumulation_type,
     index_type,
     lower,
     lower_pieces,
@@ -181,7 +181,7 @@ def _tensor(
         return Value(lower_pieces(shape, pieces))
     bodies = [p.body for p in parts]
     summed = any(p.line.statement.combiner == "sum" for p in added)
-    dtype, ty = accumulated_type(bodies, summed), formula.join(b.ty for b in bodies)
+    dtype, ty = accumulation_type(bodies, summed), formula.join(b.ty for b in bodies)
     total = lower_pieces(shape, pieces, dtype) if pieces else None
     for p in added:
         assert p.line.statement.combiner is not None

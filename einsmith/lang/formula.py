@@ -1,14 +1,14 @@
 """Build the formula tree that the language and the Python builder share, by its typing rules.
 
-A formula is a tree of Literal, Index (an axis), Load (an element of a tensor), Op (a scalar function), Convert (a cast)
-and Fold (a reduction, anywhere). The functions here build it: they infer types, fold literals and reject invalid
-operands, so that both front ends give equal trees, and `lang.lower` converts it to templates.
+A formula is a tree of forms: Literal, Index (an axis), Load (an element of a tensor), FormulaOp (a scalar function),
+Convert (a cast) and FormulaFold (a reduction, at any depth). The functions of this module build forms: they infer
+types, fold literals and reject invalid operands, so that both front ends give equal trees. `lang.lower` lowers a
+formula to templates.
 
-Types: a node's `ty` is a DType, or weak. Weak.INT is an integer literal; Weak.SCALAR comes from literals and run-time
-scalars alone and is computed in float64; Weak.FLOAT is a float of no type of its own, such as the quotient of two
-integers. Weak values take the float type of the operands they are combined with, else that of the formula's tensors,
-else float32; values computed from numbers that a call passed, and from literals, are int64 or float64 as in NumPy.
-Widths of integers follow `lang.integers`.
+The type `ty` of a form is a DType or weak (`WeakForm`). A weak value takes the float type of the operands that it is
+combined with, else that of the formula's tensors, else float32. A result that is computed only from numbers that a call
+passed and from literals is int64 or float64, as in NumPy (`lang.result_types`). `lang.integers` determines the widths
+of integers.
 """
 
 from __future__ import annotations
@@ -32,18 +32,22 @@ from einsmith.lang.integers import function_interval, reduction_interval
 
 
 class WeakForm(Enum):
-    """A weak type: a form of a weak type takes the type of the forms that it is combined with."""
+    """A weak type: a form of a weak type takes the type of the forms that it is combined with.
 
-    INT = "an integer literal"
-    SCALAR = "a number"
-    FLOAT = "a float"
+    The values are the names of the types in messages.
+    """
+
+    INT = "an integer literal"  # also a run-time integer, and arithmetic on both
+    SCALAR = "a number"  # from literals and run-time numbers alone; computed in float64
+    FLOAT = "a float"  # not a number but without a float type of its own, such as the quotient of two axes
 
 
 Ty = DType | WeakForm
+"""The type of a form."""
 
 
 class AxisVar:
-    """An iteration variable: a name for messages and an extent. Two are equal only if they are one object."""
+    """An iteration variable: its name in messages, and its extent. Variables are compared by identity."""
 
     __slots__ = ("name", "extent")
 
@@ -53,7 +57,7 @@ class AxisVar:
         self.name, self.extent = name, extent
 
     def __copy__(self) -> AxisVar:
-        return self  # compared by identity
+        return self  # a copy would be another variable
 
     def __deepcopy__(self, memo: dict) -> AxisVar:
         return self
@@ -63,11 +67,20 @@ class AxisVar:
 
 
 class Form:
-    """Base of formula nodes. `free`: axes not bound below; `folds`: whether it contains a Fold; `loads`: whether it
-    contains a Load; `at`: (source text, offset) for messages, where known."""
+    """A node of a formula, the base of all kinds.
+
+    Attributes:
+        ty: its type.
+        args: the nodes that it is computed from.
+        free: the axes that it depends on, without those that a reduction in it binds.
+        folds: whether it contains a FormulaFold.
+        loads: whether it contains a Load.
+        at: (text of the formula, offset of the node in it) for messages; None where unknown.
+        wraps: whether it is integer arithmetic on elements of tensors whose exact result may exceed `ty`.
+    """
 
     __slots__ = ("ty", "free", "folds", "loads", "at", "args")
-    wraps = False  # whether it is integer arithmetic on elements of tensors that may overflow its type
+    wraps = False
     ty: Ty
     free: frozenset[AxisVar]
     folds: bool
@@ -84,25 +97,32 @@ class Form:
 
     @property
     def reach(self) -> Range:
-        """Return the interval (lowest, highest) that holds every value of this integer form; by default its dtype's."""
+        """Return an interval (lowest, highest) that contains all values of this integer form: by default, its type's.
+
+        Weak integers are in the interval of int64.
+        """
         return (self.ty if isinstance(self.ty, DType) else dt.i64).range
 
 
-def _short(value: int) -> str:
-    """Return an integer as text of some twenty characters."""
+def _describe_integer(value: int) -> str:
+    """Return an integer for a message: its digits, or its number of bits where it has more than 20 digits."""
     return str(value) if abs(value) < 10**20 else f"of {value.bit_length()} bits"
 
 
 class Literal(Form):
-    """A number known at compile time. `passed`: it is a call's argument or computed from such arguments, not written in
-    the formula."""
+    """A number known at compile time.
+
+    `passed` tells whether it was passed by a call, or computed from such a number, rather than written in the formula.
+    """
 
     __slots__ = ("passed", "value")
     value: bool | int | float
 
     def __init__(self, value: bool | int | float, passed: bool = False):
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise FormulaError(f"the integer {_short(value)} does not fit 64 bits", hint="write a float, as in 1e20")
+            raise FormulaError(
+                f"the integer {_describe_integer(value)} does not fit 64 bits", hint="write a float, as in 1e20"
+            )
         ty: Ty = dt.bool_ if isinstance(value, bool) else WeakForm.INT if isinstance(value, int) else WeakForm.SCALAR
         super().__init__(ty)
         self.value, self.passed = value, passed
@@ -113,7 +133,7 @@ class Literal(Form):
 
 
 class Index(Form):
-    """An axis as a value: the position along it."""
+    """An axis used as a value: the position along it, from 0."""
 
     __slots__ = ("axis",)
 
@@ -128,11 +148,15 @@ class Index(Form):
 
 
 class Load(Form):
-    """An element of a tensor.
+    """The element of a tensor at the index `args`.
 
-    `weak`: a run-time number, 0-d, float64 or int64; `wide`: a run-time integer that may exceed int32; `name`: for
-    messages; `computed`: an index depends on elements of float tensors, so no check at the call covers it and its range
-    must be proven.
+    Attributes:
+        tensor: the tensor, a node of the IR.
+        weak: whether the tensor is a run-time number: 0-d, float64 or int64, with a weak type in formulas.
+        wide: whether the tensor is a run-time integer that may exceed int32.
+        name: name of the tensor in messages.
+        computed: whether an index depends on elements of float tensors. No check at run time covers such an index, so
+            its range must be proven.
     """
 
     __slots__ = ("tensor", "weak", "wide", "name", "computed")
@@ -158,6 +182,7 @@ class Load(Form):
 
 
 def _reads_floats(index: Form) -> bool:
+    """Return whether an index depends on elements of float tensors, reductions of them excepted."""
     stack = [index]
     while stack:
         node = stack.pop()
@@ -169,10 +194,10 @@ def _reads_floats(index: Form) -> bool:
 
 
 class FormulaOp(Form):
-    """A scalar function applied to forms.
+    """The scalar function `fn` of the forms `args`.
 
-    `wraps`: it computes with integers that are elements of tensors, and the exact result may exceed the type. For axes
-    and literals, the type is int64 where the result or a literal exceeds `ty`.
+    The type of integer arithmetic follows `lang.integers.measured`. On axes and literals it is int64 where the given
+    `ty` is too narrow; on elements of tensors it is `ty`, and `wraps` tells whether the exact result may exceed it.
     """
 
     __slots__ = ("_reach", "fn", "wraps")
@@ -189,31 +214,31 @@ class FormulaOp(Form):
         return super().reach if self._reach is None else self._reach
 
 
-def exact(index: Form) -> Form:
-    """Return an integer expression with its arithmetic in int64, if a narrower type might wrap in it."""
-    if not index.loads or not any(n.wraps for n in _integers(index)):
+def widen_index(index: Form) -> Form:
+    """Return an integer form with its arithmetic widened to int64 if arithmetic in it might wrap, else the form."""
+    if not index.loads or not any(n.wraps for n in _find_integers(index)):
         return index
-    new: dict[Form, Form] = {}
-    for n in reversed(_integers(index)):
+    widened: dict[Form, Form] = {}
+    for n in reversed(_find_integers(index)):
         if isinstance(n, FormulaOp):
-            new[n] = op(n.fn, *(new.get(a, a) for a in n.args))
+            widened[n] = op(n.fn, *(widened.get(a, a) for a in n.args))
         elif isinstance(n.ty, DType) and not isinstance(n, Index):
-            new[n] = convert(n, dt.i64)
-    return new[index]
+            widened[n] = convert(n, dt.i64)
+    return widened[index]
 
 
-def _integers(root: Form) -> list[Form]:
-    """Return `root` and all integers below it that only scalar functions separate from it, users before operands."""
+def _find_integers(root: Form) -> list[Form]:
+    """Return `root` and the integer forms that scalar functions compute it from, users ahead of their operands."""
     order = postorder(root)
-    wanted = {root}
+    reached = {root}
     for n in reversed(order):
-        if n in wanted and isinstance(n, FormulaOp):
-            wanted.update(a for a in n.args if is_integer(a.ty))
-    return [n for n in reversed(order) if n in wanted]
+        if n in reached and isinstance(n, FormulaOp):
+            reached.update(a for a in n.args if is_integer(a.ty))
+    return [n for n in reversed(order) if n in reached]
 
 
 class Convert(Form):
-    """An explicit cast to a DType."""
+    """A cast of `args[0]` to the element type `ty`."""
 
     __slots__ = ()
 
@@ -223,8 +248,8 @@ class Convert(Form):
     @property
     def reach(self) -> Range:
         (x,) = self.args
-        known = is_integer(x.ty) and not ranges.leaves(x.reach, self.ty)  # type: ignore[arg-type]
-        return x.reach if known else super().reach
+        keeps_values = is_integer(x.ty) and not ranges.leaves(x.reach, self.ty)  # type: ignore[arg-type]
+        return x.reach if keeps_values else super().reach
 
 
 class FormulaFold(Form):
@@ -248,12 +273,21 @@ class FormulaFold(Form):
 _COMPARISONS = ("lt", "le", "eq", "ne")
 _LOGIC = ("and", "or", "not")
 _FLOATS = ("exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", *COMPOSED)
+"""Functions that are computed in a float type: integers become weak floats."""
 _ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "neg", "min", "max", "abs", "sign")
+"""Functions that are computed in the common type of their operands, integers included."""
 
 
 def join(types: Iterable[Ty]) -> Ty:
-    """Return the common type of operands: strong floats win, then weak floats, then strong integers, then literals,
-    bool."""
+    """Return the common type of operands: the first of these kinds that occurs among them.
+
+    1. Float types: the one that holds all of them (`promote`).
+    2. WeakForm.FLOAT, also for a WeakForm.SCALAR together with an integer type or bool.
+    3. WeakForm.SCALAR.
+    4. Integer types: the one that holds all of them.
+    5. WeakForm.INT.
+    6. bool, also for no operands.
+    """
     types = list(types)
     strong = [t for t in types if isinstance(t, DType)]
     floats = [t for t in strong if t.is_float]
@@ -276,22 +310,25 @@ def join(types: Iterable[Ty]) -> Ty:
 
 
 def is_integer(ty: Ty) -> bool:
-    """Return whether a type is an integer type or that of an integer literal."""
+    """Return whether a type is an integer type or WeakForm.INT."""
     return ty is WeakForm.INT or (isinstance(ty, DType) and ty.is_int)
 
 
 def is_bool(ty: Ty) -> bool:
-    """Return whether a type is bool."""
+    """Return whether a type is bool, the type of conditions."""
     return isinstance(ty, DType) and ty.is_bool
 
 
 def type_name(ty: Ty) -> str:
-    """Return the name of a type for messages."""
+    """Return the name of a type in messages."""
     return ty.name if isinstance(ty, DType) else ty.value
 
 
 def identity(combiner: str, ty: Ty) -> bool | int | float:
-    """Return a combiner's identity element for elements of a type."""
+    """Return the identity element of a combiner: combined with it, every value of the type is unchanged.
+
+    For max and min, weak types count as floats: their identity elements are infinite.
+    """
     if combiner in ("sum", "prod"):
         return 0 if combiner == "sum" else 1
     least = combiner in ("max", "argmax")
@@ -307,19 +344,31 @@ def identity(combiner: str, ty: Ty) -> bool | int | float:
 
 
 def literal(value: Any) -> Literal:
-    """Return a literal for a Python or NumPy scalar."""
+    """Return the literal of a Python or NumPy scalar; raise FormulaError for another object."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, (bool, int, float)):
-        raise FormulaError(f"{value!r} is no number")
+        raise FormulaError(f"{value!r} is not a number")
     return Literal(value)
 
 
 def load(
     tensor: Tensor, index: Sequence[Form], weak: bool = False, name: str = "the tensor", at=None, wide: bool = False
 ) -> Load:
-    """Return the form `name[index]`. Raises ShapeError for a wrong number of indices, FormulaError for an index that is
-    no integer."""
+    """Return the form of an element of a tensor.
+
+    Args:
+        tensor: the tensor, a node of the IR.
+        index: one integer form for each dimension.
+        weak: see `Load`.
+        name: name of the tensor in messages.
+        at: (text of the formula, offset in it) for messages.
+        wide: see `Load`.
+
+    Raises:
+        ShapeError: the number of indices is not the number of dimensions.
+        FormulaError: an index is no integer.
+    """
     if len(index) != len(tensor.shape):
         raise ShapeError(
             f"{name} has {len(tensor.shape)} dimensions, shape {tuple(tensor.shape)}, but is read with {len(index)} "
@@ -330,16 +379,17 @@ def load(
             raise FormulaError(
                 f"index {d} of {name} is {type_name(i.ty)}, not an integer", hint="use // or i32(...) for an integer"
             )
-    return Load(tensor, [exact(i) for i in index], weak, name, at, wide)
+    return Load(tensor, [widen_index(i) for i in index], weak, name, at, wide)
 
 
 def _fold_literals(fn: str, values: list) -> Literal | None:
+    """Return the literal `fn(*values)`: exact for integers, else in float64; None for a function that is not folded."""
     if fn in ("stop_gradient", "cast", "where"):
         return None
     if fn in ("floordiv", "mod") and values[1] == 0 and all(isinstance(v, int) for v in values):
         raise FormulaError("integer division by zero")
     if fn not in (*_COMPARISONS, *_LOGIC) and all(isinstance(v, int) for v in values):
-        table: dict[str, Callable[..., int]] = {
+        of_integers: dict[str, Callable[..., int]] = {
             "add": lambda a, b: a + b,
             "sub": lambda a, b: a - b,
             "mul": lambda a, b: a * b,
@@ -351,8 +401,8 @@ def _fold_literals(fn: str, values: list) -> Literal | None:
             "abs": abs,
             "sign": lambda a: (a > 0) - (a < 0),
         }
-        if fn in table:
-            return Literal(table[fn](*values))
+        if fn in of_integers:
+            return Literal(of_integers[fn](*values))
     with np.errstate(all="ignore"):
         function = NUMPY[fn] if fn in NUMPY else FUNCTIONS[fn].numpy
         result = function(*(np.float64(v) if isinstance(v, float) else v for v in values))
@@ -360,7 +410,13 @@ def _fold_literals(fn: str, values: list) -> Literal | None:
 
 
 def op(fn: str, *args: Form) -> Form:
-    """Return the form `fn(*args)` with its type inferred and literals folded. Raises FormulaError or DtypeError."""
+    """Return the form `fn(*args)` with its type inferred, or a literal if all arguments are literals.
+
+    Raises:
+        FormulaError: there is no such function, an argument must be a condition and is none, or an integer is divided
+            by the literal 0.
+        DtypeError: a bool is an operand of arithmetic, or an argument of random_bits is no integer.
+    """
     types = [a.ty for a in args]
     if fn == "where":
         return _where(*args)
@@ -372,6 +428,7 @@ def op(fn: str, *args: Form) -> Form:
         if not all(is_integer(t) for t in types):
             raise DtypeError("random_bits takes integers: a key and a counter of two words each")
         return FormulaOp(fn, tuple(convert(a, dt.i32) for a in args), dt.i32)
+    # A form that reads no tensor has no derivative, so stop_gradient and differentiate_as have no effect on it.
     if fn == "stop_gradient":
         return args[0] if not args[0].loads else FormulaOp(fn, args, types[0])
     if fn == "differentiate_as":
@@ -400,18 +457,19 @@ def op(fn: str, *args: Form) -> Form:
     if fn in ("floordiv", "mod") and is_integer(ty) and isinstance(args[1], Literal) and args[1].value == 0:
         raise FormulaError("integer division by zero")
     if all(isinstance(a, Literal) for a in args):
-        literal = _fold_literals(fn, [a.value for a in args])  # type: ignore[attr-defined]
-        if literal is not None:
-            literal.passed = any(a.passed for a in args)  # type: ignore[attr-defined]
-            return literal
+        result = _fold_literals(fn, [a.value for a in args])  # type: ignore[attr-defined]
+        if result is not None:
+            result.passed = any(a.passed for a in args)  # type: ignore[attr-defined]
+            return result
     return FormulaOp(fn, args, ty)
 
 
 def _where(c: Form, a: Form, b: Form) -> Form:
+    """Return `where(c, a, b)`; for a literal condition, the side that it chooses."""
     if not is_bool(c.ty):
         raise FormulaError(f"where needs a condition first, not {type_name(c.ty)}", hint="compare it, as in x != 0")
     ty = join((a.ty, b.ty))
-    if ty is WeakForm.SCALAR and c.free:
+    if ty is WeakForm.SCALAR and c.free:  # a choice that varies along axes is not one number
         ty = WeakForm.FLOAT
     if isinstance(c, Literal):
         chosen = a if c.value else b
@@ -420,10 +478,10 @@ def _where(c: Form, a: Form, b: Form) -> Form:
 
 
 def _relu(x: Form) -> Form:
-    """Return 0 where x <= 0, else x: the derivative at 0 is 0, where that of max(x, 0) is a half.
+    """Return the form of relu: 0 where x <= 0, else x. Its derivative at 0 is 0; that of max(x, 0) would be 1/2.
 
-    Floats keep it as one operation until they are lowered: in a `where` of forms, a reduction in x would be under a
-    guard that contains it.
+    On floats, relu stays one operation until the formula is lowered. In `where(x <= 0, 0, x)`, a reduction in x would
+    stand under a guard that contains the same reduction.
     """
     if is_bool(x.ty):
         raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
@@ -433,7 +491,10 @@ def _relu(x: Form) -> Form:
 
 
 def _pow(x: Form, y: Form) -> Form:
-    """Return x**y; small integer powers become products, which are exact, cheap and right at negative bases."""
+    """Return the form of x**y. A power with a literal integer exponent from -16 to 16 becomes products.
+
+    Products are cheap, exact for integers, and correct for negative bases.
+    """
     if isinstance(y, Literal) and not isinstance(y.value, bool) and float(y.value).is_integer() and abs(y.value) <= 16:
         n = int(y.value)
         if n >= 0 and not is_bool(x.ty):
@@ -450,7 +511,7 @@ def _pow(x: Form, y: Form) -> Form:
             return out
         if n < 0 and isinstance(x, Literal):
             return op("div", Literal(1), _pow(x, Literal(-n)))
-        if n < 0:  # a power of 1/x, whose derivatives at 0 and infinity are no inf*0 and 0*inf as those of 1/x**n are
+        if n < 0:  # (1/x)**-n, because derivatives of 1/x**-n are 0*inf or inf*0 where x is 0 or infinite
             return _pow(op("div", Literal(1), x), Literal(-n))
     if isinstance(y, Literal) and y.value == 0.5:
         return op("sqrt", x)
@@ -458,28 +519,42 @@ def _pow(x: Form, y: Form) -> Form:
     if is_bool(ty):
         raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
     if isinstance(x, Literal) and isinstance(y, Literal):
-        literal = _fold_literals("pow", [float(x.value), float(y.value)])
-        assert literal is not None
-        literal.passed = x.passed or y.passed
-        return literal
+        result = _fold_literals("pow", [float(x.value), float(y.value)])
+        assert result is not None
+        result.passed = x.passed or y.passed
+        return result
     return FormulaOp("pow", (x, y), WeakForm.FLOAT if is_integer(ty) else ty)
 
 
 def convert(x: Form, dtype: DType) -> Form:
-    """Convert `x` to `dtype`, strongly typed from then on. Raises FormulaError for a number that the integer type does
-    not hold."""
+    """Convert `x` to the element type `dtype`, which is not weak.
+
+    Raises:
+        FormulaError: `x` is a literal that the integer type `dtype` does not hold.
+    """
     if isinstance(x, Literal) and dtype.is_int:
         ends = np.iinfo(dtype.numpy)
-        if not int(ends.min) - 1 < x.value < int(ends.max) + 1:  # nor is NaN between them
+        if not int(ends.min) - 1 < x.value < int(ends.max) + 1:  # true for NaN, too
             raise FormulaError(f"{x.value} does not fit {dtype.name}", hint="use i64(...) or f64(...)")
     return x if x.ty is dtype else Convert(x, dtype)
 
 
 def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
-    """Return a reduction of `body` over `axes`. Sums and products of integers are int64, argmax and argmin int32.
+    """Return the reduction of `body` over the box of `axes`.
 
-    Raises FormulaError for a repeated axis, one that a reduction inside already binds, or an empty box where the
-    combiner has no value for it.
+    Sums and products of integers and conditions are int64, argmax and argmin are int32. A mean is a sum divided by the
+    number of elements. Nested sums, products, maxima or minima of one type are merged into one reduction.
+
+    Args:
+        combiner: sum, prod, max, min, argmax, argmin or mean.
+        axes: the axes that the reduction binds, at least one.
+        body: the form that is reduced.
+        at: (text of the formula, offset in it) for messages.
+
+    Raises:
+        FormulaError: there is no axis, an axis is repeated, the box is empty and the combiner is not sum or prod, or
+            the positions that argmax or argmin chooses from exceed int32.
+        DtypeError: a max, min, argmax or argmin of a condition.
     """
     axes = tuple(axes)
     if len(set(axes)) != len(axes):
@@ -489,20 +564,20 @@ def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
     if combiner == "mean":
         n = math.prod(a.extent for a in axes)
         if n == 0:
-            raise FormulaError(f"mean over no elements: {_boxes(axes)}")
+            raise FormulaError(f"mean over no elements: {_show_extents(axes)}")
         if is_bool(body.ty):
             body = op("where", body, Literal(1), Literal(0))
-        summed = body if not is_integer(body.ty) else op("div", body, Literal(1.0))
-        return op("div", fold("sum", axes, summed, at), Literal(n))
+        terms = body if not is_integer(body.ty) else op("div", body, Literal(1.0))
+        return op("div", fold("sum", axes, terms, at), Literal(n))
     if combiner not in ("sum", "prod") and any(a.extent == 0 for a in axes):
-        raise FormulaError(f"{combiner} over no elements: {_boxes(axes)}")
+        raise FormulaError(f"{combiner} over no elements: {_show_extents(axes)}")
     ty = body.ty
     if combiner not in ("sum", "prod") and is_bool(ty):
         raise DtypeError(f"{combiner} of a bool; use where(c, 1, 0)")
     if combiner in ("argmax", "argmin"):
         if (points := math.prod(a.extent for a in axes)) > 2**31:
             raise FormulaError(
-                f"{combiner} over {points} elements has positions that exceed int32, its type: {_boxes(axes)}",
+                f"{combiner} over {points} elements has positions that exceed int32, its type: {_show_extents(axes)}",
                 hint=f"take {combiner} over some of the axes, then over the others",
             )
         return FormulaFold(combiner, axes, body, dt.i32, at)
@@ -515,12 +590,13 @@ def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
     return FormulaFold(combiner, axes, body, ty, at)
 
 
-def _boxes(axes: Sequence[AxisVar]) -> str:
+def _show_extents(axes: Sequence[AxisVar]) -> str:
+    """Return the names and extents of axes for a message."""
     return ", ".join(f"axis {a.name} has extent {a.extent}" for a in axes)
 
 
 def postorder(root: Form) -> list[Form]:
-    """Return every node once, arguments first, without recursion."""
+    """Return all nodes of a formula, each once, arguments ahead of users. Works without recursion."""
     out: list[Form] = []
     seen: set[Form] = set()
     stack: list[tuple[Form, bool]] = [(root, False)]
@@ -535,8 +611,11 @@ def postorder(root: Form) -> list[Form]:
     return out
 
 
-def rebuilt(node: Form, args: Sequence[Form]) -> Form:
-    """Return the node with other arguments of equal types."""
+def replace_args(node: Form, args: Sequence[Form]) -> Form:
+    """Return a node of the same kind with the arguments `args`, whose types are those of the arguments replaced.
+
+    It is the node itself if no argument changes.
+    """
     if all(a is b for a, b in zip(args, node.args, strict=True)):
         return node
     if isinstance(node, Load):

@@ -1,10 +1,10 @@
-"""Lower formula trees to tensors: axes get positions, tensors slots, weak types a type; nested reductions become
-tensors.
+"""Lower formula trees to tensors: templates that are applied to other tensors.
 
 Y[i,j] = exp(X[i,j]) / sum[k](exp(X[i,k]))      ->      S = template(sum over k), Y = template(X, S)
 
-A reduction that is not at the root becomes a tensor over the axes that it depends on, in the order of the enclosing
-scope. Where its reads are in bounds only under the guards around it, those are pushed into it: `where(i > 0,
+In a template, axes are positions and tensors are slots, and every value has a definite type. A reduction that is not at
+the root of its formula becomes a tensor of its own, over the axes that it depends on, in the order of the enclosing
+template. Where its reads are in bounds only under the guards around it, the guards are pushed into it: `where(i > 0,
 sum[j](X[i-1,j]), 0)` sums `where(i > 0, X[i-1,j], 0)`.
 """
 
@@ -50,23 +50,29 @@ from einsmith.lang.formula import (
     Load,
     Ty,
     WeakForm,
-    exact,
     identity,
     is_integer,
     join,
     op,
     postorder,
-    rebuilt,
+    replace_args,
     type_name,
+    widen_index,
 )
 from einsmith.lang.result_types import float_type, result_type
 from einsmith.lang.trace import current_trace, know
 
 Guards = tuple[tuple[Form, bool], ...]
+"""The conditions of the `where`s around a form, outermost first, each with its value on the side where the form is."""
 
 
 class TemplateScope:
-    """The axes and arguments of one template under construction."""
+    """The axes and arguments of a template under construction, in which formulas are lowered to expressions.
+
+    Args:
+        axes: the axes of the template, in order
+        float_: the type of a weak float for which the context wants no float type
+    """
 
     def __init__(self, axes: Sequence[AxisVar], float_: DType):
         self.axes = list(axes)
@@ -74,17 +80,21 @@ class TemplateScope:
         self.float_ = float_
         self.args: list[Tensor] = []
         self.slots: dict[Tensor, int] = {}
-        self.memo: dict = {}
+        self.memo: dict = {}  # expression by `_key`
 
     def slot(self, tensor: Tensor) -> int:
-        """Return the slot of a tensor, a new one if it has none yet."""
+        """Return the slot of a tensor; one that is not an argument yet becomes the last argument."""
         if tensor not in self.slots:
             self.slots[tensor] = len(self.args)
             self.args.append(tensor)
         return self.slots[tensor]
 
     def resolve(self, ty: Ty, want: DType | None) -> DType:
-        """Return the type to compute in: a strong type itself, float64 for a number, `want` for the rest."""
+        """Return the type in which values of a formula's type are computed.
+
+        A strong type is computed in its arithmetic type, WeakForm.SCALAR in float64. Other weak types take the type
+        `want` of the context, if it is a float or both are integers, else the template's float type.
+        """
         if isinstance(ty, DType):
             return ty.arithmetic
         if ty is WeakForm.SCALAR:
@@ -93,10 +103,13 @@ class TemplateScope:
             return want.arithmetic
         return self.float_.arithmetic
 
-    # Conversion walks (node, wanted type, guards) with an explicit stack; results are kept per such triple.
-
     def convert(self, root: Form, want: DType, guards: Guards = ()) -> Expr:
-        """Lower a form to an expression of type `want`, under guards that hold wherever it is evaluated."""
+        """Lower a form to an expression of type `want`, under guards that hold wherever the form is evaluated.
+
+        Raises FormulaError for an axis that is bound nowhere or twice, BoundsError for a read in a nested reduction
+        that is not proven in bounds.
+        """
+        # An explicit stack, since formulas may be nested deeper than Python's stack allows.
         top = self._key(root, want, guards)
         stack = [(top, False)]
         while stack:
@@ -104,39 +117,46 @@ class TemplateScope:
             if key in self.memo:
                 continue
             node, want, guards = key
-            needs = self._needs(node, want, guards)
-            if ready or not needs:
-                self.memo[key] = self._emit(node, want, guards, [self.memo[n] for n in needs])
+            operands = self._operand_keys(node, want, guards)
+            if ready or not operands:
+                self.memo[key] = self._build(node, want, guards, [self.memo[k] for k in operands])
             else:
                 stack.append((key, True))
-                stack.extend((n, False) for n in reversed(needs) if n not in self.memo)
+                stack.extend((k, False) for k in reversed(operands) if k not in self.memo)
         return self.memo[top]
 
     @staticmethod
     def _key(node: Form, want: DType, guards: Guards) -> tuple[Form, DType, Guards]:
+        """Return the key of a form's expression in `memo`. Guards matter only to forms that contain a reduction."""
         return node, want, guards if node.folds else ()
 
-    def _operands(self, node: FormulaOp, want: DType) -> DType:
+    def _operand_type(self, node: FormulaOp, want: DType) -> DType:
+        """Return the type in which a function takes its operands, where the context wants results of type `want`.
+
+        Comparisons take operands in their common type, and in int64 where int32 might not hold a literal or a run-time
+        number among them; logic takes conditions; other functions take operands in the type of the result.
+        """
         if node.fn in ("lt", "le", "eq", "ne"):
             ty = join(a.ty for a in node.args)
-            small = not any(a.loads for a in node.args)
-            out = (dt.i32 if small else dt.i64) if ty is WeakForm.INT else self.resolve(ty, None)
-            wide = out.is_int and any(not isinstance(a.ty, DType) and leaves(a.reach, out) for a in node.args)
-            return dt.i64 if wide else out
+            literal = not any(a.loads for a in node.args)
+            out = (dt.i32 if literal else dt.i64) if ty is WeakForm.INT else self.resolve(ty, None)
+            exceeds = out.is_int and any(not isinstance(a.ty, DType) and leaves(a.reach, out) for a in node.args)
+            return dt.i64 if exceeds else out
         if node.fn in ("and", "or", "not"):
             return dt.bool_
         return self.resolve(node.ty, want)
 
-    def _needs(self, node: Form, want: DType, guards: Guards) -> list:
+    def _operand_keys(self, node: Form, want: DType, guards: Guards) -> list:
+        """Return the keys of the operands that `_build` needs; a nested reduction has none, as it has its own scope."""
         if isinstance(node, Load):
             return [self._key(i, index_type(i), guards) for i in node.args]
         if isinstance(node, Convert):
             (x,) = node.args
             assert isinstance(node.ty, DType)
-            inner = dt.i32 if x.ty is WeakForm.INT and node.ty.is_bool else node.ty
-            return [self._key(x, self.resolve(x.ty, inner), guards)]
+            context = dt.i32 if x.ty is WeakForm.INT and node.ty.is_bool else node.ty
+            return [self._key(x, self.resolve(x.ty, context), guards)]
         if isinstance(node, FormulaOp):
-            ty = self._operands(node, want)
+            ty = self._operand_type(node, want)
             if node.fn == "where":
                 c, a, b = node.args
                 return [
@@ -144,10 +164,11 @@ class TemplateScope:
                     self._key(a, ty, (*guards, (c, True))),
                     self._key(b, ty, (*guards, (c, False))),
                 ]
-            return [self._key(a, _computed_in(node, ty), guards) for a in node.args]
+            return [self._key(a, _computation_type(node, ty), guards) for a in node.args]
         return []
 
-    def _emit(self, node: Form, want: DType, guards: Guards, args: list[Expr]) -> Expr:
+    def _build(self, node: Form, want: DType, guards: Guards, args: list[Expr]) -> Expr:
+        """Return the expression of a form, of type `want`, from the expressions `args` of its operands."""
         if isinstance(node, Literal):
             return Const(node.value, want)
         if isinstance(node, Index):
@@ -168,32 +189,38 @@ class TemplateScope:
                 return cast(apply("where", apply("le", args[0], zero), zero, args[0]), want)
             if node.fn in COMPOSED:
                 return cast(COMPOSED[node.fn](args[0]), want)
-            return cast(_wrapping(node, args, self._operands(node, want)), want)
+            return cast(_apply_wrapping(node, args, self._operand_type(node, want)), want)
         assert isinstance(node, FormulaFold)
-        return self._read_nested(node, want, guards)
+        return self._lower_nested(node, want, guards)
 
-    def _read_nested(self, node: FormulaFold, want: DType, guards: Guards) -> Expr:
-        """Return the read of the tensor that a nested reduction becomes."""
-        clash = [a.name for a in node.axes if a in self.position]
-        if clash:
-            raise FormulaError(f"axis {clash[0]} is bound twice: {node.combiner} stands inside another use of it")
-        risky = any(isinstance(n, Load) and any(i.loads for i in n.args) for n in postorder(node.args[0]))
+    def _lower_nested(self, node: FormulaFold, want: DType, guards: Guards) -> Expr:
+        """Lower a nested reduction to a tensor of its own and return the read of the tensor, of type `want`.
+
+        The guards are pushed into the reduction where it reads at indices read from tensors, which are only checked
+        when the program runs, or where its reads are not proven in bounds without the guards.
+        """
+        bound_twice = [a.name for a in node.axes if a in self.position]
+        if bound_twice:
+            raise FormulaError(f"axis {bound_twice[0]} is bound twice: {node.combiner} stands inside another use of it")
+        indirect = any(isinstance(n, Load) and any(i.loads for i in n.args) for n in postorder(node.args[0]))
         tensor: Tensor | None = None
-        if not (guards and risky):
+        if not (guards and indirect):
             try:
-                axes = self._outer(node)
-                tensor = _single(axes, node, self.resolve(node.ty, want), self.float_)
+                axes = self._free_axes(node)
+                tensor = _lower_single(axes, node, self.resolve(node.ty, want), self.float_)
             except BoundsError:
                 if not guards:
                     raise
         if tensor is None:
-            node = _guard(node, guards)
-            axes = self._outer(node)
-            tensor = _single(axes, node, self.resolve(node.ty, want), self.float_)
+            node = _add_guards(node, guards)
+            axes = self._free_axes(node)
+            tensor = _lower_single(axes, node, self.resolve(node.ty, want), self.float_)
         index = tuple(Axis(self.position[a]) for a in axes)
         return cast(Read(self.slot(tensor), index, tensor.dtype), want)
 
-    def _outer(self, node: FormulaFold) -> list[AxisVar]:
+    def _free_axes(self, node: FormulaFold) -> list[AxisVar]:
+        """Return the axes on which a nested reduction depends, in the template's order. Raises FormulaError for an axis
+        that the template lacks."""
         missing = [a for a in node.free if a not in self.position]
         if missing:
             name = min(a.name for a in missing)
@@ -204,11 +231,12 @@ class TemplateScope:
         return sorted(node.free, key=self.position.__getitem__)
 
 
-def _guard(node: FormulaFold, guards: Guards) -> FormulaFold:
-    """Return a reduction that reads nothing where the guards do not hold."""
+def _add_guards(node: FormulaFold, guards: Guards) -> FormulaFold:
+    """Return the reduction with its combiner's identity element as the body where a guard does not hold, so that it
+    reads nothing there."""
     condition: Form | None = None
-    for c, chosen in guards:
-        term = c if chosen else op("not", c)
+    for c, holds in guards:
+        term = c if holds else op("not", c)
         condition = term if condition is None else op("and", condition, term)
     assert condition is not None
     (body,) = node.args
@@ -217,75 +245,91 @@ def _guard(node: FormulaFold, guards: Guards) -> FormulaFold:
 
 
 def push_guards(root: Form) -> Form:
-    """Return the formula with the guards around each reduction repeated inside it: `where(s < t, sum[k](h[s,k]), 0)`
-    has `sum[k](where(s < t, h[s,k], 0))`."""
+    """Return the formula with the guards around each reduction repeated inside the reduction.
+
+    before: where(s < t, sum[k](h[s,k]), 0)
+    after:  where(s < t, sum[k](where(s < t, h[s,k], 0)), 0)
+    """
     memo: dict[tuple[Form, Guards], Form] = {}
 
-    def pushed(node: Form, guards: Guards) -> Form:
+    def push(node: Form, guards: Guards) -> Form:
         if not node.folds:
             return node
         key = (node, guards)
         if key not in memo:
-            under = [guards] * len(node.args)
+            guards_of_args = [guards] * len(node.args)
             if isinstance(node, FormulaOp) and node.fn == "where":
                 c = node.args[0]
-                under[1:] = (*guards, (c, True)), (*guards, (c, False))
-            args = [pushed(a, g) for a, g in zip(node.args, under, strict=True)]
-            memo[key] = rebuilt(node, args)
+                guards_of_args[1:] = (*guards, (c, True)), (*guards, (c, False))
+            args = [push(a, g) for a, g in zip(node.args, guards_of_args, strict=True)]
+            memo[key] = replace_args(node, args)
             if isinstance(node, FormulaFold) and guards:
-                memo[key] = _guard(FormulaFold(node.combiner, node.axes, args[0], node.ty, node.at), guards)
+                memo[key] = _add_guards(FormulaFold(node.combiner, node.axes, args[0], node.ty, node.at), guards)
         return memo[key]
 
-    return pushed(root, ())
+    return push(root, ())
 
 
 _RING = ("add", "sub", "mul", "neg")
+"""Functions of integers whose wrapped result is the same, whether their operands were wrapped before or not."""
 
 
-def _computed_in(node: FormulaOp, ty: DType) -> DType:
-    """Return the type that operands are converted to.
+def _computation_type(node: FormulaOp, ty: DType) -> DType:
+    """Return the type in which a function whose operands have type `ty` is computed.
 
-    Integers that wrap are computed exactly in a wider type, then cast: all integer arithmetic of a template is exact,
-    except int64 arithmetic on elements of tensors.
+    Integer arithmetic that may wrap is computed exactly in a wider type, and the result is cast: all integer arithmetic
+    of a template is exact, except int64 arithmetic on elements of tensors.
     """
     if not node.wraps or ty.bits == 64 or not ty.is_int or node.fn == "where":
         return ty
     return dt.i32 if ty.bits < 32 or node.ty is dt.u8 else dt.i64
 
 
-def _wrapping(node: FormulaOp, args: Sequence[Expr], ty: DType) -> Expr:
-    wide, own = _computed_in(node, ty), node.ty if node.wraps and node.ty is dt.u8 else ty
+def _apply_wrapping(node: FormulaOp, args: Sequence[Expr], ty: DType) -> Expr:
+    """Return the expression of a function, of type `ty`, from its operands in their `_computation_type`. The result of
+    integer arithmetic that may exceed its type wraps in the type."""
+    wide, own = _computation_type(node, ty), node.ty if node.wraps and node.ty is dt.u8 else ty
     if wide is own:
         return apply(node.fn, *args)
-    if node.fn in _RING:  # sums and products of wrapped values wrap to the same result as those of unwrapped values
+    if node.fn in _RING:  # operands need not be wrapped
         args = [
-            _before_wrap(e) if isinstance(a, FormulaOp) and a.wraps and a.ty is node.ty and a.fn in _RING else e
+            _undo_wrap(e) if isinstance(a, FormulaOp) and a.wraps and a.ty is node.ty and a.fn in _RING else e
             for a, e in zip(node.args, args, strict=True)
         ]
     return cast(cast(apply(node.fn, *args), own), ty)
 
 
-def _before_wrap(e: Expr) -> Expr:
-    inner = e.args[0] if isinstance(e, Apply) and e.fn == "cast" else e
-    exact = inner.args[0] if isinstance(inner, Apply) and inner.fn == "cast" else inner
-    return exact if exact.dtype is e.dtype else e
+def _undo_wrap(e: Expr) -> Expr:
+    """Return the exact value from which `_apply_wrapping` made an operand by two casts, or the operand itself where the
+    exact value has another type."""
+    wrapped = e.args[0] if isinstance(e, Apply) and e.fn == "cast" else e
+    unwrapped = wrapped.args[0] if isinstance(wrapped, Apply) and wrapped.fn == "cast" else wrapped
+    return unwrapped if unwrapped.dtype is e.dtype else e
 
 
 def index_type(i: Form) -> DType:
-    """Return the integer type in which an index is computed: int64 where its range leaves int32."""
+    """Return the integer type in which an index is computed: for a weak type int32, or int64 where its range exceeds
+    int32; for a strong type its arithmetic type."""
     if isinstance(i.ty, DType):
         return i.ty.arithmetic
     return dt.i64 if leaves(i.reach, dt.i32) else dt.i32
 
 
-def _body(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType, scope: TemplateScope) -> Expr | Reduce:
+def _lower_body(
+    axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType, scope: TemplateScope
+) -> Expr | Reduce:
+    """Lower a formula to the body of a piece, of element type `dtype`.
+
+    A reduction at the root becomes a Reduce, and its axes follow the piece's `axes` in the scope. A Reduce accumulates
+    in its own type, so that one whose results are stored in a narrower type is lowered as a nested reduction.
+    """
     if not isinstance(root, FormulaFold):
         return cast(scope.convert(root, dtype.arithmetic), dtype)
     if dtype.in_memory_only:
-        return cast(scope._read_nested(root, dtype.arithmetic, ()), dtype)
-    clash = [a.name for a in root.axes if a in axes]
-    if clash:
-        raise FormulaError(f"axis {clash[0]} is bound twice, by {root.combiner} and around it", hint="use another axis")
+        return cast(scope._lower_nested(root, dtype.arithmetic, ()), dtype)
+    twice = [a.name for a in root.axes if a in axes]
+    if twice:
+        raise FormulaError(f"axis {twice[0]} is bound twice, by {root.combiner} and around it", hint="use another axis")
     scope.axes += root.axes
     scope.position.update({a: len(axes) + i for i, a in enumerate(root.axes)})
     (body,) = root.args
@@ -293,56 +337,73 @@ def _body(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType, scop
     return Reduce(root.combiner, tuple(a.extent for a in root.axes), (scope.convert(body, inner),))
 
 
-def _single(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType) -> Tensor:
+def _lower_single(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType) -> Tensor:
+    """Return the tensor `out[axes] = root` of element type `dtype`. `float_`: the type of weak floats."""
     shape = tuple(a.extent for a in axes)
-    return _finish(shape, [((0,) * len(axes), (1,) * len(axes), axes, root)], dtype, float_)
+    return _lower_parts(shape, [((0,) * len(axes), (1,) * len(axes), axes, root)], dtype, float_)
 
 
-def _finish(shape: tuple[int, ...], pieces: Sequence[tuple], dtype: DType, float_: DType) -> Tensor:
+def _lower_parts(shape: tuple[int, ...], pieces: Sequence[tuple], dtype: DType, float_: DType) -> Tensor:
+    """Return the tensor of pieces `out[offset + step*axes] = root`, each (offset, step, axes, root).
+
+    Where all pieces are reductions by argmax, or all by argmin, the template has two results, values and positions, and
+    the tensor is the positions. In other pieces argmax and argmin become tensors of their own, as nested reductions do.
+    """
     args: list[Tensor] = []
     parts = []
     scopes = []
     slots: dict[Tensor, int] = {}
     combiners = {root.combiner if isinstance(root, FormulaFold) else "" for *_, root in pieces}
-    positions = len(combiners) == 1 and combiners <= {"argmax", "argmin"}
+    has_positions = len(combiners) == 1 and combiners <= {"argmax", "argmin"}
     for offset, step, axes, root in pieces:
         scope = TemplateScope(axes, float_)
         scope.args, scope.slots = args, slots
-        if not positions and isinstance(root, FormulaFold) and root.combiner.startswith("arg"):
-            body: Expr | Reduce = scope._read_nested(root, dtype, ())
+        if not has_positions and isinstance(root, FormulaFold) and root.combiner.startswith("arg"):
+            body: Expr | Reduce = scope._lower_nested(root, dtype, ())
         else:
-            body = _body(axes, root, dtype, float_, scope)
+            body = _lower_body(axes, root, dtype, float_, scope)
         scopes.append(scope)
         parts.append(Piece(tuple(offset), tuple(step), tuple(a.extent for a in axes), body))
     params = tuple((a.dtype, a.shape) for a in args)
-    node = _compute(
+    node = _apply_template(
         Template(shape, params, tuple(parts)), args, [(s, r) for s, (*_, r) in zip(scopes, pieces, strict=True)]
     )
-    return Item(node, 1) if positions else node
+    return Item(node, 1) if has_positions else node
 
 
-def _compute(
+def _apply_template(
     t: Template,
     args: list[Tensor],
     roots: list[tuple[TemplateScope, Form]],
-    places: Sequence[Form] = (),
+    destinations: Sequence[Form] = (),
     name: str = "",
 ) -> Compute:
-    """Return the tensor of a template. `places`, `name`: destination indices and name of a scattered tensor."""
+    """Return a template applied to tensors, verified and in canonical form.
+
+    Args:
+        t: the template
+        args: its arguments, by slot
+        roots: (scope, formula) of each part, for messages
+        destinations: of a scatter, the indices at which elements are combined
+        name: of a scatter, the name of the tensor, for messages
+
+    Raises:
+        BoundsError: a read is not proven in bounds.
+    """
     indexed: list[Load] = []
     for scope, root in roots:
         if root.loads:
             loads = [n for n in postorder(root) if isinstance(n, Load) and any(i.loads for i in n.args)]
-            if any(n.computed for n in loads):
+            if any(n.computed for n in loads):  # the template's verification exempts indices read from tensors
                 _diagnose(scope, root)
             indexed += loads
     node = canonical(t, args)
-    if (indexed or places) and current_trace() is not None:
-        know(_origins(node, indexed, places, name))
+    if (indexed or destinations) and current_trace() is not None:
+        know(_origins_of(node, indexed, destinations, name))
     try:
         node.template.memo("verified", verify_template)
     except BoundsError:
-        # A bound that follows from a guard as written may not be provable once both are simplified.
+        # A bound that follows from a guard in the template as lowered may not be provable in canonical form.
         try:
             verify_template(t)
         except BoundsError:
@@ -356,12 +417,13 @@ def _compute(
 
 
 def lower(axes: Sequence[AxisVar], root: Form, dtype: DType | None = None) -> Tensor:
-    """Return the tensor `out[axes] = root`. `dtype` is the element type of the result where it is weak.
+    """Return the tensor `out[axes] = root`.
 
-    Raises FormulaError for an axis that is bound nowhere, BoundsError for a read that is not proven in bounds.
+    `dtype` is the element type of the result where the formula's type is weak; None: as `result_type` decides. Raises
+    FormulaError for an axis that is bound nowhere, BoundsError for a read that is not proven in bounds.
     """
     want = root.ty if isinstance(root.ty, DType) else dtype or result_type([root])
-    return _single(list(axes), root, want, float_type([root]))
+    return _lower_single(list(axes), root, want, float_type([root]))
 
 
 def lower_pieces(
@@ -369,19 +431,21 @@ def lower_pieces(
     pieces: Sequence[tuple[Sequence[int], Sequence[int], Sequence[AxisVar], Form]],
     dtype: DType | None = None,
 ) -> Tensor:
-    """Lower pieces `out[offset + step*axes] = body`, each (offset, step, axes, body), to one tensor.
+    """Return the tensor of shape `shape` that pieces `out[offset + step*axes] = body` define together.
 
-    `dtype` is the element type; by default it follows from the bodies.
+    `pieces` holds (offset, step, axes, body) of each piece. `dtype` is the element type; None: as `result_type` decides
+    from the bodies. Raises FormulaError and BoundsError as `lower` does.
     """
     bodies = [b for *_, b in pieces]
-    return _finish(tuple(shape), pieces, dtype or result_type(bodies), float_type(bodies))
+    return _lower_parts(tuple(shape), pieces, dtype or result_type(bodies), float_type(bodies))
 
 
-def accumulated_type(bodies: Sequence[Form], summed: bool) -> DType:
-    """Return the type in which a tensor that starts from these bodies accumulates.
+def accumulation_type(bodies: Sequence[Form], summed: bool) -> DType:
+    """Return the type in which a tensor accumulates the values of these formulas.
 
-    Integers are summed in int64, float16 and bfloat16 in float32. Raises DtypeError for the maximum or minimum of
-    conditions.
+    Integers are summed in int64; float16 and bfloat16 are accumulated in float32. summed: whether some of the values
+    are added (`+=`), instead of combined by maximum or minimum (`max=`, `min=`). Raises DtypeError for the maximum or
+    minimum of conditions.
     """
     dtype = result_type(bodies)
     if dtype.is_bool and not summed:
@@ -399,19 +463,31 @@ def lower_scatter(
     start: Tensor | None = None,
     name: str = "",
 ) -> Tensor:
-    """Lower `out[index] += body`, or with another combiner, over the box of `axes`.
+    """Return the tensor that `out[index] += body`, or the same with another combiner, defines over a box of axes.
 
-    It accumulates from `start`, or from the combiner's identity element. A `start` without reductions becomes a part of
-    the new tensor. `name` is for messages.
+    Args:
+        combiner: how elements are combined: sum, max or min
+        shape: the shape of `out`
+        axes: the axes of the box; one element of `out` is updated at each point
+        index: integer formulas over the axes, one for each dimension of `out`
+        body: the formula whose values are combined
+        dtype: the element type, in which values accumulate
+        start: the values to begin with; None: the combiner's identity element. A `start` without reductions is not
+            stored: its pieces become parts of the new template.
+        name: the name of `out`, for messages
+
+    Raises:
+        FormulaError: an index is no integer, or an axis is bound nowhere.
+        BoundsError: a read or an index is not proven in bounds.
     """
     scope = TemplateScope(axes, float_type([body]))
     for d, i in enumerate(index):
         if not is_integer(i.ty):
             raise FormulaError(f"index {d} is {type_name(i.ty)}, not an integer", hint="use // or i32(...)")
     value = scope.convert(body, dtype)
-    index = [exact(i) for i in index]
-    places = tuple(scope.convert(i, index_type(i)) for i in index)
-    part = Scatter(combiner, tuple(a.extent for a in axes), places, value)
+    index = [widen_index(i) for i in index]
+    destinations = tuple(scope.convert(i, index_type(i)) for i in index)
+    part = Scatter(combiner, tuple(a.extent for a in axes), destinations, value)
     args = list(scope.args)
     before: tuple[Piece | Scatter, ...] = ()
     if start is not None:
@@ -430,15 +506,22 @@ def lower_scatter(
             before = map_bodies(start.template, lambda b: substitute(b, {}, slots)).parts
             args += start.args
     params = tuple((a.dtype, a.shape) for a in args)
-    return _compute(Template(tuple(shape), params, (*before, part)), args, [(scope, body)], index, name)
+    return _apply_template(Template(tuple(shape), params, (*before, part)), args, [(scope, body)], index, name)
 
 
-def _origins(node: Compute, indexed: Sequence[Load], places: Sequence[Form], name: str) -> Iterator[Origin]:
-    """Yield the origins of a tensor's indices that are read from other tensors."""
+def _origins_of(node: Compute, indexed: Sequence[Load], destinations: Sequence[Form], name: str) -> Iterator[Origin]:
+    """Yield the origin of each index of a tensor's formula that is read from another tensor.
+
+    Args:
+        node: the tensor
+        indexed: the reads of its formula that have such an index
+        destinations: of a scatter, the indices at which elements are combined
+        name: of a scatter, the name of the tensor, or ""
+    """
     slots = {t: s for s, t in enumerate(node.args)}
-    found = [(n.name, n.tensor.shape, slots.get(n.tensor), d, i) for n in indexed for d, i in enumerate(n.args)]
-    found += [(name or "the result", node.shape, SCATTERED, d, i) for d, i in enumerate(places)]
-    for tensor, shape, slot, d, i in found:
+    indices = [(n.name, n.tensor.shape, slots.get(n.tensor), d, i) for n in indexed for d, i in enumerate(n.args)]
+    indices += [(name or "the result", node.shape, SCATTERED, d, i) for d, i in enumerate(destinations)]
+    for tensor, shape, slot, d, i in indices:
         while isinstance(i, Convert):
             (i,) = i.args
         source = i if isinstance(i, Load) else next((n for n in postorder(i) if isinstance(n, Load)), None)
@@ -462,7 +545,10 @@ def _origins(node: Compute, indexed: Sequence[Load], places: Sequence[Form], nam
 
 
 def _diagnose(scope: TemplateScope, root: Form) -> None:
-    """Raise a BoundsError that names the read of `root` that is not proven in bounds, if one is found."""
+    """Raise a BoundsError for the first read of a formula that is not proven in bounds; return if there is none.
+
+    Reads in nested reductions are skipped, since the reductions are verified as templates of their own.
+    """
     extents = [a.extent for a in scope.axes]
     stack: list[tuple[Form, Guards]] = [(root.args[0] if isinstance(root, FormulaFold) else root, ())]
     seen = set()
@@ -481,10 +567,15 @@ def _diagnose(scope: TemplateScope, root: Form) -> None:
 
 
 def _check_load(scope: TemplateScope, node: Load, guards: Guards, extents: list[int]) -> None:
+    """Raise a BoundsError with a remedy if an index of a read is not proven in bounds under the guards around it.
+
+    Indices that read tensors are exempt, as they are checked when the program runs; not so where an index of the read
+    depends on floats (`Load.computed`). `extents` holds the extents of the scope's axes.
+    """
     conditions = []
-    for c, chosen in guards:
+    for c, holds in guards:
         e = scope.convert(c, dt.bool_)
-        conditions.append(e if chosen else apply("not", e))
+        conditions.append(e if holds else apply("not", e))
     for d, (i, n) in enumerate(zip(node.args, node.tensor.shape, strict=True)):
         if i.loads and not node.computed:
             continue
@@ -507,6 +598,17 @@ def _check_load(scope: TemplateScope, node: Load, guards: Guards, extents: list[
 
 
 def _remedy(scope: TemplateScope, node: Load, d: int, e: Expr, n: int, lo: int | None, guarded: bool) -> str:
+    """Return the advice of a BoundsError: a shorter extent of an axis where this mends the read, else a guard.
+
+    Args:
+        scope: the template's axes
+        node: the read
+        d: the dimension whose index is not proven in bounds
+        e: that index
+        n: the extent of the dimension
+        lo: the lower bound of the index; None: not known
+        guarded: whether there are guards around the read
+    """
     guard = "guard the read, as in where(0 <= index and index < extent, read, 0)"
     form = linear(e)
     if node.computed:
@@ -519,12 +621,13 @@ def _remedy(scope: TemplateScope, node: Load, d: int, e: Expr, n: int, lo: int |
         rest = form.without(atom)
         if any(not isinstance(a, Axis) for a in rest.terms):
             return guard
-        top = rest.const
+        highest = rest.const
         for a, k in rest.terms.items():
             if isinstance(a, Axis) and k > 0:
-                top += k * (scope.axes[a.position].extent - 1)
+                highest += k * (scope.axes[a.position].extent - 1)
         size = f"{node.name}.shape[{d}]"
-        fit = f"{size}-{top}" if c == 1 and top else size if c == 1 else f"({size}-{1 + top})//{c}+1"
-        if (n - 1 - top) // c + 1 > 0:
-            return f'shorten the axis with extents={{"{scope.axes[atom.position].name}": "{fit}"}}, or {guard}'
+        # The index is c*axis + rest with rest <= highest; it is below n if the extent is (n - 1 - highest) // c + 1.
+        extent = f"{size}-{highest}" if c == 1 and highest else size if c == 1 else f"({size}-{1 + highest})//{c}+1"
+        if (n - 1 - highest) // c + 1 > 0:
+            return f'shorten the axis with extents={{"{scope.axes[atom.position].name}": "{extent}"}}, or {guard}'
     return guard

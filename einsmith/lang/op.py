@@ -18,7 +18,7 @@ from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.lang import trace
-from einsmith.lang.builder import Ex, Number, Value, as_value, shared
+from einsmith.lang.builder import Ex, Number, Value, as_value, trace_once
 from einsmith.lang.definitions import tensors
 from einsmith.lang.gradient_text import FormulaText, gradient_text
 from einsmith.lang.parser import Name, Source, near
@@ -260,7 +260,7 @@ class Operator:
             made = tensors(self.program, operands, inputs, static, checkpoint)
             return tuple(made[n] for n in self.program.outputs)
 
-        out = shared(key, operands, build)
+        out = trace_once(key, operands, build)
         return out[0] if len(out) == 1 else out
 
 

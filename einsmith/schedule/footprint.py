@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import lru_cache
 from math import prod
 
-from einsmith.ir.nodes import Axis, Expr, Piece, Read, below, postorder, size
+from einsmith.ir.nodes import Axis, Expr, Piece, Read, cached_postorder, postorder, size
 from einsmith.schedule.kernel import Kernel
 
 
@@ -53,7 +53,7 @@ def _indices(bodies: tuple[Expr, ...]) -> tuple[tuple[int, tuple[int | Expr, ...
             return i.position
         return -1 if any(isinstance(x, (Axis, Read)) for x in postorder([i])) else i
 
-    found = ((e.slot, tuple(map(kind, e.index))) for e in below(bodies) if isinstance(e, Read))
+    found = ((e.slot, tuple(map(kind, e.index))) for e in cached_postorder(bodies) if isinstance(e, Read))
     return tuple(dict.fromkeys(found))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from einsmith.ir.loop import LoopSegment, LoweredLoop
-from einsmith.ir.nodes import ROLES, Graph, Item, Role, Tensor, earliest, needed_for
+from einsmith.ir.nodes import ROLES, Graph, Item, Role, Tensor, assign_roles, earliest_role
 from einsmith.ir.views import storage
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 
@@ -49,7 +49,7 @@ def _of_calls(plan: Plan, role: Mapping[Any, Role]) -> list[Role]:
     out: list[Role] = []
     for call in reversed(plan.calls):
         again: Role = "backward" if call.nodes or not out else out[-1]
-        out.append(earliest(role[n] for n in call.own) if call.own else again)
+        out.append(earliest_role(role[n] for n in call.own) if call.own else again)
     return out[::-1]
 
 
@@ -59,7 +59,7 @@ def _of_loop(call: LoopCall, role: Mapping[Any, Role], own: Role) -> Iterator[Ro
     members = _members(call.loop, role)
     for c in call.before:
         made = (t.member for t, w in zip(c.tensors, c.written, strict=True) if w and isinstance(t, Item))
-        yield earliest(members.get(j, own) for j in made)
+        yield earliest_role(members.get(j, own) for j in made)
     for segment, plan in zip(call.loop.segments, call.plans, strict=True):
         found = _in_step(segment, plan.graph, members, own)
         yield from _roles(plan, dict.fromkeys(plan.graph.role, own) | found)
@@ -75,7 +75,7 @@ def _members(loop: LoweredLoop, role: Mapping[Any, Role]) -> dict[int, Role]:
             for x, r in _in_step(segment, segment.body, members, None).items():
                 place = segment.places[segment.body.inputs.index(x)] if x in segment.body.inputs else None
                 if place is not None and place.kind == "member":
-                    members[place.number] = earliest((r, members.get(place.number, r)))
+                    members[place.number] = earliest_role((r, members.get(place.number, r)))
     return members
 
 
@@ -85,4 +85,4 @@ def _in_step(segment: LoopSegment, body: Graph, members: Mapping[int, Role], def
     places = dict(zip(segment.body.inputs, segment.places, strict=True))
     made = [(t, j) for t, (j, _) in zip(body.outputs, segment.targets, strict=True)]
     made += [(t, places[x].number) for x, t in body.updates]
-    return needed_for({r: [t for t, j in made if members.get(j, default) == r] for r in ROLES})
+    return assign_roles({r: [t for t, j in made if members.get(j, default) == r] for r in ROLES})

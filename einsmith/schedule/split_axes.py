@@ -22,7 +22,19 @@ from functools import lru_cache
 from typing import Any
 
 from einsmith.ir.analysis.linear import linear
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, below, postorder
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    apply,
+    cached_postorder,
+    postorder,
+)
 from einsmith.ir.rebuild import map_bodies, rebuild, substitute
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.schedule.kernel import Kernel, Stage
@@ -66,7 +78,7 @@ def _candidates(kernel: Kernel) -> Iterator[tuple[int | None, int, int]]:
     rank, seen = len(kernel.shape), set()
     for s, stage in enumerate(kernel.stages):
         for n, part in enumerate(stage.template.parts):
-            for e in below(part.bodies):
+            for e in cached_postorder(part.bodies):
                 for axis, low in _places(e, part.domain):
                     key = (None if axis < rank else n, axis, low)
                     if key not in seen and (s == 0 or axis < rank):

@@ -17,7 +17,7 @@ from einsmith.kernels.contraction.config import Direct, Tiled, WindowSetting, si
 from einsmith.kernels.contraction.features import Features, together
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
-from einsmith.kernels.contraction.search import candidates, in_cache, table_of
+from einsmith.kernels.contraction.search import candidates, divide_for_cache, table_of
 from einsmith.kernels.contraction.traffic import Steps
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
@@ -108,7 +108,7 @@ def test_one_configuration_costs_what_it_does_among_all():
 def cached(kernel, c: Tiled, target: Target) -> Tiled:
     """The configuration with tasks whose range of the inner side stays in the second level."""
     (p,) = problems(kernel.root)
-    tm, tn = in_cache(table_of(kernel, p, c, target), np.array([0]), target)
+    tm, tn = divide_for_cache(table_of(kernel, p, c, target), np.array([0]), target)
     return replace(c, tm=int(tm[0]), tn=int(tn[0]))
 
 

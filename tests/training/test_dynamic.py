@@ -111,10 +111,10 @@ def simulated(monkeypatch) -> Simulated:
     """Workshops are this one, which compiles nothing; trying may cost as much as it likes."""
     made = Simulated()
     monkeypatch.setattr(type(cpu.CPU), "workshop", lambda self, target, threads: made)
-    monkeypatch.setattr(online, "LOST", inf)
-    monkeypatch.setattr(online, "UNSTEADY", inf)
-    monkeypatch.setattr(online, "WORTH", 0.0)
-    monkeypatch.setattr(online, "LEFT", 0.0)
+    monkeypatch.setattr(online, "MAX_COST_SHARE", inf)
+    monkeypatch.setattr(online, "MAX_SPREAD", inf)
+    monkeypatch.setattr(online, "MIN_KERNEL_SHARE", 0.0)
+    monkeypatch.setattr(online, "MIN_GAIN_SHARE", 0.0)
     return made
 
 
@@ -133,7 +133,7 @@ def explored(made: es.TrainStep, simulated: Simulated | None = None, seconds: fl
 
 
 def test_the_results_are_those_of_static_mode(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "judge", at_random)
+    monkeypatch.setattr(online, "told_apart", at_random)
     made = step("dynamic")
     losses = explored(made, simulated)
     x = exploration(made)
@@ -149,7 +149,7 @@ def at_random(ratios: list[float]) -> bool:
 
 
 def test_winners_are_swapped_in_and_recorded(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "judge", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     made = step("dynamic")
     explored(made, simulated)
     x, (run,) = exploration(made), made._programs.values()
@@ -162,7 +162,7 @@ def test_winners_are_swapped_in_and_recorded(simulated, monkeypatch) -> None:
 
 
 def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "judge", lambda ratios: False)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: False)
     made = step("dynamic")
     explored(made, simulated)
     x, (run,) = exploration(made), made._programs.values()
@@ -173,7 +173,7 @@ def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
 
 def test_candidates_with_other_results_never_stay(simulated, monkeypatch) -> None:
     """Of whatever is wrong and was not found before."""
-    monkeypatch.setattr(online, "judge", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     difference = Beside.difference
 
     def planted(self: Beside) -> str:
@@ -245,9 +245,9 @@ def test_the_time_for_it(simulated, monkeypatch) -> None:
 
 
 def test_a_busy_machine(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "UNSTEADY", -1.0)
-    monkeypatch.setattr(online, "judge", lambda ratios: None)
-    monkeypatch.setattr(online, "BARREN", 1000)
+    monkeypatch.setattr(online, "MAX_SPREAD", -1.0)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: None)
+    monkeypatch.setattr(online, "MAX_BARREN", 1000)
     made = step("dynamic")
     explored(made, simulated)
     assert exploration(made).over == "the machine is too busy" and not exploration(made).kept
@@ -287,8 +287,8 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
     clock = Clock()
     for module in (online, exploring):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(online, "LOST", 0.02)
-    monkeypatch.setattr(online, "judge", lambda ratios: None if len(ratios) < 5 else True)
+    monkeypatch.setattr(online, "MAX_COST_SHARE", 0.02)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: None if len(ratios) < 5 else True)
     tried, paused, lost, total = [], [], 0.0, 0.0
 
     def passes(run: Executable) -> None:
@@ -323,7 +323,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
 
 def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
     """Beside a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
-    monkeypatch.setattr(online, "judge", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     plain = step()
     plain.compile(*BATCH)
     (run,) = plain._programs.values()
@@ -347,7 +347,7 @@ def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
         assert x.over == "nothing is left to gain" and all(held <= made.memory_limit for _, held in tried)
         assert ("more than memory_limit" in made.explored) is (not more) and bool(x.kept) is bool(more)
         most = max((n for n, _ in tried), default=0)
-        assert 0 < most < online.TOGETHER if 0 < more < 1e6 else most == online.TOGETHER * bool(more)
+        assert 0 < most < online.MAX_TRIAL_KERNELS if 0 < more < 1e6 else most == online.MAX_TRIAL_KERNELS * bool(more)
 
 
 def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]:
@@ -368,7 +368,7 @@ def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]
 
 def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) -> None:
     """It has run beside the program, which takes less."""
-    monkeypatch.setattr(online, "judge", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     large: list[tuple[Kernel | Rows, str]] = []
 
     def vetted(kernel: Kernel | Rows, text: str) -> str:
@@ -390,7 +390,7 @@ def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) 
 
 
 def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "judge", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     refused = refuse(monkeypatch, lambda texts: len(texts) > 1)
     made = step("dynamic")
     explored(made, simulated)
@@ -402,7 +402,7 @@ def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch) -> None:
 @pytest.mark.parametrize("stepping", [True, False], ids=["another step", "no step more"])
 def test_late_winners_are_swapped_in_or_unconfirmed(simulated, monkeypatch, stepping: bool) -> None:
     """The budget is used up by the pairs of steps that decide, and then there is no time left."""
-    monkeypatch.setattr(online, "judge", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     may, won = Budget.may, []
     monkeypatch.setattr(Budget, "may", lambda own, seconds=0.0: not won and may(own, seconds))
     pair = Exploration._pair
@@ -485,7 +485,7 @@ def test_the_time_limit_ends_without_further_steps(simulated) -> None:
     made = step("dynamic", tune=0.3)
     made.compile(*BATCH)
     (simulated.run,) = made._programs.values()
-    for _ in range(online.PROFILED + 1):
+    for _ in range(online.PROFILED_STEPS + 1):
         made(*BATCH)
     end = time.monotonic() + 20
     while not exploration(made).over and time.monotonic() < end:
@@ -550,9 +550,9 @@ def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
 
 
 def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> None:
-    monkeypatch.setattr(online, "LOST", 0.5)
-    monkeypatch.setattr(online, "UNSTEADY", inf)
-    monkeypatch.setattr(online, "judge", lambda ratios: len(ratios) >= 2 and sum(ratios) < 2 * len(ratios))
+    monkeypatch.setattr(online, "MAX_COST_SHARE", 0.5)
+    monkeypatch.setattr(online, "MAX_SPREAD", inf)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: len(ratios) >= 2 and sum(ratios) < 2 * len(ratios))
     made = step("dynamic")
     made.compile(*BATCH)
     x, losses = exploration(made), []

@@ -75,7 +75,7 @@ def test_a_process_that_has_not_begun_is_not_stopped(aside) -> None:
 
 
 def test_work_within_a_step_is_seen(simulated: Simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "LOST", 0.0)
+    monkeypatch.setattr(online, "MAX_COST_SHARE", 0.0)
     made = step("dynamic")
     made.compile(*BATCH)
     (simulated.run,) = made._programs.values()

@@ -3,9 +3,10 @@
     before   C[i,j] = sum[k](A[i,k] * B[k,j])                 and dC
     after    dA[i,k] = sum[j](dC[i,j] * B[k,j])               dB[k,j] = sum[i](dC[i,j] * A[i,k])
 
-The body is swept in reverse; each read `A[f(x, r)]` then has an adjoint expression over the axes (x, r). Its index map
-is inverted (`autodiff.inversion.preimage`), so that the contribution is a sum over the points that read A[z], or a
-Scatter if that takes fewer points. A plan depends on the template alone and is made once per template.
+The body is swept in reverse. Each read `A[f(x, r)]` then has an adjoint expression over the output axes x and the
+reduction axes r. The index map f is inverted (`autodiff.inversion.preimage`), so that the contribution to dA[z] is a
+sum over the points (x, r) with f(x, r) = z, or a Scatter if that costs less. A plan depends on the template and on the
+arguments of `plan_adjoint` alone, not on the node, and is cached with the template.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ from einsmith.ir.rebuild import substitute
 from einsmith.ir.verify import inside, out_of_bounds, proven
 
 MAX_TERMS = 4
-"""Most differently guarded terms of one adjoint that are kept separate; beyond it they are merged."""
+"""Most terms of one expression's adjoint, each under other guards, that the reverse sweep keeps apart.
+
+More terms are merged into one. Limits the size of adjoints: each term passes through the rules by itself.
+"""
 
 
 def plan_adjoint(
@@ -74,15 +78,37 @@ def plan_adjoint(
     constants: tuple[float | bool | None, ...],
     sums: frozenset[int] = frozenset(),
 ) -> AdjointPlan:
-    """Return the plan for the arguments in slots `wanted`. `constants` has an entry per result: False for no cotangent,
-    None for any, a number if the cotangent is that constant. Arguments in `sums` get no Scatter, whatever the cost.
-    Raises GradientError naming the read that has no adjoint."""
+    """Return the plan of a template's adjoint.
+
+    Args:
+        t: the template.
+        wanted: slots of the arguments whose adjoints are planned.
+        constants: for each result, False if it has no cotangent, a number if its cotangent is this constant everywhere,
+            None if its cotangent is any tensor.
+        sums: slots of arguments that get sums only, no Scatter, whatever the costs.
+
+    Raises:
+        GradientError: the positions in a max or min exceed int32.
+    """
     key = f"adjoint {sorted(wanted)} {constants} {sorted(sums)}"
     return t.memo(key, lambda _: Adjoint(t, wanted, constants, sums).plan())
 
 
 class Adjoint:
-    """The plan of one template's adjoint under construction."""
+    """The plan of one template's adjoint under construction.
+
+    Attributes:
+        t, wanted, constants, sums: see `plan_adjoint`.
+        out: the plan. Its tensors are the arguments, the results, the results' cotangents, then those to be created.
+        first_result: number of the first result in the plan.
+        first_cotangent: number of the first cotangent in the plan.
+        arg: for (piece, result) of a max or min, the number of the tensor of chosen positions.
+        products: for (piece, result) of a product, the numbers of two tensors: the product of the factors that are not
+            zero, and 2**(number of zeros).
+        positions: for each condition that a point is the chosen one, the read of the chosen position.
+        gathers: for each wanted slot, its contributions that are sums: fibres, with the expression to add up in each.
+        scatters: for each wanted slot, its contributions that are scatters.
+    """
 
     def __init__(
         self,
@@ -96,16 +122,16 @@ class Adjoint:
         self.out = AdjointPlan([*t.params, *results, *((d.arithmetic, t.shape) for d in t.dtypes)])
         self.first_result = len(t.params)
         self.first_cotangent = len(t.params) + len(results)
-        self.arg: dict[tuple[Piece, int], int] = {}  # tensors of the chosen position, for max and min
-        self.products: dict[tuple[Piece, int], tuple[int, int]] = {}  # products of the nonzeros, 2 ** (zeros)
-        self.positions: dict[Expr, Read] = {}  # condition for a chosen point -> the position in it
+        self.arg: dict[tuple[Piece, int], int] = {}
+        self.products: dict[tuple[Piece, int], tuple[int, int]] = {}
+        self.positions: dict[Expr, Read] = {}
         self.gathers: dict[int, list[tuple[list[Fibre], list[Expr]]]] = {s: [] for s in sorted(wanted)}
         self.scatters: dict[int, list[Scatter]] = {s: [] for s in sorted(wanted)}
 
     def plan(self) -> AdjointPlan:
-        """Build the plan: the contributions of all parts to the adjoints of the inputs."""
+        """Complete the plan with the contributions of all parts of the template, and return it."""
         for part in self.t.parts:
-            self._part(part)
+            self._seed_part(part)
         for slot, gathers in self.gathers.items():
             shape = self.t.params[slot][1]
             numbers = gather_adjoint(self.out, shape, gathers)
@@ -117,7 +143,8 @@ class Adjoint:
 
     # ------------------------------------------------------------------------------------------------------- seeds
 
-    def _part(self, part: Piece | Scatter) -> None:
+    def _seed_part(self, part: Piece | Scatter) -> None:
+        """Give the bodies of a part their adjoints, from the cotangents of the results, and sweep the part."""
         at = position(part)
         if self.t.is_scatter:
             assert not isinstance(part.body, Reduce)
@@ -150,6 +177,7 @@ class Adjoint:
         self._sweep(part, roots, {})
 
     def _cotangent(self, member: int, at: Sequence[Expr]) -> Expr | None:
+        """Return the cotangent of result `member` at output position `at`; None if it has none."""
         known = self.constants[member]
         if known is False or not self.t.dtypes[member].is_float:
             return None
@@ -158,14 +186,18 @@ class Adjoint:
         return self.out.read(self.first_cotangent + member, at)
 
     def _chosen(self, part: Piece, member: int, at: Sequence[Expr]) -> Expr:
-        """Return the condition that a point of the reduction box is the one that max or min chose for position `at`."""
+        """Return the condition that a point of the reduction box is the one whose value is the max or min.
+
+        The max or min is result `member` of a piece, at output position `at`. Of several such points, the first one in
+        row-major order is meant.
+        """
         assert isinstance(part.body, Reduce)
         combiner = part.body.combiner
         if combiner.startswith("arg"):
-            return self._compare(self.out.read(self.first_result + 1, at), part)
-        shape, parts, at = self._like(part, at)
+            return self._compare_position(self.out.read(self.first_result + 1, at), part)
+        shape, parts, at = self._find_similar_pieces(part, at)
         if (part, member) not in self.arg:
-            args: list[Piece | Scatter] = []
+            arg_pieces: list[Piece | Scatter] = []
             for p in parts:
                 extents = p.body.extents if isinstance(p.body, Reduce) else (1,)
                 if prod(extents) > 2**31:
@@ -173,57 +205,69 @@ class Adjoint:
                         f"the gradient of a {combiner} over {prod(extents)} elements needs their positions, which "
                         f"exceed int32; take the {combiner} over some of the axes, then over the others"
                     )
-                args.append(Piece(p.offset, p.step, p.extents, Reduce("arg" + combiner, extents, (p.bodies[member],))))
-            number = self.out.add(shape, args, 1)
+                arg_body = Reduce("arg" + combiner, extents, (p.bodies[member],))
+                arg_pieces.append(Piece(p.offset, p.step, p.extents, arg_body))
+            number = self.out.add(shape, arg_pieces, 1)
             if len(parts) == len(self.t.parts):
-                self.out.replaced[member] = self.out.add(shape, args, 0)
+                self.out.replaced[member] = self.out.add(shape, arg_pieces, 0)
             self.arg |= {(p, member): number for p in (parts if len(parts) > 1 else [part])}
-        return self._compare(self.out.read(self.arg[part, member], at), part)
+        return self._compare_position(self.out.read(self.arg[part, member], at), part)
 
-    def _compare(self, position: Read, part: Piece) -> Expr:
-        condition = apply("eq", position, _flat(part))
+    def _compare_position(self, position: Read, part: Piece) -> Expr:
+        """Return the condition that a point of the reduction box is at a row-major position that a tensor holds."""
+        condition = apply("eq", position, _row_major_position(part))
         self.positions[condition] = position
         return condition
 
     def _others(self, part: Piece, member: int, at: Sequence[Expr], g: Expr | None = None) -> Expr:
-        """Return the product of all factors but this one (times g). It is the whole product divided by the factor if
-        that is not zero, and the product of the nonzeros if the factor is the only zero. Its derivatives are those of
-        the product written out."""
-        shape, parts, place = self._like(part, at)
+        """Return the product of all factors but the one at a point of the reduction box, times `g` if it is given.
+
+        The product is result `member` of a piece, at output position `at`. If the factor is not zero, the value is the
+        result divided by the factor. If the factor is the only zero, it is the product of the nonzero factors. If there
+        are other zeros, it is zero. The value's derivatives are those of a product that omits the factor.
+        """
+        shape, parts, place = self._find_similar_pieces(part, at)
         body = part.bodies[member]
         one, two, zero = (constant(x, body) for x in (1.0, 2.0, 0.0))
         if (part, member) not in self.products:
-            made: list[Piece | Scatter] = []
+            product_pieces: list[Piece | Scatter] = []
             whole = len(parts) == len(self.t.parts)
             for p in parts:
                 assert isinstance(p.body, Reduce)
                 b = p.bodies[member]
                 nonzero = apply_within_guards(b, lambda x: choose(apply("eq", x, zero), one, x))
-                zeros = apply_within_guards(b, lambda x: choose(apply("eq", x, zero), two, one))
-                bodies = (b, nonzero, zeros)  # the last: 2 ** (number of zeros)
+                two_if_zero = apply_within_guards(b, lambda x: choose(apply("eq", x, zero), two, one))
+                bodies = (b, nonzero, two_if_zero)
                 r = Reduce("prod", p.body.extents, bodies if whole else bodies[1:])
-                made.append(Piece(p.offset, p.step, p.extents, r))
-            numbers = self.out.add(shape, made, len(r.bodies) - 2), self.out.add(shape, made, len(r.bodies) - 1)
+                product_pieces.append(Piece(p.offset, p.step, p.extents, r))
+            last = len(r.bodies) - 1
+            numbers = self.out.add(shape, product_pieces, last - 1), self.out.add(shape, product_pieces, last)
             if whole:
-                self.out.replaced[member] = self.out.add(shape, made, 0)
+                self.out.replaced[member] = self.out.add(shape, product_pieces, 0)
             self.products |= {(p, member): numbers for p in (parts if len(parts) > 1 else [part])}
         nonzeros: Expr
-        nonzeros, count = (self.out.read(n, place) for n in self.products[part, member])
+        nonzeros, two_to_zeros = (self.out.read(n, place) for n in self.products[part, member])
         total: Expr = self.out.read(self.first_result + member, at)
         others: Expr = self.out.read(
-            self.out.add(part.domain, [_all_others(part, member)]), [Axis(d) for d in range(len(part.domain))]
+            self.out.add(part.domain, [_multiply_others(part, member)]), [Axis(d) for d in range(len(part.domain))]
         )
         if g is not None:
             total, others, nonzeros = mul(g, total), mul(g, others), mul(g, nonzeros)
             if isinstance(total, Apply):
                 number = self.out.add(part.extents, template(part.extents, (), total).parts)
                 total = self.out.read(number, [Axis(d) for d in range(len(part.extents))])
-        lone = choose(apply("eq", count, two), nonzeros, total)
-        return apply("differentiate_as", choose(apply("eq", body, zero), lone, apply("div", total, body)), others)
+        at_zero = choose(apply("eq", two_to_zeros, two), nonzeros, total)
+        return apply("differentiate_as", choose(apply("eq", body, zero), at_zero, apply("div", total, body)), others)
 
-    def _like(self, part: Piece, at: Sequence[Expr]) -> tuple[tuple[int, ...], list[Piece], Sequence[Expr]]:
-        """Return (shape, pieces that reduce as `part` does, position of `part`'s points in that shape): all pieces of
-        the template, or this piece alone if the template mixes combiners."""
+    def _find_similar_pieces(
+        self, part: Piece, at: Sequence[Expr]
+    ) -> tuple[tuple[int, ...], list[Piece], Sequence[Expr]]:
+        """Return (shape, pieces, index) of a new tensor that holds another reduction over the box that `part` reduces.
+
+        `index` is where the tensor has the point of `part` whose output position is `at`. The pieces are all pieces of
+        the template, so that one tensor serves all of them, or `part` alone where the others do not fit: they reduce by
+        another combiner, or a product stands beside a piece without a reduction.
+        """
         assert isinstance(part.body, Reduce)
         combiner = part.body.combiner
         parts = [p for p in self.t.parts if isinstance(p, Piece)]
@@ -244,8 +288,14 @@ class Adjoint:
         values: dict[Expr, Expr],
         at: tuple[Expr, ...] | None = None,
     ) -> None:
-        """Compute the adjoints of the float reads of one part, and add a contribution from each. `values` are reads
-        that hold an expression's value; `at` is the output position of a pointwise part."""
+        """Compute the adjoints of the float reads in one part, and add a contribution from each.
+
+        Args:
+            part: the part.
+            roots: (body, its adjoint) for each body that has one.
+            values: for some expressions, a read of a tensor that holds the value; rules use it instead of computing it.
+            at: output position of a point of the part if it is a piece without a reduction, else None.
+        """
         order = list(postorder([body for body, _ in roots]))
         active: set[Expr] = set()
         for e in order:
@@ -262,8 +312,11 @@ class Adjoint:
                     accumulate(adjoints.setdefault(body, {}), guards, g)
         quasi = Quasi(list(part.domain))
         memo: dict = {}
-        found: dict[tuple, Terms] = {}
-        signs = _signs(part.body, self.out.read(self.first_result, at)) if at is not None else {}
+        # By (slot, index). Indices are normalized, so that different expressions of one index share an entry.
+        read_adjoints: dict[tuple, Terms] = {}
+        on_result: dict[Expr, Expr] = {}
+        if at is not None:
+            on_result = _find_conditions_on_result(part.body, self.out.read(self.first_result, at))
         for e in reversed(order):
             if e not in active or e not in adjoints:
                 continue
@@ -274,7 +327,7 @@ class Adjoint:
             if isinstance(e, Read):
                 key = (e.slot, tuple(quasi.expr(i, {}, memo) for i in e.index))
                 for guards, g in terms.items():
-                    accumulate(found.setdefault(key, {}), guards, g)
+                    accumulate(read_adjoints.setdefault(key, {}), guards, g)
                 continue
             assert isinstance(e, Apply)
             value = values.get(e, e)
@@ -284,20 +337,22 @@ class Adjoint:
                 for guards, g in terms.items():
                     new = rule(g, e.args, value)
                     if isinstance(new, Under):
-                        condition = signs.get(new.condition, new.condition)
+                        condition = on_result.get(new.condition, new.condition)
                         guards = guards if condition in guards else (*guards, condition)
                         new = new.value
                     if new is not None:
                         accumulate(adjoints.setdefault(a, {}), guards, new)
-        self._contributions(part, found)
+        self._add_contributions(part, read_adjoints)
 
-    def _contributions(self, part: Piece | Scatter, found: dict[tuple, Terms]) -> None:
-        groups = [(slot, index, *common(terms)) for (slot, index), terms in found.items()]
-        # Contributions that can be added in memory come after the others.
+    def _add_contributions(self, part: Piece | Scatter, read_adjoints: dict[tuple, Terms]) -> None:
+        """Add a contribution from each read of a part, given by (slot, index), with its adjoint."""
+        groups = [(slot, index, *common(terms)) for (slot, index), terms in read_adjoints.items()]
+        # Contributions that may become scatters come last: they add to the tensor that holds the others.
         groups.sort(key=lambda g: (g[0], is_opaque(g[1]) or is_coupled(g[1]), [rank(i) for i in g[1]]))
         shared: dict[tuple[Guards, Expr], Read] = {}
         if isinstance(part, Piece) and not isinstance(part.body, Reduce) and part.extents == self.t.shape:
-            # An argument read at the position that is written: its adjoint is a tensor that the others can read.
+            # The adjoint of an argument that is read at the position written is a tensor of the output's shape. Other
+            # contributions of the same value read this tensor.
             uses = Counter((guards, value) for _, _, guards, value in groups)
             for slot, index, guards, value in groups:
                 if uses[guards, value] < 2 or (not guards and isinstance(value, (Read, Const))):
@@ -308,17 +363,22 @@ class Adjoint:
                     shared[guards, value] = self.out.read(number, [Axis(d) for d in range(len(self.t.shape))])
         for slot, index, guards, value in groups:
             if (guards, value) in shared:
-                # Guards of a data-dependent index keep it in bounds.
+                # The tensor is zero where the guards do not hold. They only keep an opaque index in bounds.
                 guards, value = guards if is_opaque(index) else (), shared[guards, value]
-            whole = self._of_result(part, index, guards, value)
-            if whole is not None:
-                self._invert(part.domain[: len(self.t.shape)], slot, index, guards, whole)
-            elif not self._at_chosen(part, slot, index, guards, value):
+            total = self._sum_by_result(part, index, guards, value)
+            if total is not None:
+                self._invert(part.domain[: len(self.t.shape)], slot, index, guards, total)
+            elif not self._invert_at_chosen(part, slot, index, guards, value):
                 self._invert(part.domain, slot, index, guards, value)
 
-    def _of_result(self, part: Piece | Scatter, index: tuple[Expr, ...], guards: Guards, value: Expr) -> Expr | None:
-        """Return the sum of `value` over the loops of a sum if it equals the result times a factor, else None:
-        sum[j](-g[i]*exp(x[i,j] - m[i])) is -g[i]*Y[i] if Y[i] = sum[j](exp(x[i,j] - m[i]))."""
+    def _sum_by_result(
+        self, part: Piece | Scatter, index: tuple[Expr, ...], guards: Guards, value: Expr
+    ) -> Expr | None:
+        """Return the sum of `value` over the reduction axes of a part if it is the part's result times a factor.
+
+        With the result Y[i] = sum[j](exp(x[i,j] - m[i])), sum[j](-g[i]*exp(x[i,j] - m[i])) is -g[i]*Y[i]. Returns None
+        for another part, and if the index or the guards of the contribution mention the reduction axes.
+        """
         if not (isinstance(part, Piece) and isinstance(part.body, Reduce) and part.body.combiner == "sum"):
             return None
         rank = len(part.extents)
@@ -327,40 +387,47 @@ class Adjoint:
         at = position(part)
         for member, body in enumerate(part.bodies):
             result: Expr = self.out.read(self.first_result + member, at)
-            whole = exchanged_factor(value, body, result) if body.dtype is value.dtype else None
-            if whole is not None and all(p < rank for p in axes_of(whole)):
-                return whole
+            total = exchanged_factor(value, body, result) if body.dtype is value.dtype else None
+            if total is not None and all(p < rank for p in axes_of(total)):
+                return total
         return None
 
-    def _at_chosen(
+    def _invert_at_chosen(
         self, part: Piece | Scatter, slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr
     ) -> bool:
-        """Add a contribution from the chosen points of a max or min by these points alone if that takes fewer points
-        than the whole box; return whether it was added."""
-        chosen = next((g for g in guards if g in self.positions), None)
-        if chosen is None or not isinstance(part, Piece):
+        """Add a contribution of a max or min by its chosen points alone if that costs less; return whether it does.
+
+        The alternative visits all points of the reduction box and adds up the chosen ones. Costs are points visited.
+        """
+        is_chosen = next((g for g in guards if g in self.positions), None)
+        if is_chosen is None or not isinstance(part, Piece):
             return False
-        rest = tuple(g for g in guards if g is not chosen)
-        new, kept, term = at_position(part, self.positions[chosen], index, rest, value)
+        rest = tuple(g for g in guards if g is not is_chosen)
+        chosen_index, chosen_guards, term = at_position(part, self.positions[is_chosen], index, rest, value)
         shape = self.t.params[slot][1]
         points = sum(f.points for fibres in self._fibres(slot, part.domain, index, guards) for f in fibres)
-        if is_opaque(new) and slot in self.sums:
+        if is_opaque(chosen_index) and slot in self.sums:
             return False
-        if is_opaque(new):
-            fewer = (0 if self._is_started(slot) else prod(shape)) + CHOSEN_COST * prod(part.extents)
+        if is_opaque(chosen_index):
+            at_chosen = (0 if self._is_started(slot) else prod(shape)) + CHOSEN_COST * prod(part.extents)
         else:
-            fewer = sum(f.points for fibres in self._fibres(slot, part.extents, new, kept) for f in fibres)
-        report(f"argument {slot} at chosen points", points, fewer, fewer < points)
-        if fewer < points:
-            self._invert(part.extents, slot, new, kept, term, True)
-        return fewer < points
+            cases = self._fibres(slot, part.extents, chosen_index, chosen_guards)
+            at_chosen = sum(f.points for fibres in cases for f in fibres)
+        report(f"argument {slot} at chosen points", points, at_chosen, at_chosen < points)
+        if at_chosen < points:
+            self._invert(part.extents, slot, chosen_index, chosen_guards, term, True)
+        return at_chosen < points
 
     def _fibres(self, slot: int, domain: tuple[int, ...], index: tuple[Expr, ...], guards: Guards) -> list[list[Fibre]]:
+        """Return the fibres of an index of argument `slot`, a list for each affine case of the index.
+
+        `domain` holds the extents of the axes in the index, and `guards` restrict it.
+        """
         shape = self.t.params[slot][1]
-        return [invert(branch, domain, shape, (*chosen, *guards)) for branch, chosen in affine_cases(index)]
+        return [invert(branch, domain, shape, (*conditions, *guards)) for branch, conditions in affine_cases(index)]
 
     def _is_started(self, slot: int) -> bool:
-        """Return whether the argument already has contributions that a Scatter can add to in memory."""
+        """Return whether the argument already has contributions, to whose sum a Scatter can add in memory."""
         return bool(self.gathers[slot] or self.scatters[slot])
 
     def _invert(
@@ -372,42 +439,56 @@ class Adjoint:
         value: Expr,
         decided: bool = False,
     ) -> None:
-        """Add the contribution `value` to the elements `index`. If `decided`, an opaque index gets a Scatter without a
-        comparison of costs."""
+        """Add a contribution to an argument: as a sum over the fibres of its index, or as a Scatter if that costs less.
+
+        A Scatter is considered for an opaque index, and for a coupled one if the argument has contributions already.
+
+        Args:
+            domain: extents of the axes that `index`, `guards` and `value` mention.
+            slot: the argument.
+            index: the element of the argument that a point of the domain contributes to.
+            guards: conditions under which the point contributes.
+            value: what the point contributes.
+            decided: whether an opaque index (`is_opaque`) gets a Scatter without a comparison of costs.
+        """
         shape = self.t.params[slot][1]
         opaque = is_opaque(index)
-        if opaque and not decided and self._summed_first(domain, slot, index, guards, value):
+        if opaque and not decided and self._sum_before_scatter(domain, slot, index, guards, value):
             return
-        found = self._fibres(slot, domain, index, guards)
+        cases = self._fibres(slot, domain, index, guards)
         started = self._is_started(slot)
         if slot not in self.sums and (opaque or (started and is_coupled(index))):
-            gather = sum(f.points for fibres in found for f in fibres)
-            scatter = (0 if started else prod(shape)) + SCATTER_COST * prod(domain)
-            scattered = scatter < gather or (opaque and decided)
+            gather_cost = sum(f.points for fibres in cases for f in fibres)
+            scatter_cost = (0 if started else prod(shape)) + SCATTER_COST * prod(domain)
+            use_scatter = scatter_cost < gather_cost or (opaque and decided)
             if not decided:
-                report(f"argument {slot}", gather, scatter, scattered)
-            if scattered:
+                report(f"argument {slot}", gather_cost, scatter_cost, use_scatter)
+            if use_scatter:
                 facts = Facts.of(domain)
-                where = tuple(
+                in_bounds = tuple(
                     i if proven(i, n, facts) else guard(guards, i, Const(0, i.dtype))
                     for i, n in zip(index, shape, strict=True)
                 )
-                self.scatters[slot].append(Scatter("sum", domain, where, guard(guards, value)))
+                self.scatters[slot].append(Scatter("sum", domain, in_bounds, guard(guards, value)))
                 return
-        for fibres in found:
+        for fibres in cases:
             self._gather(slot, fibres, value)
 
-    def _summed_first(
+    def _sum_before_scatter(
         self, domain: tuple[int, ...], slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr
     ) -> bool:
-        """Sum the adjoint of a data-dependent read over the loops that its index does not mention before it is
-        scattered; return whether that was possible."""
+        """Sum a contribution with an opaque index over the axes that the index does not mention, then add the sum.
+
+        Returns whether this was done. It is not done if there are no such axes. Guards that mention such axes no longer
+        protect the index; if there are any, it is not done either where the index may rely on them, or where a Scatter
+        of the sum would cost less than sums over fibres.
+        """
         used = sorted(frozenset[int]().union(*map(axes_of, index)))
         loops = [p for p in range(len(domain)) if p not in used and domain[p] > 1]
-        # A guard that mentions the loops does not protect the index outside of them.
-        parts = [p for g in guards for p in conjuncts(g)]
-        outer = tuple(g for g in parts if axes_of(g).isdisjoint(loops))
-        dropped = [g for g in parts if g not in outer]
+        # A guard that mentions the loops stays inside the sum: outside of it, it does not keep the index in bounds.
+        conditions = [p for g in guards for p in conjuncts(g)]
+        outer = tuple(g for g in conditions if axes_of(g).isdisjoint(loops))
+        dropped = [g for g in conditions if g not in outer]
         if not loops or any(reads(g) and not axes_of(g).isdisjoint(used) for g in dropped):
             return False
         if dropped and any(reads(i) for e in index for r in reads(e) for i in r.index):
@@ -419,21 +500,23 @@ class Adjoint:
         body = substitute(guard(guards, value), move)
         if dropped:
             facts = Facts.of(box, outer)
-            places = [(i, n) for e in index for r in reads(e) for i, n in zip(r.index, self._shape(r), strict=True)]
-            if not all(inside(i, n, facts) for i, n in places):
+            inner = [(i, n) for e in index for r in reads(e) for i, n in zip(r.index, self._shape(r), strict=True)]
+            if not all(inside(i, n, facts) for i, n in inner):
                 return False
             points = sum(f.points for fibres in self._fibres(slot, box, index, outer) for f in fibres)
             if points > prod(self.t.params[slot][1]) + SCATTER_COST * prod(box):
                 return False
-        whole = template(box, (), Reduce("sum", tuple(domain[p] for p in loops), (body,))).parts
-        total = self.out.read(self.out.add(box, whole), [Axis(n) for n in range(len(box))])
+        sums = template(box, (), Reduce("sum", tuple(domain[p] for p in loops), (body,))).parts
+        total = self.out.read(self.out.add(box, sums), [Axis(n) for n in range(len(box))])
         self._invert(box, slot, index, outer, total)
         return True
 
     def _shape(self, r: Read) -> tuple[int, ...]:
+        """Return the shape of the tensor of the plan that is read."""
         return self.out.params[r.slot][1]
 
     def _gather(self, slot: int, fibres: list[Fibre], value: Expr) -> None:
+        """Add a contribution as sums over fibres: the axes in `value` become the expressions that the fibres give."""
         bodies: list[Expr] = []
         for f in fibres:
             if f.is_empty:
@@ -446,23 +529,26 @@ class Adjoint:
             self.gathers[slot].append((fibres, bodies))
 
 
-# ------------------------------------------------------------------------------------------------------- small parts
+# ----------------------------------------------------------------------------------------------------------- helpers
 
 
-def _all_others(part: Piece, member: int) -> Piece:
-    """Return the piece `out[i,k] = prod[l](where(l == k, 1, body(i,l)))`."""
+def _multiply_others(part: Piece, member: int) -> Piece:
+    """Return the product of all factors of result `member` but one: `out[i,k] = prod[l](where(l == k, 1, body(i,l)))`.
+
+    i is a point of the piece's output box, k and l are points of its reduction box.
+    """
     assert isinstance(part.body, Reduce)
     rank, n = len(part.extents), len(part.domain)
     body = substitute(part.bodies[member], {rank + k: Axis(n + k) for k in range(n - rank)})
-    same: Expr = Const(True, dt.bool_)
+    is_omitted: Expr = Const(True, dt.bool_)
     for k in range(n - rank):
-        same = both(same, apply("eq", Axis(n + k), Axis(rank + k)))
-    others = Reduce("prod", part.body.extents, (choose(same, constant(1.0, body), body),))
+        is_omitted = both(is_omitted, apply("eq", Axis(n + k), Axis(rank + k)))
+    others = Reduce("prod", part.body.extents, (choose(is_omitted, constant(1.0, body), body),))
     return Piece((0,) * n, (1,) * n, part.domain, others)
 
 
-def _flat(part: Piece) -> Expr:
-    """Return the row-major position of a point of the reduction box."""
+def _row_major_position(part: Piece) -> Expr:
+    """Return the row-major position of a point in the reduction box of a piece, an expression of the axes."""
     out, stride = LinearForm(), 1
     rank = len(part.extents)
     for k, extent in reversed(list(enumerate(part.domain[rank:]))):
@@ -471,31 +557,38 @@ def _flat(part: Piece) -> Expr:
     return out.expr()
 
 
-def _signs(body: Expr | Reduce, result: Read) -> dict[Expr, Expr]:
-    """Map conditions of a pointwise body to equivalent conditions on its result: `where(0 < x, x, 0)` is positive where
-    x is, as are `where(0 < x, x, x*0.1)` and `where(x <= 0, 0, x)`, NaN included. The backward sweep then needs the
-    result alone, not its operands."""
+def _find_conditions_on_result(body: Expr | Reduce, result: Read) -> dict[Expr, Expr]:
+    """Map the condition of a body without a reduction, and its negation, to equivalent conditions on the body's result.
+
+    `where(0 < x, x, 0)` is positive where x is, and so are `where(0 < x, x, x*0.1)` and `where(x <= 0, 0, x)`, also for
+    NaN. With a condition on the result, the backward pass need not compute x or keep it. Returns an empty dictionary
+    for other bodies.
+    """
     if not isinstance(body, Apply) or body.fn != "where" or not body.dtype.is_float:
         return {}
     c, a, b = body.args
     if not isinstance(c, Apply) or c.fn not in ("lt", "le"):
         return {}
     zero, x = c.args if c.fn == "lt" else reversed(c.args)
-    kept, other = (a, b) if c.fn == "lt" else (b, a)
-    if kept is not x or not isinstance(zero, Const) or zero.value != 0.0:
+    above, below = (a, b) if c.fn == "lt" else (b, a)  # the sides for x above and below zero
+    if above is not x or not isinstance(zero, Const) or zero.value != 0.0:
         return {}
-    shrunk = isinstance(other, Apply) and other.fn == "mul" and x in other.args
-    slope = [k.value for k in other.args if isinstance(k, Const)] if shrunk else []
-    if other is not zero and not (slope and slope[0] > 0):
+    scaled = isinstance(below, Apply) and below.fn == "mul" and x in below.args
+    slope = [k.value for k in below.args if isinstance(k, Const)] if scaled else []
+    if below is not zero and not (slope and slope[0] > 0):
         return {}
-    told = apply("lt", zero, result) if c.fn == "lt" else apply("le", result, zero)
-    return {c: told, apply("not", c): apply("not", told)}
+    on_result = apply("lt", zero, result) if c.fn == "lt" else apply("le", result, zero)
+    return {c: on_result, apply("not", c): apply("not", on_result)}
 
 
 def _is_identity(index: tuple[Expr, ...], shape: tuple[int, ...], argument: tuple[int, ...]) -> bool:
+    """Return whether an output of extents `shape` reads an argument of the same extents at the position written."""
     return shape == argument and all(i is Axis(d) for d, i in enumerate(index))
 
 
 def _relies_on_guards(e: Expr, domain: tuple[int, ...], params: Sequence) -> bool:
-    """Return whether a part of a body may read out of bounds without the guards around it."""
+    """Return whether an expression over the box `domain` may read out of bounds without the guards around it.
+
+    `params` holds the (element type, shape) of each argument that it reads.
+    """
     return any(True for _ in out_of_bounds(template(domain, params, e)))

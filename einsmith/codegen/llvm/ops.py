@@ -1,7 +1,8 @@
-"""Emit instructions of the loop nest's arithmetic as LLVM IR text.
+"""Emit the arithmetic instructions of loop nests as LLVM IR text.
 
-`FunctionText` collects lines, names values and declares intrinsics; `Ops` has one method per instruction of the nest.
-Operands are their LLVM spelling (`%12`, `7`, `splat (float 0x...)`), types are `codegen.loopnest.nest.Type`.
+`FunctionText` collects the lines of a function, names its values and declares what it calls; `Ops` has a method for
+each instruction of the nest. Operands are strings, as LLVM spells them: `%12`, `7`, `splat (float 0x...)`. Types are
+`codegen.loopnest.nest.Type`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,18 @@ from einsmith.codegen.vecmath import polynomials, trigonometric
 from einsmith.ir.random import threefry
 
 _INTEGERS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+"""Bits of the integer types that the nest and LLVM name alike."""
 BITS = {"f32": 32, "f64": 64, "f16": 16, "bf16": 16, "u8": 8} | _INTEGERS
+"""Bits of an element, by element type name."""
 LLVM_ELEM = {"f32": "float", "f64": "double", "ptr": "ptr", "f16": "i16", "bf16": "i16", "u8": "i8"} | {
     x: x for x in _INTEGERS
-}  # types that are only moved and converted are spelled as their bits
+}
+"""LLVM's element types by element type name. f16, bf16 and u8 are only moved, selected and converted, so that integers
+hold their bits."""
 FLOATS = ("f32", "f64")
+"""The float types in which arithmetic is done."""
 SUFFIX = LLVM_ELEM | {"f32": "f32", "f64": "f64", "ptr": "p0"}
+"""How the names of overloaded intrinsics spell an element type, by element type name."""
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp": polynomials.exp,
     "log": polynomials.log,
@@ -35,6 +42,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sin": trigonometric.sin,
     "cos": trigonometric.cos,
 }
+"""Functions emitted as many instructions, by the nest's name; each takes a `LaneArithmetic` and the operands."""
 
 
 def spell(type: Type) -> str:
@@ -48,7 +56,10 @@ def mangle(type: Type) -> str:
 
 
 def literal(value: float | int | bool, elem: str) -> str:
-    """Return a scalar constant. Floats are spelled by their bits, so that nothing is rounded twice."""
+    """Return the spelling of a scalar constant of an element type.
+
+    f32 and f64 are spelled as the bits of a double, after f32 is rounded to single precision: LLVM rounds nothing.
+    """
     if elem in FLOATS:
         x = float(value)
         if math.isnan(x):
@@ -67,19 +78,29 @@ def literal(value: float | int | bool, elem: str) -> str:
 
 
 def constant(value: float | int | bool, type: Type) -> str:
-    """Return a constant of a scalar type, or of a vector type with that value in every lane."""
+    """Return the operand of a constant; a vector type has the value in every lane."""
     text = literal(value, type.elem)
     return f"splat ({LLVM_ELEM[type.elem]} {text})" if type.lanes else text
 
 
 def lanes_constant(values: Sequence[float | int | bool], elem: str) -> str:
-    """Return a vector constant, spelled lane by lane."""
+    """Return the operand of a constant vector with these lanes."""
     return "<" + ", ".join(f"{LLVM_ELEM[elem]} {literal(v, elem)}" for v in values) + ">"
 
 
 class FunctionText:
-    """The lines of one function, the counter of its values, and the module's declarations. `fma`: the target has an
-    instruction that multiplies and adds; `halves`: it has instructions that convert float16."""
+    """The text of one function under construction.
+
+    Args:
+        declarations: text by name of the functions that the module declares or defines in addition; functions of one
+            module share it
+        fma: whether the target has an instruction that multiplies and adds
+        halves: whether the target has instructions that convert between float16 and float32
+
+    Attributes:
+        lines: the lines emitted so far
+        block: label of the basic block to which lines are added
+    """
 
     def __init__(self, declarations: dict[str, str], fma: bool, halves: bool):
         self.lines: list[str] = []
@@ -87,47 +108,53 @@ class FunctionText:
         self.fma, self.halves = fma, halves
         self.block = "entry"
         self._count = 0
-        self._seen: list[dict[str, str]] = [{}]
+        self._shared: list[dict[str, str]] = [{}]  # results by instruction, per open region, the innermost last
 
     def fresh(self, prefix: str = "v") -> str:
-        """Return a new name in this function."""
+        """Return a name for a value or a block that is new in this function, without LLVM's `%`."""
         self._count += 1
         return f"{prefix}{self._count}"
 
     def emit(self, text: str) -> str:
-        """Emit the line `%new = text`; return the new name."""
+        """Emit an instruction, `text`, that has a result; return the operand of the result, a new name."""
         name = f"%{self.fresh()}"
         self.lines.append(f"  {name} = {text}")
         return name
 
     def do(self, text: str) -> None:
-        """Emit a line that has no result."""
+        """Emit an instruction that has no result."""
         self.lines.append("  " + text)
 
     def label(self, name: str) -> None:
-        """Begin the block `name`."""
+        """Begin the basic block `name`."""
         self.lines.append(f"{name}:")
         self.block = name
 
     def once(self, text: str) -> str:
-        """Emit cheap pure scalar work as `emit` does; an equal text in an enclosing region is reused."""
-        for scope in self._seen:
-            if text in scope:
-                return scope[text]
+        """Emit a pure instruction and return the operand of its result. Where this region or an enclosing one has an
+        equal instruction emitted by `once`, its result is returned instead."""
+        for region in self._shared:
+            if text in region:
+                return region[text]
         name = self.emit(text)
-        self._seen[-1][text] = name
+        self._shared[-1][text] = name
         return name
 
     def enter(self) -> None:
-        """Open a region, whose shared texts are forgotten when it is left."""
-        self._seen.append({})
+        """Open a region, such as a branch. Code after it does not reuse what `once` emits in it, as that may not have
+        run."""
+        self._shared.append({})
 
     def leave(self) -> None:
-        """Close the innermost region."""
-        self._seen.pop()
+        """Close the region that was opened last."""
+        self._shared.pop()
 
     def call(self, name: str, result: Type, args: Sequence[tuple[Type, str]]) -> str:
-        """Emit a call of a pure function or intrinsic, which is declared on demand."""
+        """Emit a call of a pure function or intrinsic, declared in the module if it is not yet; return its result.
+
+        name: the function's name, without LLVM's `@`; result: the type of the result; args: type and operand of each
+        argument.
+        """
         if name not in self.declarations:
             types = ", ".join(spell(t) for t, _ in args)
             self.declarations[name] = f"declare {spell(result)} @{name}({types})"
@@ -135,38 +162,49 @@ class FunctionText:
 
 
 class Ops:
-    """The arithmetic instructions. Every method takes operands of one type `t` and returns the result's operand."""
+    """The arithmetic instructions of the nest, emitted into the text of one function. Methods return the operand of the
+    result; their parameter `t` is the type of the operands."""
 
     def __init__(self, text: FunctionText):
         self.text = text
 
     def bin(self, op: str, t: Type, a: str, b: str) -> str:
-        """Emit an LLVM instruction of two operands."""
+        """Emit the LLVM instruction `op`, such as `fadd`, of two operands."""
         return self.text.emit(f"{op} {spell(t)} {a}, {b}")
 
     def compare(self, predicate: str, t: Type, a: str, b: str) -> str:
-        """Emit a comparison by a predicate of `fcmp` or `icmp`; return a condition."""
+        """Emit the condition `a predicate b`, by a predicate of `fcmp` or `icmp` such as `olt`."""
         return self.text.emit(f"{'fcmp' if t.elem in FLOATS else 'icmp'} {predicate} {spell(t)} {a}, {b}")
 
     def select(self, t: Type, c: str, a: str, b: str) -> str:
-        """Emit `a` where c holds, else `b`, lane by lane."""
+        """Emit the selection of a in the lanes where the condition c holds, and of b in the others."""
         return self.text.emit(f"select {spell(Type('i1', t.lanes))} {c}, {spell(t)} {a}, {spell(t)} {b}")
 
     def intrinsic(self, name: str, t: Type, *args: str) -> str:
-        """Emit a call of the intrinsic llvm.`name` for operands and result of type t."""
+        """Emit a call of the intrinsic `llvm.name`, whose operands and result are of type t."""
         return self.text.call(f"llvm.{name}.{mangle(t)}", t, [(t, a) for a in args])
 
     # -- one method per instruction
 
     def apply(self, name: str, t: Type, args: Sequence[str], literals: Sequence[float | int | bool | None]) -> str:
-        """Emit an instruction by its name in the nest; `literals[i]` is the value of a constant operand, else None."""
+        """Emit an instruction of the nest.
+
+        Args:
+            name: the nest's name of the instruction
+            t: the type of the operands
+            args: the operands
+            literals: for each operand the number that it is known to be, else None
+
+        Raises:
+            CompileError: the instruction has no form in LLVM.
+        """
         if name in _FLOAT_BINARY and t.elem in FLOATS:
             return self.bin(_FLOAT_BINARY[name], t, args[0], args[1])
         if name in _INT_BINARY and t.elem not in FLOATS:
             return self.bin(_INT_BINARY[name], t, args[0], args[1])
         if name in _COMPARE:
             by_float, by_int = _COMPARE[name]
-            if t.elem == "i1":
+            if t.elem == "i1":  # as a signed number, true would be -1
                 by_int = by_int.replace("s", "u")
             return self.compare(by_float if t.elem in FLOATS else by_int, t, args[0], args[1])
         if name in ("min", "max"):
@@ -193,7 +231,7 @@ class Ops:
         return self.bin("xor", t, x, constant(1 if t.elem == "i1" else -1, t))
 
     def op_abs(self, t: Type, x: str) -> str:
-        """Emit |x|; the least integer stays as it is."""
+        """Emit |x|; the absolute value of the least integer is itself, as overflow wraps."""
         if t.elem in FLOATS:
             return self.intrinsic("fabs", t, x)
         return self.text.call(f"llvm.abs.{mangle(t)}", t, [(t, x), (Type("i1"), "false")])
@@ -217,11 +255,11 @@ class Ops:
         return self.intrinsic("sqrt", t, x)
 
     def op_rsqrt(self, t: Type, x: str) -> str:
-        """Emit 1/sqrt(x), rounded twice."""
+        """Emit 1/sqrt(x); the root and the quotient are both rounded."""
         return self.bin("fdiv", t, constant(1.0, t), self.op_sqrt(t, x))
 
     def op_random_bits(self, t: Type, *words: str) -> str:
-        """Emit the random bits of key and counter words (`ir.random.threefry`)."""
+        """Emit 32 random bits from two words of a key and two of a counter (`ir.random.threefry`)."""
         return threefry(
             words,
             add=lambda a, b: self.bin("add", t, a, b),
@@ -231,26 +269,26 @@ class Ops:
         )
 
     def op_select(self, t: Type, c: str, a: str, b: str) -> str:
-        """Emit `a` where c holds, else `b`."""
+        """Emit the selection of a where the condition c holds, else of b."""
         return self.select(t, c, a, b)
 
     def op_fma(self, t: Type, a: str, b: str, c: str) -> str:
-        """Emit a*b + c: rounded once where the target has the instruction, otherwise twice."""
+        """Emit a*b + c; floats are rounded once where the target has an fma instruction, else twice."""
         if t.elem not in FLOATS:
             return self.bin("add", t, self.bin("mul", t, a, b), c)
         if self.text.fma:
             return self.intrinsic("fma", t, a, b, c)
-        return self.bin("fadd", t, self.bin("fmul", t, a, b), c)  # without the instruction fma is a slow call
+        return self.bin("fadd", t, self.bin("fmul", t, a, b), c)  # llvm.fma would become a call of the C library
 
     def extremum(self, name: str, t: Type, args: Sequence[str], literals: Sequence[float | int | bool | None]) -> str:
-        """Emit `max` or `min` of two operands; NaN if an operand is NaN.
+        """Emit the maximum or minimum of two operands; NaN if either operand is NaN.
 
         Args:
             name: "max" or "min"
-            t: the operands' type
+            t: the type of the operands
             args: the two operands
-            literals: the number that each operand is known to be (None: not known); a number that is not NaN saves a
-                check
+            literals: for each operand the number that it is known to be, else None; an operand that is known not to be
+                NaN saves a comparison
         """
         a, b = args
         if t.elem not in FLOATS:
@@ -259,16 +297,20 @@ class Ops:
         fixed = [x is not None and not math.isnan(x) for x in literals]
         if fixed[1] and not fixed[0]:
             a, b, fixed = b, a, [True, False]
-        # A select whose false side is b gives b where either is NaN: one instruction, and right if a is no NaN.
+        # Where either operand is NaN the select gives b, which is right unless a is NaN; x86 has an instruction for it.
         out = self.select(t, self.compare(predicate, t, a, b), a, b)
         return out if fixed[0] else self.select(t, self.compare("uno", t, a, a), a, out)
 
     def int_division(self, name: str, t: Type, a: str, b: str, divisor: float | int | bool | None) -> str:
-        """Emit floordiv or mod towards minus infinity; division by zero gives 0, as NumPy's does, and never traps."""
+        """Emit the quotient of integers a and b rounded towards minus infinity (floordiv), or its remainder (mod).
+
+        Division by zero gives 0, as in NumPy, and traps nowhere; the least integer over -1 wraps to itself. divisor:
+        the number that b is known to be, else None.
+        """
         zero = constant(0, t)
         if divisor is not None and divisor > 0:
             n = int(divisor)
-            if n & (n - 1) == 0:
+            if n & (n - 1) == 0:  # a power of two
                 if name == "mod":
                     return self.bin("and", t, a, constant(n - 1, t))
                 return a if n == 1 else self.bin("ashr", t, a, constant(n.bit_length() - 1, t))
@@ -278,14 +320,15 @@ class Ops:
             q = self.bin("sdiv", t, a, b)
             r = self.bin("sub", t, a, self.bin("mul", t, q, b))
             return self.bin("add", t, q, self.bin("ashr", t, r, constant(BITS[t.elem] - 1, t)))
-        # -1 and 0 are taken out first: the smallest integer over -1 overflows, and both trap in hardware.
+        # Divisors 0 and -1 are replaced by 1, and the results corrected: x86 traps at a division by zero, and at the
+        # overflow of the least integer over -1.
         minus, one = constant(-1, t), constant(1, t)
         is_zero, is_minus = self.compare("eq", t, b, zero), self.compare("eq", t, b, minus)
-        both = self.bin("or", Type("i1", t.lanes), is_zero, is_minus)
-        d = self.select(t, both, one, b)
+        is_replaced = self.bin("or", Type("i1", t.lanes), is_zero, is_minus)
+        d = self.select(t, is_replaced, one, b)
         r = self.bin("srem", t, a, d)
-        signs = self.compare("slt", t, self.bin("xor", t, r, d), zero)
-        adjust = self.bin("and", Type("i1", t.lanes), self.compare("ne", t, r, zero), signs)
+        signs_differ = self.compare("slt", t, self.bin("xor", t, r, d), zero)
+        adjust = self.bin("and", Type("i1", t.lanes), self.compare("ne", t, r, zero), signs_differ)
         if name == "mod":
             return self.bin("add", t, r, self.select(t, adjust, d, zero))
         q = self.bin("sub", t, self.bin("sdiv", t, a, d), self.select(t, adjust, one, zero))
@@ -293,9 +336,14 @@ class Ops:
         return self.select(t, is_zero, zero, q)
 
     def float_division(self, name: str, t: Type, a: str, b: str) -> str:
-        """Emit floordiv or mod as NumPy defines them: from the exact fmod, which takes the sign of the divisor."""
+        """Emit the quotient of floats a and b rounded towards minus infinity (floordiv), or its remainder (mod).
+
+        The algorithm is that of NumPy's `npy_divmod`: the exact fmod, given the sign of the divisor, is the remainder,
+        from which the quotient follows. floordiv by zero is a/b.
+        """
         zero, flag = constant(0.0, t), Type("i1", t.lanes)
         m = self.remainder(t, a, b)
+        # `wrong`: the remainder is not zero, and its sign is not the divisor's.
         wrong = self.bin(
             "and",
             flag,
@@ -304,22 +352,24 @@ class Ops:
         )
         if name == "mod":
             out = self.select(t, wrong, self.bin("fadd", t, m, b), m)
-            exact = self.compare("oeq", t, m, zero)
-            return self.select(t, exact, self.intrinsic("copysign", t, zero, b), out)
+            is_multiple = self.compare("oeq", t, m, zero)
+            return self.select(t, is_multiple, self.intrinsic("copysign", t, zero, b), out)
         div = self.bin("fdiv", t, self.bin("fsub", t, a, m), b)
         div = self.select(t, wrong, self.bin("fsub", t, div, constant(1.0, t)), div)
-        down = self.op_floor(t, div)
-        more = self.compare("ogt", t, self.bin("fsub", t, div, down), constant(0.5, t))
-        out = self.select(t, more, self.bin("fadd", t, down, constant(1.0, t)), down)
-        plain = self.bin("fdiv", t, a, b)
-        out = self.select(t, self.compare("oeq", t, div, zero), self.intrinsic("copysign", t, zero, plain), out)
-        return self.select(t, self.compare("oeq", t, b, zero), plain, out)
+        # `div` is a whole number but for its rounding, so that it is rounded to the nearest one.
+        floor = self.op_floor(t, div)
+        is_below = self.compare("ogt", t, self.bin("fsub", t, div, floor), constant(0.5, t))
+        out = self.select(t, is_below, self.bin("fadd", t, floor, constant(1.0, t)), floor)
+        quotient = self.bin("fdiv", t, a, b)
+        out = self.select(t, self.compare("oeq", t, div, zero), self.intrinsic("copysign", t, zero, quotient), out)
+        return self.select(t, self.compare("oeq", t, b, zero), quotient, out)
 
     def remainder(self, t: Type, a: str, b: str) -> str:
-        """Emit fmod(a, b), exactly; a zero may have either sign.
+        """Emit C's fmod(a, b), which is exact; a result of zero may have either sign.
 
-        With q = floor(|a / b|), |a| - q |b| is one fused step and exact, once q is: the quotient's rounding can only
-        make it one too large, which shows in the sign. The C library serves quotients that have no such q.
+        Where the target has an fma instruction, the result is |a| - q |b| with q = floor(|a| / |b|), which one fma
+        computes exactly. The rounding of the quotient can only make q one too large; the result is then negative, and
+        |b| is added. Quotients too large for this are left to the C library.
         """
         if not self.text.fma:
             return self.bin("frem", t, a, b)
@@ -329,46 +379,60 @@ class Ops:
         r = v.fma(v.neg(v.floor(quotient)), y, x)
         r = v.select(v.lt(r, v.f(0.0)), v.add(r, y), r)
         r = v.select(v.lt(x, y), x, r)  # covers an infinite divisor
-        most = v.f(2.0**22 if t.elem == "f32" else 2.0**51)
-        return v.rarely(v.lt(most, quotient), v.copysign(r, a), "fmod", lambda w, *z: w.library("fmod", *z), a, b)
+        largest = v.f(2.0**22 if t.elem == "f32" else 2.0**51)  # largest quotient for which this holds
+        return v.rarely(v.lt(largest, quotient), v.copysign(r, a), "fmod", lambda w, *z: w.library("fmod", *z), a, b)
 
     def rarely(self, t: Type, where: str, value: str, name: str, slow: Callable[..., str], args: Sequence[str]) -> str:
-        """Emit `value` with the lanes in `where` replaced by those of a function of `args` (of type t), called behind
-        a branch. `slow` emits the function's body, once for each `name`."""
+        """Emit a value in which the lanes that satisfy a rare condition are replaced by a slower computation.
+
+        The slower computation is an internal function of the module, called behind a branch if a lane needs it.
+
+        Args:
+            t: the type of the value and of `args`
+            where: the condition, lane by lane
+            value: the result where the condition does not hold
+            name: the name of the slower computation; the module has one function for each name and type
+            slow: emits the body of the function: it takes an arithmetic and the parameters, and returns the result
+            args: the arguments of the function
+        """
         text, flags = self.text, Type("i1", t.lanes)
-        some = text.call(f"llvm.vector.reduce.or.{mangle(flags)}", Type("i1"), [(flags, where)]) if t.lanes else where
+        needed = text.call(f"llvm.vector.reduce.or.{mangle(flags)}", Type("i1"), [(flags, where)]) if t.lanes else where
         function = f"einsmith.{name}.{mangle(t)}"
         if function not in text.declarations:
             inner = FunctionText(text.declarations, text.fma, text.halves)
             names = [f"%x{n}" for n in range(len(args))]
             parameters = ", ".join(f"{spell(t)} {x}" for x in names)
-            text.declarations[function] = ""  # keeps its place, before what it declares itself
+            text.declarations[function] = ""  # reserves its place before the declarations that its body adds
             inner.do(f"ret {spell(t)} {slow(LaneArithmetic(Ops(inner), t), *names)}")
             head = f"define internal {spell(t)} @{function}({parameters}) #0 {{\nentry:\n"
             text.declarations[function] = head + "\n".join(inner.lines) + "\n}"
         rare, end, before = text.fresh("rare"), text.fresh("end"), text.block
-        text.do(f"br i1 {some}, label %{rare}, label %{end}, !prof !1")
+        text.do(f"br i1 {needed}, label %{rare}, label %{end}, !prof !1")  # !1: branch weights of `nest.emit_module`
         text.label(rare)
-        exact = text.call(function, t, [(t, a) for a in args])
-        chosen = self.select(t, where, exact, value)
+        replacement = text.call(function, t, [(t, a) for a in args])
+        chosen = self.select(t, where, replacement, value)
         text.do(f"br label %{end}")
         text.label(end)
         return text.emit(f"phi {spell(t)} [ {value}, %{before} ], [ {chosen}, %{rare} ]")
 
     def libm(self, name: str, t: Type, args: Sequence[str]) -> str:
-        """Emit a call of the C library, lane by lane."""
+        """Emit calls of a function of the C library, one for each lane; `name` is the function's name for doubles."""
         scalar, symbol = Type(t.elem), name + ("f" if t.elem == "f32" else "")
         if not t.lanes:
             return self.text.call(symbol, scalar, [(scalar, a) for a in args])
         out = "poison"
         for lane in range(t.lanes):
             parts = [self.text.emit(f"extractelement {spell(t)} {a}, i32 {lane}") for a in args]
-            y = self.text.call(symbol, scalar, [(scalar, p) for p in parts])
-            out = self.text.emit(f"insertelement {spell(t)} {out}, {spell(scalar)} {y}, i32 {lane}")
+            result = self.text.call(symbol, scalar, [(scalar, p) for p in parts])
+            out = self.text.emit(f"insertelement {spell(t)} {out}, {spell(scalar)} {result}, i32 {lane}")
         return out
 
     def cast(self, x: str, source: Type, elem: str) -> str:
-        """Emit a conversion as `Builder.cast` defines it: floats saturate and NaN gives 0, on every machine."""
+        """Emit the conversion of x from the type `source` to lanes of the element type `elem`.
+
+        The rules are those of `loopnest.nest.Builder.cast`. On every machine, a float beyond the range of an integer
+        type becomes the nearest integer that the type has, and NaN becomes 0.
+        """
         to, single, of = Type(elem, source.lanes), Type("f32", source.lanes), source.elem
         if elem == of:
             return x
@@ -393,19 +457,20 @@ class Ops:
             op = "zext"
         else:
             op = "sext" if BITS[elem] > BITS[of] else "trunc"
-        if op == "trunc" and source.lanes == 3:  # LLVM's AArch64 backend aborts at <3 x i64> to <3 x i8>
+        if op == "trunc" and source.lanes == 3:  # LLVM's AArch64 back end aborts at <3 x i64> to <3 x i8>
             four = self.resize(source, x, 4)
             return self.resize(Type(elem, 4), self.cast(four, Type(of, 4), elem), 3)
         return self.text.emit(f"{op} {spell(source)} {x} to {spell(to)}")
 
     def resize(self, t: Type, x: str, lanes: int) -> str:
-        """Return the first `lanes` lanes of x; lanes beyond x's own are undefined."""
+        """Emit a vector of `lanes` lanes that begins with the lanes of x; lanes that x lacks are undefined."""
         picked = ", ".join(f"i32 {n}" if n < t.lanes else "i32 poison" for n in range(lanes))
         return self.text.emit(f"shufflevector {spell(t)} {x}, {spell(t)} poison, <{lanes} x i32> <{picked}>")
 
 
 class LaneArithmetic(polynomials.Arith):
-    """The arithmetic that `vecmath` computes with: float lanes of one type, and integers of equal width."""
+    """The arithmetic in which `codegen.vecmath` writes functions, as LLVM instructions: floats of the type `t`, and
+    integers of the same width and number of lanes. Methods take and return operands."""
 
     def __init__(self, ops: Ops, t: Type):
         self.ops, self.t, self.elem, self.fused = ops, t, t.elem, ops.text.fma
@@ -506,7 +571,7 @@ class LaneArithmetic(polynomials.Arith):
         return self.ops.op_not(self.flag, a)
 
     def apart(self, a: str, b: str) -> str:
-        """Emit the comparison a < b of unsigned integers."""
+        """Emit the condition a < b of unsigned integers."""
         return self.ops.compare("ult", self.int, a, b)
 
     def wide(self) -> LaneArithmetic:
@@ -532,5 +597,8 @@ class LaneArithmetic(polynomials.Arith):
 
 
 _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+"""LLVM's instructions on two floats, by the nest's name."""
 _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or"}
+"""LLVM's instructions on two integers or conditions, by the nest's name."""
 _COMPARE = {"lt": ("olt", "slt"), "le": ("ole", "sle"), "eq": ("oeq", "eq"), "ne": ("une", "ne")}
+"""LLVM's predicates for floats and for signed integers, by the nest's name. Of floats, only `ne` is true for NaN."""

@@ -1,5 +1,8 @@
-"""Read ONNX files as graphs: check and inline them, and infer every value's type and every node's operator before
-anything runs."""
+"""Read ONNX files as graphs (`nodes.OnnxGraph`): parse, check and inline them, and infer the type of every value.
+
+Everything that a file may lack or have wrong, operators without a formula included, is reported here, before anything
+runs.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,22 @@ except ImportError as e:
         "einsmith.frontends.onnx reads files with the package onnx, which is missing: pip install 'einsmith[onnx]'"
     ) from e
 
-STRIPPED = 1024
-"""Largest initializer whose values type inference sees (bytes)."""
-DEEPEST = 30
-"""Levels of bodies (of If, Loop and Scan) in bodies. The protobuf library reads 100 levels of messages, of which a body
-takes three, and functions here recurse over bodies."""
+MAX_INFERENCE_BYTES = 1024
+"""Largest initializer whose values type inference sees (bytes); the values of larger ones are left out."""
+MAX_BODY_NESTING = 30
+"""Most levels of bodies (of If, Loop and Scan) inside each other. The protobuf library reads 100 levels of messages, of
+which a body takes three, and functions here recurse over bodies."""
 
 
 def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
-    """Parse a path, bytes, a readable object or a ModelProto: (model, folder of external data, name for messages).
-    Raises DataError for a file that is missing, truncated, nested too deeply or none of ONNX."""
+    """Parse a path, bytes, a readable object or a ModelProto.
+
+    Returns:
+        The model, the folder of its external data (None if `file` is not a path), the model's name in messages.
+    Raises:
+        ArgumentError: `file` is none of these.
+        DataError: the file is missing, truncated, nested too deeply, or not an ONNX file.
+    """
     if isinstance(file, onnx.ModelProto):
         what = file.graph.name or "the model"
         _check_depth(file, what)
@@ -67,25 +76,29 @@ def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
         model.ParseFromString(data)
     except Exception as e:
         raise DataError(
-            f"{what} is not an ONNX file, is truncated, or nests bodies more than {DEEPEST} deep: {e}; export or copy "
-            "it again"
+            f"{what} is not an ONNX file, is truncated, or nests bodies more than {MAX_BODY_NESTING} deep: {e}; export "
+            "or copy it again"
         ) from e
     if not model.opset_import or not model.ir_version or not (model.graph.node or model.graph.output):
         raise DataError(
             f"{what} is truncated or not an ONNX model: it has no operator set or no graph; export or copy it again"
         )
     _check_depth(model, what)
-    if not all(isinstance(text, str) for node in _nodes(model.graph) for text in _texts(node)):
+    if not all(isinstance(text, str) for node in _walk_nodes(model.graph) for text in _list_texts(node)):
         raise DataError(f"{what} is damaged: some of its names are not text; export or copy it again")
     return model, folder, what
 
 
-def _texts(node: onnx.NodeProto) -> Iterator[Any]:
+def _list_texts(node: onnx.NodeProto) -> Iterator[Any]:
+    """Yield all names that a node contains; a damaged one is not a str."""
     yield from (node.op_type, node.domain, node.name, *node.input, *node.output, *(a.name for a in node.attribute))
 
 
 def with_initializers(model: onnx.ModelProto, patterns: Sequence[str]) -> onnx.ModelProto:
-    """Return the model with initializers in place of tensors' `Constant` nodes whose names match a pattern."""
+    """Return the model with initializers in place of `Constant` nodes of tensors whose names match a pattern.
+
+    patterns: shell patterns (`fnmatch`) of the names of the nodes' outputs.
+    """
     chosen = [
         n
         for n in model.graph.node
@@ -95,65 +108,75 @@ def with_initializers(model: onnx.ModelProto, patterns: Sequence[str]) -> onnx.M
     ]
     if not chosen:
         return model
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
     for node in chosen:
-        made.graph.node.remove(node)
-        tensor = made.graph.initializer.add()
+        changed.graph.node.remove(node)
+        tensor = changed.graph.initializer.add()
         tensor.CopyFrom(node.attribute[0].t)
         tensor.name = node.output[0]
-    return made
+    return changed
 
 
 def read(model: onnx.ModelProto, folder: Path | None, what: str) -> OnnxGraph:
-    """Return a model's graph. Raises TraceError that lists every missing operator and the node that uses it, and other
-    errors for files that are not valid."""
-    _versions(model, what)
-    arrays = {t.name: t for t in model.graph.initializer}
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    for t in bare.graph.initializer:
-        if len(t.raw_data) > STRIPPED or len(t.float_data) * 4 > STRIPPED:
+    """Return a model's graph.
+
+    Args:
+        model: the parsed file
+        folder: folder of the model's external data; None if it has none
+        what: the model's name in messages
+    Raises:
+        TraceError: operators, operator sets or kinds of inputs are not supported; lists every such operator.
+        ArgumentError: the model is not valid.
+        DataError: bodies are nested too deeply, or external data is missing or damaged.
+        DtypeError: an element type is not supported.
+    """
+    _read_versions(model, what)
+    initializers = {t.name: t for t in model.graph.initializer}
+    stripped = onnx.ModelProto()
+    stripped.CopyFrom(model)
+    for t in stripped.graph.initializer:
+        if len(t.raw_data) > MAX_INFERENCE_BYTES or len(t.float_data) * 4 > MAX_INFERENCE_BYTES:
             t.ClearField("raw_data")
             t.ClearField("float_data")
-    _check_cycles(bare.graph, what, set())
-    bare = _inline_functions(bare, what)
-    versions = _versions(bare, what)
+    _sort_nodes(stripped.graph, what, set())
+    stripped = _inline_functions(stripped, what)
+    versions = _read_versions(stripped, what)
     try:
-        bare = onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=False)
+        stripped = onnx.shape_inference.infer_shapes(stripped, check_type=True, strict_mode=False)
     except onnx.shape_inference.InferenceError as e:
         raise ArgumentError(f"{what} is not a valid model: {e}") from e
-    _check_operators(bare, versions, what)
-    return _Reader(versions, folder, what, arrays).graph(bare.graph, {})
+    _check_operators(stripped, versions, what)
+    return _Reader(versions, folder, what, initializers).read_graph(stripped.graph, {})
 
 
-def _versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
-    """Return domain -> operator set. Raises TraceError for unsupported ones."""
-    found: dict[str, int] = {}
+def _read_versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
+    """Return the operator set of each domain. Raises TraceError if an operator set in use is not supported."""
+    versions: dict[str, int] = {}
     local = {f.domain for f in model.functions}
     for opset in model.opset_import:
         domain = "" if opset.domain == "ai.onnx" else opset.domain
-        found[domain] = opset.version
+        versions[domain] = opset.version
         least, greatest = (LEAST, GREATEST) if not domain else DOMAINS.get(domain, (0, 0))
         if domain in local or (domain and domain not in DOMAINS):
-            continue  # its operators are checked one by one
+            continue  # operators of this domain are checked one by one
         names = (domain,) if domain else ("", "ai.onnx")
-        used = any(n.domain in names for n in _nodes(model.graph))
+        used = any(n.domain in names for n in _walk_nodes(model.graph))
         if used and not least <= opset.version <= greatest:
             name = domain or "ai.onnx"
             raise TraceError(
                 f"{what} is of operator set {opset.version} of {name}; {least} to {greatest} are supported. "
                 "onnx.version_converter.convert_version(model, 21) converts it"
             )
-    return found
+    return versions
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph and of the bodies in it, each before those of its own bodies."""
-    yield from (node for node, _ in _walk(graph.node))
+def _walk_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph and of all bodies in it, each node before the nodes of its own bodies."""
+    yield from (node for node, _ in _walk_nested(graph.node))
 
 
-def _walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[onnx.NodeProto, int]]:
+def _walk_nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[onnx.NodeProto, int]]:
     """Yield (node, number of bodies around it), each node followed by the nodes of its bodies."""
     stack = [iter(nodes)]
     while stack:
@@ -168,45 +191,45 @@ def _walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[onnx.NodeProto, int
 
 
 def _check_depth(model: onnx.ModelProto, what: str) -> None:
-    """Raise DataError that names a node if its bodies are nested too deeply for the steps that follow."""
+    """Raise DataError, naming a node, if bodies of the model or its functions are nested beyond MAX_BODY_NESTING."""
     for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        for node, depth in _walk(nodes):
-            if depth > DEEPEST:
+        for node, depth in _walk_nested(nodes):
+            if depth > MAX_BODY_NESTING:
                 raise DataError(
-                    f"{what} nests bodies of If, Loop and Scan more than {DEEPEST} deep, down to {_label(node)}; write "
-                    "the inner ones as operators in the graph around them"
+                    f"{what} nests bodies of If, Loop and Scan more than {MAX_BODY_NESTING} deep, down to "
+                    f"{_describe(node)}; write the inner ones as operators in the graph around them"
                 )
 
 
 def _inline_functions(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
-    """Return the model with function calls inlined: calls of its own functions, and operators that the standard defines
-    as functions, which first become functions of the model."""
+    """Return the model without function calls: the bodies of its own functions, and the functions by which the standard
+    defines composed operators (`refused.COMPOSED`), take the places of the calls."""
     try:
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
-        while any(_key(n) in COMPOSED for n in _nodes(model.graph)):
-            model = onnx.inliner.inline_local_functions(_with_functions(model))
+        while any(_get_key(n) in COMPOSED for n in _walk_nodes(model.graph)):
+            model = onnx.inliner.inline_local_functions(_replace_composed(model))
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as e:
         raise ArgumentError(f"{what}: its functions cannot be inlined: {e}") from e
     except DecodeError as e:
-        raise DataError(f"{what}: with its functions inlined, bodies are more than {DEEPEST} deep: {e}") from e
+        raise DataError(f"{what}: with its functions inlined, bodies are more than {MAX_BODY_NESTING} deep: {e}") from e
     _check_depth(model, what)
     return model
 
 
-def _with_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Turn composed operators into calls of functions added to the model."""
+def _replace_composed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with composed operators replaced by calls of functions that are added to the model."""
     model = onnx.shape_inference.infer_shapes(model)
     versions = {o.domain: o.version for o in model.opset_import}
     count = 0
-    for graph, kinds in _graphs(model.graph, {}):
+    for graph, types in _walk_graphs(model.graph, {}):
         for node in graph.node:
-            if _key(node) not in COMPOSED:
+            if _get_key(node) not in COMPOSED:
                 continue
             version = versions.get(node.domain, versions.get("ai.onnx", 0))
             _fill_defaults(node, version)
-            function = _function_body(node, version, [kinds.get(x, onnx.TypeProto()) for x in node.input])
-            function.domain, function.name = _OWN, f"{node.op_type}_{count}"
+            function = _get_function(node, version, [types.get(x, onnx.TypeProto()) for x in node.input])
+            function.domain, function.name = _COMPOSED_DOMAIN, f"{node.op_type}_{count}"
             count += 1
             for o in function.opset_import:
                 o.version = versions.get(o.domain, o.version)
@@ -215,72 +238,83 @@ def _with_functions(model: onnx.ModelProto) -> onnx.ModelProto:
                     model.opset_import.append(o)
                     versions[o.domain] = o.version
             model.functions.append(function)
-            node.domain, node.op_type = _OWN, function.name
-    model.opset_import.append(onnx.helper.make_opsetid(_OWN, 1))
+            node.domain, node.op_type = _COMPOSED_DOMAIN, function.name
+    model.opset_import.append(onnx.helper.make_opsetid(_COMPOSED_DOMAIN, 1))
     return model
 
 
-_OWN = "einsmith.composed"
+_COMPOSED_DOMAIN = "einsmith.composed"
+"""Domain of the functions that take the places of composed operators."""
 
 
 def _fill_defaults(node: onnx.NodeProto, version: int) -> None:
-    """Set the attributes that a node leaves out to their defaults, which an inlined function would not know."""
-    given = {a.name for a in node.attribute}
+    """Set the attributes that a node leaves out to their defaults: an inlined function does not know the defaults."""
+    present = {a.name for a in node.attribute}
     for name, a in onnx.defs.get_schema(node.op_type, version, node.domain).attributes.items():
-        if name not in given and a.default_value.type:
+        if name not in present and a.default_value.type:
             default = onnx.AttributeProto()
             default.CopyFrom(a.default_value)
             default.name = name
             node.attribute.append(default)
 
 
-def _function_body(node: onnx.NodeProto, version: int, kinds: list[onnx.TypeProto]) -> onnx.FunctionProto:
-    """Return the standard's function body of an operator. Raises ValueError if this version has none."""
+def _get_function(node: onnx.NodeProto, version: int, types: list[onnx.TypeProto]) -> onnx.FunctionProto:
+    """Return the function by which the standard defines a node's operator.
+
+    Args:
+        node: the node, with all attributes
+        version: operator set of the node's domain
+        types: types of the node's inputs
+    Raises:
+        ValueError: the standard has no function for this version of the operator.
+    """
     schema = onnx.defs.get_schema(node.op_type, version, node.domain)
     if schema.has_function:
-        known = [v for v in schema.function_opset_versions if v <= version] or schema.function_opset_versions
-        data = schema.get_function_with_opset_version(known[-1])
+        usable = [v for v in schema.function_opset_versions if v <= version] or schema.function_opset_versions
+        data = schema.get_function_with_opset_version(usable[-1])
     else:
         versions = schema.context_dependent_function_opset_versions
-        known = [v for v in versions if v <= version] or versions
-        if not known:
-            raise ValueError(f"{_label(node)} of operator set {version} has no function body in the standard")
+        usable = [v for v in versions if v <= version] or versions
+        if not usable:
+            raise ValueError(f"{_describe(node)} of operator set {version} has no function body in the standard")
         data = schema.get_context_dependent_function_with_opset_version(
-            known[-1], node.SerializeToString(), [k.SerializeToString() for k in kinds]
+            usable[-1], node.SerializeToString(), [t.SerializeToString() for t in types]
         )
     return onnx.FunctionProto.FromString(data)
 
 
-def _graphs(
+def _walk_graphs(
     graph: onnx.GraphProto, outer: dict[str, onnx.TypeProto]
 ) -> Iterator[tuple[onnx.GraphProto, dict[str, onnx.TypeProto]]]:
-    """Yield a graph and the bodies in it, with the types of the names in scope."""
-    kinds = dict(outer)
+    """Yield a graph and all bodies in it, each with the types of the names in scope. outer: types of outer names."""
+    types = dict(outer)
     for v in (*graph.input, *graph.output, *graph.value_info):
-        kinds[v.name] = v.type
+        types[v.name] = v.type
     for t in graph.initializer:
-        kinds[t.name] = onnx.helper.make_tensor_type_proto(t.data_type, t.dims)
-    yield graph, kinds
+        types[t.name] = onnx.helper.make_tensor_type_proto(t.data_type, t.dims)
+    yield graph, types
     for node in graph.node:
         for a in node.attribute:
             if a.type == onnx.AttributeProto.GRAPH:
-                yield from _graphs(a.g, kinds)
+                yield from _walk_graphs(a.g, types)
 
 
-def _key(node: onnx.NodeProto) -> str:
+def _get_key(node: onnx.NodeProto) -> str:
+    """Return a node's operator as the table names it, with the domain if it is not the default one."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     return f"{domain}.{node.op_type}" if domain else node.op_type
 
 
-def _label(node: onnx.NodeProto) -> str:
-    return f"{_key(node)} {node.name or ', '.join(node.output)!r}"
+def _describe(node: onnx.NodeProto) -> str:
+    """Return a node's operator and name, or else its outputs, for messages."""
+    return f"{_get_key(node)} {node.name or ', '.join(node.output)!r}"
 
 
 def _check_operators(model: onnx.ModelProto, versions: dict[str, int], what: str) -> None:
-    """Raise TraceError that lists the missing operators, each once."""
+    """Raise TraceError that lists the operators without a formula, each once with a node and the reason."""
     missing: dict[str, str] = {}
-    for node in _nodes(model.graph):
-        key = _key(node)
+    for node in _walk_nodes(model.graph):
+        key = _get_key(node)
         if key in TABLE or key in missing:
             continue
         why = REFUSED.get(key)
@@ -288,26 +322,33 @@ def _check_operators(model: onnx.ModelProto, versions: dict[str, int], what: str
             domain = "" if node.domain == "ai.onnx" else node.domain
             known = onnx.defs.has(node.op_type, domain)
             why = "no formula is in the table for it" if known else "no operator of that name is in the standard"
-        missing[key] = f"  {_label(node)}: {why}"
+        missing[key] = f"  {_describe(node)}: {why}"
     if missing:
         raise TraceError("\n".join([f"{what} uses operators that Einsmith does not have:", *missing.values()]))
 
 
-def _check_cycles(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
-    """Sort the nodes topologically, in place. Raises ArgumentError for cycles, names without a producer and names with
-    two."""
+def _sort_nodes(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
+    """Sort the nodes of a graph, and of the bodies in it, topologically in place.
+
+    Args:
+        graph: the graph
+        what: the model's name in messages
+        outer: names that the graphs around this one define
+    Raises:
+        ArgumentError: nodes form a cycle, or a name has no producer or two.
+    """
     known = outer | {i.name for i in graph.input} | {t.name for t in graph.initializer}
     known |= {t.values.name for t in graph.sparse_initializer}
-    given: dict[str, onnx.NodeProto] = {}
+    producers: dict[str, onnx.NodeProto] = {}
     for node in graph.node:
         for name in node.output:
-            if name and (name in given or name in known - outer):
-                raise ArgumentError(f"{what}: {name!r} is defined twice, the second time by {_label(node)}")
-            given[name] = node
+            if name and (name in producers or name in known - outer):
+                raise ArgumentError(f"{what}: {name!r} is defined twice, the second time by {_describe(node)}")
+            producers[name] = node
     order: list[onnx.NodeProto] = []
-    state: dict[int, int] = {}
+    state: dict[int, int] = {}  # by a node's id: 1 while its inputs are visited, 2 once it is in the order
     for first in graph.node:
-        stack = [(first, iter(_read(first)))]
+        stack = [(first, iter(_list_reads(first)))]
         while stack:
             node, rest = stack[-1]
             if state.get(id(node)) == 2:
@@ -317,29 +358,29 @@ def _check_cycles(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
             for name in rest:
                 if not name or name in known:
                     continue
-                if name not in given:
-                    raise ArgumentError(f"{what}: {_label(node)} reads {name!r}, which no node computes")
-                below = given[name]
-                if state.get(id(below)) == 1:
+                if name not in producers:
+                    raise ArgumentError(f"{what}: {_describe(node)} reads {name!r}, which no node computes")
+                producer = producers[name]
+                if state.get(id(producer)) == 1:
                     raise ArgumentError(
-                        f"{what}: {_label(node)} and {_label(below)} are in a cycle, through {name!r}; loops are "
-                        "written with Loop or Scan"
+                        f"{what}: {_describe(node)} and {_describe(producer)} are in a cycle, through {name!r}; loops "
+                        "are written with Loop or Scan"
                     )
-                if id(below) not in state:
-                    stack.append((below, iter(_read(below))))
+                if id(producer) not in state:
+                    stack.append((producer, iter(_list_reads(producer))))
                     break
             else:
                 state[id(node)] = 2
                 order.append(node)
                 stack.pop()
     for name in (o.name for o in graph.output):
-        if name and name not in known and name not in given:
+        if name and name not in known and name not in producers:
             raise ArgumentError(f"{what}: no node computes its output {name!r}")
-    seen = known | set(given)
+    visible = known | set(producers)
     for node in graph.node:
         for a in node.attribute:
             if a.type == onnx.AttributeProto.GRAPH:
-                _check_cycles(a.g, what, seen)
+                _sort_nodes(a.g, what, visible)
     if [id(n) for n in order] != [id(n) for n in graph.node]:
         copies = []
         for node in order:
@@ -350,52 +391,66 @@ def _check_cycles(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
         graph.node.extend(copies)
 
 
-def _read(node: onnx.NodeProto) -> list[str]:
-    """Return the names that a node reads, including outer names that its bodies read."""
-    found = list(node.input)
+def _list_reads(node: onnx.NodeProto) -> list[str]:
+    """Return the names that a node reads: its inputs, and the names outside of its bodies that its bodies read."""
+    names = list(node.input)
     for a in node.attribute:
         if a.type == onnx.AttributeProto.GRAPH:
             own = {i.name for i in a.g.input} | {t.name for t in a.g.initializer}
             own |= {o for n in a.g.node for o in n.output}
-            found += [x for n in a.g.node for x in _read(n) if x not in own]
-            found += [o.name for o in a.g.output if o.name not in own]
-    return found
+            names += [x for n in a.g.node for x in _list_reads(n) if x not in own]
+            names += [o.name for o in a.g.output if o.name not in own]
+    return names
 
 
 def type_name(number: int) -> str:
-    """Return an element type's name by its number in the standard."""
+    """Return the name, in lower case, of the element type with this number in the standard; "" for 0, no type."""
     return onnx.TensorProto.DataType.Name(number).lower() if number else ""
 
 
 class _Reader:
-    def __init__(self, versions: dict[str, int], folder: Path | None, what: str, arrays: dict[str, onnx.TensorProto]):
-        self.versions, self.folder, self.what, self.arrays = versions, folder, what, arrays
+    """Converter of the messages of one model, checked and inlined, to graphs, nodes and constants.
 
-    def graph(self, graph: onnx.GraphProto, outer: dict[str, str]) -> OnnxGraph:
-        constants = {t.name: self.constant(self.arrays.get(t.name, t), t.name) for t in graph.initializer}
+    Attributes:
+        versions: operator set of each domain
+        folder: folder of the model's external data; None if it has none
+        what: the model's name in messages
+        initializers: outermost initializers with their values, by name, until the outermost graph has read them
+    """
+
+    def __init__(
+        self, versions: dict[str, int], folder: Path | None, what: str, initializers: dict[str, onnx.TensorProto]
+    ):
+        self.versions, self.folder, self.what, self.initializers = versions, folder, what, initializers
+
+    def read_graph(self, graph: onnx.GraphProto, outer: dict[str, str]) -> OnnxGraph:
+        """Return a graph. outer: element types of the names in the graphs around it."""
+        constants = {t.name: self.read_constant(self.initializers.get(t.name, t), t.name) for t in graph.initializer}
         for sparse in graph.sparse_initializer:
-            constants[sparse.values.name] = self.dense(sparse)
-        self.arrays = {}
+            constants[sparse.values.name] = self.read_sparse(sparse)
+        self.initializers = {}
         types = {name: c.type for name, c in constants.items()}
         for value in (*graph.input, *graph.value_info, *graph.output):
-            types.setdefault(value.name, self.type(value))
-            types[value.name] = types[value.name] or self.type(value)
-        inputs = tuple(self.input(i) for i in graph.input if i.name not in constants)
-        nodes = tuple(self.node(n, types | {"": ""}, {**outer, **types}) for n in graph.node)
+            types.setdefault(value.name, self.get_type(value))
+            types[value.name] = types[value.name] or self.get_type(value)
+        inputs = tuple(self.read_input(i) for i in graph.input if i.name not in constants)
+        nodes = tuple(self.read_node(n, types | {"": ""}, {**outer, **types}) for n in graph.node)
         for name in [o for n in nodes for o in n.outputs if o and not types.get(o)]:
             types[name] = ""
-        shapes = {o.name: shape for o in graph.output if (shape := self.shape(o)) is not None}
+        shapes = {o.name: shape for o in graph.output if (shape := self.get_shape(o)) is not None}
         outputs = tuple(o.name for o in graph.output)
         return OnnxGraph(graph.name or self.what, inputs, nodes, constants, types, outputs, shapes)
 
-    def type(self, value: onnx.ValueInfoProto) -> str:
+    def get_type(self, value: onnx.ValueInfoProto) -> str:
+        """Return the element type of a tensor, or "sequence", "optional" and the like; "" if the type is unknown."""
         kind = value.type.WhichOneof("value")
         if kind == "tensor_type":
             return type_name(value.type.tensor_type.elem_type)
         return (kind or "").removesuffix("_type")
 
-    def input(self, value: onnx.ValueInfoProto) -> Input:
-        name = self.type(value)
+    def read_input(self, value: onnx.ValueInfoProto) -> Input:
+        """Return a graph's input. Raises TraceError and DtypeError for types that are not supported."""
+        name = self.get_type(value)
         kind = value.type.WhichOneof("value")
         if kind not in (None, "tensor_type", "sequence_type", "optional_type"):
             raise TraceError(f"{self.what}: input {value.name!r} is {with_article(name)}; only tensors are supported")
@@ -403,9 +458,10 @@ class _Reader:
             raise DtypeError(
                 f"{self.what}: input {value.name!r} is of {name}: {REFUSED_TYPES.get(name, 'not supported')}"
             )
-        return Input(value.name, name, self.shape(value))
+        return Input(value.name, name, self.get_shape(value))
 
-    def shape(self, value: onnx.ValueInfoProto) -> tuple[int | str | None, ...] | None:
+    def get_shape(self, value: onnx.ValueInfoProto) -> tuple[int | str | None, ...] | None:
+        """Return the shape of a tensor, with names of sizes and None for unknown ones; None: the rank is unknown."""
         if value.type.WhichOneof("value") != "tensor_type" or not value.type.tensor_type.HasField("shape"):
             return None
         return tuple(
@@ -413,8 +469,9 @@ class _Reader:
             for d in value.type.tensor_type.shape.dim
         )
 
-    def node(self, node: onnx.NodeProto, types: dict[str, str], around: dict[str, str]) -> OnnxNode:
-        label = _label(node)
+    def read_node(self, node: onnx.NodeProto, types: dict[str, str], around: dict[str, str]) -> OnnxNode:
+        """Return a node. types: element types in its graph; around: these and those of the graphs around it."""
+        label = _describe(node)
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain not in self.versions:
             raise ArgumentError(f"{self.what}: {label} is of a domain that the file imports no operator set of")
@@ -422,24 +479,25 @@ class _Reader:
             kind = types.get(name, "")
             if kind not in ELEMENTS and kind not in ("", "sequence", "optional"):
                 raise DtypeError(f"{self.what}: {label} gives {kind}: {REFUSED_TYPES.get(kind, 'it is not supported')}")
-        attributes = {a.name: self.attribute(a, label, around) for a in node.attribute}
-        key = _key(node)
+        attributes = {a.name: self.read_attribute(a, label, around) for a in node.attribute}
+        key = _get_key(node)
         outputs = tuple(node.output)
         name = node.name or f"{node.op_type}_{next((o for o in outputs if o), '')}"
         return OnnxNode(name, key, self.versions[domain], tuple(node.input), outputs, attributes)
 
-    def attribute(self, a: onnx.AttributeProto, label: str, around: dict[str, str]) -> Any:
+    def read_attribute(self, a: onnx.AttributeProto, label: str, around: dict[str, str]) -> Any:
+        """Return the value of an attribute of the node `label`; None for kinds of values that no operator here has."""
         kind = onnx.AttributeProto
         if a.ref_attr_name:
             raise ArgumentError(
                 f"{self.what}: {label}: {a.name!r} refers to an attribute of a function, but is outside of one"
             )
         if a.type == kind.GRAPH:
-            return self.graph(a.g, around)
+            return self.read_graph(a.g, around)
         if a.type == kind.TENSOR:
-            return self.constant(a.t, f"{a.name} of {label}")
+            return self.read_constant(a.t, f"{a.name} of {label}")
         if a.type == kind.SPARSE_TENSOR:
-            return self.dense(a.sparse_tensor)
+            return self.read_sparse(a.sparse_tensor)
         if a.type in (kind.INT, kind.FLOAT):
             return a.i if a.type == kind.INT else a.f
         if a.type == kind.STRING:
@@ -449,17 +507,18 @@ class _Reader:
         if a.type == kind.STRINGS:
             return tuple(s.decode("utf-8", "replace") for s in a.strings)
         if a.type == kind.TENSORS:
-            return tuple(self.constant(t, f"{a.name} of {label}") for t in a.tensors)
+            return tuple(self.read_constant(t, f"{a.name} of {label}") for t in a.tensors)
         return None
 
-    def constant(self, t: onnx.TensorProto, name: str) -> Constant:
+    def read_constant(self, t: onnx.TensorProto, name: str) -> Constant:
+        """Return a tensor's values. name: its name in messages. Raises DtypeError and DataError."""
         kind = type_name(t.data_type)
         if kind not in ELEMENTS:
             raise DtypeError(
                 f"{self.what}: {name!r} is of {kind or 'no type'}: {REFUSED_TYPES.get(kind, 'it is not supported')}"
             )
         if t.data_location == onnx.TensorProto.EXTERNAL:
-            t = self.external(t, name)
+            t = self.read_external(t, name)
         try:
             array = onnx.numpy_helper.to_array(t)
         except Exception as e:
@@ -468,19 +527,19 @@ class _Reader:
             ) from e
         return Constant(ELEMENTS[kind].held(array), kind)
 
-    def external(self, t: onnx.TensorProto, name: str) -> onnx.TensorProto:
-        """Return a tensor with the bytes of its external file. Raises DataError."""
-        facts = {e.key: e.value for e in t.external_data}
-        where = f"{self.what}: the values of {name!r} are in the file {facts.get('location', '')!r}"
+    def read_external(self, t: onnx.TensorProto, name: str) -> onnx.TensorProto:
+        """Return a tensor with the bytes that it has in an external file. Raises DataError if they cannot be read."""
+        entries = {e.key: e.value for e in t.external_data}
+        where = f"{self.what}: the values of {name!r} are in the file {entries.get('location', '')!r}"
         if self.folder is None:
             raise DataError(f"{where} beside the model's; give load the path of the model, not its bytes")
-        path = (self.folder / facts.get("location", "")).resolve()
+        path = (self.folder / entries.get("location", "")).resolve()
         if not path.is_relative_to(self.folder) or path == self.folder:
             raise DataError(f"{where}, which is outside of the model's folder; put it there and save the model anew")
         try:
-            offset = int(facts.get("offset", 0))
+            offset = int(entries.get("offset", 0))
             size = path.stat().st_size
-            length = int(facts.get("length", size - offset))
+            length = int(entries.get("length", size - offset))
             if offset < 0 or length < 0 or offset + length > size:
                 raise DataError(f"{where}, bytes {offset} to {offset + length}, but the file has {size}; copy it again")
             with path.open("rb") as f:
@@ -492,11 +551,12 @@ class _Reader:
             raise DataError(f"{where}, which cannot be read: {e.strerror or e}; put it beside the model") from e
         except ValueError as e:
             raise DataError(f"{where}, at an offset that is not a number: {e}") from e
-        own = onnx.TensorProto(name=t.name, data_type=t.data_type, dims=t.dims, raw_data=data)
-        return own
+        tensor = onnx.TensorProto(name=t.name, data_type=t.data_type, dims=t.dims, raw_data=data)
+        return tensor
 
-    def dense(self, sparse: onnx.SparseTensorProto) -> Constant:
-        values = self.constant(sparse.values, sparse.values.name)
+    def read_sparse(self, sparse: onnx.SparseTensorProto) -> Constant:
+        """Return a sparse tensor's values as a dense array. Raises DataError for indices out of range."""
+        values = self.read_constant(sparse.values, sparse.values.name)
         places = onnx.numpy_helper.to_array(sparse.indices)
         out = np.zeros(tuple(sparse.dims), values.array.dtype)
         try:

@@ -11,7 +11,7 @@ from einsmith.codegen.loopnest.address import COMPARISONS, memories_of, store_ad
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE, scatter_cycles
-from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, below
+from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, cached_postorder
 from einsmith.ir.rebuild import substitute
 from einsmith.kernels.contraction.config import WindowSetting
 from einsmith.kernels.contraction.problem import Finish, Problem, apply_epilogue
@@ -54,7 +54,7 @@ transposed first, so that vectors run along M; "lines": in whole units of result
 @lru_cache(maxsize=4096)
 def operations(exprs: tuple[Expr, ...]) -> int:
     """Return the number of operations and reads in expressions."""
-    return sum([isinstance(e, (Apply, Read)) for e in below(exprs)])
+    return sum([isinstance(e, (Apply, Read)) for e in cached_postorder(exprs)])
 
 
 class Results:
@@ -114,7 +114,7 @@ def _results_of(
 
 def _has_guard(exprs: tuple[Expr, ...]) -> bool:
     """Return whether an expression compares integers, as guards on indices do."""
-    return any(isinstance(e, Apply) and e.fn in COMPARISONS and e.args[0].dtype.is_int for e in below(exprs))
+    return any(isinstance(e, Apply) and e.fn in COMPARISONS and e.args[0].dtype.is_int for e in cached_postorder(exprs))
 
 
 def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int, Piece]]:

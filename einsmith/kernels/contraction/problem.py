@@ -29,7 +29,7 @@ from einsmith.ir.nodes import (
     Template,
     apply,
     axes_of,
-    is_free,
+    has_no_reduction_axis,
     is_zero,
     postorder,
     reads,
@@ -164,10 +164,10 @@ def _split_body(body: Expr, rank: int) -> _Body:
         elif isinstance(e, Apply) and e.fn == "neg":
             steps.append(("neg", None))
             stack.append((e.args[0], around))
-        elif isinstance(e, Apply) and e.fn == "div" and not around and is_free(e.args[1], rank):
+        elif isinstance(e, Apply) and e.fn == "div" and not around and has_no_reduction_axis(e.args[1], rank):
             steps.append(("div", e.args[1]))
             stack.append((e.args[0], around))
-        elif (isinstance(e, Const) and isfinite(e.value)) or not around and is_free(e, rank):
+        elif (isinstance(e, Const) and isfinite(e.value)) or not around and has_no_reduction_axis(e, rank):
             # A factor under a guard stays: where the guard zeroes every term, the sum must not be multiplied by it.
             steps.append(("mul", e))
         elif isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):

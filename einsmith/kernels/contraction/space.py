@@ -48,7 +48,7 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
         "split": tuple(range(1, parts + 1)),
         "tm": tuple(range(1, MOST_TASKS + 1)),
         "tn": tuple(range(1, MOST_TASKS + 1)),
-        "windows": tuple(search.windows_of(p)),
+        "windows": tuple(search.halo_copies_of(p)),
         "rows": (False, True),
         "depth": (1, 2, 4),
     }
@@ -79,7 +79,7 @@ def _reject_tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
     """Return the reason why a configuration of the tiled form is illegal, or an empty string."""
     if config.with_halos(p, c.windows) is None:
         return "there are no such windows, or they gain nothing"
-    if c.rows and not search.rows_fit(operand_plan(kernel, p, c.windows, c.swap, False, target)):
+    if c.rows and not search.can_keep_to_rows(operand_plan(kernel, p, c.windows, c.swap, False, target)):
         return "vectors cannot be kept within rows"
     s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
     x, m, k, width = s.numbers, s.M, s.K, c.nv * s.lanes
@@ -131,7 +131,7 @@ def _ways(c: Tiled, s: OperandPlan) -> str:
             else f"order k does not take blocks of {c.kc} points of K here"
         )
     one = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
-    sensible = search.sensible(one, together([s.numbers]), s.lanes)[0]
+    sensible = search.mask_sensible(one, together([s.numbers]), s.lanes)[0]
     way = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)
     return (
         "" if way in compress(search.WAYS, sensible) else f"this combination of a, b, order and kc is not possible: {c}"

@@ -24,7 +24,7 @@ from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.reads import Uses, item_sizes, outer_reads, uses
 from einsmith.ir.functions import identity
 from einsmith.ir.interned import Node
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, below, size
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, cached_postorder, size
 from einsmith.ir.random import OPERATIONS
 from einsmith.ir.rebuild import rebuild
 from einsmith.ir.rewrite.simplify import simplify
@@ -94,7 +94,7 @@ class Box:
     def guarded(self) -> frozenset:
         """Keys of the offsets of reads that are in bounds only because of a guard around them."""
         domain, out = self.extents + self.reduce, set()
-        for e in below(self.exprs):
+        for e in cached_postorder(self.exprs):
             if isinstance(e, Read) and e.index and e.slot < len(self.sizes):
                 flat = linear(e.index[0])
                 outside = leaves(flat, domain, self.sizes[e.slot])
@@ -343,7 +343,7 @@ def square_tiles(box: Box, exprs: tuple[Expr, ...]) -> Mapping[tuple[int, int], 
     written = {buffer for _, buffer, _ in box.stores}
     extents = box.extents + box.reduce
     out: dict[tuple[int, int], list[Read]] = {}
-    for e in below(exprs):
+    for e in cached_postorder(exprs):
         if not isinstance(e, Read) or not e.index or e.slot in written or e.dtype.is_bool:
             continue
         flat = linear(e.index[0])
@@ -368,7 +368,7 @@ CHEAP = {"cast", "stop_gradient"}
 def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
     """Return (vector instructions, special-function seconds) for one point of `exprs`, index arithmetic left out."""
     count, special = 0, 0.0
-    for e in below(exprs):
+    for e in cached_postorder(exprs):
         if isinstance(e, Apply) and e.fn == "random_bits":
             count += OPERATIONS
         elif isinstance(e, Apply) and e.fn not in CHEAP and not (e.dtype.is_int and e.fn != "where"):

@@ -11,7 +11,7 @@ from einsmith.base.locks import cached_property
 from einsmith.codegen.loopnest.walk import tile_count
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.functions import identity
-from einsmith.ir.nodes import Read, below
+from einsmith.ir.nodes import Read, cached_postorder
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Bounds, bounds_of
@@ -112,7 +112,7 @@ def innermost(box: Box, axes: Sequence[int], cut: int | None = None, copies: int
 
     cut: axis that is split into parts; it and the axes outside of it are not unrolled. copies: times that the body of
     each point is emitted."""
-    limit = min(MAX_WINDOW, max(1, MAX_UNROLLED // (copies * max(1, len(below(box.bodies))))))
+    limit = min(MAX_WINDOW, max(1, MAX_UNROLLED // (copies * max(1, len(cached_postorder(box.bodies))))))
     count, points = 0, 1
     for a in reversed(axes):
         points *= box.reduce[a - box.rank]

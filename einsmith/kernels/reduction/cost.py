@@ -12,7 +12,7 @@ from einsmith.cost.facts import LINE, Target
 from einsmith.cost.memory_traffic import PAGE, fetches_result_lines, waited_part
 from einsmith.cost.roofline import Cost, distribute
 from einsmith.ir.analysis.bounds import Facts
-from einsmith.ir.nodes import Apply, Axis, below
+from einsmith.ir.nodes import Apply, Axis, cached_postorder
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.reduction.axes import (
@@ -132,7 +132,7 @@ def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, 
 def _turns(box: Box, config: ReductionConfig, target: Target) -> bool:
     """Return whether transposed square tiles are worth pricing: a tile fits the registers together with the
     accumulators, and the body, which is repeated for each column of the tile, is short."""
-    body = below(box.bodies)
+    body = cached_postorder(box.bodies)
     instructions = len(body) - sum(isinstance(e, Axis) for e in body)
     fits = config.lanes + config.rows * _states(box) + 2 <= target.vector_registers
     if not fits or config.lanes * config.rows * instructions > 3 * MAX_UNROLLED:
@@ -204,7 +204,7 @@ def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
     count, seconds = boxes.operations(box.bodies, target)
     if box.combiner == "sum":  # a product is multiplied and added in one instruction
         count -= sum(isinstance(e, Apply) and e.fn == "mul" and e.dtype.is_float for e in box.bodies)
-    count -= sum(isinstance(e, Apply) and (e.fn == "where" or e.dtype.is_bool) for e in below(box.bodies))
+    count -= sum(isinstance(e, Apply) and (e.fn == "where" or e.dtype.is_bool) for e in cached_postorder(box.bodies))
     return count, seconds, *boxes.operations(box.stages, target)
 
 

@@ -28,7 +28,7 @@ from einsmith.ir.nodes import (
     Reduce,
     Template,
     Tensor,
-    is_free,
+    has_no_reduction_axis,
     postorder,
     size,
     template,
@@ -173,7 +173,7 @@ class _Exchange:
         there = _At(t.args, {d: key_of(i, self.args, None) for d, i in enumerate(read.index)})
         for n, (f, divides) in enumerate(product.factors):
             rest = [x for k, x in enumerate(product.factors) if k != n]
-            if divides != wanted[1] or all(over for _, over in rest) or not is_free(f, t.template.rank):
+            if divides != wanted[1] or all(over for _, over in rest) or not has_no_reduction_axis(f, t.template.rank):
                 continue
             if _same(wanted[0], self.own, f, there, places):
                 body = Reduce("sum", part.body.extents, (multiply(rest, product.minus),))  # type: ignore[union-attr]

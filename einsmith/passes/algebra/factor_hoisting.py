@@ -28,7 +28,7 @@ from einsmith.ir.nodes import (
     Template,
     Tensor,
     apply,
-    is_free,
+    has_no_reduction_axis,
     postorder,
     template,
 )
@@ -83,7 +83,7 @@ def _terms(t: Template) -> tuple[_Term, ...] | None:
         elif is_long(e) or (product := product_of(e)) is None:
             return None
         else:
-            free = tuple(f for f in product.factors if is_free(f[0], t.rank))
+            free = tuple(f for f in product.factors if has_no_reduction_axis(f[0], t.rank))
             found.append(_Term(minus != product.minus, free, tuple(f for f in product.factors if f not in free)))
         if len(found) + len(stack) > TERMS:
             return None

@@ -37,7 +37,7 @@ from einsmith.ir.nodes import (
     Tensor,
     apply,
     axes_of,
-    is_free,
+    has_no_reduction_axis,
     is_zero,
     size,
     template,
@@ -172,13 +172,13 @@ def _prefixes(
     sum has an element for each of their positions, and at most `room` elements, the total of arguments and result.
     Return None if a term cannot be split off or the work does not decrease."""
     i, j, backward, last = end
-    outside = tuple(c for c in rest if j not in axes_of(c) and is_free(c, rank))
+    outside = tuple(c for c in rest if j not in axes_of(c) and has_no_reduction_axis(c, rank))
     inside = tuple(c for c in rest if c not in outside)
     bodies: dict[tuple[Expr, ...], Expr] = {}
     for minus, term in _terms(body):
         # Where an inner condition excludes terms, a factor may be infinite: it stays in the sum.
         every = operands(term, "mul")
-        of_place = (x for x in every if is_free(x, rank) or (i in axes_of(x) and j not in axes_of(x)))
+        of_place = (x for x in every if has_no_reduction_axis(x, rank) or (i in axes_of(x) and j not in axes_of(x)))
         factors = () if inside else tuple(of_place)
         summed = [x for x in every if x not in factors]
         if not summed:

@@ -29,7 +29,7 @@ from einsmith.ir.nodes import (
     Tensor,
     apply,
     axes_of,
-    is_free,
+    has_no_reduction_axis,
     postorder,
     reads,
     size,
@@ -127,7 +127,7 @@ def _product(node: Compute, steady: Callable[[Tensor], bool]) -> _Product | None
     others: list[Expr] = []
     for e in operands(body.bodies[0], "mul"):
         slots = {r.slot for r in reads(e)}
-        own = slots and slots <= same and not is_free(e, rank)
+        own = slots and slots <= same and not has_no_reduction_axis(e, rank)
         (found if own else others).append(e)
     if not found or not others:
         return None

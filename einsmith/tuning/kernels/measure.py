@@ -11,7 +11,7 @@ from numpy.random import default_rng
 
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Expr, Read, Scatter, below
+from einsmith.ir.nodes import Expr, Read, Scatter, cached_postorder
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
@@ -52,13 +52,13 @@ def _limits(kernel: Kernel | Rows) -> dict[int, int]:
 
         def note(index: Sequence[Expr], shape: Sequence[int], stage: Stage = stage) -> None:
             for i, extent in zip(index, shape, strict=True):
-                for e in below((i,)):
+                for e in cached_postorder((i,)):
                     kind, *where = stage.args[e.slot] if isinstance(e, Read) else ("",)
                     if kind == "buffer":
                         out[where[0]] = min(extent if e is i else 1, out.get(where[0], extent))
 
         for part in stage.template.parts:
-            for e in below(part.bodies):
+            for e in cached_postorder(part.bodies):
                 if isinstance(e, Read):
                     note(e.index, stage.template.params[e.slot][1])
             if isinstance(part, Scatter):

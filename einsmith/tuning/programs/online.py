@@ -5,7 +5,10 @@ connects them, and both use a low-priority process (`driver.backend.Workshop`). 
 kernels at a time. In one step the candidates run in addition to the program's own kernels, into separate memory, and a
 candidate whose result differs is dropped. Then steps alternate between the current program and the candidate program,
 and each kernel is timed. A candidate that is significantly faster is installed and recorded. Every step is a training
-step on the user's data, whichever program runs it. A budget of time limits all of this (`tuning.programs.budget`).
+step on the user's data, whichever program runs it.
+
+A budget of time (`tuning.programs.budget`) limits all of this. Before each unit of work (a proposal, a compilation, a
+comparison of results), the budget is asked whether there is time for it.
 """
 
 from __future__ import annotations
@@ -39,50 +42,67 @@ from einsmith.tuning.programs.trial import (
     Trial,
     judge,
     median_deviation,
-    of_kernels,
+    sum_by_kernel,
 )
 
-LOST = 0.02
-"""Fraction of the time of all steps that exploring may cost."""
-UNIT = 8e-3
-"""Seconds that a unit of work is expected to take before the first unit of its kind is measured."""
-PROFILED = 3
+MAX_COST_SHARE = 0.02
+"""Largest fraction of the time of all steps that exploring may cost."""
+FIRST_UNIT_SECONDS = 8e-3
+"""Seconds that a unit of work is expected to take before the first unit of its kind is measured; the time of a unit on
+a small program."""
+PROFILED_STEPS = 3
 """Steps that are timed, kernel by kernel, before the first trial."""
-TOGETHER = 6
-"""Most kernels in one trial, and most configurations in the queue."""
-WORTH = 0.004
-"""Fraction of a step's kernel time below which a kernel is not tuned."""
-PEAK = 0.95
-"""Fraction of the roofline bound beyond which a kernel is not tuned: its least seconds exceed PEAK times its time."""
-LEFT = 0.01
-"""Fraction of a step's time; exploring ends when all kernels together can save less than this."""
-BARREN = 12
+MAX_TRIAL_KERNELS = 6
+"""Most kernels in one trial, and most configurations in the queue between the two threads."""
+MIN_KERNEL_SHARE = 0.004
+"""Least fraction of the time of all kernels in a step that a kernel takes to be worth tuning."""
+MAX_BOUND_SHARE = 0.95
+"""Largest ratio of a kernel's roofline bound to its time (both in seconds) at which the kernel is worth tuning; beyond
+it, the kernel is already close to the bound."""
+MIN_GAIN_SHARE = 0.01
+"""Least fraction of a step's usual time that all kernels together may still save; exploring ends when the possible gain
+is smaller."""
+MAX_BARREN = 12
 """Consecutive configurations of a kernel without a gain after which the kernel is not tuned any more."""
-UNSTEADY = 0.25
-"""Largest median deviation (`trial.median_deviation`) of the times of equal steps; beyond it the machine is too busy to
-compare times."""
-BUSY = 4
+MAX_SPREAD = 0.25
+"""Largest spread (`trial.spread`, a fraction) of the times of equal steps; beyond it the machine is too busy to compare
+times."""
+MAX_BUSY_TRIALS = 4
 """Consecutive trials on a machine that is too busy after which exploring ends."""
-DUTY = 0.5
-"""Largest fraction of the time in which the workshop process works: steps while it rests show what it costs."""
-BESIDE_BYTES = 256 << 20
-"""Bytes of the buffers of a trial's kernels, in two copies, from which on no further kernel joins the trial."""
-UNSEEN = 16
-"""Most consecutive steps run without bookkeeping while exploring is idle; bookkeeping costs time on short steps."""
-PAUSE = 1.0
-"""Shortest rest of the workshop process (seconds), unless PAUSED_STEPS steps take longer."""
-PAUSED_STEPS = 4
-"""Fewest steps of usual length in a rest of the workshop process."""
+WORKSHOP_DUTY = 0.5
+"""Largest fraction of the time in which the workshop process works; steps that run while it rests show what it
+costs."""
+FULL_TRIAL_BYTES = 256 << 20
+"""Bytes of the buffers of a trial's kernels, each counted twice for the candidate's copy, from which on no further
+kernel joins the trial."""
+MAX_UNTRACKED_STEPS = 16
+"""Most consecutive steps run without bookkeeping while exploring waits for time in its budget; there are fewer if they
+would take longer than LOOK seconds. Bookkeeping for every step took more than half of MAX_COST_SHARE on short steps."""
+MIN_PAUSE_SECONDS = 1.0
+"""Shortest pause of the workshop process (seconds)."""
+MIN_PAUSE_STEPS = 4
+"""Shortest pause of the workshop process, in steps of usual length; the longer one of the two limits holds. A pause is
+renewed after 1/MIN_PAUSE_STEPS of it, which is at least one usual step."""
 
 T = TypeVar("T")
 Step = tuple[int, list[np.ndarray]]
+"""Result of a program's run: its status (0, or FINITE where the loss is not finite and nothing is updated), outputs."""
 
 
 class Exploration:
     """The search for faster kernels of one program while it trains.
 
     The training thread calls `step` in place of the program. A configuration that wins is part of the program from the
-    next step on. log: findings, a line each, with the faults of configurations; over: the reason why exploring ended.
+    next step on.
+
+    Attributes:
+        run: the program
+        log: findings, a line each, with the faults of rejected configurations
+        over: the reason why exploring ended; "" while it goes on
+        budget: account of the time that exploring costs
+        kernels: measurements of each kernel; empty before the profiled steps have run
+        tried: number of configurations vetted
+        kept: configuration of each kernel that is faster with it, installed in the program
     """
 
     def __init__(self, run: Executable, workshop: Workshop, seconds: float = inf):
@@ -91,33 +111,43 @@ class Exploration:
         self.over = ""
         self._failure = ""
         """Error that ended exploring and that the training thread has not yet warned of."""
-        self.budget = Budget(LOST)
+        self.budget = Budget(MAX_COST_SHARE)
         self.kernels: dict[Kernel | Rows, KernelRecord] = {}
         self.tried = 0
         self.kept: dict[Kernel | Rows, str] = {}
         self._end = time.monotonic() + seconds
-        self._profiled: list[Seconds] = []
+        """Clock time (`monotonic`) at which the time limit is reached."""
+        self._profiled_steps: list[Seconds] = []
+        """Seconds of the kernels in each step that was profiled."""
         self._unbounded: list[Kernel | Rows] = []
         """Kernels whose roofline bound is not yet known."""
-        self._rests = 0.0
-        """Time (`perf_counter`) after which the workshop's rest is renewed; 0 while it works."""
-        self._unseen = 0
-        """Coming steps to run without bookkeeping."""
-        self._beside_steps = 0.0
-        """Bookkeeping seconds of the last call of `step`, without the program's run."""
-        self._works = 0
-        self._working: set[str] = set()
-        """Units of work begun by threads, and the kinds of the unfinished ones."""
-        self._took: dict[str, float] = {}
-        """Seconds of the last unit of each kind of work."""
+        self._renew_pause_at = 0.0
+        """Clock time (`perf_counter`) after which the workshop's pause is renewed; 0 while the workshop works."""
+        self._untracked_steps = 0
+        """Number of coming steps to run without bookkeeping."""
+        self._bookkeeping_seconds = 0.0
+        """Seconds that the last call of `step` took in addition to the program's run."""
+        self._units_begun = 0
+        """Number of units of work that the two threads have begun in this process."""
+        self._units_under_way: set[str] = set()
+        """Kinds (function names) of the units of work in this process that are not finished."""
+        self._unit_seconds: dict[str, float] = {}
+        """Processor seconds of the last unit of each kind of work."""
         self._trial: Trial | None = None
-        self._found: queue.SimpleQueue[Kept] = queue.SimpleQueue()
-        self._unsteady = 0
-        self._flying: set[Kernel | Rows] = set()
-        self._queue: queue.Queue[tuple[Kernel | Rows, str]] = queue.Queue(maxsize=TOGETHER)
-        self._next: tuple[Kernel | Rows, str] | None = None
-        self._unvetted: tuple[Kernel | Rows, str] | None = None
-        self._ready: dict[Kernel | Rows, str] = {}
+        self._unrecorded: queue.SimpleQueue[Kept] = queue.SimpleQueue()
+        """Configurations that won and are not yet written to the store."""
+        self._busy_trials = 0
+        """Number of consecutive trials on a machine that was too busy."""
+        self._under_test: set[Kernel | Rows] = set()
+        """Kernels with a configuration between its proposal and the end of its trial."""
+        self._queue: queue.Queue[tuple[Kernel | Rows, str]] = queue.Queue(maxsize=MAX_TRIAL_KERNELS)
+        """Proposed configurations, from the exploring thread to the code-generating one."""
+        self._proposed: tuple[Kernel | Rows, str] | None = None
+        """Configuration that waits for room in the queue."""
+        self._being_vetted: tuple[Kernel | Rows, str] | None = None
+        """Configuration taken from the queue; it stays here while the budget has no time for vetting it."""
+        self._vetted: dict[Kernel | Rows, str] = {}
+        """Configurations without a fault that wait for a trial."""
         self._recording = locks.lock()
         self._stop = Flag()
         self._pid = os.getpid()
@@ -125,359 +155,388 @@ class Exploration:
             threading.Thread(target=loop, args=(weakref.ref(self), name), name=f"einsmith{name}", daemon=True)
             for name in ("_propose", "_generate")
         ]
-        weakref.finalize(self, close, self._pid, self._stop, workshop, self._threads, self._found, self._recording)
+        weakref.finalize(self, close, self._pid, self._stop, workshop, self._threads, self._unrecorded, self._recording)
 
     # -- the training thread
 
     def step(self, arrays: Sequence[np.ndarray]) -> Step:
-        """Run one training step, with the current program or with a candidate. Returns and raises as the program."""
+        """Run one training step with the current or a candidate program. Return and raise what the program does."""
         if self.over or os.getpid() != self._pid:
             if os.getpid() == self._pid:
                 self._finish()
                 self._warn()
             return self.run(arrays)
-        if self._unseen:
-            self._unseen -= 1
+        if self._untracked_steps:
+            self._untracked_steps -= 1
             self.budget.total += self.budget.usual
             return self.run(arrays)
         entered = time.perf_counter()
-        shop, works = self._workshop, self._works
-        threads = bool(self._working)
-        quiet, begun = not shop.busy, shop.begun
+        workshop, units_begun = self._workshop, self._units_begun
+        threads_work = bool(self._units_under_way)
+        quiet, begun = not workshop.busy, workshop.begun
         start = time.perf_counter()
         plain, out = self._step(arrays)
         end = time.perf_counter()
-        threads = threads or self._works != works
-        quiet = plain and quiet and not threads and shop.begun == begun
-        self.budget.step(end - start, quiet, threads, self._beside_steps)
-        if self.budget.stopped or self._rests:
+        threads_work = threads_work or self._units_begun != units_begun
+        quiet = plain and quiet and not threads_work and workshop.begun == begun
+        self.budget.step(end - start, quiet, threads_work, self._bookkeeping_seconds)
+        if self.budget.stopped or self._renew_pause_at:
             self._pause(end)
             if quiet and self.budget.stopped:
-                self._unseen = min(UNSEEN, int(LOOK / self.budget.usual))
+                self._untracked_steps = min(MAX_UNTRACKED_STEPS, int(LOOK / self.budget.usual))
         if end > self._end:
             self.end("the time limit is reached")
-        self._beside_steps = start - entered + time.perf_counter() - end
+        self._bookkeeping_seconds = start - entered + time.perf_counter() - end
         return out
 
     def _pause(self, now: float) -> None:
-        """Pause the workshop process while the budget is exceeded; renew the pause before it runs out."""
+        """Pause the workshop process while the budget is exceeded; renew the pause before it ends."""
         if not self.budget.stopped:
             self._workshop.pause(0.0)
-            self._rests = 0.0
-        elif now > self._rests:
-            rest = max(PAUSE, PAUSED_STEPS * self.budget.usual)
-            self._workshop.pause(rest)
-            self._rests = now + rest / PAUSED_STEPS
+            self._renew_pause_at = 0.0
+        elif now > self._renew_pause_at:
+            seconds = max(MIN_PAUSE_SECONDS, MIN_PAUSE_STEPS * self.budget.usual)
+            self._workshop.pause(seconds)
+            self._renew_pause_at = now + seconds / MIN_PAUSE_STEPS
 
     def _step(self, arrays: Sequence[np.ndarray]) -> tuple[bool, Step]:
-        """Run one training step. Return (whether it ran the current program untimed, the program's result)."""
+        """Run one training step as the trial demands: with the current program, timed or not, or with a candidate's.
+
+        Return (whether the current program ran untimed, the program's result).
+        """
         trial, budget = self._trial, self.budget
-        if len(self._profiled) < PROFILED:
-            return (False, self._profile(arrays)) if budget.may(UNIT) else (True, self.run(arrays))
+        if len(self._profiled_steps) < PROFILED_STEPS:
+            return (False, self._profile(arrays)) if budget.may(FIRST_UNIT_SECONDS) else (True, self.run(arrays))
         if trial is None or trial.ran:
             return True, self.run(arrays)
-        if not (trial.first or budget.may(self._expected_seconds("_program") if trial.won or trial.lost else 0.0)):
+        if not (trial.first or budget.may(self._expect("_compile") if trial.won or trial.lost else 0.0)):
             return True, self.run(arrays)
         if trial.beside is not None:
             out = trial.beside(arrays)
             if out[0] == FINITE:  # infinities agree with anything
-                self._close(trial)
+                self._end_trial(trial)
             else:
                 trial.ran = True
             return False, out
         if trial.won or trial.lost:
-            self._aside(self._without_decided, trial)
+            self._run_guarded(self._drop_decided, trial)
         if trial.other is None:
             return False, self.run(arrays)
         if not trial.first:
             status, outputs, seconds = self.run.timed(arrays)
-            if status != FINITE:  # where the loss is not finite, not all kernels have run
-                trial.first = of_kernels(self.run, seconds)
+            if status != FINITE:  # if the loss is not finite, not all kernels have run
+                trial.first = sum_by_kernel(self.run, seconds)
             return False, (status, outputs)
         status, outputs, seconds = trial.other.timed(arrays)
         if status != FINITE:
-            self._aside(self._pair, trial, of_kernels(trial.other, seconds))
+            self._run_guarded(self._pair, trial, sum_by_kernel(trial.other, seconds))
         trial.first = {}
         return False, (status, outputs)
 
     def _finish(self) -> None:
-        """Install the configurations that won before exploring ended, and record the findings that wait."""
+        """Install the configurations that won before exploring ended, and record the ones that are not yet recorded."""
         trial, self._trial = self._trial, None
         if trial is not None and trial.won:
-            self._aside(self._install, trial)
-        if not self._found.empty():
+            self._run_guarded(self._install, trial)
+        if not self._unrecorded.empty():
             self._record()
 
     def _profile(self, arrays: Sequence[np.ndarray]) -> Step:
+        """Run one training step and note the seconds of its kernels; the last profiled step starts the threads."""
         status, outputs, seconds = self.run.timed(arrays)
         if status != FINITE:
-            self._profiled.append(of_kernels(self.run, seconds))
-        if len(self._profiled) == PROFILED:
+            self._profiled_steps.append(sum_by_kernel(self.run, seconds))
+        if len(self._profiled_steps) == PROFILED_STEPS:
             for thread in self._threads:
                 thread.start()
         return status, outputs
 
-    def _aside(self, work: Callable[..., None], *arguments: object) -> None:
-        """Do work that is no part of a training step: its error ends exploring and leaves the step valid."""
+    def _run_guarded(self, work: Callable[..., None], *arguments: object) -> None:
+        """Do work that is no part of the training step: an error in it ends exploring and leaves the step valid."""
         try:
             work(*arguments)
         except Exception as e:
             self.fail(e)
 
     def _pair(self, trial: Trial, seconds: Seconds) -> None:
-        """Record the time ratios of a pair of steps, and decide the configurations whose difference is significant."""
+        """Record the time ratios of a pair of steps, and decide the configurations whose difference is significant.
+
+        seconds: seconds of each kernel in the second step of the pair, which the candidate program ran.
+        """
         trial.steps.append(sum(trial.first.values()))
         for k in trial.texts:
             trial.ratios.setdefault(k, []).append(seconds[k] / trial.first[k] if trial.first[k] > 0 else inf)
-        told = {k: judge(r) for k, r in trial.ratios.items() if k in trial.texts}
-        unsteady = len(trial.steps) >= FEWEST and median_deviation(trial.steps) > UNSTEADY
+        verdicts = {k: judge(r) for k, r in trial.ratios.items() if k in trial.texts}
+        unsteady = len(trial.steps) >= FEWEST and median_deviation(trial.steps) > MAX_SPREAD
         if unsteady:
-            told = dict.fromkeys(told, False)
-        self._unsteady = self._unsteady + 1 if unsteady else 0 if len(trial.steps) >= FEWEST else self._unsteady
-        lost = [k for k, x in told.items() if x is False]
+            verdicts = dict.fromkeys(verdicts, False)
+        self._busy_trials = (
+            self._busy_trials + 1 if unsteady else 0 if len(trial.steps) >= FEWEST else self._busy_trials
+        )
+        lost = [k for k, faster in verdicts.items() if faster is False]
         for k in lost:
-            self._tell(k, trial.texts[k], self.kernels[k].seconds * median(trial.ratios[k]))
+            self._report(k, trial.texts[k], self.kernels[k].seconds * median(trial.ratios[k]))
             self.kernels[k].barren += not unsteady
-        for k in [k for k, x in told.items() if x]:
+        for k in [k for k, faster in verdicts.items() if faster]:
             trial.won[k] = trial.texts.pop(k)
             self._say(f"{name_of(k)[:8]}: {median(trial.ratios[k]):.3f} of the time with {trial.won[k]}")
-            self._keep(trial, k, confirmed=False)
+            self._queue_record(trial, k, confirmed=False)
         for k in lost:
             del trial.texts[k]
         trial.lost += lost
-        if self._unsteady >= BUSY:
+        if self._busy_trials >= MAX_BUSY_TRIALS:
             self.end("the machine is too busy")
 
-    def _keep(self, trial: Trial, kernel: Kernel | Rows, confirmed: bool) -> None:
-        """Queue a configuration that won for recording; confirmed: whether it is installed in the program."""
-        known, ratios = self.kernels[kernel], trial.ratios[kernel]
-        seconds, prior = known.seconds * median(ratios), known.seconds / known.part
-        self._found.put((kernel, trial.won[kernel], seconds, median_deviation(ratios), prior, confirmed))
+    def _queue_record(self, trial: Trial, kernel: Kernel | Rows, confirmed: bool) -> None:
+        """Queue a configuration that won for recording. confirmed: whether the configuration is installed."""
+        measured, ratios = self.kernels[kernel], trial.ratios[kernel]
+        seconds, prior = measured.seconds * median(ratios), measured.seconds / measured.part
+        self._unrecorded.put((kernel, trial.won[kernel], seconds, median_deviation(ratios), prior, confirmed))
 
     def _install(self, trial: Trial) -> None:
-        """Hot-swap the program for one with the configurations that won."""
+        """Replace the program from the next step on (hot swap) by one with the configurations that won; in several
+        rounds if they do not fit in memory at once."""
         while trial.won:
-            texts, made = self._fitting(trial.won)
-            if made is not None:
-                self.run.swap(made)
+            texts, program = self._compile_fitting(trial.won)
+            if program is not None:
+                self.run.swap(program)
             for k, text in texts.items():
-                if made is not None:
-                    self._keep(trial, k, confirmed=True)
+                if program is not None:
+                    self._queue_record(trial, k, confirmed=True)
                     self.kernels[k].becomes(median(trial.ratios[k]))
                     self.kept[k] = text
-                    self._tell(k, text, self.kernels[k].seconds)
+                    self._report(k, text, self.kernels[k].seconds)
                     self._say(f"{name_of(k)[:8]}: the program has {text}")
                 del trial.won[k]
 
-    def _without_decided(self, trial: Trial) -> None:
+    def _drop_decided(self, trial: Trial) -> None:
         """Install the winners and continue the trial with the undecided kernels alone."""
         decided = [*trial.won, *trial.lost]
         self._install(trial)
-        self._flying.difference_update(decided)
+        self._under_test.difference_update(decided)
         trial.lost = []
-        self._go_on(trial)
+        self._continue(trial)
 
-    def _go_on(self, trial: Trial) -> None:
-        """Continue the trial with as many undecided kernels as fit in memory; leave the rest to another trial."""
+    def _continue(self, trial: Trial) -> None:
+        """Continue a trial with as many undecided kernels as fit in memory; leave the others to another trial."""
         undecided, trial.other = trial.texts, None
         if undecided:
-            trial.texts, trial.other = self._fitting(undecided)
-            self._ready.update((k, text) for k, text in undecided.items() if k not in trial.texts)
+            trial.texts, trial.other = self._compile_fitting(undecided)
+            self._vetted.update((k, text) for k, text in undecided.items() if k not in trial.texts)
         if trial.other is None:
-            self._close(trial)
+            self._end_trial(trial)
 
-    def _fitting(
+    def _compile_fitting(
         self, texts: Mapping[Kernel | Rows, str], beside: bool = False
     ) -> tuple[dict[Kernel | Rows, str], Executable | None]:
-        """Return as many of the configurations as fit in memory at once, and the program with them. The program is None
-        where it cannot be made; its configurations are then marked as faulty."""
+        """Compile the program with as many of the given configurations as fit in memory at once.
+
+        Args:
+            texts: configuration of each kernel
+            beside: leave the program's own kernels in place and run the configurations in addition to them
+        Returns:
+            The configurations that fit, and the program with them; the program is None if it cannot be compiled, and
+            the configurations are then rejected.
+        """
         texts = dict(texts)
         while True:
             try:
-                return texts, self._program(texts, beside)
+                return texts, self._compile(texts, beside)
             except EinsmithError as e:
                 if len(texts) > 1 and isinstance(e, ArgumentError):  # the memory limit is exceeded
                     texts = dict([*texts.items()][: len(texts) // 2])
                     continue
                 for k, text in texts.items():
-                    self._fault(k, text, str(e))
-                    self._flying.discard(k)
+                    self._reject(k, text, str(e))
+                    self._under_test.discard(k)
                 return texts, None
 
-    def _program(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
-        """Compile the program with the given configurations in place of its own, and note the time that it takes."""
+    def _compile(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
+        """Compile the program with the given configurations, and note the time that this takes."""
         begun = time.thread_time()
-        made = self.run.with_decisions(texts, beside)
-        self._took["_program"] = time.thread_time() - begun
-        return made
+        program = self.run.with_decisions(texts, beside)
+        self._unit_seconds["_compile"] = time.thread_time() - begun
+        return program
 
-    def _close(self, trial: Trial) -> None:
-        self._flying.difference_update((*trial.texts, *trial.won, *trial.lost))
+    def _end_trial(self, trial: Trial) -> None:
+        """End the current trial; other configurations of its kernels may be proposed from now on."""
+        self._under_test.difference_update((*trial.texts, *trial.won, *trial.lost))
         self._trial = None
 
     # -- the exploring and the code-generating thread: each function does one turn of its thread's loop and returns the
     # seconds to wait. Threads wait without a reference to the exploration, so that an unused program can be freed
 
     def _work(self, work: Callable[..., T], *arguments: Any) -> T | None:
-        """Do a unit of work and return its result; return None without working where the budget does not allow it."""
-        if not self.budget.may(self._expected_seconds(work.__name__)):
+        """Do a unit of work and return its result; return None without working if the budget has no time for it.
+
+        work: a method of this class or of the workshop, which reports itself when its process works (`busy`, `begun`).
+        """
+        if not self.budget.may(self._expect(work.__name__)):
             return None
         begun, name = time.thread_time(), work.__name__
-        if name.startswith("_"):  # work in this process; the workshop reports its own
-            self._working.add(name)
-            self._works += 1
+        if name.startswith("_"):  # a method of this class: work in this process
+            self._units_under_way.add(name)
+            self._units_begun += 1
         try:
             return work(*arguments)
         finally:
-            self._took[name] = seconds = time.thread_time() - begun
+            self._unit_seconds[name] = seconds = time.thread_time() - begun
             self.budget.work(seconds)
-            self._working.discard(name)
+            self._units_under_way.discard(name)
 
-    def _expected_seconds(self, work: str) -> float:
-        """Return the seconds that a unit of work is expected to take: as its last unit, else UNIT."""
-        return self._took.get(work, UNIT)
+    def _expect(self, work: str) -> float:
+        """Return the expected seconds of a unit of work: those of the last one of its kind, else FIRST_UNIT_SECONDS."""
+        return self._unit_seconds.get(work, FIRST_UNIT_SECONDS)
 
     def _begin(self) -> None:
-        """Make the records of all kernels from the profiled steps, and exclude kernels that are not worth tuning."""
-        found = {k: min(p[k] for p in self._profiled) for k in self._profiled[0]}
-        whole = sum(found.values())
+        """Create the records of all kernels from the profiled steps, and exclude kernels that are not worth tuning."""
+        seconds = {k: min(step[k] for step in self._profiled_steps) for k in self._profiled_steps[0]}
+        step_seconds = sum(seconds.values())
         runs: dict[Kernel | Rows, int] = {}
         for call, turns in zip(self.run.calls, self.run.turns, strict=True):
             runs[call.kernel] = runs.get(call.kernel, 0) + turns
-        for call, made in zip(self.run.calls, self.run.kernels, strict=True):
+        for call, compiled in zip(self.run.calls, self.run.kernels, strict=True):
             k = call.kernel
-            known = self.kernels[k] = KernelRecord(found[k] / runs[k], runs[k])
-            if made.decision and not made.tuned:
-                known.over = "its configuration is set by hand"
-            elif found[k] < WORTH * whole:
-                known.over = "it takes a negligible part of the time"
+            measured = self.kernels[k] = KernelRecord(seconds[k] / runs[k], runs[k])
+            if compiled.decision and not compiled.tuned:
+                measured.over = "its configuration is set by hand"
+            elif seconds[k] < MIN_KERNEL_SHARE * step_seconds:
+                measured.over = "it takes a negligible part of the time"
             else:
-                self._tell(k, made.decision, known.seconds)
-        self._unbounded = [k for k, known in self.kernels.items() if not known.over]
+                self._report(k, compiled.decision, measured.seconds)
+        self._unbounded = [k for k, measured in self.kernels.items() if not measured.over]
 
-    def _bound(self) -> bool:
-        """Compute the roofline bound of one more kernel, and exclude a kernel that is close to it."""
-        known = self.kernels[self._unbounded[-1]]
-        known.least = self._workshop.least(self._unbounded.pop())
-        if known.seconds * PEAK < known.least:
-            known.over = "it is close to its roofline bound"
+    def _bound_kernel(self) -> bool:
+        """Compute the roofline bound of one more kernel, and exclude the kernel if its time is close to the bound."""
+        measured = self.kernels[self._unbounded[-1]]
+        measured.least = self._workshop.least(self._unbounded.pop())
+        if measured.seconds * MAX_BOUND_SHARE < measured.least:
+            measured.over = "it is close to its roofline bound"
         return True
 
     def _propose(self) -> float:
-        """Put the next configuration into the queue. Return the seconds to wait until the next call."""
+        """Make the records and bounds of the kernels at first, then have configurations proposed and put them into the
+        queue. Return the seconds to wait until the next call."""
         if not self.kernels:
             self._begin()
         if self._unbounded:
-            return LOOK if self._work(self._bound) is None else 0.0
-        if self._next is None:
-            kernel = self._worthiest()
+            return LOOK if self._work(self._bound_kernel) is None else 0.0
+        if self._proposed is None:
+            kernel = self._choose_kernel()
             if kernel is None:
-                if not self._flying:
+                if not self._under_test:
                     self.end("nothing is left to gain")
                 return LOOK
-            found = self._work(self._workshop.propose, kernel)
-            if found is None or self._stop.up:
+            answer = self._work(self._workshop.propose, kernel)
+            if answer is None or self._stop.up:
                 return LOOK
-            if found.text is None:
-                self.kernels[kernel].over = found.fault or "nothing is left to try"
+            if answer.text is None:
+                self.kernels[kernel].over = answer.fault or "nothing is left to try"
                 return 0.0
-            self._flying.add(kernel)
-            self._next = kernel, found.text
-            return self._rest(found.seconds)
+            self._under_test.add(kernel)
+            self._proposed = kernel, answer.text
+            return self._compute_rest(answer.seconds)
         try:
-            self._queue.put_nowait(self._next)
+            self._queue.put_nowait(self._proposed)
         except queue.Full:
             return LOOK
-        self._next = None
+        self._proposed = None
         return 0.0
 
-    def _worthiest(self) -> Kernel | Rows | None:
-        """Return the kernel whose next configuration may gain most; None where all are in a trial or excluded."""
-        for known in self.kernels.values():
-            if known.barren >= BARREN:
-                known.over = known.over or f"{BARREN} configurations in a row gained nothing"
-        open_ = {k: x.gain for k, x in self.kernels.items() if not x.over}
-        if sum(open_.values()) < LEFT * self.budget.usual:
+    def _choose_kernel(self) -> Kernel | Rows | None:
+        """Return the kernel whose next configuration may gain most, among those with no configuration under test.
+
+        Return None if there is none, or if all kernels together can gain less than MIN_GAIN_SHARE.
+        """
+        for measured in self.kernels.values():
+            if measured.barren >= MAX_BARREN:
+                measured.over = measured.over or f"{MAX_BARREN} configurations in a row gained nothing"
+        gains = {k: measured.gain for k, measured in self.kernels.items() if not measured.over}
+        if sum(gains.values()) < MIN_GAIN_SHARE * self.budget.usual:
             return None
-        free = {k: gain for k, gain in open_.items() if k not in self._flying}
+        free = {k: gain for k, gain in gains.items() if k not in self._under_test}
         return max(free, key=free.__getitem__) if free else None
 
     def _generate(self) -> float:
-        """Have a configuration compiled and vetted, hand a batch of them to the training thread, or compare the results
-        of its step. Return the seconds to wait until the next call."""
+        """Compare the results of a step in which candidates ran, or hand vetted configurations to the training thread,
+        or have a configuration compiled and vetted. Return the seconds to wait until the next call."""
         trial = self._trial
         if trial is not None and trial.ran:
             self._work(self._judge, trial)
             return LOOK if trial.ran else 0.0
-        if trial is None and self._ready and (self._full() or self._queue.empty()):
+        if trial is None and self._vetted and (self._is_full() or self._queue.empty()):
             self._work(self._hand_over)
             return LOOK
-        if self._full():
+        if self._is_full():
             return LOOK
         try:
-            self._unvetted = self._unvetted or self._queue.get_nowait()
+            self._being_vetted = self._being_vetted or self._queue.get_nowait()
         except queue.Empty:
             return LOOK
-        return self._vet(*self._unvetted)
+        return self._vet(*self._being_vetted)
 
-    def _full(self) -> bool:
-        """Return whether the next trial has as many kernels, or as large buffers, as one may have."""
-        size = 2 * sum(b.nbytes for k in [*self._ready] for b in k.buffers)
-        return len(self._ready) >= TOGETHER or size >= BESIDE_BYTES
+    def _is_full(self) -> bool:
+        """Return whether the vetted configurations are as many, or have as large buffers, as one trial may have."""
+        size = 2 * sum(b.nbytes for k in [*self._vetted] for b in k.buffers)
+        return len(self._vetted) >= MAX_TRIAL_KERNELS or size >= FULL_TRIAL_BYTES
 
     def _vet(self, kernel: Kernel | Rows, text: str) -> float:
-        vetted = self._work(self._workshop.vet, kernel, text)
-        if vetted is None or self._stop.up:  # the process was ended
+        """Have a configuration compiled and vetted. Return the seconds to wait until the thread's next turn."""
+        answer = self._work(self._workshop.vet, kernel, text)
+        if answer is None or self._stop.up:  # no time is left in the budget, or the process was ended
             return LOOK
-        self._unvetted = None
+        self._being_vetted = None
         self.tried += 1
-        if vetted.fault:
-            self._fault(kernel, text, vetted.fault)
-            self._flying.discard(kernel)
+        if answer.fault:
+            self._reject(kernel, text, answer.fault)
+            self._under_test.discard(kernel)
         else:
-            self._ready[kernel] = text
-        return self._rest(vetted.seconds)
+            self._vetted[kernel] = text
+        return self._compute_rest(answer.seconds)
 
     def _hand_over(self) -> None:
-        """Make a trial of the vetted configurations, or of as many of them as fit in memory."""
-        texts, made = self._fitting(self._ready, beside=True)
-        self._ready = {k: text for k, text in self._ready.items() if k not in texts}
-        if made is not None and not self._stop.up:
-            self._trial = Trial(texts, made)
+        """Begin a trial of the vetted configurations, or of as many of them as fit in memory."""
+        texts, program = self._compile_fitting(self._vetted, beside=True)
+        self._vetted = {k: text for k, text in self._vetted.items() if k not in texts}
+        if program is not None and not self._stop.up:
+            self._trial = Trial(texts, program)
 
     def _judge(self, trial: Trial) -> None:
         """Compare the candidates' results with those of the program's kernels, and drop candidates that differ."""
         assert trial.beside is not None
-        for kernel, x in trial.beside.beside.items():
-            if fault := x.difference():
-                self._fault(kernel, trial.texts.pop(kernel), f"in a step, {fault}")
-                self._flying.discard(kernel)
+        for kernel, results in trial.beside.beside.items():
+            if fault := results.difference():
+                self._reject(kernel, trial.texts.pop(kernel), f"in a step, {fault}")
+                self._under_test.discard(kernel)
         trial.beside = None
-        self._go_on(trial)
+        self._continue(trial)
         trial.ran = False
 
     def _record(self) -> None:
-        """Write queued findings to the store, on a background thread so that training does not wait for the disk."""
-        record(self._workshop, self._found, self._recording)
+        """Write queued configurations to the store, on a background thread so that training does not wait for it."""
+        record(self._workshop, self._unrecorded, self._recording)
 
-    def _rest(self, seconds: float) -> float:
-        """Return the seconds to wait so that `seconds` of work are DUTY of the time; at most until the time limit."""
-        return min(seconds * (1 / DUTY - 1), max(0.0, self._end - time.monotonic()))
+    def _compute_rest(self, seconds: float) -> float:
+        """Return the seconds to wait so that `seconds` of work are WORKSHOP_DUTY of the time, up to the time limit."""
+        return min(seconds * (1 / WORKSHOP_DUTY - 1), max(0.0, self._end - time.monotonic()))
 
-    # -- both
+    # -- all threads
 
-    def _tell(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
+    def _report(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
+        """Report the seconds of a kernel's run with a configuration to the workshop's search."""
         self._workshop.tell(kernel, text, seconds)
 
-    def _fault(self, kernel: Kernel | Rows, text: str, fault: str) -> None:
-        self._tell(kernel, text, inf)
+    def _reject(self, kernel: Kernel | Rows, text: str, fault: str) -> None:
+        """Exclude a faulty configuration from the workshop's search, and log its fault."""
+        self._report(kernel, text, inf)
         self.kernels[kernel].barren += 1
         self._say(f"{name_of(kernel)[:8]}: rejected: {text}: {fault}")
 
-    def _say(self, what: str) -> None:
-        self.log.append(what)
+    def _say(self, line: str) -> None:
+        """Append a line to the log, and print it where EINSMITH_DEBUG is at least 1."""
+        self.log.append(line)
         if environment.debug() >= 1:
-            print(f"einsmith: {what}", file=sys.stderr)
+            print(f"einsmith: {line}", file=sys.stderr)
 
     def fail(self, error: Exception) -> None:
         """End exploring because of an error; the next step warns of it."""
@@ -486,12 +545,12 @@ class Exploration:
             self.end(self._failure)
 
     def _warn(self) -> None:
-        """Warn once of the error that has ended exploring, between two steps, where a warning may also be raised."""
-        told, self._failure = self._failure, ""
-        if told:
+        """Warn once of the error that ended exploring. A filter may make an exception of it: no step is interrupted."""
+        failure, self._failure = self._failure, ""
+        if failure:
             warnings.warn(
-                f"tuning during training has ended with an error: {told}. Training continues with the configurations "
-                "found so far; EINSMITH_DEBUG=1 shows what was tried",
+                f"tuning during training has ended with an error: {failure}. Training continues with the "
+                "configurations found so far; EINSMITH_DEBUG=1 shows what was tried",
                 EinsmithWarning,
                 stacklevel=2,
             )
@@ -502,10 +561,10 @@ class Exploration:
             self.over, trial = why, self._trial
             won = [name_of(k)[:8] for k in [*trial.won]] if trial is not None else []
             more = f", and {', '.join(won)}, which are not confirmed" if won else ""
-            told = f"{self.tried} configurations tried, {len(self.kept)} kernels are faster{more}"
-            self._say(f"exploration ends: {why}; {told}")
+            summary = f"{self.tried} configurations tried, {len(self.kept)} kernels are faster{more}"
+            self._say(f"exploration ends: {why}; {summary}")
         self.close()
 
     def close(self) -> None:
         """End the threads and the workshop process."""
-        close(self._pid, self._stop, self._workshop, self._threads, self._found, self._recording)
+        close(self._pid, self._stop, self._workshop, self._threads, self._unrecorded, self._recording)

@@ -86,7 +86,7 @@ def judge(ratios: Sequence[float]) -> bool | None:
     return False if n >= MOST or median(ratios) > 1 else None
 
 
-def of_kernels(run: Executable, seconds: Sequence[float]) -> Seconds:
+def sum_by_kernel(run: Executable, seconds: Sequence[float]) -> Seconds:
     """Sum the seconds of calls, in the order of `run.calls`, by kernel."""
     out: Seconds = {}
     for call, x in zip(run.calls, seconds, strict=True):
