@@ -51,7 +51,7 @@ def in_orders(kernel: Any) -> Iterator[Any]:
     for orders in product(*map(candidates, shapes)):
         of: Mapping[tuple[int, ...], tuple[int, ...]] = dict(zip(shapes, orders, strict=True))
         found = [reorder(b, 0, b.shape, of[b.shape]) if b.shape in of else (b, 0) for b in kernel.buffers]
-        yield Kernel(kernel.stages, tuple(x[0] for x in found if x is not None), kernel.fixed)
+        yield Kernel(kernel.stages, tuple(x[0] for x in found if x is not None), kernel.loop_invariant)
 
 
 def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple[Any, Any]]:

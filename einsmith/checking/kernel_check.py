@@ -200,7 +200,7 @@ def run(
         GuardedBlock(
             "",
             max(held[n].address + held[n].values.size for n in g) - min(held[n].address for n in g),
-            any(kernel.buffers[n].far for n in g),
+            any(kernel.buffers[n].non_temporal for n in g),
         )
         for g in groups
     ]

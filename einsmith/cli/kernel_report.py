@@ -55,8 +55,8 @@ def text_of(report: dict[str, Any]) -> str:
 
 def describe_layout(layout: Mapping[str, Any]) -> str:
     """Describe the layout of tensors that are stored in another order, and the next best order."""
-    beside = f" (next best: {layout['next']})" if layout["next"] else ""
-    return f"{'copies of ' if layout['copies'] else ''}{layout['type']}, {layout['layout']}{beside}"
+    second = f" (next best: {layout['next']})" if layout["next"] else ""
+    return f"{'copies of ' if layout['copies'] else ''}{layout['type']}, {layout['layout']}{second}"
 
 
 def describe_fusion(kernel: Mapping[str, Any]) -> str:

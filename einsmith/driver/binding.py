@@ -17,7 +17,7 @@ from einsmith.ir.views import producer, storage
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, PointerTarget, layout, show_steps
-from einsmith.runtime.beside import Beside, scratch_bytes
+from einsmith.runtime.comparison import Comparison, scratch_bytes
 from einsmith.runtime.steps import CheckFinite, CheckZero
 from einsmith.schedule.arena import whole_lines
 from einsmith.schedule.plan import Plan
@@ -59,7 +59,7 @@ class Binding:
         self.reserved = self.arena_bytes + backend.scratch_area(compiled.scratch, compiled.threads)
         """Bytes of intermediate results and of the kernels' scratch memory."""
         self._check_limit(limit, more)
-        self.beside = {k: Beside(k, code[k], x) for k, x in compiled.alternatives.items()}
+        self.comparisons = {k: Comparison(k, code[k], x) for k, x in compiled.alternatives.items()}
         """Kernels that run in a second configuration too."""
         block = arena.reserve(self.reserved, backend.allocate)
         base = block.address
@@ -94,7 +94,7 @@ class Binding:
             self.messages[status] = message
         finite = compiled.finite
         gate = _call_of(plan, finite)
-        made = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.beside.items()})
+        made = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.comparisons.items()})
 
         def checks(i: int) -> None:
             for t, status in after.get(i, ()):

@@ -109,17 +109,17 @@ class Compiled:
         """Return the bytes of scratch memory that a thread needs."""
         return max((k.scratch for k in (*self.kernels, *self.alternatives.values())), default=0)
 
-    def with_decisions(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> tuple[Compiled, int]:
+    def with_decisions(self, texts: Mapping[Kernel | Rows, str], compare: bool = False) -> tuple[Compiled, int]:
         """Return the program with some kernels compiled by other decision texts, and the bytes of their code.
 
         Args:
             texts: decision text by kernel (`tuning.kernels.decisions`); empty: the cost model's choice.
-            beside: keep the kernels, and run the others in addition (`alternatives`).
+            compare: keep the kernels, and run the others in addition (`alternatives`).
         Raises:
             CompileError: a text cannot be compiled.
         """
         other = self.backend.compile_as({k: text for k, text in texts.items() if k in self.code}, self.target)
-        code, alternatives = (self.code, other) if beside else ({**self.code, **other}, {})
+        code, alternatives = (self.code, other) if compare else ({**self.code, **other}, {})
         made = replace(self, code=code, alternatives=alternatives, listings=())
         return made, sum(k.nbytes for k in other.values())
 

@@ -154,7 +154,7 @@ def lower(
         if environment.debug() >= 4:
             print(nest.show(f), file=sys.stderr)
     meta = {
-        "launches": [(launch.function.name, launch.tasks, launch.once) for launch in lowered.launches],
+        "launches": [(launch.function.name, launch.tasks, launch.loop_invariant) for launch in lowered.launches],
         "scratch": max((launch.function.scratch_bytes for launch in lowered.launches), default=0),
         "workspace": lowered.workspace,
         "pattern": choice.pattern.name,

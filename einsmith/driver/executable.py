@@ -31,7 +31,7 @@ from einsmith.passes.pipeline import leaving_out
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.assemble import CompiledKernel
-from einsmith.runtime.beside import Beside
+from einsmith.runtime.comparison import Comparison
 from einsmith.runtime.nested import check_run, hold_lock, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.schedule.arena import Life
@@ -117,20 +117,20 @@ class Executable:
 
     # -- other programs for the same graph
 
-    def with_decisions(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
+    def with_decisions(self, texts: Mapping[Kernel | Rows, str], compare: bool = False) -> Executable:
         """Return this program with some kernels compiled by other decision texts; no pass is run again.
 
         The two programs share one memory and take turns on it.
 
         Args:
             texts: decision text by kernel (`tuning.kernels.decisions`); empty: the cost model's choice.
-            beside: leave this program's kernels in place and run the given alternatives as well, into memory of their
-                own (attribute `beside`, by kernel).
+            compare: leave this program's kernels in place and run the given alternatives as well, into memory of their
+                own (attribute `comparisons`, by kernel).
         Raises:
             CompileError: a text cannot be compiled.
             MemoryLimitError: both programs together exceed the memory limit.
         """
-        compiled, code_bytes = self.compiled.with_decisions(texts, beside)
+        compiled, code_bytes = self.compiled.with_decisions(texts, compare)
         made = copy(self)
         more = self.program.table.nbytes + code_bytes
         made._binding = Binding(compiled, self.bound, self._arena, self._limit, more)
@@ -242,9 +242,9 @@ class Executable:
         return self._binding.lives
 
     @property
-    def beside(self) -> Mapping[Kernel | Rows, Beside]:
+    def comparisons(self) -> Mapping[Kernel | Rows, Comparison]:
         """Return the kernels that run in a second configuration too."""
-        return self._binding.beside
+        return self._binding.comparisons
 
     def describe(self) -> str:
         """Describe the program, line by line (`driver.describe`)."""

@@ -21,13 +21,13 @@ __all__ = ["KernelBuffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pa
 class Launch:
     """A parallel launch: `function` is run for each task in 0 .. tasks-1, in any order, on any thread.
 
-    function: on the CPU, a function of `codegen.loopnest.nest`; other back ends define their own. once: loop-invariant;
-    in a loop the launch runs only once, before the kernel's first run, as it reads only `fixed` buffers and its results
-    stay in the workspace."""
+    function: on the CPU, a function of `codegen.loopnest.nest`; other back ends define their own. loop_invariant: in a
+    loop the launch runs only once, before the kernel's first run, as it reads only loop-invariant buffers and its
+    results stay in the workspace."""
 
     function: Any
     tasks: int
-    once: bool = False
+    loop_invariant: bool = False
 
 
 @dataclass

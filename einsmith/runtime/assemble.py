@@ -112,13 +112,13 @@ class Assembler:
     """Collector of the steps of a program.
 
     kernels: (call, its steps) of every kernel, as in Plan.kernel_calls
-    beside: other configurations in which kernels run too
+    extra: other configurations in which kernels run too
     """
 
     def __init__(
-        self, compiled: Compiled, spare: int, beside: Mapping[Kernel | Rows, Sequence[SideRun]] = MappingProxyType({})
+        self, compiled: Compiled, spare: int, extra: Mapping[Kernel | Rows, Sequence[SideRun]] = MappingProxyType({})
     ):
-        self.compiled, self.spare, self.beside = compiled, spare, beside
+        self.compiled, self.spare, self.extra = compiled, spare, extra
         self.steps: list[Step] = []
         self.kernels: list[tuple[KernelCall, list[int]]] = []
         self.places: dict[At, PointerTarget] = {}
@@ -188,7 +188,7 @@ class Assembler:
     def _launches(self, call: KernelCall, work: int, pointer: Pointer, once: bool) -> list[int]:
         """Add the launches of a kernel that a loop repeats, or those that run only once; return the numbers of their
         steps."""
-        for way in self.beside.get(call.kernel, ()):
+        for way in self.extra.get(call.kernel, ()):
             self._way(call, way, pointer, once)
         return self._way(call, SideRun(self.compiled[call.kernel], {}, work), pointer, once)
 
@@ -221,7 +221,7 @@ class Assembler:
         already = {
             i: self._launches(c, base + places.offsets.get(i, 0), unchanged, True)
             for i, c in enumerate(plan.calls)
-            if isinstance(c, KernelCall) and (i in places.offsets or c.kernel in self.beside)
+            if isinstance(c, KernelCall) and (i in places.offsets or c.kernel in self.extra)
         }
         begin = len(self.steps)
         moves: list[Move] = []

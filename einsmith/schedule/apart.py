@@ -52,7 +52,7 @@ def _buffer(kernel: Kernel, place: Place, written: bool) -> KernelBuffer:
     """Return the buffer of a place; written: it is not read."""
     if isinstance(place, int):
         b = kernel.buffers[place]
-        return KernelBuffer(b.dtype, b.shape, b.far and written, b.strides)
+        return KernelBuffer(b.dtype, b.shape, b.non_temporal and written, b.strides)
     stage, member = place
     template = kernel.stages[stage].template
     return KernelBuffer(template.dtypes[member], template.shape)

@@ -49,24 +49,24 @@ class KernelBuffer(Node):
     Dimensions may be permuted and padded. A stride is positive and larger than the reach of all smaller strides
     together; else KernelBuffer(...) raises VerifyError.
 
-    far: the buffer is only written, begins on a cache line, and is too large to stay in a cache, so that its stores may
-    be non-temporal. size: elements that it spans in memory, from its first one to its last.
+    non_temporal: the buffer is only written, begins on a cache line, and is too large to stay in a cache, so that its
+    stores may be non-temporal. size: elements that it spans in memory, from its first one to its last.
     """
 
-    __slots__ = ("dtype", "shape", "far", "strides", "size")
-    fields = ("dtype", "shape", "far", "strides")
+    __slots__ = ("dtype", "shape", "non_temporal", "strides", "size")
+    fields = ("dtype", "shape", "non_temporal", "strides")
     exact = True
     dtype: DType
     shape: tuple[int, ...]
-    far: bool
+    non_temporal: bool
     strides: tuple[int, ...]
     size: int
 
     def __new__(
-        cls, dtype: DType, shape: tuple[int, ...], far: bool = False, strides: tuple[int, ...] | None = None
+        cls, dtype: DType, shape: tuple[int, ...], non_temporal: bool = False, strides: tuple[int, ...] | None = None
     ) -> KernelBuffer:
         where = row_major(shape) if strides is None else _strides(shape, strides)
-        return super().__new__(cls, dtype, shape, bool(far), where)
+        return super().__new__(cls, dtype, shape, bool(non_temporal), where)
 
     def _derive(self) -> None:
         last = sum([(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)])
@@ -85,18 +85,21 @@ class KernelBuffer(Node):
     @property
     def flat(self) -> KernelBuffer:
         """The buffer's whole span as a tensor of one dimension."""
-        return KernelBuffer(self.dtype, (self.size,), self.far)
+        return KernelBuffer(self.dtype, (self.size,), self.non_temporal)
 
-    def part(self, axis: int, count: int, far: bool | None = None) -> KernelBuffer:
-        """Return a view of `count` positions along a dimension, at the same strides; far: None keeps the buffer's."""
+    def part(self, axis: int, count: int, non_temporal: bool | None = None) -> KernelBuffer:
+        """Return a view of `count` positions along a dimension, at the same strides; non_temporal: None keeps
+        the buffer's."""
         shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
-        return KernelBuffer(self.dtype, shape, self.far if far is None else far, self.strides)
+        return KernelBuffer(
+            self.dtype, shape, self.non_temporal if non_temporal is None else non_temporal, self.strides
+        )
 
     def split(self, axis: int, low: int) -> KernelBuffer:
         """Return a view with dimension `axis` split in two, the second of which has `low` points."""
         (n, s), shape, strides = (self.shape[axis], self.strides[axis]), self.shape, self.strides
         shape = (*shape[:axis], n // low, low, *shape[axis + 1 :])
-        return KernelBuffer(self.dtype, shape, self.far, (*strides[:axis], low * s, s, *strides[axis + 1 :]))
+        return KernelBuffer(self.dtype, shape, self.non_temporal, (*strides[:axis], low * s, s, *strides[axis + 1 :]))
 
 
 class Stage(Node):
@@ -125,21 +128,21 @@ class Kernel(Node):
     an element is read before it is written. Where they are one buffer, the root is a scatter whose initial value reads
     the buffer at the identity index.
 
-    fixed: the kernel is a step of a loop, and these buffers are loop-invariant, so that values computed from them alone
-    can be computed once. None: the kernel is no step of a loop.
+    loop_invariant: the kernel is a step of a loop, and these buffers are loop-invariant, so that values computed from
+    them alone can be computed once. None: the kernel is no step of a loop.
     """
 
-    __slots__ = ("stages", "buffers", "fixed")
-    fields = ("stages", "buffers", "fixed")
+    __slots__ = ("stages", "buffers", "loop_invariant")
+    fields = ("stages", "buffers", "loop_invariant")
     exact = True
     stages: tuple[Stage, ...]
     buffers: tuple[KernelBuffer, ...]
-    fixed: tuple[int, ...] | None
+    loop_invariant: tuple[int, ...] | None
 
     def __new__(
-        cls, stages: tuple[Stage, ...], buffers: tuple[KernelBuffer, ...], fixed: tuple[int, ...] | None = None
+        cls, stages: tuple[Stage, ...], buffers: tuple[KernelBuffer, ...], loop_invariant: tuple[int, ...] | None = None
     ) -> Kernel:
-        return super().__new__(cls, stages, buffers, fixed)
+        return super().__new__(cls, stages, buffers, loop_invariant)
 
     @property
     def root(self) -> Template:

@@ -32,7 +32,7 @@ def show_kernel(kernel: Kernel | Rows, buffers: Sequence[str] | None = None) -> 
 
 def _type(b: KernelBuffer) -> str:
     strides = "" if b.row_major else f" at strides {list(b.strides)}"
-    return f"{b.dtype.name}{list(b.shape)}{strides}{' past the caches' if b.far else ''}"
+    return f"{b.dtype.name}{list(b.shape)}{strides}{' past the caches' if b.non_temporal else ''}"
 
 
 def _result(kernel: Kernel, stage: int, member: int) -> str:

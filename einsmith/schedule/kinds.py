@@ -47,4 +47,4 @@ def _of_pieces(kernel: Kernel, parts: Sequence[Piece | Scatter]) -> Kernel:
     """Return the kernel with only these pieces of its root."""
     first = kernel.stages[0]
     stage = Stage(Template(kernel.root.shape, kernel.root.params, tuple(parts)), first.args, first.outputs)
-    return Kernel((stage, *kernel.stages[1:]), kernel.buffers, kernel.fixed)
+    return Kernel((stage, *kernel.stages[1:]), kernel.buffers, kernel.loop_invariant)

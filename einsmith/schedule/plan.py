@@ -58,7 +58,7 @@ class Laid(NamedTuple):
     none), and the predicted seconds that the program would take more with that order."""
 
     order: tuple[int, ...]
-    beside: tuple[int, ...] | None = None
+    runner_up: tuple[int, ...] | None = None
     more: float = 0.0
 
 
@@ -158,7 +158,7 @@ class Plan:
                 yield from ((i, c, turns * segment.steps) for _, c, turns in plan.kernel_calls())
 
 
-def _make_once(t: Tensor) -> Compute | LoweredLoop:
+def _maker_of(t: Tensor) -> Compute | LoweredLoop:
     node = maker(t)
     if node is None:
         raise VerifyError("a computed tensor is needed here, not an input of the graph")
@@ -234,7 +234,7 @@ def _plan(
         while t in taken:
             t = copy_of(t)
         if p in apart:
-            alone.add(_make_once(t))
+            alone.add(_maker_of(t))
         taken.add(t)
         updates.append((p, t))
     stored = {p for p, _ in updates}
@@ -243,7 +243,7 @@ def _plan(
     nodes = [n for n in postorder(graph.roots) if _is_work(n)]
     early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, LoweredLoop))}
     home = {t: p for p, t in updates}
-    stores = {_make_once(t) for t in home}
+    stores = {_maker_of(t) for t in home}
     groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None, stores)
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
     kept = {storage(t) for t in external} | set(home)
@@ -260,7 +260,7 @@ def _plan(
                 readers[source].add(g)
             else:
                 after[g].add(of[source])
-    checking = [of[_make_once(t)] for t, _ in graph.checks]
+    checking = [of[_maker_of(t)] for t, _ in graph.checks]
     for g in range(len(groups)):
         for h in checking if any(map(needs_check, schedule.nodes(g))) else ():
             if h == g or groups[h].before >> g & 1:
@@ -271,7 +271,7 @@ def _plan(
     stuck: set[Leaf] = set()
     writers: dict[int, list[Leaf]] = defaultdict(list)
     for home_of, t in updates:
-        g = of[_make_once(t)]
+        g = of[_maker_of(t)]
         writers[g].append(home_of)
         if g in gates or not _replaceable(home_of, schedule.nodes(g)):
             stuck.add(home_of)
@@ -283,28 +283,28 @@ def _plan(
     sizes = {t: nbytes(t) for t in read - kept}
     made = [0] * len(groups)
     for t, n in sizes.items():
-        made[of[_make_once(t)]] += n
+        made[of[_maker_of(t)]] += n
     order = memory_greedy_order(after, made, [set(map(storage, args)) for args in operands], sizes)
     if order is None:
         around = in_circles(len(groups), after)
-        return None, {p for p, t in updates if of[_make_once(t)] in around}
+        return None, {p for p, t in updates if of[_maker_of(t)] in around}
     order = [g for g in order if schedule.groups[g]]
-    far: set[Tensor] = set()
+    non_temporal: set[Tensor] = set()
     if on_lines:
         results = needed - set(map(storage, graph.inputs))
         moved = [sum(map(nbytes, args)) for args in operands]
         for t in results:
-            moved[of[_make_once(t)]] += nbytes(t)
-        left = {t for t in results - read if moved[of[_make_once(t)]] > target.l3}
-        far = {t for t in results - set(home) if _is_far(t, t in left, target)}
-    singles = [_call_of(schedule.groups[g], needed, home, far, target, cost) for g in order]
+            moved[of[_maker_of(t)]] += nbytes(t)
+        left = {t for t in results - read if moved[of[_maker_of(t)]] > target.l3}
+        non_temporal = {t for t in results - set(home) if _is_non_temporal(t, t in left, target)}
+    singles = [_call_of(schedule.groups[g], needed, home, non_temporal, target, cost) for g in order]
     place = {g: i for i, g in enumerate(order)}
     # Operands of checks, and updates, are not fused by rows: their positions in the order are decided here.
     fixed = {place[g] for g in (*checking, *writers)}
     fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
     calls, rank = _by_rows(singles, needs, fixed, kept, target, cost)
-    checks = [(rank[place[of[_make_once(t)]]], t, m) for t, m in graph.checks]
+    checks = [(rank[place[of[_maker_of(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first), set()
 
@@ -364,7 +364,7 @@ def _by_rows(
     return calls, rank
 
 
-def _is_far(t: Tensor, left: bool, target: Target) -> bool:
+def _is_non_temporal(t: Tensor, left: bool, target: Target) -> bool:
     """Return whether a result is stored with non-temporal stores, because no later kernel would find it in a cache, or
     because the store is faster. The limit is half of L3; a quarter for sums with constant pieces between them, which
     take longer to store than to compute; an eighth if the result is `left`: no kernel reads it, and its own kernel
@@ -379,14 +379,14 @@ def _call_of(
     copies: list[Copy],
     needed: set[Tensor],
     home: dict[Tensor, Leaf],
-    far: set[Tensor],
+    non_temporal: set[Tensor],
     target: Target,
     cost: Cost | None,
 ) -> KernelCall | LoopCall:
     first = copies[0].node
     if isinstance(first, LoweredLoop):
         return _loop_call(first, target, cost)
-    return kernel_call(copies, needed, home, far)
+    return kernel_call(copies, needed, home, non_temporal)
 
 
 def _loop_call(loop: LoweredLoop, target: Target, cost: Cost | None) -> LoopCall:
@@ -444,11 +444,11 @@ def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[KernelCall | LoopCa
 
 
 def kernel_call(
-    copies: Sequence[Copy], needed: Collection[Tensor], home: Mapping[Tensor, Leaf], far: Collection[Tensor]
+    copies: Sequence[Copy], needed: Collection[Tensor], home: Mapping[Tensor, Leaf], non_temporal: Collection[Tensor]
 ) -> KernelCall:
     """Return the kernel of a group. Its buffers are the arguments in order of first use, then the stored results; those
-    in `far` are too large for the caches. A scatter that starts from the old value of the parameter that it is stored
-    to has one buffer for both."""
+    in `non_temporal` are too large for the caches. A scatter that starts from the old value of the parameter that it is
+    stored to has one buffer for both."""
     nodes: list[Compute] = [c.node for c in copies]  # type: ignore[misc]
     place: dict[Compute, int] = {n: i for i, n in enumerate(nodes)}
     tensors: list[Tensor] = []
@@ -477,6 +477,8 @@ def kernel_call(
         outputs = tuple(buffer(r, True) if r in needed and not number else None for r in results)
         stages.append(Stage(n.template, tuple(args), outputs))
     if nodes[0].template.is_scatter:
-        far = set()  # it reads its own stores
-    buffers = tuple(KernelBuffer(t.dtype, t.shape, w and t in far) for t, w in zip(tensors, written, strict=True))
+        non_temporal = set()  # it reads its own stores
+    buffers = tuple(
+        KernelBuffer(t.dtype, t.shape, w and t in non_temporal) for t, w in zip(tensors, written, strict=True)
+    )
     return KernelCall(Kernel(tuple(stages), buffers), tuple(tensors), tuple(written), tuple(copies))

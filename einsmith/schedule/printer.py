@@ -51,8 +51,8 @@ class PrintedLayout(NamedTuple):
         type: their type, as text.
         shape: their shape.
         order: their dimensions in memory, outermost first.
-        beside: the next best order, if the model chose; else None.
-        more: predicted seconds that the program would take more with `beside`.
+        runner_up: the next best order, if the model chose; else None.
+        more: predicted seconds that the program would take more with `runner_up`.
         copies: whether these are copies of tensors that have another order too.
     """
 
@@ -60,27 +60,27 @@ class PrintedLayout(NamedTuple):
     type: str
     shape: tuple[int, ...]
     order: tuple[int, ...]
-    beside: tuple[int, ...] | None
+    runner_up: tuple[int, ...] | None
     more: float
     copies: bool
 
     @property
-    def told(self) -> str:
+    def layout(self) -> str:
         """The name of the layout."""
         return name_of(self.shape, self.order)
 
     @property
     def next_best(self) -> str:
         """Return the next best order and its cost, as text; empty if the model did not choose."""
-        if self.beside is None:
+        if self.runner_up is None:
             return ""
-        beside = "no copy" if self.copies and self.beside == as_is(self.shape) else name_of(self.shape, self.beside)
-        return f"{beside}, {self.more * 1e6:.1f} us more"
+        name = "no copy" if self.copies and self.runner_up == as_is(self.shape) else name_of(self.shape, self.runner_up)
+        return f"{name}, {self.more * 1e6:.1f} us more"
 
     def __str__(self) -> str:
         copies = "copies " if self.copies else ""
-        beside = f" (next best: {self.next_best})" if self.next_best else ""
-        return f"layout of {copies}{', '.join(self.names)}: {self.type}, {self.told}{beside}"
+        second = f" (next best: {self.next_best})" if self.next_best else ""
+        return f"layout of {copies}{', '.join(self.names)}: {self.type}, {self.layout}{second}"
 
 
 def layouts(plan: Plan) -> list[PrintedLayout]:
@@ -90,7 +90,7 @@ def layouts(plan: Plan) -> list[PrintedLayout]:
     for t, laid in plan.orders.items():
         found.setdefault((t.dtype, t.shape, laid, t in plan.again), []).append(t)
     out = [
-        PrintedLayout(tuple(map(name, ts)), f"{dtype.name}{list(shape)}", shape, x.order, x.beside, x.more, copies)
+        PrintedLayout(tuple(map(name, ts)), f"{dtype.name}{list(shape)}", shape, x.order, x.runner_up, x.more, copies)
         for (dtype, shape, x, copies), ts in found.items()
     ]
     return out + [x for c in plan.calls if isinstance(c, LoopCall) for step in c.plans for x in layouts(step)]

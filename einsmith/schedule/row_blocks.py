@@ -36,8 +36,12 @@ def _of_block(member: Member, count: int, block: int, local: int) -> Kernel:
 def _of_rows(b: KernelBuffer, axis: int, count: int, block: int, local: bool) -> KernelBuffer:
     """Return the buffer restricted to a block's rows: a strided view, or a dense tensor if the buffer is local."""
     # Stores may be non-temporal only where every block of rows begins on a cache line.
-    far = b.far and b.strides[axis] * b.dtype.itemsize * block % 64 == 0
-    return KernelBuffer(b.dtype, _resize(b.shape, axis, count), far) if local else b.part(axis, count, far)
+    non_temporal = b.non_temporal and b.strides[axis] * b.dtype.itemsize * block % 64 == 0
+    return (
+        KernelBuffer(b.dtype, _resize(b.shape, axis, count), non_temporal)
+        if local
+        else b.part(axis, count, non_temporal)
+    )
 
 
 def _resize(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:

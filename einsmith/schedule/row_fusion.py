@@ -208,7 +208,7 @@ def _leading(kernel: Kernel, rows: int, reduces: bool) -> RowForm | None:
         stages.append(Stage(t, stage.args, stage.outputs))
     by_row = tuple(int(kinds.get(n, False)) for n in range(len(kernel.buffers)))
     buffers = tuple(
-        KernelBuffer(b.dtype, (rows, *b.shape[p:]), b.far) if row else b
+        KernelBuffer(b.dtype, (rows, *b.shape[p:]), b.non_temporal) if row else b
         for b, row in zip(kernel.buffers, by_row, strict=True)
     )
     return RowForm(Kernel(tuple(stages), buffers), by_row, reduces, 0)
@@ -425,7 +425,7 @@ def join_forms(parts: Sequence[RowPart], rows: int, found: Sequence[RowForm], ou
     for p, way in zip(parts, found, strict=True):
         places = tuple(number[storage(t)] if storage(t) in made else number[t] for t in p.tensors)
         near = tuple(
-            KernelBuffer(b.dtype, b.shape, b.far and storage(t) not in used, b.strides)
+            KernelBuffer(b.dtype, b.shape, b.non_temporal and storage(t) not in used, b.strides)
             for t, b in zip(p.tensors, way.kernel.buffers, strict=True)
         )
         members.append(Member(Kernel(way.kernel.stages, near), places, way.by_row, way.reduces, way.axis))

@@ -105,7 +105,7 @@ def _buffers(buffers: Sequence[KernelBuffer], slices: Sequence[_Slice]) -> tuple
 
 def _of_slices(kernel: Kernel, slices: Sequence[_Slice]) -> Kernel:
     buffers = _buffers(kernel.buffers, slices)
-    return Kernel(tuple(_stage(s, slices, buffers) for s in kernel.stages), buffers, kernel.fixed)
+    return Kernel(tuple(_stage(s, slices, buffers) for s in kernel.stages), buffers, kernel.loop_invariant)
 
 
 def _stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[KernelBuffer]) -> Stage:

@@ -131,7 +131,7 @@ def _into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kern
     buffers = kernel.buffers
     if piece is None:
         buffers = tuple(b.split(axis, low) if n in written else b for n, b in enumerate(buffers))
-    return Kernel(tuple(stages), buffers, kernel.fixed)
+    return Kernel(tuple(stages), buffers, kernel.loop_invariant)
 
 
 def _into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
@@ -159,7 +159,7 @@ def _into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kern
                 )
             )
     t = simplify_template(Template(root.template.shape, root.template.params, tuple(out)))
-    return Kernel((Stage(t, root.args, root.outputs), *kernel.stages[1:]), kernel.buffers, kernel.fixed)
+    return Kernel((Stage(t, root.args, root.outputs), *kernel.stages[1:]), kernel.buffers, kernel.loop_invariant)
 
 
 def _with(values: tuple[int, ...], at: int, *new: int) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ def _kernel(to: Functions, kernel: Kernel, places: Sequence[TileMemory], tiling:
         found = problems(kernel.root) or ()
         for p in found:
             contraction(to, kernel, p, places, tiling)
-        _pieces(to, kernel, [piece for p in found for piece in p.beside], places, tiling)
+        _pieces(to, kernel, [piece for p in found for piece in p.constant_pieces], places, tiling)
     else:
         reduces = stencil if pattern == "stencil" else reduction
         _pieces(to, kernel, kernel.root.parts, places, tiling, reduces)

@@ -57,7 +57,7 @@ def _of_piece(kernel: Kernel, s: Scatter, start: Piece) -> Kernel:
     for stage in kernel.stages[1:]:
         args = [("stage", x[1] + 1, x[2]) if x[0] == "stage" else x for x in stage.args]
         stages.append(Stage(stage.template, tuple(args), stage.outputs))
-    return Kernel(tuple(stages), kernel.buffers, kernel.fixed)
+    return Kernel(tuple(stages), kernel.buffers, kernel.loop_invariant)
 
 
 def _int(n: int) -> Const:

@@ -100,7 +100,7 @@ def llvm_excerpt(text: str, phis: int, count: int) -> list[str]:
 
 def native_of(lowered: Lowered, choice: autoconfig.Choice) -> CompiledKernel:
     """What compiling would give, at addresses that nothing calls."""
-    launches = tuple((0, x.tasks, x.once) for x in lowered.launches)
+    launches = tuple((0, x.tasks, x.loop_invariant) for x in lowered.launches)
     scratch = max(x.function.scratch_bytes for x in lowered.launches)
     return CompiledKernel(launches, scratch, lowered.workspace, choice.pattern.name, "", choice.cost.seconds, 0)
 

@@ -191,7 +191,7 @@ class Evaluated(Backend):
         for kernel in kernels:
             choice = autoconfig.choose(kernel, target)
             lowered = decisions.lower_choice(choice)
-            launches = tuple((x.function, x.tasks, x.once) for x in lowered.launches)
+            launches = tuple((x.function, x.tasks, x.loop_invariant) for x in lowered.launches)
             out.append(CompiledKernel(launches, 0, 0, choice.pattern.name, choice.config, choice.cost.seconds, 0))
         return out
 

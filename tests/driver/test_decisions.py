@@ -14,7 +14,7 @@ from einsmith.driver import cpu
 from einsmith.driver.backend import Backend
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
-from einsmith.runtime.beside import ZONE, Beside
+from einsmith.runtime.comparison import ZONE, Comparison
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.training.batch import batch_arrays
 from einsmith.tuning.kernels.decisions import written
@@ -78,12 +78,12 @@ def alternatives(run: Executable, nth: int) -> dict[Kernel | Rows, str]:
     return found
 
 
-def is_stored(x: Beside) -> bool:
+def is_stored(x: Comparison) -> bool:
     """Whether both have made anything but zeros: what depends on the past is zero in a first turn."""
     return all(any(a[ZONE:-ZONE].any() for a in arrays) for arrays in x._memory)
 
 
-def is_noise(x: Beside) -> bool:
+def is_noise(x: Comparison) -> bool:
     """Whether a result is what is left of terms that cancel: the gradient of a bias before a batch norm."""
     made = zip(x._written, x._memory[0], strict=True)
     return any(np.abs(a[ZONE:-ZONE].view(x.kernel.buffers[n].dtype.numpy)).max() < 1e-7 for n, a in made)
@@ -119,20 +119,20 @@ def test_alternative_kernels_agree(name: str, threads: int) -> None:
     want = [plain(batch)[1][0] for _ in range(3)]
     _, run, batch = step(name, threads)
     for n in range(3):
-        beside = run.with_decisions(alternatives(run, n), beside=True)
-        assert beside.kernels == run.kernels
-        assert beside(batch)[1][0] == want[n], "the program itself goes on as it is"
-        assert beside.beside
-        for x in beside.beside.values():
+        program = run.with_decisions(alternatives(run, n), compare=True)
+        assert program.kernels == run.kernels
+        assert program(batch)[1][0] == want[n], "the program itself goes on as it is"
+        assert program.comparisons
+        for x in program.comparisons.values():
             assert x.difference() == "" or is_noise(x), x.other.config
-        assert sum(map(is_stored, beside.beside.values())) > len(beside.beside) // 2
+        assert sum(map(is_stored, program.comparisons.values())) > len(program.comparisons) // 2
 
 
 def test_faults_of_alternative_kernels_are_found() -> None:
     _, run, batch = step("convolutional")
-    beside = run.with_decisions(alternatives(run, 0), beside=True)
-    beside(batch)
-    for x in beside.beside.values():
+    program = run.with_decisions(alternatives(run, 0), compare=True)
+    program(batch)
+    for x in program.comparisons.values():
         buffer, made = x.kernel.buffers[x._written[0]], x._memory[1][0]
         if not buffer.dtype.is_float or is_noise(x) or not is_stored(x):
             continue

@@ -93,14 +93,14 @@ def _wide_filter(w: int, taps: int, pad: int, stride: int, dw: bool) -> Kernel:
 
 def _step(m: int, n: int, fixed: tuple[int, ...], far: bool) -> Kernel:
     """A product in a loop, some operands of which stay what they are, its result too large for caches or not."""
-    x = s.far(s.product(m, n, 9), far)
+    x = s.non_temporal(s.product(m, n, 9), far)
     return Kernel(x.stages, x.buffers, fixed)
 
 
 def _zeros_between(h: int, w: int, stride: int, far: bool, after: bool) -> Kernel:
     """A result whose every phase has as many points, of which one has sums; with a stage that follows or not."""
     x = s.pointwise_dx(2, 3, h * stride, w * stride, 4, stride)
-    return s.far(s.updated(x) if after else x, far)
+    return s.non_temporal(s.updated(x) if after else x, far)
 
 
 def _updated_sums(along: str, n: int, k: int) -> Kernel:

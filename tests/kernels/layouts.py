@@ -38,7 +38,7 @@ class Layout:
         strides, at = [0] * len(x.shape), self.apart
         for d in reversed(self.order(len(x.shape))):
             strides[d], at = at, at * x.shape[d] + self.gap
-        return KernelBuffer(x.dtype, x.shape, x.far, tuple(strides))
+        return KernelBuffer(x.dtype, x.shape, x.non_temporal, tuple(strides))
 
 
 LAYOUTS = (
@@ -52,7 +52,7 @@ def laid_out(kernel: Kernel | Rows, *layouts: Layout) -> Kernel | Rows:
     members see in one shape."""
     if isinstance(kernel, Kernel):
         found = (layouts[n % len(layouts)].buffer(x) for n, x in enumerate(kernel.buffers))
-        return Kernel(kernel.stages, tuple(found), kernel.fixed)
+        return Kernel(kernel.stages, tuple(found), kernel.loop_invariant)
     shapes: dict[int, set[tuple[int, ...]]] = {n: {x.shape} for n, x in enumerate(kernel.buffers)}
     for m in kernel.members:
         for place, x in zip(m.places, m.kernel.buffers, strict=True):
@@ -64,7 +64,7 @@ def laid_out(kernel: Kernel | Rows, *layouts: Layout) -> Kernel | Rows:
     members = []
     for m in kernel.members:
         buffers = tuple(change(place, x) for place, x in zip(m.places, m.kernel.buffers, strict=True))
-        made = Kernel(m.kernel.stages, buffers, m.kernel.fixed)
+        made = Kernel(m.kernel.stages, buffers, m.kernel.loop_invariant)
         members.append(Member(made, m.places, m.by_row, m.reduces, m.axis))
     own = tuple(change(n, x) for n, x in enumerate(kernel.buffers))
     return Rows(kernel.rows, tuple(members), own, kernel.local)

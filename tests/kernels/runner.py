@@ -117,7 +117,7 @@ def run_native(
     """
     addresses = compile_functions([x.function for x in lowered.launches], target)
     buffers = buffers or [KernelBuffer(dtype_of(a), a.shape) for a in arrays]
-    held = [_Guarded(x.nbytes, backward, x.far) for x in buffers]
+    held = [_Guarded(x.nbytes, backward, x.non_temporal) for x in buffers]
     for n, of in (over or {}).items():
         held[n] = held[of]
     for n, (h, a, x) in enumerate(zip(held, arrays, buffers, strict=True)):

@@ -326,10 +326,10 @@ def updated(kernel: Kernel) -> Kernel:
     return Kernel((first, Stage(t, (("stage", 0, 0), ("buffer", n)), (n + 1,))), buffers)
 
 
-def far(kernel: Kernel, is_far: bool = True) -> Kernel:
+def non_temporal(kernel: Kernel, stored: bool = True) -> Kernel:
     """The last buffer, a result, is too large to be found in a cache afterwards, or not."""
     x = kernel.buffers[-1]
-    return Kernel(kernel.stages, (*kernel.buffers[:-1], KernelBuffer(x.dtype, x.shape, is_far)), kernel.fixed)
+    return Kernel(kernel.stages, (*kernel.buffers[:-1], KernelBuffer(x.dtype, x.shape, stored)), kernel.loop_invariant)
 
 
 # --------------------------------------------------------------------------------------------------------- pointwise

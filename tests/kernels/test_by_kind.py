@@ -21,7 +21,7 @@ def test_common_parts_of_phases_are_one_kernel(case):
     assert problems(kernel.root) is None and BY_KIND.match(kernel)
     ((inner, *edges),) = BY_KIND.ways(kernel, host())
     (p,) = problems(inner.root)
-    assert len(p.beside) == case[5] ** 2 - 1
+    assert len(p.constant_pieces) == case[5] ** 2 - 1
     assert 0 < len(edges) <= 2
     check(BY_KIND, kernel, configs=BY_KIND.configs(kernel, host())[:8])
 

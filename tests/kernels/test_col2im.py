@@ -166,5 +166,5 @@ def test_loop_invariant_launches_run_once():
     whole = Staged("whole", 2)
     whole.add(part, [])
     whole.add(part, [])
-    assert [x.once for x in whole.lowered.launches] == [True, False] * 2
+    assert [x.loop_invariant for x in whole.lowered.launches] == [True, False] * 2
     assert len({x.function.name for x in whole.lowered.launches}) == 4 and whole.lowered.workspace == 2 * 64

@@ -110,7 +110,7 @@ def test_constant_pieces_are_stored_with_the_sum():
     an addition of what another branch sends back."""
     for case in ((2, 3, 14, 14, 5, 2), (1, 5, 6, 32, 3, 2), (2, 4, 9, 15, 3, 3), (17, 2, 4, 6, 3, 2, True)):
         kernel = pointwise_dx(*case)
-        assert len(problems(kernel.root)[0].beside) == case[5] ** 2 - 1
+        assert len(problems(kernel.root)[0].constant_pieces) == case[5] ** 2 - 1
         check(kernel, CONTRACTION.configs(kernel, host())[:6:2])
         shape, n, f = kernel.shape, len(kernel.buffers), dt.f32
         total = template(shape, ((f, shape), (f, shape)), apply("add", load(0, 0, 1, 2, 3), load(1, 0, 1, 2, 3)))

@@ -19,7 +19,7 @@ from einsmith.kernels.contraction.units import unit_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
-from tests.kernels.samples import far, kernel_of, load, num, over, pointwise_dx, times
+from tests.kernels.samples import kernel_of, load, non_temporal, num, over, pointwise_dx, times
 
 
 def added(kernel: Kernel) -> Kernel:
@@ -65,7 +65,7 @@ def always(monkeypatch):
 def test_units_of_results(case, always):
     for number, base in enumerate(BASES):
         kernel = pointwise_dx(*case)
-        kernel = far(kernel) if number % 2 else kernel
+        kernel = non_temporal(kernel) if number % 2 else kernel
         for k in (kernel, added(kernel)) if number in (0, 2) else (kernel,):
             c = configs(k, base)
             (p,) = problems(k.root)

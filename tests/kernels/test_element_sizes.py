@@ -109,7 +109,7 @@ def test_lines_of_results():
     def fetched(dtype, n: int) -> int:
         i, j, r = axes(3)
         t = template((512, n), [(dtype, (512, 7, n))], Reduce("max", (7,), (read(0, i, r, j, dtype=dtype),)))
-        buffers = (KernelBuffer(dtype, (512, 7, n)), KernelBuffer(dtype, (512, n), far=True))
+        buffers = (KernelBuffer(dtype, (512, 7, n)), KernelBuffer(dtype, (512, n), non_temporal=True))
         kernel = Kernel((Stage(t, (("buffer", 0),), (1,)),), buffers)
         (box,) = boxes_of(kernel)
         return costs._fetched_bytes(kernel, schedule(box, COLUMN))

@@ -231,13 +231,13 @@ def test_rows_that_are_no_lines_leave_in_lines(h, w, rng):
     """A plane is whole lines; every one is stored once, by one stream of whole vectors."""
     forward, after = s.depthwise(2, 3, h, w, 5, 2), s.updated(s.depthwise(2, 2, h, w, 3, 1))
     for kernel in (forward, gradient_by_x(2, 2, h, w, 3, 2), gradient_by_x(1, 3, h, w, 5, 1), after):
-        kernel = s.far(kernel)
+        kernel = s.non_temporal(kernel)
         for config in STENCIL.configs(kernel, host()):
             inside = _operations(STENCIL.lower(kernel, config, host()).launches[0].function.body)
             assert ("stream" in inside) == (not config.pairs)
         check(STENCIL, kernel, rng, native=True)
     check(STENCIL, kernel, rng)
-    ragged = s.far(s.depthwise(2, 3, 7, w - w % 2 + 2, 3, 1))
+    ragged = s.non_temporal(s.depthwise(2, 3, 7, w - w % 2 + 2, 3, 1))
     (launch,) = STENCIL.lower(ragged, STENCIL.configs(ragged, WIDE)[0], WIDE).launches
     assert "stream" not in _operations(launch.function.body)
 

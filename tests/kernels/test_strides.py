@@ -163,7 +163,7 @@ def test_permuted_and_padded_buffers():
     x = KernelBuffer(dt.f64, (2, 3, 4), True, (20, 1, 5))
     assert not x.row_major and x.size == 20 + 2 + 15 + 1 and x.nbytes == 8 * x.size
     assert x.flat is KernelBuffer(dt.f64, (x.size,), True)
-    assert x.part(1, 2) is KernelBuffer(dt.f64, (2, 2, 4), True, (20, 1, 5)) and not x.part(0, 1, False).far
+    assert x.part(1, 2) is KernelBuffer(dt.f64, (2, 2, 4), True, (20, 1, 5)) and not x.part(0, 1, False).non_temporal
     assert x.split(2, 2) is KernelBuffer(dt.f64, (2, 3, 2, 2), True, (20, 1, 10, 5))
     assert from_data(to_data(x)) is x
     assert x.digest != KernelBuffer(dt.f64, (2, 3, 4), True).digest
@@ -191,11 +191,11 @@ def test_axes_split_by_digits_keep_their_place():
 
 def test_planes_stored_in_whole_lines_are_dense():
     """Rows with gaps between them are stored row by row."""
-    dense = s.far(s.depthwise(1, 2, 28, 28, 3, 1))
+    dense = s.non_temporal(s.depthwise(1, 2, 28, 28, 3, 1))
     (found,) = [x for x in stencils(dense) if not x.along_k]
     assert combined_buffers(dense, found, WIDE)
     padded = laid_out(dense, PADDED)
-    assert isinstance(padded, Kernel) and padded.buffers[-1].far
+    assert isinstance(padded, Kernel) and padded.buffers[-1].non_temporal
     (found,) = [x for x in stencils(padded) if not x.along_k]
     assert not combined_buffers(padded, found, WIDE)
 

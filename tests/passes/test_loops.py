@@ -361,7 +361,7 @@ def test_products_that_share_the_carried_factor_are_one(rng):
     step = loop_of(program.plan).plans[-1]
     products = [c.kernel for c in step.calls if isinstance(c.kernel.root.parts[0].body, Reduce)]
     assert sorted(k.shape for k in products) == [(16, 2, 64), (16, 3, 64)] and len(step.calls) == 3
-    assert all(k.fixed for k in products)
+    assert all(k.loop_invariant for k in products)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -131,7 +131,7 @@ def test_results_that_no_kernel_reads_are_far_where_the_last_level_is_too_small_
 
     def far(outputs, l3):
         calls = fuse(graph(outputs), None, Target(l3=l3)).calls
-        return {t for c in calls for t, b in zip(c.tensors, c.kernel.buffers, strict=True) if b.far}
+        return {t for c in calls for t, b in zip(c.tensors, c.kernel.buffers, strict=True) if b.non_temporal}
 
     assert far([y], 511) == {y}
     assert far([y], 512) == set()

@@ -152,7 +152,7 @@ def test_next_best_is_what_it_would_cost_more(asking):
         decided = choice.decide_orders(plan, Prices(seconds, Target()))
         assert decided.orders
         for t, laid in decided.orders.items():
-            assert laid.more >= 0 and laid.beside in candidates(t.shape) and laid.beside != laid.order
+            assert laid.more >= 0 and laid.runner_up in candidates(t.shape) and laid.runner_up != laid.order
 
 
 @pytest.mark.parametrize("gradients", [False, True])

@@ -21,7 +21,7 @@ from einsmith.driver import cpu, cpu_kernels, workshop
 from einsmith.driver.backend import Proposed
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
-from einsmith.runtime.beside import Beside
+from einsmith.runtime.comparison import Comparison
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.kernels.decisions import written
@@ -174,15 +174,15 @@ def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
 def test_candidates_with_other_results_never_stay(simulated, monkeypatch) -> None:
     """Of whatever is wrong and was not found before."""
     monkeypatch.setattr(online, "told_apart", lambda ratios: True)
-    difference = Beside.difference
+    difference = Comparison.difference
 
-    def planted(self: Beside) -> str:
+    def planted(self: Comparison) -> str:
         buffer, made = self.kernel.buffers[self._written[0]], self._memory[1][0]
         values = made[4096:-4096].view(buffer.dtype.numpy)
         values[len(values) // 2] = 77
         return difference(self)
 
-    monkeypatch.setattr(Beside, "difference", planted)
+    monkeypatch.setattr(Comparison, "difference", planted)
     made = step("dynamic")
     losses = explored(made, simulated)
     x = exploration(made)
@@ -322,7 +322,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
 
 
 def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
-    """Beside a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
+    """Comparison a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
     monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     plain = step()
     plain.compile(*BATCH)
@@ -330,10 +330,10 @@ def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
     tried: list[tuple[int, int]] = []
     with_decisions = Executable.with_decisions
 
-    def noted(self: Executable, texts: Any, beside: bool = False) -> Executable:
-        found = with_decisions(self, texts, beside)
-        if beside:
-            memory = (a for x in found.beside.values() for a in (*x._work, *x._memory[0], *x._memory[1]))
+    def noted(self: Executable, texts: Any, compare: bool = False) -> Executable:
+        found = with_decisions(self, texts, compare)
+        if compare:
+            memory = (a for x in found.comparisons.values() for a in (*x._work, *x._memory[0], *x._memory[1]))
             tried.append((len(texts), found.held_bytes + sum(a.nbytes for a in memory)))
         return found
 
@@ -356,11 +356,11 @@ def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]
     refused: list[dict[Any, str]] = []
     with_decisions = Executable.with_decisions
 
-    def limited(self: Executable, texts: Any, beside: bool = False) -> Executable:
-        if not beside and texts_of(texts):
+    def limited(self: Executable, texts: Any, compare: bool = False) -> Executable:
+        if not compare and texts_of(texts):
             refused.append(dict(texts))
             raise ArgumentError("the program needs 9.0 MB, more than memory_limit=8.0 MB")
-        return with_decisions(self, texts, beside)
+        return with_decisions(self, texts, compare)
 
     monkeypatch.setattr(Executable, "with_decisions", limited)
     return refused

@@ -154,16 +154,16 @@ def _parts(kernel: Kernel) -> tuple[Kernel, Kernel]:
     ]
     buffers = (*kernel.buffers, KernelBuffer(dtype, shape))
     made = template(shape, kernel.root.params, Reduce("sum", depth, (apply("mul", *both),)))
-    first = Kernel((Stage(made, root.args, (last,)),), buffers, kernel.fixed)
+    first = Kernel((Stage(made, root.args, (last,)),), buffers, kernel.loop_invariant)
 
     parts: list[Piece] = []
     for p in pieces:
         index = [p.factors[0].index[d] if d is not None else p.factors[1].index[e] for d, e in stays]  # type: ignore
         gone = {p.together[d] for d in summed}  # type: ignore[index]
-        parts += [_sum_products(p.problem, Read(len(root.args), tuple(index), dtype), gone), *p.problem.beside]
+        parts += [_sum_products(p.problem, Read(len(root.args), tuple(index), dtype), gone), *p.problem.constant_pieces]
     added = Template(kernel.root.shape, (*kernel.root.params, (dtype, shape)), tuple(parts))
     stage = Stage(added, (*root.args, ("buffer", last)), root.outputs)
-    return first, Kernel((stage, *kernel.stages[1:]), buffers, kernel.fixed)
+    return first, Kernel((stage, *kernel.stages[1:]), buffers, kernel.loop_invariant)
 
 
 def _sum_products(p: Problem, products: Expr, gone: set[int]) -> Piece:

@@ -160,4 +160,4 @@ class Staged:
         for launch in part.launches:
             name = f"{self.name}_{len(self.lowered.launches)}"
             function = rebind(launch.function, name, where, self.buffers + 1)
-            self.lowered.launches.append(Launch(function, launch.tasks, launch.once))
+            self.lowered.launches.append(Launch(function, launch.tasks, launch.loop_invariant))

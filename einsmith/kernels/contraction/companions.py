@@ -29,7 +29,7 @@ def pairs(found: tuple[Problem, ...]) -> Joint:
             first, second = p.piece, q.piece
             if first.step[-1:] != (2,) or (first.extents, first.step) != (second.extents, second.step):
                 continue
-            if p.beside or q.beside or second.offset != (*first.offset[:-1], first.offset[-1] + 1):
+            if p.constant_pieces or q.constant_pieces or second.offset != (*first.offset[:-1], first.offset[-1] + 1):
                 continue
             out.append((i, j) if prod(p.extents) <= prod(q.extents) else (j, i))
     return tuple(out)

@@ -82,7 +82,7 @@ class _Shared:
         self.t, self.x, self.target, self.w = t, x, target, target.overheads
         self.a_inline, self.b_inline = t.a == INLINE, t.b == INLINE
         self.a_buffer, self.b_buffer = t.a == BUFFER, t.b == BUFFER
-        self.a_each, self.b_each = self.a_buffer & (x.a_once == 0), self.b_buffer & (x.b_once == 0)
+        self.a_each, self.b_each = self.a_buffer & (x.a_invariant == 0), self.b_buffer & (x.b_invariant == 0)
         self.minor, self.heads, self.by_k = ~t.major, x.heads > 0, t.order == BY_K
         self.nr = t.nv * t.lanes / t.depth
         self.mt, self.nt = np.ceil(x.m / t.mr), np.ceil(x.n / self.nr)

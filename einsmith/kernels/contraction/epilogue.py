@@ -68,7 +68,7 @@ class Results:
     """
 
     def __init__(self, kernel: Kernel, p: Problem):
-        found = _results_of(kernel, p.piece, p.finish, p.beside, SUMS[0])
+        found = _results_of(kernel, p.piece, p.finish, p.constant_pieces, SUMS[0])
         if p.mate is not None:
             found = found + _results_of(kernel, p.mate.piece, p.mate.finish, (), SUMS[1])
         self.exprs = tuple(x for x, _, _ in found)
@@ -98,13 +98,13 @@ results = lru_cache(maxsize=1024)(Results)
 
 @lru_cache(maxsize=1024)
 def _results_of(
-    kernel: Kernel, piece: Piece, finish: Finish, beside: tuple[Piece, ...], slot: int
+    kernel: Kernel, piece: Piece, finish: Finish, constant_pieces: tuple[Piece, ...], slot: int
 ) -> list[tuple[Expr, int, Piece]]:
     """Return (expression, buffer, piece) of each result of a piece with its sum in `slot`, and of constant pieces."""
     buffers = {n: ref[1] for n, ref in enumerate(kernel.stages[0].args)}
     total = substitute(apply_epilogue(finish, Read(slot, (), kernel.root.dtypes[0])), {}, {**buffers, slot: slot})
     out = _results(kernel, piece, total)
-    for other in beside:
+    for other in constant_pieces:
         assert isinstance(other.body, Const)
         out += _results(kernel, other, other.body)
     if len(kernel.stages) > 1 and _has_guard(tuple(x for x, _, _ in out)):  # root and later stages may both have guards
@@ -165,7 +165,7 @@ def cycles(
 def unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> Unit | None:
     """Return the points along `axes` (N) whose results are stored together; None where each vector is stored alone."""
     r = results(kernel, p)
-    if not p.beside or p.mate is not None or any(x.dtype != p.dtype for x in r.buffers):
+    if not p.constant_pieces or p.mate is not None or any(x.dtype != p.dtype for x in r.buffers):
         return None
     return unit_of(r.outputs, r.places, p.piece.extents, axes, lanes)
 
@@ -226,7 +226,7 @@ def _least(
         apart = abs(coef.get(n_axes[-1], 0)) * x.dtype.itemsize
         if apart >= PAGE and apart % PAGE == 0 and x.nbytes > l2:
             turned += CROWDED * stores
-    if p.beside:  # constants between results are stored with them, and no other tile fetches their lines
+    if p.constant_pieces:  # constants between results are stored with them, and no other tile fetches their lines
         turned += FETCHED * len(large_split_buffers(kernel, p, m_axes[-1])) * stores
     return (turned, "turned") if turned < straight else (straight, form)
 
@@ -240,7 +240,7 @@ def large_split_buffers(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]
     return frozenset(
         n
         for n, x, (_, coef) in zip(r.outputs, r.buffers, r.places, strict=True)
-        if x.far and x.dtype.itemsize < abs(coef.get(axis, 0)) * x.dtype.itemsize < LINE
+        if x.non_temporal and x.dtype.itemsize < abs(coef.get(axis, 0)) * x.dtype.itemsize < LINE
     )
 
 
@@ -264,7 +264,7 @@ class Epilogue:
     ):
         self.b, self.results, self.elem = b, results(kernel, p), elem_of(p.dtype)
         self.room = b.alloc(self.elem, room) if room and self.results.size > REGISTER_EPILOGUE else None
-        self.outputs, self.far = self.results.outputs, [x.far for x in self.results.buffers]
+        self.outputs, self.non_temporal = self.results.outputs, [x.non_temporal for x in self.results.buffers]
         self.interleaved = self.results.interleaved(axes[-1] if axes else None)
         places = self.results.places
         memories = memories_of(kernel, b.buffers)
@@ -300,7 +300,7 @@ class Epilogue:
                     other = self.interleaved[i]
                     at.store_interleaved(i, other, pointer, value, values[other])
                 elif i not in self.interleaved.values():
-                    at.store(i, pointer, value, self.far[i])
+                    at.store(i, pointer, value, self.non_temporal[i])
 
     def rows(
         self, rows: Sequence[Sequence[SSAValue]], finish: Callable[[int | SSAValue, Sequence[SSAValue]], None]

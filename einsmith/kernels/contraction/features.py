@@ -50,7 +50,7 @@ class Features(SimpleNamespace):
     meets (M): whether neighbouring rows and neighbouring points of K share elements
     run: points of K, innermost, that lie evenly where the side is read in place
     strips (N): whether the side is read in narrow strips
-    once: whether the side is packed once for many runs
+    invariant: whether the side is loop-invariant: packed once for many runs
     copied: whether the side is read from a halo copy
     window: bytes of its halo copy that no block of K changes
     batch: points of the batch that the side depends on
@@ -119,7 +119,7 @@ class OperandPlan(WindowSetting):
             spread=1.0 if window else spread,
             copied=cut is not None,
             window=window,
-            once=name in launches.fixed_sides(self.kernel, self.original, self.swap),
+            invariant=name in launches.loop_invariant_sides(self.kernel, self.original, self.swap),
             batch=self.B if window or config.depends_on_batch(p, side) else 1,
             parts=p.extents[side.axes[0]] // cut.points if isinstance(cut, config.HaloBlock) and not cut.of_k else 0,
         )

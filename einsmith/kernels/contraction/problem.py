@@ -68,8 +68,8 @@ class Problem:
     there. An operand that is zero where a guard fails makes the term zero too, unless the other operand is infinite or
     NaN.
 
-    beside: constant pieces of the template that are a shift of this piece and are stored along with it. The backward
-    pass of a strided convolution has them where no gradient arrives.
+    constant_pieces: constant pieces of the template that are a shift of this piece and are stored along with it. The
+    backward pass of a strided convolution has them where no gradient arrives.
 
     mate: a companion piece of equal extents whose results are interleaved with this piece's. Both sums are at hand when
     a tile is finished, so that both results are stored in contiguous stretches.
@@ -85,7 +85,7 @@ class Problem:
     finish: Finish
     term: Expr
     exact: tuple[Expr, ...]
-    beside: tuple[Piece, ...] = ()
+    constant_pieces: tuple[Piece, ...] = ()
     mate: Problem | None = None
 
     @cached_property
@@ -333,7 +333,7 @@ def problems(template: Template) -> tuple[Problem, ...] | None:
             home = next((i for i, p in enumerate(found) if (p.piece.extents, p.piece.step) == shape), None)
             if home is None:
                 return None
-            found[home] = replace(found[home], beside=(*found[home].beside, piece))
+            found[home] = replace(found[home], constant_pieces=(*found[home].constant_pieces, piece))
         return tuple(found) or None
 
     return template.memo("contraction", compute)

@@ -449,7 +449,7 @@ def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
     ruled_out = (
         (_A == INLINE, inline == 0),
         # A buffer of an operand that could be read in place pays where it avoids conflicts, or is packed once.
-        (_A == BUFFER, (inline > 0) & ((x.windows > 0) | (x.m <= mr)) & (x.a_once == 0)),
+        (_A == BUFFER, (inline > 0) & ((x.windows > 0) | (x.m <= mr)) & (x.a_invariant == 0)),
         (_B != INLINE, x.row > 0),
         ((_A == BUFFER) | (_B == BUFFER), (split > 1) | (x.heads > 0)),
         (_A == BUFFER, x.a_copied > 0),

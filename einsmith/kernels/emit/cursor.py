@@ -316,17 +316,18 @@ class LaneCursor(ExpressionEmitter):
             x = b.select(mask, x, b.const(0.0, x.type.elem))
         return x
 
-    def store(self, extra: int, pointer: SSAValue, value: SSAValue, far: bool = False) -> None:
+    def store(self, extra: int, pointer: SSAValue, value: SSAValue, non_temporal: bool = False) -> None:
         """Store the active lanes of `value` at the sampler's address form number `extra`.
 
-        far: use a non-temporal store where the vector is whole and lies at a multiple of its length from `pointer`."""
+        non_temporal: use a non-temporal store where the vector is whole and lies at a multiple of its length from
+        `pointer`."""
         s, b = self.s, self.b
         form, n, at = s.extra[extra], s.lanes, self.offset(s.extra[extra])
         value, kind = b.splat(value, n), self.kinds[form]
         if kind == "uniform":
             # One point: only the first lane is an element.
             b.store(b.extract(value, 0) if n else value, pointer, at)
-        elif kind == "unit" and far and self.mask is None and self.aligned and s.on_vectors(form):
+        elif kind == "unit" and non_temporal and self.mask is None and self.aligned and s.on_vectors(form):
             b.stream(value, pointer, at)
         elif kind != "gather":
             self._store_rows(form, pointer, value)

@@ -125,7 +125,7 @@ class StencilLowering:
         self.epi = Epilogue(b, kernel, p, axes, lanes, room=count * self.n)
         parted = combined_buffers(kernel, s, target) if t.pair is None else frozenset()
         self.lines = PhasePlanes(r, kernel, s, self.epi, parted) if parted else None
-        past = any(self.epi.far) and shape[-1] % self.n == 0
+        past = any(self.epi.non_temporal) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if past else 0)
         self.values: dict[int, SSAValue] = {}
 

@@ -36,7 +36,7 @@ def combined_buffers(kernel: Kernel, s: Stencil, target: Target) -> frozenset[in
         x = kernel.buffers[n]
         line = max(target.lanes(x.dtype.itemsize), LINE // x.dtype.itemsize)
         parted = shape[-1] % target.lanes(x.dtype.itemsize) and prod(shape[-2:]) % line == 0
-        if x.far and parted and x.dtype == s.dtype and x.shape == shape and x.row_major:
+        if x.non_temporal and parted and x.dtype == s.dtype and x.shape == shape and x.row_major:
             found.add(n)
             size += prod(shape[-2:]) * x.dtype.itemsize
     return frozenset(found) if size <= target.l2 // SHARE else frozenset()
@@ -66,7 +66,7 @@ class PhasePlanes:
         for at, values in rows:
             for i, value in enumerate(values):
                 if i not in self.scratch:
-                    at.store(i, b.buffers[epi.outputs[i]], value, epi.far[i])
+                    at.store(i, b.buffers[epi.outputs[i]], value, epi.non_temporal[i])
                     continue
                 place = b.sub(at.offset(epi.sampler.extra[i]), self.base)
                 mask = None if at.mask is None else b.splat(at.mask, self.lanes)

@@ -261,11 +261,11 @@ class _Problem:
                 continue
             more = changes(values, v, tables, sizes[v])
             more[value] = inf
-            beside = int(np.argmin(more))
+            runner_up = int(np.argmin(more))
             for t in variable.tensors:
                 found = candidates(t.shape)
-                known = more[beside] < inf
-                laid = Laid(found[value], found[beside], float(more[beside])) if known else Laid(found[value])
+                known = more[runner_up] < inf
+                laid = Laid(found[value], found[runner_up], float(more[runner_up])) if known else Laid(found[value])
                 if variable.copied:
                     copies.append(self._convert(v, t, value, laid, values))
                 else:

@@ -99,8 +99,8 @@ def loop_invariant_operands(call: KernelCall) -> set[Tensor]:
     """Return the loop-invariant operands of a call. A kernel may have packed them before the loop begins, when a copy
     of them does not exist yet."""
     if isinstance(call.kernel, Kernel):
-        return {storage(call.tensors[n]) for n in call.kernel.fixed or ()}
-    places = (m.places[n] for m in call.kernel.members for n in m.kernel.fixed or ())
+        return {storage(call.tensors[n]) for n in call.kernel.loop_invariant or ()}
+    places = (m.places[n] for m in call.kernel.members for n in m.kernel.loop_invariant or ())
     return {storage(call.tensors[n]) for n in places if n < len(call.tensors)}
 
 
@@ -126,7 +126,7 @@ def call_in(call: KernelCall, orders: Orders) -> KernelCall | None:
     begins = tuple(x[1] for x in own if x is not None)
     kernel: Kernel | Rows
     if isinstance(call.kernel, Kernel):
-        kernel = Kernel(call.kernel.stages, buffers, call.kernel.fixed)
+        kernel = Kernel(call.kernel.stages, buffers, call.kernel.loop_invariant)
     else:
         members = [_member(m, call, offsets, orders) for m in call.kernel.members]
         if None in members:
@@ -155,7 +155,7 @@ def _member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Order
         if found is None:
             return None
         buffers.append(found[0])
-    kernel = Kernel(m.kernel.stages, tuple(buffers), m.kernel.fixed)
+    kernel = Kernel(m.kernel.stages, tuple(buffers), m.kernel.loop_invariant)
     return Member(kernel, m.places, m.by_row, m.reduces, m.axis)
 
 

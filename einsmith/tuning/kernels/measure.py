@@ -80,7 +80,7 @@ def make(kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> Ma
     lowered = pattern.lower(kernel, config, target)
     functions = [x.function for x in lowered.launches]
     addresses = native.compile_functions(functions, target)
-    launches = [(addresses[x.function.name], x.tasks, x.once) for x in lowered.launches]
+    launches = [(addresses[x.function.name], x.tasks, x.loop_invariant) for x in lowered.launches]
     return MachineCode(launches, max((f.scratch_bytes for f in functions), default=0), max(64, lowered.workspace))
 
 

@@ -211,8 +211,8 @@ class Exploration:
             return True, self.run(arrays)
         if not (trial.first or budget.may(self._expect("_compile") if trial.won or trial.lost else 0.0)):
             return True, self.run(arrays)
-        if trial.beside is not None:
-            out = trial.beside(arrays)
+        if trial.comparing is not None:
+            out = trial.comparing(arrays)
             if out[0] == FINITE:  # infinities agree with anything
                 self._end_trial(trial)
             else:
@@ -327,13 +327,13 @@ class Exploration:
             self._end_trial(trial)
 
     def _compile_fitting(
-        self, texts: Mapping[Kernel | Rows, str], beside: bool = False
+        self, texts: Mapping[Kernel | Rows, str], compare: bool = False
     ) -> tuple[dict[Kernel | Rows, str], Executable | None]:
         """Compile the program with as many of the given configurations as fit in memory at once.
 
         Args:
             texts: configuration of each kernel
-            beside: leave the program's own kernels in place and run the configurations in addition to them
+            compare: leave the program's own kernels in place and run the configurations in addition to them
         Returns:
             The configurations that fit, and the program with them; the program is None if it cannot be compiled, and
             the configurations are then rejected.
@@ -341,7 +341,7 @@ class Exploration:
         texts = dict(texts)
         while True:
             try:
-                return texts, self._compile(texts, beside)
+                return texts, self._compile(texts, compare)
             except EinsmithError as e:
                 if len(texts) > 1 and isinstance(e, ArgumentError):  # the memory limit is exceeded
                     texts = dict([*texts.items()][: len(texts) // 2])
@@ -351,10 +351,10 @@ class Exploration:
                     self._under_test.discard(k)
                 return texts, None
 
-    def _compile(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
+    def _compile(self, texts: Mapping[Kernel | Rows, str], compare: bool = False) -> Executable:
         """Compile the program with the given configurations, and note the time that this takes."""
         begun = time.thread_time()
-        program = self.run.with_decisions(texts, beside)
+        program = self.run.with_decisions(texts, compare)
         self._unit_seconds["_compile"] = time.thread_time() - begun
         return program
 
@@ -496,19 +496,19 @@ class Exploration:
 
     def _hand_over(self) -> None:
         """Begin a trial of the vetted configurations, or of as many of them as fit in memory."""
-        texts, program = self._compile_fitting(self._vetted, beside=True)
+        texts, program = self._compile_fitting(self._vetted, compare=True)
         self._vetted = {k: text for k, text in self._vetted.items() if k not in texts}
         if program is not None and not self._stop.up:
             self._trial = Trial(texts, program)
 
     def _judge(self, trial: Trial) -> None:
         """Compare the candidates' results with those of the program's kernels, and drop candidates that differ."""
-        assert trial.beside is not None
-        for kernel, results in trial.beside.beside.items():
+        assert trial.comparing is not None
+        for kernel, results in trial.comparing.comparisons.items():
             if fault := results.difference():
                 self._reject(kernel, trial.texts.pop(kernel), f"in a step, {fault}")
                 self._under_test.discard(kernel)
-        trial.beside = None
+        trial.comparing = None
         self._continue(trial)
         trial.ran = False
 

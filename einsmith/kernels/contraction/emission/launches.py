@@ -96,9 +96,9 @@ def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tup
     else:
         g = Geometry(kernel, c, target, p)
         sums, sides_of, row, finished = g.partials, (g.m_side.axes, g.n_side.axes), g.row, g.p
-        elements, once = g.workspace_elements(), fixed_sides(kernel, p, c.swap)
-        for label, fixed in (("pack_once", True), ("pack", False)):
-            chosen = [x for name, x in (("a", g.a), ("b", g.b)) if (name in once) is fixed]
+        elements, invariant = g.workspace_elements(), loop_invariant_sides(kernel, p, c.swap)
+        for label, is_invariant in (("pack_once", True), ("pack", False)):
+            chosen = [x for name, x in (("a", g.a), ("b", g.b)) if (name in invariant) is is_invariant]
             if tasks := sum(pack.shared_tasks(g, x) for x in chosen):
                 works[label] = _Work(tasks, partial(pack.pack_shared, g, base, chosen))
         works["multiply"] = _Work(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
@@ -138,13 +138,13 @@ def _round_robin(b: Builder, part: Sequence[_Work], count: int) -> None:
         start += tasks // rounds
 
 
-def fixed_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
+def loop_invariant_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
     """Return the sides, of "a" (M) and "b" (N), whose operands read only loop-invariant tensors: "", "a", "b" or
     "ab"."""
-    if kernel.fixed is None:
+    if kernel.loop_invariant is None:
         return ""
-    fixed = {slot for slot, ref in enumerate(kernel.stages[0].args) if ref[1] in kernel.fixed}
-    return "".join(name for name, side in zip("ab", sides(p, swap), strict=True) if slots_of(side.operand) <= fixed)
+    invariant = {slot for slot, ref in enumerate(kernel.stages[0].args) if ref[1] in kernel.loop_invariant}
+    return "".join(name for name, side in zip("ab", sides(p, swap), strict=True) if slots_of(side.operand) <= invariant)
 
 
 def add_parts(

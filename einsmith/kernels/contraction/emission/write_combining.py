@@ -1,9 +1,10 @@
 """Store in whole lines results that tiles compute in parts of lines: sums with constants between them.
 
-Where no gradient arrives in a strided convolution's backward pass the result is constant (`Problem.beside`): say, rows
-of 28 sums two elements apart, and every other row without any. A vector of sums, which begins anywhere in such a row
-and may continue in the next, would be stored as parts of eight lines. Here the results are collected in scratch, side
-by side along N, until a *unit* of points is complete whose results, constants included, fill memory without a gap:
+Where no gradient arrives in a strided convolution's backward pass the result is constant (`Problem.constant_pieces`):
+say, rows of 28 sums two elements apart, and every other row without any. A vector of sums, which begins anywhere in
+such a row and may continue in the next, would be stored as parts of eight lines. Here the results are collected in
+scratch, side by side along N, until a *unit* of points is complete whose results, constants included, fill memory
+without a gap:
 
     points 0 .. 27 of N  ->  s0 0 s1 0 ... s7 0 | s8 0 ... | s16 0 ... | s24 0 ... s27 0 0 ... 0 | 0 ... 0 | ...
 
@@ -110,7 +111,7 @@ class LineBuffer:
             for v, lanes in enumerate(s.vectors):
                 value, at = self._vector(lanes, row, place), b.add(base, v * n)
                 mask = self._mask(lanes, part)
-                if mask is None and s.aligned and to.buffer.far:
+                if mask is None and s.aligned and to.buffer.non_temporal:
                     b.stream(value, to.pointer, at)
                 else:
                     b.store(value, to.pointer, at, mask)

@@ -25,7 +25,7 @@ WINOGRAD = 64.0
 """Factor by which Winograd's form rounds more."""
 
 
-class Beside:
+class Comparison:
     """A kernel in its own and in another configuration, which both run before the program's own kernel. Their results
     on equal inputs are compared after a run; in a loop, or for a kernel that is called several times, after the last
     turn."""
@@ -84,7 +84,7 @@ class Beside:
 
 
 def scratch_bytes(kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel) -> int:
-    """Return the bytes of memory that a Beside needs."""
+    """Return the bytes of memory that a Comparison needs."""
     results = sum(kernel.buffers[n].nbytes + 2 * ZONE for n in written(kernel))
     return 2 * results + sum(max(LEAST_WORK, made.workspace) for made in (own, other))
 
