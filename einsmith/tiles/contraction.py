@@ -173,7 +173,7 @@ def _finish(
     """Emit the steps that follow the sum within the root, then the stages and the stores."""
     every = {a: axes.get(a, b.const(0)) for a in range(len(p.piece.extents))}
     points = Points(b, p.extents, every, live, slots(kernel.stages[0], places))
-    for fn, e in p.finish:
+    for fn, e in p.epilogue:
         beside: Expr | None = e
         if beside is None:
             total = b.op(fn, total)

@@ -170,7 +170,7 @@ def _sum_products(p: Problem, products: Expr, gone: set[int]) -> Piece:
     """Return the piece as a sum over the axes of K not in `gone`, with the terms `products`."""
     left = [a for a in p.k if a not in gone]
     rank = len(p.piece.extents)
-    body = apply_epilogue(p.finish, guarded(p.exact, products))
+    body = apply_epilogue(p.epilogue, guarded(p.exact, products))
     body = substitute(body, {a: Axis(rank + n) for n, a in enumerate(left)})
     reduced = Reduce("sum", tuple(p.extents[a] for a in left) or (1,), (body,))
     return Piece(p.piece.offset, p.piece.step, p.piece.extents, reduced)

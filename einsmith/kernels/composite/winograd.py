@@ -205,7 +205,7 @@ def _transforms(p: _Parts, target: Target) -> float:
 def _conv(kernel: Kernel) -> _Conv | None:
     """Return the convolution that a kernel computes, or None."""
     found = problems(kernel.root)
-    if found is None or len(found) > 1 or found[0].finish or found[0].batch or found[0].constant_pieces:
+    if found is None or len(found) > 1 or found[0].epilogue or found[0].batch or found[0].constant_pieces:
         return None
     (p,) = found
     return _convolve(kernel, p, *p.operands) or _convolve(kernel, p, *reversed(p.operands))

@@ -37,7 +37,7 @@ def pairs(found: tuple[Problem, ...]) -> Joint:
 
 @lru_cache(maxsize=1024)
 def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> Tiled | None:
-    """Return the configuration of `mate` with the tiles and tasks of `p` in configuration `c`, or None."""
+    """Return the configuration of `companion` with the tiles and tasks of `p` in configuration `c`, or None."""
     if c.rows or c.kc or c.split > 1 or "panel" in (c.a, c.b) or [x for _, x in c.windows] not in ([], ["side"]):
         return None
     own = operand_plan(kernel, p, c.windows, c.swap, False, target)

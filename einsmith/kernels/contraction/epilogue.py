@@ -14,7 +14,7 @@ from einsmith.cost.memory_traffic import PAGE, scatter_cycles
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, cached_postorder
 from einsmith.ir.rebuild import substitute
 from einsmith.kernels.contraction.config import WindowSetting
-from einsmith.kernels.contraction.problem import Finish, Problem, apply_epilogue
+from einsmith.kernels.contraction.problem import EpilogueSteps, Problem, apply_epilogue
 from einsmith.kernels.contraction.units import Unit, unit_of
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.boxes import output_index, simplified
@@ -68,13 +68,15 @@ class Results:
     """
 
     def __init__(self, kernel: Kernel, p: Problem):
-        found = _results_of(kernel, p.piece, p.finish, p.constant_pieces, SUMS[0])
-        if p.mate is not None:
-            found = found + _results_of(kernel, p.mate.piece, p.mate.finish, (), SUMS[1])
-        self.exprs = tuple(x for x, _, _ in found)
-        self.outputs = [n for _, n, _ in found]
+        results_of_pieces = _results_of(kernel, p.piece, p.epilogue, p.constant_pieces, SUMS[0])
+        if p.companion is not None:
+            results_of_pieces = results_of_pieces + _results_of(
+                kernel, p.companion.piece, p.companion.epilogue, (), SUMS[1]
+            )
+        self.exprs = tuple(x for x, _, _ in results_of_pieces)
+        self.outputs = [n for _, n, _ in results_of_pieces]
         self.buffers = [kernel.buffers[n] for n in self.outputs]
-        self.places = [store_address(piece, kernel.buffers[n]) for _, n, piece in found]
+        self.places = [store_address(piece, kernel.buffers[n]) for _, n, piece in results_of_pieces]
         self.constants = {i: float(x.value) for i, x in enumerate(self.exprs) if isinstance(x, Const)}
         self.size = operations(self.exprs)
         self.access = OperandAccess(
@@ -98,11 +100,11 @@ results = lru_cache(maxsize=1024)(Results)
 
 @lru_cache(maxsize=1024)
 def _results_of(
-    kernel: Kernel, piece: Piece, finish: Finish, constant_pieces: tuple[Piece, ...], slot: int
+    kernel: Kernel, piece: Piece, steps: EpilogueSteps, constant_pieces: tuple[Piece, ...], slot: int
 ) -> list[tuple[Expr, int, Piece]]:
     """Return (expression, buffer, piece) of each result of a piece with its sum in `slot`, and of constant pieces."""
     buffers = {n: ref[1] for n, ref in enumerate(kernel.stages[0].args)}
-    total = substitute(apply_epilogue(finish, Read(slot, (), kernel.root.dtypes[0])), {}, {**buffers, slot: slot})
+    total = substitute(apply_epilogue(steps, Read(slot, (), kernel.root.dtypes[0])), {}, {**buffers, slot: slot})
     out = _results(kernel, piece, total)
     for other in constant_pieces:
         assert isinstance(other.body, Const)
@@ -143,7 +145,7 @@ def cycles(
     """
     r = results(kernel, p)
     s = r.access.along(axes, lanes, tile)
-    out = s.load_cost(lanes) + 0.5 * r.size + WAITS * (p.mate is not None)
+    out = s.load_cost(lanes) + 0.5 * r.size + WAITS * (p.companion is not None)
     pairs = r.interleaved(axes[-1] if axes else None)
     for i, (f, x) in enumerate(zip(s.extra, r.buffers, strict=True)):
         kind = s.kind(f, lanes)
@@ -165,7 +167,7 @@ def cycles(
 def unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> Unit | None:
     """Return the points along `axes` (N) whose results are stored together; None where each vector is stored alone."""
     r = results(kernel, p)
-    if not p.constant_pieces or p.mate is not None or any(x.dtype != p.dtype for x in r.buffers):
+    if not p.constant_pieces or p.companion is not None or any(x.dtype != p.dtype for x in r.buffers):
         return None
     return unit_of(r.outputs, r.places, p.piece.extents, axes, lanes)
 
@@ -178,7 +180,7 @@ def adjacent_rows(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: t
     """
     s = results(kernel, p).access.along(n_axes, lanes)
     groups, run = s.groups(m_axes), s.lane_extents[-1] if s.lane_groups else 0
-    if p.mate is not None or not groups or not run or lanes % run or prod(s.lane_extents) % lanes:
+    if p.companion is not None or not groups or not run or lanes % run or prod(s.lane_extents) % lanes:
         return 1
     if groups[-1].extent % (lanes // run) or run * p.dtype.itemsize < BLOCK:
         return 1
@@ -221,7 +223,7 @@ def _least(
     if not (wide and m_axes and n_axes) or straight <= TURN:
         return straight, form
     stores = -(-mr // lanes) * lanes / mr
-    turned = TURN * (1 + (p.mate is not None)) + cycles(kernel, p, m_axes, lanes, l2, mr) * stores
+    turned = TURN * (1 + (p.companion is not None)) + cycles(kernel, p, m_axes, lanes, l2, mr) * stores
     for x, (_, coef) in zip(r.buffers, r.places, strict=True):
         apart = abs(coef.get(n_axes[-1], 0)) * x.dtype.itemsize
         if apart >= PAGE and apart % PAGE == 0 and x.nbytes > l2:
@@ -234,7 +236,7 @@ def _least(
 @lru_cache(maxsize=1024)
 def large_split_buffers(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
     """Return the buffers larger than the caches in which results along an axis are stored in parts of lines."""
-    if p.mate is not None:
+    if p.companion is not None:
         return frozenset()
     r = results(kernel, p)
     return frozenset(

@@ -36,7 +36,8 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import guarded, operands
 
-MAX_GROUPS = 6
+MAX_AXIS_SETS = 6
+"""Most groups of factors with equal sets of axes that are divided between two operands; 2**5 divisions are tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +54,16 @@ class Operand:
         return isinstance(self.expr, Read) and not self.guards and affine(self.expr) is not None
 
 
-Finish = tuple[tuple[str, Expr | None], ...]
+EpilogueSteps = tuple[tuple[str, Expr | None], ...]
 """Steps applied to a sum: each is a function and its second argument (None for a function of the sum alone)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A piece of a contraction: `out[batch, left, right] = finish(sum over k of left operand * right operand)`.
+    """A piece of a contraction: `out[batch, left, right] = epilogue(sum over k of left operand * right operand)`.
 
-    Axes are the piece's own. `left` and `right` are the output axes of one operand only, in output order. `finish` is a
-    list of (fn, expr) steps on the sum: mul and div by factors free of K, neg, and ("where", guard).
+    Axes are the piece's own. `left` and `right` are the output axes of one operand only, in output order. `epilogue` is
+    a list of (fn, expr) steps on the sum: mul and div by factors free of K, neg, and ("where", guard).
 
     A term of the sum is `term` where every guard of `exact` holds; elsewhere it is zero, whatever the operands hold
     there. An operand that is zero where a guard fails makes the term zero too, unless the other operand is infinite or
@@ -71,8 +72,8 @@ class Problem:
     constant_pieces: constant pieces of the template that are a shift of this piece and are stored along with it. The
     backward pass of a strided convolution has them where no gradient arrives.
 
-    mate: a companion piece of equal extents whose results are interleaved with this piece's. Both sums are at hand when
-    a tile is finished, so that both results are stored in contiguous stretches.
+    companion: a companion piece of equal extents whose results are interleaved with this piece's. Both sums are at hand
+    when a tile's epilogue runs, so that both results are stored in contiguous stretches.
     """
 
     piece: Piece
@@ -82,11 +83,11 @@ class Problem:
     left: tuple[int, ...]
     right: tuple[int, ...]
     k: tuple[int, ...]
-    finish: Finish
+    epilogue: EpilogueSteps
     term: Expr
     exact: tuple[Expr, ...]
     constant_pieces: tuple[Piece, ...] = ()
-    mate: Problem | None = None
+    companion: Problem | None = None
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
@@ -105,9 +106,9 @@ class Problem:
 
 
 @lru_cache(maxsize=1024)
-def with_companion(p: Problem, mate: Problem) -> Problem:
-    """Return the problem with a companion piece, `mate`."""
-    return replace(p, mate=mate)
+def with_companion(p: Problem, companion: Problem) -> Problem:
+    """Return the problem with a companion piece, `companion`."""
+    return replace(p, companion=companion)
 
 
 def slots_of(o: Operand) -> set[int]:
@@ -118,8 +119,8 @@ def slots_of(o: Operand) -> set[int]:
 @lru_cache(maxsize=1 << 14)
 def affine(r: Read) -> tuple[Affine, ...] | None:
     """Return the affine form of each index of a read, or None if one of them is not affine in the axes."""
-    found = [affine_of(linear(index)) for index in r.index]
-    return None if None in found else tuple(x for x in found if x is not None)
+    forms = [affine_of(linear(index)) for index in r.index]
+    return None if None in forms else tuple(x for x in forms if x is not None)
 
 
 def conjuncts(x: Expr) -> list[Expr]:
@@ -152,33 +153,37 @@ class _Body(NamedTuple):
 
 def _split_body(body: Expr, rank: int) -> _Body:
     """Split a body into its factors, with the guards around them, and the steps that follow the sum."""
-    found: list[tuple[Expr, tuple[Expr, ...]]] = []  # a factor, and the `where`s around it
+    guarded_factors: list[tuple[Expr, tuple[Expr, ...]]] = []  # a factor, and the `where`s around it
     steps: list[tuple[str, Expr | None]] = []
     stack: list[tuple[Expr, tuple[Expr, ...]]] = [(body, ())]
     seen: set[Expr] = set()  # a product that occurs several times is split once
     while stack:
-        e, around = stack.pop()
+        e, wheres = stack.pop()
         if isinstance(e, Apply) and e.fn == "mul" and e not in seen:
             seen.add(e)
-            stack += [(e.args[1], around), (e.args[0], around)]
+            stack += [(e.args[1], wheres), (e.args[0], wheres)]
         elif isinstance(e, Apply) and e.fn == "neg":
             steps.append(("neg", None))
-            stack.append((e.args[0], around))
-        elif isinstance(e, Apply) and e.fn == "div" and not around and has_no_reduction_axis(e.args[1], rank):
+            stack.append((e.args[0], wheres))
+        elif isinstance(e, Apply) and e.fn == "div" and not wheres and has_no_reduction_axis(e.args[1], rank):
             steps.append(("div", e.args[1]))
-            stack.append((e.args[0], around))
-        elif (isinstance(e, Const) and isfinite(e.value)) or not around and has_no_reduction_axis(e, rank):
+            stack.append((e.args[0], wheres))
+        elif (isinstance(e, Const) and isfinite(e.value)) or not wheres and has_no_reduction_axis(e, rank):
             # A factor under a guard stays: where the guard zeroes every term, the sum must not be multiplied by it.
             steps.append(("mul", e))
         elif isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):
-            stack.append((e.args[1], (*around, e)))
+            stack.append((e.args[1], (*wheres, e)))
         else:
-            found.append((e, around))
-    shared = [w for w in found[0][1] if all(w in around for _, around in found)] if found else []
+            guarded_factors.append((e, wheres))
+    shared = (
+        [w for w in guarded_factors[0][1] if all(w in wheres for _, wheres in guarded_factors)]
+        if guarded_factors
+        else []
+    )
     factors = []
     guards = [g for w in shared for g in conjuncts(w.args[0])]
-    for e, around in found:
-        own = [g for w in around if w not in shared for g in conjuncts(w.args[0])]
+    for e, wheres in guarded_factors:
+        own = [g for w in wheres if w not in shared for g in conjuncts(w.args[0])]
         inside = axes_of(e)
         # A zero inside a factor that depends on fewer axes is a zero of the whole term.
         guards += [g for g in own if not axes_of(g) <= inside]
@@ -186,7 +191,7 @@ def _split_body(body: Expr, rank: int) -> _Body:
     return _Body(factors, list(dict.fromkeys(guards)), steps)
 
 
-def _times(factors: Sequence[Expr]) -> Expr:
+def _multiply(factors: Sequence[Expr]) -> Expr:
     """Return the product of factors."""
     out = factors[0]
     for f in factors[1:]:
@@ -194,14 +199,14 @@ def _times(factors: Sequence[Expr]) -> Expr:
     return out
 
 
-def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> bool:
+def _is_in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> bool:
     """Return whether every affine read of the operand is proven in bounds under its guards."""
 
-    def open_question(r: Read) -> bool:
+    def is_open(r: Read) -> bool:
         sizes = template.params[r.slot][1]
         return not all(leaves(linear(i), extents, n) is False for i, n in zip(r.index, sizes, strict=True))
 
-    for r, around in guarded_reads(operand.expr, open_question):
+    for r, around in guarded_reads(operand.expr, is_open):
         guards = (*operand.guards, *(g for c in around for g in conjuncts(c)))
         known, facts = obvious.given(guards), None
         for index, n in zip(r.index, template.params[r.slot][1], strict=True):
@@ -217,7 +222,7 @@ def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> 
     return True
 
 
-def apply_epilogue(steps: Finish, x: Expr) -> Expr:
+def apply_epilogue(steps: EpilogueSteps, x: Expr) -> Expr:
     """Apply the steps that follow a sum to it, or to its terms."""
     for fn, e in steps:
         if fn == "where":
@@ -228,13 +233,13 @@ def apply_epilogue(steps: Finish, x: Expr) -> Expr:
     return x
 
 
-def _operand(factors: Sequence[tuple[Expr, tuple[Expr, ...]]], axes: frozenset[int]) -> Operand:
+def _make_operand(factors: Sequence[tuple[Expr, tuple[Expr, ...]]], axes: frozenset[int]) -> Operand:
     """Return the product of factors as an operand; guards common to all factors become the operand's guards."""
     shared = tuple(g for g in factors[0][1] if all(g in own for _, own in factors))
-    return Operand(_times([guarded([g for g in own if g not in shared], f) for f, own in factors]), shared, axes)
+    return Operand(_multiply([guarded([g for g in own if g not in shared], f) for f, own in factors]), shared, axes)
 
 
-def _problem(template: Template, piece: Piece) -> Problem | None:
+def _match_piece(template: Template, piece: Piece) -> Problem | None:
     """Return a piece as a contraction with the operands of the fewest points, or None where it is none."""
     body = piece.body
     if not isinstance(body, Reduce) or body.combiner != "sum" or len(body.bodies) != 1:
@@ -253,7 +258,7 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
     for key in [k for k in by_axes if k not in keys]:
         home = min((k for k in keys if key < k), key=lambda k: prod(piece.domain[a] for a in k))
         by_axes[home] += by_axes.pop(key)
-    if not 2 <= len(keys) <= MAX_GROUPS:
+    if not 2 <= len(keys) <= MAX_AXIS_SETS:
         return None
     best: tuple[int, tuple[list, list]] | None = None
     for bits in product((0, 1), repeat=len(keys) - 1):
@@ -266,7 +271,7 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
         if best is None or points < best[0]:
             best = (points, sides)
     assert best is not None
-    bare = [_operand([f for key in s for f in by_axes[key]], frozenset().union(*s)) for s in best[1]]
+    bare = [_make_operand([f for key in s for f in by_axes[key]], frozenset().union(*s)) for s in best[1]]
     owned: list[list[Expr]] = [[], []]
     for g in guards:
         inside = axes_of(g)
@@ -281,12 +286,12 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
     operands = []
     for i, o in enumerate(bare):
         # A guard that the other operand has already is kept only where reads of this operand need it.
-        least = [g for g in owned[i] if g not in owned[1 - i] or i == 0]
-        choices = (replace(o, guards=tuple(dict.fromkeys((*o.guards, *x)))) for x in (least, owned[i]))
-        fit = next((x for x in choices if _in_bounds(template, x, piece.domain)), None)
-        if fit is None:
+        required = [g for g in owned[i] if g not in owned[1 - i] or i == 0]
+        choices = (replace(o, guards=tuple(dict.fromkeys((*o.guards, *x)))) for x in (required, owned[i]))
+        bounded = next((x for x in choices if _is_in_bounds(template, x, piece.domain)), None)
+        if bounded is None:
             return None
-        operands.append(fit)
+        operands.append(bounded)
     in_left, in_right = (o.axes for o in operands)
     batch = tuple(a for a in range(rank) if a in in_left and a in in_right)
     right = tuple(a for a in range(rank) if a in in_right and a not in in_left)
@@ -294,7 +299,7 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
     k = tuple(range(rank, len(piece.domain)))
     steps = [s for s in steps if not (s[0] == "mul" and isinstance(s[1], Const) and s[1].value == 1)]
     wheres = [s for s in steps if s[0] == "where"]
-    term = _times([guarded(own, f) for f, own in factors])
+    term = _multiply([guarded(own, f) for f, own in factors])
     return Problem(
         piece,
         dtype,
@@ -315,7 +320,7 @@ def problems(template: Template) -> tuple[Problem, ...] | None:
     def compute(t: Template):
         if t.is_scatter or len(t.dtypes) != 1:
             return None
-        found: list[Problem] = []
+        matched: list[Problem] = []
         constant: list[Piece] = []
         for piece in t.parts:
             assert isinstance(piece, Piece)
@@ -324,17 +329,17 @@ def problems(template: Template) -> tuple[Problem, ...] | None:
             if isinstance(piece.body, Const):
                 constant.append(piece)
                 continue
-            p = _problem(t, piece)
+            p = _match_piece(t, piece)
             if p is None:
                 return None
-            found.append(p)
+            matched.append(p)
         for piece in constant:
             shape = piece.extents, piece.step
-            home = next((i for i, p in enumerate(found) if (p.piece.extents, p.piece.step) == shape), None)
+            home = next((i for i, p in enumerate(matched) if (p.piece.extents, p.piece.step) == shape), None)
             if home is None:
                 return None
-            found[home] = replace(found[home], constant_pieces=(*found[home].constant_pieces, piece))
-        return tuple(found) or None
+            matched[home] = replace(matched[home], constant_pieces=(*matched[home].constant_pieces, piece))
+        return tuple(matched) or None
 
     return template.memo("contraction", compute)
 

@@ -154,7 +154,7 @@ class Blocked:
     def tile(self, t: TaskFrame, x: Tile) -> None:
         """Emit a tile over a block of K, the companion's tile, and what follows the sums of both."""
         if self.companion is not None:
-            f, own, mate = self.companion.f, t.companion, self.after.mate
+            f, own, mate = self.companion.f, t.companion, self.after.companion_sums
             assert own is not None and mate is not None
             left = pack.packed_tile(f, own, f.g.a, x.rows, 0, f.g.K)
             right = pack.packed_tile(f, own, f.g.b, x.panel, 0, f.g.K)

@@ -42,7 +42,7 @@ class TileEpilogue:
     lines: buffer of results that are stored in whole lines, or None
     stacked: rows that are stored together
     waiting: sums that go through scratch, where they also stay between blocks of K, or None
-    mate: sums of the companion's tile, which are computed first, or None
+    companion_sums: sums of the companion's tile, which are computed first, or None
     """
 
     def __init__(self, f: Frame):
@@ -54,8 +54,8 @@ class TileEpilogue:
         self.epilogue = Epilogue(b, g.kernel, p, axes, g.lanes, g.row, tile)
         self.stacked = epilogue.adjacent_rows(g.kernel, p, m_axes, n_axes, g.lanes) if form == "stacked" else 1
         self.column_pad = ceil_div(g.mr, g.lanes) * g.lanes
-        self.mate = TileSums(b, f.elem, 1, g.mr, g.width, g.lanes) if p.mate is not None else None
-        sums = (1 + (p.mate is not None)) * self.transposed
+        self.companion_sums = TileSums(b, f.elem, 1, g.mr, g.width, g.lanes) if p.companion is not None else None
+        sums = (1 + (p.companion is not None)) * self.transposed
         self.columns = [b.alloc(f.elem, g.nr * self.column_pad) for _ in range(sums)]
         self.waiting: TileSums | None = None
         if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.results.size > REGISTER_EPILOGUE):
@@ -98,7 +98,7 @@ class TileEpilogue:
         m0 = b.mul(x.rows.number, g.mr)
         if self.transposed:
             # Each tile is loaded after the one before has left the registers.
-            kept = (s.rows(x.number, mr, nv) for s in (self.waiting, self.mate) if s is not None)
+            kept = (s.rows(x.number, mr, nv) for s in (self.waiting, self.companion_sums) if s is not None)
             for tile, to in zip(chain([rows] if rows is not None else [], kept), self.columns, strict=True):
                 self._transpose(tile, to, nv)
             self._finish_columns(t, x)
@@ -131,7 +131,7 @@ class TileEpilogue:
         elif self.stacked > 1:
             self.epilogue.together(results, parts, sums)
         else:
-            more = self.mate.load(x.number, row, x.panel.size) if self.mate is not None else ()
+            more = self.companion_sums.load(x.number, row, x.panel.size) if self.companion_sums is not None else ()
             self.epilogue.row(results, parts[0], sums[0], more)
 
     # -- transposed tiles
