@@ -26,7 +26,7 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction import direct_boxes, epilogue, search, traffic
-from einsmith.kernels.contraction.companions import companion_of, pairs
+from einsmith.kernels.contraction.companions import companion_of, find_pairs
 from einsmith.kernels.contraction.config import (
     Config,
     Direct,
@@ -327,7 +327,7 @@ def _two_and_two(kernel: Kernel, chosen: Configs, target: Target) -> Configs | N
     """With every pair of pieces made together that can be; None where there is none."""
     found = problems(kernel.root) or ()
     pieces, joint = list(chosen.pieces), []
-    for first, second in pairs(found):
+    for first, second in find_pairs(found):
         c = pieces[second]
         other = companion_of(kernel, found[first], found[second], c, target) if isinstance(c, Tiled) else None
         if other is not None:
@@ -355,7 +355,7 @@ def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
     of K, windows that cut an axis or K into short blocks, or are read by vectors of N."""
     out = dict.fromkeys(search.candidates(kernel, (p,), target))
     changes = ((direct_boxes, "MIN_PRODUCTS", 1), (direct_boxes, "LONG", 1), (traffic, "BLOCK", 64),
-               (search, "windows_of", _more_windows), (search, "MAX_UNAMORTISED_ROWS", 1 << 30))  # fmt: skip
+               (search, "halo_copies_of", _more_windows), (search, "MAX_UNAMORTISED_ROWS", 1 << 30))  # fmt: skip
     before = [(where, name, getattr(where, name)) for where, name, _ in changes]
     try:
         for where, name, value in changes:

@@ -9,7 +9,7 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.ir.nodes import apply
-from einsmith.kernels.contraction.companions import companion_of, pairs
+from einsmith.kernels.contraction.companions import companion_of, find_pairs
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission.blocked import Blocked
 from einsmith.kernels.contraction.geometry import Geometry
@@ -28,7 +28,7 @@ def joint(kernel: Kernel, c: Tiled) -> Configs | None:
     found = problems(kernel.root)
     assert found is not None
     pieces: list[Tiled] = [c] * len(found)
-    for first, second in pairs(found):
+    for first, second in find_pairs(found):
         p = found[second]
         images = 0 if 0 in p.operands[0].axes else 1
         windows = tuple((images, x) for _, x in c.windows)
@@ -37,7 +37,7 @@ def joint(kernel: Kernel, c: Tiled) -> Configs | None:
         if other is None:
             return None
         pieces[first] = other
-    return Configs(tuple(pieces), pairs(found))
+    return Configs(tuple(pieces), find_pairs(found))
 
 
 SIDE = ((0, "side"),)
@@ -120,5 +120,5 @@ def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
     b = Builder("probe", 4)
     both = Blocked(b, other, 0, Blocked(b, one))
     assert both.after.transposed and both.after.epilogue.interleaved
-    assert not pairs(problems(pointwise_dx(2, 3, 8, 8, 4, 2).root) or ())
+    assert not find_pairs(problems(pointwise_dx(2, 3, 8, 8, 4, 2).root) or ())
     assert companion_of(kernel, found[0], found[1], replace(best.pieces[1], kc=64), target) is None

@@ -14,7 +14,7 @@ from einsmith.driver.compile import predicted
 from einsmith.ir.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic
 from einsmith.kernels.contraction.config import Direct, Tiled, WindowSetting, sides
-from einsmith.kernels.contraction.features import Features, together
+from einsmith.kernels.contraction.features import Features, stack_features
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates, divide_for_cache, table_of
@@ -279,7 +279,7 @@ def test_short_runs_of_k_begin_often():
         t = table_of(kernel, p, Tiled(bool(which), 9, 3, "inline", "buffer", windows=((which, "side"),)), SERVER)
         assert t.numbers.a_run[0] == size
         numbers = [Features(**vars(x.numbers) | {"a_run": x.K}) for x in t.settings]
-        whole = cost.ConfigTable(t.settings, t.rows, together(numbers))
+        whole = cost.ConfigTable(t.settings, t.rows, stack_features(numbers))
         least, most = (cost.predict(x, SERVER).arithmetic[0] for x in (whole, t))
         assert most > dear * least
 

@@ -78,7 +78,7 @@ class FeatureArrays(Features):
         return FeatureArrays(self.values, self.has, which)
 
 
-def together(every: Sequence[Features]) -> FeatureArrays:
+def stack_features(every: Sequence[Features]) -> FeatureArrays:
     """Return the features of several settings as arrays."""
     values = np.array([[*vars(x).values()] for x in every], np.float64).T
     return FeatureArrays(values, dict(zip(vars(every[0]), (values != 0).any(axis=1).tolist(), strict=True)))
@@ -119,7 +119,7 @@ class OperandPlan(WindowSetting):
             spread=1.0 if window else spread,
             copied=cut is not None,
             window=window,
-            invariant=name in launches.loop_invariant_sides(self.kernel, self.original, self.swap),
+            once=name in launches.invariant_sides(self.kernel, self.original, self.swap),
             batch=self.B if window or config.depends_on_batch(p, side) else 1,
             parts=p.extents[side.axes[0]] // cut.points if isinstance(cut, config.HaloBlock) and not cut.of_k else 0,
         )

@@ -19,7 +19,7 @@ from einsmith.cost.roofline import launch_overhead
 from einsmith.kernels.contraction import companions, cost, direct_boxes, epilogue, k_bounds, search
 from einsmith.kernels.contraction.config import Config, Direct, Tiled
 from einsmith.kernels.contraction.emission import launches
-from einsmith.kernels.contraction.emission.blocked import Joint
+from einsmith.kernels.contraction.emission.blocked import CompanionPairs
 from einsmith.kernels.contraction.problem import Problem, problems
 from einsmith.kernels.contraction.space import illegal, of_piece
 from einsmith.kernels.genes import Space
@@ -27,13 +27,13 @@ from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel
 
-WIDE = 32
+MIN_WIDE_POINTS = 32
 """Fewest points of K, or of the larger side, for which a reduction is not tried where both sides have several points.
 
 A reduction reads operands for every product. Measured on 116 kernels of random shapes with 2 to 31 points there: it
 took 2.3 times as long in the geometric mean, and was faster on 6, by 22 % at most.
 """
-CONFIGS = 12
+MAX_CONFIGS = 12
 """Most configurations of a piece that are worth a measurement."""
 
 
@@ -42,7 +42,7 @@ class Configs:
     """One configuration for each piece, and the pairs of pieces that are computed together."""
 
     pieces: tuple[Config, ...]
-    joint: Joint = ()
+    joint: CompanionPairs = ()
 
     def __str__(self) -> str:
         every = "; ".join(str(c) for c in dict.fromkeys(self.pieces))
@@ -63,99 +63,107 @@ class Contraction(Pattern):
 
         Returns None where the rank of the largest piece alone reaches `limit`.
         """
-        found = _pieces(kernel)
-        first = _largest(found)
+        pieces = _pieces(kernel)
+        first = _largest(pieces)
         (((rank, config),),) = _rank(kernel, (first,), target)
         if rank >= limit:
             return None
-        if len(found) == 1:
+        if len(pieces) == 1:
             return Configs((config,))
-        every = {first: config}
+        choices = {first: config}
 
-        def add(wanted: Iterable[Problem]) -> None:
-            pieces = tuple(p for p in wanted if p not in every)
-            ranked = _rank(kernel, pieces, target, config)
-            every.update((p, c) for p, ((_, c),) in zip(pieces, ranked, strict=True))
+        def add(problems_to_rank: Iterable[Problem]) -> None:
+            unranked = tuple(p for p in problems_to_rank if p not in choices)
+            ranked = _rank(kernel, unranked, target, config)
+            choices.update((p, c) for p, ((_, c),) in zip(unranked, ranked, strict=True))
 
-        add(found[second] for _, second in companions.pairs(found))
-        mates, joint = companions.join_companions(kernel, found, every, target)
-        every.update(mates)
-        add(found)
-        return Configs(tuple(every[p] for p in found), joint)
+        add(pieces[second] for _, second in companions.find_pairs(pieces))
+        companion_configs, joint = companions.join_companions(kernel, pieces, choices, target)
+        choices.update(companion_configs)
+        add(pieces)
+        return Configs(tuple(choices[p] for p in pieces), joint)
 
     def dominates(self, kernel: Kernel, config: Configs) -> Sequence[str]:
         """Return ("reduction",) where that pattern cannot win: it multiplies as often and rereads what tiles keep."""
-        found = _pieces(kernel)
-        wide = all(min(m, n) > 1 and min(k, max(m, n)) >= WIDE for _, m, n, k in (p.sizes for p in found))
-        return ("reduction",) * wide
+        pieces = _pieces(kernel)
+        is_wide = all(
+            min(m, n) > 1 and min(k, max(m, n)) >= MIN_WIDE_POINTS for _, m, n, k in (p.sizes for p in pieces)
+        )
+        return ("reduction",) * is_wide
 
     def bound(self, kernel: Kernel, target: Any) -> float:
         """Return a lower bound of the rank of every configuration.
 
         Every piece moves all buffers once, and multiplies, at the peak, the part of K that guards leave.
         """
-        found = _pieces(kernel)
+        pieces = _pieces(kernel)
         size = sum(bytes_by_buffer(kernel))
-        memory = len(found) * target.seconds_for_bytes(size, size, target.cores)
-        each = [prod(p.extents) * p.dtype.itemsize / 4 / target.fma_per_second / target.cores for p in found]
+        memory = len(pieces) * target.seconds_for_bytes(size, size, target.cores)
+        each = [prod(p.extents) * p.dtype.itemsize / 4 / target.fma_per_second / target.cores for p in pieces]
         if sum(each) <= memory:
             return memory + launch_overhead(1, target)
-        arithmetic = sum(x * k_bounds.least(p) for x, p in zip(each, found, strict=True))
+        arithmetic = sum(x * k_bounds.least(p) for x, p in zip(each, pieces, strict=True))
         return Cost(arithmetic, memory, 0.0, launch_overhead(1, target)).rank
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
         """Return the configurations worth a measurement, the cheapest by prediction first."""
-        found = _pieces(kernel)
-        first = _largest(found)
-        (main,) = _rank(kernel, (first,), target, most=CONFIGS)
-        if len(found) == 1:
+        pieces = _pieces(kernel)
+        first = _largest(pieces)
+        (main,) = _rank(kernel, (first,), target, most=MAX_CONFIGS)
+        if len(pieces) == 1:
             return [Configs((c,)) for _, c in main]
         like = main[0][1]
-        ranked = [main if p is first else _rank(kernel, (p,), target, like, CONFIGS)[0] for p in found]
+        ranked = [main if p is first else _rank(kernel, (p,), target, like, MAX_CONFIGS)[0] for p in pieces]
         depth = max(len(r) for r in ranked)
         every = [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
-        mates, joint = companions.join_companions(kernel, found, dict(zip(found, every[0].pieces, strict=True)), target)
-        pieces = tuple(mates.get(p, c) for p, c in zip(found, every[0].pieces, strict=True))
-        return [Configs(pieces, joint), *every] if joint else every
+        companion_configs, joint = companions.join_companions(
+            kernel, pieces, dict(zip(pieces, every[0].pieces, strict=True)), target
+        )
+        configs_of_pieces = tuple(companion_configs.get(p, c) for p, c in zip(pieces, every[0].pieces, strict=True))
+        return [Configs(configs_of_pieces, joint), *every] if joint else every
 
     def space(self, kernel: Kernel, target: Any) -> Space:
         """Return the genes of every piece, and the pairs that may be computed together."""
-        found = _pieces(kernel)
+        pieces = _pieces(kernel)
         joint = tuple(dict.fromkeys(((), self.configs(kernel, target)[0].joint)))
-        every = [(n, name, v) for n, p in enumerate(found) for name, v in of_piece(kernel, p, target).items()]
+        every = [(n, name, v) for n, p in enumerate(pieces) for name, v in of_piece(kernel, p, target).items()]
         return {f"pieces.{n}.{name}": v for n, name, v in every} | {"joint": joint}
 
     def legal(self, kernel: Kernel, config: Configs, target: Any) -> str:
-        found = _pieces(kernel)
-        reasons = (illegal(kernel, p, c, target) for p, c in zip(found, config.pieces, strict=True))
+        pieces = _pieces(kernel)
+        reasons = (illegal(kernel, p, c, target) for p, c in zip(pieces, config.pieces, strict=True))
         if reason := next(filter(None, reasons), ""):
             return reason
         for first, second in config.joint:
-            one = config.pieces[second]
-            mate = found[first], found[second]
-            other = companions.companion_of(kernel, *mate, one, target) if isinstance(one, Tiled) else 0
-            if (first, second) not in companions.pairs(found) or other != config.pieces[first]:
+            config_of_second = config.pieces[second]
+            pair = pieces[first], pieces[second]
+            config_of_first = (
+                companions.companion_of(kernel, *pair, config_of_second, target)
+                if isinstance(config_of_second, Tiled)
+                else 0
+            )
+            if (first, second) not in companions.find_pairs(pieces) or config_of_first != config.pieces[first]:
                 return f"pieces {first} and {second} are not made together so"
         return ""
 
     def cost(self, kernel: Kernel, config: Configs, target: Any) -> Cost:
         """Return the predicted seconds on all cores of the target."""
-        found, own = _pieces(kernel), config.pieces
-        joint = {n for two in config.joint for n in two}
-        every = [_cost(kernel, p, own[n], target) for n, p in enumerate(found) if n not in joint]
-        if joint:
-            two = tuple((found[i], found[j], own[i], own[j]) for i, j in config.joint)
-            both = companions.costs(kernel, two, target)
-            every += [_price_at(both, n) for n in range(2 * len(two))]
-        parted = sum(
-            companions.line_refetch_seconds(kernel, found[j], target)
-            for i, j in companions.pairs(found)
-            if j not in joint
+        pieces, configs = _pieces(kernel), config.pieces
+        joined = {n for pair in config.joint for n in pair}
+        prices = [_price(kernel, p, configs[n], target) for n, p in enumerate(pieces) if n not in joined]
+        if joined:
+            pairs = tuple((pieces[i], pieces[j], configs[i], configs[j]) for i, j in config.joint)
+            pair_costs = companions.costs(kernel, pairs, target)
+            prices += [_price_at(pair_costs, n) for n in range(2 * len(pairs))]
+        refetch_seconds = sum(
+            companions.line_refetch_seconds(kernel, pieces[j], target)
+            for i, j in companions.find_pairs(pieces)
+            if j not in joined
         )
-        costs, count = [p.cost for p in every], max(p.launches for p in every)
-        tasks = launches.count_tasks([p.tasks for p in every], found, target)
+        costs, count = [p.cost for p in prices], max(p.launches for p in prices)
+        tasks = launches.count_tasks([p.tasks for p in prices], pieces, target)
         return Cost(
-            parted + sum(c.arithmetic for c in costs),
+            refetch_seconds + sum(c.arithmetic for c in costs),
             sum(c.memory for c in costs),
             sum(c.special for c in costs),
             count * launch_overhead(tasks, target),
@@ -163,8 +171,8 @@ class Contraction(Pattern):
 
     def lower(self, kernel: Kernel, config: Configs, target: Any) -> Lowered:
         """Lower to launches: packing where the configuration has buffers, the tiles, the addition of partial sums."""
-        found = _pieces(kernel)
-        return launches.lower(kernel, found, config.pieces, target, config.joint)
+        pieces = _pieces(kernel)
+        return launches.lower(kernel, pieces, config.pieces, target, config.joint)
 
 
 CONTRACTION = Contraction()
@@ -180,14 +188,14 @@ class _Price(NamedTuple):
 
 
 def _pieces(kernel: Kernel) -> tuple[Problem, ...]:
-    found = problems(kernel.root)
-    assert found is not None
-    return found
+    pieces = problems(kernel.root)
+    assert pieces is not None
+    return pieces
 
 
-def _largest(found: Sequence[Problem]) -> Problem:
+def _largest(pieces: Sequence[Problem]) -> Problem:
     """Return the piece with the most products."""
-    return max(found, key=lambda p: prod(p.extents))
+    return max(pieces, key=lambda p: prod(p.extents))
 
 
 @lru_cache(maxsize=4096)
@@ -197,20 +205,20 @@ def _rank(
     """Return each piece's `most` lowest ranks and their configurations, which are near `like`, if given."""
     if not pieces:
         return []
-    found = search.candidates(kernel, pieces, target, like)
-    every = None if found.table is None else cost.predict(found.table, target)
-    ranks = None if every is None else every.rank(target)
+    candidates = search.candidates(kernel, pieces, target, like)
+    predicted = None if candidates.table is None else cost.predict(candidates.table, target)
+    ranks = None if predicted is None else predicted.rank(target)
     out = []
-    for n, (p, others) in enumerate(zip(pieces, found.others, strict=True)):
+    for n, (p, direct) in enumerate(zip(pieces, candidates.others, strict=True)):
         best: dict[Config, float] = {}
-        rows = np.nonzero(found.piece == n)[0]
-        if found.table is not None and every is not None and ranks is not None:
+        rows = np.nonzero(candidates.piece == n)[0]
+        if candidates.table is not None and predicted is not None and ranks is not None:
             for i in rows[np.argsort(ranks[rows], kind="stable")[: 3 * most]]:  # some occur twice
-                config = found.table.config(int(i))
+                config = candidates.table.config(int(i))
                 best.setdefault(config, float(ranks[i]))
-                _price_cache(kernel, p, target).setdefault(config, _price_at(every, int(i)))
-        for c in others:
-            priced = _cost(kernel, p, c, target)
+                _price_cache(kernel, p, target).setdefault(config, _price_at(predicted, int(i)))
+        for c in direct:
+            priced = _price(kernel, p, c, target)
             best.setdefault(c, priced.cost.rank + priced.launches * launch_overhead(priced.tasks, target))
         out.append(sorted(((rank, c) for c, rank in best.items()), key=lambda x: x[0])[:most])
     return out
@@ -223,17 +231,21 @@ def _price_cache(kernel: Kernel, p: Problem, target: Any) -> dict[Config, _Price
 
 
 @lru_cache(maxsize=4096)
-def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> _Price:
+def _price(kernel: Kernel, p: Problem, c: Config, target: Any) -> _Price:
     """Return the price of a piece in a configuration."""
     if isinstance(c, Direct):
         return _Price(_direct_cost(kernel, p, c, target), 1 + (c.split > 1), c.tasks * c.parts * c.split)
-    known = _price_cache(kernel, p, target).get(c)
-    return known or _price_at(cost.predict(search.table_of(kernel, p, c, target), target), 0)
+    price = _price_cache(kernel, p, target).get(c)
+    return price or _price_at(cost.predict(search.table_of(kernel, p, c, target), target), 0)
 
 
-def _price_at(found: cost.Predicted, i: int) -> _Price:
+def _price_at(predicted: cost.Predicted, i: int) -> _Price:
     """Return the price of configuration number `i` of a predicted table."""
-    return _Price(Cost(float(found.arithmetic[i]), float(found.memory[i])), int(found.launches[i]), int(found.tasks[i]))
+    return _Price(
+        Cost(float(predicted.arithmetic[i]), float(predicted.memory[i])),
+        int(predicted.launches[i]),
+        int(predicted.tasks[i]),
+    )
 
 
 def _direct_cost(kernel: Kernel, p: Problem, c: Direct, target: Any) -> Cost:
@@ -241,15 +253,17 @@ def _direct_cost(kernel: Kernel, p: Problem, c: Direct, target: Any) -> Cost:
     item = p.dtype.itemsize
     lanes = target.lanes(item)
     v = c.vector
-    after = epilogue.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
+    epilogue_cycles = epilogue.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
     points = p.count(c.outer) * c.parts * c.split
     tasks = min(target.cores, points)
-    uneven = ceil(points / tasks) * tasks / points
+    imbalance = ceil(points / tasks) * tasks / points
     size = sum(bytes_by_buffer(kernel))
-    arithmetic = direct_boxes.cycles(kernel, p, c, lanes, after, target) * target.cycle_seconds / tasks * uneven
+    arithmetic = (
+        direct_boxes.cycles(kernel, p, c, lanes, epilogue_cycles, target) * target.cycle_seconds / tasks * imbalance
+    )
     memory = target.seconds_for_bytes(size, size, tasks)
-    waited = (
+    wait_seconds = (
         memory * target.overheads.crowding(direct_boxes.rows(kernel, p, c, target)) if size > target.l2 * tasks else 0.0
     )
-    waited += target.seconds_for_bytes(direct_boxes.strips(kernel, p, c, target), size, tasks)
-    return Cost(arithmetic, memory, waited)
+    wait_seconds += target.seconds_for_bytes(direct_boxes.strips(kernel, p, c, target), size, tasks)
+    return Cost(arithmetic, memory, wait_seconds)

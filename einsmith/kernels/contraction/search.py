@@ -30,7 +30,7 @@ from einsmith.kernels.contraction.cost import (
     ConfigTable,
     inner_bytes,
 )
-from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, operand_plan, together
+from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, operand_plan, stack_features
 from einsmith.kernels.contraction.halo import elements
 from einsmith.kernels.contraction.k_vectorization import depth_of, fits
 from einsmith.kernels.contraction.problem import Problem
@@ -383,7 +383,7 @@ def _build_table(
     if not settings:
         return None
     columns, target = np.array(tiles, np.float64).reshape(-1, len(_Tile._fields)), settings[0].target
-    features = together([s.numbers for s in settings])
+    features = stack_features([s.numbers for s in settings])
     tile, way = np.nonzero(mask_sensible(columns, features.of(columns[:, 0].astype(np.int64)), settings[0].lanes))
     number, mr, nv, blocks, split, _, part, after, depth = columns[tile].T
     a, b, order = _A[way], _B[way], _ORDER[way]
@@ -433,7 +433,7 @@ def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> ConfigTable:
     """Return the table of a single configuration."""
     s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
     column = column_of(0, c, s.kept([(c.mr, c.nv)])[0], s.finished(c.mr, c.nv, c.split))
-    return ConfigTable([s], np.array([column]).T, together([s.numbers]))
+    return ConfigTable([s], np.array([column]).T, stack_features([s.numbers]))
 
 
 def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, k_vectorization, search
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, operand_memories
 from einsmith.kernels.contraction.cost import HOW, ORDERS
-from einsmith.kernels.contraction.features import OperandPlan, operand_plan, together
+from einsmith.kernels.contraction.features import OperandPlan, operand_plan, stack_features
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import SWEEP
 from einsmith.kernels.genes import FORM, Space, space_of
@@ -131,7 +131,7 @@ def _ways(c: Tiled, s: OperandPlan) -> str:
             else f"order k does not take blocks of {c.kc} points of K here"
         )
     one = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
-    sensible = search.mask_sensible(one, together([s.numbers]), s.lanes)[0]
+    sensible = search.mask_sensible(one, stack_features([s.numbers]), s.lanes)[0]
     way = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)
     return (
         "" if way in compress(search.WAYS, sensible) else f"this combination of a, b, order and kc is not possible: {c}"

@@ -27,7 +27,7 @@ from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 
-Joint = tuple[tuple[int, int], ...]
+CompanionPairs = tuple[tuple[int, int], ...]
 """Pairs of piece numbers: a companion, and the piece whose tiles also compute the companion's sums and store both."""
 
 

@@ -14,7 +14,7 @@ from einsmith.codegen.loopnest.walk import digits, part_range, strips, task_rang
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
 from einsmith.kernels.contraction.emission import pack
-from einsmith.kernels.contraction.emission.blocked import Blocked, Joint
+from einsmith.kernels.contraction.emission.blocked import Blocked, CompanionPairs
 from einsmith.kernels.contraction.emission.direct import DirectLowering, partial_sums
 from einsmith.kernels.contraction.emission.frame import workspace
 from einsmith.kernels.contraction.epilogue import Epilogue
@@ -41,79 +41,83 @@ def without_empty_parts(p: Problem, c: Config) -> Config:
     return replace(c, split=-(-units // -(-units // c.split)))
 
 
-class _Work(NamedTuple):
+class _LaunchPart(NamedTuple):
     """Tasks of a piece in a launch, and a function that emits one of them: run(builder, tasks, task)."""
 
     tasks: int
     run: Callable[[Builder, int, SSAValue], None]
 
 
-STEPS = ("pack_once", "pack", "multiply", "add")
+LAUNCH_STEPS = ("pack_once", "pack", "multiply", "add")
 """The launches, in order; all pieces share the launch of a step."""
 
 
 def lower(
-    kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], target: Any, joint: Joint = ()
+    kernel: Kernel, pieces: Sequence[Problem], configs: Sequence[Config], target: Any, pairs: CompanionPairs = ()
 ) -> Lowered:
-    """Return the launches of a contraction: every piece with its own configuration, the pairs of `joint` together."""
-    configs = [without_empty_parts(p, c) for p, c in zip(found, configs, strict=True)]
+    """Return the launches of a contraction: every piece with its own configuration, those of `pairs` together."""
+    configs = [without_empty_parts(p, c) for p, c in zip(pieces, configs, strict=True)]
     out = Lowered()
     bases: list[int] = []
-    pieces: list[dict[str, _Work]] = []
-    for p, c in zip(found, configs, strict=True):
+    parts_of_pieces: list[dict[str, _LaunchPart]] = []
+    for p, c in zip(pieces, configs, strict=True):
         bases.append(out.workspace)
-        elements, works = _works(kernel, p, c, target, out.workspace)
+        elements, parts = _launch_parts(kernel, p, c, target, out.workspace)
         out.workspace += -(-elements * p.dtype.itemsize // 64) * 64
-        pieces.append(works)
-    for i, j in joint:
+        parts_of_pieces.append(parts)
+    for i, j in pairs:
         first, second = configs[i], configs[j]
         assert isinstance(first, Tiled) and isinstance(second, Tiled)
-        one = Geometry(kernel, first, target, found[i])
-        both = Geometry(kernel, second, target, with_companion(found[j], found[i]))
-        pieces[j]["multiply"] = _Work(both.tasks, partial(_joint, one, both, bases[i], bases[j]))
-        del pieces[i]["multiply"]
-    for label in STEPS:
-        if part := [works[label] for works in pieces if label in works]:
-            out.launches.append(_launch(kernel, label, part, count_tasks([x.tasks for x in part], found, target)))
+        companion_geometry = Geometry(kernel, first, target, pieces[i])
+        piece_geometry = Geometry(kernel, second, target, with_companion(pieces[j], pieces[i]))
+        parts_of_pieces[j]["multiply"] = _LaunchPart(
+            piece_geometry.tasks, partial(_emit_pair, companion_geometry, piece_geometry, bases[i], bases[j])
+        )
+        del parts_of_pieces[i]["multiply"]
+    for label in LAUNCH_STEPS:
+        if parts_of_step := [parts[label] for parts in parts_of_pieces if label in parts]:
+            out.launches.append(
+                _launch(kernel, label, parts_of_step, count_tasks([x.tasks for x in parts_of_step], pieces, target))
+            )
     return out
 
 
-def count_tasks(tasks: Sequence[int], found: Sequence[Problem], target: Any) -> int:
+def count_tasks(tasks: Sequence[int], pieces: Sequence[Problem], target: Any) -> int:
     """Return the tasks of a launch, given those of its pieces; 1 if every piece has one task and all are short."""
-    short = all(n == 1 for n in tasks) and may_be_one_task(sum(prod(p.extents) for p in found), target)
-    return 1 if short else sum(tasks)
+    is_short = all(n == 1 for n in tasks) and may_be_one_task(sum(prod(p.extents) for p in pieces), target)
+    return 1 if is_short else sum(tasks)
 
 
-def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tuple[int, dict[str, _Work]]:
+def _launch_parts(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tuple[int, dict[str, _LaunchPart]]:
     """Return the elements of the workspace of a piece, whose part begins at `base` bytes, and its work by step."""
-    works: dict[str, _Work] = {}
+    parts: dict[str, _LaunchPart] = {}
     if isinstance(c, Direct):
-        sums, sides_of, row, finished = partial_sums(p, c, target.lanes(p.dtype.itemsize)), (p.left, p.right), 0, p
+        sums, sides_of, row, problem = partial_sums(p, c, target.lanes(p.dtype.itemsize)), (p.left, p.right), 0, p
         elements = sums.elements if c.split > 1 else 0
-        works["multiply"] = _Work(
+        parts["multiply"] = _LaunchPart(
             c.tasks * c.parts * c.split, lambda b, _, task: DirectLowering(kernel, c, target, b, p, base).run(task)
         )
     else:
         g = Geometry(kernel, c, target, p)
-        sums, sides_of, row, finished = g.partials, (g.m_side.axes, g.n_side.axes), g.row, g.p
-        elements, invariant = g.workspace_elements(), loop_invariant_sides(kernel, p, c.swap)
+        sums, sides_of, row, problem = g.partials, (g.m_side.axes, g.n_side.axes), g.row, g.p
+        elements, invariant = g.workspace_elements(), invariant_sides(kernel, p, c.swap)
         for label, is_invariant in (("pack_once", True), ("pack", False)):
-            chosen = [x for name, x in (("a", g.a), ("b", g.b)) if (name in invariant) is is_invariant]
-            if tasks := sum(pack.shared_tasks(g, x) for x in chosen):
-                works[label] = _Work(tasks, partial(pack.pack_shared, g, base, chosen))
-        works["multiply"] = _Work(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
+            tiles = [x for name, x in (("a", g.a), ("b", g.b)) if (name in invariant) is is_invariant]
+            if tasks := sum(pack.shared_tasks(g, x) for x in tiles):
+                parts[label] = _LaunchPart(tasks, partial(pack.pack_shared, g, base, tiles))
+        parts["multiply"] = _LaunchPart(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
     if c.split > 1:
         tasks = min(sums.batch * sums.rows, target.cores * 2)
-        works["add"] = _Work(tasks, partial(add_parts, kernel, finished, sums, *sides_of, row, base))
-    return elements, works
+        parts["add"] = _LaunchPart(tasks, partial(add_parts, kernel, problem, sums, *sides_of, row, base))
+    return elements, parts
 
 
-def _joint(companion: Geometry, g: Geometry, before: int, base: int, b: Builder, _: int, task: SSAValue) -> None:
+def _emit_pair(companion: Geometry, g: Geometry, before: int, base: int, b: Builder, _: int, task: SSAValue) -> None:
     """Emit a task of a piece and its companion; `before` and `base` are where their workspaces begin (bytes)."""
     Blocked(b, g, base, Blocked(b, companion, before)).run(task)
 
 
-def _launch(kernel: Kernel, label: str, part: Sequence[_Work], count: int) -> Launch:
+def _launch(kernel: Kernel, label: str, part: Sequence[_LaunchPart], count: int) -> Launch:
     """Return one launch of `count` tasks for the work of all pieces."""
     b = Builder(f"contraction_{label}_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
     if count == 1 or len(part) == 1:
@@ -124,7 +128,7 @@ def _launch(kernel: Kernel, label: str, part: Sequence[_Work], count: int) -> La
     return Launch(b.finish(), count, label == "pack_once")
 
 
-def _round_robin(b: Builder, part: Sequence[_Work], count: int) -> None:
+def _round_robin(b: Builder, part: Sequence[_LaunchPart], count: int) -> None:
     """Emit the tasks of all pieces in turns, so that pieces which read and write near each other share the caches.
 
     Each turn has a number of tasks of each piece in proportion to the piece's total.
@@ -138,13 +142,13 @@ def _round_robin(b: Builder, part: Sequence[_Work], count: int) -> None:
         start += tasks // rounds
 
 
-def loop_invariant_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
+def invariant_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
     """Return the sides, of "a" (M) and "b" (N), whose operands read only loop-invariant tensors: "", "a", "b" or
     "ab"."""
     if kernel.loop_invariant is None:
         return ""
-    invariant = {slot for slot, ref in enumerate(kernel.stages[0].args) if ref[1] in kernel.loop_invariant}
-    return "".join(name for name, side in zip("ab", sides(p, swap), strict=True) if slots_of(side.operand) <= invariant)
+    slots = {slot for slot, ref in enumerate(kernel.stages[0].args) if ref[1] in kernel.fixed}
+    return "".join(name for name, side in zip("ab", sides(p, swap), strict=True) if slots_of(side.operand) <= slots)
 
 
 def add_parts(
@@ -183,14 +187,14 @@ def add_parts(
         first = b.add(b.mul(rows.var, sums.row), sums.base)
 
         def vector(at: SSAValue, count: int, _: Sequence[SSAValue]) -> None:
-            x = _tree(b, sums, sources, elem, b.add(first, at))
+            x = _sum_parts(b, sums, sources, elem, b.add(first, at))
             limit = sums.columns if count < n else None
             epilogue.row([LaneCursor(s, at, limit, n).bind(fixed)], part, [x])
 
         strips(b, 0, sums.columns, n, vector)
 
 
-def _tree(b: Builder, sums: PartialSums, workspace: SSAValue, elem: str, at: SSAValue) -> SSAValue:
+def _sum_parts(b: Builder, sums: PartialSums, workspace: SSAValue, elem: str, at: SSAValue) -> SSAValue:
     """Return the sum of all parts at an offset: eight interleaved running sums, then a tree of these."""
     n, step, count = sums.lanes, sums.part, sums.parts
 
