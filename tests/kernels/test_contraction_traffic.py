@@ -73,7 +73,7 @@ def test_strips_and_blocks_read_again():
     for kc, again in ((0, 7 * 1024 * 4096 * 4), (256, 0)):
         t = table_of(kernel, p, Tiled(mr=8, nv=4, kc=kc), SERVER)
         sizes = (np.array([x]) for x in (kc or 4096.0, 8.0, 16.0))
-        assert cost.reread(t, t.numbers, *sizes, SERVER) == again
+        assert cost.refetched_bytes(t, t.numbers, *sizes, SERVER) == again
     assert [traffic.blocks_of_k(k) for k in (1, 256, 257, 1000)] == [1, 256, 129, 250]
 
 
@@ -83,7 +83,7 @@ def test_the_busiest_thread_has_whole_tiles_but_for_the_last():
         (p,) = problems(kernel.root)
         t = table_of(kernel, p, c, SERVER)
         panels, tiles = np.array([-(-n // (c.nv * 16))]), np.array([-(-m // c.mr)])
-        return float(cost.uneven(t, t.numbers, tiles, panels, np.array([2.0]))[0])
+        return float(cost.imbalance(t, t.numbers, tiles, panels, np.array([2.0]))[0])
 
     by_panels = Tiled(mr=9, nv=3, tn=8)
     assert share(90, 16 * 49, by_panels) == pytest.approx((9 - 2 / 3) * 2 * 3 / 49)  # the last has one vector of three
