@@ -182,7 +182,7 @@ def test_shares_of_k(rng):
         for kernel in kernels(rng):
             for p, found, axes in guarded_sides(kernel):
                 sizes = 1, 2, 6, 16, 48, 5000
-                for points, got in zip(sizes, k_bounds.shares(p, found, axes, sizes), strict=True):
+                for points, got in zip(sizes, k_bounds.k_fractions(p, found, axes, sizes), strict=True):
                     want = share_by_rows(p, found, axes, points)
                     assert got == pytest.approx(want, rel=1e-12), (kernel, points)
                     seen.add(want)
@@ -195,9 +195,9 @@ def test_shares_of_k_by_sampled_tiles(rng):
     for long, wide in ((2000, 7), (500, 20), (15000, 15000)):
         for kernel in kernels(rng, long, wide):
             for p, found, axes in guarded_sides(kernel):
-                if ends_by_rows(p, found, axes)[0] > 2 * k_bounds.SAMPLED:
+                if ends_by_rows(p, found, axes)[0] > 2 * k_bounds.MAX_SAMPLED_ROWS:
                     sizes = 1, 48, 80
-                    for points, got in zip(sizes, k_bounds.shares(p, found, axes, sizes), strict=True):
+                    for points, got in zip(sizes, k_bounds.k_fractions(p, found, axes, sizes), strict=True):
                         want = share_by_rows(p, found, axes, points)
                         assert got == pytest.approx(want, rel=1e-3), (kernel, points)
                         found_by[wide] = found_by.get(wide, 0) + (want < 1)

@@ -11,7 +11,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Apply, Axis, Const, Reduce, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Direct, Tiled
-from einsmith.kernels.contraction.k_bounds import k_bounds, shares
+from einsmith.kernels.contraction.k_bounds import k_bounds, k_fractions
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import needs_exact_guards, problems
 from einsmith.kernels.contraction.search import candidates
@@ -190,7 +190,7 @@ def test_trimmed_loops_of_operands_with_one_point():
     kernel = sum_of((1, 1), ((F, (1, 7)), (F, (7, 1))), (7,), body)
     (p,) = problems(kernel.root)
     for which in (0, 1):
-        assert shares(p, tuple(k_bounds(p, which)), p.left + p.right, (8,))[0] in (1.0, 3 / 7)
+        assert k_fractions(p, tuple(k_bounds(p, which)), p.left + p.right, (8,))[0] in (1.0, 3 / 7)
     check(kernel, CONTRACTION.configs(kernel, host()), target=host())
 
 

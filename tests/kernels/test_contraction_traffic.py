@@ -265,7 +265,7 @@ def test_vectors_across_rows_take_from_arithmetic():
         (p,) = problems(kernel.root)
         t = table_of(kernel, p, replace(c, swap=p.operands[1].plain), SERVER)
         x = t.numbers
-        assert bool(x.b_pieces[0]) is (size == 14) and bool(x.b_masks[0]) is (pad > 0)
+        assert bool(x.b_read_cycles[0]) is (size == 14) and bool(x.b_masks[0]) is (pad > 0)
         cycles[size, taps] = cost.predict(t, SERVER).arithmetic[0] / (size * size * taps * taps)
     assert cycles[14, 1] > 1.2 * cycles[16, 1] and cycles[14, 3] > 1.5 * cycles[16, 1]
 

@@ -82,7 +82,7 @@ def costs(kernel: Kernel, pairs: tuple[_PairConfigs, ...], target: Any) -> cost.
             s = operand_plan(kernel, q, d.windows, d.swap, d.rows, target)
             features.append(s.without_results() if q is companion else s.numbers)
             epilogue_cycles = 0.0 if q is companion else _price_epilogue(kernel, companion, p, c, target)[0]
-            columns.append(search.column_of(len(settings), d, s.kept([(d.mr, d.nv)])[0], epilogue_cycles))
+            columns.append(search.column_of(len(settings), d, s.k_fractions([(d.mr, d.nv)])[0], epilogue_cycles))
             settings.append(s)
     return cost.predict(cost.ConfigTable(settings, np.array(columns).T, stack_features(features)), target)
 

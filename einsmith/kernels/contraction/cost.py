@@ -31,7 +31,8 @@ class ConfigTable:
     """Configurations, a column of `rows` each.
 
     The rows are the number of the setting; the fields of Tiled, with a and b as places in HOW and order as a place in
-    ORDERS; kept: part of K that guards leave a tile; finish: cycles a vector of what follows the sum.
+    ORDERS; k_fraction: part of K that guards leave a tile; epilogue_cycles: cycles of the epilogue for
+    each vector.
 
     settings, features: the settings, and their features
     numbers: features of each configuration's setting
@@ -44,7 +45,7 @@ class ConfigTable:
         self.settings, self.rows, self.features = settings, rows, features
         self.setting = rows[0].astype(np.int64)
         self.mr, self.nv, self.a, self.b, self.order, self.kc, self.split, self.tm, self.tn, *others = rows[1:]
-        self.depth, self.kept, self.finish = others
+        self.depth, self.k_fraction, self.epilogue_cycles = others
         self.numbers, self.major = features.of(self.setting), self.order == BY_M
         first = settings[0]
         self.item, self.lanes, self.nbytes = first.item, first.lanes, sum(bytes_by_buffer(first.kernel))
@@ -82,7 +83,7 @@ class _SharedTerms:
         self.t, self.x, self.target, self.w = t, x, target, target.overheads
         self.a_inline, self.b_inline = t.a == INLINE, t.b == INLINE
         self.a_buffer, self.b_buffer = t.a == BUFFER, t.b == BUFFER
-        self.a_repacked, self.b_repacked = self.a_buffer & (x.a_once == 0), self.b_buffer & (x.b_once == 0)
+        self.a_repacked, self.b_repacked = self.a_buffer & (x.a_invariant == 0), self.b_buffer & (x.b_invariant == 0)
         self.n_outer, self.heads, self.by_k = ~t.major, x.heads > 0, t.order == BY_K
         self.nr = t.nv * t.lanes / t.depth
         self.mt, self.nt = np.ceil(x.m / t.mr), np.ceil(x.n / self.nr)
@@ -95,8 +96,8 @@ class _SharedTerms:
         kc = np.minimum(np.where(t.kc > 0, t.kc, self.part), self.part)
         self.kc = np.where(self.heads, x.k // np.maximum(x.heads, 1), kc)
         self.prefetched_lines = np.zeros_like(self.kc)
-        if x.has["b_far"]:
-            stream_lines = x.b_far * (self.n_outer & ~self.b_buffer & (t.kc == 0))
+        if x.has["b_stream_lines"]:
+            stream_lines = x.b_stream_lines * (self.n_outer & ~self.b_buffer & (t.kc == 0))
             stream_lines *= 2 * self.kc * self.nr * t.item < target.l2 * target.overheads.held
             self.prefetched_lines = x.b_streams * traffic.lines_ahead(stream_lines, x.m, x.n, t.mr, t.nv, t.lanes, t.tm)
         self.l2_bytes = target.l2 * self.tasks  # bytes of the L2 of all tasks
@@ -153,9 +154,9 @@ def _step_cycles(s: _SharedTerms) -> Array:
     """Return the cycles of all steps over K of all tiles."""
     t, x, w, kc = s.t, s.x, s.w, s.kc
     # Extra arithmetic cycles for a vector of N read in place.
-    n_extra = s.b_inline * (x.b_pieces + w.mask * x.b_masks + x.b_made)
+    n_extra = s.b_inline * (x.b_read_cycles + w.mask * x.b_masks + x.b_prologue_cycles)
     # Elements of M that the rows of the next point need too are loaded once for several points.
-    shares_elements = s.a_inline & (x.a_meets > 0) & (t.nv == 1) if x.has["a_meets"] else np.False_
+    shares_elements = s.a_inline & (x.a_shares_elements > 0) & (t.nv == 1) if x.has["a_shares_elements"] else np.False_
     broadcast = np.where(shares_elements, 0.5, w.broadcast)
     # New pages that a point of K begins, of M and of N, where there are more of them than any TLB holds. Where M comes
     # from beyond L2, or N differs at every point of the batch, the size of the first-level TLB counts.
@@ -164,9 +165,9 @@ def _step_cycles(s: _SharedTerms) -> Array:
     tlb_pages = np.where(np.array((s.a_own > s.target.l2, x.b_batch > 1)), w.near_pages, w.most_pages)
     pages = page_fraction * (kc * page_fraction > tlb_pages)
     run = np.where(s.a_inline, np.where(s.b_inline, x.run, x.a_run), np.where(s.b_inline, x.b_run, x.k))
-    m_extra = s.a_inline * x.a_made
-    if x.has["a_fit"]:
-        m_extra = m_extra + s.a_inline * traffic.row_conflicts(t.mr, x.a_fit) * w.conflict
+    m_extra = s.a_inline * x.a_prologue_cycles
+    if x.has["a_l1_rows"]:
+        m_extra = m_extra + s.a_inline * traffic.row_conflicts(t.mr, x.a_l1_rows) * w.conflict
     sums = t.mr * t.nv
     spare = room_to_unroll(t.mr, t.nv, s.target.tile_registers) & ~shares_elements
     if x.has["b_pairs"]:
@@ -182,9 +183,9 @@ def _step_cycles(s: _SharedTerms) -> Array:
         loads = np.where(shared, 1.0 + w.line * (s.mt == 1) / np.maximum(1, x.b_share), 0.5)
     # Vectors of N that every tile of M loads from L2.
     n_extra = n_extra + w.walked * (t.major & (s.mt > t.tm) & (s.span > s.target.l1))
-    if x.has["b_far"]:
-        line = np.maximum(s.nr * t.item, x.b_low)
-        evicted = (x.b_far > 0) & s.n_outer & s.b_inline & (2 * s.kc * line > s.target.l1)
+    if x.has["b_stream_lines"]:
+        line = np.maximum(s.nr * t.item, x.b_step_alignment)
+        evicted = (x.b_stream_lines > 0) & s.n_outer & s.b_inline & (2 * s.kc * line > s.target.l1)
         n_extra = n_extra + w.rewalked * evicted * (1 - t.tm / s.mt)
 
     # Vectors that every tile of M loads from L2; or every point of the batch, if there is one tile of M.
@@ -197,22 +198,22 @@ def _step_cycles(s: _SharedTerms) -> Array:
         cycles = np.maximum(product / s.target.multiplies, mr * broadcast + nv * loads + s.prefetched_lines / 2)
         cycles = np.maximum(cycles, nv * l2_load)
         cycles = cycles + nv * n_extra + mr * m_extra + step_extra
-        if x.has["b_pieces"]:
-            cycles = cycles + w.reloaded * np.maximum(0.0, s.b_inline * nv * x.b_pieces - w.in_registers)
+        if x.has["b_read_cycles"]:
+            cycles = cycles + w.reloaded * np.maximum(0.0, s.b_inline * nv * x.b_read_cycles - w.in_registers)
         return np.maximum(cycles, w.latency * (product >= 1))
 
     rows, widths = np.array((t.mr, x.m - (s.mt - 1) * t.mr))[:, None], np.array((t.nv, s.nvs - (s.nt - 1) * t.nv))
     (inside, right), (below, corner) = step(rows, widths)  # whole tiles and the last ones
     steps = (s.mt - 1) * ((s.nt - 1) * inside + right) + (s.nt - 1) * below + corner
     steps = steps * x.batch * s.k_steps
-    steps *= np.where((t.split == 1) & (t.kc == 0) & ~s.heads, t.kept, 1.0)
+    steps *= np.where((t.split == 1) & (t.kc == 0) & ~s.heads, t.k_fraction, 1.0)
     # Sums are loaded for a block of K and no register is left for what loads need: the allocator rotates the sums
     # through the stack at every step, unless there are few addresses.
     blocked = s.blocked & (t.kc > 0)
     if not blocked.any():
         return steps
     tight = sums + t.nv + 2 + 2 * (n_extra > 0) >= s.target.tile_registers
-    simple = (x.even > 0) & ~((t.a == PANEL) & (x.a_turned > 0))
+    simple = (x.even > 0) & ~((t.a == PANEL) & (x.a_transposed > 0))
     return steps * np.where(tight & blocked & ~simple, w.rotate, 1.0)
 
 
@@ -227,12 +228,12 @@ def _tile_cycles(s: _SharedTerms) -> Array:
         tile_cycles = tile_cycles + w.far_sum * t.mr * t.nv * (s.by_k & (waiting > s.target.l1))
     out = np.ceil(s.part / s.kc) * s.mt * s.nt * x.batch * t.split * tile_cycles
     out += w.partial_sum * t.split * x.m * s.rows * x.batch * (t.split > 1)
-    if x.has["results"]:
+    if x.has["result_bytes"]:
         of_n = np.where(s.n_outer & (s.nt > 1), x.m, t.mr)
-        rows = np.where(x.results > 0, of_n, np.where(t.major & (s.mt > 1), x.n, s.nr))
-        lines = np.abs(x.results) / facts.LINE * (np.abs(x.results) > s.l2_bytes)
+        rows = np.where(x.result_bytes > 0, of_n, np.where(t.major & (s.mt > 1), x.n, s.nr))
+        lines = np.abs(x.result_bytes) / facts.LINE * (np.abs(x.result_bytes) > s.l2_bytes)
         out += w.strips * lines * waited_part(rows, w.streams)
-    return out + x.batch * x.m * s.rows * t.finish
+    return out + x.batch * x.m * s.rows * t.epilogue_cycles
 
 
 def _packing_cycles(s: _SharedTerms) -> tuple[Array, Array]:
@@ -240,15 +241,15 @@ def _packing_cycles(s: _SharedTerms) -> tuple[Array, Array]:
     t, x, w = s.t, s.x, s.w
     times = np.where(s.b_buffer, s.b_repacked, np.where(t.major, s.mt, t.tm))
     exceeds_l1 = s.kc * (s.nr + t.mr) * t.item > s.target.l1
-    copy_cycles = np.where(x.b_turned > 0, w.transposed, w.copied + w.far_copy * exceeds_l1)
+    copy_cycles = np.where(x.b_transposed > 0, w.transposed, w.copied + w.far_copy * exceeds_l1)
     points = np.where(s.b_buffer, x.b_batch, x.batch)
-    vector = x.b_packed + x.b_made + w.packed_mask * x.b_masks + copy_cycles
+    vector = x.b_pack_cycles + x.b_prologue_cycles + w.packed_mask * x.b_masks + copy_cycles
     b = times * points * s.k_steps * s.nvs * vector * ~s.b_inline
     times = np.where(s.a_buffer, s.a_repacked, np.where(s.n_outer, s.nt, t.tn))
-    vectors = np.where(x.a_turned > 0, t.mr / t.lanes, np.ceil(t.mr / t.lanes))
-    copy_cycles = np.where(x.a_turned > 0, w.transposed_m, np.where(t.mr % t.lanes == 0, w.copied, w.unaligned))
+    vectors = np.where(x.a_transposed > 0, t.mr / t.lanes, np.ceil(t.mr / t.lanes))
+    copy_cycles = np.where(x.a_transposed > 0, w.transposed_m, np.where(t.mr % t.lanes == 0, w.copied, w.unaligned))
     points = np.where(s.a_buffer, x.a_batch, x.batch)
-    a = times * points * x.k * vectors * s.mt * (x.a_packed + x.a_made + copy_cycles) * ~s.a_inline
+    a = times * points * x.k * vectors * s.mt * (x.a_pack_cycles + x.a_prologue_cycles + copy_cycles) * ~s.a_inline
     buffered = a * s.a_buffer + b * s.b_buffer
     return a + b - buffered, buffered
 
@@ -256,10 +257,12 @@ def _packing_cycles(s: _SharedTerms) -> tuple[Array, Array]:
 def _halo_cycles(s: _SharedTerms) -> Array | float:
     """Return the cycles of halo copies, and of storing and loading sums while halo copies change."""
     t, x, w = s.t, s.x, s.w
-    if not x.has["elements"]:
+    if not x.has["halo_elements"]:
         return 0.0
     times = x.batch * t.tm * t.tn * np.where(s.heads, x.heads, t.split)
-    return times * (x.elements / t.lanes * w.halo + x.copies) + w.partial_sum * x.m * s.rows * x.heads * x.batch
+    return (
+        times * (x.halo_elements / t.lanes * w.halo + x.halo_cycles) + w.partial_sum * x.m * s.rows * x.heads * x.batch
+    )
 
 
 def _inner_side_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
@@ -268,11 +271,11 @@ def _inner_side_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
     The side streams where a task's range of it exceeds L2.
     """
     t, x, w = s.t, s.x, s.w
-    spread = np.where(s.n_outer & s.a_inline, x.a_spread, 1.0)
-    inner, how = np.where(s.n_outer, s.a_bytes * spread, s.b_bytes), np.where(s.n_outer, t.a, t.b)
-    span = s.span * spread
-    if x.has["a_window"] or x.has["b_window"]:  # a side with a halo copy walks the copy
-        copy = np.where(s.n_outer, x.a_window, x.b_window) * (how == INLINE)
+    overfetch = np.where(s.n_outer & s.a_inline, x.a_overfetch, 1.0)
+    inner, how = np.where(s.n_outer, s.a_bytes * overfetch, s.b_bytes), np.where(s.n_outer, t.a, t.b)
+    span = s.span * overfetch
+    if x.has["a_halo_bytes"] or x.has["b_halo_bytes"]:  # a side with a halo copy walks the copy
+        copy = np.where(s.n_outer, x.a_halo_bytes, x.b_halo_bytes) * (how == INLINE)
         inner = np.where(copy > 0, copy * x.batch * np.where(s.n_outer, t.tm, t.tn), inner)
         span = np.where(copy > 0, copy, span)
     panel = s.kc * t.item * np.where(s.n_outer, s.nr, t.mr)  # of the outer side
@@ -325,10 +328,10 @@ def _strip_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
         yield s.b_bytes * strips * (is_slow & ~tlb_misses), s.footprint, False
         waits = np.where(t.b == PANEL, w.walks, np.where(s.prefetched_lines > 0, w.waited, 1.0))
         yield s.b_bytes * (1 + waits * strips) * (is_slow & tlb_misses), s.footprint, True
-    if x.has["b_far"]:  # nothing prefetches what every tile of M reads in place
+    if x.has["b_stream_lines"]:  # nothing prefetches what every tile of M reads in place
         is_prefetched = (s.prefetched_lines > 0) & ~s.b_buffer & ~tlb_misses & (t.nv > 1)
         yield s.b_bytes * is_prefetched * w.abreast * np.clip(2.5 - x.m / w.shared_rows, 0.0, 1.0), s.footprint, True
-        is_unprefetched = (x.b_far > 0) & s.b_inline & t.major & ~tlb_misses
+        is_unprefetched = (x.b_stream_lines > 0) & s.b_inline & t.major & ~tlb_misses
         yield s.b_bytes * (1 + strips) * is_unprefetched, s.footprint, True
     packs_streams = s.by_k & (t.b == PANEL) & (s.b_own > s.target.l2)
     if packs_streams.any():  # nothing is multiplied while a panel from beyond L2 is packed
@@ -366,16 +369,16 @@ def inner_bytes(t: ConfigTable, x: FeatureArrays, tm: Array | float, tn: Array |
 def refetched_bytes(t: ConfigTable, x: FeatureArrays, kc: Array, mt: Array, nt: Array, target: Any) -> Array:
     """Return the bytes fetched from beyond L2 more than once, because blocks of K are too long for it."""
     item, l2, nbytes, w = t.item, target.l2, np.zeros_like(kc), target.overheads
-    by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_held) & (x.m * x.k * item > l2)
+    by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_l2_lines) & (x.m * x.k * item > l2)
     if by_columns.any():
         lines = np.where(x.a_side == item, np.ceil(t.mr * item / facts.LINE), t.mr)
         nbytes = x.batch * mt * nt * x.k * lines * facts.LINE * by_columns
     panel = kc * t.nv * t.lanes / t.depth * item
-    refetched = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * w.panel)
-    if x.has["windows"]:
+    refetched = (t.b == INLINE) & (kc > x.b_l2_lines) & (x.n * x.k * item > l2) | (panel > l2 * w.panel)
+    if x.has["has_halos"]:
         # With halo copies, the part of a panel and of the copies that L2 does not hold is fetched again. A panel of a
         # buffer comes in one stream.
-        copied_bytes = panel + x.elements * item
+        copied_bytes = panel + x.halo_elements * item
         part = np.maximum(0.0, 1 - l2 * w.held / copied_bytes) * np.where(t.b == BUFFER, w.streamed, 1.0)
-        refetched = np.where(x.windows > 0, part * (t.b != INLINE), refetched)
+        refetched = np.where(x.has_halos > 0, part * (t.b != INLINE), refetched)
     return nbytes + refetched * x.batch * (mt - 1) * x.n * x.k * item * (mt > 1)

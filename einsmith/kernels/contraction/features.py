@@ -33,31 +33,32 @@ class Features(SimpleNamespace):
     row: points of a padded row, 0 for none
     run: points of K, innermost, that lie evenly in both sides
     even: both sides are plain reads at one stride along K
-    results: bytes of results that strips wait for (`traffic.non_temporal_bytes`)
-    windows: whether operands are read from halo copies
-    elements, copies: elements of all halo copies, and cycles to compute them
+    result_bytes: bytes of results that strips wait for (`traffic.non_temporal_bytes`)
+    has_halos: whether operands are read from halo copies
+    halo_elements, halo_cycles: elements of all halo copies, and cycles to compute them
     heads: blocks into which halo copies cut K, 0 for none
 
     Of a side, with the prefix a_ (M) or b_ (N):
-    turned: whether the side is packed with lanes along K
-    packed: cycles beyond a load for a vector that is packed
-    made: cycles to compute a vector
-    pieces, masks, pairs (N): for a vector read in place, the extra cycles, the masks, and whether it has stride 2
+    transposed: whether the side is packed with lanes along K
+    pack_cycles: cycles beyond a load to read a vector that is packed
+    prologue_cycles: cycles to compute a vector from the tensors that are read
+    read_cycles, masks, pairs (N): for a vector read in place, the extra cycles, the masks, and whether it has stride 2
     side, step: bytes from one point to the next of the side's innermost axis, and of K; 0 with halo copies
-    held: lines of a column along K that L2 keeps
-    fit (M): rows read in place of which L1 keeps a line each, 0 where that does not matter
-    spread: bytes of lines per byte read in place
-    meets (M): whether neighbouring rows and neighbouring points of K share elements
+    l2_lines: lines of a column along K that L2 keeps
+    l1_rows (M): rows read in place of which L1 keeps a line each, 0 where that does not matter
+    overfetch: bytes of lines fetched per byte read in place
+    shares_elements (M): whether neighbouring rows and neighbouring points of K share elements
     run: points of K, innermost, that lie evenly where the side is read in place
     strips (N): whether the side is read in narrow strips
-    invariant: whether the side is loop-invariant: packed once for many runs
-    copied: whether the side is read from a halo copy
-    window: bytes of its halo copy that no block of K changes
+    invariant: whether the side reads only loop-invariant tensors, so that it is packed once for many runs
+    from_halo: whether the side is read from a halo copy
+    halo_bytes: bytes of its halo copy that no block of K changes
     batch: points of the batch that the side depends on
     parts: blocks into which a halo copy cuts the side, 0 if it does not
     share (N): points of K whose vectors of a halo copy lie a few elements apart
-    far (N): lines of each tensor that a vector is read from where rows are far apart, else 0 (`traffic.streamed_lines`)
-    low (N): largest power of two, up to a page, that divides the step along K (bytes)
+    stream_lines (N): lines of each tensor that a vector is read from where rows are far apart, else 0
+    (`traffic.streamed_lines`)
+    step_alignment (N): largest power of two, up to a page, that divides the step along K (bytes)
     streams (N): tensors that rows are read from
     """
 
@@ -87,43 +88,43 @@ def stack_features(every: Sequence[Features]) -> FeatureArrays:
 class OperandPlan(WindowSetting):
     """A setting together with the features by which its configurations are priced."""
 
-    def _operand(self, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
+    def _common_features(self, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
         """Return a side's address steps and features common to all settings; tiles begin at multiples of `align`."""
         key = side.operand, side.axes, self.lanes, align
         if key not in self._known:
             along = self.lies_along_k(side, align)
-            packed = self.access(side, self.p.k if along else side.axes, self.lanes).read_cycles(align)
-            same = dict(turned=along, packed=packed, run=self._run(side))
-            self._known[key] = traffic.address_steps(self, side), same
+            pack_cycles = self.access(side, self.p.k if along else side.axes, self.lanes).read_cycles(align)
+            common = dict(transposed=along, pack_cycles=pack_cycles, run=self._even_run(side))
+            self._known[key] = traffic.address_steps(self, side), common
         return self._known[key]
 
-    def _of_side(self, name: str, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
+    def _side_features(self, name: str, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
         """Return the address steps and features of side `name`, "a" (M) or "b" (N).
 
         The steps are zero if the side is read from a halo copy, or if some halo copy's elements are read at several
         points each: then little comes from memory.
         """
-        p, which, (steps, same) = self.p, int(self.swap != (name == "b")), self._operand(side, align)
-        cut, window = dict(self.windows).get(which), 0
-        spread = steps.spread(self.item)
+        p, which, (steps, common) = self.p, int(self.swap != (name == "b")), self._common_features(side, align)
+        cut, halo_bytes = dict(self.windows).get(which), 0
+        overfetch = steps.overfetch(self.item)
         if self.windows and (cut is not None or any(self._overlaps(i, w) for i, w in self.halos)):
             steps = traffic.Steps(0, 0)
         if not self.heads:
-            window = sum(w.buffer.size * self.item for i, w in self.halos if i == which)
-        of_side = dict(
-            **same,
+            halo_bytes = sum(w.buffer.size * self.item for i, w in self.halos if i == which)
+        side_features = dict(
+            **common,
             side=steps.side,
             step=steps.k,
-            held=lines_kept(self.target.l2, steps.k),
-            made=0.0 if cut is not None else self._prologue_cycles(which),
-            spread=1.0 if window else spread,
-            copied=cut is not None,
-            window=window,
-            once=name in launches.invariant_sides(self.kernel, self.original, self.swap),
-            batch=self.B if window or config.depends_on_batch(p, side) else 1,
+            l2_lines=lines_kept(self.target.l2, steps.k),
+            prologue_cycles=0.0 if cut is not None else self._prologue_cycles(which),
+            overfetch=1.0 if halo_bytes else overfetch,
+            from_halo=cut is not None,
+            halo_bytes=halo_bytes,
+            invariant=name in launches.invariant_sides(self.kernel, self.original, self.swap),
+            batch=self.B if halo_bytes or config.depends_on_batch(p, side) else 1,
             parts=p.extents[side.axes[0]] // cut.points if isinstance(cut, config.HaloBlock) and not cut.of_k else 0,
         )
-        return steps, {f"{name}_{key}": value for key, value in of_side.items()}
+        return steps, {f"{name}_{key}": value for key, value in side_features.items()}
 
     def _prologue_cycles(self, which: int) -> float:
         """Return the cycles to compute one vector of operand `which` while it is read."""
@@ -134,7 +135,7 @@ class OperandPlan(WindowSetting):
         """Return whether a halo copy has fewer elements than its operand has points."""
         return prod(w.extents) < self.original.count(self.original.operands[which].axes)
 
-    def _run(self, side: config.Side) -> int:
+    def _even_run(self, side: config.Side) -> int:
         """Return the points of K, innermost, that lie evenly in a side."""
         p, forms = self.p, [f.coef for f in self.access(side).forms]
         points, inner = 1, None
@@ -144,13 +145,13 @@ class OperandPlan(WindowSetting):
             inner, points = a if inner is None else inner, points * p.extents[a]
         return points
 
-    def _share(self, side: config.Side) -> int:
+    def _points_sharing_lines(self, side: config.Side) -> int:
         """Return the points of K whose vectors of a halo copy lie a few elements apart."""
         k = [a for a in self.p.k if self.p.extents[a] > 1][-1:]
         forms = self.access(side).forms
         return self.p.extents[k[0]] if k and all(abs(f.coef.get(k[0], 0)) in (1, 2) for f in forms) else 1
 
-    def _meets(self, side: config.Side) -> bool:
+    def _shares_elements(self, side: config.Side) -> bool:
         """Return whether a side has equal, nonzero strides along its innermost axis and along K."""
         k, m = ([a for a in axes if self.p.extents[a] > 1][-1:] for axes in (self.p.k, side.axes))
         if not side.operand.plain or not k or not m:
@@ -161,7 +162,7 @@ class OperandPlan(WindowSetting):
 
     def without_results(self) -> Features:
         """Return the features of a piece whose results another piece stores."""
-        return Features(**{**vars(self.numbers), "results": 0})
+        return Features(**{**vars(self.numbers), "result_bytes": 0})
 
     @cached_property
     def numbers(self) -> Features:
@@ -170,38 +171,44 @@ class OperandPlan(WindowSetting):
         s = self.access(n_side, n_side.axes, self.lanes)
         pairs = bool(s.lane_groups) and any(s.step(f) == 2 for f in s.reads.values())
         pieces, masks = (PAIR_CYCLES * pairs, 0) if self.rows else (s.read_cycles(self.lanes), s.masks)
-        (a_steps, a_side), (b_steps, b_side) = self._of_side("a", m_side, 4), self._of_side("b", n_side, self.lanes)
+        (a_steps, a_side), (b_steps, b_side) = (
+            self._side_features("a", m_side, 4),
+            self._side_features("b", n_side, self.lanes),
+        )
         return Features(
             m=self.M, n=self.N, columns=self.columns, row=self.row, k=k, batch=self.B, **a_side, **b_side,
-            a_fit=traffic.rows_that_fit(a_steps, target.l1) if a_steps.k == item and a_steps.side >= LINE else 0,
-            a_meets=self._meets(m_side), b_pieces=pieces, b_masks=masks, b_pairs=pairs,
+            a_l1_rows=traffic.rows_that_fit(a_steps, target.l1) if a_steps.k == item and a_steps.side >= LINE else 0,
+            a_shares_elements=self._shares_elements(m_side), b_read_cycles=pieces, b_masks=masks, b_pairs=pairs,
             b_strips=traffic.in_strips(b_steps, self.N * k, item, target.l2),
-            b_far=0 if self.rows else traffic.streamed_lines(b_steps, self, n_side, self.N),
-            b_low=min(PAGE, b_steps.k & -b_steps.k),
-            b_share=self._share(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
+            b_stream_lines=0 if self.rows else traffic.streamed_lines(b_steps, self, n_side, self.N),
+            b_step_alignment=min(PAGE, b_steps.k & -b_steps.k),
+            b_share=self._points_sharing_lines(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
             run=min(a_side["a_run"], b_side["b_run"]), b_streams=b_steps.streams,
             even=a_steps.even and b_steps.even and m_side.operand.plain and n_side.operand.plain,
-            results=traffic.non_temporal_bytes(self), windows=bool(self.windows), heads=self.heads,
-            elements=sum(w.buffer.size for _, w in self.halos),
-            copies=sum(w.buffer.size * self._prologue_cycles(i) for i, w in self.halos) / self.lanes,
+            result_bytes=traffic.non_temporal_bytes(self), has_halos=bool(self.windows), heads=self.heads,
+            halo_elements=sum(w.buffer.size for _, w in self.halos),
+            halo_cycles=sum(w.buffer.size * self._prologue_cycles(i) for i, w in self.halos) / self.lanes,
         )  # fmt: skip
 
-    def finished(self, mr: int, nv: int, split: int) -> float:
+    def price_epilogue(self, mr: int, nv: int, split: int) -> float:
         """Return the cycles, a vector, of the epilogue of mr x nv tiles over one of `split` parts of K."""
         return epilogue.of(self, self.original, mr, nv, split)[0]
 
-    def kept(self, tiles: Sequence[tuple[int, int]]) -> Sequence[float]:
+    def k_fractions(self, tiles: Sequence[tuple[int, int]]) -> Sequence[float]:
         """Return the part of K that guards leave to each tile of (mr rows of M, nv vectors of N)."""
-        out = [1.0] * len(tiles)
-        of_side = [(int(self.swap), self.m_side.axes, tuple(mr for mr, _ in tiles))]
+        fractions = [1.0] * len(tiles)
+        sizes_of_sides = [(int(self.swap), self.m_side.axes, tuple(mr for mr, _ in tiles))]
         if self.rows:
             rows = tuple(max(1, nv * self.lanes // self.row) for _, nv in tiles)
-            of_side.append((1 - int(self.swap), self.n_side.axes[:-1], rows))
-        for which, axes, sizes in of_side:
-            found = k_bounds.restrict_bounds(self.original, which, (*self.p.batch, *axes))
-            if axes and found and tiles:
-                out = [x * y for x, y in zip(out, k_bounds.shares(self.original, found, axes, sizes), strict=True)]
-        return out
+            sizes_of_sides.append((1 - int(self.swap), self.n_side.axes[:-1], rows))
+        for which, axes, sizes in sizes_of_sides:
+            bounds = k_bounds.restrict_bounds(self.original, which, (*self.p.batch, *axes))
+            if axes and bounds and tiles:
+                fractions = [
+                    x * y
+                    for x, y in zip(fractions, k_bounds.k_fractions(self.original, bounds, axes, sizes), strict=True)
+                ]
+        return fractions
 
 
 @lru_cache(maxsize=1 << 14)

@@ -52,7 +52,7 @@ def restrict_bounds(p: Problem, which: int, axes: tuple[int, ...]) -> tuple[KBou
 def emit_bounds(
     b: Builder,
     p: Problem,
-    found: Sequence[KBound],
+    bounds: Sequence[KBound],
     memories: Mapping[int, BufferMemory],
     batch: SSAValue,
     axes: tuple[int, ...],
@@ -64,7 +64,7 @@ def emit_bounds(
     Args:
         b: the builder
         p: the problem
-        found: the guards
+        bounds: the guards
         memories: memories of the arguments by slot
         batch: the point of the batch
         axes: axes of a side, or some of them
@@ -72,7 +72,7 @@ def emit_bounds(
         known: bounds that are already known, which are narrowed
     """
     out = dict(known)
-    for t in found:
+    for t in bounds:
         s = OperandAccess(b, [], [t.guard], p.extents, memories)
         if not s.conds:
             continue
@@ -89,57 +89,59 @@ def emit_bounds(
     return out
 
 
-SAMPLED = 1 << 16
-"""Approximate number of rows of a side over which `shares` averages, those of a 256 x 256 image; more rows change the
-mean by less than a thousandth."""
+MAX_SAMPLED_ROWS = 1 << 16
+"""Approximate number of rows of a side over which `k_fractions` averages, those of a 256 x 256 image; more rows change
+the mean by less than a thousandth."""
 
 
 def _sampled_axes(p: Problem, axes: tuple[int, ...]) -> list[int]:
     """Return trailing axes with enough rows for a mean; outer axes only repeat these rows."""
-    seen: list[int] = []
+    trailing: list[int] = []
     for a in reversed([a for a in axes if p.extents[a] > 1]):
-        seen.insert(0, a)
-        if p.count(seen) >= 512:
+        trailing.insert(0, a)
+        if p.count(trailing) >= 512:
             break
-    return seen
+    return trailing
 
 
-def shares(p: Problem, found: tuple[KBound, ...], axes: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[float, ...]:
+def k_fractions(
+    p: Problem, bounds: tuple[KBound, ...], axes: tuple[int, ...], sizes: tuple[int, ...]
+) -> tuple[float, ...]:
     """Return, for each tile size, the part of K that guards leave, on average over tiles.
 
     Sizes are in flattened points of `axes`. Where there are more than SAMPLED points, tiles at even distances are
     sampled.
     """
-    seen = _sampled_axes(p, axes)
-    return _shares(tuple(p.extents[a] for a in seen), _edges(p, found, tuple(seen)), sizes)
+    inner_axes = _sampled_axes(p, axes)
+    return _k_fractions(tuple(p.extents[a] for a in inner_axes), _edges(p, bounds, tuple(inner_axes)), sizes)
 
 
 @lru_cache(maxsize=4096)
-def _edges(p: Problem, found: tuple[KBound, ...], seen: tuple[int, ...]) -> tuple[tuple, ...]:
-    """Return the edge of each bound that mentions no axes but those `seen`.
+def _edges(p: Problem, bounds: tuple[KBound, ...], inner_axes: tuple[int, ...]) -> tuple[tuple, ...]:
+    """Return the edge of each bound that mentions no axes but those `inner_axes`.
 
-    An edge is (axis of K, its extent, sign of its coefficient, edge at the origin, coefficients along the axes seen).
+    An edge is (axis of K, its extent, sign of its coefficient, edge at the origin, coefficients along `inner_axes`).
     """
     out = []
-    for t in found:
+    for t in bounds:
         form = comparison_form(t.guard)
         assert form is not None
-        if t.axes <= {*seen}:
+        if t.axes <= {*inner_axes}:
             less = int((t.guard.fn == "le") == (t.sign > 0))
-            coef = tuple(-t.sign * form.coef.get(a, 0) for a in seen)
+            coef = tuple(-t.sign * form.coef.get(a, 0) for a in inner_axes)
             out.append((t.axis, p.extents[t.axis], t.sign, less - t.sign * form.const, coef))
     return tuple(out)
 
 
 @lru_cache(maxsize=4096)
-def _shares(shape: tuple[int, ...], edges: tuple[tuple, ...], sizes: tuple[int, ...]) -> tuple[float, ...]:
-    """Return `shares` for axes of this shape, from edges alone, so that problems with equal edges share them."""
+def _k_fractions(shape: tuple[int, ...], edges: tuple[tuple, ...], sizes: tuple[int, ...]) -> tuple[float, ...]:
+    """Return `k_fractions` for axes of this shape, from edges alone, so that problems with equal edges share them."""
     total, starts = prod(shape), []
     rows: list[np.ndarray] = []
     for n, points in enumerate(sizes):
         tiles = -(-total // points)
-        if total > SAMPLED:  # the last tile's missing rows repeat its last row
-            count = min(tiles, max(1, SAMPLED // points))
+        if total > MAX_SAMPLED_ROWS:  # the last tile's missing rows repeat its last row
+            count = min(tiles, max(1, MAX_SAMPLED_ROWS // points))
             first = (2 * np.arange(count) + 1) * tiles // (2 * count) * points
             starts.append(np.arange(count) * points + sum(len(x) for x in rows))
             rows.append(np.minimum(first[:, None] + np.arange(points), total - 1).ravel())
@@ -157,24 +159,24 @@ def _shares(shape: tuple[int, ...], edges: tuple[tuple, ...], sizes: tuple[int, 
         if (axis, sign) in bounds:
             edge = (np.minimum if sign > 0 else np.maximum)(bounds[axis, sign], edge)
         bounds[axis, sign] = edge
-    left, extents = np.ones(len(places)), {axis: extent for axis, extent, *_ in edges}
+    fractions, extents = np.ones(len(places)), {axis: extent for axis, extent, *_ in edges}
     for axis, extent in extents.items():
         ends: list[Any] = [0, extent]
         for end, sign in enumerate((-1, 1)):
             if (axis, sign) in bounds:
                 each = bounds[axis, sign] if rows else np.concatenate([bounds[axis, sign]] * len(sizes))
                 ends[end] = (np.minimum, np.maximum)[end].reduceat(each, places)
-        left *= np.maximum(np.minimum(ends[1], extent) - np.maximum(ends[0], 0), 0)
+        fractions *= np.maximum(np.minimum(ends[1], extent) - np.maximum(ends[0], 0), 0)
     counts = [len(x) for x in starts]
-    sums = np.add.reduceat(left, np.cumsum([0, *counts[:-1]]))
+    sums = np.add.reduceat(fractions, np.cumsum([0, *counts[:-1]]))
     return tuple(float(x) / n / prod(extents.values()) for x, n in zip(sums, counts, strict=True))
 
 
 @lru_cache(maxsize=1024)
-def least(p: Problem) -> float:
+def least_k_fraction(p: Problem) -> float:
     """Return the part of K that guards leave to tiles of one point of each side; larger tiles keep more of it."""
     out = 1.0
     for which, axes in enumerate((p.left, p.right)):
-        found = restrict_bounds(p, which, (*p.batch, *axes))
-        out *= shares(p, found, axes, (1,))[0] if axes and found else 1.0
+        bounds = restrict_bounds(p, which, (*p.batch, *axes))
+        out *= k_fractions(p, bounds, axes, (1,))[0] if axes and bounds else 1.0
     return out

@@ -102,7 +102,7 @@ class Contraction(Pattern):
         each = [prod(p.extents) * p.dtype.itemsize / 4 / target.fma_per_second / target.cores for p in pieces]
         if sum(each) <= memory:
             return memory + launch_overhead(1, target)
-        arithmetic = sum(x * k_bounds.least(p) for x, p in zip(each, pieces, strict=True))
+        arithmetic = sum(x * k_bounds.least_k_fraction(p) for x, p in zip(each, pieces, strict=True))
         return Cost(arithmetic, memory, 0.0, launch_overhead(1, target)).rank
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:

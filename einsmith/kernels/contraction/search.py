@@ -142,8 +142,8 @@ class _Tile(NamedTuple):
     blocks: points of K in a block, 0 if K is not cut into blocks
     split: parts of K, whose partial sums a later launch adds
     inline: whether M can be read in place
-    kept: part of K that guards leave to the tile
-    epilogue: cycles, for each vector of results, of what follows the sum
+    k_fraction: part of K that guards leave to the tile
+    epilogue_cycles: cycles, for each vector of results, of what follows the sum
     depth: points of K in the lanes of a vector
     """
 
@@ -153,8 +153,8 @@ class _Tile(NamedTuple):
     blocks: int
     split: int
     inline: bool
-    kept: float
-    epilogue: float
+    k_fraction: float
+    epilogue_cycles: float
     depth: int = 1
 
 
@@ -290,14 +290,14 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
             regular = config.regular_rows(s.m_steps, _limit_rows(nv, target.tile_registers))
             if regular >= 4 and (regular, nv) not in sizes:
                 sizes.append((regular, nv))
-        if x.a_fit:  # tiles of fewer rows, of which L1 keeps a line each although the rows share cache sets
-            fitting = [(_divide_evenly(m, int(x.a_fit)), nv) for mr, nv in sizes if mr > x.a_fit]
+        if x.a_l1_rows:  # tiles of fewer rows, of which L1 keeps a line each although the rows share cache sets
+            fitting = [(_divide_evenly(m, int(x.a_l1_rows)), nv) for mr, nv in sizes if mr > x.a_l1_rows]
             sizes += [t for t in dict.fromkeys(fitting) if t not in sizes]
     chosen = [*_select_promising(tuple(sizes), m, n, k, lanes, target)]
     # Tiles whose rows of results fill whole vectors.
     stacked = epilogue.adjacent_rows(s.kernel, s.original, m_axes, n_axes, lanes)
-    whole = [(mr - mr % stacked, nv) for mr, nv in chosen if mr > stacked]
-    chosen += [t for t in dict.fromkeys(whole) if t not in chosen]
+    whole_stacks = [(mr - mr % stacked, nv) for mr, nv in chosen if mr > stacked]
+    chosen += [t for t in dict.fromkeys(whole_stacks) if t not in chosen]
     if x.a_parts or x.b_parts:  # tiles end where the blocks of a halo copy end
         chosen = [
             (mr, nv)
@@ -305,7 +305,7 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
             if not (x.a_parts and m // x.a_parts % mr or x.b_parts and n // x.b_parts % (nv * lanes))
         ]
     out = []
-    for (mr, nv), kept in zip(chosen, [1.0] * len(chosen) if s.heads else s.kept(chosen), strict=True):
+    for (mr, nv), k_fraction in zip(chosen, [1.0] * len(chosen) if s.heads else s.k_fractions(chosen), strict=True):
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * lanes))
         if s.heads:
             split = min(s.heads, max(1, ceil(4 * target.cores / batch)))
@@ -314,21 +314,23 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
             # Panels over a task's part of K stay in the caches.
             split = max(split, ceil(k * (mr + nv * lanes) * s.item / MAX_K_PANEL))
         points = block if split == 1 else 0
-        out.append(_Tile(number, mr, nv, points, split, s.reads_in_place(mr), kept, s.finished(mr, nv, split)))
+        out.append(
+            _Tile(number, mr, nv, points, split, s.reads_in_place(mr), k_fraction, s.price_epilogue(mr, nv, split))
+        )
     parts = ceil(4 * target.cores / batch)
-    if block and parts > 1 and x.b_turned and k >= 4 * parts * block:
+    if block and parts > 1 and x.b_transposed and k >= 4 * parts * block:
         # An N side that is transposed is packed once, by the task that has that part of K. Sums are loaded for every
         # block of K, which needs a spare register; rows of M begin anew in each block, so that longer blocks may pay.
         registers = target.tile_registers - 3
         widths = [nv for nv in dict.fromkeys(nv for _, nv in sizes) if registers // nv > 1]
         spare = [(_divide_evenly(m, registers // nv - 1), nv) for nv in widths]
         for mr, nv in _select_promising(tuple(spare), m, n, k, lanes, target):
-            finish, inline = s.finished(mr, nv, parts), s.reads_in_place(mr)
+            epilogue_cycles, inline = s.price_epilogue(mr, nv, parts), s.reads_in_place(mr)
             lengths = [2 * block, block]
             if lengths[0] * nv * lanes * s.item > target.l1:  # beyond L1 anyway: a longer panel loses nothing
                 point_bytes = (mr + nv * lanes) * s.item
                 lengths.append(_choose_block_points(ceil(k / parts), point_bytes, unit))
-            out += [_Tile(number, mr, nv, points, parts, inline, 1.0, finish) for points in lengths]
+            out += [_Tile(number, mr, nv, points, parts, inline, 1.0, epilogue_cycles) for points in lengths]
         out += _enumerate_deep_tiles(s, number, registers, parts, 2 * block)
     return out
 
@@ -360,8 +362,8 @@ def _enumerate_deep_tiles(s: OperandPlan, number: int, registers: int, split: in
     blocks = dict.fromkeys((_choose_block_points(part, 2 * (mr + nv * s.lanes // depth) * s.item, s.lanes), block))
     if not fits(s, depth, (part, *blocks)):
         return []
-    finish = s.finished(mr, nv, split)
-    return [_Tile(number, mr, nv, points, split, True, 1.0, finish, depth) for points in blocks]
+    epilogue_cycles = s.price_epilogue(mr, nv, split)
+    return [_Tile(number, mr, nv, points, split, True, 1.0, epilogue_cycles, depth) for points in blocks]
 
 
 WAYS = [
@@ -385,10 +387,12 @@ def _build_table(
     columns, target = np.array(tiles, np.float64).reshape(-1, len(_Tile._fields)), settings[0].target
     features = stack_features([s.numbers for s in settings])
     tile, way = np.nonzero(mask_sensible(columns, features.of(columns[:, 0].astype(np.int64)), settings[0].lanes))
-    number, mr, nv, blocks, split, _, part, after, depth = columns[tile].T
+    number, mr, nv, blocks, split, _, k_fraction, epilogue_cycles, depth = columns[tile].T
     a, b, order = _A[way], _B[way], _ORDER[way]
     one = np.ones_like(mr)
-    rows = np.array((number, mr, nv, a, b, order, blocks * _BLOCKED[way], split, one, one, depth, part, after))
+    rows = np.array(
+        (number, mr, nv, a, b, order, blocks * _BLOCKED[way], split, one, one, depth, k_fraction, epilogue_cycles)
+    )
     x = ConfigTable(settings, rows, features)
     x.rows[8:10] = _choose_tasks(x, target)  # tm and tn are views of these rows
     if features.has["a_parts"] or features.has["b_parts"]:
@@ -396,7 +400,7 @@ def _build_table(
         x.rows[8:10] = np.where(cuts.any(axis=0), np.maximum(cuts, 1), x.rows[8:10])
     rows = _add_other_tasks(x, target)
     if sweeps:
-        more = [column_of(n, c, 1.0, settings[n].finished(c.mr, c.nv, 2)) for n, c in sweeps]
+        more = [column_of(n, c, 1.0, settings[n].price_epilogue(c.mr, c.nv, 2)) for n, c in sweeps]
         rows = np.concatenate([rows, np.array(more).T], axis=1)
     return x if rows is x.rows else ConfigTable(settings, rows, features)
 
@@ -404,7 +408,7 @@ def _build_table(
 def _add_other_tasks(t: ConfigTable, target: Any) -> Array:
     """Return the rows of table `t`; a copy with other tasks follows each configuration for which they may be better."""
     inner = np.where(t.major, t.b, t.a)
-    walks_buffer = (inner == BUFFER) & (t.a != PANEL) & (t.b != PANEL) & (t.numbers.windows == 0)
+    walks_buffer = (inner == BUFFER) & (t.a != PANEL) & (t.b != PANEL) & (t.numbers.has_halos == 0)
     small = (t.tm * t.tn > 1) & (t.numbers.batch * t.split == 1)
     small &= may_be_one_task(t.numbers.m * t.numbers.n * t.numbers.k, target)
     rows, places = [t.rows], [np.arange(len(t.mr))]
@@ -423,16 +427,17 @@ def _add_other_tasks(t: ConfigTable, target: Any) -> Array:
     return np.concatenate(rows, axis=1)[:, np.argsort(np.concatenate(places), kind="stable")]
 
 
-def column_of(setting: int, c: Tiled, kept: float, epilogue: float) -> list[float]:
-    """Return configuration `c` of a setting as a column of a table; `kept` and `epilogue` are as in `_Tile`."""
+def column_of(setting: int, c: Tiled, k_fraction: float, epilogue_cycles: float) -> list[float]:
+    """Return configuration `c` of a setting as a column of a table; `k_fraction` and `epilogue_cycles` are as in
+    `_Tile`."""
     how = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order)
-    return [float(setting), c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth, kept, epilogue]
+    return [float(setting), c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth, k_fraction, epilogue_cycles]
 
 
 def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> ConfigTable:
     """Return the table of a single configuration."""
     s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
-    column = column_of(0, c, s.kept([(c.mr, c.nv)])[0], s.finished(c.mr, c.nv, c.split))
+    column = column_of(0, c, s.k_fractions([(c.mr, c.nv)])[0], s.price_epilogue(c.mr, c.nv, c.split))
     return ConfigTable([s], np.array([column]).T, stack_features([s.numbers]))
 
 
@@ -444,16 +449,16 @@ def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
     _, mr, nv, blocks, split, inline, _, _, depth = tiles.T
     major = _ORDER == BY_M
     one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * lanes)) == 1
-    whole = (x.k < 2 * traffic.BLOCK) | (x.windows > 0)  # K has no blocks
+    whole = (x.k < 2 * traffic.BLOCK) | (x.has_halos > 0)  # K has no blocks
     # Pairs of a condition on ways and a condition on tiles: ways are ruled out for tiles if both conditions hold.
     ruled_out = (
         (_A == INLINE, inline == 0),
         # A buffer of an operand that could be read in place pays where it avoids conflicts, or is packed once.
-        (_A == BUFFER, (inline > 0) & ((x.windows > 0) | (x.m <= mr)) & (x.a_invariant == 0)),
+        (_A == BUFFER, (inline > 0) & ((x.has_halos > 0) | (x.m <= mr)) & (x.a_invariant == 0)),
         (_B != INLINE, x.row > 0),
         ((_A == BUFFER) | (_B == BUFFER), (split > 1) | (x.heads > 0)),
-        (_A == BUFFER, x.a_copied > 0),
-        (_B == BUFFER, x.b_copied > 0),
+        (_A == BUFFER, x.a_from_halo > 0),
+        (_B == BUFFER, x.b_from_halo > 0),
         # Panels would be packed again for every tile.
         (major & (_B == PANEL), ~one_column),
         (~major & (_A == PANEL), ~one_row & ~one_column & whole),
@@ -462,7 +467,7 @@ def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
         (_BLOCKED == 1, blocks == 0),
         ((_BLOCKED == 0) | (_B != PANEL), (blocks > 0) & (split > 1)),
         (_A != INLINE, depth > 1),
-        (_ORDER == BY_K, (split > 1) | (x.b_turned > 0) | one_row | one_column),
+        (_ORDER == BY_K, (split > 1) | (x.b_transposed > 0) | one_row | one_column),
     )
     of_ways, of_tiles = zip(*ruled_out, strict=True)
     return ~(np.array(of_tiles).T @ np.array(of_ways))

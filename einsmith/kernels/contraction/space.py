@@ -115,7 +115,7 @@ def _reject_tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
 def _deep(c: Tiled, s: OperandPlan, columns: int) -> bool:
     """Return whether vectors of N can hold `depth` points of K each."""
     part = ceil(s.K / c.split)
-    if c.windows or c.b != "panel" or not s.numbers.b_turned or columns > c.nv:
+    if c.windows or c.b != "panel" or not s.numbers.b_transposed or columns > c.nv:
         return False
     return k_vectorization.fits(s, c.depth, (part, min(c.kc or part, part)))
 

@@ -47,7 +47,7 @@ class Steps(NamedTuple):
     near: int = 1
     streams: int = 1
 
-    def spread(self, item: int) -> float:
+    def overfetch(self, item: int) -> float:
         """Return the bytes of lines fetched for each byte read of a side that is read in place."""
         return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= FAR_ROWS else 1.0
 
