@@ -16,7 +16,7 @@ from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.ir.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
 from einsmith.kernels.contraction.config import (
-    HALO_BYTES,
+    MAX_HALO_BYTES,
     Direct,
     HaloBlock,
     Tiled,
@@ -321,7 +321,7 @@ def test_windows_of_a_block_of_an_output_axis():
             check(kernel, [Configs((replace(c, windows=((which, HaloBlock(0, points, of_k=True)),)),))])
     kernel = conv(2, 64, 56, 56, 64, 3, 3, 1)
     (p,) = problems(kernel.root)
-    assert HaloBlock(1, 28) in halo_blocks(p, 0, HALO_BYTES)
+    assert HaloBlock(1, 28) in halo_blocks(p, 0, MAX_HALO_BYTES)
     found = [c for c in candidates(kernel, (p,), host()) if c.windows == ((0, HaloBlock(1, 28)),)]
     assert {(c.tm, c.tn) for c in found} == {(2, 1), (1, 2)}
 
@@ -330,7 +330,7 @@ def test_a_window_of_a_block_of_k_may_be_larger():
     (p,) = problems(conv_dw(2, 64, 56, 56, 8, 3, 3, 1).root)
     found = with_halos(p, ((1, "k"),))
     assert found is not None and found.heads
-    assert found.windows[0][1].buffer.nbytes > HALO_BYTES
+    assert found.halos[0][1].buffer.nbytes > MAX_HALO_BYTES
     (p,) = problems(conv(2, 64, 56, 56, 8, 3, 3, 1).root)
     assert with_halos(p, ((0, "side"),)) is None
 
@@ -355,7 +355,7 @@ def test_windows_leave_out_what_a_stride_skips():
         (p,) = problems(kernel.root)
         image = int(0 in p.right)
         found = with_halos(p, ((image, "side"),))
-        assert found is not None and found.windows[0][1].buffer.size == p.count(p.k) * pixels
+        assert found is not None and found.halos[0][1].buffer.size == p.count(p.k) * pixels
         base = Tiled(not image, 4, 2, "inline", "inline", windows=((image, "side"),))
         every = [base, replace(base, b="panel"), replace(base, swap=bool(image), nv=1), replace(base, mr=3, a="buffer")]
         check(kernel, [Configs((c,)) for c in every])

@@ -13,7 +13,7 @@ from einsmith.cost.memory_traffic import lines_kept
 from einsmith.driver.compile import predicted
 from einsmith.ir.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic
-from einsmith.kernels.contraction.config import Direct, Tiled, WindowSetting, sides
+from einsmith.kernels.contraction.config import Direct, HaloSetting, Tiled, sides
 from einsmith.kernels.contraction.features import Features, stack_features
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
@@ -161,7 +161,7 @@ def test_steps_and_choices_are_the_same_each_time():
     assert CONTRACTION.configs(kernel, host()) == CONTRACTION.configs(kernel, host())
     kernel = product(64, 1024, 4096, "NN")
     (p,) = problems(kernel.root)
-    s = WindowSetting(kernel, p, (), False, False, SERVER)
+    s = HaloSetting(kernel, p, (), False, False, SERVER)
     found = [traffic.address_steps(s, x) for x in sides(p, False)]
     assert found == [Steps(16384, 4, True), Steps(4, 4096, True)]
 

@@ -21,20 +21,20 @@ from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.schedule.kernel import Kernel
 
-HALO_BYTES = 1 << 19
+MAX_HALO_BYTES = 1 << 19
 """Most bytes of a halo copy, so that it stays in a private L2."""
 
-PANEL = 32
+PANEL_WIDTH = 32
 """Approximate width of a panel (points of M or N)."""
 
-MAX_TAIL = 64
+MAX_TAIL_POINTS = 64
 """Most points of the guarded inner axes of K (a filter's taps) whose masks are computed once for all channels."""
-UNROLLED, WIDE_UNROLLED = 170, 75
+MAX_UNROLLED_PRODUCTS, MAX_WIDE_UNROLLED_PRODUCTS = 170, 75
 """Most multiply-adds in the body of the loop over K for which a short innermost axis of K is unrolled.
 
-UNROLLED holds for tiles of one or two vectors: unrolling takes up to 30 % less time with one vector and 8 % with two.
-WIDE_UNROLLED holds for wider tiles, some of whose sums LLVM spills in longer bodies: tiles of 6x3 and 4x3 take
-3 to 15 % longer at 5 and 7 taps.
+MAX_UNROLLED_PRODUCTS holds for tiles of one or two vectors: unrolling takes up to 30 % less time with one vector and 8
+% with two. MAX_WIDE_UNROLLED_PRODUCTS holds for wider tiles, some of whose sums LLVM spills in longer bodies: tiles of
+6x3 and 4x3 take 3 to 15 % longer at 5 and 7 taps.
 """
 
 
@@ -205,7 +205,7 @@ def row_offsets(groups: Steps, mr: int) -> list[int] | None:
 
     Tiles begin at multiples of `mr`. Returns None if the offsets differ between tiles.
     """
-    if not _repeats(_merge(groups), mr):
+    if not _has_repeating_offsets(_merge_groups(groups), mr):
         return None
     out = [0] * mr
     inner = 1
@@ -216,7 +216,7 @@ def row_offsets(groups: Steps, mr: int) -> list[int] | None:
     return out
 
 
-def _merge(groups: Steps) -> Steps:
+def _merge_groups(groups: Steps) -> Steps:
     """Merge neighbouring groups that rows traverse at an even stride.
 
     Between the groups that are left the stride changes: a row that begins a new point of the outer group lies at
@@ -231,7 +231,7 @@ def _merge(groups: Steps) -> Steps:
     return tuple(out)
 
 
-def _repeats(groups: Steps, mr: int) -> bool:
+def _has_repeating_offsets(groups: Steps, mr: int) -> bool:
     """Return whether all tiles of `mr` rows have the row offsets of the first tile, up to the last row. Groups are
     merged.
 
@@ -268,12 +268,12 @@ def regular_rows(groups: Steps, limit: int) -> int:
 def masked_tail(p: Problem) -> int:
     """Return the points of K from its first guarded axis inward, for which masks are computed once (a filter's taps).
 
-    Returns 1 if guards mention the first axis of K, or if there are more than MAX_TAIL points.
+    Returns 1 if guards mention the first axis of K, or if there are more than MAX_TAIL_POINTS points.
     """
     guarded = {a for o in p.operands for g in o.guards for a in axes_of(g)}
     inner = [i for i, a in enumerate(p.k) if a in guarded and p.extents[a] > 1]
     points = prod(p.extents[a] for a in p.k[inner[0] :]) if inner and inner[0] > 0 else 1
-    return points if points <= MAX_TAIL else 1
+    return points if points <= MAX_TAIL_POINTS else 1
 
 
 def unit_of_k(p: Problem, lanes: int) -> int:
@@ -282,12 +282,12 @@ def unit_of_k(p: Problem, lanes: int) -> int:
     return tail if tail > 1 else lanes
 
 
-def most_unrolled(nv: Any) -> Any:
+def unroll_limit(nv: Any) -> Any:
     """Return the most multiply-adds of an unrolled body for tiles of `nv` vectors (a number or an array)."""
-    return WIDE_UNROLLED + (UNROLLED - WIDE_UNROLLED) * (nv <= 2)
+    return MAX_WIDE_UNROLLED_PRODUCTS + (MAX_UNROLLED_PRODUCTS - MAX_WIDE_UNROLLED_PRODUCTS) * (nv <= 2)
 
 
-def room_to_unroll(mr: Any, nv: Any, registers: int) -> Any:
+def has_room_to_unroll(mr: Any, nv: Any, registers: int) -> Any:
     """Return whether registers are left for the loads ahead of an unrolled body (arguments: numbers or arrays).
 
     Without spare registers the sums would rotate through the stack in every iteration.
@@ -299,13 +299,13 @@ class HaloProblem(NamedTuple):
     """A problem whose operands read halo copies.
 
     problem: the problem, whose batch has taken in the output axes that halo copies fix
-    windows: (operand, halo copy)
+    halos: (operand, halo copy)
     heads: blocks into which halo copies cut K, because one fixes the first axis of K or cuts it or the second; 0 for
     none
     """
 
     problem: Problem
-    windows: tuple[tuple[int, HaloCopy], ...]
+    halos: tuple[tuple[int, HaloCopy], ...]
     heads: int
 
 
@@ -313,9 +313,9 @@ class HaloProblem(NamedTuple):
 def with_halos(p: Problem, which: Halos) -> HaloProblem | None:
     """Return the problem with these halo copies, or None if one of them is impossible or gains nothing.
 
-    A halo copy has at most HALO_BYTES, or twice that with "k": a copy of a block of K spares all tiles their masks.
+    A halo copy has at most MAX_HALO_BYTES, or twice that with "k": a copy of a block of K spares all tiles their masks.
     """
-    found: list[tuple[int, HaloCopy]] = []
+    copies: list[tuple[int, HaloCopy]] = []
     heads = 0
     for i, fixes in which:
         side = p.left if i == 0 else p.right
@@ -323,7 +323,7 @@ def with_halos(p: Problem, which: Halos) -> HaloProblem | None:
         if fixes == "batch":
             if not side:
                 return None
-            p = _in_batch(p, side[0])
+            p = _move_to_batch(p, side[0])
             continue
         if isinstance(fixes, HaloBlock):
             axes = p.k if fixes.of_k else side
@@ -337,26 +337,26 @@ def with_halos(p: Problem, which: Halos) -> HaloProblem | None:
             return None
         if p.operands[i].plain and (fixes != "side" or len(side) < 2):
             return None  # it would only remove a stride's gaps from rows, for vectors along them
-        most = HALO_BYTES * (1 + (fixes == "k")) // p.dtype.itemsize
-        w = halo_copy(p, i, frozenset(p.batch) | frozenset(head), cut, most)
-        if w is None or (head and not set(head) & set(w.fixed)):
+        max_elements = MAX_HALO_BYTES * (1 + (fixes == "k")) // p.dtype.itemsize
+        halo = halo_copy(p, i, frozenset(p.batch) | frozenset(head), cut, max_elements)
+        if halo is None or (head and not set(head) & set(halo.fixed)):
             return None
-        found.append((i, w))
-        p = reading(p, [(i, w)])
+        copies.append((i, halo))
+        p = read_halos(p, [(i, halo)])
         if head and head[0] in side:
-            p = _in_batch(p, head[0])
+            p = _move_to_batch(p, head[0])
         elif head or (cut and cut[0] in p.k):
             heads = p.count(head) * (p.extents[cut[0]] // cut[1] if cut else 1)
-    return HaloProblem(p, tuple(found), heads)
+    return HaloProblem(p, tuple(copies), heads)
 
 
-def reading(p: Problem, windows: Sequence[tuple[int, HaloCopy]]) -> Problem:
+def read_halos(p: Problem, halos: Sequence[tuple[int, HaloCopy]]) -> Problem:
     """Return the problem whose operands are these halo copies."""
-    left, right = (dict(windows).get(i) for i in (0, 1))
+    left, right = (dict(halos).get(i) for i in (0, 1))
     return replace(p, operands=(left.operand if left else p.operands[0], right.operand if right else p.operands[1]))
 
 
-def _in_batch(p: Problem, axis: int) -> Problem:
+def _move_to_batch(p: Problem, axis: int) -> Problem:
     """Return the problem whose batch has taken in an axis of a side."""
     left, right = (tuple(a for a in x if a != axis) for x in (p.left, p.right))
     return replace(p, batch=(*p.batch, axis), left=left, right=right)
@@ -367,7 +367,7 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
 
     An axis is cut only if a halo copy of the whole axis is larger than `limit`. Candidates are each of the two
     outermost output axes, and the first axis of K, or the second if even one point of the first exceeds the limit. For
-    K, a panel of the other operand, PANEL points wide, must have at most half of `limit`.
+    K, a panel of the other operand, PANEL_WIDTH points wide, must have at most half of `limit`.
     """
     item, side = p.dtype.itemsize, p.left if i == 0 else p.right
     out: list[HaloBlock] = []
@@ -378,7 +378,7 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
         count = elements(p, i, frozenset((*p.batch, *axes[:place])), cut)
         if count is None:
             return None
-        panel = points * p.count(axes[place + 1 :]) * PANEL if axes is p.k else 0
+        panel = points * p.count(axes[place + 1 :]) * PANEL_WIDTH if axes is p.k else 0
         return count * item <= limit and panel * item <= limit // 2
 
     for axes in (side, p.k) if not p.operands[i].plain else ():
@@ -407,7 +407,7 @@ def _accesses(kernel: Kernel, p: Problem) -> dict[tuple, Any]:
     return {}
 
 
-class WindowSetting:
+class HaloSetting:
     """The properties common to configurations with equal halo copies and sides.
 
     p: the problem that reads the halo copies
@@ -419,13 +419,13 @@ class WindowSetting:
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, windows: Halos, swap: bool, rows: bool, target: Any):
-        changed = with_halos(problem, windows)
-        assert changed is not None
+        problem_with_halos = with_halos(problem, windows)
+        assert problem_with_halos is not None
         self.kernel, self.target, self.windows, self.swap, self.rows = kernel, target, windows, swap, rows
-        self.original, self.p, self.heads = problem, changed.problem, changed.heads
+        self.original, self.p, self.heads = problem, problem_with_halos.problem, problem_with_halos.heads
         self.item, self.lanes = problem.dtype.itemsize, target.lanes(problem.dtype.itemsize)
         self.slots = dict(operand_memories(kernel))
-        self.halos = changed.windows
+        self.halos = problem_with_halos.halos
         self.slots |= {SLOT + i: BufferMemory(None, w.buffer) for i, w in self.halos}
         p = self.p
         self.m_side, self.n_side = sides(p, swap)
@@ -434,17 +434,17 @@ class WindowSetting:
         if rows:
             self.row = padded_row(p, self.n_side, self.lanes)
             self.N = self.columns // p.extents[self.n_side.axes[-1]] * self.row
-        self._known = _accesses(kernel, problem)
+        self._access_cache = _accesses(kernel, problem)
 
     def access(self, side: Side, axes: Sequence[int] = (), lanes: int = 0) -> OperandAccess:
         """Return the analysis of an operand with `lanes` lanes along these axes, cached."""
         key = side.operand, tuple(axes), lanes
-        found = self._known.get(key)
-        if found is None:
-            plain = not axes and not lanes
-            made = sampler(None, self.p, side, self.slots, (), 0) if plain else self.access(side).along(axes, lanes)
-            found = self._known[key] = made
-        return found
+        access = self._access_cache.get(key)
+        if access is None:
+            is_scalar = not axes and not lanes
+            new = sampler(None, self.p, side, self.slots, (), 0) if is_scalar else self.access(side).along(axes, lanes)
+            access = self._access_cache[key] = new
+        return access
 
     def lies_along_k(self, side: Side, align: int) -> bool:
         """Return whether packing a side with lanes along K takes fewer loads a vector, transposition included."""

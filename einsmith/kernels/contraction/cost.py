@@ -14,7 +14,7 @@ from einsmith.cost import facts
 from einsmith.cost.memory_traffic import PAGE, waited_part
 from einsmith.cost.roofline import HIDDEN, launch_overhead
 from einsmith.kernels.contraction import traffic
-from einsmith.kernels.contraction.config import Tiled, most_unrolled, room_to_unroll
+from einsmith.kernels.contraction.config import Tiled, has_room_to_unroll, unroll_limit
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.schedule.footprint import bytes_by_buffer
@@ -169,10 +169,10 @@ def _step_cycles(s: _SharedTerms) -> Array:
     if x.has["a_l1_rows"]:
         m_extra = m_extra + s.a_inline * traffic.row_conflicts(t.mr, x.a_l1_rows) * w.conflict
     sums = t.mr * t.nv
-    spare = room_to_unroll(t.mr, t.nv, s.target.tile_registers) & ~shares_elements
+    spare = has_room_to_unroll(t.mr, t.nv, s.target.tile_registers) & ~shares_elements
     if x.has["b_pairs"]:
         spare &= ~(s.b_inline & (x.b_pairs > 0))
-    unrolls = spare & (run * sums <= most_unrolled(t.nv))
+    unrolls = spare & (run * sums <= unroll_limit(t.nv))
     loop_cycles = np.minimum(w.most_begun, np.where(unrolls, w.unrolled_loop, w.loop) / run)
     loop_cycles = np.where(run <= MAX_UNROLLED_RUN, 1.0, loop_cycles)
     step_extra = w.translate_m * pages[0] + w.translate_n * pages[1] + loop_cycles * (run < kc)

@@ -16,7 +16,7 @@ from einsmith.cost.roofline import may_be_one_task
 from einsmith.ir.analysis.linear import values_in_box
 from einsmith.ir.analysis.reads import outer_reads
 from einsmith.ir.nodes import Read, postorder
-from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, reading
+from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, read_halos
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
@@ -26,37 +26,37 @@ MAX_AXES = 5
 """Most axes that a box extends along, the innermost ones."""
 MAX_PRODUCTS = 256
 """Most multiply-adds of vectors in the unrolled body."""
-MAX_WAITING = 1 << 18
+MAX_SCRATCH_SUM_BYTES = 1 << 18
 """Most bytes of sums that stay in scratch while the halo copies of an outer axis of K change."""
-MAX_COUNT = 16
+MAX_UNROLLED_POINTS = 16
 """Most points of one axis that are unrolled."""
 MIN_PRODUCTS = 1 << 14
 """Fewest products of a problem for which the direct form is tried; below, the other forms are as good."""
-FEW = 4
+MAX_NARROW_POINTS = 4
 """Most points of a side for which a matrix product has tiles of so few rows that loads outweigh arithmetic."""
-MAX_RESULTS, LONG = 4096, 4096
+MAX_K_VECTOR_RESULTS, MIN_K_VECTOR_POINTS = 4096, 4096
 """Most results whose vectors of sums fit a private L2, and fewest points of K that are worth a vector of sums for
 each."""
-SHORT_ROW = 8
+MIN_LONG_ROW_VECTORS = 8
 """Vectors of a row below which its last, possibly partial vector matters."""
-MASKS = 7
+MASK_REGISTERS = 7
 """Masks that the registers hold: those of AVX-512."""
-BEGUN = 3.0
+ITERATION_CYCLES = 3.0
 """Cycles of an iteration of the innermost loop outside its products."""
 
 
 def add_halo_copies(p: Problem, d: Direct) -> HaloProblem | None:
     """Return the problem with the configuration's halo copies; None where one is impossible or too large."""
-    found: list[tuple[int, HaloCopy]] = []
+    halos: list[tuple[int, HaloCopy]] = []
     for i, _ in d.windows:
-        w = halo_copy(p, i, frozenset((*d.outer, *d.k_outer)), None, HALO_BYTES // p.dtype.itemsize)
-        if w is None:
+        halo = halo_copy(p, i, frozenset((*d.outer, *d.k_outer)), None, MAX_HALO_BYTES // p.dtype.itemsize)
+        if halo is None:
             return None
-        found.append((i, w))
-    return HaloProblem(reading(p, found), tuple(found), 0)
+        halos.append((i, halo))
+    return HaloProblem(read_halos(p, halos), tuple(halos), 0)
 
 
-def _in_pairs(p: Problem) -> set[int]:
+def _find_paired_axes(p: Problem) -> set[int]:
     """Return the axes that share an index with another axis: h and r of X[h + r]."""
     out: set[int] = set()
     for o in p.operands:
@@ -68,7 +68,7 @@ def _in_pairs(p: Problem) -> set[int]:
     return out
 
 
-def _elements(p: Problem, o: Operand, axes: Container[int]) -> int:
+def _count_elements(p: Problem, o: Operand, axes: Container[int]) -> int:
     """Return the elements that an operand reads while `axes` move; overlapping elements of a convolution count once."""
     most = 1
     for e in outer_reads((o.expr,)):
@@ -91,13 +91,15 @@ class _Loads:
     """
 
     def __init__(self, s: OperandAccess, v: int, lanes: int, target: Any):
-        read = [s.forms[i] for i in s.reads.values()]
-        step = max((x.coef.get(v, 0) for x in read), default=0)
-        self.moves = any(x.coef.get(v, 0) for x in read)
-        aligned = all(x.const % lanes == 0 and all(c % lanes == 0 for a, c in x.coef.items() if a != v) for x in read)
-        each = (target.load_seconds if aligned else target.unaligned_seconds) / target.cycle_seconds
+        read_forms = [s.forms[i] for i in s.reads.values()]
+        step = max((x.coef.get(v, 0) for x in read_forms), default=0)
+        self.moves = any(x.coef.get(v, 0) for x in read_forms)
+        aligned = all(
+            x.const % lanes == 0 and all(c % lanes == 0 for a, c in x.coef.items() if a != v) for x in read_forms
+        )
+        load_cycles = (target.load_seconds if aligned else target.unaligned_seconds) / target.cycle_seconds
         self.vectors = step  # vectors of memory that a load touches
-        self.weight = each * step + PAIR_COST - 2 if step > 1 else each if step else 0.5
+        self.weight = load_cycles * step + PAIR_COST - 2 if step > 1 else load_cycles if step else 0.5
         self.conds = [s.forms[c].coef for c, _, _ in s.conds]
         forms = [*(s.forms[i].coef for i in s.reads.values()), *self.conds, *({a: 1} for a in sorted(s.opaque))]
         # What a step along an axis adds to every form, as the digits of one number.
@@ -105,33 +107,33 @@ class _Loads:
         for i, form in enumerate(forms):
             for a, c in form.items():
                 self.coefs[a] = self.coefs.get(a, 0) + (c << (48 * i))
-        self.memo: dict[tuple, int] = {}
+        self.count_cache: dict[tuple, int] = {}
 
     def count(self, counts: Sequence[tuple[int, int]]) -> int:
         """Return the number of distinct loads in a box, given as (axis, points)."""
         key = tuple((a, n) for a, n in counts if n > 1 and a in self.coefs)
-        if key not in self.memo:
-            self.memo[key] = values_in_box(self.coefs, key)
-        return self.memo[key]
+        if key not in self.count_cache:
+            self.count_cache[key] = values_in_box(self.coefs, key)
+        return self.count_cache[key]
 
     def masks(self, counts: Sequence[tuple[int, int]], v: int, vectors: int, moving: Container[int]) -> int:
         """Return the number of masks, plus those that are spilled, of conditions that depend on an axis in `moving`.
 
-        Loads with equal conditions share their masks; masks beyond MASKS find no register, and are written and read
-        again.
+        Loads with equal conditions share their masks; masks beyond MASK_REGISTERS find no register, and are written and
+        read again.
         """
-        live = [c for c in self.conds if any(a in moving for a in c)]
-        joined: dict[int, int] = {}
-        for i, c in enumerate(live):
+        moving_conds = [c for c in self.conds if any(a in moving for a in c)]
+        joint_coefs: dict[int, int] = {}
+        for i, c in enumerate(moving_conds):
             for a, n in c.items():
-                joined[a] = joined.get(a, 0) + (n << (48 * i))
-        shared = len(live) * values_in_box(joined, counts) * (vectors if v in joined else 1)
-        return shared + max(0, shared - MASKS)
+                joint_coefs[a] = joint_coefs.get(a, 0) + (n << (48 * i))
+        shared = len(moving_conds) * values_in_box(joint_coefs, counts) * (vectors if v in joint_coefs else 1)
+        return shared + max(0, shared - MASK_REGISTERS)
 
 
-def _options(extent: int) -> list[int]:
+def _enumerate_counts(extent: int) -> list[int]:
     """Return the counts of an axis worth trying: all points, or a few parts that divide the axis."""
-    if extent <= MAX_COUNT // 2 + 1:
+    if extent <= MAX_UNROLLED_POINTS // 2 + 1:
         return sorted({1, extent, *([extent // 2] if extent % 2 == 0 else [])})
     out = {1}
     for limit in (4, 8, 16):
@@ -142,7 +144,7 @@ def _options(extent: int) -> list[int]:
     return sorted(out)
 
 
-def _vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> list[int]:
+def _find_vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> list[int]:
     """Return the axes that lanes may run along: contiguous in an operand and contiguous or absent in the other."""
     out = []
     for a, n in enumerate(p.extents):
@@ -159,37 +161,41 @@ def _vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> l
     return out
 
 
-def _boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, target: Any) -> list[Direct]:
+def _enumerate_boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, target: Any) -> list[Direct]:
     """Return boxes that may be worth it, with their outermost axes.
 
     Vectors run along a batch axis, or along an axis of a problem with few rows; for few results of a long K, vectors
     run along K and every result has a vector of sums.
     """
     batch, left, right, k = p.sizes
-    pairs, axes = _in_pairs(p), _vector_axes(p, samplers, lanes)
+    pairs, axes = _find_paired_axes(p), _find_vector_axes(p, samplers, lanes)
     out: dict[Direct, None] = {}
 
-    def add(v: int, found: Any, alone: Sequence[int], others: tuple[int, ...] = ()) -> None:
-        if found:
-            tile, unroll, vectors = found
-            outer = tuple(a for a in alone if a != v and a not in dict(tile) and p.extents[a] > 1)
-            out[Direct(v, vectors, tile, unroll, outer, fused=others)] = None
+    def add(v: int, box: Any, outer_axes: Sequence[int], fused: tuple[int, ...] = ()) -> None:
+        if box:
+            tile, unroll, vectors = box
+            outer = tuple(a for a in outer_axes if a != v and a not in dict(tile) and p.extents[a] > 1)
+            out[Direct(v, vectors, tile, unroll, outer, fused=fused)] = None
 
-    if batch > 1 or (min(left, right) <= FEW and pairs):
+    if batch > 1 or (min(left, right) <= MAX_NARROW_POINTS and pairs):
         few = min(p.left, p.right, key=p.count)
-        ways = [((*p.left, *p.right), False), *[(few, True)] * (0 < len(few) and p.count(few) <= FEW), ((), False)]
-        alone = [a for a in range(len(p.piece.extents)) if a not in pairs]
+        ways = [
+            ((*p.left, *p.right), False),
+            *[(few, True)] * (0 < len(few) and p.count(few) <= MAX_NARROW_POINTS),
+            ((), False),
+        ]
+        outer_axes = [a for a in range(len(p.piece.extents)) if a not in pairs]
         for v in axes:
-            if v in p.batch or min(left, right) <= FEW or (v in p.k and v in pairs):
+            if v in p.batch or min(left, right) <= MAX_NARROW_POINTS or (v in p.k and v in pairs):
                 for lone, whole in ways:
-                    add(v, _search(p, samplers, v, lanes, target, lone, whole), alone)
-    if left * right <= MAX_RESULTS and k >= LONG:
-        rows = fuse_axes(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
-        together = {g.inner: g.axes[:-1] for g in rows}
+                    add(v, _search_box(p, samplers, v, lanes, target, lone, whole), outer_axes)
+    if left * right <= MAX_K_VECTOR_RESULTS and k >= MIN_K_VECTOR_POINTS:
+        count_far_rows = fuse_axes(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
+        merged_axes = {g.inner: g.axes[:-1] for g in count_far_rows}
         for v in axes:
             if v in p.k[1:]:
-                others = together.get(v, ())
-                add(v, _tile_of_sides(p, p.count((*others, v)), lanes, target), p.batch, others)
+                fused = merged_axes.get(v, ())
+                add(v, _search_tile_of_sides(p, p.count((*fused, v)), lanes, target), p.batch, fused)
     return list(out)
 
 
@@ -198,19 +204,19 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], ta
     if prod(p.sizes) < MIN_PRODUCTS or not p.k:
         return []
     batch, left, right, _ = p.sizes
-    if batch == 1 and min(left, right) > FEW and left * right > MAX_RESULTS:
+    if batch == 1 and min(left, right) > MAX_NARROW_POINTS and left * right > MAX_K_VECTOR_RESULTS:
         return []
     lanes = target.lanes(p.dtype.itemsize)
     scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
     if any(len(s.reads) != sum(isinstance(e, Read) for e in postorder(s.exprs)) or s.generic for s in scalar):
         return []
     out: list[Direct] = []
-    for box in _boxes(p, scalar, lanes, target):
+    for box in _enumerate_boxes(p, scalar, lanes, target):
         points, of_k = p.count(box.outer), box.vector in p.k
         tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)
         heads: list[tuple[int, ...]] = [()]
-        if len(p.k) > 1 and p.k[0] not in (box.vector, *_in_pairs(p), *dict(box.unroll)):
-            if waiting(p, box, lanes) * p.dtype.itemsize <= MAX_WAITING:
+        if len(p.k) > 1 and p.k[0] not in (box.vector, *_find_paired_axes(p), *dict(box.unroll)):
+            if sum_elements(p, box, lanes) * p.dtype.itemsize <= MAX_SCRATCH_SUM_BYTES:
                 heads.append(p.k[:1])
         for head, which in product(heads, ((0,), (1,), ())):
             if any(p.operands[i].plain for i in which) or (head and not which and not of_k):
@@ -219,7 +225,7 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], ta
             d = replace(box, tasks=tasks, k_outer=head, windows=windows, fused=() if which else box.fused)
             if add_halo_copies(p, d) is None:
                 continue
-            split = _parts_of_k(p, d, points, target.cores) if head and of_k else 1
+            split = _choose_parts_of_k(p, d, points, target.cores) if head and of_k else 1
             out.append(replace(d, split=split))
             if may_be_one_task(prod(p.extents), target):
                 out.append(replace(d, tasks=1))
@@ -229,13 +235,13 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], ta
     return out
 
 
-def _parts_of_k(p: Problem, d: Direct, points: int, cores: int) -> int:
+def _choose_parts_of_k(p: Problem, d: Direct, points: int, cores: int) -> int:
     """Return the number of ranges of the outer axis of K that gives every core an equal amount of work."""
     if cores == 1 or points >= 4 * cores:
         return 1
-    want = -(-4 * cores // points)
-    want += next(i for i in range(cores) if points * (want + i) % cores == 0)
-    return min(p.extents[d.k_outer[0]], want)
+    parts = -(-4 * cores // points)
+    parts += next(i for i in range(cores) if points * (parts + i) % cores == 0)
+    return min(p.extents[d.k_outer[0]], parts)
 
 
 def inner_axes(p: Problem, d: Direct) -> list[int]:
@@ -248,14 +254,14 @@ def tiles_along(p: Problem, d: Direct, axis: int) -> int:
     return -(-p.extents[axis] // dict(d.tile).get(axis, 1))
 
 
-def waiting(p: Problem, d: Direct, lanes: int) -> int:
+def sum_elements(p: Problem, d: Direct, lanes: int) -> int:
     """Return the elements of the sums at one point of the outer axes."""
     rest = [a for a in range(len(p.piece.extents)) if a not in (*d.outer, d.vector)]
     vectors = -(-p.extents[d.vector] // lanes) if d.vector < len(p.piece.extents) else 1
     return prod(p.extents[a] for a in rest) * vectors * lanes
 
 
-def _search(
+def _search_box(
     p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, target: Any, lone: Sequence[int], whole: bool
 ):
     """Return the box with the fewest cycles a product, as (tile, unrolled K, vectors), or None.
@@ -264,140 +270,148 @@ def _search(
     whole: the box has all points of the axes `lone`
     """
     rank = len(p.piece.extents)
-    pairs = _in_pairs(p)
+    pairs = _find_paired_axes(p)
     loads = [_Loads(s, v, lanes, target) for s in samplers]
     axes = [a for a in range(len(p.extents)) if a != v and p.extents[a] > 1 and (a in lone or a in pairs)][-MAX_AXES:]
-    many = -(-p.extents[v] // lanes) if v < rank else 1
+    row_vectors = -(-p.extents[v] // lanes) if v < rank else 1
     best = None
-    for vectors in {1, min(2, many), min(4, many)}:
-        if -(-many // vectors) * vectors > many * 1.3:
+    for vectors in {1, min(2, row_vectors), min(4, row_vectors)}:
+        if -(-row_vectors // vectors) * vectors > row_vectors * 1.3:
             continue
-        for counts in product(*((p.extents[a],) if whole and a in lone else _options(p.extents[a]) for a in axes)):
-            pairs_of = list(zip(axes, counts, strict=True))
-            sums = vectors * prod(n for a, n in pairs_of if a < rank)
-            points = prod(n for a, n in pairs_of if a >= rank)
+        for counts in product(
+            *((p.extents[a],) if whole and a in lone else _enumerate_counts(p.extents[a]) for a in axes)
+        ):
+            box_points = list(zip(axes, counts, strict=True))
+            sums = vectors * prod(n for a, n in box_points if a < rank)
+            points = prod(n for a, n in box_points if a >= rank)
             if sums > target.vector_registers - 4 or sums * points > MAX_PRODUCTS:
                 continue
-            if sum(1 for a, n in pairs_of if p.extents[a] % n) > 1:
+            if sum(1 for a, n in box_points if p.extents[a] % n) > 1:
                 continue
-            each = [x.count(pairs_of) * (vectors if x.moves else 1) for x in loads]
+            each = [x.count(box_points) * (vectors if x.moves else 1) for x in loads]
             if sums + min(each) + 2 > target.vector_registers:
                 continue
-            loaded = sum(x.weight * n for x, n in zip(loads, each, strict=True))
-            cycles = max(sums * points / target.multiplies, loaded, target.overheads.latency * points)
-            uneven = 1.0
-            for a, n in pairs_of:
-                uneven *= 1 + 0.1 * bool(p.extents[a] % n)
-            score = (cycles + BEGUN + sums * 0.1) * uneven / (sums * points)
+            load_cycles = sum(x.weight * n for x, n in zip(loads, each, strict=True))
+            cycles = max(sums * points / target.multiplies, load_cycles, target.overheads.latency * points)
+            penalty = 1.0
+            for a, n in box_points:
+                penalty *= 1 + 0.1 * bool(p.extents[a] % n)
+            score = (cycles + ITERATION_CYCLES + sums * 0.1) * penalty / (sums * points)
             if best is None or score < best[0]:
-                best = (score, pairs_of, vectors)
+                best = (score, box_points, vectors)
     if best is None:
         return None
-    _, found, vectors = best
-    tile = tuple((a, n) for a, n in found if a < rank and n > 1)
-    unroll = tuple((a, n) for a, n in found if a >= rank and n > 1)
+    _, box, vectors = best
+    tile = tuple((a, n) for a, n in box if a < rank and n > 1)
+    unroll = tuple((a, n) for a, n in box if a >= rank and n > 1)
     return tile, unroll, vectors
 
 
-def _tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
+def _search_tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
     """Return the box (tile, (), 1), along one axis of either side, with the fewest cycles where lanes run along K.
 
     Every sum is a vector over rows of `row` points of K. Masked loads go to registers before they are multiplied, for
     two vectors at once: that is so under guards, and where the last vectors of rows are many.
     """
-    masked = 1 + (any(o.guards for o in p.operands) or row % lanes > 0 and row < SHORT_ROW * lanes)
+    registers_per_row = 1 + (
+        any(o.guards for o in p.operands) or row % lanes > 0 and row < MIN_LONG_ROW_VECTORS * lanes
+    )
     best = None
 
-    def turn(m: int, n: int) -> float:
-        read = (m + n) * target.overheads.line
-        return max(m * n / target.multiplies, read, target.overheads.latency) + BEGUN if m and n else 0.0
+    def step_cycles(m: int, n: int) -> float:
+        load_cycles = (m + n) * target.overheads.line
+        return (
+            max(m * n / target.multiplies, load_cycles, target.overheads.latency) + ITERATION_CYCLES if m and n else 0.0
+        )
 
     for a, b in product(p.left or (None,), p.right or (None,)):
-        rows, columns = (1 if x is None else p.extents[x] for x in (a, b))
-        for m in range(1, min(rows, MAX_COUNT // 2) + 1):
-            room = (target.vector_registers - 2 - m * masked) // m
-            if room < 1:
+        count_far_rows, columns = (1 if x is None else p.extents[x] for x in (a, b))
+        for m in range(1, min(count_far_rows, MAX_UNROLLED_POINTS // 2) + 1):
+            max_columns = (target.vector_registers - 2 - m * registers_per_row) // m
+            if max_columns < 1:
                 break
-            n = -(-columns // -(-columns // room))
-            (i, x), (j, y) = divmod(rows, m), divmod(columns, n)
-            turns = i * j * turn(m, n) + i * turn(m, y) + j * turn(x, n) + turn(x, y)
-            score = turns / (rows * columns)
+            n = -(-columns // -(-columns // max_columns))
+            (i, x), (j, y) = divmod(count_far_rows, m), divmod(columns, n)
+            total_cycles = i * j * step_cycles(m, n) + i * step_cycles(m, y) + j * step_cycles(x, n) + step_cycles(x, y)
+            score = total_cycles / (count_far_rows * columns)
             if best is None or score < best[0]:
                 best = score, [(axis, count) for axis, count in ((a, m), (b, n)) if count > 1]
     return best and (tuple(sorted(best[1])), (), 1)
 
 
 @lru_cache(maxsize=1024)
-def _shaped_accesses(kernel: Kernel, original: Problem, d: Direct) -> tuple[HaloProblem, list[OperandAccess]]:
+def _access_operands(kernel: Kernel, problem: Problem, d: Direct) -> tuple[HaloProblem, list[OperandAccess]]:
     """Return the problem with its halo copies, and the scalar accesses of its operands."""
-    shape = add_halo_copies(original, d)
-    assert shape is not None
-    p = shape.problem
-    memories = {**operand_memories(kernel), **{SLOT + i: BufferMemory(None, w.buffer) for i, w in shape.windows}}
-    return shape, [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
+    halo_problem = add_halo_copies(problem, d)
+    assert halo_problem is not None
+    p = halo_problem.problem
+    memories = {**operand_memories(kernel), **{SLOT + i: BufferMemory(None, w.buffer) for i, w in halo_problem.halos}}
+    return halo_problem, [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
 
 
-def rows(kernel: Kernel, original: Problem, d: Direct, target: Any) -> int:
+def count_far_rows(kernel: Kernel, original: Problem, d: Direct, target: Any) -> int:
     """Return the rows of memory, a line or more apart, of which a box reads a few vectors each.
 
     Only boxes with lanes along K, or with all of K, have such rows; others return 0.
     """
-    shape, scalar = _shaped_accesses(kernel, original, d)
-    p, box = shape.problem, [*d.tile, *d.unroll]
+    halo_problem, scalar = _access_operands(kernel, original, d)
+    p, box = halo_problem.problem, [*d.tile, *d.unroll]
     if d.vector < len(p.piece.extents) and any(dict(box).get(a, 1) < p.extents[a] for a in p.k):
         return 0
     near = LINE // p.dtype.itemsize
-    apart = [[s.forms[i].coef for i in s.reads.values()] for s in scalar]
+    strides = [[s.forms[i].coef for i in s.reads.values()] for s in scalar]
     return sum(
         _Loads(s, d.vector, near, target).count([x for x in box if any(abs(c.get(x[0], 0)) >= near for c in forms)])
-        for s, forms in zip(scalar, apart, strict=True)
+        for s, forms in zip(scalar, strides, strict=True)
     )
 
 
-def strips(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
+def strip_bytes(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
     """Return the bytes of operands beyond L2 that the direct form waits for because it reads them in narrow strips.
 
     A box with lanes along results reads a few vectors of them at every point of K, a page or more apart
     (`Overheads.strip`).
     """
-    shape, scalar = _shaped_accesses(kernel, original, d)
-    p, box = shape.problem, dict([*d.tile, *d.unroll])
+    halo_problem, scalar = _access_operands(kernel, original, d)
+    p, box = halo_problem.problem, dict([*d.tile, *d.unroll])
     if d.vector >= len(p.piece.extents):
         return 0.0
-    item, copied = p.dtype.itemsize, dict(shape.windows)
+    item, halos = p.dtype.itemsize, dict(halo_problem.halos)
     walked = [a for a in p.k if a not in (*box, *d.k_outer) and p.extents[a] > 1]
     out = 0.0
     for which, s in enumerate(scalar):
         for read, form in s.reads.items():
             steps = {a: abs(c) * item for a, c in s.forms[form].coef.items() if c}
-            apart, size = min((steps[a] for a in walked if a in steps), default=0), s.memories[read.slot].buffer.nbytes
-            if d.vector in steps and which not in copied and apart >= PAGE and size > target.l2:
+            stride, size = min((steps[a] for a in walked if a in steps), default=0), s.memories[read.slot].buffer.nbytes
+            if d.vector in steps and which not in halos and stride >= PAGE and size > target.l2:
                 width = target.vector_bytes * d.vectors
                 for step, n in sorted((steps[a], n) for a, n in box.items() if a in steps):
                     width = max(width, step * n * (step <= width))  # adjacent rows
-                out += size * target.overheads.strip / min(width, apart)
+                out += size * target.overheads.strip / min(width, stride)
     return out
 
 
 @lru_cache(maxsize=4096)
-def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: float, target: Any) -> float:
-    """Return the cycles of the problem on one core; `finish`: cycles, a vector, of what follows the sum."""
+def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cycles: float, target: Any) -> float:
+    """Return the cycles of the problem on one core; `epilogue_cycles`: cycles, a vector, of what follows the sum."""
     l1, w, vector = target.l1, target.overheads, lanes * original.dtype.itemsize
-    shape, scalar = _shaped_accesses(kernel, original, d)
-    p = shape.problem
+    halo_problem, scalar = _access_operands(kernel, original, d)
+    p = halo_problem.problem
     rank = len(p.piece.extents)
     box = [*d.tile, *d.unroll]
     sums = d.vectors * prod(n for _, n in d.tile)
     points = prod(n for _, n in d.unroll)
-    load, many = 0.0, -(-p.count((*d.fused, d.vector)) // lanes)
+    load, row_vectors = 0.0, -(-p.count((*d.fused, d.vector)) // lanes)
     # Guards all of whose axes are unrolled are decided before the innermost loop.
-    moving = {a for a, n in enumerate(p.extents) if (many > d.vectors if a == d.vector else dict(box).get(a, 1) < n)}
+    moving = {
+        a for a, n in enumerate(p.extents) if (row_vectors > d.vectors if a == d.vector else dict(box).get(a, 1) < n)
+    }
     # Bytes of either operand at a point of the outer axes: those of its halo copy, or those read of it.
-    fixed = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
+    outer_points = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
     inner = frozenset(range(len(p.extents))) - {*d.outer, *d.k_outer}
-    sizes = [_elements(p, o, inner) * p.dtype.itemsize for o in p.operands]
-    copied = {i: x.buffer.size * p.dtype.itemsize for i, x in shape.windows}
-    sizes = [copied.get(i, n) for i, n in enumerate(sizes)]
+    sizes = [_count_elements(p, o, inner) * p.dtype.itemsize for o in p.operands]
+    halo_bytes = {i: x.buffer.size * p.dtype.itemsize for i, x in halo_problem.halos}
+    sizes = [halo_bytes.get(i, n) for i, n in enumerate(sizes)]
     for which, s in enumerate(scalar):
         x = _Loads(s, d.vector, lanes, target)
         weight = x.weight
@@ -405,23 +419,23 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
             near = target.seconds_for_bytes(vector * max(1, x.vectors), l1 * target.cores + 1, 1)
             weight = max(weight, near / target.cycle_seconds)
         if d.vector >= rank and sizes[which] > target.l2 and x.moves:
-            every = sum(sizes) * target.cores  # operands that the cores read concurrently
-            weight = max(weight, target.seconds_for_bytes(vector, every, 1) / target.cycle_seconds)
+            all_bytes = sum(sizes) * target.cores  # operands that the cores read concurrently
+            weight = max(weight, target.seconds_for_bytes(vector, all_bytes, 1) / target.cycle_seconds)
         load += x.count(box) * (d.vectors if x.moves else 1) * weight * max(1, len(s.reads))
         load += w.mask * x.masks(box, d.vector, d.vectors, moving)
     body = max(sums * points / target.multiplies, load, w.latency * points) + 2
     others = (a for a in range(len(p.extents)) if a not in (*d.fused, d.vector))
-    rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)
-    turns = rows * -(-many // d.vectors)
-    total = turns * body
+    count_far_rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)
+    iterations = count_far_rows * -(-row_vectors // d.vectors)
+    total = iterations * body
     outputs = prod(p.piece.extents)
-    stored = outputs / p.extents[d.vector] * many if d.vector < rank else outputs  # vectors of sums
-    total += stored * (finish + 1.5 if d.vector < rank else w.lane_sum * d.split)
+    sum_vectors = outputs / p.extents[d.vector] * row_vectors if d.vector < rank else outputs  # vectors of sums
+    total += sum_vectors * (epilogue_cycles + 1.5 if d.vector < rank else w.lane_sum * d.split)
     if d.k_outer:
-        near = waiting(p, d, lanes) * p.dtype.itemsize <= l1 * 0.75
-        total += stored * p.extents[d.k_outer[0]] * (2 if near else w.far_sum)
+        near = sum_elements(p, d, lanes) * p.dtype.itemsize <= l1 * 0.75
+        total += sum_vectors * p.extents[d.k_outer[0]] * (2 if near else w.far_sum)
     if d.split > 1:
         total += outputs * d.split * w.partial_sum
-    for _, window in shape.windows:
-        total += d.parts * fixed * (window.buffer.size / lanes * w.halo + w.tile)
+    for _, halo in halo_problem.halos:
+        total += d.parts * outer_points * (halo.buffer.size / lanes * w.halo + w.tile)
     return total

@@ -13,7 +13,7 @@ from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE, scatter_cycles
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, cached_postorder
 from einsmith.ir.rebuild import substitute
-from einsmith.kernels.contraction.config import WindowSetting
+from einsmith.kernels.contraction.config import HaloSetting
 from einsmith.kernels.contraction.problem import EpilogueSteps, Problem, apply_epilogue
 from einsmith.kernels.contraction.units import Unit, unit_of
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
@@ -191,7 +191,7 @@ def adjacent_rows(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: t
     return lanes // run if fit else 1
 
 
-def of(s: WindowSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:
+def of(s: HaloSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:
     """Return the form of the epilogue with the fewest cycles, and these cycles for a vector along N.
 
     The tile has mr rows and nv vectors and sums over one of `split` parts of K.

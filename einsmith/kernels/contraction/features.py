@@ -14,7 +14,7 @@ from einsmith.base.locks import cached_property
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE, lines_kept
 from einsmith.kernels.contraction import config, epilogue, k_bounds, traffic
-from einsmith.kernels.contraction.config import WindowSetting
+from einsmith.kernels.contraction.config import HaloSetting
 from einsmith.kernels.contraction.emission import launches
 from einsmith.kernels.contraction.halo import HaloCopy
 from einsmith.kernels.contraction.problem import Problem
@@ -85,18 +85,18 @@ def stack_features(every: Sequence[Features]) -> FeatureArrays:
     return FeatureArrays(values, dict(zip(vars(every[0]), (values != 0).any(axis=1).tolist(), strict=True)))
 
 
-class OperandPlan(WindowSetting):
+class OperandPlan(HaloSetting):
     """A setting together with the features by which its configurations are priced."""
 
     def _common_features(self, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
         """Return a side's address steps and features common to all settings; tiles begin at multiples of `align`."""
         key = side.operand, side.axes, self.lanes, align
-        if key not in self._known:
+        if key not in self._access_cache:
             along = self.lies_along_k(side, align)
             pack_cycles = self.access(side, self.p.k if along else side.axes, self.lanes).read_cycles(align)
             common = dict(transposed=along, pack_cycles=pack_cycles, run=self._even_run(side))
-            self._known[key] = traffic.address_steps(self, side), common
-        return self._known[key]
+            self._access_cache[key] = traffic.address_steps(self, side), common
+        return self._access_cache[key]
 
     def _side_features(self, name: str, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
         """Return the address steps and features of side `name`, "a" (M) or "b" (N).

@@ -10,7 +10,7 @@ from einsmith.base.locks import cached_property
 from einsmith.codegen.loopnest.address import FusedAxes, fuse_axes
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div
-from einsmith.kernels.contraction.config import Side, Tiled, WindowSetting, depends_on_batch, masked_tail
+from einsmith.kernels.contraction.config import HaloSetting, Side, Tiled, depends_on_batch, masked_tail
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.k_bounds import KBound, restrict_bounds
 from einsmith.kernels.contraction.k_vectorization import fits
@@ -78,7 +78,7 @@ class OperandTiles(NamedTuple):
     base: int
 
 
-class Geometry(WindowSetting):
+class Geometry(HaloSetting):
     """The sizes and layouts of one tiled configuration of a problem."""
 
     def __init__(self, kernel: Kernel, config: Tiled, target: Any, problem: Problem):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.kernels.contraction.config import WindowSetting
+from einsmith.kernels.contraction.config import HaloSetting
 from einsmith.kernels.contraction.problem import needs_exact_guards
 
 WIDEST = 16
@@ -19,7 +19,7 @@ def depth_of(n: int, lanes: int, item: int) -> int:
     return min((d for d in (1, 2, 4) if d * item <= WIDEST and d <= lanes), key=lambda d: (-(-n * d // lanes) / d, d))
 
 
-def fits(s: WindowSetting, depth: int, blocks: Sequence[int]) -> bool:
+def fits(s: HaloSetting, depth: int, blocks: Sequence[int]) -> bool:
     """Return whether `depth` points of K are always adjacent in the rows of M.
 
     No part or block of K may end between them; `blocks` lists their sizes (points).

@@ -263,7 +263,9 @@ def _direct_cost(kernel: Kernel, p: Problem, c: Direct, target: Any) -> Cost:
     )
     memory = target.seconds_for_bytes(size, size, tasks)
     wait_seconds = (
-        memory * target.overheads.crowding(direct_boxes.rows(kernel, p, c, target)) if size > target.l2 * tasks else 0.0
+        memory * target.overheads.crowding(direct_boxes.count_far_rows(kernel, p, c, target))
+        if size > target.l2 * tasks
+        else 0.0
     )
-    wait_seconds += target.seconds_for_bytes(direct_boxes.strips(kernel, p, c, target), size, tasks)
+    wait_seconds += target.seconds_for_bytes(direct_boxes.strip_bytes(kernel, p, c, target), size, tasks)
     return Cost(arithmetic, memory, wait_seconds)

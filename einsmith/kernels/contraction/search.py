@@ -17,7 +17,7 @@ import numpy as np
 from einsmith.cost.memory_traffic import PAGE
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, traffic
-from einsmith.kernels.contraction.config import Config, Direct, Tiled, WindowSetting, operand_memories
+from einsmith.kernels.contraction.config import Config, Direct, HaloSetting, Tiled, operand_memories
 from einsmith.kernels.contraction.cost import (
     BUFFER,
     BY_K,
@@ -53,7 +53,7 @@ _WINDOWS: tuple[config.Halos, ...] = ((), *(((i, fixes),) for i in (0, 1) for fi
 @lru_cache(maxsize=1024)
 def halo_copies_of(p: Problem) -> list[config.Halos]:
     """Return the halo copies worth pricing, without the ones that cut K into blocks of fewer than MIN_BLOCK_POINTS."""
-    blocks = [(i, cut) for i in (0, 1) for cut in config.halo_blocks(p, i, config.HALO_BYTES)]
+    blocks = [(i, cut) for i in (0, 1) for cut in config.halo_blocks(p, i, config.MAX_HALO_BYTES)]
     cuts = [((i, cut),) for i, cut in blocks if cut.of_k or cut.place or not _can_copy_by_points(p, i, cut.points)]
 
     def is_short(fixes: str | config.HaloBlock) -> bool:
@@ -224,7 +224,7 @@ def _adapt_halos(c: Config) -> list[config.Halos]:
     return list(dict.fromkeys((c.windows, tuple(sorted((1 - i, fixes) for i, fixes in c.windows)), ())))
 
 
-def _has_same_halo_side(like: Config, s: WindowSetting) -> bool:
+def _has_same_halo_side(like: Config, s: HaloSetting) -> bool:
     """Return whether `s` reads the M side from a halo copy if and only if `like` does. True also if `s` has no halo
     copies, or if results are few."""
     m_operand = 0 if isinstance(like, Direct) else int(like.swap)
@@ -232,7 +232,7 @@ def _has_same_halo_side(like: Config, s: WindowSetting) -> bool:
     return same or not s.windows or prod(s.original.sizes[1:3]) < MIN_BALANCED_RESULTS
 
 
-def _can_save(s: WindowSetting) -> bool:
+def _can_save(s: HaloSetting) -> bool:
     """Return whether the halo copies of a setting, if any, may save more than they cost.
 
     A copy of the M side always may. A copy of the N side alone saves part of the packing of N, which the rows of M
@@ -243,7 +243,7 @@ def _can_save(s: WindowSetting) -> bool:
     return len(s.access(s.n_side).groups(s.n_side.axes)) == 1
 
 
-def can_keep_to_rows(s: WindowSetting) -> bool:
+def can_keep_to_rows(s: HaloSetting) -> bool:
     """Return whether vectors of N that do not cross rows of a halo copy are worth pricing: rows nearly fill them."""
     cut = any(isinstance(x, config.HaloBlock) and not x.of_k for _, x in s.windows)
     if cut or len(s.n_side.axes) < 2 or not s.n_side.operand.plain or (1 - int(s.swap)) not in dict(s.windows):

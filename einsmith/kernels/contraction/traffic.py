@@ -15,7 +15,7 @@ import numpy as np
 
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE, fetches_result_lines, lines_kept
-from einsmith.kernels.contraction.config import Side, WindowSetting, depends_on_batch
+from einsmith.kernels.contraction.config import HaloSetting, Side, depends_on_batch
 
 BLOCK = 256
 """Most points of K in a block (`blocks_of_k`); a column of as many pages stays in a usual L2."""
@@ -52,7 +52,7 @@ class Steps(NamedTuple):
         return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= FAR_ROWS else 1.0
 
 
-def address_steps(g: WindowSetting, side: Side) -> Steps:
+def address_steps(g: HaloSetting, side: Side) -> Steps:
     """Return the strides of a side read in place."""
     s = g.access(side)
     if not s.reads:
@@ -104,7 +104,7 @@ def strips(width: Array, points: Array, item: int, double: float) -> Array:
     return double / np.maximum(LINE, np.minimum(width, points) * item)
 
 
-def streamed_lines(s: Steps, g: WindowSetting, side: Side, points: int) -> int:
+def streamed_lines(s: Steps, g: HaloSetting, side: Side, points: int) -> int:
     """Return the lines of each tensor that a vector of a side is read from, if its rows are streams too far apart to
     follow.
 
@@ -129,7 +129,7 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
     return -(-(far * nv + 1) // np.maximum(tiles, 1)) * asked
 
 
-def non_temporal_bytes(g: WindowSetting) -> int:
+def non_temporal_bytes(g: HaloSetting) -> int:
     """Return the bytes of results whose lines are fetched before they are written (`fetches_result_lines`); negative
     where M's axes, not N's, lie along their rows."""
     kernel, shape = g.kernel, g.kernel.root.shape

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import digits, part_bounds, part_range, strips, tiles
 from einsmith.kernels.contraction.config import Direct
-from einsmith.kernels.contraction.direct_boxes import add_halo_copies, inner_axes, tiles_along, waiting
+from einsmith.kernels.contraction.direct_boxes import add_halo_copies, inner_axes, sum_elements, tiles_along
 from einsmith.kernels.contraction.emission.frame import Operands, clear, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import Epilogue
@@ -74,10 +74,10 @@ class DirectLowering(Operands):
     """
 
     def __init__(self, kernel: Kernel, config: Direct, target: Any, builder: Builder, problem: Problem, base: int = 0):
-        shape = add_halo_copies(problem, config)
-        assert shape is not None
-        p, n, d, b = shape.problem, target.lanes(problem.dtype.itemsize), config, builder
-        super().__init__(b, kernel, p.dtype, n, shape.windows)
+        with_halos = add_halo_copies(problem, config)
+        assert with_halos is not None
+        p, n, d, b = with_halos.problem, target.lanes(problem.dtype.itemsize), config, builder
+        super().__init__(b, kernel, p.dtype, n, with_halos.halos)
         self.p, self.d = p, d
         self.in_k = d.vector in p.k
         axes, lanes = ((), 0) if self.in_k else ((d.vector,), n)  # of results
@@ -93,7 +93,7 @@ class DirectLowering(Operands):
         self.k_axes = [a for a in p.k if a not in (*d.k_outer, *d.fused, d.vector) and p.extents[a] > 1]
         self.cut = max(self.inner, key=lambda a: tiles_along(p, d, a)) if d.parts > 1 else None
         self.repair = NanRepair(b, problem, self.arguments, axes, lanes, size)
-        self.sums = b.alloc(self.elem, waiting(p, d, n)) if d.k_outer else None
+        self.sums = b.alloc(self.elem, sum_elements(p, d, n)) if d.k_outer else None
         self.values: dict[int, SSAValue] = {}
         self.part = self.split = b.const(0)
         self.partials, self.workspace = partial_sums(p, d, n), workspace(b, base, p.dtype.itemsize, self.elem)
@@ -110,7 +110,7 @@ class DirectLowering(Operands):
                 self.fill(self.values)
                 self._tiles(lambda tile: self._finish(tile, self._products(tile, [zero] * tile.sums)))
                 return
-            clear(b, self.sums, waiting(p, d, self.lanes), self.elem, self.lanes)
+            clear(b, self.sums, sum_elements(p, d, self.lanes), self.elem, self.lanes)
             with b.loop(*part_bounds(b, p.extents[d.k_outer[0]], self.split, d.split)) as head:
                 self.values[d.k_outer[0]] = head.var
                 self.fill(self.values)

@@ -83,16 +83,16 @@ class Operands:
         self.buffers = memories_of(kernel, b.buffers)
         self.arguments = arguments_of(kernel, self.buffers)
         self.slots = dict(self.arguments)
-        self.windows: list[tuple[HaloCopy, SSAValue]] = []
+        self.halo_scratch: list[tuple[HaloCopy, SSAValue]] = []
         for i, w in halos:
             # A row read past its end reaches into the next row; at the end of the copy, into its slack.
             at = b.alloc(self.elem, w.buffer.size + SLACK * lanes)
-            self.windows.append((w, at))
+            self.halo_scratch.append((w, at))
             self.slots[SLOT + i] = BufferMemory(at, w.buffer)
 
     def fill(self, values: Mapping[int, SSAValue]) -> None:
         """Fill the halo copies for these values of the axes that they fix."""
-        for w, to in self.windows:
+        for w, to in self.halo_scratch:
             fill(self.b, w, self.slots, to, self.lanes, values)
 
 

@@ -35,9 +35,9 @@ def without_empty_parts(p: Problem, c: Config) -> Config:
     if isinstance(c, Direct):
         units = p.count(c.k_outer)
     else:
-        changed = with_halos(p, c.windows)
-        assert changed is not None
-        units = changed.heads or p.count(p.k)
+        problem_with_halos = with_halos(p, c.windows)
+        assert problem_with_halos is not None
+        units = problem_with_halos.heads or p.count(p.k)
     return replace(c, split=-(-units // -(-units // c.split)))
 
 

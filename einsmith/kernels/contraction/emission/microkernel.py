@@ -12,7 +12,7 @@ from typing import Any
 
 from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.walk import digits, nest, sweep
-from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, row_offsets
+from einsmith.kernels.contraction.config import has_room_to_unroll, row_offsets, unroll_limit
 from einsmith.kernels.contraction.emission import prefetch
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, Tile
 from einsmith.kernels.contraction.emission.k_pack import repeat_elements
@@ -129,9 +129,9 @@ class Microkernel:
             return 0
         if c.b == "inline" and any(f.b_in.step(x) == 2 for x in f.b_in.reads.values() if f.b_in.lane_groups):
             return 0  # loads that wait for their shuffles would take registers from the sums
-        if not room_to_unroll(mr, nv, f.g.target.tile_registers):
+        if not has_room_to_unroll(mr, nv, f.g.target.tile_registers):
             return 0
-        return most_unrolled(nv) // (mr * nv * points)
+        return unroll_limit(nv) // (mr * nv * points)
 
     # -- elements of M that rows of a tile share
 
@@ -178,7 +178,7 @@ class Microkernel:
         free = g.target.tile_registers - sums - SHARED
         return max(
             d
-            for d in range(1, max(1, min(free, most_unrolled(nv) // sums)) + 1)
+            for d in range(1, max(1, min(free, unroll_limit(nv) // sums)) + 1)
             if not any(x % d for x in (g.k_groups[-1].extent, g.kc, g.k_max))
         )
 
