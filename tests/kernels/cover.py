@@ -347,7 +347,7 @@ def _forms(kernel: Kernel | Rows, config: Any, target: Target) -> Iterator[tuple
     for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
         if n not in mates and isinstance(c, Tiled) and c.depth == 1:
             s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
-            yield "form", epilogue.of(s, p, c.mr, c.nv, c.split)[1]
+            yield "form", epilogue.choose_form(s, p, c.mr, c.nv, c.split)[1]
 
 
 def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:

@@ -190,7 +190,7 @@ def test_runs_of_rows_that_follow_each_other_are_stored_together():
         assert count(kernel, c, "shuffle") > count(kernel, replace(c, mr=6), "shuffle")
         (p,) = problems(kernel.root) or ()
         s = operand_plan(kernel, p, c.windows, c.swap, c.rows, host())
-        cycles = [epilogue.of(s, p, mr, c.nv, c.split)[0] for mr in (8, 12, 6)]
+        cycles = [epilogue.choose_form(s, p, mr, c.nv, c.split)[0] for mr in (8, 12, 6)]
         assert cycles[0] == cycles[1] < cycles[2]
         assert epilogue.adjacent_rows(kernel, p, p.left, p.right, lanes) == lanes // 4
         assert epilogue.adjacent_rows(kernel, p, p.right, p.left, lanes) == 1

@@ -48,10 +48,10 @@ BASES = [
 @pytest.fixture
 def always(monkeypatch):
     """Results are stored in lines, whatever it costs."""
-    epilogue._least.cache_clear()
+    epilogue._choose_form.cache_clear()
     monkeypatch.setattr(epilogue, "cycles", lambda *_: 1e6)
     yield
-    epilogue._least.cache_clear()
+    epilogue._choose_form.cache_clear()
 
 
 @pytest.mark.parametrize("case", [

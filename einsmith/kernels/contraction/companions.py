@@ -69,7 +69,7 @@ def _price_epilogue(
 ) -> tuple[float, epilogue.Form]:
     """Return the cycles a vector, and the form, of the epilogue of a tile of both sums."""
     s = operand_plan(kernel, p, c.windows, c.swap, False, target)
-    return epilogue.of(s, with_companion(p, companion), c.mr, c.nv, 1)
+    return epilogue.choose_form(s, with_companion(p, companion), c.mr, c.nv, 1)
 
 
 @lru_cache(maxsize=1024)
@@ -99,8 +99,8 @@ def join_companions(
 ) -> tuple[dict[Problem, Tiled], CompanionPairs]:
     """Return the configurations of companions that are computed with another piece, and the numbers of these pairs.
 
-    A pair is joined where a configuration for the companion exists, and where both sums are finished from registers
-    (the form "turned") or the epilogue is short. `configs` holds the configuration of each second piece of a pair.
+    A pair is joined where a configuration for the companion exists, and where the epilogue takes both sums from
+    registers (the form "turned") or is short. `configs` holds the configuration of each second piece of a pair.
     """
     out, joined = {}, []
     for first, second in find_pairs(pieces):
@@ -109,7 +109,7 @@ def join_companions(
         config_of_companion = companion_of(kernel, companion, p, c, target) if isinstance(c, Tiled) else None
         if config_of_companion is None or not isinstance(c, Tiled):
             continue
-        is_short = epilogue.results(kernel, with_companion(p, companion)).size <= epilogue.REGISTER_EPILOGUE
+        is_short = epilogue.results(kernel, with_companion(p, companion)).size <= epilogue.MAX_REGISTER_EPILOGUE
         if is_short or _price_epilogue(kernel, companion, p, c, target)[1] == "turned":
             out[companion] = config_of_companion
             joined.append((first, second))

@@ -190,8 +190,8 @@ def _enumerate_boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, 
                 for lone, whole in ways:
                     add(v, _search_box(p, samplers, v, lanes, target, lone, whole), outer_axes)
     if left * right <= MAX_K_VECTOR_RESULTS and k >= MIN_K_VECTOR_POINTS:
-        count_far_rows = fuse_axes(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
-        merged_axes = {g.inner: g.axes[:-1] for g in count_far_rows}
+        row_groups = fuse_axes(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
+        merged_axes = {g.inner: g.axes[:-1] for g in row_groups}
         for v in axes:
             if v in p.k[1:]:
                 fused = merged_axes.get(v, ())
@@ -325,15 +325,15 @@ def _search_tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
         )
 
     for a, b in product(p.left or (None,), p.right or (None,)):
-        count_far_rows, columns = (1 if x is None else p.extents[x] for x in (a, b))
-        for m in range(1, min(count_far_rows, MAX_UNROLLED_POINTS // 2) + 1):
+        rows, columns = (1 if x is None else p.extents[x] for x in (a, b))
+        for m in range(1, min(rows, MAX_UNROLLED_POINTS // 2) + 1):
             max_columns = (target.vector_registers - 2 - m * registers_per_row) // m
             if max_columns < 1:
                 break
             n = -(-columns // -(-columns // max_columns))
-            (i, x), (j, y) = divmod(count_far_rows, m), divmod(columns, n)
+            (i, x), (j, y) = divmod(rows, m), divmod(columns, n)
             total_cycles = i * j * step_cycles(m, n) + i * step_cycles(m, y) + j * step_cycles(x, n) + step_cycles(x, y)
-            score = total_cycles / (count_far_rows * columns)
+            score = total_cycles / (rows * columns)
             if best is None or score < best[0]:
                 best = score, [(axis, count) for axis, count in ((a, m), (b, n)) if count > 1]
     return best and (tuple(sorted(best[1])), (), 1)
@@ -407,7 +407,7 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
         a for a, n in enumerate(p.extents) if (row_vectors > d.vectors if a == d.vector else dict(box).get(a, 1) < n)
     }
     # Bytes of either operand at a point of the outer axes: those of its halo copy, or those read of it.
-    outer_points = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
+    points_of_outer_axes = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
     inner = frozenset(range(len(p.extents))) - {*d.outer, *d.k_outer}
     sizes = [_count_elements(p, o, inner) * p.dtype.itemsize for o in p.operands]
     halo_bytes = {i: x.buffer.size * p.dtype.itemsize for i, x in halo_problem.halos}
@@ -425,8 +425,8 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
         load += w.mask * x.masks(box, d.vector, d.vectors, moving)
     body = max(sums * points / target.multiplies, load, w.latency * points) + 2
     others = (a for a in range(len(p.extents)) if a not in (*d.fused, d.vector))
-    count_far_rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)
-    iterations = count_far_rows * -(-row_vectors // d.vectors)
+    rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)
+    iterations = rows * -(-row_vectors // d.vectors)
     total = iterations * body
     outputs = prod(p.piece.extents)
     sum_vectors = outputs / p.extents[d.vector] * row_vectors if d.vector < rank else outputs  # vectors of sums
@@ -437,5 +437,5 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
     if d.split > 1:
         total += outputs * d.split * w.partial_sum
     for _, halo in halo_problem.halos:
-        total += d.parts * outer_points * (halo.buffer.size / lanes * w.halo + w.tile)
+        total += d.parts * points_of_outer_axes * (halo.buffer.size / lanes * w.halo + w.tile)
     return total

@@ -21,26 +21,26 @@ from einsmith.kernels.emit.boxes import output_index, simplified
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.schedule.kernel import Kernel
 
-CROWDED = 60.0
+CONFLICTING_STORE_CYCLES = 60.0
 """Cycles of a store of part of a line into a row that lies whole pages from the row before, beyond L2; the lines of all
 these rows fall into the same few cache sets."""
-STACKED = 3.0
+STACK_CYCLES = 3.0
 """Cycles, a vector, of runs that are put together from several rows, and of their stores."""
-BLOCK = 16
+MIN_RUN_BYTES = 16
 """Fewest bytes of a run that is put together with others; shuffles move blocks of this size."""
-TURN = 8.0
+TRANSPOSE_CYCLES = 8.0
 """Cycles, a vector, of transposing a square of vectors through scratch."""
-WAITS = 2.0
+COMPANION_SUM_CYCLES = 2.0
 """Cycles, a vector, of a companion's sums, which are stored in scratch meanwhile."""
-SUMS = (-1, -2)
+SUM_SLOTS = (-1, -2)
 """The slots of the sum and of the companion's sum."""
-COMPLETES = 20.0
+FULL_LINES_CYCLES = 20.0
 """Cycles of one row of whole lines that a tile completes."""
-FETCHED = 60.0
+SPLIT_LINES_CYCLES = 60.0
 """Cycles of a vector along M of results that lie in separate lines beyond the caches, which are fetched and written."""
-OVER_LINES = 3.0
+UNALIGNED_STORE_CYCLES = 3.0
 """Extra cycles of a vector stored at no multiple of its length, so that it may cross lines."""
-REGISTER_EPILOGUE = 8
+MAX_REGISTER_EPILOGUE = 8
 """Most operations of an epilogue that is unrolled over the register tile; beyond, rows go through scratch."""
 
 Form = Literal["straight", "stacked", "turned", "lines"]
@@ -68,10 +68,10 @@ class Results:
     """
 
     def __init__(self, kernel: Kernel, p: Problem):
-        results_of_pieces = _results_of(kernel, p.piece, p.epilogue, p.constant_pieces, SUMS[0])
+        results_of_pieces = _results_of(kernel, p.piece, p.epilogue, p.constant_pieces, SUM_SLOTS[0])
         if p.companion is not None:
             results_of_pieces = results_of_pieces + _results_of(
-                kernel, p.companion.piece, p.companion.epilogue, (), SUMS[1]
+                kernel, p.companion.piece, p.companion.epilogue, (), SUM_SLOTS[1]
             )
         self.exprs = tuple(x for x, _, _ in results_of_pieces)
         self.outputs = [n for _, n, _ in results_of_pieces]
@@ -80,7 +80,7 @@ class Results:
         self.constants = {i: float(x.value) for i, x in enumerate(self.exprs) if isinstance(x, Const)}
         self.size = operations(self.exprs)
         self.access = OperandAccess(
-            None, self.exprs, (), p.extents, memories_of(kernel), extra=self.places, given_slots=SUMS
+            None, self.exprs, (), p.extents, memories_of(kernel), extra=self.places, given_slots=SUM_SLOTS
         )
 
     def interleaved(self, axis: int | None) -> dict[int, int]:
@@ -110,7 +110,7 @@ def _results_of(
         assert isinstance(other.body, Const)
         out += _results(kernel, other, other.body)
     if len(kernel.stages) > 1 and _has_guard(tuple(x for x, _, _ in out)):  # root and later stages may both have guards
-        out = [(simplified(x, piece.domain), n, of) for x, n, of in out]
+        out = [(simplified(x, piece.domain), n, owner) for x, n, owner in out]
     return out
 
 
@@ -122,7 +122,7 @@ def _has_guard(exprs: tuple[Expr, ...]) -> bool:
 def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int, Piece]]:
     """Return (expression, buffer, piece) of the results of a piece whose sum is `total`."""
     sizes = zip(piece.offset, piece.step, piece.extents, strict=True)
-    place = {d: output_index(d, *of) for d, of in enumerate(sizes)}
+    place = {d: output_index(d, *size) for d, size in enumerate(sizes)}
     results: list[list[Expr]] = [[total]]
     for stage in kernel.stages[1:]:
         args = (ref[1] if ref[0] == "buffer" else results[ref[1]][ref[2]] for ref in stage.args)
@@ -145,12 +145,12 @@ def cycles(
     """
     r = results(kernel, p)
     s = r.access.along(axes, lanes, tile)
-    out = s.load_cost(lanes) + 0.5 * r.size + WAITS * (p.companion is not None)
+    out = s.load_cost(lanes) + 0.5 * r.size + COMPANION_SUM_CYCLES * (p.companion is not None)
     pairs = r.interleaved(axes[-1] if axes else None)
     for i, (f, x) in enumerate(zip(s.extra, r.buffers, strict=True)):
         kind = s.kind(f, lanes)
         if stacks:
-            out += STACKED
+            out += STACK_CYCLES
         elif kind == "gather":
             stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * x.dtype.itemsize
             out += lanes * scatter_cycles(abs(stride), x.nbytes, l2)
@@ -164,7 +164,7 @@ def cycles(
 
 
 @lru_cache(maxsize=1024)
-def unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> Unit | None:
+def store_unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> Unit | None:
     """Return the points along `axes` (N) whose results are stored together; None where each vector is stored alone."""
     r = results(kernel, p)
     if not p.constant_pieces or p.companion is not None or any(x.dtype != p.dtype for x in r.buffers):
@@ -182,16 +182,16 @@ def adjacent_rows(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: t
     groups, run = s.groups(m_axes), s.lane_extents[-1] if s.lane_groups else 0
     if p.companion is not None or not groups or not run or lanes % run or prod(s.lane_extents) % lanes:
         return 1
-    if groups[-1].extent % (lanes // run) or run * p.dtype.itemsize < BLOCK:
+    if groups[-1].extent % (lanes // run) or run * p.dtype.itemsize < MIN_RUN_BYTES:
         return 1
-    fit = all(
+    are_adjacent = all(
         s.kind(f, lanes) == "runs" and s.step(f) == 1 and s.forms[f].coef.get(groups[-1].inner, 0) == run
         for f in s.extra
     )
-    return lanes // run if fit else 1
+    return lanes // run if are_adjacent else 1
 
 
-def of(s: HaloSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:
+def choose_form(s: HaloSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:
     """Return the form of the epilogue with the fewest cycles, and these cycles for a vector along N.
 
     The tile has mr rows and nv vectors and sums over one of `split` parts of K.
@@ -199,11 +199,11 @@ def of(s: HaloSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[float,
     m_axes, n_axes = s.m_side.axes, s.n_side.axes
     if split > 1 or s.rows:
         return cycles(s.kernel, p, n_axes, s.lanes, s.target.l2), "straight"
-    return _least(s.kernel, p, m_axes, n_axes, mr, nv, s.lanes, s.target.l2)
+    return _choose_form(s.kernel, p, m_axes, n_axes, mr, nv, s.lanes, s.target.l2)
 
 
 @lru_cache(maxsize=4096)
-def _least(
+def _choose_form(
     kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], mr: int, nv: int, lanes: int, l2: int
 ) -> tuple[float, Form]:
     """Return the fewest cycles a vector along N over all forms of the epilogue, and the form that takes them."""
@@ -212,25 +212,29 @@ def _least(
     if rows > 1 and mr % rows == 0:
         form = "stacked"
     straight = cycles(kernel, p, n_axes, lanes, l2, 0, form == "stacked")
-    whole, r = unit(kernel, p, n_axes, lanes), results(kernel, p)
-    if whole is not None:
-        live = len(r.exprs) - len(r.constants)
-        stores = 0.0 if all(x.aligned for x in whole.stretches) else len(r.exprs) * OVER_LINES
-        in_lines = r.access.along(n_axes, lanes).load_cost(lanes) + 0.5 * r.size + live * COMPLETES / nv + stores
-        if in_lines < straight:
-            straight, form = in_lines, "lines"
-    wide = p.dtype.itemsize * lanes >= 16 and p.dtype.itemsize in (4, 8) and mr >= lanes // 2
-    if not (wide and m_axes and n_axes) or straight <= TURN:
+    whole_unit, r = store_unit(kernel, p, n_axes, lanes), results(kernel, p)
+    if whole_unit is not None:
+        sums = len(r.exprs) - len(r.constants)
+        store_cycles = 0.0 if all(x.aligned for x in whole_unit.stretches) else len(r.exprs) * UNALIGNED_STORE_CYCLES
+        in_units = (
+            r.access.along(n_axes, lanes).load_cost(lanes) + 0.5 * r.size + sums * FULL_LINES_CYCLES / nv + store_cycles
+        )
+        if in_units < straight:
+            straight, form = in_units, "lines"
+    can_transpose = p.dtype.itemsize * lanes >= 16 and p.dtype.itemsize in (4, 8) and mr >= lanes // 2
+    if not (can_transpose and m_axes and n_axes) or straight <= TRANSPOSE_CYCLES:
         return straight, form
-    stores = -(-mr // lanes) * lanes / mr
-    turned = TURN * (1 + (p.companion is not None)) + cycles(kernel, p, m_axes, lanes, l2, mr) * stores
+    store_factor = -(-mr // lanes) * lanes / mr
+    transposed = (
+        TRANSPOSE_CYCLES * (1 + (p.companion is not None)) + cycles(kernel, p, m_axes, lanes, l2, mr) * store_factor
+    )
     for x, (_, coef) in zip(r.buffers, r.places, strict=True):
-        apart = abs(coef.get(n_axes[-1], 0)) * x.dtype.itemsize
-        if apart >= PAGE and apart % PAGE == 0 and x.nbytes > l2:
-            turned += CROWDED * stores
+        stride = abs(coef.get(n_axes[-1], 0)) * x.dtype.itemsize
+        if stride >= PAGE and stride % PAGE == 0 and x.nbytes > l2:
+            transposed += CONFLICTING_STORE_CYCLES * store_factor
     if p.constant_pieces:  # constants between results are stored with them, and no other tile fetches their lines
-        turned += FETCHED * len(large_split_buffers(kernel, p, m_axes[-1])) * stores
-    return (turned, "turned") if turned < straight else (straight, form)
+        transposed += SPLIT_LINES_CYCLES * len(large_split_buffers(kernel, p, m_axes[-1])) * store_factor
+    return (transposed, "turned") if transposed < straight else (straight, form)
 
 
 @lru_cache(maxsize=1024)
@@ -265,17 +269,21 @@ class Epilogue:
         room: int = 0,
     ):
         self.b, self.results, self.elem = b, results(kernel, p), elem_of(p.dtype)
-        self.room = b.alloc(self.elem, room) if room and self.results.size > REGISTER_EPILOGUE else None
-        self.outputs, self.non_temporal = self.results.outputs, [x.non_temporal for x in self.results.buffers]
+        self.room = b.alloc(self.elem, room) if room and self.results.size > MAX_REGISTER_EPILOGUE else None
+        self.outputs, self.far = self.results.outputs, [x.far for x in self.results.buffers]
         self.interleaved = self.results.interleaved(axes[-1] if axes else None)
         places = self.results.places
         memories = memories_of(kernel, b.buffers)
         self.sampler = OperandAccess(
-            b, self.results.exprs, (), p.extents, memories, axes, lanes, places, SUMS, row, tile=tile
+            b, self.results.exprs, (), p.extents, memories, axes, lanes, places, SUM_SLOTS, row, tile=tile
         )
 
     def values(
-        self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[SSAValue], more: Sequence[SSAValue] = ()
+        self,
+        states: Sequence[LaneCursor],
+        row: PartialAddress,
+        sums: Sequence[SSAValue],
+        companion_sums: Sequence[SSAValue] = (),
     ) -> list[tuple[LaneCursor, list[SSAValue]]]:
         """Return the values to store for one row of the tile, with the cursor of each vector.
 
@@ -283,19 +291,25 @@ class Epilogue:
             states: the tile's vectors, with all axes but the row bound
             row: the row's part of the address
             sums: the row's vectors of sums
-            more: the companion's sums
+            companion_sums: the companion's sums
         """
-        done = []
+        cursors_and_values = []
         for i, (state, x) in enumerate(zip(states, sums, strict=True)):
             at = state.bind(row)
-            done.append((at, at.values(given={-1: x, -2: more[i]} if more else {-1: x})))
-        return done
+            cursors_and_values.append(
+                (at, at.values(given={-1: x, -2: companion_sums[i]} if companion_sums else {-1: x}))
+            )
+        return cursors_and_values
 
     def row(
-        self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[SSAValue], more: Sequence[SSAValue] = ()
+        self,
+        states: Sequence[LaneCursor],
+        row: PartialAddress,
+        sums: Sequence[SSAValue],
+        companion_sums: Sequence[SSAValue] = (),
     ) -> None:
         """Compute and store one row of the tile; arguments are those of `values`."""
-        for at, values in self.values(states, row, sums, more):
+        for at, values in self.values(states, row, sums, companion_sums):
             for i, value in enumerate(values):
                 pointer = self.b.buffers[self.outputs[i]]
                 if i in self.interleaved:
@@ -305,21 +319,21 @@ class Epilogue:
                     at.store(i, pointer, value, self.non_temporal[i])
 
     def rows(
-        self, rows: Sequence[Sequence[SSAValue]], finish: Callable[[int | SSAValue, Sequence[SSAValue]], None]
+        self, rows: Sequence[Sequence[SSAValue]], emit_row: Callable[[int | SSAValue, Sequence[SSAValue]], None]
     ) -> None:
-        """Call finish(number, sums) for rows of sums: unrolled, or in a loop that loads them from scratch."""
+        """Call emit_row(number, sums) for rows of sums: unrolled, or in a loop that loads them from scratch."""
         b, n, width, room = self.b, rows[0][0].type.lanes, len(rows[0]), self.room
         if room is None or len(rows) == 1:
             for i, row in enumerate(rows):
-                finish(i, row)
+                emit_row(i, row)
             return
         for i, x in enumerate(x for row in rows for x in row):
             b.store(x, room, i * n)
         with b.loop(0, len(rows)) as loop:
             at = b.mul(loop.var, width * n)
-            finish(loop.var, [b.load(room, b.add(at, j * n), self.elem, n) for j in range(width)])
+            emit_row(loop.var, [b.load(room, b.add(at, j * n), self.elem, n) for j in range(width)])
 
-    def together(
+    def store_stacked(
         self, states: Sequence[LaneCursor], rows: Sequence[PartialAddress], sums: Sequence[Sequence[SSAValue]]
     ) -> None:
         """Compute and store rows together that are `adjacent_rows`."""

@@ -192,7 +192,7 @@ class OperandPlan(HaloSetting):
 
     def price_epilogue(self, mr: int, nv: int, split: int) -> float:
         """Return the cycles, a vector, of the epilogue of mr x nv tiles over one of `split` parts of K."""
-        return epilogue.of(self, self.original, mr, nv, split)[0]
+        return epilogue.choose_form(self, self.original, mr, nv, split)[0]
 
     def k_fractions(self, tiles: Sequence[tuple[int, int]]) -> Sequence[float]:
         """Return the part of K that guards leave to each tile of (mr rows of M, nv vectors of N)."""

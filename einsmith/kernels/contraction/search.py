@@ -281,7 +281,7 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
     p, target, x, lanes = s.p, s.target, s.numbers, s.lanes
     m, n, k, batch, m_axes, n_axes = s.M, s.N, s.K, s.B, s.m_side.axes, s.n_side.axes
     block, unit = 0, config.unit_of_k(p, lanes)
-    in_lines = epilogue.unit(s.kernel, s.original, n_axes, lanes) is not None
+    in_lines = epilogue.store_unit(s.kernel, s.original, n_axes, lanes) is not None
     if k >= 2 * traffic.BLOCK and not s.windows and not in_lines:  # sums would wait for blocks of K, then for lines
         block = traffic.blocks_of_k(k, unit)
     sizes = [*_enumerate_tiles(m, n, lanes, target.tile_registers, preferred_nv)]

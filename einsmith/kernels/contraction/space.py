@@ -100,7 +100,7 @@ def _reject_tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
             "K cannot be cut into such blocks with these windows and this order",
         ),
         (
-            c.kc and epilogue.unit(kernel, p, s.n_side.axes, s.lanes) is not None,
+            c.kc and epilogue.store_unit(kernel, p, s.n_side.axes, s.lanes) is not None,
             "K cannot be cut into blocks where results are written in whole cache lines",
         ),
         (x.a_parts and (m // x.a_parts % c.mr or c.tm != x.a_parts), "the tasks along M must be the blocks of windows"),

@@ -40,8 +40,8 @@ class Blocked:
     def __init__(self, b: Builder, g: Geometry, base: int = 0, companion: Blocked | None = None):
         self.b, self.g, self.companion = b, g, companion
         self.f = Frame(b, g, base)
-        self.after = TileEpilogue(self.f)
-        self.tile_sums = Microkernel(self.f, self.after)
+        self.tile_epilogue = TileEpilogue(self.f)
+        self.tile_sums = Microkernel(self.f, self.tile_epilogue)
 
     def run(self, task: SSAValue) -> None:
         """Emit a task."""
@@ -58,20 +58,22 @@ class Blocked:
         m_range, n_range = part_range(b, tm, c.tm, g.mt), part_range(b, tn, c.tn, g.nt)
         k_lo = b.mul(split, g.k_max)
         k_hi = b.op("min", b.add(k_lo, g.k_max), g.K)
-        a, right, out = (s.part_of(p.batch, batch) for s in (f.a, f.b_in, self.after.epilogue.sampler))
+        a_part, b_part, results = (
+            s.part_of(p.batch, batch) for s in (f.a, f.b_in, self.tile_epilogue.epilogue.sampler)
+        )
         fixed = dict(zip(p.batch, digits(b, batch, [p.extents[x] for x in p.batch]), strict=True))
         companion = None if self.companion is None else self.companion.begin(task)
-        t = TaskFrame(batch, split, m_range, n_range, k_lo, k_hi, a, right, out, fixed, companion)
+        t = TaskFrame(batch, split, m_range, n_range, k_lo, k_hi, a_part, b_part, results, fixed, companion)
         if not g.k_outer:
             for i, w, at in f.cuts:
-                self._move(t, i, w, at, tm if i == int(c.swap) else tn)
+                self._select_block(t, i, w, at, tm if i == int(c.swap) else tn)
             self.f.fill(t.fixed)
         return t
 
-    def _move(self, t: TaskFrame, i: int, w: HaloCopy, at: SSAValue, number: SSAValue) -> None:
+    def _select_block(self, t: TaskFrame, i: int, w: HaloCopy, first_block: SSAValue, number: SSAValue) -> None:
         """Make a halo copy that is cut hold block `number`."""
         t.fixed[CUT] = number
-        moved = self.b.address(at, self.b.mul(number, -w.block), self.f.elem)
+        moved = self.b.address(first_block, self.b.mul(number, -w.block), self.f.elem)
         self.f.slots[SLOT + i] = BufferMemory(moved, w.buffer)
 
     # -- the loops around the tile
@@ -84,49 +86,49 @@ class Blocked:
         """
         b, f, g = self.b, self.f, self.g
         spans = {"m": t.m_range, "n": t.n_range}
-        waiting = order[order.index("k") + 1 :]
+        inner_axes = order[order.index("k") + 1 :]
 
-        def enter(axis: str, rest: str, at: dict[str, Any]) -> None:
+        def enter_axis(axis: str, rest: str, at: dict[str, Any]) -> None:
             """Pack the operands whose tile and block are known in the loop over `axis`, then emit the other loops."""
             if axis != "m" and "panel" in at and "lo" in at:
                 at = {**at, "right": pack.packed_tile(f, t, g.b, at["panel"], at["lo"], at["hi"])}
             if axis != "n" and "rows" in at and "lo" in at:
                 at = {**at, "left": pack.packed_tile(f, t, g.a, at["rows"], at["lo"], at["hi"])}
-            level(rest, at)
+            emit_level(rest, at)
 
-        def block(rest: str, at: dict[str, Any], lo: Bound, hi: Bound, last: SSAValue | None) -> None:
+        def emit_block(rest: str, at: dict[str, Any], lo: Bound, hi: Bound, last: SSAValue | None) -> None:
             if g.heads:
-                self._enter_head(t, lo)
-            enter("k", rest, {**at, "lo": lo, "hi": hi, "last": last})
+                self._fill_k_block(t, lo)
+            enter_axis("k", rest, {**at, "lo": lo, "hi": hi, "last": last})
 
-        def level(rest: str, at: dict[str, Any]) -> None:
+        def emit_level(rest: str, at: dict[str, Any]) -> None:
             if not rest:
                 numbers = {"m": at["rows"].number, "n": at["panel"].number}
                 number = b.const(0)
-                for axis in waiting:
+                for axis in inner_axes:
                     lo, hi = spans[axis]
                     number = b.add(b.mul(number, b.sub(hi, lo)), b.sub(numbers[axis], lo))
                 self.tile(t, Tile(**at, number=number))
             elif rest[0] == "k":
                 tiles = b.const(1)
-                for lo, hi in (spans[axis] for axis in waiting):
+                for lo, hi in (spans[axis] for axis in inner_axes):
                     tiles = b.mul(tiles, b.sub(hi, lo))
-                self.after.clear(tiles)
-                k_blocks(f, t, partial(block, rest[1:], at))
+                self.tile_epilogue.clear(tiles)
+                k_blocks(f, t, partial(emit_block, rest[1:], at))
             elif rest[0] == "m":
-                tiles_of(f, g.a, t.m_range, lambda x: enter("m", rest[1:], {**at, "rows": x}))
+                tiles_of(f, g.a, t.m_range, lambda x: enter_axis("m", rest[1:], {**at, "rows": x}))
             else:
-                tiles_of(f, g.b, t.n_range, lambda x: enter("n", rest[1:], {**at, "panel": self.open_panel(t, x)}))
+                tiles_of(f, g.b, t.n_range, lambda x: enter_axis("n", rest[1:], {**at, "panel": self.open_panel(t, x)}))
 
-        level(order, {})
+        emit_level(order, {})
 
-    def _enter_head(self, t: TaskFrame, lo: Bound) -> None:
+    def _fill_k_block(self, t: TaskFrame, lo: Bound) -> None:
         """Fill the halo copies of a block of K."""
         b, g = self.b, self.g
         head = b.op("floordiv", lo, g.kc)
         for i, w, at in self.f.cuts:
             parts = b.const(w.blocks)
-            self._move(t, i, w, at, b.op("mod", head, parts))
+            self._select_block(t, i, w, at, b.op("mod", head, parts))
             head = b.op("floordiv", head, parts)
         t.fixed[g.p.k[0]] = head  # where the first axis of K is not the one that is cut
         self.f.fill(t.fixed)
@@ -139,25 +141,27 @@ class Blocked:
         n0 = b.mul(panel.number, g.nr)
         starts = [b.add(n0, v * g.lanes) for v in range(panel.size)]
 
-        def cursors(s: OperandAccess, part: PartialAddress, count: int) -> list[LaneCursor]:
+        def make_cursors(s: OperandAccess, part: PartialAddress, count: int) -> list[LaneCursor]:
             return [
                 LaneCursor(s, x, panel.limit, g.lanes, column=g.column(v)).bind(part)
                 for v, x in enumerate(starts[:count])
             ]
 
         return panel._replace(
-            operand=cursors(f.b_in, t.b, panel.size) if g.b.how == "inline" else (),
-            results=cursors(self.after.epilogue.sampler, t.results, self.after.vectors(panel.size)),
+            operand=make_cursors(f.b_in, t.b, panel.size) if g.b.how == "inline" else (),
+            results=make_cursors(
+                self.tile_epilogue.epilogue.sampler, t.results, self.tile_epilogue.vectors(panel.size)
+            ),
             companion=t.companion and self.companion and self.companion.open_panel(t.companion, panel),
         )
 
     def tile(self, t: TaskFrame, x: Tile) -> None:
         """Emit a tile over a block of K, the companion's tile, and what follows the sums of both."""
         if self.companion is not None:
-            f, own, mate = self.companion.f, t.companion, self.after.companion_sums
-            assert own is not None and mate is not None
-            left = pack.packed_tile(f, own, f.g.a, x.rows, 0, f.g.K)
-            right = pack.packed_tile(f, own, f.g.b, x.panel, 0, f.g.K)
-            other = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
-            mate.store(self.companion.tile_sums.sums(own, other), x.number)
-        self.after.finish(t, x, self.tile_sums.sums(t, x))
+            f, companion_task, companion_sums = self.companion.f, t.companion, self.tile_epilogue.companion_sums
+            assert companion_task is not None and companion_sums is not None
+            left = pack.packed_tile(f, companion_task, f.g.a, x.rows, 0, f.g.K)
+            right = pack.packed_tile(f, companion_task, f.g.b, x.panel, 0, f.g.K)
+            companion_tile = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
+            companion_sums.store(self.companion.tile_sums.sums(companion_task, companion_tile), x.number)
+        self.tile_epilogue.emit(t, x, self.tile_sums.sums(t, x))

@@ -163,7 +163,7 @@ def add_parts(
     tasks: int,
     task: SSAValue,
 ) -> None:
-    """Emit one of `tasks` tasks that add the partial sums of a range of rows in a fixed tree and finish them.
+    """Emit one of `tasks` tasks that add the partial sums of a range of rows in a fixed tree and run the epilogue.
 
     Args:
         kernel: the kernel

@@ -22,20 +22,20 @@ from einsmith.kernels.contraction.k_bounds import emit_bounds
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
 
-AHEAD = 4096
+PREFETCH_BYTES = 4096
 """Bytes by which a packed tile of M is prefetched ahead. A tile is one stretch of memory, which the hardware prefetcher
 follows, but not far enough ahead for lines in a level that cores share."""
 
-SHARED = 4
+SHARED_ELEMENT_REGISTERS = 4
 """Registers for elements of M that several points of K share."""
 
 
 class Microkernel:
     """Emits the sums of a tile over a block of K."""
 
-    def __init__(self, f: Frame, after: TileEpilogue):
+    def __init__(self, f: Frame, tile_epilogue: TileEpilogue):
         g = f.g
-        self.f, self.after = f, after
+        self.f, self.tile_epilogue = f, tile_epilogue
         self.repair = NanRepair(f.b, g.original, f.arguments, g.n_side.axes, g.lanes, g.mr * g.nr, g.row)
 
     def sums(self, t: TaskFrame, x: Tile) -> list[list[SSAValue]]:
@@ -43,29 +43,31 @@ class Microkernel:
         f, b, g, c, mr, nv = self.f, self.f.b, self.f.g, self.f.g.c, x.rows.size, x.panel.size
         groups, lo, hi, left, right = g.k_groups, x.lo, x.hi, x.left, x.right
         m0 = b.mul(x.rows.number, g.mr)
-        init = self.after.start(x)
+        init = self.tile_epilogue.initial_sums(x)
         a, bs = f.a, f.b_in
         a_tile, steps = None, [0]
         if c.a == "inline":
             steps = row_offsets(g.m_steps, min(g.mr, g.M)) or [0]
             a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
-        asked = prefetch.of_tile(f, t, x, steps)
-        points = self._points_at_once(steps[:mr], nv) if groups and not asked else 1
-        together = c.depth * points  # points of K in an iteration of the loop
+        prefetches = prefetch.of_tile(f, t, x, steps)
+        points = self._k_points_per_iteration(steps[:mr], nv) if groups and not prefetches else 1
+        k_points = c.depth * points  # points of K in an iteration of the loop
 
-        def outer(values: list[SSAValue]) -> Any:
+        def bind_outer(values: list[SSAValue]) -> Any:
             here = None if a_tile is None else a_tile.bind(a.part(groups[:-1], values))
             return here, [v.bind(bs.part(groups[:-1], values)) for v in x.panel.operand], values
 
-        def inner(context: Any, digit: SSAValue, flat: SSAValue, carried: Sequence[SSAValue]) -> Sequence[SSAValue]:
-            if together > 1:
-                digit, flat = (b.mul(v, together) for v in (digit, flat))
+        def emit_products(
+            context: Any, digit: SSAValue, flat: SSAValue, carried: Sequence[SSAValue]
+        ) -> Sequence[SSAValue]:
+            if k_points > 1:
+                digit, flat = (b.mul(v, k_points) for v in (digit, flat))
             k, out = b.sub(flat, lo), list(carried)
             vectors = [self._vectors(context[1], digit, right, b.add(k, t), nv) for t in range(points)]
             pointer, first, offsets = self._rows(context[0], digit, left, k, steps[:mr], mr)
             elements = [(b.add(first, x), uses) for x, uses in self._elements(offsets, points)]
-            for ask in asked:
-                ask(first, [*context[2], digit], flat, k)
+            for emit_prefetch in prefetches:
+                emit_prefetch(first, [*context[2], digit], flat, k)
             for place, uses in elements:
                 element = repeat_elements(b, pointer, place, f.elem, c.depth, g.lanes)
                 for i, t in uses:
@@ -73,19 +75,19 @@ class Microkernel:
                     out[row] = [b.fma(element, v, old) for v, old in zip(vectors[t], out[row], strict=True)]
             return out
 
-        unrolled = self._unroll_limit(steps[:mr], mr, nv, points)
+        max_unrolled = self._unroll_limit(steps[:mr], mr, nv, points)
         if g.bounded:
             bounds = self._bounds(t, m0, mr, x.panel)
             box = [bounds.get(k.inner, (0, k.extent)) for k in groups]
-            sums = nest(b, [k.extent for k in groups], box, init, outer, inner, unrolled)
+            sums = nest(b, [k.extent for k in groups], box, init, bind_outer, emit_products, max_unrolled)
         else:
             extents = [k.extent for k in groups]
             begin, end = lo, hi
-            if together > 1:
-                extents[-1] //= together
-                begin, end = (b.op("floordiv", k, together) for k in (lo, hi))
-            sums = sweep(b, extents, begin, end, init, outer, inner, unrolled)
-        sums = self.repair.sums(sums, init, g.p.k, lo, hi, partial(self._place, t, m0, x.panel))
+            if k_points > 1:
+                extents[-1] //= k_points
+                begin, end = (b.op("floordiv", k, k_points) for k in (lo, hi))
+            sums = sweep(b, extents, begin, end, init, bind_outer, emit_products, max_unrolled)
+        sums = self.repair.sums(sums, init, g.p.k, lo, hi, partial(self._cursor_at, t, m0, x.panel))
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
 
     def _vectors(
@@ -119,13 +121,13 @@ class Microkernel:
             return left, k, [i * g.k_pad for i in range(mr)]
         at = b.mul(k, mr)
         if g.c.a == "buffer":
-            b.prefetch(left, b.add(at, AHEAD // g.item), f.elem)
+            b.prefetch(left, b.add(at, PREFETCH_BYTES // g.item), f.elem)
         return left, at, range(mr)
 
     def _unroll_limit(self, steps: Sequence[int], mr: int, nv: int, points: int) -> int:
         """Return the largest extent of the innermost axis of K that is unrolled."""
         f, c = self.f, self.f.g.c
-        if c.a == "inline" and f.g.k_groups and self._meet(steps):
+        if c.a == "inline" and f.g.k_groups and self._has_shared_elements(steps):
             return 0
         if c.b == "inline" and any(f.b_in.step(x) == 2 for x in f.b_in.reads.values() if f.b_in.lane_groups):
             return 0  # loads that wait for their shuffles would take registers from the sums
@@ -135,18 +137,18 @@ class Microkernel:
 
     # -- elements of M that rows of a tile share
 
-    def _meet(self, steps: Sequence[int]) -> bool:
+    def _has_shared_elements(self, steps: Sequence[int]) -> bool:
         """Return whether rows of a tile read an element in common at different points of the innermost axis of K.
 
         If that axis were unrolled, the compiler would load the element once and keep it in a register that a sum needs.
         """
-        step, points = self._step(), self.f.g.k_groups[-1].extent
+        step, points = self._k_stride(), self.f.g.k_groups[-1].extent
         if not step:
             return points > 1 or len({*steps}) < len(steps)
-        apart = (abs(x - y) for x, y in combinations(steps, 2))
-        return any(d % step == 0 and d // abs(step) < points for d in apart)
+        distances = (abs(x - y) for x, y in combinations(steps, 2))
+        return any(d % step == 0 and d // abs(step) < points for d in distances)
 
-    def _step(self) -> int:
+    def _k_stride(self) -> int:
         """Return the elements between a row's reads at neighbouring points of the innermost axis of K."""
         a = self.f.a
         return a.forms[next(iter(a.reads.values()))].coef.get(self.f.g.k_groups[-1].inner, 0)
@@ -159,13 +161,13 @@ class Microkernel:
         """
         if points == 1:
             return [(x, [(i, 0)]) for i, x in enumerate(rows)]
-        step, found = self._step(), dict[int, list[tuple[int, int]]]()
+        step, uses = self._k_stride(), dict[int, list[tuple[int, int]]]()
         for i, x in enumerate(rows):
             for t in range(points):
-                found.setdefault(x + step * t, []).append((i, t))
-        return sorted(found.items(), reverse=step < 0)
+                uses.setdefault(x + step * t, []).append((i, t))
+        return sorted(uses.items(), reverse=step < 0)
 
-    def _points_at_once(self, steps: Sequence[int], nv: int) -> int:
+    def _k_points_per_iteration(self, steps: Sequence[int], nv: int) -> int:
         """Return the points of the innermost axis of K that an iteration of the loop takes together.
 
         An element that rows of a tile read at several points is then loaded once. Their number divides
@@ -173,9 +175,16 @@ class Microkernel:
         take one point: they load less than they multiply anyway.
         """
         g, c, sums = self.f.g, self.f.g.c, len(steps) * nv
-        if c.a != "inline" or c.b == "inline" or c.depth > 1 or nv > 1 or g.bounded or not self._meet(steps):
+        if (
+            c.a != "inline"
+            or c.b == "inline"
+            or c.depth > 1
+            or nv > 1
+            or g.bounded
+            or not self._has_shared_elements(steps)
+        ):
             return 1
-        free = g.target.tile_registers - sums - SHARED
+        free = g.target.tile_registers - sums - SHARED_ELEMENT_REGISTERS
         return max(
             d
             for d in range(1, max(1, min(free, unroll_limit(nv) // sums)) + 1)
@@ -184,7 +193,7 @@ class Microkernel:
 
     # -- guards
 
-    def _place(self, t: TaskFrame, m0: SSAValue, panel: Strip, s: OperandAccess, number: SSAValue) -> LaneCursor:
+    def _cursor_at(self, t: TaskFrame, m0: SSAValue, panel: Strip, s: OperandAccess, number: SSAValue) -> LaneCursor:
         """Return a cursor at the lanes of vector `number` of a tile, for NanRepair."""
         b, g, n = self.f.b, self.f.g, self.f.g.lanes
         row, vector = digits(b, number, (g.mr, panel.size))

@@ -1,7 +1,7 @@
 """Emit what follows the sums of a tile.
 
-The sums are finished in registers, row by row or several rows together; through scratch; transposed first; in whole
-lines of results; or stored as partial sums, which another launch adds and finishes.
+The epilogue runs in registers, row by row or several rows together; through scratch; on the transposed tile; or in
+whole lines of results. Partial sums are stored instead, and another launch adds them and runs the epilogue.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.emission.frame import Frame, Rows, TaskFrame, Tile, TileSums
 from einsmith.kernels.contraction.emission.k_pack import add_lanes
 from einsmith.kernels.contraction.emission.write_combining import LineBuffer
-from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
+from einsmith.kernels.contraction.epilogue import MAX_REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.emit.cursor import LaneCursor
 
 
 def form_of(g: Geometry) -> epilogue.Form:
     """Return the form of the epilogue of a configuration's tiles."""
-    return epilogue.of(g, g.original, g.mr, g.c.nv, g.c.split)[1] if g.c.depth == 1 else "straight"
+    return epilogue.choose_form(g, g.original, g.mr, g.c.nv, g.c.split)[1] if g.c.depth == 1 else "straight"
 
 
-def waiting_tiles(g: Geometry) -> int:
+def scratch_tiles(g: Geometry) -> int:
     """Return the tiles of a task whose sums stay in scratch between blocks of K."""
     rows, columns = ceil_div(g.mt, g.c.tm), ceil_div(g.nt, g.c.tn)
     if g.k_outer:
@@ -41,7 +41,7 @@ class TileEpilogue:
     transposed: vectors lie along M
     lines: buffer of results that are stored in whole lines, or None
     stacked: rows that are stored together
-    waiting: sums that go through scratch, where they also stay between blocks of K, or None
+    scratch_sums: sums that go through scratch, where they also stay between blocks of K, or None
     companion_sums: sums of the companion's tile, which are computed first, or None
     """
 
@@ -57,11 +57,11 @@ class TileEpilogue:
         self.companion_sums = TileSums(b, f.elem, 1, g.mr, g.width, g.lanes) if p.companion is not None else None
         sums = (1 + (p.companion is not None)) * self.transposed
         self.columns = [b.alloc(f.elem, g.nr * self.column_pad) for _ in range(sums)]
-        self.waiting: TileSums | None = None
-        if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.results.size > REGISTER_EPILOGUE):
-            self.waiting = TileSums(b, f.elem, waiting_tiles(g) if g.blocked else 1, g.mr, g.width, g.lanes)
-        whole = epilogue.unit(g.kernel, p, n_axes, g.lanes) if form == "lines" else None
-        self.lines = LineBuffer(f, whole, self.epilogue.results) if whole is not None else None
+        self.scratch_sums: TileSums | None = None
+        if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.results.size > MAX_REGISTER_EPILOGUE):
+            self.scratch_sums = TileSums(b, f.elem, scratch_tiles(g) if g.blocked else 1, g.mr, g.width, g.lanes)
+        unit = epilogue.store_unit(g.kernel, p, n_axes, g.lanes) if form == "lines" else None
+        self.lines = LineBuffer(f, unit, self.epilogue.results) if unit is not None else None
         self.zero = b.const(0.0, f.elem, g.lanes)
 
     def vectors(self, nv: int) -> int:
@@ -73,48 +73,49 @@ class TileEpilogue:
     def clear(self, tiles: SSAValue) -> None:
         """Clear the sums of the first `tiles` tiles where blocks of K accumulate in scratch."""
         if self.f.g.blocked:
-            assert self.waiting is not None
-            self.waiting.clear(tiles)
+            assert self.scratch_sums is not None
+            self.scratch_sums.clear(tiles)
 
-    def start(self, x: Tile) -> list[SSAValue]:
+    def initial_sums(self, x: Tile) -> list[SSAValue]:
         """Return the initial values of a tile's sums for a block of K: zeros, or the sums from scratch."""
         if not self.f.g.blocked:
             return [self.zero] * (x.rows.size * x.panel.size)
-        assert self.waiting is not None
-        return [v for row in self.waiting.rows(x.number, x.rows.size, x.panel.size) for v in row]
+        assert self.scratch_sums is not None
+        return [v for row in self.scratch_sums.rows(x.number, x.rows.size, x.panel.size) for v in row]
 
-    # -- finishing
+    # -- the epilogue
 
-    def finish(self, t: TaskFrame, x: Tile, rows: Rows) -> None:
-        """Emit what follows a tile's sums; with blocks of K, store the sums and finish them after the last block."""
-        if self.waiting is not None:
-            self.waiting.store(rows, x.number)
+    def emit(self, t: TaskFrame, x: Tile, rows: Rows) -> None:
+        """Emit what follows a tile's sums; with blocks of K, store the sums and emit the epilogue after the last
+        block."""
+        if self.scratch_sums is not None:
+            self.scratch_sums.store(rows, x.number)
         with nullcontext() if x.last is None else self.f.b.if_(x.last):
-            self._finish(t, x, rows if self.waiting is None else None)
+            self._emit_epilogue(t, x, rows if self.scratch_sums is None else None)
 
-    def _finish(self, t: TaskFrame, x: Tile, rows: Rows | None) -> None:
+    def _emit_epilogue(self, t: TaskFrame, x: Tile, rows: Rows | None) -> None:
         """Emit the epilogue of the sums `rows`, or of the sums in scratch if `rows` is None."""
         b, g, mr, nv, step = self.f.b, self.f.g, x.rows.size, x.panel.size, self.stacked
         m0 = b.mul(x.rows.number, g.mr)
         if self.transposed:
             # Each tile is loaded after the one before has left the registers.
-            kept = (s.rows(x.number, mr, nv) for s in (self.waiting, self.companion_sums) if s is not None)
-            for tile, to in zip(chain([rows] if rows is not None else [], kept), self.columns, strict=True):
+            tiles = (s.rows(x.number, mr, nv) for s in (self.scratch_sums, self.companion_sums) if s is not None)
+            for tile, to in zip(chain([rows] if rows is not None else [], tiles), self.columns, strict=True):
                 self._transpose(tile, to, nv)
-            self._finish_columns(t, x)
+            self._emit_columns(t, x)
             return
         if rows is not None:
             for i in range(0, mr, step):
-                self._finish_rows(t, x, m0, b.const(i), rows[i : i + step])
+                self._emit_rows(t, x, m0, b.const(i), rows[i : i + step])
         else:
-            assert self.waiting is not None
+            assert self.scratch_sums is not None
             with b.loop(0, mr, step=step) as loop:
                 places = [b.add(loop.var, i) for i in range(step)]
-                self._finish_rows(t, x, m0, loop.var, [self.waiting.load(x.number, at, nv) for at in places])
+                self._emit_rows(t, x, m0, loop.var, [self.scratch_sums.load(x.number, at, nv) for at in places])
         if self.lines is not None:
             self.lines.flush(t, x)
 
-    def _finish_rows(self, t: TaskFrame, x: Tile, m0: SSAValue, row: SSAValue, rows: Rows) -> None:
+    def _emit_rows(self, t: TaskFrame, x: Tile, m0: SSAValue, row: SSAValue, rows: Rows) -> None:
         """Emit the epilogue of one row of the tile, or of several rows that are stored together."""
         b, g, results = self.f.b, self.f.g, x.panel.results
         m = b.add(m0, row)
@@ -129,10 +130,12 @@ class TileEpilogue:
             for v, (_, values) in enumerate(self.epilogue.values(results, parts[0], sums[0])):
                 self.lines.put(row, v, values)
         elif self.stacked > 1:
-            self.epilogue.together(results, parts, sums)
+            self.epilogue.store_stacked(results, parts, sums)
         else:
-            more = self.companion_sums.load(x.number, row, x.panel.size) if self.companion_sums is not None else ()
-            self.epilogue.row(results, parts[0], sums[0], more)
+            companion_sums = (
+                self.companion_sums.load(x.number, row, x.panel.size) if self.companion_sums is not None else ()
+            )
+            self.epilogue.row(results, parts[0], sums[0], companion_sums)
 
     # -- transposed tiles
 
@@ -146,7 +149,7 @@ class TileEpilogue:
                 for lane, column in enumerate(transpose(b, square)):
                     b.store(column, to, (v * n + lane) * self.column_pad + block)
 
-    def _finish_columns(self, t: TaskFrame, x: Tile) -> None:
+    def _emit_columns(self, t: TaskFrame, x: Tile) -> None:
         """Emit the epilogue of a transposed tile, column by column."""
         b, g, n, s, mr, panel = self.f.b, self.f.g, self.f.g.lanes, self.epilogue.sampler, x.rows.size, x.panel
         m0 = b.mul(x.rows.number, g.mr)
