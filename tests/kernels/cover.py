@@ -354,8 +354,9 @@ def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
     """All of a piece, those among them that are proposed for large ones only: the direct form, vectors along K, blocks
     of K, windows that cut an axis or K into short blocks, or are read by vectors of N."""
     out = dict.fromkeys(search.candidates(kernel, (p,), target))
-    changes = ((direct_boxes, "MIN_PRODUCTS", 1), (direct_boxes, "MIN_K_VECTOR_POINTS", 1), (traffic, "BLOCK", 64),
-               (search, "halo_copies_of", _more_windows), (search, "MAX_UNAMORTISED_ROWS", 1 << 30))  # fmt: skip
+    changes = ((direct_boxes, "MIN_PRODUCTS", 1), (direct_boxes, "MIN_K_VECTOR_POINTS", 1),
+               (traffic, "MAX_BLOCK_POINTS", 64), (search, "halo_copies_of", _more_windows),
+               (search, "MAX_UNAMORTISED_ROWS", 1 << 30))  # fmt: skip
     before = [(where, name, getattr(where, name)) for where, name, _ in changes]
     try:
         for where, name, value in changes:

@@ -119,6 +119,6 @@ def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
     one, other = (Geometry(kernel, c, target, p) for c, p in zip(best.pieces, (found[0], pair), strict=False))
     b = Builder("probe", 4)
     both = Blocked(b, other, 0, Blocked(b, one))
-    assert both.after.transposed and both.after.epilogue.interleaved
+    assert both.tile_epilogue.transposed and both.tile_epilogue.epilogue.interleaved
     assert not find_pairs(problems(pointwise_dx(2, 3, 8, 8, 4, 2).root) or ())
     assert companion_of(kernel, found[0], found[1], replace(best.pieces[1], kc=64), target) is None

@@ -57,17 +57,17 @@ def test_blocks_of_k_with_every_way_to_reach_operands():
 
 def test_lines_at_powers_of_two_share_cache_sets():
     assert [lines_kept(48 << 10, s) for s in (64, 192, 2048, 4096, 1 << 20, 4096 + 64)] == [768, 768, 24, 12, 12, 768]
-    fits = [traffic.rows_that_fit(Steps(side, 4), 48 << 10) for side in (4096, 4096 + 64)]
+    fits = [traffic.rows_in_l1(Steps(side, 4), 48 << 10) for side in (4096, 4096 + 64)]
     slow = traffic.row_conflicts(np.array([28.0, 8.0, 28.0, 28.0]), np.array([fits[0], fits[0], fits[1], 0.0]))
     assert slow[0] == 1.0 and not slow[1:].any()
 
 
 def test_strips_and_blocks_read_again():
     across = Steps(4, 16384)
-    narrow, wide = traffic.strips(np.array([16.0, 128.0]), np.array([4096.0, 4096.0]), 4, 450.0)
-    assert narrow > wide > 0 and traffic.in_strips(across, 4096 * 1024, 4, 1 << 20)
-    assert not traffic.in_strips(Steps(4, 64), 16 * 1024, 4, 1 << 20)
-    assert not traffic.in_strips(across, 16 * 64, 4, 1 << 20)
+    narrow, wide = traffic.strip_overhead(np.array([16.0, 128.0]), np.array([4096.0, 4096.0]), 4, 450.0)
+    assert narrow > wide > 0 and traffic.reads_in_strips(across, 4096 * 1024, 4, 1 << 20)
+    assert not traffic.reads_in_strips(Steps(4, 64), 16 * 1024, 4, 1 << 20)
+    assert not traffic.reads_in_strips(across, 16 * 64, 4, 1 << 20)
     kernel = product(64, 1024, 4096, "NN")
     (p,) = problems(kernel.root)
     for kc, again in ((0, 7 * 1024 * 4096 * 4), (256, 0)):
@@ -127,13 +127,13 @@ def test_choices_follow_the_traffic():
     assert chosen(product(64, 1024, 4096, "NN")).kc  # a panel over all of K would not stay in the second level
     assert not chosen(product(64, 1024, 512, "NT")).kc
     rows = chosen(product(1, 4096, 1024, "NN"))
-    assert rows.order == "k" and rows.kc <= traffic.SWEEP and rows.tm * rows.tn * rows.split > 1
+    assert rows.order == "k" and rows.kc <= traffic.SWEEP_POINTS and rows.tm * rows.tn * rows.split > 1
     many = chosen(product(64, 4096, 4096, "NN"))
     assert many.order == "k" and many.b == "panel" and many.kc
     rows = chosen(product(4096, 1, 1024, "TN"), replace(SERVER, cores=1))
     assert rows.swap and rows.order == "k" and rows.split == 1
     many = chosen(product(16, 4096, 1024, "NT"))
-    assert many.a != "inline" or many.mr <= traffic.rows_that_fit(Steps(4096, 4), SERVER.l1)
+    assert many.a != "inline" or many.mr <= traffic.rows_in_l1(Steps(4096, 4), SERVER.l1)
 
 
 def test_tasks_whose_inner_side_stays_in_the_second_level():

@@ -316,8 +316,8 @@ def _strip_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
     m_strips = along & (m_tlb_misses | (t.a == PANEL))
     if m_strips.any():
         waits = np.where(t.a == PANEL, np.where(m_tlb_misses, w.walks, w.waited), 1.0)
-        yield s.a_bytes * (1 + waits * traffic.strips(t.mr, x.m, t.item, w.strip)) * m_strips, s.footprint, True
-    strips = traffic.strips(s.nr, x.n, t.item, w.strip)
+        yield s.a_bytes * (1 + waits * traffic.strip_overhead(t.mr, x.m, t.item, w.strip)) * m_strips, s.footprint, True
+    strips = traffic.strip_overhead(s.nr, x.n, t.item, w.strip)
     if x.has["b_strips"]:
         is_slow = (
             (x.b_strips > 0)
@@ -335,7 +335,7 @@ def _strip_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
         yield s.b_bytes * (1 + strips) * is_unprefetched, s.footprint, True
     packs_streams = s.by_k & (t.b == PANEL) & (s.b_own > s.target.l2)
     if packs_streams.any():  # nothing is multiplied while a panel from beyond L2 is packed
-        strips = w.waited * strips + traffic.strips(x.n / t.tn, x.n, t.item, w.strip)
+        strips = w.waited * strips + traffic.strip_overhead(x.n / t.tn, x.n, t.item, w.strip)
         yield s.b_bytes * t.tm * (1 + strips * (x.b_strips > 0)) * packs_streams, s.footprint, True
 
 

@@ -177,9 +177,9 @@ class OperandPlan(HaloSetting):
         )
         return Features(
             m=self.M, n=self.N, columns=self.columns, row=self.row, k=k, batch=self.B, **a_side, **b_side,
-            a_l1_rows=traffic.rows_that_fit(a_steps, target.l1) if a_steps.k == item and a_steps.side >= LINE else 0,
+            a_l1_rows=traffic.rows_in_l1(a_steps, target.l1) if a_steps.k == item and a_steps.side >= LINE else 0,
             a_shares_elements=self._shares_elements(m_side), b_read_cycles=pieces, b_masks=masks, b_pairs=pairs,
-            b_strips=traffic.in_strips(b_steps, self.N * k, item, target.l2),
+            b_strips=traffic.reads_in_strips(b_steps, self.N * k, item, target.l2),
             b_stream_lines=0 if self.rows else traffic.streamed_lines(b_steps, self, n_side, self.N),
             b_step_alignment=min(PAGE, b_steps.k & -b_steps.k),
             b_share=self._points_sharing_lines(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,

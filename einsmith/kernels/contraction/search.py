@@ -253,7 +253,7 @@ def can_keep_to_rows(s: HaloSetting) -> bool:
 
 
 def _enumerate_sweeps(s: OperandPlan) -> list[Tiled]:
-    """Return configurations that read rows of N as streams, traffic.SWEEP points of K at a time.
+    """Return configurations that read rows of N as streams, traffic.SWEEP_POINTS points of K at a time.
 
     They apply to an N side larger than L2 and contiguous along N. A task streams a part of N, if the sums of the part
     stay in L2; with at most 4 rows of M also all of N over a part of K, whose partial sums a later launch adds.
@@ -269,10 +269,10 @@ def _enumerate_sweeps(s: OperandPlan) -> list[Tiled]:
     ):
         if s.M <= 4:
             split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / s.B))
-            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", traffic.SWEEP, split))
+            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", traffic.SWEEP_POINTS, split))
         parts = max(1, min(target.cores, row_bytes // PAGE))
         if s.M * row_bytes <= parts * target.l2 * target.overheads.held:
-            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", traffic.SWEEP, 1, 1, parts))
+            out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", traffic.SWEEP_POINTS, 1, 1, parts))
     return list(dict.fromkeys(out))
 
 
@@ -282,7 +282,9 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
     m, n, k, batch, m_axes, n_axes = s.M, s.N, s.K, s.B, s.m_side.axes, s.n_side.axes
     block, unit = 0, config.unit_of_k(p, lanes)
     in_lines = epilogue.store_unit(s.kernel, s.original, n_axes, lanes) is not None
-    if k >= 2 * traffic.BLOCK and not s.windows and not in_lines:  # sums would wait for blocks of K, then for lines
+    if (
+        k >= 2 * traffic.MAX_BLOCK_POINTS and not s.windows and not in_lines
+    ):  # sums would wait for blocks of K, then for lines
         block = traffic.blocks_of_k(k, unit)
     sizes = [*_enumerate_tiles(m, n, lanes, target.tile_registers, preferred_nv)]
     if s.m_side.operand.plain:
@@ -449,7 +451,7 @@ def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
     _, mr, nv, blocks, split, inline, _, _, depth = tiles.T
     major = _ORDER == BY_M
     one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * lanes)) == 1
-    whole = (x.k < 2 * traffic.BLOCK) | (x.has_halos > 0)  # K has no blocks
+    whole = (x.k < 2 * traffic.MAX_BLOCK_POINTS) | (x.has_halos > 0)  # K has no blocks
     # Pairs of a condition on ways and a condition on tiles: ways are ruled out for tiles if both conditions hold.
     ruled_out = (
         (_A == INLINE, inline == 0),

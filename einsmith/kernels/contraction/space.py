@@ -17,7 +17,7 @@ from einsmith.kernels.contraction.config import Config, Direct, Tiled, operand_m
 from einsmith.kernels.contraction.cost import HOW, ORDERS
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan, stack_features
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.traffic import SWEEP
+from einsmith.kernels.contraction.traffic import SWEEP_POINTS
 from einsmith.kernels.genes import FORM, Space, space_of
 from einsmith.schedule.kernel import Kernel
 
@@ -44,7 +44,7 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
         "a": tuple(HOW),
         "b": tuple(HOW),
         "order": ORDERS,
-        "kc": tuple(dict.fromkeys((0, SWEEP, *lengths))),
+        "kc": tuple(dict.fromkeys((0, SWEEP_POINTS, *lengths))),
         "split": tuple(range(1, parts + 1)),
         "tm": tuple(range(1, MOST_TASKS + 1)),
         "tn": tuple(range(1, MOST_TASKS + 1)),
@@ -127,7 +127,7 @@ def _ways(c: Tiled, s: OperandPlan) -> str:
         alone = c.depth == 1 and not c.rows and not c.windows
         return (
             ""
-            if in_place and alone and 0 < c.kc <= SWEEP
+            if in_place and alone and 0 < c.kc <= SWEEP_POINTS
             else f"order k does not take blocks of {c.kc} points of K here"
         )
     one = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)

@@ -17,13 +17,13 @@ from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE, fetches_result_lines, lines_kept
 from einsmith.kernels.contraction.config import HaloSetting, Side, depends_on_batch
 
-BLOCK = 256
+MAX_BLOCK_POINTS = 256
 """Most points of K in a block (`blocks_of_k`); a column of as many pages stays in a usual L2."""
-FAR_ROWS = 1024
+MIN_FAR_ROW_BYTES = 1024
 """Fewest bytes between the rows of an operand for which each row begins with a wait that no prefetch hides."""
-APART = 512
+MIN_STREAM_STRIDE = 512
 """Fewest bytes between the rows of a panel for which the next panel is prefetched."""
-SWEEP = 8
+SWEEP_POINTS = 8
 """Points of K in a block whose rows are each read as a stream: as many streams as a core's prefetcher follows."""
 
 Array = np.ndarray
@@ -49,7 +49,7 @@ class Steps(NamedTuple):
 
     def overfetch(self, item: int) -> float:
         """Return the bytes of lines fetched for each byte read of a side that is read in place."""
-        return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= FAR_ROWS else 1.0
+        return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= MIN_FAR_ROW_BYTES else 1.0
 
 
 def address_steps(g: HaloSetting, side: Side) -> Steps:
@@ -57,7 +57,7 @@ def address_steps(g: HaloSetting, side: Side) -> Steps:
     s = g.access(side)
     if not s.reads:
         return Steps(0, 0)
-    coef, *others = [s.forms[form].coef for _, form in s.widest]
+    coef, *other_coefs = [s.forms[form].coef for _, form in s.widest]
 
     def step(axes: Sequence[int], least: int = 0) -> tuple[int, int]:
         out, near = 0, 1
@@ -68,40 +68,40 @@ def address_steps(g: HaloSetting, side: Side) -> Steps:
             near *= x.extent
         return out, near
 
-    apart, near = step(g.p.k, LINE)
-    streams = 1 + len(others) if all(x == coef for x in others) else 0
-    return Steps(step(side.axes)[0], apart, streams > 0 and len(s.groups(g.p.k)) == 1, near, streams)
+    k_stride, near = step(g.p.k, LINE)
+    streams = 1 + len(other_coefs) if all(x == coef for x in other_coefs) else 0
+    return Steps(step(side.axes)[0], k_stride, streams > 0 and len(s.groups(g.p.k)) == 1, near, streams)
 
 
-def rows_that_fit(a: Steps, l1: int) -> int:
+def rows_in_l1(a: Steps, l1: int) -> int:
     """Return the rows of M, read in place, of which L1 keeps a line each while the other operand is read too."""
     return max(1, lines_kept(l1, a.side) * 2 // 3)
 
 
-def row_conflicts(mr: Array, fit: Array) -> Array:
+def row_conflicts(mr: Array, l1_rows: Array) -> Array:
     """Return the fraction of rows of M, read in place, that evict each other from L1.
 
-    L1 keeps a line of `fit` rows, or of all rows where `fit` is 0.
+    L1 keeps a line of `l1_rows` rows, or of all rows where `l1_rows` is 0.
     """
-    room = np.maximum(fit, 1)
-    return np.minimum(1.0, ((mr - room) / (2 * room)) ** 2) * ((fit > 0) & (mr > fit))
+    kept_rows = np.maximum(l1_rows, 1)
+    return np.minimum(1.0, ((mr - kept_rows) / (2 * kept_rows)) ** 2) * ((l1_rows > 0) & (mr > l1_rows))
 
 
-def in_strips(s: Steps, elements: int, item: int, l2: int) -> bool:
+def reads_in_strips(s: Steps, elements: int, item: int, l2: int) -> bool:
     """Return whether a side beyond L2 is contiguous along its own axes and has points of K pages apart."""
     return s.side == item and s.k >= PAGE and elements * item > l2
 
 
-def strips(width: Array, points: Array, item: int, double: float) -> Array:
+def strip_overhead(width: Array, points: Array, item: int, double_bytes: float) -> Array:
     """Return the extra time of reading or packing a side in strips, relative to reading it in one stretch.
 
     Args:
         width: points of a strip
         points: points of the side
         item: bytes of an element
-        double: bytes of a strip that takes twice the time (`Overheads.strip`)
+        double_bytes: bytes of a strip that takes twice the time (`Overheads.strip`)
     """
-    return double / np.maximum(LINE, np.minimum(width, points) * item)
+    return double_bytes / np.maximum(LINE, np.minimum(width, points) * item)
 
 
 def streamed_lines(s: Steps, g: HaloSetting, side: Side, points: int) -> int:
@@ -111,22 +111,22 @@ def streamed_lines(s: Steps, g: HaloSetting, side: Side, points: int) -> int:
     The rows must lie beyond L2, over all points of the batch, and so far apart along K that no hardware prefetcher
     follows them, with every element or every other one read. Returns 0 otherwise. `points` is the points of the side.
     """
-    read = points * g.K * g.item * (g.B if depends_on_batch(g.p, side) else 1)
-    far = s.even and s.side in (g.item, 2 * g.item) and s.k >= APART and read > g.target.l2
-    return s.side // g.item if far else 0
+    nbytes = points * g.K * g.item * (g.B if depends_on_batch(g.p, side) else 1)
+    is_streamed = s.even and s.side in (g.item, 2 * g.item) and s.k >= MIN_STREAM_STRIDE and nbytes > g.target.l2
+    return s.side // g.item if is_streamed else 0
 
 
-def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int, tm: Array) -> Array:
+def lines_ahead(stream_lines: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int, tm: Array) -> Array:
     """Return the lines of each tensor of the next panel of N that every tile of M prefetches at every point of K; 0 for
     none.
 
-    `far` is the result of `streamed_lines`. A single tile of M prefetches too where whole lines are read: on a Zen 4,
-    products of few rows with operands beyond the caches took 0.72 to 0.77 of the time, and one whose operands L3 holds
-    took 1.19; with every other element read, prefetching took 1.24 of the time.
+    `stream_lines` is the result of `streamed_lines`. A single tile of M prefetches too where whole lines are read: on a
+    Zen 4, products of few rows with operands beyond the caches took 0.72 to 0.77 of the time, and one whose operands L3
+    holds took 1.19; with every other element read, prefetching took 1.24 of the time.
     """
     tiles = -(-m // mr) // tm
-    asked = (far > 0) & ((tiles >= 2) | ((tiles == 1) & (far == 1))) & (n > nv * lanes)
-    return -(-(far * nv + 1) // np.maximum(tiles, 1)) * asked
+    is_prefetched = (stream_lines > 0) & ((tiles >= 2) | ((tiles == 1) & (stream_lines == 1))) & (n > nv * lanes)
+    return -(-(stream_lines * nv + 1) // np.maximum(tiles, 1)) * is_prefetched
 
 
 def non_temporal_bytes(g: HaloSetting) -> int:
@@ -137,12 +137,13 @@ def non_temporal_bytes(g: HaloSetting) -> int:
     if side is None:
         return 0
     row = prod(shape[d] for d in takewhile(side.axes.__contains__, reversed(range(len(shape)))))
-    stored = [kernel.buffers[n] for n in {n for stage in kernel.stages for n in stage.outputs if n is not None}]
-    count = sum(x.shape == shape and x.row_major for x in stored)
+    buffers = [kernel.buffers[n] for n in {n for stage in kernel.stages for n in stage.outputs if n is not None}]
+    count = sum(x.shape == shape and x.row_major for x in buffers)
     return g.B * g.M * g.N * g.item * count * fetches_result_lines(row * g.item) * (1 if side is g.n_side else -1)
 
 
 def blocks_of_k(k: int, unit: int = 1) -> int:
-    """Return the points of K in each of the fewest even blocks of at most BLOCK points, multiples of `unit`."""
-    whole = -(-k // unit)
-    return -(-whole // -(-whole // (BLOCK // unit))) * unit
+    """Return the points of K in each of the fewest even blocks of at most MAX_BLOCK_POINTS points, multiples of
+    `unit`."""
+    units = -(-k // unit)
+    return -(-units // -(-units // (MAX_BLOCK_POINTS // unit))) * unit

@@ -49,7 +49,7 @@ class Microkernel:
         if c.a == "inline":
             steps = row_offsets(g.m_steps, min(g.mr, g.M)) or [0]
             a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
-        prefetches = prefetch.of_tile(f, t, x, steps)
+        prefetches = prefetch.tile_prefetches(f, t, x, steps)
         points = self._k_points_per_iteration(steps[:mr], nv) if groups and not prefetches else 1
         k_points = c.depth * points  # points of K in an iteration of the loop
 
