@@ -10,7 +10,7 @@ from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Axis, apply
 from einsmith.kernels.contraction import config, k_bounds
 from einsmith.kernels.contraction.problem import problems
-from einsmith.kernels.contraction.units import MOST, unit_of
+from einsmith.kernels.contraction.units import MAX_UNIT_POINTS, find_unit
 from einsmith.kernels.rows.cost import _divisor
 from einsmith.kernels.stencil import emission
 from einsmith.kernels.stencil.terms import Span
@@ -108,8 +108,8 @@ def test_units_are_no_longer_looked_for_than_they_may_be():
             Length.asked += 1
             return int(self) % other
 
-    assert unit_of([0, 0], [(0, {0: 3}), (7, {0: 3})], (Length(1 << 30),), (0,), 16) is None
-    assert 0 < Length.asked < MOST
+    assert find_unit([0, 0], [(0, {0: 3}), (7, {0: 3})], (Length(1 << 30),), (0,), 16) is None
+    assert 0 < Length.asked < MAX_UNIT_POINTS
 
 
 # ------------------------------------------------------------------------------------------------- guards of K

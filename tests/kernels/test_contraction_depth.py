@@ -13,7 +13,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.shuffle import transpose
 from einsmith.kernels.contraction.config import Tiled
-from einsmith.kernels.contraction.k_vectorization import depth_of
+from einsmith.kernels.contraction.k_vectorization import choose_depth
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
@@ -51,8 +51,8 @@ def test_squares_of_wide_elements_are_transposed():
 
 
 def test_as_few_lanes_stay_empty_as_can_be():
-    assert [depth_of(n, 16, 4) for n in (16, 24, 32, 40, 8, 20, 12, 6, 3)] == [1, 2, 1, 2, 2, 4, 4, 2, 4]
-    assert [depth_of(n, 8, 8) for n in (8, 12, 2, 7)] == [1, 2, 2, 1]
+    assert [choose_depth(n, 16, 4) for n in (16, 24, 32, 40, 8, 20, 12, 6, 3)] == [1, 2, 1, 2, 2, 4, 4, 2, 4]
+    assert [choose_depth(n, 8, 8) for n in (8, 12, 2, 7)] == [1, 2, 2, 1]
 
 
 @pytest.mark.parametrize("depth", [2, 4])

@@ -15,7 +15,7 @@ from einsmith.kernels.contraction.emission.tile_epilogue import form_of
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import problems
-from einsmith.kernels.contraction.units import unit_of
+from einsmith.kernels.contraction.units import find_unit
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
@@ -97,10 +97,10 @@ def test_units_of_whole_lines():
         coef = {0: 64 * width * width, 1: width * width, 2: 2 * width, 3: 2}
         places = [(y * width + x, coef) for y in (0, 1) for x in (0, 1)]
         extents = (16, 64, size, size)
-        unit = unit_of([0] * 4, places, extents, (0, 2, 3), 16)
+        unit = find_unit([0] * 4, places, extents, (0, 2, 3), 16)
         assert unit is not None and unit.points == points
         (s,) = unit.stretches
         assert (len(s.vectors), s.aligned, s.first) == (vectors, aligned, 0)
         assert s.vectors[0][:3] == ((0, 0), (1, 0), (0, 1))
-        assert unit_of([0] * 3, places[:3], extents, (0, 2, 3), 16) is None
-    assert unit_of([0], places[:1], extents, (0, 2, 3), 16) is None
+        assert find_unit([0] * 3, places[:3], extents, (0, 2, 3), 16) is None
+    assert find_unit([0], places[:1], extents, (0, 2, 3), 16) is None

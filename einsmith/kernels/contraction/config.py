@@ -16,7 +16,7 @@ from einsmith.codegen.loopnest.address import BufferMemory, arguments_of, memori
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import divisors
 from einsmith.ir.nodes import axes_of
-from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
+from einsmith.kernels.contraction.halo import SLOT, HaloCopy, count_elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.schedule.kernel import Kernel
@@ -175,7 +175,7 @@ def depends_on_batch(p: Problem, side: Side) -> bool:
     return any(a in side.operand.axes for a in p.batch)
 
 
-def sampler(
+def make_access(
     b: Builder | None,
     p: Problem,
     side: Side,
@@ -375,7 +375,7 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
     def fits(axes: tuple[int, ...], place: int, points: int) -> bool | None:
         """Return whether a halo copy of blocks of `points` points fits the limit; None if there is no such copy."""
         cut = (axes[place], points) if points < p.extents[axes[place]] else None
-        count = elements(p, i, frozenset((*p.batch, *axes[:place])), cut)
+        count = count_elements(p, i, frozenset((*p.batch, *axes[:place])), cut)
         if count is None:
             return None
         panel = points * p.count(axes[place + 1 :]) * PANEL_WIDTH if axes is p.k else 0
@@ -442,7 +442,11 @@ class HaloSetting:
         access = self._access_cache.get(key)
         if access is None:
             is_scalar = not axes and not lanes
-            new = sampler(None, self.p, side, self.slots, (), 0) if is_scalar else self.access(side).along(axes, lanes)
+            new = (
+                make_access(None, self.p, side, self.slots, (), 0)
+                if is_scalar
+                else self.access(side).along(axes, lanes)
+            )
             access = self._access_cache[key] = new
         return access
 

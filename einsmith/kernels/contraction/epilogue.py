@@ -15,7 +15,7 @@ from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, cached_postorder
 from einsmith.ir.rebuild import substitute
 from einsmith.kernels.contraction.config import HaloSetting
 from einsmith.kernels.contraction.problem import EpilogueSteps, Problem, apply_epilogue
-from einsmith.kernels.contraction.units import Unit, unit_of
+from einsmith.kernels.contraction.units import Unit, find_unit
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.boxes import output_index, simplified
 from einsmith.kernels.emit.cursor import LaneCursor
@@ -169,7 +169,7 @@ def store_unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) ->
     r = results(kernel, p)
     if not p.constant_pieces or p.companion is not None or any(x.dtype != p.dtype for x in r.buffers):
         return None
-    return unit_of(r.outputs, r.places, p.piece.extents, axes, lanes)
+    return find_unit(r.outputs, r.places, p.piece.extents, axes, lanes)
 
 
 @lru_cache(maxsize=4096)

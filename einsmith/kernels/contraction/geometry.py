@@ -11,9 +11,9 @@ from einsmith.codegen.loopnest.address import FusedAxes, fuse_axes
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div
 from einsmith.kernels.contraction.config import HaloSetting, Side, Tiled, depends_on_batch, masked_tail
-from einsmith.kernels.contraction.halo import covers
+from einsmith.kernels.contraction.halo import can_read_past
 from einsmith.kernels.contraction.k_bounds import KBound, restrict_bounds
-from einsmith.kernels.contraction.k_vectorization import fits
+from einsmith.kernels.contraction.k_vectorization import can_vectorize_k
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.schedule.kernel import Kernel
 
@@ -118,13 +118,13 @@ class Geometry(HaloSetting):
     def _orient_operands(self) -> None:
         """Choose how the operands are read by tiles and packing.
 
-        Sets `loose`: whether lanes past the end of a row of N may be read.
+        Sets `reads_past_rows`: whether lanes past the end of a row of N may be read.
         """
         config = self.c
         a_along = config.a != "inline" and self.lies_along_k(self.m_side, gcd(self.mr, self.lanes))
-        self.loose = False
+        self.reads_past_rows = False
         if config.rows and self.n_side.operand.plain:
-            self.loose = covers(self.access(self.n_side), self.n_side.axes[-1])
+            self.reads_past_rows = can_read_past(self.access(self.n_side), self.n_side.axes[-1])
         b_along = config.b != "inline" and not config.rows and self.lanes * self.item >= 16
         b_along = b_along and self.lies_along_k(self.n_side, self.lanes)
         self.k_pad = ceil_div(self.kc, self.lanes) * self.lanes
@@ -134,9 +134,9 @@ class Geometry(HaloSetting):
         self.a = self._tiles(self.m_side, config.a, self.mr, self.mt, a_along, a_slab, 0)
         self.b = self._tiles(self.n_side, config.b, self.nr, self.nt, b_along, self.nr * self.k_pad, self.a.shared)
         if config.depth > 1:
-            beside = fits(self, config.depth, (self.k_max, self.kc))
-            turned = config.b == "panel" and b_along and self.nt == 1
-            if not beside or config.a != "inline" or not turned or config.windows:
+            can_vectorize = can_vectorize_k(self, config.depth, (self.k_max, self.kc))
+            is_one_transposed_panel = config.b == "panel" and b_along and self.nt == 1
+            if not can_vectorize or config.a != "inline" or not is_one_transposed_panel or config.windows:
                 raise CompileError(f"vectors along N do not hold {config.depth} points of K each in {config}")
 
     def _tiles(self, side: Side, how: str, points: int, count: int, along: bool, slab: int, base: int) -> OperandTiles:

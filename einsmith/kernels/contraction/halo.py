@@ -36,14 +36,14 @@ from einsmith.schedule.kernel import KernelBuffer
 SLOT = 1 << 20
 """First slot of halo copies: the left operand's, then the right's."""
 
-CUT = -1
+BLOCK_AXIS = -1
 """Number that stands among a halo copy's fixed axes for the block of the axis that it is cut along."""
 
-SLACK = 16
+SLACK_VECTORS = 16
 """Vectors of slack behind a halo copy, which is also the largest stride (elements) of lanes that may read past an
 axis."""
 
-UNROLLED = 8
+MAX_UNROLLED_VECTORS = 8
 """Most vectors of a row of a halo copy whose filling is unrolled."""
 
 
@@ -53,7 +53,7 @@ class HaloCopy:
 
     fixed: for each coordinate, the axis that it equals and that has one value at a time, or None
     extents: for each coordinate, the number of values (for a fixed one, the axis's extent)
-    copied: returns the copied expression and its guards, with Axis(j) for coordinate j minus its least value
+    contents: returns the copied expression and its guards, with Axis(j) for coordinate j minus its least value
     operand: the operand that reads the halo copy at the problem's axes
     buffer: the copy's shape and type
     block: elements from one block to the next, in a copy of all blocks
@@ -63,7 +63,7 @@ class HaloCopy:
 
     fixed: tuple[int | None, ...]
     extents: tuple[int, ...]
-    copied: Callable[[], tuple[Expr, tuple[Expr, ...]]]
+    contents: Callable[[], tuple[Expr, tuple[Expr, ...]]]
     operand: Operand
     buffer: KernelBuffer
     block: int = 0
@@ -71,7 +71,7 @@ class HaloCopy:
     @property
     def blocks(self) -> int:
         """Return the number of blocks of the axis that the copy is cut along."""
-        return self.extents[self.fixed.index(CUT)]
+        return self.extents[self.fixed.index(BLOCK_AXIS)]
 
 
 _Coordinate = tuple[tuple[int, int], ...]
@@ -93,7 +93,7 @@ def _coordinates(operand: Operand) -> dict[_Coordinate, int] | None:
 
     Returns None where the operand depends on its axes otherwise, or is a plain read without strides.
     """
-    found: dict[_Coordinate, int] = {}
+    coordinates: dict[_Coordinate, int] = {}
     strided = False
     for e in outermost([operand.expr], (Axis, Read)):
         forms = affine(e) if isinstance(e, Read) else None
@@ -101,16 +101,16 @@ def _coordinates(operand: Operand) -> dict[_Coordinate, int] | None:
             return None
         for form in (x for x in forms if x.coef):
             key, scale = _coordinate(form)
-            found.setdefault(key, len(found))
+            coordinates.setdefault(key, len(coordinates))
             strided |= scale > 1
     for g in operand.guards:
         x = comparison_form(g)
-        if x is None or not x.coef or all(_coordinate(x, sign)[0] not in found for sign in (1, -1)):
+        if x is None or not x.coef or all(_coordinate(x, sign)[0] not in coordinates for sign in (1, -1)):
             return None
-    return found if found and (strided or not operand.plain) else None
+    return coordinates if coordinates and (strided or not operand.plain) else None
 
 
-class _Box(NamedTuple):
+class _CoordinateBox(NamedTuple):
     """The coordinates of a halo copy.
 
     fixed: the axis that each coordinate equals, or None
@@ -129,12 +129,14 @@ class _Box(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _box(operand: Operand, extents: tuple[int, ...], outer: frozenset[int], cut: tuple[int, int] | None) -> _Box | None:
+def _coordinate_box(
+    operand: Operand, extents: tuple[int, ...], outer: frozenset[int], cut: tuple[int, int] | None
+) -> _CoordinateBox | None:
     """Return the coordinates of a halo copy, or None; arguments are those of `halo_copy`."""
-    points, keys = {cut[0]: cut[1]} if cut else {}, _coordinates(operand)
+    block_points, keys = {cut[0]: cut[1]} if cut else {}, _coordinates(operand)
     if keys is None:
         return None
-    out = _Box([], [], [], [sum(c * points[a] for a, c in key if a in points) for key in keys])
+    out = _CoordinateBox([], [], [], [sum(c * block_points[a] for a, c in key if a in block_points) for key in keys])
     for key in keys:
         if len(key) == 1 and key[0][1] == 1 and key[0][0] in outer:
             out.fixed.append(key[0][0])
@@ -143,43 +145,43 @@ def _box(operand: Operand, extents: tuple[int, ...], outer: frozenset[int], cut:
             continue
         if any(a in outer for a, _ in key):
             return None
-        ends = [c * (points.get(a, extents[a]) - 1) for a, c in key]
+        ends = [c * (block_points.get(a, extents[a]) - 1) for a, c in key]
         out.fixed.append(None)
         out.lows.append(sum(x for x in ends if x < 0))
         out.extents.append(sum(map(abs, ends)) + 1)
     if cut:
         if not any(out.steps):
             return None
-        out.fixed.append(CUT)
+        out.fixed.append(BLOCK_AXIS)
         out.extents.append(extents[cut[0]] // cut[1])
     return out
 
 
-def elements(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None) -> int | None:
+def count_elements(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None) -> int | None:
     """Return the elements of an operand's halo copy, or None; arguments are those of `halo_copy`."""
-    box = _box(p.operands[which], p.extents, outer, cut)
+    box = _coordinate_box(p.operands[which], p.extents, outer, cut)
     return None if box is None else box.elements
 
 
 def halo_copy(
-    p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None, most: float = inf
+    p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None, max_elements: float = inf
 ) -> HaloCopy | None:
-    """Return the halo copy of operand `which`, or None if there is none of at most `most` elements.
+    """Return the halo copy of operand `which`, or None if there is none of at most `max_elements` elements.
 
     Args:
         p: the problem
         which: the operand, 0 left, 1 right
         outer: axes that have one value at a time
         cut: (axis, points): the axis has a block of `points` values at a time, which begins at a multiple of `points`
-        most: most elements of the copy
+        max_elements: most elements of the copy
     """
     operand = p.operands[which]
-    keys, box = _coordinates(operand), _box(operand, p.extents, outer, cut)
-    if keys is None or box is None or box.elements > most:
+    keys, box = _coordinates(operand), _coordinate_box(operand, p.extents, outer, cut)
+    if keys is None or box is None or box.elements > max_elements:
         return None
     fixed, lows, extents, steps = box
 
-    def moved(form: Affine, sign: int = 1) -> Expr | None:
+    def in_coordinates(form: Affine, sign: int = 1) -> Expr | None:
         """Return a form with this sign in terms of coordinates; None where it is no multiple of any."""
         if not form.coef:
             return Const(form.const, i32)
@@ -193,37 +195,39 @@ def halo_copy(
             x = apply("add", x, apply("mul", Axis(len(keys)), Const(steps[j] * scale, i32)))
         return x if const == 0 else apply("add" if const > 0 else "sub", x, Const(abs(const), i32))
 
-    def rule(e):
+    def move_read(e):
         forms = affine(e) if isinstance(e, Read) else None
-        return None if forms is None else Read(e.slot, tuple(map(moved, forms)), e.dtype)
+        return None if forms is None else Read(e.slot, tuple(map(in_coordinates, forms)), e.dtype)
 
-    def copied() -> tuple[Expr, tuple[Expr, ...]]:
+    def contents() -> tuple[Expr, tuple[Expr, ...]]:
         zero, guards = Const(0, i32), []
         for g in operand.guards:
             form = comparison_form(g)
             assert isinstance(g, Apply) and form is not None
-            left, right = (moved(form), zero) if moved(form) is not None else (zero, moved(form, -1))
+            left, right = (
+                (in_coordinates(form), zero) if in_coordinates(form) is not None else (zero, in_coordinates(form, -1))
+            )
             assert left is not None and right is not None
             guards.append(apply(g.fn, left, right))
-        (expr,) = rebuild([operand.expr], rule)
+        (expr,) = rebuild([operand.expr], move_read)
         return expr, tuple(guards)
 
     free = [(key, j) for key, j in keys.items() if fixed[j] is None]
-    place = tuple(LinearForm(-lows[j], {Axis(a): c for a, c in key}).expr() for key, j in free)
-    copy = Operand(Read(SLOT + which, place, p.dtype), (), frozenset(a for key, _ in free for a, _ in key))
+    indices = tuple(LinearForm(-lows[j], {Axis(a): c for a, c in key}).expr() for key, j in free)
+    operand_of_copy = Operand(Read(SLOT + which, indices, p.dtype), (), frozenset(a for key, _ in free for a, _ in key))
     buffer = KernelBuffer(p.dtype, tuple(extents[j] for _, j in free))
     block = sum(steps[j] * s for (_, j), s in zip(free, buffer.strides, strict=True))
-    return HaloCopy(tuple(fixed), tuple(extents), copied, copy, buffer, block)
+    return HaloCopy(tuple(fixed), tuple(extents), contents, operand_of_copy, buffer, block)
 
 
-def covers(s: OperandAccess, axis: int) -> bool:
+def can_read_past(s: OperandAccess, axis: int) -> bool:
     """Return whether all that lanes past the end of an axis read lies in halo copies or the slack behind them.
 
     Operands with a negative stride do not qualify: their lanes would read before the first element, which may be
     unmapped or another buffer's.
     """
     return bool(s.reads) and all(
-        r.slot >= SLOT and 0 <= s.forms[f].coef.get(axis, 0) <= SLACK for r, f in s.reads.items()
+        r.slot >= SLOT and 0 <= s.forms[f].coef.get(axis, 0) <= SLACK_VECTORS for r, f in s.reads.items()
     )
 
 
@@ -237,30 +241,38 @@ def fill(
 ):
     """Write the halo copy for these values of the fixed axes; `to` has at least `lanes` elements after the copy."""
     free = [j for j, f in enumerate(w.fixed) if f is None]
-    expr, guards = w.copied()
-    every = OperandAccess(b, [expr], guards, w.extents, memories)
+    expr, guards = w.contents()
+    scalar_access = OperandAccess(b, [expr], guards, w.extents, memories)
     # Vectors run over the last coordinates as far as they are one stretch of memory.
-    *_, last = [(), *(g.axes for g in every.groups(free))]
-    s, width = every.along(last, lanes), prod(w.extents[j] for j in last)
+    *_, last = [(), *(g.axes for g in scalar_access.groups(free))]
+    access, width = scalar_access.along(last, lanes), prod(w.extents[j] for j in last)
     rows = [j for j in free if j not in last]
     outer, inner = rows[:-1], rows[-1:]
-    fixed = [s.part_of((j,), values[f]) for j, f in enumerate(w.fixed) if f is not None]
+    fixed = [access.part_of((j,), values[f]) for j, f in enumerate(w.fixed) if f is not None]
 
     def fill_row(plane: PartialAddress, number: SSAValue, flat: SSAValue, _: Any) -> Sequence[SSAValue]:
-        row = [plane, s.part_of(inner, number), *fixed]
+        row = [plane, access.part_of(inner, number), *fixed]
         place = b.mul(flat, width)
 
-        def vector(x: SSAValue, count: int, _: Any = None) -> None:
-            state = LaneCursor(s, x, None if count == lanes else width, lanes).bind(*row)
+        def store_vector(x: SSAValue, count: int, _: Any = None) -> None:
+            state = LaneCursor(access, x, None if count == lanes else width, lanes).bind(*row)
             b.store(state.product(), to, b.add(place, x))  # lanes past a row are overwritten by the next one
 
-        if width < (UNROLLED + 1) * lanes:
+        if width < (MAX_UNROLLED_VECTORS + 1) * lanes:
             for x in range(0, width, lanes):  # masks of known columns are constants
-                vector(b.const(x), min(lanes, width - x))
+                store_vector(b.const(x), min(lanes, width - x))
         else:
-            strips(b, 0, width, lanes, vector)
+            strips(b, 0, width, lanes, store_vector)
         return ()
 
     # The last of the axes has a loop of its own, so that no row's place needs a division.
-    planes, turns = (prod(w.extents[j] for j in axes) for axes in (outer, inner))
-    sweep(b, [planes, turns], 0, planes * turns, (), lambda found: s.part_of(outer, found[0]), fill_row)
+    planes, rows_per_plane = (prod(w.extents[j] for j in axes) for axes in (outer, inner))
+    sweep(
+        b,
+        [planes, rows_per_plane],
+        0,
+        planes * rows_per_plane,
+        (),
+        lambda position: access.part_of(outer, position[0]),
+        fill_row,
+    )

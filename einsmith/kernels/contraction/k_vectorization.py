@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from einsmith.kernels.contraction.config import HaloSetting
 from einsmith.kernels.contraction.problem import needs_exact_guards
 
-WIDEST = 16
+MAX_REPEATED_BYTES = 16
 """Most bytes that are repeated along a vector: what instructions broadcast, and what packing moves as one."""
 
 
-def depth_of(n: int, lanes: int, item: int) -> int:
+def choose_depth(n: int, lanes: int, item: int) -> int:
     """Return the points of K in the lanes of a vector with which the fewest lanes stay empty.
 
     Vectors hold `n` points of N, with elements of `item` bytes.
     """
-    return min((d for d in (1, 2, 4) if d * item <= WIDEST and d <= lanes), key=lambda d: (-(-n * d // lanes) / d, d))
+    return min(
+        (d for d in (1, 2, 4) if d * item <= MAX_REPEATED_BYTES and d <= lanes),
+        key=lambda d: (-(-n * d // lanes) / d, d),
+    )
 
 
-def fits(s: HaloSetting, depth: int, blocks: Sequence[int]) -> bool:
+def can_vectorize_k(s: HaloSetting, depth: int, blocks: Sequence[int]) -> bool:
     """Return whether `depth` points of K are always adjacent in the rows of M.
 
     No part or block of K may end between them; `blocks` lists their sizes (points).

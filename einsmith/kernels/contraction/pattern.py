@@ -21,7 +21,7 @@ from einsmith.kernels.contraction.config import Config, Direct, Tiled
 from einsmith.kernels.contraction.emission import launches
 from einsmith.kernels.contraction.emission.blocked import CompanionPairs
 from einsmith.kernels.contraction.problem import Problem, problems
-from einsmith.kernels.contraction.space import illegal, of_piece
+from einsmith.kernels.contraction.space import explain_illegal, piece_space
 from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.schedule.footprint import bytes_by_buffer
@@ -126,12 +126,12 @@ class Contraction(Pattern):
         """Return the genes of every piece, and the pairs that may be computed together."""
         pieces = _pieces(kernel)
         joint = tuple(dict.fromkeys(((), self.configs(kernel, target)[0].joint)))
-        every = [(n, name, v) for n, p in enumerate(pieces) for name, v in of_piece(kernel, p, target).items()]
+        every = [(n, name, v) for n, p in enumerate(pieces) for name, v in piece_space(kernel, p, target).items()]
         return {f"pieces.{n}.{name}": v for n, name, v in every} | {"joint": joint}
 
     def legal(self, kernel: Kernel, config: Configs, target: Any) -> str:
         pieces = _pieces(kernel)
-        reasons = (illegal(kernel, p, c, target) for p, c in zip(pieces, config.pieces, strict=True))
+        reasons = (explain_illegal(kernel, p, c, target) for p, c in zip(pieces, config.pieces, strict=True))
         if reason := next(filter(None, reasons), ""):
             return reason
         for first, second in config.joint:

@@ -31,8 +31,8 @@ from einsmith.kernels.contraction.cost import (
     inner_bytes,
 )
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, operand_plan, stack_features
-from einsmith.kernels.contraction.halo import elements
-from einsmith.kernels.contraction.k_vectorization import depth_of, fits
+from einsmith.kernels.contraction.halo import count_elements
+from einsmith.kernels.contraction.k_vectorization import can_vectorize_k, choose_depth
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.schedule.kernel import Kernel
@@ -71,7 +71,7 @@ def _can_copy_by_points(p: Problem, i: int, points: int) -> bool:
     share no elements of the halo copy, and if each point has enough rows.
     """
     side, outer = p.left if i == 0 else p.right, frozenset(p.batch)
-    of_point, of_block = elements(p, i, outer | {side[0]}), elements(p, i, outer, (side[0], points))
+    of_point, of_block = count_elements(p, i, outer | {side[0]}), count_elements(p, i, outer, (side[0], points))
     return p.count(side[1:]) >= MAX_UNAMORTISED_ROWS // 2 and of_point is not None and of_block == of_point * points
 
 
@@ -349,10 +349,10 @@ def _enumerate_deep_tiles(s: OperandPlan, number: int, registers: int, split: in
     """Return tiles of setting `number` whose vectors hold all points of N at several points of K.
 
     There are such tiles only where they leave fewer lanes empty. The points of K must be adjacent in the rows of M, and
-    no part or block of K may end between them (`k_vectorization.fits`). Tiles use at most `registers` vector registers;
-    K is divided into `split` parts, in blocks of `block` points or longer ones.
+    no part or block of K may end between them (`k_vectorization.can_vectorize_k`). Tiles use at most `registers` vector
+    registers; K is divided into `split` parts, in blocks of `block` points or longer ones.
     """
-    depth = depth_of(s.N, s.lanes, s.item)
+    depth = choose_depth(s.N, s.lanes, s.item)
     nv = ceil(s.N * depth / s.lanes)
     if depth == 1 or registers < 2 * nv:
         return []
@@ -362,7 +362,7 @@ def _enumerate_deep_tiles(s: OperandPlan, number: int, registers: int, split: in
     part = ceil(s.K / split)
     # A panel so narrow may be long: L2 holds it together with the source of the next one.
     blocks = dict.fromkeys((_choose_block_points(part, 2 * (mr + nv * s.lanes // depth) * s.item, s.lanes), block))
-    if not fits(s, depth, (part, *blocks)):
+    if not can_vectorize_k(s, depth, (part, *blocks)):
         return []
     epilogue_cycles = s.price_epilogue(mr, nv, split)
     return [_Tile(number, mr, nv, points, split, True, 1.0, epilogue_cycles, depth) for points in blocks]

@@ -21,33 +21,33 @@ from einsmith.kernels.contraction.traffic import SWEEP_POINTS
 from einsmith.kernels.genes import FORM, Space, space_of
 from einsmith.schedule.kernel import Kernel
 
-MOST_ROWS, MOST_VECTORS = 28, 8
+MAX_TILE_ROWS, MAX_TILE_VECTORS = 28, 8
 """Most rows and vectors of a register tile; the largest register files hold no more."""
-SHORTEST = 64
+MIN_BLOCK_POINTS = 64
 """Fewest points of K in a block."""
-MOST_TASKS = 64
+MAX_TASKS = 64
 """Most tasks along a side: several for each core."""
 
 
-def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
+def piece_space(kernel: Kernel, p: Problem, target: Any) -> Space:
     """Return the genes of a piece's configuration, in either form."""
     k, lanes = p.count(p.k), target.lanes(p.dtype.itemsize)
     parts = min(k, max(4 * target.cores, ceil(k / 256)))
     unit = config.unit_of_k(p, lanes)
-    lengths = (unit * ceil(k / n / unit) for n in range(2, max(2, k // SHORTEST) + 1))
+    lengths = (unit * ceil(k / n / unit) for n in range(2, max(2, k // MIN_BLOCK_POINTS) + 1))
     direct = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
     tiled: Space = {
         FORM: ("Tiled", *(["Direct"] if direct else [])),
         "swap": (False, True),
-        "mr": tuple(range(1, MOST_ROWS + 1)),
-        "nv": tuple(range(1, MOST_VECTORS + 1)),
+        "mr": tuple(range(1, MAX_TILE_ROWS + 1)),
+        "nv": tuple(range(1, MAX_TILE_VECTORS + 1)),
         "a": tuple(HOW),
         "b": tuple(HOW),
         "order": ORDERS,
         "kc": tuple(dict.fromkeys((0, SWEEP_POINTS, *lengths))),
         "split": tuple(range(1, parts + 1)),
-        "tm": tuple(range(1, MOST_TASKS + 1)),
-        "tn": tuple(range(1, MOST_TASKS + 1)),
+        "tm": tuple(range(1, MAX_TASKS + 1)),
+        "tn": tuple(range(1, MAX_TASKS + 1)),
         "windows": tuple(search.halo_copies_of(p)),
         "rows": (False, True),
         "depth": (1, 2, 4),
@@ -57,12 +57,12 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
     return tiled
 
 
-def illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
+def explain_illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
     """Return the reason why a configuration of a piece cannot be lowered; empty where it can be."""
-    return (_direct if isinstance(c, Direct) else _reject_tiled)(kernel, p, c, target)  # type: ignore[arg-type]
+    return (_reject_direct if isinstance(c, Direct) else _reject_tiled)(kernel, p, c, target)  # type: ignore[arg-type]
 
 
-def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
+def _reject_direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
     """Return the reason why a configuration of the direct form is illegal, or an empty string."""
     known = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
     if all(replace(c, tasks=1, parts=1, split=1) != replace(d, tasks=1, parts=1, split=1) for d in known):
@@ -84,12 +84,12 @@ def _reject_tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
     s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
     x, m, k, width = s.numbers, s.M, s.K, c.nv * s.lanes
     columns, unit = ceil(s.N * c.depth / s.lanes), config.unit_of_k(p, s.lanes)
-    wrong = (
+    conditions = (
         (c.nv * (c.mr + (c.mr > 1)) > target.tile_registers, f"a tile of {c.mr}x{c.nv} does not fit the registers"),
         (c.mr > m or c.nv > columns, f"a tile of {c.mr}x{c.nv} is more than {m} rows or {columns} vectors"),
         (c.tm > ceil(m / c.mr) or c.tn > ceil(columns / c.nv), "there are more tasks than tiles"),
         (c.split > (s.heads or k), "K is split into more parts than it has points or windows"),
-        (c.depth > 1 and not _deep(c, s, columns), f"vectors of N cannot hold {c.depth} points of K"),
+        (c.depth > 1 and not _can_vectorize_k(c, s, columns), f"vectors of N cannot hold {c.depth} points of K"),
         (
             c.order == "k" and m * s.N / (c.tm * c.tn) * s.item > 4 * target.l2,
             "the partial sums of a task would exceed L2 by far",
@@ -109,29 +109,29 @@ def _reject_tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
             "the tasks along N must be the blocks of windows",
         ),
     )
-    return next((text for bad, text in wrong if bad), "") or _ways(c, s)
+    return next((text for is_illegal, text in conditions if is_illegal), "") or _reject_ways(c, s)
 
 
-def _deep(c: Tiled, s: OperandPlan, columns: int) -> bool:
+def _can_vectorize_k(c: Tiled, s: OperandPlan, columns: int) -> bool:
     """Return whether vectors of N can hold `depth` points of K each."""
     part = ceil(s.K / c.split)
     if c.windows or c.b != "panel" or not s.numbers.b_transposed or columns > c.nv:
         return False
-    return k_vectorization.fits(s, c.depth, (part, min(c.kc or part, part)))
+    return k_vectorization.can_vectorize_k(s, c.depth, (part, min(c.kc or part, part)))
 
 
-def _ways(c: Tiled, s: OperandPlan) -> str:
+def _reject_ways(c: Tiled, s: OperandPlan) -> str:
     """Return the reason why operands cannot reach the tile as configured; empty where they can."""
     in_place = s.reads_in_place(c.mr)
     if c.order == "k" and (c.a, c.b) == ("inline", "inline"):
-        alone = c.depth == 1 and not c.rows and not c.windows
+        has_plain_tiles = c.depth == 1 and not c.rows and not c.windows
         return (
             ""
-            if in_place and alone and 0 < c.kc <= SWEEP_POINTS
+            if in_place and has_plain_tiles and 0 < c.kc <= SWEEP_POINTS
             else f"order k does not take blocks of {c.kc} points of K here"
         )
-    one = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
-    sensible = search.mask_sensible(one, stack_features([s.numbers]), s.lanes)[0]
+    row = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
+    sensible = search.mask_sensible(row, stack_features([s.numbers]), s.lanes)[0]
     way = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)
     return (
         "" if way in compress(search.WAYS, sensible) else f"this combination of a, b, order and kc is not possible: {c}"

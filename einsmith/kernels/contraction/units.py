@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from einsmith.codegen.loopnest.address import Affine
 
-MOST = 128
+MAX_UNIT_POINTS = 128
 """Most points of a unit."""
 
 
-FILLED = 0.85
+MIN_FILLED_FRACTION = 0.85
 """Least filled fraction of a unit's vectors, where these are not aligned."""
 
 
@@ -40,7 +40,7 @@ class Unit(NamedTuple):
     stretches: Sequence[Stretch]
 
 
-def unit_of(
+def find_unit(
     outputs: Sequence[int], places: Sequence[Affine], extents: Sequence[int], axes: Sequence[int], lanes: int
 ) -> Unit | None:
     """Return the smallest unit whose vectors are aligned, or else the unit that fills its vectors best.
@@ -63,27 +63,27 @@ def unit_of(
         return None
     axes = [a for a in axes if extents[a] > 1]
     best: tuple[float, Unit] | None = None
-    inside: list[int] = []
+    inner_axes: list[int] = []
     width = 1
     for axis in reversed(axes):
-        for part in (t for t in range(2, min(extents[axis], MOST // width) + 1) if extents[axis] % t == 0):
-            box = [*((a, extents[a]) for a in inside), (axis, part)]
-            found = [_stretch(n, g, places, extents, box, lanes) for n, g in groups.items()]
-            if not all(found):
+        for part in (t for t in range(2, min(extents[axis], MAX_UNIT_POINTS // width) + 1) if extents[axis] % t == 0):
+            box = [*((a, extents[a]) for a in inner_axes), (axis, part)]
+            stretches = [_find_stretch(n, g, places, extents, box, lanes) for n, g in groups.items()]
+            if not all(stretches):
                 continue
-            unit = Unit(width * part, [s for s in found if s is not None])
+            unit = Unit(width * part, [s for s in stretches if s is not None])
             if all(s.aligned for s in unit.stretches):
                 return unit
             vectors = [v for s in unit.stretches for v in s.vectors]
             filled = sum(x is not None for v in vectors for x in v) / (len(vectors) * lanes)
-            if filled >= FILLED and (best is None or filled > best[0]):
+            if filled >= MIN_FILLED_FRACTION and (best is None or filled > best[0]):
                 best = filled, unit
-        inside.append(axis)
+        inner_axes.append(axis)
         width *= extents[axis]
     return best and best[1]
 
 
-def _stretch(
+def _find_stretch(
     buffer: int,
     results: Sequence[int],
     places: Sequence[Affine],
@@ -96,18 +96,18 @@ def _stretch(
     offsets = [0]
     for axis, n in box:
         offsets = [k * coef.get(axis, 0) + x for k in range(n) for x in offsets]
-    at = {places[i][0] - places[first][0] + x: (i, q) for q, x in enumerate(offsets) for i in results}
+    lane_at = {places[i][0] - places[first][0] + x: (i, q) for q, x in enumerate(offsets) for i in results}
     size = len(results) * len(offsets)
-    if len(at) != size or min(at) != 0 or max(at) != size - 1:
+    if len(lane_at) != size or min(lane_at) != 0 or max(lane_at) != size - 1:
         return None
-    vectors = [tuple(at.get(e) for e in range(s, s + lanes)) for s in range(0, size, lanes)]
+    vectors = [tuple(lane_at.get(e) for e in range(s, s + lanes)) for s in range(0, size, lanes)]
     for v in vectors:  # each must be made of one load of every result
         for i in results:
             points = [x[1] for x in v if x is not None and x[0] == i]
             if points and max(points) - min(points) >= lanes:
                 return None
     last, part = box[-1]
-    inside = {a for a, n in box if n == extents[a]}
-    steps = [c * (part if a == last else 1) for a, c in coef.items() if a not in inside and extents[a] > 1]
+    whole_axes = {a for a, n in box if n == extents[a]}
+    steps = [c * (part if a == last else 1) for a, c in coef.items() if a not in whole_axes and extents[a] > 1]
     aligned = all(x % lanes == 0 for x in (size, places[first][0], *steps))
     return Stretch(buffer, first, vectors, aligned)

@@ -23,7 +23,7 @@ from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame,
 from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy
+from einsmith.kernels.contraction.halo import BLOCK_AXIS, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 
@@ -72,7 +72,7 @@ class Blocked:
 
     def _select_block(self, t: TaskFrame, i: int, w: HaloCopy, first_block: SSAValue, number: SSAValue) -> None:
         """Make a halo copy that is cut hold block `number`."""
-        t.fixed[CUT] = number
+        t.fixed[BLOCK_AXIS] = number
         moved = self.b.address(first_block, self.b.mul(number, -w.block), self.f.elem)
         self.f.slots[SLOT + i] = BufferMemory(moved, w.buffer)
 

@@ -28,7 +28,7 @@ from einsmith.kernels.contraction.emission.frame import Operands, clear, workspa
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import PartialSums
-from einsmith.kernels.contraction.halo import covers
+from einsmith.kernels.contraction.halo import can_read_past
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
@@ -67,7 +67,7 @@ class DirectLowering(Operands):
     """Emits the direct form.
 
     A task takes a range of the points of `outer`. It has number `part` among the parts of the tiles along the axis
-    `cut`, and number `split` among the parts of the outer axis of K.
+    `parts_axis`, and number `split` among the parts of the outer axis of K.
 
     values: for each axis that a loop has bound, the first of the box's points
     base: bytes of the workspace before this piece's part
@@ -84,14 +84,14 @@ class DirectLowering(Operands):
         self.samplers = [
             OperandAccess(b, [o.expr], o.guards, p.extents, self.slots, (*d.fused, d.vector), n) for o in p.operands
         ]
-        self.moving = [any(f.coef.get(d.vector, 0) for f in s.forms) for s in self.samplers]
+        self.varies_along_lanes = [any(f.coef.get(d.vector, 0) for f in s.forms) for s in self.samplers]
         size = d.vectors * prod(x for _, x in d.tile) * n
         self.epilogue = Epilogue(b, kernel, p, axes, lanes, room=size)
         self.counts = {**dict((*d.tile, *d.unroll)), d.vector: n if self.in_k else d.vectors * n}
         self.inner = inner_axes(p, d)
         self.tiled = self.inner if self.in_k else [*self.inner, d.vector]
         self.k_axes = [a for a in p.k if a not in (*d.k_outer, *d.fused, d.vector) and p.extents[a] > 1]
-        self.cut = max(self.inner, key=lambda a: tiles_along(p, d, a)) if d.parts > 1 else None
+        self.parts_axis = max(self.inner, key=lambda a: tiles_along(p, d, a)) if d.parts > 1 else None
         self.repair = NanRepair(b, problem, self.arguments, axes, lanes, size)
         self.sums = b.alloc(self.elem, sum_elements(p, d, n)) if d.k_outer else None
         self.values: dict[int, SSAValue] = {}
@@ -108,21 +108,23 @@ class DirectLowering(Operands):
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
             if self.sums is None:
                 self.fill(self.values)
-                self._tiles(lambda tile: self._finish(tile, self._products(tile, [zero] * tile.sums)))
+                self._for_each_tile(
+                    lambda tile: self._emit_epilogue(tile, self._sum_products(tile, [zero] * tile.sums))
+                )
                 return
             clear(b, self.sums, sum_elements(p, d, self.lanes), self.elem, self.lanes)
             with b.loop(*part_bounds(b, p.extents[d.k_outer[0]], self.split, d.split)) as head:
                 self.values[d.k_outer[0]] = head.var
                 self.fill(self.values)
-                self._tiles(self._accumulate)
-            self._tiles(lambda tile: self._finish(tile, self._waiting(tile)))
+                self._for_each_tile(self._accumulate)
+            self._for_each_tile(lambda tile: self._emit_epilogue(tile, self._load_sums(tile)))
 
     # -- loops
 
     def _extent(self, axis: int) -> int:
         return self.p.count((*self.d.fused, axis)) if axis == self.d.vector else self.p.extents[axis]
 
-    def _boxes(
+    def _for_each_box(
         self, axes: Sequence[int], body: Callable[[UnrolledBox, list[SSAValue]], Any], init: Sequence[SSAValue] = ()
     ) -> list[SSAValue]:
         """Emit loops over axes in steps of the box's points, and call body(box, carried) inside; return the results.
@@ -131,81 +133,94 @@ class DirectLowering(Operands):
         """
         b, n, v = self.b, self.lanes, self.d.vector
 
-        def level(i: int, box: UnrolledBox, carried: Sequence[SSAValue]) -> Any:
+        def emit_loops(i: int, box: UnrolledBox, carried: Sequence[SSAValue]) -> Any:
             if i == len(axes):
                 return body(box, list(carried))
             a, extent, size = axes[i], self._extent(axes[i]), self.counts.get(axes[i], 1)
 
-            def strip(at: SSAValue, count: int, carried: list[SSAValue]) -> Any:
+            def emit_strip(at: SSAValue, count: int, carried: list[SSAValue]) -> Any:
                 self.values[a] = at
                 if a == v:
                     here = box._replace(vectors=-(-count // n), limit=extent if count % n else None)
                 else:
                     here = box._replace(points={**box.points, a: count}) if a in self.counts else box
-                return level(i + 1, here, carried)
+                return emit_loops(i + 1, here, carried)
 
-            if a != self.cut:
-                return strips(b, 0, extent, size, strip, carried)
-            many = tiles_along(self.p, self.d, a)
-            span = part_range(b, self.part, self.d.parts, many)
-            tiles(b, span, many, extent, 1, size, lambda number, count, _: strip(b.mul(number, size), count, []))
+            if a != self.parts_axis:
+                return strips(b, 0, extent, size, emit_strip, carried)
+            tile_count = tiles_along(self.p, self.d, a)
+            span = part_range(b, self.part, self.d.parts, tile_count)
+            tiles(
+                b,
+                span,
+                tile_count,
+                extent,
+                1,
+                size,
+                lambda number, count, _: emit_strip(b.mul(number, size), count, []),
+            )
             return []
 
-        return level(0, UnrolledBox({}), init)
+        return emit_loops(0, UnrolledBox({}), init)
 
-    def _tiles(self, body: Callable[[UnrolledBox], None]) -> None:
-        self._boxes(self.tiled, lambda tile, _: body(tile))
+    def _for_each_tile(self, body: Callable[[UnrolledBox], None]) -> None:
+        self._for_each_box(self.tiled, lambda tile, _: body(tile))
 
     # -- the sums of a tile: points outer, vectors inner
 
-    def _products(self, tile: UnrolledBox, init: Sequence[SSAValue]) -> list[SSAValue]:
+    def _sum_products(self, tile: UnrolledBox, init: Sequence[SSAValue]) -> list[SSAValue]:
         """Return the sums `init` plus all products over K except its outer axis."""
         axes = [*self.k_axes, self.d.vector] if self.in_k else self.k_axes
-        sums = self._boxes(axes, partial(self._add, tile), init)
+        sums = self._for_each_box(axes, partial(self._add_products, tile), init)
         rest = [a for a in self.p.k if a not in self.d.k_outer]
-        place = partial(self._exactly, tile, dict(self.values))
+        place = partial(self._cursor_at, tile, dict(self.values))
         return self.repair.sums(sums, init, rest, 0, self.p.count(rest), place)
 
-    def _add(self, tile: UnrolledBox, k: UnrolledBox, carried: Sequence[SSAValue]) -> list[SSAValue]:
+    def _add_products(self, tile: UnrolledBox, k: UnrolledBox, carried: Sequence[SSAValue]) -> list[SSAValue]:
         """Add the products of one unrolled box to the sums; what two products share is loaded once."""
         b, n, v = self.b, self.lanes, self.d.vector
         last = k if self.in_k else tile
         start, values = self.values[v], {a: x for a, x in self.values.items() if a != v}
         states: dict[tuple[int, int], LaneCursor] = {}
-        done: dict[tuple, SSAValue] = {}
+        loaded: dict[tuple, SSAValue] = {}
 
-        def load(which: int, point: dict[int, int], vector: int) -> tuple:
+        def load_key(which: int, point: dict[int, int], vector: int) -> tuple:
             """Return the key of a load: the operand, the vector, and what the point adds to addresses."""
             s = self.samplers[which]
             deltas = tuple(sum(f.coef.get(a, 0) * x for a, x in point.items()) for f in s.forms)
-            return which, vector if self.moving[which] else 0, deltas, tuple(point.get(a, 0) for a in sorted(s.opaque))
+            return (
+                which,
+                vector if self.varies_along_lanes[which] else 0,
+                deltas,
+                tuple(point.get(a, 0) for a in sorted(s.opaque)),
+            )
 
-        def value(point: dict[int, int], key: tuple) -> SSAValue:
+        def load_value(point: dict[int, int], key: tuple) -> SSAValue:
             which, vector = key[:2]
             s = self.samplers[which]
             if (which, vector) not in states:
                 # Lanes past the end are not stored, but sums over the lanes and reads beyond a halo copy need the mask.
-                masked = self.moving[which] and (self.in_k or not covers(s, v))
+                masked = self.varies_along_lanes[which] and (self.in_k or not can_read_past(s, v))
                 limit = last.limit if vector == tile.vectors - 1 and masked else None
                 states[which, vector] = LaneCursor(s, b.add(start, vector * n), limit, n)
-            if key not in done:
-                done[key] = states[which, vector].bind(s.at(values, point)).product()
-            return done[key]
+            if key not in loaded:
+                loaded[key] = states[which, vector].bind(s.at(values, point)).product()
+            return loaded[key]
 
-        work = []
-        for t, at in enumerate(tile.each()):
-            for more in k.each():
+        products = []
+        for t, tile_point in enumerate(tile.each()):
+            for k_point in k.each():
                 for j in range(tile.vectors):
-                    point = at | more
-                    work.append((t * tile.vectors + j, point, load(0, point, j), load(1, point, j)))
-        streamed = 2 if len({w[2] for w in work}) > len({w[3] for w in work}) else 3
-        work.sort(key=lambda w: (w[streamed], w[5 - streamed], w[0]))
+                    point = tile_point | k_point
+                    products.append((t * tile.vectors + j, point, load_key(0, point, j), load_key(1, point, j)))
+        streamed = 2 if len({w[2] for w in products}) > len({w[3] for w in products}) else 3
+        products.sort(key=lambda w: (w[streamed], w[5 - streamed], w[0]))
         sums = list(carried)
-        for i, point, left, right in work:
-            sums[i] = b.fma(value(point, left), value(point, right), sums[i])
+        for i, point, left, right in products:
+            sums[i] = b.fma(load_value(point, left), load_value(point, right), sums[i])
         return sums
 
-    def _exactly(
+    def _cursor_at(
         self, tile: UnrolledBox, corner: dict[int, SSAValue], s: OperandAccess, number: SSAValue
     ) -> LaneCursor:
         """Return a cursor at a vector of a tile, or at one result where lanes lie along K, for NanRepair."""
@@ -219,7 +234,7 @@ class DirectLowering(Operands):
 
     # -- what follows the sums
 
-    def _finish(self, tile: UnrolledBox, sums: Sequence[SSAValue]) -> None:
+    def _emit_epilogue(self, tile: UnrolledBox, sums: Sequence[SSAValue]) -> None:
         """Emit what follows the sums of a tile: the epilogue, or the store of partial sums."""
         b, n, v, s, count = self.b, self.lanes, self.d.vector, self.epilogue.sampler, tile.vectors
         values = {a: x for a, x in self.values.items() if a != v and a not in self.p.k}
@@ -230,7 +245,7 @@ class DirectLowering(Operands):
                 for j in range(count)
             ]
 
-        def finish(number: int | SSAValue, row: Sequence[SSAValue]) -> None:
+        def emit_row(number: int | SSAValue, row: Sequence[SSAValue]) -> None:
             point = tile.point(b, number)
             if self.in_k:
                 row = [b.horizontal("add", x) for x in row]
@@ -241,7 +256,7 @@ class DirectLowering(Operands):
             at = (self._flat(axes, place) for axes in (self.p.batch, self.p.left, self.p.right))
             b.store(row[0], self.workspace, self.partials.place(b, self.split, *at))
 
-        self.epilogue.rows([sums[i : i + count] for i in range(0, len(sums), count)], finish)
+        self.epilogue.rows([sums[i : i + count] for i in range(0, len(sums), count)], emit_row)
 
     def _flat(self, axes: Sequence[int], values: Mapping[int, SSAValue]) -> SSAValue:
         """Return the flattened point of some output axes."""
@@ -264,7 +279,7 @@ class DirectLowering(Operands):
             out += [b.add(at, j * n) for j in range(tile.vectors)]
         return out
 
-    def _waiting(self, tile: UnrolledBox) -> list[SSAValue]:
+    def _load_sums(self, tile: UnrolledBox) -> list[SSAValue]:
         """Load the sums of a tile from scratch."""
         assert self.sums is not None
         return [self.b.load(self.sums, x, self.elem, self.lanes) for x in self._places(tile)]
@@ -272,6 +287,6 @@ class DirectLowering(Operands):
     def _accumulate(self, tile: UnrolledBox) -> None:
         """Add the products of a tile to its sums in scratch."""
         assert self.sums is not None
-        sums = self._products(tile, self._waiting(tile))
+        sums = self._sum_products(tile, self._load_sums(tile))
         for x, place in zip(sums, self._places(tile), strict=True):
             self.b.store(x, self.sums, place)

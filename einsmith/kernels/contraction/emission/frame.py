@@ -14,9 +14,9 @@ from einsmith.base.dtypes import DType
 from einsmith.codegen.loopnest.address import BufferMemory, arguments_of, memories_of
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.codegen.loopnest.walk import Bound, Range, tiles
-from einsmith.kernels.contraction.config import sampler
+from einsmith.kernels.contraction.config import make_access
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
-from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
+from einsmith.kernels.contraction.halo import SLACK_VECTORS, SLOT, HaloCopy, fill
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.schedule.kernel import Kernel
@@ -27,10 +27,10 @@ def workspace(b: Builder, base: int, item: int, elem: str) -> SSAValue:
     return b.address(b.buffers[-1], base // item, elem) if base else b.buffers[-1]
 
 
-def clear(b: Builder, to: SSAValue, size: SSAValue | int, elem: str, lanes: int) -> None:
+def clear(b: Builder, scratch: SSAValue, size: SSAValue | int, elem: str, lanes: int) -> None:
     """Set `size` elements of scratch to zero."""
     with b.loop(0, size, step=lanes) as loop:
-        b.store(b.const(0.0, elem, lanes), to, loop.var)
+        b.store(b.const(0.0, elem, lanes), scratch, loop.var)
 
 
 Rows = Sequence[Sequence[SSAValue]]
@@ -86,7 +86,7 @@ class Operands:
         self.halo_scratch: list[tuple[HaloCopy, SSAValue]] = []
         for i, w in halos:
             # A row read past its end reaches into the next row; at the end of the copy, into its slack.
-            at = b.alloc(self.elem, w.buffer.size + SLACK * lanes)
+            at = b.alloc(self.elem, w.buffer.size + SLACK_VECTORS * lanes)
             self.halo_scratch.append((w, at))
             self.slots[SLOT + i] = BufferMemory(at, w.buffer)
 
@@ -109,8 +109,10 @@ class Frame(Operands):
         self.g, p, n = g, g.p, g.lanes
         self.cuts = [(i, w, self.slots[SLOT + i].pointer) for i, w in g.halos if w.block]
         axes, lanes = ((), 0) if g.a.how == "inline" else (p.k if g.a.along else g.m_side.axes, n)
-        self.a = sampler(b, p, g.m_side, self.slots, axes, lanes)
-        self.b_in = sampler(b, p, g.n_side, self.slots, p.k if g.b.along else g.n_side.axes, n, g.row, g.loose)
+        self.a = make_access(b, p, g.m_side, self.slots, axes, lanes)
+        self.b_in = make_access(
+            b, p, g.n_side, self.slots, p.k if g.b.along else g.n_side.axes, n, g.row, g.reads_past_rows
+        )
         self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
         self.workspace = workspace(b, base, g.item, self.elem)
 

@@ -37,10 +37,10 @@ class NanRepair:
         size: int,
         row: int = 0,
     ):
-        self.b, self.elem, self.needed = b, elem_of(p.dtype), needs_exact_guards(p)
-        if self.needed:
+        self.b, self.elem, self.is_needed = b, elem_of(p.dtype), needs_exact_guards(p)
+        if self.is_needed:
             self.sampler = OperandAccess(b, [p.term], p.exact, p.extents, memories, lane_axes, lanes, row=row)
-            self.room = b.alloc(self.elem, size)
+            self.scratch = b.alloc(self.elem, size)
 
     def sums(
         self,
@@ -55,17 +55,17 @@ class NanRepair:
 
         place(access, number) returns a cursor at the lanes of a sum, with every axis bound except `k_axes`.
         """
-        if not self.needed:
+        if not self.is_needed:
             return list(sums)
         b, n, s, total = self.b, sums[0].type.lanes, self.sampler, tree(sums, self.b.add)
-        again = b.cast(b.any(b.op("ne", total, total)), "i64")
-        room, groups = self.room, s.groups(k_axes)
-        with b.loop(0, again, init=sums) as loop:
+        rounds = b.cast(b.any(b.op("ne", total, total)), "i64")
+        scratch, groups = self.scratch, s.groups(k_axes)
+        with b.loop(0, rounds, init=sums) as loop:
             for i, x in enumerate(init):
-                b.store(x, room, i * n)
-            with b.loop(0, len(sums)) as each:
-                at = b.mul(each.var, n)
-                state = place(s, each.var)
+                b.store(x, scratch, i * n)
+            with b.loop(0, len(sums)) as numbers:
+                at = b.mul(numbers.var, n)
+                state = place(s, numbers.var)
 
                 def outer(values: list[SSAValue]) -> LaneCursor:
                     return state.bind(s.part(groups[:-1], values))  # noqa: B023
@@ -79,10 +79,10 @@ class NanRepair:
                 (x,) = sweep(b, [g.extent for g in groups], lo, hi, [zero], outer, inner)
                 if not s.lanes:
                     x = b.insert(b.const(0.0, self.elem, n), x, 0)
-                b.store(b.add(b.load(room, at, self.elem, n), x), room, at)
+                b.store(b.add(b.load(scratch, at, self.elem, n), x), scratch, at)
             loop.next = []
             for i, old in enumerate(loop.carried):
-                new = b.load(room, i * n, self.elem, n)
+                new = b.load(scratch, i * n, self.elem, n)
                 # Lanes that are never stored may be NaN by chance; the other lanes' values do not depend on them.
                 loop.next.append(b.op("where", b.op("ne", old, old), new, old) if s.lanes else new)
         return list(loop.results)

@@ -42,17 +42,17 @@ def shared_tasks(g: Geometry, x: OperandTiles) -> int:
     return x.batches * g.k_blocks * x.tiles if x.how == "buffer" else 0
 
 
-def pack_shared(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _: int, task: SSAValue) -> None:
+def pack_shared(g: Geometry, base: int, operands: Sequence[OperandTiles], b: Builder, _: int, task: SSAValue) -> None:
     """Emit one of the tasks that pack the chosen operands; `base`: workspace bytes before this piece's part."""
     f, first = Frame(b, g, base), 0
-    for x in (x for x in chosen if x.how == "buffer"):
+    for x in (x for x in operands if x.how == "buffer"):
         with task_range(b, task, first, shared_tasks(g, x)) as t:
             batch, block, number = digits(b, t, (x.batches, g.k_blocks, x.tiles))
             lo = b.mul(block, g.kc)
             hi = b.op("min", b.add(lo, g.kc), g.K)
             operand = (f.a if x is g.a else f.b_in).part_of(g.p.batch, batch)
-            into = partial(pack, f, x, operand, f.slot(x, t), lo, hi)
-            tiles_of(f, x, (number, b.add(number, 1)), into)
+            pack_tile = partial(pack, f, x, operand, f.slot(x, t), lo, hi)
+            tiles_of(f, x, (number, b.add(number, 1)), pack_tile)
         first += shared_tasks(g, x)
 
 
@@ -64,14 +64,14 @@ def pack(f: Frame, x: OperandTiles, operand: PartialAddress, to: SSAValue, lo: B
     """
     first = f.b.mul(tile.number, x.points)
     if not x.along:
-        _across(f, x, operand, to, first, tile, lo, hi)
+        _pack_across_k(f, x, operand, to, first, tile, lo, hi)
     elif x is f.g.a:
-        _rows_along(f, operand, to, first, tile.size, lo, hi)
+        _pack_rows_along_k(f, operand, to, first, tile.size, lo, hi)
     else:
-        _columns_along(f, operand, to, first, tile.size, lo, hi)
+        _pack_columns_along_k(f, operand, to, first, tile.size, lo, hi)
 
 
-def _across(
+def _pack_across_k(
     f: Frame, x: OperandTiles, operand: PartialAddress, to: SSAValue, first: SSAValue, tile: Strip, lo: Bound, hi: Bound
 ) -> None:
     """Pack vectors along the side. Lanes past the rows of a tile of M are overwritten by the next point of K."""
@@ -116,21 +116,23 @@ def _across(
         sweep(b, [x.extent for x in groups], start, end, (), outer, inner)
 
 
-def _rows_along(f: Frame, operand: PartialAddress, to: SSAValue, m0: SSAValue, mr: int, lo: Bound, hi: Bound) -> None:
+def _pack_rows_along_k(
+    f: Frame, operand: PartialAddress, to: SSAValue, m0: SSAValue, mr: int, lo: Bound, hi: Bound
+) -> None:
     """Pack each row in vectors along K."""
     b, g, s = f.b, f.g, f.a
 
-    def chunk(k: SSAValue, limit: Bound | None, place: Sequence[SSAValue] | None = None) -> None:
+    def pack_chunk(k: SSAValue, limit: Bound | None, place: Sequence[SSAValue] | None = None) -> None:
         state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
         with b.loop(0, mr) as rows:
             part = s.part_of(g.m_side.axes, b.add(m0, rows.var))
             at = b.add(b.mul(rows.var, g.k_pad), b.sub(k, lo))
             b.store(state.bind(part).product(), to, at)
 
-    _chunks(f, s, lo, hi, chunk)
+    _for_each_chunk(f, s, lo, hi, pack_chunk)
 
 
-def _columns_along(
+def _pack_columns_along_k(
     f: Frame, operand: PartialAddress, to: SSAValue, n0: SSAValue, nv: int, lo: Bound, hi: Bound
 ) -> None:
     """Pack vectors along K of as many rows as there are lanes, transposed in registers."""
@@ -145,18 +147,18 @@ def _columns_along(
                 x = b.op("min", x, last)
             rows.append(s.part_of(g.n_side.axes, x))
 
-        def chunk(k: SSAValue, limit: Bound | None, place: Sequence[SSAValue] | None = None) -> None:
+        def pack_chunk(k: SSAValue, limit: Bound | None, place: Sequence[SSAValue] | None = None) -> None:
             state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
             values = transpose(b, [state.bind(row).product() for row in rows], depth)
             out = b.add(b.mul(b.sub(k, lo), width // depth), b.mul(vectors.var, n))
             for j, x in enumerate(values):
                 b.store(x, to, b.add(out, j * width))
 
-        _chunks(f, s, lo, hi, chunk)
+        _for_each_chunk(f, s, lo, hi, pack_chunk)
 
 
-def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..., None]) -> None:
-    """Call chunk(k, limit, place) for every vector of K points in lo .. hi of an access along K.
+def _for_each_chunk(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, pack_chunk: Callable[..., None]) -> None:
+    """Call pack_chunk(k, limit, place) for every vector of K points in lo .. hi of an access along K.
 
     The last vector is limited unless K, its parts and its blocks are whole vectors. `place`, the digits of k, is passed
     where rows of K are whole vectors too.
@@ -167,16 +169,16 @@ def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..
         if row % n:
             heads, row = [], g.K
 
-        def vector(context: list[SSAValue], last: SSAValue, flat: SSAValue, _: Any) -> Sequence[SSAValue]:
-            chunk(b.mul(flat, n), None, [*context, b.mul(last, n)] if heads else None)
+        def call_chunk(context: list[SSAValue], last: SSAValue, flat: SSAValue, _: Any) -> Sequence[SSAValue]:
+            pack_chunk(b.mul(flat, n), None, [*context, b.mul(last, n)] if heads else None)
             return ()
 
         lo, hi = (b.op("floordiv", x, n) for x in (lo, hi))
-        sweep(b, [*heads, row // n], lo, hi, (), list, vector)
+        sweep(b, [*heads, row // n], lo, hi, (), list, call_chunk)
         return
     first, end = b.known(lo), b.known(hi)
     if first is not None and end is not None:
-        strips(b, first, end, n, lambda k, count, _: chunk(k, None if count == n else hi))
+        strips(b, first, end, n, lambda k, count, _: pack_chunk(k, None if count == n else hi))
         return
     with b.loop(lo, hi, step=n) as loop:
-        chunk(loop.var, None if g.heads and g.kc % n == 0 else hi)
+        pack_chunk(loop.var, None if g.heads and g.kc % n == 0 else hi)

@@ -31,26 +31,26 @@ class LineBuffer:
     def __init__(self, f: Frame, unit: Unit, results: Any):
         b, g = f.b, f.g
         self.f, self.b, self.unit, self.constants, self.lanes = f, b, unit, results.constants, g.lanes
-        self.live = [i for i in range(len(results.exprs)) if i not in self.constants]
+        self.nonconstant = [i for i in range(len(results.exprs)) if i not in self.constants]
         # Points of an incomplete unit that panels may leave, in whole vectors.
         self.pad = 0 if g.nr % unit.points == 0 else ceil_div(unit.points - 1, g.lanes) * g.lanes
         self.row = self.pad + g.nr + g.lanes
-        self.scratch = b.alloc(f.elem, g.mr * self.row * len(self.live))
+        self.scratch = b.alloc(f.elem, g.mr * self.row * len(self.nonconstant))
         tiles = 1 if g.c.order == "m" else ceil_div(g.mt, g.c.tm)  # of M, which wait for their next panel
-        self.waiting = b.alloc(f.elem, tiles * g.mr * self.pad * len(self.live)) if self.pad else None
+        self.pending = b.alloc(f.elem, tiles * g.mr * self.pad * len(self.nonconstant)) if self.pad else None
         places = [results.places[s.first] for s in unit.stretches]
         self.sampler = OperandAccess(b, (), (), g.p.extents, f.buffers, (), 0, places)
 
     def put(self, row: SSAValue, vector: int, values: Sequence[SSAValue]) -> None:
         """Store the results of one vector of a row of the tile in scratch."""
         b = self.b
-        for n, i in enumerate(self.live):
+        for n, i in enumerate(self.nonconstant):
             b.store(b.splat(values[i], self.lanes), self.scratch, self._place(row, n, self.pad + vector * self.lanes))
 
-    def _place(self, row: SSAValue, live: int, at: int) -> SSAValue:
+    def _place(self, row: SSAValue, result: int, at: int) -> SSAValue:
         """Return the place in scratch of element `at` of a row, for one result."""
         b = self.b
-        return b.add(b.mul(b.add(b.mul(row, len(self.live)), live), self.row), at)
+        return b.add(b.mul(b.add(b.mul(row, len(self.nonconstant)), result), self.row), at)
 
     def flush(self, t: TaskFrame, x: Tile) -> None:
         """Store the units that a tile completes, in all its rows, and keep the incomplete one.
@@ -63,38 +63,38 @@ class LineBuffer:
         low, end = b.mul(t.n_range[0], nr), b.op("min", g.N, b.add(begin, nr))
         last = b.op("eq", b.add(x.panel.number, 1), t.n_range[1])
         stop = b.op("floordiv", b.select(last, b.add(end, points - 1), end), size)
-        kept = b.sub(m0, b.mul(t.m_range[0], g.mr)) if g.c.order == "n" else b.const(0)
+        first_pending_row = b.sub(m0, b.mul(t.m_range[0], g.mr)) if g.c.order == "n" else b.const(0)
         batch = s.part_of(g.p.batch, t.batch)
-        self._move(x.rows.size, kept, back=False)
+        self._move_pending(x.rows.size, first_pending_row, back=False)
         with b.loop(b.op("floordiv", begin, size), stop) as units:
             start = b.mul(units.var, size)
             unit, place = s.part_of(g.n_side.axes, start), b.add(b.sub(start, begin), self.pad)
             part = b.sub(low, start), b.sub(end, start)
-            some = b.op("or", b.op("lt", 0, part[0]), b.op("lt", part[1], points))
+            is_partial = b.op("or", b.op("lt", 0, part[0]), b.op("lt", part[1], points))
             with b.loop(0, x.rows.size) as row:
                 m = s.part_of(g.m_side.axes, b.add(m0, row.var))
                 bases = [s.place(form, batch, unit, m) for form in s.extra]
-                with b.if_(b.op("not", some)):
+                with b.if_(b.op("not", is_partial)):
                     self._store(bases, row.var, place, None)
-                with b.if_(some):
+                with b.if_(is_partial):
                     self._store(bases, row.var, place, part)
-        self._move(x.rows.size, kept, back=True)
+        self._move_pending(x.rows.size, first_pending_row, back=True)
 
-    def _move(self, rows: int, kept: SSAValue, back: bool) -> None:
+    def _move_pending(self, rows: int, first_row: SSAValue, back: bool) -> None:
         """Load the kept results before a tile's rows, or keep the rows' ends (`back`).
 
-        `kept` is the number of the first row among the rows whose results are kept.
+        `first_row` is the number of the first row among the rows whose results are kept.
         """
         b, pad, n, elem = self.b, self.pad, self.lanes, self.f.elem
-        if self.waiting is None:
+        if self.pending is None:
             return
         with b.loop(0, rows) as row:
-            waits = b.mul(b.add(kept, row.var), pad * len(self.live))
-            for i in range(len(self.live)):
+            pending_place = b.mul(b.add(first_row, row.var), pad * len(self.nonconstant))
+            for i in range(len(self.nonconstant)):
                 for x in range(0, pad, n):
-                    there = b.add(waits, i * pad + x)
-                    here = self._place(row.var, i, x + (self.f.g.nr if back else 0))
-                    ends = [(self.waiting, there), (self.scratch, here)]
+                    pending_at = b.add(pending_place, i * pad + x)
+                    scratch_at = self._place(row.var, i, x + (self.f.g.nr if back else 0))
+                    ends = [(self.pending, pending_at), (self.scratch, scratch_at)]
                     source, to = reversed(ends) if back else ends
                     b.store(b.load(*source, elem, n), *to)
 
@@ -123,15 +123,17 @@ class LineBuffer:
         Behind the last row lie the kept results, which are at least as many, so that the load stays within scratch.
         """
         b, n, elem = self.b, self.lanes, self.f.elem
-        fixed = [0.0 if x is None else self.constants.get(x[0], 0.0) for x in lanes]
-        value = b.literal(fixed, elem) if len({repr(x) for x in fixed}) > 1 else b.const(fixed[0], elem, n)
-        for number, i in enumerate(self.live):
+        constants = [0.0 if x is None else self.constants.get(x[0], 0.0) for x in lanes]
+        value = b.literal(constants, elem) if len({repr(x) for x in constants}) > 1 else b.const(constants[0], elem, n)
+        for number, i in enumerate(self.nonconstant):
             points = [x[1] for x in lanes if x is not None and x[0] == i]
             if points:
                 where = b.add(self._place(row, number, min(points)), place)
                 loaded = b.load(self.scratch, where, elem, n)
-                chosen = [x[1] - min(points) if x is not None and x[0] == i else n + e for e, x in enumerate(lanes)]
-                value = b.shuffle(loaded, value, chosen)
+                lanes_chosen = [
+                    x[1] - min(points) if x is not None and x[0] == i else n + e for e, x in enumerate(lanes)
+                ]
+                value = b.shuffle(loaded, value, lanes_chosen)
         return value
 
     def _mask(self, lanes: Vector, part: tuple[SSAValue, SSAValue] | None) -> SSAValue | None:
@@ -143,5 +145,5 @@ class LineBuffer:
             return mask
         points = b.literal([x[1] if x is not None else -1 for x in lanes], "i32")
         low, high = (b.splat(b.cast(x, "i32"), n) for x in part)
-        on = b.op("and", b.op("le", low, points), b.op("lt", points, high))
-        return on if mask is None else b.op("and", mask, on)
+        in_range = b.op("and", b.op("le", low, points), b.op("lt", points, high))
+        return in_range if mask is None else b.op("and", mask, in_range)
