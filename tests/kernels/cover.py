@@ -372,7 +372,7 @@ def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
 def _more_windows(p: Problem) -> list[Halos]:
     """With cuts at a few kilobytes."""
     cuts = {((i, cut),): None for limit in (1 << 9, 1 << 11) for i in (0, 1) for cut in halo_blocks(p, i, limit)}
-    return [*search._WINDOWS, *cuts]
+    return [*search._WHOLE_HALOS, *cuts]
 
 
 def settings(config: Any) -> Iterator[tuple[str, Any]]:

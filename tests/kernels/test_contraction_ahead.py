@@ -110,9 +110,9 @@ def test_tiles_ask_for_every_tensor_that_an_operand_is_computed_of():
 
 
 def test_only_distant_rows_are_prefetched():
-    far = traffic.Steps(4, 4096, True)
+    far = traffic.Strides(4, 4096, True)
 
-    def lines(s: traffic.Steps, points: int = 1 << 20) -> int:
+    def lines(s: traffic.Strides, points: int = 1 << 20) -> int:
         problem, target = SimpleNamespace(batch=()), SimpleNamespace(l2=1 << 20)
         return traffic.streamed_lines(s, SimpleNamespace(p=problem, B=9, K=1, item=4, target=target), None, points)
 

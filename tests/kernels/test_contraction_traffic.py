@@ -18,7 +18,7 @@ from einsmith.kernels.contraction.features import Features, stack_features
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates, divide_for_cache, table_of
-from einsmith.kernels.contraction.traffic import Steps
+from einsmith.kernels.contraction.traffic import Strides
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
@@ -57,16 +57,16 @@ def test_blocks_of_k_with_every_way_to_reach_operands():
 
 def test_lines_at_powers_of_two_share_cache_sets():
     assert [lines_kept(48 << 10, s) for s in (64, 192, 2048, 4096, 1 << 20, 4096 + 64)] == [768, 768, 24, 12, 12, 768]
-    fits = [traffic.rows_in_l1(Steps(side, 4), 48 << 10) for side in (4096, 4096 + 64)]
+    fits = [traffic.rows_in_l1(Strides(side, 4), 48 << 10) for side in (4096, 4096 + 64)]
     slow = traffic.row_conflicts(np.array([28.0, 8.0, 28.0, 28.0]), np.array([fits[0], fits[0], fits[1], 0.0]))
     assert slow[0] == 1.0 and not slow[1:].any()
 
 
 def test_strips_and_blocks_read_again():
-    across = Steps(4, 16384)
+    across = Strides(4, 16384)
     narrow, wide = traffic.strip_overhead(np.array([16.0, 128.0]), np.array([4096.0, 4096.0]), 4, 450.0)
     assert narrow > wide > 0 and traffic.reads_in_strips(across, 4096 * 1024, 4, 1 << 20)
-    assert not traffic.reads_in_strips(Steps(4, 64), 16 * 1024, 4, 1 << 20)
+    assert not traffic.reads_in_strips(Strides(4, 64), 16 * 1024, 4, 1 << 20)
     assert not traffic.reads_in_strips(across, 16 * 64, 4, 1 << 20)
     kernel = product(64, 1024, 4096, "NN")
     (p,) = problems(kernel.root)
@@ -133,7 +133,7 @@ def test_choices_follow_the_traffic():
     rows = chosen(product(4096, 1, 1024, "TN"), replace(SERVER, cores=1))
     assert rows.swap and rows.order == "k" and rows.split == 1
     many = chosen(product(16, 4096, 1024, "NT"))
-    assert many.a != "inline" or many.mr <= traffic.rows_in_l1(Steps(4096, 4), SERVER.l1)
+    assert many.a != "inline" or many.mr <= traffic.rows_in_l1(Strides(4096, 4), SERVER.l1)
 
 
 def test_tasks_whose_inner_side_stays_in_the_second_level():
@@ -163,7 +163,7 @@ def test_steps_and_choices_are_the_same_each_time():
     (p,) = problems(kernel.root)
     s = HaloSetting(kernel, p, (), False, False, SERVER)
     found = [traffic.address_steps(s, x) for x in sides(p, False)]
-    assert found == [Steps(16384, 4, True), Steps(4, 4096, True)]
+    assert found == [Strides(16384, 4, True), Strides(4, 4096, True)]
 
 
 def test_large_results_of_many_rows_are_finished_row_by_row():

@@ -195,28 +195,30 @@ def padded_row(p: Problem, side: Side, lanes: int) -> int:
     return -(-p.extents[side.axes[-1]] // lanes) * lanes
 
 
-Steps = tuple[tuple[int, int], ...]
+GroupStrides = tuple[tuple[int, int], ...]
 """Extent and stride (elements) of each group of axes along which a read moves evenly, outer first."""
 
 
 @lru_cache(maxsize=4096)
-def row_offsets(groups: Steps, mr: int) -> list[int] | None:
+def row_offsets(groups: GroupStrides, mr: int) -> list[int] | None:
     """Return the offset (elements) of each row of a tile of `mr` rows from its first row.
 
     Tiles begin at multiples of `mr`. Returns None if the offsets differ between tiles.
     """
     if not _has_repeating_offsets(_merge_groups(groups), mr):
         return None
-    out = [0] * mr
+    offsets = [0] * mr
     inner = 1
     for n, (extent, stride) in enumerate(reversed(groups), start=1):
         # Past the last row the outermost group continues.
-        out = [at + stride * (i // inner if n == len(groups) else i // inner % extent) for i, at in enumerate(out)]
+        offsets = [
+            at + stride * (i // inner if n == len(groups) else i // inner % extent) for i, at in enumerate(offsets)
+        ]
         inner *= extent
-    return out
+    return offsets
 
 
-def _merge_groups(groups: Steps) -> Steps:
+def _merge_groups(groups: GroupStrides) -> GroupStrides:
     """Merge neighbouring groups that rows traverse at an even stride.
 
     Between the groups that are left the stride changes: a row that begins a new point of the outer group lies at
@@ -231,7 +233,7 @@ def _merge_groups(groups: Steps) -> Steps:
     return tuple(out)
 
 
-def _has_repeating_offsets(groups: Steps, mr: int) -> bool:
+def _has_repeating_offsets(groups: GroupStrides, mr: int) -> bool:
     """Return whether all tiles of `mr` rows have the row offsets of the first tile, up to the last row. Groups are
     merged.
 
@@ -249,7 +251,7 @@ def _has_repeating_offsets(groups: Steps, mr: int) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def regular_rows(groups: Steps, limit: int) -> int:
+def regular_rows(groups: GroupStrides, limit: int) -> int:
     """Return the most rows, at most `limit`, of a tile that is read in place; 0 if there are none or only one group."""
     best, width = 0, 1
     if len(groups) <= 1:
@@ -298,7 +300,7 @@ def has_room_to_unroll(mr: Any, nv: Any, registers: int) -> Any:
 class HaloProblem(NamedTuple):
     """A problem whose operands read halo copies.
 
-    problem: the problem, whose batch has taken in the output axes that halo copies fix
+    problem: the problem, whose batch includes the output axes that halo copies fix
     halos: (operand, halo copy)
     heads: blocks into which halo copies cut K, because one fixes the first axis of K or cuts it or the second; 0 for
     none
@@ -357,7 +359,7 @@ def read_halos(p: Problem, halos: Sequence[tuple[int, HaloCopy]]) -> Problem:
 
 
 def _move_to_batch(p: Problem, axis: int) -> Problem:
-    """Return the problem whose batch has taken in an axis of a side."""
+    """Return the problem whose batch also has an axis of a side."""
     left, right = (tuple(a for a in x if a != axis) for x in (p.left, p.right))
     return replace(p, batch=(*p.batch, axis), left=left, right=right)
 
@@ -370,7 +372,7 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
     K, a panel of the other operand, PANEL_WIDTH points wide, must have at most half of `limit`.
     """
     item, side = p.dtype.itemsize, p.left if i == 0 else p.right
-    out: list[HaloBlock] = []
+    cuts: list[HaloBlock] = []
 
     def fits(axes: tuple[int, ...], place: int, points: int) -> bool | None:
         """Return whether a halo copy of blocks of `points` points fits the limit; None if there is no such copy."""
@@ -389,10 +391,10 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
             sizes = [n for n in divisors(p.extents[axis])[:-1] if n > 1 or not of_k]
             largest = next((n for n in reversed(sizes) if fits(axes, place, n) is not False), None)
             if largest and fits(axes, place, largest) and (place or largest > 1):  # one point is "side"
-                out.append(HaloBlock(place, largest, of_k))
+                cuts.append(HaloBlock(place, largest, of_k))
             if of_k and largest:
                 break
-    return out
+    return cuts
 
 
 @lru_cache(maxsize=1024)
@@ -458,7 +460,7 @@ class HaloSetting:
         return along > 1.0 and self.access(side, self.p.k, self.lanes).load_cost(self.lanes) + 1.0 < along
 
     @cached_property
-    def m_steps(self) -> Steps:
+    def m_strides(self) -> GroupStrides:
         """Return the extents and strides of the groups of M's rows; the M operand is plain."""
         s = self.access(self.m_side)
         form = s.forms[next(iter(s.reads.values()))]
@@ -466,4 +468,4 @@ class HaloSetting:
 
     def reads_in_place(self, mr: int) -> bool:
         """Return whether tiles of `mr` rows of M read that side without a copy."""
-        return self.m_side.operand.plain and row_offsets(self.m_steps, mr) is not None
+        return self.m_side.operand.plain and row_offsets(self.m_strides, mr) is not None

@@ -46,7 +46,7 @@ class ConfigTable:
         self.setting = rows[0].astype(np.int64)
         self.mr, self.nv, self.a, self.b, self.order, self.kc, self.split, self.tm, self.tn, *others = rows[1:]
         self.depth, self.k_fraction, self.epilogue_cycles = others
-        self.numbers, self.major = features.of(self.setting), self.order == BY_M
+        self.numbers, self.major = features.select(self.setting), self.order == BY_M
         first = settings[0]
         self.item, self.lanes, self.nbytes = first.item, first.lanes, sum(bytes_by_buffer(first.kernel))
 

@@ -83,7 +83,7 @@ class Results:
             None, self.exprs, (), p.extents, memories_of(kernel), extra=self.places, given_slots=SUM_SLOTS
         )
 
-    def interleaved(self, axis: int | None) -> dict[int, int]:
+    def find_interleaved(self, axis: int | None) -> dict[int, int]:
         """Return pairs of results whose lanes along `axis` are alternate elements of one buffer, as {first: second}."""
         out: dict[int, int] = {}
         every = list(zip(self.outputs, self.places, strict=True))
@@ -146,7 +146,7 @@ def cycles(
     r = results(kernel, p)
     s = r.access.along(axes, lanes, tile)
     out = s.load_cost(lanes) + 0.5 * r.size + COMPANION_SUM_CYCLES * (p.companion is not None)
-    pairs = r.interleaved(axes[-1] if axes else None)
+    pairs = r.find_interleaved(axes[-1] if axes else None)
     for i, (f, x) in enumerate(zip(s.extra, r.buffers, strict=True)):
         kind = s.kind(f, lanes)
         if stacks:
@@ -271,7 +271,7 @@ class Epilogue:
         self.b, self.results, self.elem = b, results(kernel, p), elem_of(p.dtype)
         self.room = b.alloc(self.elem, room) if room and self.results.size > MAX_REGISTER_EPILOGUE else None
         self.outputs, self.far = self.results.outputs, [x.far for x in self.results.buffers]
-        self.interleaved = self.results.interleaved(axes[-1] if axes else None)
+        self.interleaved = self.results.find_interleaved(axes[-1] if axes else None)
         places = self.results.places
         memories = memories_of(kernel, b.buffers)
         self.sampler = OperandAccess(

@@ -74,7 +74,7 @@ class FeatureArrays(Features):
         self.__dict__.update(zip(has, values if which is None else values.take(which, axis=1), strict=True))
         self.values, self.has = values, has
 
-    def of(self, which: Array) -> FeatureArrays:
+    def select(self, which: Array) -> FeatureArrays:
         """Return the features of the settings numbered `which`."""
         return FeatureArrays(self.values, self.has, which)
 
@@ -88,7 +88,7 @@ def stack_features(every: Sequence[Features]) -> FeatureArrays:
 class OperandPlan(HaloSetting):
     """A setting together with the features by which its configurations are priced."""
 
-    def _common_features(self, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
+    def _common_features(self, side: config.Side, align: int) -> tuple[traffic.Strides, dict[str, Any]]:
         """Return a side's address steps and features common to all settings; tiles begin at multiples of `align`."""
         key = side.operand, side.axes, self.lanes, align
         if key not in self._access_cache:
@@ -98,7 +98,7 @@ class OperandPlan(HaloSetting):
             self._access_cache[key] = traffic.address_steps(self, side), common
         return self._access_cache[key]
 
-    def _side_features(self, name: str, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
+    def _side_features(self, name: str, side: config.Side, align: int) -> tuple[traffic.Strides, dict[str, Any]]:
         """Return the address steps and features of side `name`, "a" (M) or "b" (N).
 
         The steps are zero if the side is read from a halo copy, or if some halo copy's elements are read at several
@@ -108,7 +108,7 @@ class OperandPlan(HaloSetting):
         cut, halo_bytes = dict(self.windows).get(which), 0
         overfetch = steps.overfetch(self.item)
         if self.windows and (cut is not None or any(self._overlaps(i, w) for i, w in self.halos)):
-            steps = traffic.Steps(0, 0)
+            steps = traffic.Strides(0, 0)
         if not self.heads:
             halo_bytes = sum(w.buffer.size * self.item for i, w in self.halos if i == which)
         side_features = dict(

@@ -58,7 +58,7 @@ class HaloCopy:
     buffer: the copy's shape and type
     block: elements from one block to the next, in a copy of all blocks
 
-    A halo copy that is cut holds one block of an axis at a time; the block's number is the fixed coordinate CUT.
+    A halo copy that is cut holds one block of an axis at a time; the block's number is the fixed coordinate BLOCK_AXIS.
     """
 
     fixed: tuple[int | None, ...]

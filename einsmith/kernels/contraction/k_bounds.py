@@ -148,24 +148,24 @@ def _k_fractions(shape: tuple[int, ...], edges: tuple[tuple, ...], sizes: tuple[
         else:
             starts.append(np.arange(n * total, (n + 1) * total, points))
     digits: list[np.ndarray] = []
-    every, places = np.concatenate(rows) if rows else np.arange(total), np.concatenate(starts)
+    digits_left, tile_starts = np.concatenate(rows) if rows else np.arange(total), np.concatenate(starts)
     for n in reversed(shape):
-        outer = every // n
-        digits.insert(0, every - outer * n)
-        every = outer
+        outer = digits_left // n
+        digits.insert(0, digits_left - outer * n)
+        digits_left = outer
     bounds: dict[tuple[int, int], np.ndarray] = {}
     for axis, _, sign, const, coef in edges:
-        edge = sum((c * x for c, x in zip(coef, digits, strict=True) if c), np.full_like(every, const))
+        edge = sum((c * x for c, x in zip(coef, digits, strict=True) if c), np.full_like(digits_left, const))
         if (axis, sign) in bounds:
             edge = (np.minimum if sign > 0 else np.maximum)(bounds[axis, sign], edge)
         bounds[axis, sign] = edge
-    fractions, extents = np.ones(len(places)), {axis: extent for axis, extent, *_ in edges}
+    fractions, extents = np.ones(len(tile_starts)), {axis: extent for axis, extent, *_ in edges}
     for axis, extent in extents.items():
         ends: list[Any] = [0, extent]
         for end, sign in enumerate((-1, 1)):
             if (axis, sign) in bounds:
                 each = bounds[axis, sign] if rows else np.concatenate([bounds[axis, sign]] * len(sizes))
-                ends[end] = (np.minimum, np.maximum)[end].reduceat(each, places)
+                ends[end] = (np.minimum, np.maximum)[end].reduceat(each, tile_starts)
         fractions *= np.maximum(np.minimum(ends[1], extent) - np.maximum(ends[0], 0), 0)
     counts = [len(x) for x in starts]
     sums = np.add.reduceat(fractions, np.cumsum([0, *counts[:-1]]))

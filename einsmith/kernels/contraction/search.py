@@ -47,7 +47,7 @@ MIN_BALANCED_RESULTS = 1 << 14
 """Fewest results (points of M times points of N) that give every core many tiles, so that only the speed of a tile
 counts; with fewer results, their even division among the cores counts as well."""
 
-_WINDOWS: tuple[config.Halos, ...] = ((), *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")))
+_WHOLE_HALOS: tuple[config.Halos, ...] = ((), *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")))
 
 
 @lru_cache(maxsize=1024)
@@ -61,7 +61,7 @@ def halo_copies_of(p: Problem) -> list[config.Halos]:
             return fixes.of_k and fixes.points * p.count(p.k[fixes.place + 1 :]) < MIN_BLOCK_POINTS
         return fixes == "k" and p.count(p.k[1:]) < MIN_BLOCK_POINTS
 
-    return [x for x in (*_WINDOWS, *cuts) if not any(is_short(fixes) for _, fixes in x)]
+    return [x for x in (*_WHOLE_HALOS, *cuts) if not any(is_short(fixes) for _, fixes in x)]
 
 
 def _can_copy_by_points(p: Problem, i: int, points: int) -> bool:
@@ -188,35 +188,35 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     tiles: list[_Tile] = []
     sweeps: list[tuple[int, Tiled]] = []
     piece_of_setting: list[int] = []
-    others: list[list[Config]] = []
+    direct_configs: list[list[Config]] = []
     tiled = like if isinstance(like, Tiled) else None
     for number, p in enumerate(pieces):
         direct = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
-        preferred_nv, before = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
+        preferred_nv, first_tile = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: halo copies are left to the direct form.
-        lone = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
-        for windows in ((),) if lone else halo_copies_of(p) if like is None else _adapt_halos(like):
-            if config.with_halos(p, windows) is None or like is not None and not windows and len(tiles) > before:
+        has_lone_side = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
+        for windows in ((),) if has_lone_side else halo_copies_of(p) if like is None else _adapt_halos(like):
+            if config.with_halos(p, windows) is None or like is not None and not windows and len(tiles) > first_tile:
                 continue
-            for rows, swap in product((False, True), (False, True)):
+            for keeps_rows, swap in product((False, True), (False, True)):
                 s = operand_plan(kernel, p, windows, swap, False, target)
                 if (
-                    rows
+                    keeps_rows
                     and not can_keep_to_rows(s)
                     or not _can_save(s)
                     or like is not None
                     and not _has_same_halo_side(like, s)
                 ):
                     continue
-                s = operand_plan(kernel, p, windows, swap, rows, target)
+                s = operand_plan(kernel, p, windows, swap, keeps_rows, target)
                 tiles += _choose_tiles(s, len(settings), preferred_nv)
                 if not windows:
                     sweeps += [(len(settings), c) for c in _enumerate_sweeps(s)]
                 settings.append(s)
                 piece_of_setting.append(number)
-        others.append([*direct])
+        direct_configs.append([*direct])
     table = _build_table(settings, tiles, sweeps)
-    return Candidates(table, np.array(piece_of_setting)[[] if table is None else table.setting], others)
+    return Candidates(table, np.array(piece_of_setting)[[] if table is None else table.setting], direct_configs)
 
 
 def _adapt_halos(c: Config) -> list[config.Halos]:
@@ -228,8 +228,8 @@ def _has_same_halo_side(like: Config, s: HaloSetting) -> bool:
     """Return whether `s` reads the M side from a halo copy if and only if `like` does. True also if `s` has no halo
     copies, or if results are few."""
     m_operand = 0 if isinstance(like, Direct) else int(like.swap)
-    same = (int(s.swap) in dict(s.windows)) == (m_operand in dict(like.windows))
-    return same or not s.windows or prod(s.original.sizes[1:3]) < MIN_BALANCED_RESULTS
+    is_same = (int(s.swap) in dict(s.windows)) == (m_operand in dict(like.windows))
+    return is_same or not s.windows or prod(s.original.sizes[1:3]) < MIN_BALANCED_RESULTS
 
 
 def _can_save(s: HaloSetting) -> bool:
@@ -245,8 +245,8 @@ def _can_save(s: HaloSetting) -> bool:
 
 def can_keep_to_rows(s: HaloSetting) -> bool:
     """Return whether vectors of N that do not cross rows of a halo copy are worth pricing: rows nearly fill them."""
-    cut = any(isinstance(x, config.HaloBlock) and not x.of_k for _, x in s.windows)
-    if cut or len(s.n_side.axes) < 2 or not s.n_side.operand.plain or (1 - int(s.swap)) not in dict(s.windows):
+    is_cut = any(isinstance(x, config.HaloBlock) and not x.of_k for _, x in s.windows)
+    if is_cut or len(s.n_side.axes) < 2 or not s.n_side.operand.plain or (1 - int(s.swap)) not in dict(s.windows):
         return False
     row, padded = s.p.extents[s.n_side.axes[-1]], config.padded_row(s.p, s.n_side, s.lanes)
     return row != padded and row / padded >= 0.6
@@ -259,8 +259,8 @@ def _enumerate_sweeps(s: OperandPlan) -> list[Tiled]:
     stay in L2; with at most 4 rows of M also all of N over a part of K, whose partial sums a later launch adds.
     """
     x, target, row_bytes = s.numbers, s.target, s.N * s.item
-    streams = s.n_side.operand.plain and not s.rows and x.b_side == s.item and x.b_step >= PAGE
-    if not streams or row_bytes * s.K <= target.l2 or s.K < 8 * target.cores:
+    is_streamed = s.n_side.operand.plain and not s.rows and x.b_side == s.item and x.b_step >= PAGE
+    if not is_streamed or row_bytes * s.K <= target.l2 or s.K < 8 * target.cores:
         return []
     out = []
     sizes = _enumerate_tiles(s.M, s.N, s.lanes, target.tile_registers)
@@ -289,25 +289,27 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
     sizes = [*_enumerate_tiles(m, n, lanes, target.tile_registers, preferred_nv)]
     if s.m_side.operand.plain:
         for nv in {nv for _, nv in sizes}:
-            regular = config.regular_rows(s.m_steps, _limit_rows(nv, target.tile_registers))
+            regular = config.regular_rows(s.m_strides, _limit_rows(nv, target.tile_registers))
             if regular >= 4 and (regular, nv) not in sizes:
                 sizes.append((regular, nv))
         if x.a_l1_rows:  # tiles of fewer rows, of which L1 keeps a line each although the rows share cache sets
             fitting = [(_divide_evenly(m, int(x.a_l1_rows)), nv) for mr, nv in sizes if mr > x.a_l1_rows]
             sizes += [t for t in dict.fromkeys(fitting) if t not in sizes]
-    chosen = [*_select_promising(tuple(sizes), m, n, k, lanes, target)]
+    promising = [*_select_promising(tuple(sizes), m, n, k, lanes, target)]
     # Tiles whose rows of results fill whole vectors.
     stacked = epilogue.adjacent_rows(s.kernel, s.original, m_axes, n_axes, lanes)
-    whole_stacks = [(mr - mr % stacked, nv) for mr, nv in chosen if mr > stacked]
-    chosen += [t for t in dict.fromkeys(whole_stacks) if t not in chosen]
+    whole_stacks = [(mr - mr % stacked, nv) for mr, nv in promising if mr > stacked]
+    promising += [t for t in dict.fromkeys(whole_stacks) if t not in promising]
     if x.a_parts or x.b_parts:  # tiles end where the blocks of a halo copy end
-        chosen = [
+        promising = [
             (mr, nv)
-            for mr, nv in chosen
+            for mr, nv in promising
             if not (x.a_parts and m // x.a_parts % mr or x.b_parts and n // x.b_parts % (nv * lanes))
         ]
     out = []
-    for (mr, nv), k_fraction in zip(chosen, [1.0] * len(chosen) if s.heads else s.k_fractions(chosen), strict=True):
+    for (mr, nv), k_fraction in zip(
+        promising, [1.0] * len(promising) if s.heads else s.k_fractions(promising), strict=True
+    ):
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * lanes))
         if s.heads:
             split = min(s.heads, max(1, ceil(4 * target.cores / batch)))
@@ -319,21 +321,21 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
         out.append(
             _Tile(number, mr, nv, points, split, s.reads_in_place(mr), k_fraction, s.price_epilogue(mr, nv, split))
         )
-    parts = ceil(4 * target.cores / batch)
-    if block and parts > 1 and x.b_transposed and k >= 4 * parts * block:
+    parts_of_k = ceil(4 * target.cores / batch)
+    if block and parts_of_k > 1 and x.b_transposed and k >= 4 * parts_of_k * block:
         # An N side that is transposed is packed once, by the task that has that part of K. Sums are loaded for every
         # block of K, which needs a spare register; rows of M begin anew in each block, so that longer blocks may pay.
         registers = target.tile_registers - 3
         widths = [nv for nv in dict.fromkeys(nv for _, nv in sizes) if registers // nv > 1]
         spare = [(_divide_evenly(m, registers // nv - 1), nv) for nv in widths]
         for mr, nv in _select_promising(tuple(spare), m, n, k, lanes, target):
-            epilogue_cycles, inline = s.price_epilogue(mr, nv, parts), s.reads_in_place(mr)
+            epilogue_cycles, inline = s.price_epilogue(mr, nv, parts_of_k), s.reads_in_place(mr)
             lengths = [2 * block, block]
             if lengths[0] * nv * lanes * s.item > target.l1:  # beyond L1 anyway: a longer panel loses nothing
                 point_bytes = (mr + nv * lanes) * s.item
-                lengths.append(_choose_block_points(ceil(k / parts), point_bytes, unit))
-            out += [_Tile(number, mr, nv, points, parts, inline, 1.0, epilogue_cycles) for points in lengths]
-        out += _enumerate_deep_tiles(s, number, registers, parts, 2 * block)
+                lengths.append(_choose_block_points(ceil(k / parts_of_k), point_bytes, unit))
+            out += [_Tile(number, mr, nv, points, parts_of_k, inline, 1.0, epilogue_cycles) for points in lengths]
+        out += _enumerate_deep_tiles(s, number, registers, parts_of_k, 2 * block)
     return out
 
 
@@ -388,7 +390,7 @@ def _build_table(
         return None
     columns, target = np.array(tiles, np.float64).reshape(-1, len(_Tile._fields)), settings[0].target
     features = stack_features([s.numbers for s in settings])
-    tile, way = np.nonzero(mask_sensible(columns, features.of(columns[:, 0].astype(np.int64)), settings[0].lanes))
+    tile, way = np.nonzero(mask_sensible(columns, features.select(columns[:, 0].astype(np.int64)), settings[0].lanes))
     number, mr, nv, blocks, split, _, k_fraction, epilogue_cycles, depth = columns[tile].T
     a, b, order = _A[way], _B[way], _ORDER[way]
     one = np.ones_like(mr)
@@ -449,9 +451,9 @@ def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
     `tiles` is an array [tile, field] of the fields of `_Tile`; `x` holds the features of each tile's setting.
     """
     _, mr, nv, blocks, split, inline, _, _, depth = tiles.T
-    major = _ORDER == BY_M
+    is_m_outer = _ORDER == BY_M
     one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * lanes)) == 1
-    whole = (x.k < 2 * traffic.MAX_BLOCK_POINTS) | (x.has_halos > 0)  # K has no blocks
+    is_unblocked = (x.k < 2 * traffic.MAX_BLOCK_POINTS) | (x.has_halos > 0)  # K has no blocks
     # Pairs of a condition on ways and a condition on tiles: ways are ruled out for tiles if both conditions hold.
     ruled_out = (
         (_A == INLINE, inline == 0),
@@ -462,10 +464,10 @@ def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
         (_A == BUFFER, x.a_from_halo > 0),
         (_B == BUFFER, x.b_from_halo > 0),
         # Panels would be packed again for every tile.
-        (major & (_B == PANEL), ~one_column),
-        (~major & (_A == PANEL), ~one_row & ~one_column & whole),
-        (major, one_row),
-        (major & (_A != PANEL), one_column),
+        (is_m_outer & (_B == PANEL), ~one_column),
+        (~is_m_outer & (_A == PANEL), ~one_row & ~one_column & is_unblocked),
+        (is_m_outer, one_row),
+        (is_m_outer & (_A != PANEL), one_column),
         (_BLOCKED == 1, blocks == 0),
         ((_BLOCKED == 0) | (_B != PANEL), (blocks > 0) & (split > 1)),
         (_A != INLINE, depth > 1),
@@ -483,19 +485,19 @@ def _choose_tasks(t: ConfigTable, target: Any) -> tuple[Array, Array]:
     """
     x, cores = t.numbers, target.cores
     mt, nt = np.ceil(x.m / t.mr), np.ceil(x.n / (t.nv * t.lanes))
-    others = x.batch * t.split  # tasks along the batch and K
-    wanted = np.ones_like(others)
+    outer_tasks = x.batch * t.split  # tasks along the batch and K
+    task_goal = np.ones_like(outer_tasks)
     if cores > 1:
-        wanted = np.maximum(1, np.ceil(4 * cores / others))
-        unit = cores // np.gcd(others.astype(np.int64), cores)
-        wanted += -wanted % unit  # an equal number for each core
+        task_goal = np.maximum(1, np.ceil(4 * cores / outer_tasks))
+        unit = cores // np.gcd(outer_tasks.astype(np.int64), cores)
+        task_goal += -task_goal % unit  # an equal number for each core
     outer_tiles, inner_tiles = np.where(t.major, mt, nt), np.where(t.major, nt, mt)
-    outer = np.minimum(outer_tiles, wanted)
-    inner = np.where(others * outer < cores, np.minimum(inner_tiles, np.ceil(cores / (others * outer))), 1)
+    outer = np.minimum(outer_tiles, task_goal)
+    inner = np.where(outer_tasks * outer < cores, np.minimum(inner_tiles, np.ceil(cores / (outer_tasks * outer))), 1)
     if cores > 1:  # even shares are worth packing the outer side once more in each
-        packed = np.where(t.major, t.a, t.b) == PANEL
-        more = np.minimum(np.where(packed, inner_tiles // 8, inner_tiles), np.ceil(wanted / outer))
-        inner = np.where(outer < wanted, np.maximum(inner, more), inner)
+        is_packed = np.where(t.major, t.a, t.b) == PANEL
+        max_inner = np.minimum(np.where(is_packed, inner_tiles // 8, inner_tiles), np.ceil(task_goal / outer))
+        inner = np.where(outer < task_goal, np.maximum(inner, max_inner), inner)
     tm, tn = np.where(t.major, outer, inner), np.where(t.major, inner, outer)
     by_k = t.order == BY_K
     if not by_k.any():
@@ -512,10 +514,10 @@ def _divide_waiting_sums(t: ConfigTable, tn: Array, target: Any) -> tuple[Array,
     """
     x, cores = t.numbers, target.cores
     parts = np.ceil(x.m * x.columns * t.item / (target.l2 * target.overheads.held))
-    most = np.maximum(tn, x.columns * t.item * 2 // PAGE)
-    most = np.minimum(most, np.ceil(x.n / (t.nv * t.lanes)))
-    along = np.minimum(np.maximum(tn, np.ceil(parts / cores) * cores), most)
-    return np.minimum(np.ceil(x.m / t.mr), np.ceil(parts / along)), along
+    max_n_tasks = np.maximum(tn, x.columns * t.item * 2 // PAGE)
+    max_n_tasks = np.minimum(max_n_tasks, np.ceil(x.n / (t.nv * t.lanes)))
+    n_tasks = np.minimum(np.maximum(tn, np.ceil(parts / cores) * cores), max_n_tasks)
+    return np.minimum(np.ceil(x.m / t.mr), np.ceil(parts / n_tasks)), n_tasks
 
 
 def _divide_by_core(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:

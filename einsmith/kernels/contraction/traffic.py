@@ -30,7 +30,7 @@ Array = np.ndarray
 """Numbers or flags, one for each configuration."""
 
 
-class Steps(NamedTuple):
+class Strides(NamedTuple):
     """Strides (bytes) at which a side is read.
 
     side: from one point to the next along the innermost axis of the side; 0 for none
@@ -52,11 +52,11 @@ class Steps(NamedTuple):
         return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= MIN_FAR_ROW_BYTES else 1.0
 
 
-def address_steps(g: HaloSetting, side: Side) -> Steps:
+def address_steps(g: HaloSetting, side: Side) -> Strides:
     """Return the strides of a side read in place."""
     s = g.access(side)
     if not s.reads:
-        return Steps(0, 0)
+        return Strides(0, 0)
     coef, *other_coefs = [s.forms[form].coef for _, form in s.widest]
 
     def step(axes: Sequence[int], least: int = 0) -> tuple[int, int]:
@@ -70,10 +70,10 @@ def address_steps(g: HaloSetting, side: Side) -> Steps:
 
     k_stride, near = step(g.p.k, LINE)
     streams = 1 + len(other_coefs) if all(x == coef for x in other_coefs) else 0
-    return Steps(step(side.axes)[0], k_stride, streams > 0 and len(s.groups(g.p.k)) == 1, near, streams)
+    return Strides(step(side.axes)[0], k_stride, streams > 0 and len(s.groups(g.p.k)) == 1, near, streams)
 
 
-def rows_in_l1(a: Steps, l1: int) -> int:
+def rows_in_l1(a: Strides, l1: int) -> int:
     """Return the rows of M, read in place, of which L1 keeps a line each while the other operand is read too."""
     return max(1, lines_kept(l1, a.side) * 2 // 3)
 
@@ -87,7 +87,7 @@ def row_conflicts(mr: Array, l1_rows: Array) -> Array:
     return np.minimum(1.0, ((mr - kept_rows) / (2 * kept_rows)) ** 2) * ((l1_rows > 0) & (mr > l1_rows))
 
 
-def reads_in_strips(s: Steps, elements: int, item: int, l2: int) -> bool:
+def reads_in_strips(s: Strides, elements: int, item: int, l2: int) -> bool:
     """Return whether a side beyond L2 is contiguous along its own axes and has points of K pages apart."""
     return s.side == item and s.k >= PAGE and elements * item > l2
 
@@ -104,7 +104,7 @@ def strip_overhead(width: Array, points: Array, item: int, double_bytes: float) 
     return double_bytes / np.maximum(LINE, np.minimum(width, points) * item)
 
 
-def streamed_lines(s: Steps, g: HaloSetting, side: Side, points: int) -> int:
+def streamed_lines(s: Strides, g: HaloSetting, side: Side, points: int) -> int:
     """Return the lines of each tensor that a vector of a side is read from, if its rows are streams too far apart to
     follow.
 

@@ -101,7 +101,7 @@ def _find_stretch(
     if len(lane_at) != size or min(lane_at) != 0 or max(lane_at) != size - 1:
         return None
     vectors = [tuple(lane_at.get(e) for e in range(s, s + lanes)) for s in range(0, size, lanes)]
-    for v in vectors:  # each must be made of one load of every result
+    for v in vectors:  # each must consist of one load of every result
         for i in results:
             points = [x[1] for x in v if x is not None and x[0] == i]
             if points and max(points) - min(points) >= lanes:

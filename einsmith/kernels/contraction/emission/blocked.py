@@ -59,7 +59,7 @@ class Blocked:
         k_lo = b.mul(split, g.k_max)
         k_hi = b.op("min", b.add(k_lo, g.k_max), g.K)
         a_part, b_part, results = (
-            s.part_of(p.batch, batch) for s in (f.a, f.b_in, self.tile_epilogue.epilogue.sampler)
+            s.part_of(p.batch, batch) for s in (f.m_access, f.n_access, self.tile_epilogue.epilogue.sampler)
         )
         fixed = dict(zip(p.batch, digits(b, batch, [p.extents[x] for x in p.batch]), strict=True))
         companion = None if self.companion is None else self.companion.begin(task)
@@ -148,7 +148,7 @@ class Blocked:
             ]
 
         return panel._replace(
-            operand=make_cursors(f.b_in, t.b, panel.size) if g.b.how == "inline" else (),
+            operand=make_cursors(f.n_access, t.b, panel.size) if g.b.how == "inline" else (),
             results=make_cursors(
                 self.tile_epilogue.epilogue.sampler, t.results, self.tile_epilogue.vectors(panel.size)
             ),

@@ -101,7 +101,7 @@ class Frame(Operands):
 
     base: bytes of the workspace before this piece's part
     cuts: (operand, halo copy, where its first block lies) for copies that are cut, which move (`Blocked._move`)
-    a, b_in: the operands as tiles read them in place, or as they are packed
+    m_access, n_access: the operands as tiles read them in place, or as they are packed
     """
 
     def __init__(self, b: Builder, g: Geometry, base: int = 0):
@@ -109,8 +109,8 @@ class Frame(Operands):
         self.g, p, n = g, g.p, g.lanes
         self.cuts = [(i, w, self.slots[SLOT + i].pointer) for i, w in g.halos if w.block]
         axes, lanes = ((), 0) if g.a.how == "inline" else (p.k if g.a.along else g.m_side.axes, n)
-        self.a = make_access(b, p, g.m_side, self.slots, axes, lanes)
-        self.b_in = make_access(
+        self.m_access = make_access(b, p, g.m_side, self.slots, axes, lanes)
+        self.n_access = make_access(
             b, p, g.n_side, self.slots, p.k if g.b.along else g.n_side.axes, n, g.row, g.reads_past_rows
         )
         self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
@@ -130,7 +130,7 @@ class TaskFrame:
     m_range, n_range, k_lo, k_hi: its tiles of M, panels of N and points of K
     a, b, results: what the batch adds to the addresses of operands and results
     fixed: values of the axes of which halo copies hold one value
-    companion: the task of the other piece of joint tiles
+    companion: the task of the companion piece, or None
     """
 
     batch: SSAValue
@@ -152,7 +152,7 @@ class Strip(NamedTuple):
     limit: lanes from here on are inactive (None: all are active)
     operand: a panel's vectors of the operand, where that is read in place
     results: a panel's vectors of the results
-    companion: the panel of the other piece of joint tiles
+    companion: the panel of the companion piece, or None
     """
 
     number: SSAValue

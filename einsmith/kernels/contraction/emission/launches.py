@@ -117,26 +117,26 @@ def _emit_pair(companion: Geometry, g: Geometry, before: int, base: int, b: Buil
     Blocked(b, g, base, Blocked(b, companion, before)).run(task)
 
 
-def _launch(kernel: Kernel, label: str, part: Sequence[_LaunchPart], count: int) -> Launch:
+def _launch(kernel: Kernel, label: str, parts: Sequence[_LaunchPart], count: int) -> Launch:
     """Return one launch of `count` tasks for the work of all pieces."""
     b = Builder(f"contraction_{label}_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
-    if count == 1 or len(part) == 1:
-        for x in part:
+    if count == 1 or len(parts) == 1:
+        for x in parts:
             x.run(b, x.tasks, b.task)
     else:
-        _round_robin(b, part, count)
+        _round_robin(b, parts, count)
     return Launch(b.finish(), count, label == "pack_once")
 
 
-def _round_robin(b: Builder, part: Sequence[_LaunchPart], count: int) -> None:
+def _round_robin(b: Builder, parts: Sequence[_LaunchPart], count: int) -> None:
     """Emit the tasks of all pieces in turns, so that pieces which read and write near each other share the caches.
 
     Each turn has a number of tasks of each piece in proportion to the piece's total.
     """
-    rounds = gcd(*(x.tasks for x in part))
+    rounds = gcd(*(x.tasks for x in parts))
     turn, place = digits(b, b.task, (rounds, count // rounds))
     start = 0
-    for tasks, run in part:
+    for tasks, run in parts:
         with task_range(b, place, start, tasks // rounds) as t:
             run(b, tasks, b.add(b.mul(turn, tasks // rounds), t))
         start += tasks // rounds
@@ -186,12 +186,12 @@ def add_parts(
         part, fixed = s.part_of(m_axes, m), s.part_of(p.batch, batch)
         first = b.add(b.mul(rows.var, sums.row), sums.base)
 
-        def vector(at: SSAValue, count: int, _: Sequence[SSAValue]) -> None:
+        def emit_vector(at: SSAValue, count: int, _: Sequence[SSAValue]) -> None:
             x = _sum_parts(b, sums, sources, elem, b.add(first, at))
             limit = sums.columns if count < n else None
             epilogue.row([LaneCursor(s, at, limit, n).bind(fixed)], part, [x])
 
-        strips(b, 0, sums.columns, n, vector)
+        strips(b, 0, sums.columns, n, emit_vector)
 
 
 def _sum_parts(b: Builder, sums: PartialSums, workspace: SSAValue, elem: str, at: SSAValue) -> SSAValue:
@@ -202,11 +202,11 @@ def _sum_parts(b: Builder, sums: PartialSums, workspace: SSAValue, elem: str, at
         return b.load(workspace, b.add(at, b.mul(i, step)), elem, n)
 
     width = min(8, count)
-    start = [load(i) for i in range(width)]
+    running_start = [load(i) for i in range(width)]
     full = count // width * width
-    running: Sequence[SSAValue] = start
+    running: Sequence[SSAValue] = running_start
     if full > width:
-        with b.loop(width, full, step=width, init=start) as loop:
+        with b.loop(width, full, step=width, init=running_start) as loop:
             loop.next = [b.add(x, load(b.add(loop.var, i))) for i, x in enumerate(loop.carried)]
         running = loop.results
     out = list(running)

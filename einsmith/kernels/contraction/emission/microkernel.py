@@ -44,10 +44,10 @@ class Microkernel:
         groups, lo, hi, left, right = g.k_groups, x.lo, x.hi, x.left, x.right
         m0 = b.mul(x.rows.number, g.mr)
         init = self.tile_epilogue.initial_sums(x)
-        a, bs = f.a, f.b_in
+        a, bs = f.m_access, f.n_access
         a_tile, steps = None, [0]
         if c.a == "inline":
-            steps = row_offsets(g.m_steps, min(g.mr, g.M)) or [0]
+            steps = row_offsets(g.m_strides, min(g.mr, g.M)) or [0]
             a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
         prefetches = prefetch.tile_prefetches(f, t, x, steps)
         points = self._k_points_per_iteration(steps[:mr], nv) if groups and not prefetches else 1
@@ -96,7 +96,7 @@ class Microkernel:
         """Return the vectors of the N operand at a point of K."""
         f, b, n = self.f, self.f.b, self.f.g.lanes
         if right is None:
-            part = f.b_in.part(f.g.k_groups[-1:], [digit])
+            part = f.n_access.part(f.g.k_groups[-1:], [digit])
             return [x.bind(part).product() for x in states]
         at = b.mul(k, nv * n // f.g.c.depth)
         return [b.load(right, b.add(at, v * n), f.elem, n) for v in range(nv)]
@@ -111,7 +111,7 @@ class Microkernel:
         mr: int,
     ) -> tuple[SSAValue, SSAValue, Sequence[int]]:
         """Return the M operand's pointer, the place of the first row at a point of K, and each row's offset from it."""
-        f, b, g, a = self.f, self.f.b, self.f.g, self.f.a
+        f, b, g, a = self.f, self.f.b, self.f.g, self.f.m_access
         if left is None:
             assert state is not None
             read = next(iter(a.reads))
@@ -129,7 +129,9 @@ class Microkernel:
         f, c = self.f, self.f.g.c
         if c.a == "inline" and f.g.k_groups and self._has_shared_elements(steps):
             return 0
-        if c.b == "inline" and any(f.b_in.step(x) == 2 for x in f.b_in.reads.values() if f.b_in.lane_groups):
+        if c.b == "inline" and any(
+            f.n_access.step(x) == 2 for x in f.n_access.reads.values() if f.n_access.lane_groups
+        ):
             return 0  # loads that wait for their shuffles would take registers from the sums
         if not has_room_to_unroll(mr, nv, f.g.target.tile_registers):
             return 0
@@ -150,7 +152,7 @@ class Microkernel:
 
     def _k_stride(self) -> int:
         """Return the elements between a row's reads at neighbouring points of the innermost axis of K."""
-        a = self.f.a
+        a = self.f.m_access
         return a.forms[next(iter(a.reads.values()))].coef.get(self.f.g.k_groups[-1].inner, 0)
 
     def _elements(self, rows: Sequence[int], points: int) -> Sequence[tuple[int, list[tuple[int, int]]]]:

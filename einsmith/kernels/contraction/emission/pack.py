@@ -50,7 +50,7 @@ def pack_shared(g: Geometry, base: int, operands: Sequence[OperandTiles], b: Bui
             batch, block, number = digits(b, t, (x.batches, g.k_blocks, x.tiles))
             lo = b.mul(block, g.kc)
             hi = b.op("min", b.add(lo, g.kc), g.K)
-            operand = (f.a if x is g.a else f.b_in).part_of(g.p.batch, batch)
+            operand = (f.m_access if x is g.a else f.n_access).part_of(g.p.batch, batch)
             pack_tile = partial(pack, f, x, operand, f.slot(x, t), lo, hi)
             tiles_of(f, x, (number, b.add(number, 1)), pack_tile)
         first += shared_tasks(g, x)
@@ -77,12 +77,12 @@ def _pack_across_k(
     """Pack vectors along the side. Lanes past the rows of a tile of M are overwritten by the next point of K."""
     b, g, n = f.b, f.g, f.g.lanes
     if x is g.a:
-        s, width, align = f.a, tile.size, gcd(g.mr, n)
+        s, width, align = f.m_access, tile.size, gcd(g.mr, n)
         ends: list[tuple[int | None, int | None, int | None]] = [  # limit, lanes that count, column
             (None, tile.size - v if tile.size - v < n else None, None) for v in range(0, tile.size, n)
         ]
     else:
-        s, width, align = f.b_in, tile.size * n, n
+        s, width, align = f.n_access, tile.size * n, n
         ends = [(tile.limit, None, g.column(v)) for v in range(tile.size)]
     states = [
         LaneCursor(s, b.add(first, v * n), limit, align, count, column).bind(operand)
@@ -97,7 +97,9 @@ def _pack_across_k(
     groups, tail = groups[:cut], groups[cut:]
     points = prod(x.extent for x in tail)
     start, end = (b.op("floordiv", x, points) for x in (lo, hi))
-    with b.loop(0, points) if tail else nullcontext() as loop:  # masks are made once for all points of the outer groups
+    with (
+        b.loop(0, points) if tail else nullcontext() as loop
+    ):  # masks are computed once for all points of the outer groups
         number = b.const(0) if loop is None else loop.var
         part = s.part_of([a for x in tail for a in x.axes], number)
         masked = [x.bind(part) for x in states]
@@ -120,7 +122,7 @@ def _pack_rows_along_k(
     f: Frame, operand: PartialAddress, to: SSAValue, m0: SSAValue, mr: int, lo: Bound, hi: Bound
 ) -> None:
     """Pack each row in vectors along K."""
-    b, g, s = f.b, f.g, f.a
+    b, g, s = f.b, f.g, f.m_access
 
     def pack_chunk(k: SSAValue, limit: Bound | None, place: Sequence[SSAValue] | None = None) -> None:
         state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
@@ -136,7 +138,7 @@ def _pack_columns_along_k(
     f: Frame, operand: PartialAddress, to: SSAValue, n0: SSAValue, nv: int, lo: Bound, hi: Bound
 ) -> None:
     """Pack vectors along K of as many rows as there are lanes, transposed in registers."""
-    b, g, s, depth, n = f.b, f.g, f.b_in, f.g.c.depth, f.g.lanes
+    b, g, s, depth, n = f.b, f.g, f.n_access, f.g.c.depth, f.g.lanes
     width, points, last = nv * n, n // depth, b.const(g.N - 1)
     with b.loop(0, nv) as vectors:
         at = b.add(n0, b.mul(vectors.var, points))

@@ -85,7 +85,7 @@ def _prefetch_next_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Prefetch]:
     The tiles of a panel share the lines of its rows: at each row that it multiplies, a tile prefetches its own share.
     Tiles left over prefetch one line repeatedly, which costs nothing.
     """
-    b, g, c, s = f.b, f.g, f.g.c, f.b_in
+    b, g, c, s = f.b, f.g, f.g.c, f.n_access
     fits_l2 = 2 * g.kc * g.nr * g.item < g.target.l2 * g.target.overheads.held
     if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc or not fits_l2:
         return []
@@ -122,7 +122,7 @@ def _prefetch_next_scattered_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Pref
     them. Measured: a 2x2 convolution of 32 planes of 119 x 119, 4 images, takes 2.1 ms on a core of a Zen 4, and 5.6 ms
     without.
     """
-    b, g, s = f.b, f.g, f.b_in
+    b, g, s = f.b, f.g, f.n_access
     if (
         g.c.b != "inline"
         or g.c.order == "m"
@@ -151,7 +151,7 @@ def _prefetch_next_source(f: Frame, t: TaskFrame, x: Tile) -> list[Prefetch]:
     Every tile prefetches a line of other rows, so that memory is busy while tiles multiply and packing need not wait
     for it. All but a few blocks lie within rows.
     """
-    b, g, c, s = f.b, f.g, f.g.c, f.b_in
+    b, g, c, s = f.b, f.g, f.g.c, f.n_access
     if not (
         g.b.along
         and g.blocked
@@ -189,9 +189,9 @@ def _prefetch_next_rows(f: Frame, t: TaskFrame, x: Tile, step: int) -> Prefetch:
     has_next = b.op("lt", b.add(x.rows.number, 1), hi)
     tile = b.select(has_next, b.add(x.rows.number, 1), lo)
     offset = b.add(_tile_offset(f, x, tile), b.select(has_next, 0, g.kc))
-    (read,) = f.a.reads
+    (read,) = f.m_access.reads
     return lambda place, _, point, __: _prefetch_one_row(
-        f, f.a.memories[read.slot], b.add(place, offset), g.mr, step, point
+        f, f.m_access.memories[read.slot], b.add(place, offset), g.mr, step, point
     )
 
 
@@ -206,7 +206,7 @@ def _prefetch_adjacent_rows(f: Frame, t: TaskFrame, x: Tile) -> list[Prefetch]:
         return []
     if streamed_lines(address_steps(g, g.m_side), g, g.m_side, g.M) != 1:
         return []
-    source, distance = f.a.memories[next(iter(f.a.reads)).slot], b.const(max(g.mr, line))
+    source, distance = f.m_access.memories[next(iter(f.m_access.reads)).slot], b.const(max(g.mr, line))
     if g.nt > g.c.tn and g.M * g.K * g.item <= g.target.l2:
         distance = b.select(b.op("eq", x.panel.number, t.n_range[0]), distance, 0)
 
@@ -219,7 +219,7 @@ def _prefetch_adjacent_rows(f: Frame, t: TaskFrame, x: Tile) -> list[Prefetch]:
 
 def _tile_offset(f: Frame, x: Tile, tile: SSAValue) -> SSAValue:
     """Return the elements from the first row of M of this tile to the first row of tile number `tile`."""
-    b, a, (form,) = f.b, f.a, f.a.reads.values()
+    b, a, (form,) = f.b, f.m_access, f.m_access.reads.values()
     target_place, own_place = (
         a.place(form, a.part_of(f.g.m_side.axes, b.mul(n, f.g.mr))) for n in (tile, x.rows.number)
     )
@@ -243,7 +243,7 @@ def _prefetch_scattered_rows(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[in
     is no next tile or where another panel prefetches it. Returns none if the run's points span more than one line, or
     rows touch too many lines.
     """
-    b, g, a, jm = f.b, f.g, f.a, x.rows.number
+    b, g, a, jm = f.b, f.g, f.m_access, x.rows.number
     ((read, form),) = a.reads.items()
     source, run = a.memories[read.slot], g.k_groups[-1]
     places: list[int] = []  # elements from the first row to the rows that together touch all lines

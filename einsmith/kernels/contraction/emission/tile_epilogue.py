@@ -139,7 +139,7 @@ class TileEpilogue:
 
     # -- transposed tiles
 
-    def _transpose(self, rows: Rows, to: SSAValue, nv: int) -> None:
+    def _transpose(self, rows: Rows, scratch: SSAValue, nv: int) -> None:
         """Transpose a tile into scratch, in squares of vectors."""
         b, n = self.f.b, self.f.g.lanes
         for v in range(nv):
@@ -147,7 +147,7 @@ class TileEpilogue:
                 square = [x[v] for x in rows[block : block + n]]
                 square += [self.zero] * (n - len(square))
                 for lane, column in enumerate(transpose(b, square)):
-                    b.store(column, to, (v * n + lane) * self.column_pad + block)
+                    b.store(column, scratch, (v * n + lane) * self.column_pad + block)
 
     def _emit_columns(self, t: TaskFrame, x: Tile) -> None:
         """Emit the epilogue of a transposed tile, column by column."""
