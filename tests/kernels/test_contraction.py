@@ -329,7 +329,7 @@ def test_windows_of_a_block_of_an_output_axis():
 def test_a_window_of_a_block_of_k_may_be_larger():
     (p,) = problems(conv_dw(2, 64, 56, 56, 8, 3, 3, 1).root)
     found = with_halos(p, ((1, "k"),))
-    assert found is not None and found.heads
+    assert found is not None and found.halo_k_blocks
     assert found.halos[0][1].buffer.nbytes > MAX_HALO_BYTES
     (p,) = problems(conv(2, 64, 56, 56, 8, 3, 3, 1).root)
     assert with_halos(p, ((0, "side"),)) is None

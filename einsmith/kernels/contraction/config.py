@@ -302,13 +302,13 @@ class HaloProblem(NamedTuple):
 
     problem: the problem, whose batch includes the output axes that halo copies fix
     halos: (operand, halo copy)
-    heads: blocks into which halo copies cut K, because one fixes the first axis of K or cuts it or the second; 0 for
-    none
+    halo_k_blocks: blocks into which halo copies cut K, because one fixes the first axis of K or cuts it or the second;
+    0 for none
     """
 
     problem: Problem
     halos: tuple[tuple[int, HaloCopy], ...]
-    heads: int
+    halo_k_blocks: int
 
 
 @lru_cache(maxsize=1 << 13)
@@ -318,7 +318,7 @@ def with_halos(p: Problem, which: Halos) -> HaloProblem | None:
     A halo copy has at most MAX_HALO_BYTES, or twice that with "k": a copy of a block of K spares all tiles their masks.
     """
     copies: list[tuple[int, HaloCopy]] = []
-    heads = 0
+    halo_k_blocks = 0
     for i, fixes in which:
         side = p.left if i == 0 else p.right
         cut = None
@@ -329,27 +329,27 @@ def with_halos(p: Problem, which: Halos) -> HaloProblem | None:
             continue
         if isinstance(fixes, HaloBlock):
             axes = p.k if fixes.of_k else side
-            head = axes[: fixes.place]
+            single_axes = axes[: fixes.place]
             if len(axes) <= fixes.place or p.extents[axes[fixes.place]] % fixes.points:
                 return None
             cut = axes[fixes.place], fixes.points
         else:
-            head = {"all": (), "side": side[:1], "k": p.k[:1]}[fixes]
-        if head and not cut and p.extents[head[0]] == 1:
+            single_axes = {"all": (), "side": side[:1], "k": p.k[:1]}[fixes]
+        if single_axes and not cut and p.extents[single_axes[0]] == 1:
             return None
         if p.operands[i].plain and (fixes != "side" or len(side) < 2):
             return None  # it would only remove a stride's gaps from rows, for vectors along them
         max_elements = MAX_HALO_BYTES * (1 + (fixes == "k")) // p.dtype.itemsize
-        halo = halo_copy(p, i, frozenset(p.batch) | frozenset(head), cut, max_elements)
-        if halo is None or (head and not set(head) & set(halo.fixed)):
+        halo = halo_copy(p, i, frozenset(p.batch) | frozenset(single_axes), cut, max_elements)
+        if halo is None or (single_axes and not set(single_axes) & set(halo.fixed)):
             return None
         copies.append((i, halo))
         p = read_halos(p, [(i, halo)])
-        if head and head[0] in side:
-            p = _move_to_batch(p, head[0])
-        elif head or (cut and cut[0] in p.k):
-            heads = p.count(head) * (p.extents[cut[0]] // cut[1] if cut else 1)
-    return HaloProblem(p, tuple(copies), heads)
+        if single_axes and single_axes[0] in side:
+            p = _move_to_batch(p, single_axes[0])
+        elif single_axes or (cut and cut[0] in p.k):
+            halo_k_blocks = p.count(single_axes) * (p.extents[cut[0]] // cut[1] if cut else 1)
+    return HaloProblem(p, tuple(copies), halo_k_blocks)
 
 
 def read_halos(p: Problem, halos: Sequence[tuple[int, HaloCopy]]) -> Problem:
@@ -415,7 +415,7 @@ class HaloSetting:
     p: the problem that reads the halo copies
     original: the problem without halo copies
     halos: (operand, halo copy)
-    heads: blocks into which halo copies cut K, 0 for none
+    halo_k_blocks: blocks into which halo copies cut K, 0 for none
     B, M, N, K: points of the batch, the sides and K; N counts rows of `row` points where vectors keep to rows (`rows`)
     columns: points of N without padding
     """
@@ -424,7 +424,11 @@ class HaloSetting:
         problem_with_halos = with_halos(problem, windows)
         assert problem_with_halos is not None
         self.kernel, self.target, self.windows, self.swap, self.rows = kernel, target, windows, swap, rows
-        self.original, self.p, self.heads = problem, problem_with_halos.problem, problem_with_halos.heads
+        self.original, self.p, self.halo_k_blocks = (
+            problem,
+            problem_with_halos.problem,
+            problem_with_halos.halo_k_blocks,
+        )
         self.item, self.lanes = problem.dtype.itemsize, target.lanes(problem.dtype.itemsize)
         self.slots = dict(operand_memories(kernel))
         self.halos = problem_with_halos.halos

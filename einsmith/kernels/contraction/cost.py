@@ -31,12 +31,12 @@ class ConfigTable:
     """Configurations, a column of `rows` each.
 
     The rows are the number of the setting; the fields of Tiled, with a and b as places in HOW and order as a place in
-    ORDERS; k_fraction: part of K that guards leave a tile; epilogue_cycles: cycles of the epilogue for
-    each vector.
+    ORDERS; k_fraction: part of K that guards leave a tile; epilogue_cycles: cycles of the epilogue for each
+    vector.
 
     settings, features: the settings, and their features
     numbers: features of each configuration's setting
-    major: whether tiles of M are outermost
+    m_outer: whether tiles of M are outermost
     item, lanes: bytes of an element, elements of a vector
     nbytes: bytes of all buffers
     """
@@ -46,7 +46,7 @@ class ConfigTable:
         self.setting = rows[0].astype(np.int64)
         self.mr, self.nv, self.a, self.b, self.order, self.kc, self.split, self.tm, self.tn, *others = rows[1:]
         self.depth, self.k_fraction, self.epilogue_cycles = others
-        self.numbers, self.major = features.select(self.setting), self.order == BY_M
+        self.numbers, self.m_outer = features.select(self.setting), self.order == BY_M
         first = settings[0]
         self.item, self.lanes, self.nbytes = first.item, first.lanes, sum(bytes_by_buffer(first.kernel))
 
@@ -84,7 +84,7 @@ class _SharedTerms:
         self.a_inline, self.b_inline = t.a == INLINE, t.b == INLINE
         self.a_buffer, self.b_buffer = t.a == BUFFER, t.b == BUFFER
         self.a_repacked, self.b_repacked = self.a_buffer & (x.a_invariant == 0), self.b_buffer & (x.b_invariant == 0)
-        self.n_outer, self.heads, self.by_k = ~t.major, x.heads > 0, t.order == BY_K
+        self.n_outer, self.has_k_halos, self.by_k = ~t.m_outer, x.halo_k_blocks > 0, t.order == BY_K
         self.nr = t.nv * t.lanes / t.depth
         self.mt, self.nt = np.ceil(x.m / t.mr), np.ceil(x.n / self.nr)
         # Vectors of N, and of a row of results.
@@ -92,9 +92,9 @@ class _SharedTerms:
         self.k_steps = x.k / t.depth  # steps of K
         self.all_tasks = x.batch * t.split * t.tm * t.tn
         self.tasks = np.minimum(target.cores, self.all_tasks)
-        self.part = np.ceil(x.k / t.split)
-        kc = np.minimum(np.where(t.kc > 0, t.kc, self.part), self.part)
-        self.kc = np.where(self.heads, x.k // np.maximum(x.heads, 1), kc)
+        self.k_part = np.ceil(x.k / t.split)
+        kc = np.minimum(np.where(t.kc > 0, t.kc, self.k_part), self.k_part)
+        self.kc = np.where(self.has_k_halos, x.k // np.maximum(x.halo_k_blocks, 1), kc)
         self.prefetched_lines = np.zeros_like(self.kc)
         if x.has["b_stream_lines"]:
             stream_lines = x.b_stream_lines * (self.n_outer & ~self.b_buffer & (t.kc == 0))
@@ -103,9 +103,9 @@ class _SharedTerms:
         self.l2_bytes = target.l2 * self.tasks  # bytes of the L2 of all tasks
         self.a_own, self.b_own = x.a_batch * x.m * x.k * t.item, x.b_batch * x.n * x.k * t.item
         self.a_bytes, self.b_bytes = self.a_own * (x.batch / x.a_batch), self.b_own * (x.batch / x.b_batch)
-        self.packed = self.a_own * self.a_repacked + self.b_own * self.b_repacked
-        self.footprint = t.nbytes + self.packed
-        self.blocked = self.kc < self.part
+        self.repacked_bytes = self.a_own * self.a_repacked + self.b_own * self.b_repacked
+        self.footprint = t.nbytes + self.repacked_bytes
+        self.blocked = self.kc < self.k_part
         self.span = inner_bytes(t, x, t.tm, t.tn)
 
     def rate(self, footprint: Array) -> Array:
@@ -123,26 +123,28 @@ def predict(t: ConfigTable, target: Any) -> Predicted:
     """Predict the cost of every configuration of the table."""
     s = _SharedTerms(t, target)
     pack_cycles, buffer_cycles = _packing_cycles(s)
-    each = s.target.cycle_seconds / s.tasks
+    seconds_per_cycle = s.target.cycle_seconds / s.tasks
     arithmetic = (
         (_step_cycles(s) + _tile_cycles(s) + pack_cycles + _halo_cycles(s))
-        * each
+        * seconds_per_cycle
         * imbalance(t, s.x, s.mt, s.nt, s.tasks)
     )
     arithmetic += refetched_bytes(t, s.x, s.kc, s.mt, s.nt, target) / (target.bytes_per_second[2] * s.tasks)
     memory = np.zeros_like(arithmetic)
-    moves = [
-        (s.footprint + s.packed, s.footprint, False),
+    transfers = [
+        (s.footprint + s.repacked_bytes, s.footprint, False),
         *_inner_side_transfers(s),
         *_repeated_transfers(s),
         *_strip_transfers(s),
     ]
-    l3_rate, *rates = s.rate(np.array([np.minimum(s.footprint, target.l3), *(footprint for _, footprint, _ in moves)]))
+    l3_rate, *rates = s.rate(
+        np.array([np.minimum(s.footprint, target.l3), *(footprint for _, footprint, _ in transfers)])
+    )
     # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written. That is
     # slower where they come from memory.
-    line_seconds = np.where(s.footprint <= target.l3, s.w.read_twice, s.w.far_twice) * s.packed / l3_rate
-    arithmetic += s.w.launched * np.maximum(buffer_cycles * each, line_seconds)
-    for (nbytes, _, is_waited), rate in zip(moves, rates, strict=True):
+    line_seconds = np.where(s.footprint <= target.l3, s.w.read_twice, s.w.far_twice) * s.repacked_bytes / l3_rate
+    arithmetic += s.w.launched * np.maximum(buffer_cycles * seconds_per_cycle, line_seconds)
+    for (nbytes, _, is_waited), rate in zip(transfers, rates, strict=True):
         if is_waited:
             arithmetic += nbytes / rate
         else:
@@ -169,20 +171,20 @@ def _step_cycles(s: _SharedTerms) -> Array:
     if x.has["a_l1_rows"]:
         m_extra = m_extra + s.a_inline * traffic.row_conflicts(t.mr, x.a_l1_rows) * w.conflict
     sums = t.mr * t.nv
-    spare = has_room_to_unroll(t.mr, t.nv, s.target.tile_registers) & ~shares_elements
+    can_unroll = has_room_to_unroll(t.mr, t.nv, s.target.tile_registers) & ~shares_elements
     if x.has["b_pairs"]:
-        spare &= ~(s.b_inline & (x.b_pairs > 0))
-    unrolls = spare & (run * sums <= unroll_limit(t.nv))
+        can_unroll &= ~(s.b_inline & (x.b_pairs > 0))
+    unrolls = can_unroll & (run * sums <= unroll_limit(t.nv))
     loop_cycles = np.minimum(w.most_begun, np.where(unrolls, w.unrolled_loop, w.loop) / run)
     loop_cycles = np.where(run <= MAX_UNROLLED_RUN, 1.0, loop_cycles)
     step_extra = w.translate_m * pages[0] + w.translate_n * pages[1] + loop_cycles * (run < kc)
     # Vectors of a halo copy cross the borders of lines, which a single tile of M finds in L2.
     loads: Array | float = 0.5
     if x.has["b_share"]:
-        shared = s.b_inline & (x.b_share > 0)
-        loads = np.where(shared, 1.0 + w.line * (s.mt == 1) / np.maximum(1, x.b_share), 0.5)
+        shares_lines = s.b_inline & (x.b_share > 0)
+        loads = np.where(shares_lines, 1.0 + w.line * (s.mt == 1) / np.maximum(1, x.b_share), 0.5)
     # Vectors of N that every tile of M loads from L2.
-    n_extra = n_extra + w.walked * (t.major & (s.mt > t.tm) & (s.span > s.target.l1))
+    n_extra = n_extra + w.walked * (t.m_outer & (s.mt > t.tm) & (s.span > s.target.l1))
     if x.has["b_stream_lines"]:
         line = np.maximum(s.nr * t.item, x.b_step_alignment)
         evicted = (x.b_stream_lines > 0) & s.n_outer & s.b_inline & (2 * s.kc * line > s.target.l1)
@@ -206,31 +208,31 @@ def _step_cycles(s: _SharedTerms) -> Array:
     (inside, right), (below, corner) = step(rows, widths)  # whole tiles and the last ones
     steps = (s.mt - 1) * ((s.nt - 1) * inside + right) + (s.nt - 1) * below + corner
     steps = steps * x.batch * s.k_steps
-    steps *= np.where((t.split == 1) & (t.kc == 0) & ~s.heads, t.k_fraction, 1.0)
+    steps *= np.where((t.split == 1) & (t.kc == 0) & ~s.has_k_halos, t.k_fraction, 1.0)
     # Sums are loaded for a block of K and no register is left for what loads need: the allocator rotates the sums
     # through the stack at every step, unless there are few addresses.
-    blocked = s.blocked & (t.kc > 0)
-    if not blocked.any():
+    is_blocked = s.blocked & (t.kc > 0)
+    if not is_blocked.any():
         return steps
-    tight = sums + t.nv + 2 + 2 * (n_extra > 0) >= s.target.tile_registers
-    simple = (x.even > 0) & ~((t.a == PANEL) & (x.a_transposed > 0))
-    return steps * np.where(tight & blocked & ~simple, w.rotate, 1.0)
+    lacks_registers = sums + t.nv + 2 + 2 * (n_extra > 0) >= s.target.tile_registers
+    has_few_addresses = (x.even > 0) & ~((t.a == PANEL) & (x.a_transposed > 0))
+    return steps * np.where(lacks_registers & is_blocked & ~has_few_addresses, w.rotate, 1.0)
 
 
 def _tile_cycles(s: _SharedTerms) -> Array:
     """Return the cycles of tiles outside their steps, and of what follows the sums."""
     t, x, w = s.t, s.x, s.w
     # Between blocks of K all sums of a panel stay in scratch.
-    is_blocked = s.blocked & ~s.heads
+    is_blocked = s.blocked & ~s.has_k_halos
     tile_cycles = w.tile + t.mr * t.nv * np.where(is_blocked, w.waiting_sum, w.stored_sum) + t.mr * w.tile_row
     if s.by_k.any():
         waiting = x.m * x.columns * t.item / (t.tm * t.tn)
         tile_cycles = tile_cycles + w.far_sum * t.mr * t.nv * (s.by_k & (waiting > s.target.l1))
-    out = np.ceil(s.part / s.kc) * s.mt * s.nt * x.batch * t.split * tile_cycles
+    out = np.ceil(s.k_part / s.kc) * s.mt * s.nt * x.batch * t.split * tile_cycles
     out += w.partial_sum * t.split * x.m * s.rows * x.batch * (t.split > 1)
     if x.has["result_bytes"]:
         of_n = np.where(s.n_outer & (s.nt > 1), x.m, t.mr)
-        rows = np.where(x.result_bytes > 0, of_n, np.where(t.major & (s.mt > 1), x.n, s.nr))
+        rows = np.where(x.result_bytes > 0, of_n, np.where(t.m_outer & (s.mt > 1), x.n, s.nr))
         lines = np.abs(x.result_bytes) / facts.LINE * (np.abs(x.result_bytes) > s.l2_bytes)
         out += w.strips * lines * waited_part(rows, w.streams)
     return out + x.batch * x.m * s.rows * t.epilogue_cycles
@@ -239,7 +241,7 @@ def _tile_cycles(s: _SharedTerms) -> Array:
 def _packing_cycles(s: _SharedTerms) -> tuple[Array, Array]:
     """Return the cycles of packing into panels, and of packing in launches of its own."""
     t, x, w = s.t, s.x, s.w
-    times = np.where(s.b_buffer, s.b_repacked, np.where(t.major, s.mt, t.tm))
+    times = np.where(s.b_buffer, s.b_repacked, np.where(t.m_outer, s.mt, t.tm))
     exceeds_l1 = s.kc * (s.nr + t.mr) * t.item > s.target.l1
     copy_cycles = np.where(x.b_transposed > 0, w.transposed, w.copied + w.far_copy * exceeds_l1)
     points = np.where(s.b_buffer, x.b_batch, x.batch)
@@ -259,9 +261,10 @@ def _halo_cycles(s: _SharedTerms) -> Array | float:
     t, x, w = s.t, s.x, s.w
     if not x.has["halo_elements"]:
         return 0.0
-    times = x.batch * t.tm * t.tn * np.where(s.heads, x.heads, t.split)
+    times = x.batch * t.tm * t.tn * np.where(s.has_k_halos, x.halo_k_blocks, t.split)
     return (
-        times * (x.halo_elements / t.lanes * w.halo + x.halo_cycles) + w.partial_sum * x.m * s.rows * x.heads * x.batch
+        times * (x.halo_elements / t.lanes * w.halo + x.halo_cycles)
+        + w.partial_sum * x.m * s.rows * x.halo_k_blocks * x.batch
     )
 
 
@@ -309,7 +312,7 @@ def _strip_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
     Prefetched lines arrive no sooner where no TLB holds their pages.
     """
     t, x, w = s.t, s.x, s.w
-    k_points = np.where(s.by_k, s.kc, s.part)
+    k_points = np.where(s.by_k, s.kc, s.k_part)
     tlb_misses = k_points * np.minimum(1.0, x.b_step / PAGE) > w.most_pages
     m_tlb_misses = k_points * np.minimum(1.0, x.a_step / PAGE) > w.most_pages
     along = (x.a_side == t.item) & (x.a_step >= PAGE) & (s.a_own > s.target.l2) & (~s.a_buffer | s.a_repacked)
@@ -331,7 +334,7 @@ def _strip_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
     if x.has["b_stream_lines"]:  # nothing prefetches what every tile of M reads in place
         is_prefetched = (s.prefetched_lines > 0) & ~s.b_buffer & ~tlb_misses & (t.nv > 1)
         yield s.b_bytes * is_prefetched * w.abreast * np.clip(2.5 - x.m / w.shared_rows, 0.0, 1.0), s.footprint, True
-        is_unprefetched = (x.b_stream_lines > 0) & s.b_inline & t.major & ~tlb_misses
+        is_unprefetched = (x.b_stream_lines > 0) & s.b_inline & t.m_outer & ~tlb_misses
         yield s.b_bytes * (1 + strips) * is_unprefetched, s.footprint, True
     packs_streams = s.by_k & (t.b == PANEL) & (s.b_own > s.target.l2)
     if packs_streams.any():  # nothing is multiplied while a panel from beyond L2 is packed
@@ -362,7 +365,7 @@ def imbalance(t: ConfigTable, x: FeatureArrays, mt: Array, nt: Array, tasks: Arr
 
 def inner_bytes(t: ConfigTable, x: FeatureArrays, tm: Array | float, tn: Array | float) -> Array:
     """Return the bytes of a task's range of the side that the inner loop walks, at one point of the batch."""
-    points, parts = np.where(t.major, x.columns, x.m), np.where(t.major, tn, tm)
+    points, parts = np.where(t.m_outer, x.columns, x.m), np.where(t.m_outer, tn, tm)
     return points * np.where(t.order == BY_K, t.kc, x.k) * t.item / (parts * t.split)
 
 

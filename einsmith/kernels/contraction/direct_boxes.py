@@ -214,18 +214,18 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], ta
     for box in _enumerate_boxes(p, scalar, lanes, target):
         points, of_k = p.count(box.outer), box.vector in p.k
         tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)
-        heads: list[tuple[int, ...]] = [()]
+        k_outer_options: list[tuple[int, ...]] = [()]
         if len(p.k) > 1 and p.k[0] not in (box.vector, *_find_paired_axes(p), *dict(box.unroll)):
             if sum_elements(p, box, lanes) * p.dtype.itemsize <= MAX_SCRATCH_SUM_BYTES:
-                heads.append(p.k[:1])
-        for head, which in product(heads, ((0,), (1,), ())):
-            if any(p.operands[i].plain for i in which) or (head and not which and not of_k):
+                k_outer_options.append(p.k[:1])
+        for k_outer, halo_operands in product(k_outer_options, ((0,), (1,), ())):
+            if any(p.operands[i].plain for i in halo_operands) or (k_outer and not halo_operands and not of_k):
                 continue
-            windows: Halos = tuple((i, "all") for i in which)
-            d = replace(box, tasks=tasks, k_outer=head, windows=windows, fused=() if which else box.fused)
+            windows: Halos = tuple((i, "all") for i in halo_operands)
+            d = replace(box, tasks=tasks, k_outer=k_outer, windows=windows, fused=() if halo_operands else box.fused)
             if add_halo_copies(p, d) is None:
                 continue
-            split = _choose_parts_of_k(p, d, points, target.cores) if head and of_k else 1
+            split = _choose_parts_of_k(p, d, points, target.cores) if k_outer and of_k else 1
             out.append(replace(d, split=split))
             if may_be_one_task(prod(p.extents), target):
                 out.append(replace(d, tasks=1))

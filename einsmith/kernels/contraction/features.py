@@ -36,7 +36,7 @@ class Features(SimpleNamespace):
     result_bytes: bytes of results that strips wait for (`traffic.non_temporal_bytes`)
     has_halos: whether operands are read from halo copies
     halo_elements, halo_cycles: elements of all halo copies, and cycles to compute them
-    heads: blocks into which halo copies cut K, 0 for none
+    halo_k_blocks: blocks into which halo copies cut K, 0 for none
 
     Of a side, with the prefix a_ (M) or b_ (N):
     transposed: whether the side is packed with lanes along K
@@ -89,7 +89,7 @@ class OperandPlan(HaloSetting):
     """A setting together with the features by which its configurations are priced."""
 
     def _common_features(self, side: config.Side, align: int) -> tuple[traffic.Strides, dict[str, Any]]:
-        """Return a side's address steps and features common to all settings; tiles begin at multiples of `align`."""
+        """Return a side's address strides and features common to all settings; tiles begin at multiples of `align`."""
         key = side.operand, side.axes, self.lanes, align
         if key not in self._access_cache:
             along = self.lies_along_k(side, align)
@@ -99,32 +99,32 @@ class OperandPlan(HaloSetting):
         return self._access_cache[key]
 
     def _side_features(self, name: str, side: config.Side, align: int) -> tuple[traffic.Strides, dict[str, Any]]:
-        """Return the address steps and features of side `name`, "a" (M) or "b" (N).
+        """Return the address strides and features of side `name`, "a" (M) or "b" (N).
 
-        The steps are zero if the side is read from a halo copy, or if some halo copy's elements are read at several
+        The strides are zero if the side is read from a halo copy, or if some halo copy's elements are read at several
         points each: then little comes from memory.
         """
-        p, which, (steps, common) = self.p, int(self.swap != (name == "b")), self._common_features(side, align)
-        cut, halo_bytes = dict(self.windows).get(which), 0
-        overfetch = steps.overfetch(self.item)
-        if self.windows and (cut is not None or any(self._overlaps(i, w) for i, w in self.halos)):
-            steps = traffic.Strides(0, 0)
-        if not self.heads:
+        p, which, (strides, common) = self.p, int(self.swap != (name == "b")), self._common_features(side, align)
+        halo, halo_bytes = dict(self.windows).get(which), 0
+        overfetch = strides.overfetch(self.item)
+        if self.windows and (halo is not None or any(self._overlaps(i, w) for i, w in self.halos)):
+            strides = traffic.Strides(0, 0)
+        if not self.halo_k_blocks:
             halo_bytes = sum(w.buffer.size * self.item for i, w in self.halos if i == which)
         side_features = dict(
             **common,
-            side=steps.side,
-            step=steps.k,
-            l2_lines=lines_kept(self.target.l2, steps.k),
-            prologue_cycles=0.0 if cut is not None else self._prologue_cycles(which),
+            side=strides.side,
+            step=strides.k,
+            l2_lines=lines_kept(self.target.l2, strides.k),
+            prologue_cycles=0.0 if halo is not None else self._prologue_cycles(which),
             overfetch=1.0 if halo_bytes else overfetch,
-            from_halo=cut is not None,
+            from_halo=halo is not None,
             halo_bytes=halo_bytes,
             invariant=name in launches.invariant_sides(self.kernel, self.original, self.swap),
             batch=self.B if halo_bytes or config.depends_on_batch(p, side) else 1,
-            parts=p.extents[side.axes[0]] // cut.points if isinstance(cut, config.HaloBlock) and not cut.of_k else 0,
+            parts=p.extents[side.axes[0]] // halo.points if isinstance(halo, config.HaloBlock) and not halo.of_k else 0,
         )
-        return steps, {f"{name}_{key}": value for key, value in side_features.items()}
+        return strides, {f"{name}_{key}": value for key, value in side_features.items()}
 
     def _prologue_cycles(self, which: int) -> float:
         """Return the cycles to compute one vector of operand `which` while it is read."""
@@ -170,25 +170,38 @@ class OperandPlan(HaloSetting):
         target, item, m_side, n_side, k = self.target, self.item, self.m_side, self.n_side, self.K
         s = self.access(n_side, n_side.axes, self.lanes)
         pairs = bool(s.lane_groups) and any(s.step(f) == 2 for f in s.reads.values())
-        pieces, masks = (PAIR_CYCLES * pairs, 0) if self.rows else (s.read_cycles(self.lanes), s.masks)
-        (a_steps, a_side), (b_steps, b_side) = (
+        read_cycles, masks = (PAIR_CYCLES * pairs, 0) if self.rows else (s.read_cycles(self.lanes), s.masks)
+        (a_strides, a_side), (b_strides, b_side) = (
             self._side_features("a", m_side, 4),
             self._side_features("b", n_side, self.lanes),
         )
         return Features(
-            m=self.M, n=self.N, columns=self.columns, row=self.row, k=k, batch=self.B, **a_side, **b_side,
-            a_l1_rows=traffic.rows_in_l1(a_steps, target.l1) if a_steps.k == item and a_steps.side >= LINE else 0,
-            a_shares_elements=self._shares_elements(m_side), b_read_cycles=pieces, b_masks=masks, b_pairs=pairs,
-            b_strips=traffic.reads_in_strips(b_steps, self.N * k, item, target.l2),
-            b_stream_lines=0 if self.rows else traffic.streamed_lines(b_steps, self, n_side, self.N),
-            b_step_alignment=min(PAGE, b_steps.k & -b_steps.k),
+            m=self.M,
+            n=self.N,
+            columns=self.columns,
+            row=self.row,
+            k=k,
+            batch=self.B,
+            **a_side,
+            **b_side,
+            a_l1_rows=traffic.rows_in_l1(a_strides, target.l1) if a_strides.k == item and a_strides.side >= LINE else 0,
+            a_shares_elements=self._shares_elements(m_side),
+            b_read_cycles=read_cycles,
+            b_masks=masks,
+            b_pairs=pairs,
+            b_strips=traffic.reads_in_strips(b_strides, self.N * k, item, target.l2),
+            b_stream_lines=0 if self.rows else traffic.streamed_lines(b_strides, self, n_side, self.N),
+            b_step_alignment=min(PAGE, b_strides.k & -b_strides.k),
             b_share=self._points_sharing_lines(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
-            run=min(a_side["a_run"], b_side["b_run"]), b_streams=b_steps.streams,
-            even=a_steps.even and b_steps.even and m_side.operand.plain and n_side.operand.plain,
-            result_bytes=traffic.non_temporal_bytes(self), has_halos=bool(self.windows), heads=self.heads,
+            run=min(a_side["a_run"], b_side["b_run"]),
+            b_streams=b_strides.streams,
+            even=a_strides.even and b_strides.even and m_side.operand.plain and n_side.operand.plain,
+            result_bytes=traffic.non_temporal_bytes(self),
+            has_halos=bool(self.windows),
+            halo_k_blocks=self.halo_k_blocks,
             halo_elements=sum(w.buffer.size for _, w in self.halos),
             halo_cycles=sum(w.buffer.size * self._prologue_cycles(i) for i, w in self.halos) / self.lanes,
-        )  # fmt: skip
+        )
 
     def price_epilogue(self, mr: int, nv: int, split: int) -> float:
         """Return the cycles, a vector, of the epilogue of mr x nv tiles over one of `split` parts of K."""

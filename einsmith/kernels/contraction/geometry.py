@@ -91,7 +91,7 @@ class Geometry(HaloSetting):
     @property
     def k_outer(self) -> bool:
         """Return True if blocks of K are outermost."""
-        return self.heads > 0 or self.c.order == "k"
+        return self.halo_k_blocks > 0 or self.c.order == "k"
 
     def _count_points(self) -> None:
         """Compute how tiles, blocks of K and tasks divide the points."""
@@ -102,9 +102,9 @@ class Geometry(HaloSetting):
         self.mt, self.nt = ceil_div(self.M, self.mr), ceil_div(self.N, self.nr)
         self.k_max = self.K if config.split == 1 else ceil_div(self.K, config.split)
         self.kc = min(config.kc or self.k_max, self.k_max)
-        if self.heads:
-            self.kc = self.K // self.heads
-            self.k_max = ceil_div(self.heads, config.split) * self.kc
+        if self.halo_k_blocks:
+            self.kc = self.K // self.halo_k_blocks
+            self.k_max = ceil_div(self.halo_k_blocks, config.split) * self.kc
         self.blocked = self.kc < self.k_max
         if config.split > 1 and self.k_max % self.kc and "buffer" in (config.a, config.b):
             raise CompileError(f"buffers over parts of {self.k_max} points of K, no whole blocks, in {config}")

@@ -282,9 +282,8 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
     m, n, k, batch, m_axes, n_axes = s.M, s.N, s.K, s.B, s.m_side.axes, s.n_side.axes
     block, unit = 0, config.unit_of_k(p, lanes)
     in_lines = epilogue.store_unit(s.kernel, s.original, n_axes, lanes) is not None
-    if (
-        k >= 2 * traffic.MAX_BLOCK_POINTS and not s.windows and not in_lines
-    ):  # sums would wait for blocks of K, then for lines
+    # With whole lines of results there are no blocks: sums would wait for blocks of K, then for lines.
+    if k >= 2 * traffic.MAX_BLOCK_POINTS and not s.windows and not in_lines:
         block = traffic.blocks_of_k(k, unit)
     sizes = [*_enumerate_tiles(m, n, lanes, target.tile_registers, preferred_nv)]
     if s.m_side.operand.plain:
@@ -308,11 +307,11 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
         ]
     out = []
     for (mr, nv), k_fraction in zip(
-        promising, [1.0] * len(promising) if s.heads else s.k_fractions(promising), strict=True
+        promising, [1.0] * len(promising) if s.halo_k_blocks else s.k_fractions(promising), strict=True
     ):
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * lanes))
-        if s.heads:
-            split = min(s.heads, max(1, ceil(4 * target.cores / batch)))
+        if s.halo_k_blocks:
+            split = min(s.halo_k_blocks, max(1, ceil(4 * target.cores / batch)))
         elif tiles < 2 * target.cores and k >= 512:
             split = min(ceil(k / 256), max(1, ceil(4 * target.cores / tiles)))
             # Panels over a task's part of K stay in the caches.
@@ -411,7 +410,7 @@ def _build_table(
 
 def _add_other_tasks(t: ConfigTable, target: Any) -> Array:
     """Return the rows of table `t`; a copy with other tasks follows each configuration for which they may be better."""
-    inner = np.where(t.major, t.b, t.a)
+    inner = np.where(t.m_outer, t.b, t.a)
     walks_buffer = (inner == BUFFER) & (t.a != PANEL) & (t.b != PANEL) & (t.numbers.has_halos == 0)
     small = (t.tm * t.tn > 1) & (t.numbers.batch * t.split == 1)
     small &= may_be_one_task(t.numbers.m * t.numbers.n * t.numbers.k, target)
@@ -460,7 +459,7 @@ def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
         # A buffer of an operand that could be read in place pays where it avoids conflicts, or is packed once.
         (_A == BUFFER, (inline > 0) & ((x.has_halos > 0) | (x.m <= mr)) & (x.a_invariant == 0)),
         (_B != INLINE, x.row > 0),
-        ((_A == BUFFER) | (_B == BUFFER), (split > 1) | (x.heads > 0)),
+        ((_A == BUFFER) | (_B == BUFFER), (split > 1) | (x.halo_k_blocks > 0)),
         (_A == BUFFER, x.a_from_halo > 0),
         (_B == BUFFER, x.b_from_halo > 0),
         # Panels would be packed again for every tile.
@@ -491,14 +490,14 @@ def _choose_tasks(t: ConfigTable, target: Any) -> tuple[Array, Array]:
         task_goal = np.maximum(1, np.ceil(4 * cores / outer_tasks))
         unit = cores // np.gcd(outer_tasks.astype(np.int64), cores)
         task_goal += -task_goal % unit  # an equal number for each core
-    outer_tiles, inner_tiles = np.where(t.major, mt, nt), np.where(t.major, nt, mt)
+    outer_tiles, inner_tiles = np.where(t.m_outer, mt, nt), np.where(t.m_outer, nt, mt)
     outer = np.minimum(outer_tiles, task_goal)
     inner = np.where(outer_tasks * outer < cores, np.minimum(inner_tiles, np.ceil(cores / (outer_tasks * outer))), 1)
     if cores > 1:  # even shares are worth packing the outer side once more in each
-        is_packed = np.where(t.major, t.a, t.b) == PANEL
+        is_packed = np.where(t.m_outer, t.a, t.b) == PANEL
         max_inner = np.minimum(np.where(is_packed, inner_tiles // 8, inner_tiles), np.ceil(task_goal / outer))
         inner = np.where(outer < task_goal, np.maximum(inner, max_inner), inner)
-    tm, tn = np.where(t.major, outer, inner), np.where(t.major, inner, outer)
+    tm, tn = np.where(t.m_outer, outer, inner), np.where(t.m_outer, inner, outer)
     by_k = t.order == BY_K
     if not by_k.any():
         return tm, tn
@@ -541,11 +540,11 @@ def divide_for_cache(t: ConfigTable, which: Array, target: Any) -> tuple[Array, 
     """
     x = t.numbers
     k, batch, m, columns = (v[which] for v in (x.k, x.batch, x.m, x.columns))
-    mr, nv, split, major, tm, tn = (v[which] for v in (t.mr, t.nv, t.split, t.major, t.tm, t.tn))
+    mr, nv, split, m_outer, tm, tn = (v[which] for v in (t.mr, t.nv, t.split, t.m_outer, t.tm, t.tn))
     parts = np.ceil(inner_bytes(t, x, 1.0, 1.0)[which] / (target.l2 * target.overheads.held))
     outer = np.maximum(1, np.ceil(4 * target.cores / (batch * split * parts)))
     rows, tiles = np.ceil(m / mr), np.ceil(columns / (nv * t.lanes))
     return (
-        np.where(major, np.minimum(tm, outer), np.maximum(tm, np.minimum(rows, parts))),
-        np.where(major, np.maximum(tn, np.minimum(tiles, parts)), np.minimum(tn, outer)),
+        np.where(m_outer, np.minimum(tm, outer), np.maximum(tm, np.minimum(rows, parts))),
+        np.where(m_outer, np.maximum(tn, np.minimum(tiles, parts)), np.minimum(tn, outer)),
     )

@@ -88,7 +88,7 @@ def _reject_tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
         (c.nv * (c.mr + (c.mr > 1)) > target.tile_registers, f"a tile of {c.mr}x{c.nv} does not fit the registers"),
         (c.mr > m or c.nv > columns, f"a tile of {c.mr}x{c.nv} is more than {m} rows or {columns} vectors"),
         (c.tm > ceil(m / c.mr) or c.tn > ceil(columns / c.nv), "there are more tasks than tiles"),
-        (c.split > (s.heads or k), "K is split into more parts than it has points or windows"),
+        (c.split > (s.halo_k_blocks or k), "K is split into more parts than it has points or windows"),
         (c.depth > 1 and not _can_vectorize_k(c, s, columns), f"vectors of N cannot hold {c.depth} points of K"),
         (
             c.order == "k" and m * s.N / (c.tm * c.tn) * s.item > 4 * target.l2,

@@ -65,8 +65,8 @@ class Blocked:
         companion = None if self.companion is None else self.companion.begin(task)
         t = TaskFrame(batch, split, m_range, n_range, k_lo, k_hi, a_part, b_part, results, fixed, companion)
         if not g.k_outer:
-            for i, w, at in f.cuts:
-                self._select_block(t, i, w, at, tm if i == int(c.swap) else tn)
+            for i, w, first_block in f.cuts:
+                self._select_block(t, i, w, first_block, tm if i == int(c.swap) else tn)
             self.f.fill(t.fixed)
         return t
 
@@ -97,7 +97,7 @@ class Blocked:
             emit_level(rest, at)
 
         def emit_block(rest: str, at: dict[str, Any], lo: Bound, hi: Bound, last: SSAValue | None) -> None:
-            if g.heads:
+            if g.halo_k_blocks:
                 self._fill_k_block(t, lo)
             enter_axis("k", rest, {**at, "lo": lo, "hi": hi, "last": last})
 
@@ -125,12 +125,12 @@ class Blocked:
     def _fill_k_block(self, t: TaskFrame, lo: Bound) -> None:
         """Fill the halo copies of a block of K."""
         b, g = self.b, self.g
-        head = b.op("floordiv", lo, g.kc)
-        for i, w, at in self.f.cuts:
+        block = b.op("floordiv", lo, g.kc)
+        for i, w, first_block in self.f.cuts:
             parts = b.const(w.blocks)
-            self._select_block(t, i, w, at, b.op("mod", head, parts))
-            head = b.op("floordiv", head, parts)
-        t.fixed[g.p.k[0]] = head  # where the first axis of K is not the one that is cut
+            self._select_block(t, i, w, first_block, b.op("mod", block, parts))
+            block = b.op("floordiv", block, parts)
+        t.fixed[g.p.k[0]] = block  # where the first axis of K is not the one that is cut
         self.f.fill(t.fixed)
 
     # -- the tile

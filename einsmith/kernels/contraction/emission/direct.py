@@ -74,10 +74,10 @@ class DirectLowering(Operands):
     """
 
     def __init__(self, kernel: Kernel, config: Direct, target: Any, builder: Builder, problem: Problem, base: int = 0):
-        with_halos = add_halo_copies(problem, config)
-        assert with_halos is not None
-        p, n, d, b = with_halos.problem, target.lanes(problem.dtype.itemsize), config, builder
-        super().__init__(b, kernel, p.dtype, n, with_halos.halos)
+        halo_problem = add_halo_copies(problem, config)
+        assert halo_problem is not None
+        p, n, d, b = halo_problem.problem, target.lanes(problem.dtype.itemsize), config, builder
+        super().__init__(b, kernel, p.dtype, n, halo_problem.halos)
         self.p, self.d = p, d
         self.in_k = d.vector in p.k
         axes, lanes = ((), 0) if self.in_k else ((d.vector,), n)  # of results
@@ -113,8 +113,8 @@ class DirectLowering(Operands):
                 )
                 return
             clear(b, self.sums, sum_elements(p, d, self.lanes), self.elem, self.lanes)
-            with b.loop(*part_bounds(b, p.extents[d.k_outer[0]], self.split, d.split)) as head:
-                self.values[d.k_outer[0]] = head.var
+            with b.loop(*part_bounds(b, p.extents[d.k_outer[0]], self.split, d.split)) as k_outer:
+                self.values[d.k_outer[0]] = k_outer.var
                 self.fill(self.values)
                 self._for_each_tile(self._accumulate)
             self._for_each_tile(lambda tile: self._emit_epilogue(tile, self._load_sums(tile)))

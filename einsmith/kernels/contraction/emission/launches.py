@@ -37,7 +37,7 @@ def without_empty_parts(p: Problem, c: Config) -> Config:
     else:
         problem_with_halos = with_halos(p, c.windows)
         assert problem_with_halos is not None
-        units = problem_with_halos.heads or p.count(p.k)
+        units = problem_with_halos.halo_k_blocks or p.count(p.k)
     return replace(c, split=-(-units // -(-units // c.split)))
 
 

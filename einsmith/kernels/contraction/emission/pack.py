@@ -167,20 +167,20 @@ def _for_each_chunk(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, pack_chunk
     """
     b, g, n = f.b, f.g, f.g.lanes
     if not any(x % n for x in (g.K, g.k_max, g.kc)):
-        *heads, row = s.lane_extents
+        *outer_extents, row = s.lane_extents
         if row % n:
-            heads, row = [], g.K
+            outer_extents, row = [], g.K
 
         def call_chunk(context: list[SSAValue], last: SSAValue, flat: SSAValue, _: Any) -> Sequence[SSAValue]:
-            pack_chunk(b.mul(flat, n), None, [*context, b.mul(last, n)] if heads else None)
+            pack_chunk(b.mul(flat, n), None, [*context, b.mul(last, n)] if outer_extents else None)
             return ()
 
         lo, hi = (b.op("floordiv", x, n) for x in (lo, hi))
-        sweep(b, [*heads, row // n], lo, hi, (), list, call_chunk)
+        sweep(b, [*outer_extents, row // n], lo, hi, (), list, call_chunk)
         return
     first, end = b.known(lo), b.known(hi)
     if first is not None and end is not None:
         strips(b, first, end, n, lambda k, count, _: pack_chunk(k, None if count == n else hi))
         return
     with b.loop(lo, hi, step=n) as loop:
-        pack_chunk(loop.var, None if g.heads and g.kc % n == 0 else hi)
+        pack_chunk(loop.var, None if g.halo_k_blocks and g.kc % n == 0 else hi)
