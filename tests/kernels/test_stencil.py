@@ -18,7 +18,7 @@ from einsmith.codegen.loopnest.nest import Op
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Piece, Template
 from einsmith.kernels import autoconfig
-from einsmith.kernels.stencil.loads import AHEAD, rotated_kinds, short, waits
+from einsmith.kernels.stencil.loads import PREFETCH_BYTES, can_share_row_loads, find_rotated_kinds, find_short_rows
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
 from einsmith.passes.pipeline import run_passes
@@ -155,8 +155,8 @@ def test_taps_share_rows_of_which_they_read_every_other_element(taps, pad, width
     target = replace(WIDE, vector_registers=32)
     kernel = s.depthwise(1, 1, 7, width, taps, pad, 2)
     (found,) = stencils(kernel)
-    assert waits(found, 2, 32) and not waits(found, 12, 32)
-    configs = [c for c in STENCIL.configs(kernel, target) if waits(found, c.tile, 32)]
+    assert can_share_row_loads(found, 2, 32) and not can_share_row_loads(found, 12, 32)
+    configs = [c for c in STENCIL.configs(kernel, target) if can_share_row_loads(found, c.tile, 32)]
     base = fresh(kernel, 0)
     base[0][..., [0, -1]] = np.inf
     with np.errstate(invalid="ignore"):
@@ -175,7 +175,7 @@ def test_rows_of_two_points_are_transposed_for_many_taps(width, taps, pad, rng):
     target = replace(WIDE, vector_registers=32)
     kernel = s.depthwise(4, 2, 9, width, taps, pad, 2)
     found = next(x for x in stencils(kernel) if not x.along_k)
-    assert rotated_kinds(found) and not rotated_kinds(stencils(s.depthwise(4, 2, 9, width, 3, 1, 2))[0])
+    assert find_rotated_kinds(found) and not find_rotated_kinds(stencils(s.depthwise(4, 2, 9, width, 3, 1, 2))[0])
     configs = [c for c in STENCIL.configs(kernel, target) if c.pairs]
     base = fresh(kernel, 0)
     base[0][::2, :, :, [0, -1]] = np.inf
@@ -193,7 +193,7 @@ def test_rows_that_two_vectors_hold_are_loaded_once_for_all_taps(width, taps, pa
     target = replace(WIDE, vector_registers=32)
     kernel = s.depthwise_dw(3, 2, 8, width, taps, pad, 2)
     (found,) = stencils(kernel)
-    assert short(found, 16, 64) and not short(found, 8, 32)
+    assert find_short_rows(found, 16, 64) and not find_short_rows(found, 8, 32)
     base = fresh(kernel, 0)
     base[1][..., [0, -1]] = np.inf
     with np.errstate(invalid="ignore"):
@@ -287,7 +287,7 @@ def test_a_gradient_of_filters_asks_for_the_images_that_come_next(size, stride):
         asked, late = set(), set()
         for kind, n in mine:
             (asked if kind == "ask" else late).update({n} - asked)
-        assert len(late) * 64 < 1.25 * AHEAD
+        assert len(late) * 64 < 1.25 * PREFETCH_BYTES
 
 
 def test_tiles_beyond_the_caches_touch_fewer_rows():

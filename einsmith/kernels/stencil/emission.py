@@ -24,10 +24,10 @@ from einsmith.kernels.stencil.write_combining import PhasePlanes, combined_buffe
 from einsmith.schedule.kernel import Kernel
 
 Carried = list[SSAValue]
-PARTS = 16
-"""Most partial sums kept at a time (registers), to hide the latency of dependent multiply-adds."""
-WAITING = 8
-"""Vector registers kept free for loads and shuffle patterns (registers)."""
+MAX_PARTIAL_SUMS = 16
+"""Most partial sums of a tile (vector registers); several hide the latency of dependent multiply-adds."""
+SPARE_REGISTERS = 8
+"""Vector registers kept free for loads and shuffle patterns (count)."""
 
 
 class PointRange(NamedTuple):
@@ -50,25 +50,25 @@ class PointRange(NamedTuple):
 
 def _segments(count: int, step: int, whole: Span) -> list[PointRange]:
     """Return the tiles of `step` points over `count` points: those inside `whole` as a loop, the others one by one."""
-    turns = ceil(count / step)
-    first = min(max(0, ceil(whole.lo / step)), turns)
-    end = min(max(first, (whole.hi + 1) // step), turns)
+    tiles = ceil(count / step)
+    first = min(max(0, ceil(whole.lo / step)), tiles)
+    end = min(max(first, (whole.hi + 1) // step), tiles)
 
-    def alone(some: range) -> list[PointRange]:
+    def peel(some: range) -> list[PointRange]:
         return [PointRange(n * step, n * step + step, step) for n in some]
 
     loop = [PointRange(first * step, end * step, step)] if first < end else []
-    return [*alone(range(first)), *loop, *alone(range(end, turns))]
+    return [*peel(range(first)), *loop, *peel(range(end, tiles))]
 
 
-def _whole(spans: Sequence[Span], least: int) -> Span:
+def _meet_all(spans: Sequence[Span], least: int) -> Span:
     """Return the intersection of the spans and 0 .. least - 1."""
     return Span(max((x.lo for x in spans), default=0), min([least - 1, *(x.hi for x in spans)]))
 
 
 def row_segments(s: Stencil, tile: int) -> list[PointRange]:
     """Return the tiles of rows; in the tiles of a loop no guard of a row fails."""
-    return _segments(s.rows, tile, _whole([f.rows for f in s.vectors], min(p.rows for p in s.phases)))
+    return _segments(s.rows, tile, _meet_all([f.rows for f in s.vectors], min(p.rows for p in s.phases)))
 
 
 def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[PointRange]:
@@ -84,10 +84,10 @@ def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Poi
     if masks or s.lanes <= lanes:
         last = width // s.steps[1] if width else ceil(s.lanes / lanes) * lanes
         return _segments(s.lanes, lanes, Span(0, last - 1))
-    return _segments(s.lanes, lanes, _whole([f.lanes for f in s.vectors], min(p.lanes for p in s.phases)))
+    return _segments(s.lanes, lanes, _meet_all([f.lanes for f in s.vectors], min(p.lanes for p in s.phases)))
 
 
-def parts_of(sums: int, weights: int, places: int, registers: int) -> int:
+def count_partial_sums(sums: int, weights: int, places: int, registers: int) -> int:
     """Return how many partial sums each sum is split into, by the taps' places along a row, to hide latency.
 
     Args:
@@ -96,11 +96,11 @@ def parts_of(sums: int, weights: int, places: int, registers: int) -> int:
         places: Places of taps along a row.
         registers: Vector registers available.
     """
-    room = min(PARTS, registers - weights - WAITING)
+    room = min(MAX_PARTIAL_SUMS, registers - weights - SPARE_REGISTERS)
     return max(1, min(room // max(1, sums), places))
 
 
-def _place(t: Term) -> int:
+def _tap_position(t: Term) -> int:
     """Return the position of a tap along a row (lanes)."""
     return t.vector.read.shift // t.vector.read.lane
 
@@ -118,15 +118,15 @@ class StencilLowering:
         shape = kernel.root.shape
         self.shape = shape
         whole = Piece((0,) * len(shape), (1,) * len(shape), shape, Const(0.0, s.dtype))
-        nothing = Operand(Const(0.0, s.dtype), (), frozenset())
-        p = Problem(whole, s.dtype, (nothing, nothing), (), (), (), (), (), Const(0.0, s.dtype), ())
+        no_operand = Operand(Const(0.0, s.dtype), (), frozenset())
+        p = Problem(whole, s.dtype, (no_operand, no_operand), (), (), (), (), (), Const(0.0, s.dtype), ())
         axes, lanes = ((), 0) if s.along_k else ((s.lane,), self.n)
         count = s.sums if s.along_k else s.steps[0] * t.tile * s.steps[1]
         self.epi = Epilogue(b, kernel, p, axes, lanes, room=count * self.n)
-        parted = combined_buffers(kernel, s, target) if t.pair is None else frozenset()
-        self.lines = PhasePlanes(r, kernel, s, self.epi, parted) if parted else None
-        past = any(self.epi.non_temporal) and shape[-1] % self.n == 0
-        self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if past else 0)
+        combined = combined_buffers(kernel, s, target) if t.pair is None else frozenset()
+        self.lines = PhasePlanes(r, kernel, s, self.epi, combined) if combined else None
+        non_temporal = any(self.epi.far) and shape[-1] % self.n == 0
+        self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if non_temporal else 0)
         self.values: dict[int, SSAValue] = {}
 
     def run(self, task: SSAValue) -> None:
@@ -134,19 +134,19 @@ class StencilLowering:
         b, s = self.b, self.s
         extents = [s.extents[a] // self.reader.step(a) for a in s.outer]
         with b.loop(*part_range(b, task, self.tasks, prod(extents))) as points:
-            found = zip(s.outer, digits(b, points.var, extents), strict=True)
-            self.values = {a: b.mul(x, self.reader.step(a)) for a, x in found}
+            axis_points = zip(s.outer, digits(b, points.var, extents), strict=True)
+            self.values = {a: b.mul(x, self.reader.step(a)) for a, x in axis_points}
             for a, x in self.values.items():
                 self.reader.bind(a, x)
             if s.along_k:
                 for group in self.groups:
-                    self._sums(group)
+                    self._emit_sums(group)
             else:
-                self._over(self.rows, [], lambda h, _: self._row_of_tiles(h))
+                self._emit_segments(self.rows, [], lambda h, _: self._emit_row_of_tiles(h))
 
     # -- places
 
-    def _over(
+    def _emit_segments(
         self, segments: Sequence[PointRange], init: Carried, body: Callable[[AxisPoint, Carried], Carried]
     ) -> Carried:
         b, out = self.b, init
@@ -161,8 +161,8 @@ class StencilLowering:
 
     # -- along the output
 
-    def _row_of_tiles(self, h: AxisPoint) -> Carried:
-        self._over(self.columns, [], lambda w, _: self._tile(h, w))
+    def _emit_row_of_tiles(self, h: AxisPoint) -> Carried:
+        self._emit_segments(self.columns, [], lambda w, _: self._emit_tile(h, w))
         if self.lines is not None:
             b, m = self.b, self.s.steps[0]
             first, more = b.mul(h.value, m), self.tile * m
@@ -190,40 +190,40 @@ class StencilLowering:
             if not known or t.rows.lo <= h.first + row <= t.rows.hi
         ]
 
-    def _tile(self, h: AxisPoint, w: AxisPoint) -> Carried:
+    def _emit_tile(self, h: AxisPoint, w: AxisPoint) -> Carried:
         b, s = self.b, self.s
         rows, terms = self._begin(h, w)
         work: list[tuple[tuple, int, int, Term]] = []
         for i, row, t in terms:
             a = t.vector.read
-            place, at = _place(t), a.row * row + a.const
+            place, at = _tap_position(t), a.row * row + a.const
             work.append(((at - a.shift, place) if self.by_rows else (place, at), i, row, t))
         work.sort(key=lambda x: x[:3])
         # Few sums are split into independent partial sums.
         taps: dict[int, set] = {}
         for *_, t in work:
-            taps.setdefault(_place(t), set()).add(t.weight)
-        apart = parts_of(len(rows), max(map(len, taps.values()), default=0), len(taps), self.registers)
-        parts = {k: [self.zero] * apart for k in rows}
-        turns = {place: n % apart for n, place in enumerate(sorted(taps))}
+            taps.setdefault(_tap_position(t), set()).add(t.weight)
+        count = count_partial_sums(len(rows), max(map(len, taps.values()), default=0), len(taps), self.registers)
+        parts = {k: [self.zero] * count for k in rows}
+        part_of = {place: n % count for n, place in enumerate(sorted(taps))}
         group = None
         for (of, _), i, row, t in work:
             if of != group:
                 group = of
                 self.reader.renew()
-            turn = turns[_place(t)]
-            x, before = self.reader.factor(t.vector, s.phases[i], row), parts[i, row][turn]
+            part = part_of[_tap_position(t)]
+            x, old = self.reader.factor(t.vector, s.phases[i], row), parts[i, row][part]
             # Where the term is zero its weight may still be infinite.
-            off = None if t.weight is None else self.reader.off(t, s.phases[i])
+            active = None if t.weight is None else self.reader.find_active_lanes(t, s.phases[i])
             if t.weight is None:
-                new = b.add(before, x)
-            elif before is self.zero and off is not None:
+                new = b.add(old, x)
+            elif old is self.zero and active is not None:
                 # A product folds a masked load as its operand; in a sum selected against zero the load would stay an
                 # instruction of its own (codegen.llvm.faults.UNMASKED).
                 new = b.mul(x, self.reader.weight(t))
             else:
-                new = b.fma(x, self.reader.weight(t), before)
-            parts[i, row][turn] = new if off is None else b.select(off, new, before)
+                new = b.fma(x, self.reader.weight(t), old)
+            parts[i, row][part] = new if active is None else b.select(active, new, old)
         sums = {k: reduce(b.add, x) for k, x in parts.items()}
         for point in range(self.planes):
             self._store(sums, point)
@@ -249,38 +249,38 @@ class StencilLowering:
         for row in range(self.tile):
             for i in range(m):
                 if (i * k, row) in sums:
-                    found = [sums[i * k + j, row] for j in range(k)]
+                    vectors = [sums[i * k + j, row] for j in range(k)]
                     if k == 2:
-                        found = self._together(found[0], found[1], start)[: len(states)]
+                        vectors = self._interleave(vectors[0], vectors[1], start)[: len(states)]
                     elif start:
-                        found = [b.shuffle(found[0], found[0], [min(start + j, n - 1) for j in range(n)])]
-                    rows.append(found)
-        self._finish(states, values, rows)
+                        vectors = [b.shuffle(vectors[0], vectors[0], [min(start + j, n - 1) for j in range(n)])]
+                    rows.append(vectors)
+        self._store_rows(states, values, rows)
 
-    def _together(self, even: SSAValue, odd: SSAValue, first: int) -> list[SSAValue]:
+    def _interleave(self, even: SSAValue, odd: SSAValue, first: int) -> list[SSAValue]:
         """Interleave two phases of a row, from lane `first` on, into two vectors."""
         n = self.n
         picks = [min(first + i // 2, n - 1) + n * (i % 2) for i in range(2 * n)]
         return [self.b.shuffle(even, odd, picks[at : at + n]) for at in (0, n)]
 
-    def _finish(
+    def _store_rows(
         self, states: Sequence[LaneCursor], values: dict[int, SSAValue], rows: Sequence[Sequence[SSAValue]]
     ) -> None:
         """Run the epilogue on the result rows and store them, row after row."""
         axis = self.s.row
 
-        def finish(number: int | SSAValue, row: Sequence[SSAValue]) -> None:
+        def store_row(number: int | SSAValue, row: Sequence[SSAValue]) -> None:
             place = self.epi.sampler.at(values, {axis: number} if axis is not None else {})
             if self.lines is None:
                 self.epi.row(states, place, row)
             else:
                 self.lines.put(self.epi.values(states, place, row))
 
-        self.epi.rows(rows, finish)
+        self.epi.rows(rows, store_row)
 
     # -- along the reduction
 
-    def _sums(self, group: Sequence[int]) -> None:
+    def _emit_sums(self, group: Sequence[int]) -> None:
         """Accumulate and store the filter-gradient sums with these numbers, over all rows, lanes and `loops`."""
         b, s = self.b, self.s
         init: Carried = [self.zero] * len(group)
@@ -293,10 +293,10 @@ class StencilLowering:
                     self.reader.bind(axis, loop.var)
                     loop.next = level(i + 1, list(loop.carried))
                 return list(loop.results)
-            return self._over(
+            return self._emit_segments(
                 self.rows,
                 carried,
-                lambda h, x: self._over(self.columns, x, lambda w, y: self._products(h, w, group, y)),
+                lambda h, x: self._emit_segments(self.columns, x, lambda w, y: self._add_products(h, w, group, y)),
             )
 
         sums = level(0, init)
@@ -309,7 +309,7 @@ class StencilLowering:
                 at[a], rest = b.const(rest % s.extents[a]), rest // s.extents[a]
             self.epi.row([state], self.epi.sampler.at(at), [b.horizontal("add", x)])
 
-    def _products(self, h: AxisPoint, w: AxisPoint, group: Sequence[int], carried: Carried) -> Carried:
+    def _add_products(self, h: AxisPoint, w: AxisPoint, group: Sequence[int], carried: Carried) -> Carried:
         b, (phase,) = self.b, self.s.phases
         place = {number: i for i, number in enumerate(group)}
         work = [(row, t.sum, t.vector, t.weight) for _, row, t in self._begin(h, w)[1] if t.sum in place and t.weight]

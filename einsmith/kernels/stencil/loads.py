@@ -19,9 +19,9 @@ from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import MAX_STEP, Access, MaskedRead, Phase, Span, Stencil, Term
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 
-SHUFFLED = 4
-"""Vector registers kept free for loads and shuffles at stride 2 (registers)."""
-AHEAD = 6144
+SPARE_REGISTERS = 4
+"""Vector registers kept free for loads and shuffles at stride 2 (count)."""
+PREFETCH_BYTES = 6144
 """Prefetch distance (bytes read and written between the prefetch of a row and its load): covers a cache miss."""
 
 
@@ -38,7 +38,7 @@ class AxisPoint(NamedTuple):
         return self.first if self.first == self.last else self.value
 
 
-class Spread(NamedTuple):
+class StridedGroup(NamedTuple):
     """A group of taps that read every other element (stride 2) of the same rows.
 
     span: elements that the group reads, counted from the one that a tap of shift 0 reads at lane 0; None where the taps
@@ -49,31 +49,33 @@ class Spread(NamedTuple):
     high: int
 
 
-def spreads(s: Stencil, together: bool) -> dict[tuple, Spread]:
-    """Return the groups of stride-2 taps that share loads, by `_strided_key`."""
-    found: dict[tuple, list[tuple[Access, Span]]] = {}
+def group_strided_taps(s: Stencil, share_loads: bool) -> dict[tuple, StridedGroup]:
+    """Return the groups of stride-2 taps that share loads, by `_strided_key`.
+
+    share_loads: the groups span all taps along a row (`can_share_row_loads`)."""
+    members: dict[tuple, list[tuple[Access, Span]]] = {}
     every = Span(0, s.lanes - 1)
     for f in s.vectors:
         lanes = f.lanes.meet(every)
         if f.read.lane == 2 and lanes.lo <= lanes.hi:
-            found.setdefault(_strided_key(f.read, together), []).append((f.read, lanes))
-    out: dict[tuple, Spread] = {}
-    for key, taken in found.items():
-        spans = [(_elements(a, x), x) for a, x in taken]
-        both = Span(min(x.lo for x, _ in spans), max(x.hi for x, _ in spans))
+            members.setdefault(_strided_key(f.read, share_loads), []).append((f.read, lanes))
+    out: dict[tuple, StridedGroup] = {}
+    for key, accesses in members.items():
+        spans = [(_elements(a, x), x) for a, x in accesses]
+        whole = Span(min(x.lo for x, _ in spans), max(x.hi for x, _ in spans))
         # Lanes before the first and after the last may hold any value.
-        first, last = (0, every.hi) if together else (-1, -1)
-        fit = all((x.lo < both.lo + 2 or y.lo == first) and (both.hi < x.hi + 2 or y.hi == last) for x, y in spans)
-        shifts = [a.shift for a, _ in taken]
-        out[key] = Spread(both if fit else None, min(shifts), max(shifts))
+        first, last = (0, every.hi) if share_loads else (-1, -1)
+        fit = all((x.lo < whole.lo + 2 or y.lo == first) and (whole.hi < x.hi + 2 or y.hi == last) for x, y in spans)
+        shifts = [a.shift for a, _ in accesses]
+        out[key] = StridedGroup(whole if fit else None, min(shifts), max(shifts))
     return out
 
 
-def _strided_key(a: Access, together: bool) -> tuple:
-    return a.slot, a.outer, a.row, 0 if together else a.shift // 2
+def _strided_key(a: Access, share_loads: bool) -> tuple:
+    return a.slot, a.outer, a.row, 0 if share_loads else a.shift // 2
 
 
-def waits(s: Stencil, tile: int, registers: int) -> bool:
+def can_share_row_loads(s: Stencil, tile: int, registers: int) -> bool:
     """Return whether all stride-2 taps along a row can share its loads, that is, whether the vectors of all rows of a
     tile stay in registers until the last tap. Filter gradients cannot: they would sum the lanes outside of a row."""
     reads = {f.read for f in s.vectors}
@@ -83,7 +85,7 @@ def waits(s: Stencil, tile: int, registers: int) -> bool:
     weights: dict[int, set] = {}
     for t in (t for p in s.phases for t in p.terms):
         weights.setdefault(t.vector.read.shift, set()).add(t.weight)
-    return tile * len(s.phases) + len(rows) + max(map(len, weights.values())) + SHUFFLED <= registers
+    return tile * len(s.phases) + len(rows) + max(map(len, weights.values())) + SPARE_REGISTERS <= registers
 
 
 def _elements(a: Access, lanes: Span) -> Span:
@@ -94,18 +96,18 @@ def pair_axis(s: Stencil, lanes: int) -> int | None:
     """Return the axis of which two points share a vector, half of it each, where rows are that short; else None.
 
     The weights must not vary along this axis, every vector read must, and each row must fit one load."""
-    if 2 * s.lanes > lanes or any(x.hi - x.lo >= lanes for x in reaches(s).values()):
+    if 2 * s.lanes > lanes or any(x.hi - x.lo >= lanes for x in find_read_spans(s).values()):
         return None
-    weighed = {a for p in s.phases for t in p.terms if t.weight and not s.along_k for a, _ in t.weight.read.outer}
-    weighed.update(a for _, m in s.made for a in m.axes)
-    moved = [{a for a, _ in f.read.outer} for f in s.vectors]
+    excluded = {a for p in s.phases for t in p.terms if t.weight and not s.along_k for a, _ in t.weight.read.outer}
+    excluded.update(a for _, m in s.prologues for a in m.axes)
+    vector_axes = [{a for a, _ in f.read.outer} for f in s.vectors]
     for a in s.loops if s.along_k else s.outer:
-        if s.extents[a] % 2 == 0 and a not in weighed and all(a in x for x in moved):
+        if s.extents[a] % 2 == 0 and a not in excluded and all(a in x for x in vector_axes):
             return a
     return None
 
 
-def reaches(s: Stencil) -> dict[tuple, Span]:
+def find_read_spans(s: Stencil) -> dict[tuple, Span]:
     """Return the span of elements of a row that all taps together read, by `_kind` of access."""
     out: dict[tuple, Span] = {}
     for a, _, lanes in s.vectors:
@@ -116,7 +118,7 @@ def reaches(s: Stencil) -> dict[tuple, Span]:
     return out
 
 
-def rotated_kinds(s: Stencil) -> set[tuple]:
+def find_rotated_kinds(s: Stencil) -> set[tuple]:
     """Return the kinds of stride-2 access whose taps rotate a vector of even or of odd elements instead of loading.
 
     More than 4 taps have different shifts there: more vectors than stay in registers, so that rotating saves loads."""
@@ -127,26 +129,26 @@ def rotated_kinds(s: Stencil) -> set[tuple]:
     return {k for k, x in shifts.items() if len(x) > 4}
 
 
-def short(s: Stencil, lanes: int, width: int) -> set[tuple]:
+def find_short_rows(s: Stencil, lanes: int, width: int) -> set[tuple]:
     """Return the kinds of stride-2 access, in filter gradients, whose rows fit two vectors.
 
     Each tap is then one two-source shuffle of these vectors. Lanes outside of a row are zero and may be summed."""
     if not s.along_k or s.lanes > lanes or width < LINE:
         return set()
-    return {k for k, x in reaches(s).items() if k[3] == 2 and x.hi - x.lo < 2 * lanes}
+    return {k for k, x in find_read_spans(s).items() if k[3] == 2 and x.hi - x.lo < 2 * lanes}
 
 
-def streams(s: Stencil) -> list[Access]:
+def list_streams(s: Stencil) -> list[Access]:
     """Return one access of each `_kind`: the streams of memory that a tile reads."""
     return list({_kind(f.read): f.read for f in s.vectors}.values())
 
 
-def rows_of(a: Access, tile: int) -> int:
+def rows_per_tile(a: Access, tile: int) -> int:
     """Return the rows of memory by which an access moves from one tile to the next."""
     return max(1, tile * abs(a.row) // a.pitch)
 
 
-def _rows_adjacent(x: KernelBuffer, a: Access) -> bool:
+def _are_rows_adjacent(x: KernelBuffer, a: Access) -> bool:
     """Return whether the rows of a tile are adjacent in memory; in a permuted buffer other rows may lie between."""
     return x.row_major or abs(a.row) <= MAX_STEP * a.pitch
 
@@ -160,14 +162,14 @@ class StencilTiling(NamedTuple):
 
     tile: rows of a tile. tasks: parallel tasks. groups: numbers of the filter-gradient sums accumulated in each pass.
     hoisted: weights are loaded once for all tiles. pair: axis of which two points share a vector (None: no such axis).
-    together: all taps along a row share its loads (`waits`)."""
+    share_loads: all taps along a row share its loads (`can_share_row_loads`)."""
 
     tile: int
     tasks: int
     groups: list[list[int]]
     hoisted: bool
     pair: int | None
-    together: bool
+    share_loads: bool
 
 
 class Reader(VectorEmitter):
@@ -175,24 +177,28 @@ class Reader(VectorEmitter):
 
     def __init__(self, kernel: Kernel, s: Stencil, t: StencilTiling, target: Target, b: Builder):
         super().__init__(b, s.extents, target.lanes(s.dtype.itemsize))
-        self.s, self.tile, self.pair, self.together, self.hoisted = s, t.tile, t.pair, t.together, t.hoisted
+        self.s, self.tile, self.pair, self.share_loads, self.hoisted = s, t.tile, t.pair, t.share_loads, t.hoisted
         for axis, n in enumerate(s.extents):
             if n == 1:  # no loop binds it
                 self.bind(axis, 0)
         self.elem = elem_of(s.dtype)
         self.zero = self.const(0.0, self.elem, self.lanes)
-        self.slots, self.become = [ref[1] for ref in kernel.stages[0].args], dict(s.made)
-        found = arguments_of(kernel, memories_of(kernel, b.buffers))
-        for slot in {r.slot for m in self.become.values() for r in reads(m.body) if r is not m.element}:
-            self.place(slot, found[slot])
+        self.slots, self.prologues = [ref[1] for ref in kernel.stages[0].args], dict(s.prologues)
+        arguments = arguments_of(kernel, memories_of(kernel, b.buffers))
+        for slot in {r.slot for m in self.prologues.values() for r in reads(m.body) if r is not m.element}:
+            self.place(slot, arguments[slot])
         self.masks, self.predicates = target.vector_bytes >= 32, target.vector_bytes >= 64
         self.planes = 1 if t.pair is None else 2
-        self.reaches, self.spreads = reaches(s), spreads(s, t.together)
-        self.turned = set() if s.along_k else rotated_kinds(s)
-        self.short = set() if t.pair is not None else short(s, self.lanes, target.vector_bytes)
+        self.read_spans, self.strided_groups = find_read_spans(s), group_strided_taps(s, t.share_loads)
+        self.rotated_kinds = set() if s.along_k else find_rotated_kinds(s)
+        self.short_rows = set() if t.pair is not None else find_short_rows(s, self.lanes, target.vector_bytes)
         size = sum(x.nbytes for x in kernel.buffers)
-        far = size > target.l2 * target.cores
-        self.ahead = [a for a in streams(s) if _rows_adjacent(kernel.buffers[self.slots[a.slot]], a)] if far else []
+        beyond_l2 = size > target.l2 * target.cores
+        self.prefetched = (
+            [a for a in list_streams(s) if _are_rows_adjacent(kernel.buffers[self.slots[a.slot]], a)]
+            if beyond_l2
+            else []
+        )
         self.width = kernel.shape[-1]
         self.loaded: dict[tuple, SSAValue] = {}
         self.places: dict[tuple, SSAValue] = {}
@@ -213,7 +219,7 @@ class Reader(VectorEmitter):
         self.bind(self.s.lane, w.position)
         self.places.clear()
         self.renew()
-        self._ask_ahead()
+        self._prefetch()
 
     def renew(self) -> None:
         """Forget the loaded vectors, so that they are loaded again rather than kept in registers.
@@ -273,10 +279,10 @@ class Reader(VectorEmitter):
 
     def _factor(self, a: Access, lanes: Span, row: int) -> SSAValue:
         if self.pair is not None:
-            return self._two(a, lanes, row)
-        if _kind(a) in self.short:
-            return self._load_pair(a, self._halves(a, a.shift, lanes), row)
-        return self._pick(a, lanes, row) if a.lane == 2 else self._inside(a, 0, row, lanes)
+            return self._load_two_points(a, lanes, row)
+        if _kind(a) in self.short_rows:
+            return self._load_pair(a, self._elements_by_lane(a, a.shift, lanes), row)
+        return self._load_strided(a, lanes, row) if a.lane == 2 else self._load_inside(a, 0, row, lanes)
 
     def _load(self, a: Access, more: int, row: int, mask: SSAValue | None) -> SSAValue:
         return self._element(a, a.const + a.row * row + more, self.lanes, mask)
@@ -287,35 +293,35 @@ class Reader(VectorEmitter):
         key = (a.slot, at.id, more, lanes, None if mask is None else mask.id)
         if key not in self.loaded:
             x = b.load(b.buffers[self.slots[a.slot]], b.add(at, more), self.elem, lanes, mask)
-            self.loaded[key] = self._become(a.slot, x, mask)
+            self.loaded[key] = self._apply_prologue(a.slot, x, mask)
         return self.loaded[key]
 
-    def _become(self, slot: int, x: SSAValue, mask: SSAValue | None) -> SSAValue:
+    def _apply_prologue(self, slot: int, x: SSAValue, mask: SSAValue | None) -> SSAValue:
         """Apply the slot's prologue to loaded elements; lanes that were not loaded are zero."""
-        made = self.become.get(slot)
-        if made is None:
+        prologue = self.prologues.get(slot)
+        if prologue is None:
             return x
-        self.give({made.element: x})
-        out = self.emit(made.body)
+        self.give({prologue.element: x})
+        out = self.emit(prologue.body)
         return out if mask is None else self.op("where", mask, out, self.zero)
 
-    def _inside(self, a: Access, more: int, row: int, span: Span, moved: int = 0) -> SSAValue:
+    def _load_inside(self, a: Access, more: int, row: int, span: Span, span_shift: int = 0) -> SSAValue:
         """Load a vector of elements, zero outside of the span.
 
-        more: offset (elements) from the tap's first element. moved: the part of it by which the span moves as well."""
-        n, first = self.lanes, a.lane * self.w.first + moved
+        more: offset (elements) from the tap's first element. span_shift: the part of it by which the span moves too."""
+        n, first = self.lanes, a.lane * self.w.first + span_shift
         if self.masks or self.w.first != self.w.last or span.hi - span.lo + 1 < n:
-            return self._load(a, more, row, self._mask(span, a.lane, moved))
+            return self._load(a, more, row, self._mask(span, a.lane, span_shift))
         # Without vector masks: load whole vectors inside of the span, and shift the elements to their lanes.
-        off = min(max(first, span.lo), span.hi - n + 1) - first
-        found = self._load(a, more + off, row, None)
-        if not off:
-            return found
-        return self.shuffle(found, self.zero, [i - off if 0 <= i - off < n else n for i in range(n)])
+        lane_shift = min(max(first, span.lo), span.hi - n + 1) - first
+        vector = self._load(a, more + lane_shift, row, None)
+        if not lane_shift:
+            return vector
+        return self.shuffle(vector, self.zero, [i - lane_shift if 0 <= i - lane_shift < n else n for i in range(n)])
 
-    def _pick(self, a: Access, lanes: Span, row: int) -> SSAValue:
+    def _load_strided(self, a: Access, lanes: Span, row: int) -> SSAValue:
         """Load every other element: shuffle two vectors, or shift a neighbouring tap's vector and add one element."""
-        n, (shared, low, high) = self.lanes, self.spreads[_strided_key(a, self.together)]
+        n, (shared, low, high) = self.lanes, self.strided_groups[_strided_key(a, self.share_loads)]
         if shared is None:
             low = high = a.shift
         span = shared or _elements(a, lanes)
@@ -324,7 +330,7 @@ class Reader(VectorEmitter):
         def whole(first: int) -> SSAValue:
             """Return the elements first, first + 1, ... from lane 0 on."""
             inside = span.hi >= 2 * self.w.first + first and span.lo <= 2 * self.w.last + first + n - 1
-            return self._inside(a, first - a.shift, row, span, first) if inside else self.zero
+            return self._load_inside(a, first - a.shift, row, span, first) if inside else self.zero
 
         def every_other(first: int) -> SSAValue:
             if first < base:
@@ -338,47 +344,48 @@ class Reader(VectorEmitter):
 
         return every_other(a.shift)
 
-    def _two(self, a: Access, lanes: Span, row: int) -> SSAValue:
+    def _load_two_points(self, a: Access, lanes: Span, row: int) -> SSAValue:
         """Load the rows of two points side by side in one vector.
 
         At stride 2, taps at an even distance may rotate one vector; lanes between the rows, into which nothing is
         loaded, then supply the zeros around the rows."""
-        n, half, reach = self.lanes, self.lanes // 2, self.reaches[_kind(a)]
-        wanted = self._halves(a, a.shift, lanes)
+        n, half, reach = self.lanes, self.lanes // 2, self.read_spans[_kind(a)]
+        elements = self._elements_by_lane(a, a.shift, lanes)
         start = a.shift % a.lane
         turn = (a.shift - start) // a.lane
         source = [(i + turn) % n for i in range(n)]
-        whole = Span(-((start - reach.lo) // a.lane), (reach.hi - start) // a.lane)
-        first = self._halves(a, start, whole)
-        # Stored lanes that the rotation fills with a wrong element; those that want zero are cleared.
+        whole_row = Span(-((start - reach.lo) // a.lane), (reach.hi - start) // a.lane)
+        first = self._elements_by_lane(a, start, whole_row)
+        # Stored lanes that the rotation fills with a wrong element; lanes that shall be zero are cleared.
         wrong = [
             i
             for i, x in enumerate(source)
-            if i % half < self.s.lanes and (wanted[i] != first[x] or (first[x] is not None and i // half != x // half))
+            if i % half < self.s.lanes
+            and (elements[i] != first[x] or (first[x] is not None and i // half != x // half))
         ]
-        alone = _kind(a) not in self.turned or reach.hi - reach.lo >= n - 1
-        if alone or any(wanted[i] is not None for i in wrong):
-            return self._load_pair(a, wanted, row)
-        found = self._load_pair(a, first, row)
+        loads_alone = _kind(a) not in self.rotated_kinds or reach.hi - reach.lo >= n - 1
+        if loads_alone or any(elements[i] is not None for i in wrong):
+            return self._load_pair(a, elements, row)
+        rotated = self._load_pair(a, first, row)
         if turn:
-            found = self.shuffle(found, found, source)
-        return self._clear(found, [i not in wrong for i in range(n)])
+            rotated = self.shuffle(rotated, rotated, source)
+        return self._clear(rotated, [i not in wrong for i in range(n)])
 
     def _clear(self, x: SSAValue, on: Sequence[bool]) -> SSAValue:
         """Return x with zeros in the lanes that are not `on`."""
         return x if all(on) else self.op("where", self.literal(on, "i1"), x, self.zero)
 
-    def _halves(self, a: Access, shift: int, lanes: Span) -> list[int | None]:
+    def _elements_by_lane(self, a: Access, shift: int, lanes: Span) -> list[int | None]:
         """Return the element of its point's row that each lane holds (None: zero); points share the lanes equally."""
         share = self.lanes // self.planes
         every = [i % share for i in range(self.lanes)]
         return [a.lane * i + shift if lanes.lo <= i <= lanes.hi else None for i in every]
 
     def _load_pair(self, a: Access, elements: Sequence[int | None], row: int) -> SSAValue:
-        """Return the given elements by a shuffle of two loads: one of each point's row, or the two of a single row.
+        """Return elements of a row by a shuffle of two loads: one of each point's row, or the two of a single row.
 
         All taps share the loads. elements: by lane, None for zero."""
-        n, two, reach = self.lanes, self.planes == 2, self.reaches[_kind(a)]
+        n, two, reach = self.lanes, self.planes == 2, self.read_spans[_kind(a)]
         count, parts = reach.hi - reach.lo + 1, []
         for part in range(2):
             on = [i < (count if two else count - n * part) for i in range(n)]
@@ -388,10 +395,10 @@ class Reader(VectorEmitter):
         spare = room - 1 if count < room else 0  # a lane that was not loaded is zero
         where = [n * (i >= n // 2) if two else 0 for i in range(n)]
         picks = [spare if x is None else x - reach.lo + at for x, at in zip(elements, where, strict=True)]
-        found = self.shuffle(parts[0], parts[1], picks)
-        return found if spare else self._clear(found, [x is not None for x in elements])
+        vector = self.shuffle(parts[0], parts[1], picks)
+        return vector if spare else self._clear(vector, [x is not None for x in elements])
 
-    def off(self, t: Term, phase: Phase) -> SSAValue | None:
+    def find_active_lanes(self, t: Term, phase: Phase) -> SSAValue | None:
         """Return the mask of lanes in which a term counts; elsewhere it is zero, whatever its weight. None: all."""
         if t.lanes.covers(Span(0, phase.lanes - 1)):
             return None
@@ -400,9 +407,9 @@ class Reader(VectorEmitter):
             on = self._mask(t.lanes)
         else:
             on = self.literal([t.lanes.lo <= i % (n // 2) <= t.lanes.hi for i in range(n)], "i1")
-        return self.op("and", on, self._all()) if on is not None and known and self.predicates else on
+        return self.op("and", on, self._all_lanes()) if on is not None and known and self.predicates else on
 
-    def _all(self) -> SSAValue:
+    def _all_lanes(self) -> SSAValue:
         """Return a mask of all lanes that the compiler cannot know to be constant.
 
         Of a multiply-add with a constant mask LLVM makes three instructions instead of one: an unmasked multiply-add, a
@@ -420,15 +427,15 @@ class Reader(VectorEmitter):
         at = self.op("add", self._at(a), self.const(a.const))
         return self.splat(self.load(self.b.buffers[self.slots[a.slot]], at, self.elem))
 
-    def _ask_ahead(self) -> None:
-        """Prefetch rows of later tiles, `AHEAD` bytes of traffic ahead; each vector prefetches its share of lines."""
+    def _prefetch(self) -> None:
+        """Prefetch rows of later tiles, PREFETCH_BYTES of traffic ahead; each vector prefetches its share of lines."""
         b, s, item = self.b, self.s, self.s.dtype.itemsize
         line = LINE // item
-        counts = [rows_of(a, self.tile) * a.pitch for a in self.ahead]
+        counts = [rows_per_tile(a, self.tile) * a.pitch for a in self.prefetched]
         stored = 0 if s.along_k else s.steps[0] * self.tile * self.width
-        tiles = -(-AHEAD // max(1, (sum(counts) + stored) * item * self.planes))
-        for count, a in zip(counts, self.ahead, strict=True):
-            row = self.op("add", self._at(a, lane=False), self._later(a, tiles, count))
+        tiles = -(-PREFETCH_BYTES // max(1, (sum(counts) + stored) * item * self.planes))
+        for count, a in zip(counts, self.prefetched, strict=True):
+            row = self.op("add", self._at(a, lane=False), self._prefetch_distance(a, tiles, count))
             share = -(-count // (line * -(-s.lanes // self.lanes)))
             for point in range(self.planes):
                 at = b.add(row, b.mul(self.w.value, share * line // self.lanes))
@@ -437,7 +444,7 @@ class Reader(VectorEmitter):
                         b.buffers[self.slots[a.slot]], b.add(at, self._pair_distance(a) * point + i * line), self.elem
                     )
 
-    def _later(self, a: Access, tiles: int, step: int) -> SSAValue:
+    def _prefetch_distance(self, a: Access, tiles: int, step: int) -> SSAValue:
         """Return the distance (elements) from an access to its address `tiles` tiles later.
 
         A tile is `step` elements. In a filter gradient the later tile may fall into a later turn of the innermost loop.
@@ -447,21 +454,21 @@ class Reader(VectorEmitter):
             return b.const(tiles * step)
         turns, more = divmod(tiles, every)
         last = (every - more) * self.tile
-        here, there = (self._distance_after(a, turns + i, (more - i * every) * step) for i in (0, 1))
+        same_turn, next_turn = (self._distance_after(a, turns + i, (more - i * every) * step) for i in (0, 1))
         if h.last < last or h.first >= last:
-            return here if h.last < last else there
-        return b.select(b.op("lt", h.value, last), here, there)
+            return same_turn if h.last < last else next_turn
+        return b.select(b.op("lt", h.value, last), same_turn, next_turn)
 
     def _distance_after(self, a: Access, turns: int, more: int) -> SSAValue:
         """Return the distance (elements) from an access to `more` elements beyond its address `turns` turns later.
 
         A turn is one of the innermost loop; after its last turn come the next sums."""
-        b, s, loop, move = self.b, self.s, self.s.loops[-1], dict(a.outer)
+        b, s, loop, strides = self.b, self.s, self.s.loops[-1], dict(a.outer)
         sums, rest = divmod(turns * self.step(loop), s.extents[loop])
-        per_turn, per_sum = move.get(loop, 0), sum(move.get(x, 0) for x in s.outer[-1:])
-        here = sums * per_sum + rest * per_turn + more
+        per_turn, per_sum = strides.get(loop, 0), sum(strides.get(x, 0) for x in s.outer[-1:])
+        same_sum = sums * per_sum + rest * per_turn + more
         if not rest:
-            return b.const(here)
-        there, at = here + per_sum - s.extents[loop] * per_turn, self.position(loop)
+            return b.const(same_sum)
+        next_sum, at = same_sum + per_sum - s.extents[loop] * per_turn, self.position(loop)
         assert isinstance(at, SSAValue)
-        return b.select(b.op("lt", at, s.extents[loop] - rest), here, there)
+        return b.select(b.op("lt", at, s.extents[loop] - rest), same_sum, next_sum)

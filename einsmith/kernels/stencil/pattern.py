@@ -17,28 +17,35 @@ from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launch_overhead, may_be_one_task
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
-from einsmith.kernels.stencil.loads import StencilTiling, pair_axis, rows_of, short, streams, waits
+from einsmith.kernels.stencil.emission import StencilLowering, count_partial_sums, row_segments
+from einsmith.kernels.stencil.loads import (
+    StencilTiling,
+    can_share_row_loads,
+    find_short_rows,
+    list_streams,
+    pair_axis,
+    rows_per_tile,
+)
 from einsmith.kernels.stencil.terms import Stencil, stencils
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel
 
-MAX_PRODUCTS, MAX_LOADED = 400, 110
-"""Most multiply-adds emitted for a tile; MAX_LOADED applies where multiply-adds take no operand from memory."""
+MAX_PRODUCTS, MAX_LOADED_PRODUCTS = 400, 110
+"""Most multiply-adds emitted for a tile; MAX_LOADED_PRODUCTS applies where these take no operand from memory."""
 MAX_SEGMENTS = 5
 """Most row segments (loops and peeled tiles) emitted for a stencil; each is a copy of the tile's code."""
 MAX_ROWS = 16
 """Most rows of a tile."""
-READ_ROWS = 20
+MAX_READ_ROWS = 20
 """Most rows of memory that a tile reads anew (streams); hardware tracks about as many."""
-FEW_ROWS = 3
+MAX_SMALL_TILE = 3
 """Most rows of the additional small tiles tried on data from memory; larger tiles read and write more rows in turn."""
-TASKS = 8
-"""Tasks per core."""
-BESIDE = 0.7
+TASKS_PER_CORE = 8
+"""Parallel tasks per core; several balance the load."""
+PROLOGUE_COST = 0.7
 """Cost of one prologue operation on a loaded vector (multiply-adds); fitted on a 3x3 filter after a batch norm and a
 ReLU6."""
-OTHERS = ("winograd", "contraction", "by digits", "reduction", "by kind", "col2im")
+DOMINATED = ("winograd", "contraction", "by digits", "reduction", "by kind", "col2im")
 """Patterns that a stencil with tiles of several rows dominates."""
 
 
@@ -46,7 +53,8 @@ class StencilConfig(NamedTuple):
     """A configuration of the stencil pattern.
 
     along_k: lanes run along the reduction (filter gradients). tile: rows of a tile. passes: passes over the data in
-    which the sums of a filter gradient are made. pairs: rows of two points share a vector. tasks: parallel tasks."""
+    which the sums of a filter gradient are computed. pairs: rows of two points share a vector. tasks: parallel tasks.
+    """
 
     along_k: bool
     tile: int
@@ -70,52 +78,52 @@ class StencilPattern(Pattern):
 
     def dominates(self, kernel: Kernel, config: StencilConfig) -> Sequence[str]:
         """Return the patterns that cannot win: they multiply as often, and reload what a stencil keeps in registers."""
-        return OTHERS if config.tile > 1 and _reads(kernel, _which(kernel, config)) >= 2 else ()
+        return DOMINATED if config.tile > 1 and _reuse(kernel, _find_stencil(kernel, config)) >= 2 else ()
 
     def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
         out: list[StencilConfig] = []
-        far = sum(bytes_by_buffer(kernel)) > target.l2 * target.cores
+        beyond_l2 = sum(bytes_by_buffer(kernel)) > target.l2 * target.cores
         for s in stencils(kernel):
             lanes = target.lanes(s.dtype.itemsize)
-            passes = _passes(s, _registers(target))
+            passes = _fewest_passes(s, _available_registers(target))
             for pairs in (False, True) if pair_axis(s, lanes) is not None else (False,):
-                most = 1 if target.cores == 1 else min(_points(s, pairs), TASKS * target.cores)
-                shares = sorted({1, most}) if may_be_one_task(_multiplies(s), target) else [most]
-                tiles = _tiles(s, passes, far, target)
-                out += [StencilConfig(s.along_k, x, passes, pairs, n) for n in shares for x in tiles]
+                max_tasks = 1 if target.cores == 1 else min(_count_points(s, pairs), TASKS_PER_CORE * target.cores)
+                task_counts = sorted({1, max_tasks}) if may_be_one_task(_count_products(s), target) else [max_tasks]
+                tiles = _tiles(s, passes, beyond_l2, target)
+                out += [StencilConfig(s.along_k, x, passes, pairs, n) for n in task_counts for x in tiles]
         return sorted(out, key=lambda c: self.cost(kernel, c, target).rank)
 
     def cost(self, kernel: Kernel, config: StencilConfig, target: Target) -> Cost:
-        s = _which(kernel, config)
+        s = _find_stencil(kernel, config)
         lanes = target.lanes(s.dtype.itemsize)
-        points = _points(s, config.pairs)
+        points = _count_points(s, config.pairs)
         tasks = min(target.cores, config.tasks)
         uneven = ceil(points / tasks) * tasks / points
         size = sum(bytes_by_buffer(kernel))
-        arithmetic = points * _cycles(s, config, lanes, _registers(target), target)
+        arithmetic = points * _cycles(s, config, lanes, _available_registers(target), target)
         memory = target.seconds_for_bytes(size, size, tasks)
-        waited = memory * _conflict_fraction(kernel, s, config, lanes, target) if size > target.l2 * tasks else 0.0
+        conflicts = memory * _conflict_fraction(kernel, s, config, lanes, target) if size > target.l2 * tasks else 0.0
         return Cost(
-            arithmetic * target.cycle_seconds / tasks * uneven, memory, waited, launch_overhead(config.tasks, target)
+            arithmetic * target.cycle_seconds / tasks * uneven, memory, conflicts, launch_overhead(config.tasks, target)
         )
 
     def lower(self, kernel: Kernel, config: StencilConfig, target: Target) -> Lowered:
-        s = _which(kernel, config)
+        s = _find_stencil(kernel, config)
         b = Builder(f"stencil_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
-        registers = _registers(target)
+        registers = _available_registers(target)
         pair = pair_axis(s, target.lanes(s.dtype.itemsize)) if config.pairs else None
-        together = pair is None and waits(s, config.tile, registers)
+        share_loads = pair is None and can_share_row_loads(s, config.tile, registers)
         hoisted = _can_hoist(s, config.tile, registers)
-        tiling = StencilTiling(config.tile, config.tasks, _groups(s, config.passes), hoisted, pair, together)
+        tiling = StencilTiling(config.tile, config.tasks, _group_sums(s, config.passes), hoisted, pair, share_loads)
         StencilLowering(kernel, s, tiling, target, b).run(b.task)
         return Lowered([Launch(b.finish(), config.tasks)])
 
 
-def _which(kernel: Kernel, config: StencilConfig) -> Stencil:
+def _find_stencil(kernel: Kernel, config: StencilConfig) -> Stencil:
     return next(s for s in stencils(kernel) if s.along_k == config.along_k)
 
 
-def _reads(kernel: Kernel, s: Stencil) -> float:
+def _reuse(kernel: Kernel, s: Stencil) -> float:
     """Return how many vectors use each element read, for the operand with the least reuse."""
     reads: dict[int, int] = {}
     for p in s.phases:
@@ -128,18 +136,18 @@ def _reads(kernel: Kernel, s: Stencil) -> float:
     return min((points * n * s.dtype.itemsize / sizes[args[slot][1]] for slot, n in reads.items()), default=0.0)
 
 
-def _registers(target: Target) -> int:
+def _available_registers(target: Target) -> int:
     """Return the vector registers available for sums, weights and rows."""
     return target.vector_registers - (12 if target.loads_operands else 0)
 
 
-def _multiplies(s: Stencil) -> int:
+def _count_products(s: Stencil) -> int:
     """Return the multiply-adds of all points."""
     points = prod(s.extents[a] for a in (*s.outer, *s.loops))
     return points * sum(p.rows * p.lanes * len(p.terms) for p in s.phases)
 
 
-def _points(s: Stencil, pairs: bool) -> int:
+def _count_points(s: Stencil, pairs: bool) -> int:
     """Return the points of the outer axes; with `pairs`, two points that share a vector count as one."""
     return prod(s.extents[a] for a in s.outer) // (2 if pairs and not s.along_k else 1)
 
@@ -150,15 +158,15 @@ def _conflict_fraction(kernel: Kernel, s: Stencil, c: StencilConfig, lanes: int,
     Written rows count twice: a line is read before a part of it is written. Short rows are one contiguous stream."""
     if s.lanes <= lanes:
         return 0.0
-    w, rows = target.overheads, float(sum(rows_of(a, c.tile) for a in streams(s)))
+    w, rows = target.overheads, float(sum(rows_per_tile(a, c.tile) for a in list_streams(s)))
     if not s.along_k:
         read = {ref[1] for stage in kernel.stages[1:] for ref in stage.args if ref[0] == "buffer"}
-        each = 2 + sum(kernel.buffers[n].shape == kernel.shape for n in read)
-        rows += each * c.tile * s.steps[0] * min(1.0, s.lanes * s.dtype.itemsize / w.long_row)
+        streams_per_row = 2 + sum(kernel.buffers[n].shape == kernel.shape for n in read)
+        rows += streams_per_row * c.tile * s.steps[0] * min(1.0, s.lanes * s.dtype.itemsize / w.long_row)
     return w.crowding(rows, w.stencil_streams)
 
 
-def _weights(s: Stencil) -> tuple[int, int, int]:
+def _count_weights(s: Stencil) -> tuple[int, int, int]:
     """Return (weights in all, most weights of the taps at one place along a row, number of such places)."""
     if s.along_k:
         return 0, 0, 0
@@ -170,7 +178,7 @@ def _weights(s: Stencil) -> tuple[int, int, int]:
     return len(set().union(*groups.values())), max(map(len, groups.values()), default=0), len(groups)
 
 
-def _spare(s: Stencil) -> int:
+def _spare_registers(s: Stencil) -> int:
     """Return the vector registers kept for loads and for shuffles before stores.
 
     A vector at stride 2 comes from two loads, by way of a third vector where shuffles are short."""
@@ -180,20 +188,20 @@ def _spare(s: Stencil) -> int:
 
 
 def _can_hoist(s: Stencil, tile: int, registers: int) -> bool:
-    return tile * len(s.phases) + _weights(s)[0] + _spare(s) <= registers
+    return tile * len(s.phases) + _count_weights(s)[0] + _spare_registers(s) <= registers
 
 
-def _passes(s: Stencil, registers: int) -> int:
+def _fewest_passes(s: Stencil, registers: int) -> int:
     """Return the fewest passes such that the sums of a pass and the rows they use stay in registers."""
     if not s.along_k:
         return 1
     last = s.extents[s.taps[-1]]
     rows = s.sums // last
-    fit = max(1, (registers - _spare(s)) // rows - 1)
+    fit = max(1, (registers - _spare_registers(s)) // rows - 1)
     return ceil(last / fit)
 
 
-def _groups(s: Stencil, passes: int) -> list[list[int]]:
+def _group_sums(s: Stencil, passes: int) -> list[list[int]]:
     """Return the numbers of the sums in each pass; a pass takes a range of the filter's last axis."""
     if not s.along_k:
         return [[0]]
@@ -202,20 +210,20 @@ def _groups(s: Stencil, passes: int) -> list[list[int]]:
     return [[i for i in range(s.sums) if at <= i % last < at + step] for at in range(0, last, step)]
 
 
-def _tiles(s: Stencil, passes: int, far: bool, target: Target) -> list[int]:
-    """Return the tile heights (rows) worth pricing; far: the data comes from beyond all L2 caches."""
+def _tiles(s: Stencil, passes: int, beyond_l2: bool, target: Target) -> list[int]:
+    """Return the tile heights (rows) worth pricing; beyond_l2: the data comes from beyond all L2 caches."""
     terms = sum(len(p.terms) for p in s.phases) / passes
     step = max((abs(f.read.row) // f.read.pitch for f in s.vectors), default=1)
-    limit = min(MAX_ROWS, READ_ROWS // max(1, step))
+    limit = min(MAX_ROWS, MAX_READ_ROWS // max(1, step))
     if not s.along_k:
-        limit = min(limit, (_registers(target) - _weights(s)[1] - _spare(s)) // len(s.phases))
-    most = MAX_LOADED if target.loads_operands else MAX_PRODUCTS
-    limit = max(1, min(limit, int(most / max(1.0, terms))))
-    fewest = ceil(s.rows / limit)
-    found = dict.fromkeys(ceil(s.rows / n) for n in (fewest, fewest + 1, fewest + 2, 2 * fewest, 3 * fewest))
-    if far:
-        found |= dict.fromkeys(range(1, min(FEW_ROWS, limit) + 1))
-    return [x for x in found if len(row_segments(s, x)) <= MAX_SEGMENTS] or [s.rows]
+        limit = min(limit, (_available_registers(target) - _count_weights(s)[1] - _spare_registers(s)) // len(s.phases))
+    max_products = MAX_LOADED_PRODUCTS if target.loads_operands else MAX_PRODUCTS
+    limit = max(1, min(limit, int(max_products / max(1.0, terms))))
+    least = ceil(s.rows / limit)  # tiles
+    tiles = dict.fromkeys(ceil(s.rows / n) for n in (least, least + 1, least + 2, 2 * least, 3 * least))
+    if beyond_l2:
+        tiles |= dict.fromkeys(range(1, min(MAX_SMALL_TILE, limit) + 1))
+    return [x for x in tiles if len(row_segments(s, x)) <= MAX_SEGMENTS] or [s.rows]
 
 
 @lru_cache(maxsize=4096)
@@ -225,10 +233,10 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Ta
     crossing = target.unaligned_seconds / target.cycle_seconds
     fmas = float(c.tile * sum(len(p.terms) for p in s.phases))
     loads, shuffles = 0.0, 0.0
-    made = {slot: BESIDE * boxes.operations((m.body,), target)[0] for slot, m in s.made}
+    prologue_cost = {slot: PROLOGUE_COST * boxes.operations((m.body,), target)[0] for slot, m in s.prologues}
     seen: set[tuple] = set()
-    shared = not c.pairs and waits(s, c.tile, registers)
-    whole = c.pairs or bool(short(s, lanes, width))
+    share_loads = not c.pairs and can_share_row_loads(s, c.tile, registers)
+    whole_rows = c.pairs or bool(find_short_rows(s, lanes, width))
     for a, lanes_on in dict.fromkeys((f.read, f.lanes) for f in s.vectors):
         for row in range(c.tile):
             at = a.row * row + a.const
@@ -238,22 +246,22 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Ta
             seen.add(key)
             if a.lane == 1 and not c.pairs:
                 loads += crossing
-                fmas += made.get(a.slot, 0.0)
+                fmas += prologue_cost.get(a.slot, 0.0)
                 continue
             shuffles += 1
-            source = (a.slot, a.outer, at - (a.shift if whole else a.shift % 2))
+            source = (a.slot, a.outer, at - (a.shift if whole_rows else a.shift % 2))
             if source not in seen:
                 seen.add(source)
-                fmas += made.get(a.slot, 0.0) * (1 if shared else 2)
+                fmas += prologue_cost.get(a.slot, 0.0) * (1 if share_loads else 2)
                 row_of = (a.slot, a.outer, at - a.shift, "row")
-                loads += crossing if shared and row_of in seen else 2 * crossing
+                loads += crossing if share_loads and row_of in seen else 2 * crossing
                 seen.add(row_of)
     tiles = ceil(s.lanes / lanes) * s.rows / c.tile
     if s.along_k:
         body = max(fmas / target.multiplies, loads) + 0.4 * shuffles + 3 * c.passes
         return prod(s.extents[a] for a in s.loops) / (2 if c.pairs else 1) * (tiles * body + 5) + 12 * s.sums
-    weights, most, places = _weights(s)
-    chains = c.tile * len(s.phases) * parts_of(c.tile * len(s.phases), most, places, registers)
+    weights, most, places = _count_weights(s)
+    chains = c.tile * len(s.phases) * count_partial_sums(c.tile * len(s.phases), most, places, registers)
     if _can_hoist(s, c.tile, registers):
         weights = 0
     stores = c.tile * len(s.phases) * (2 if c.pairs else 1)

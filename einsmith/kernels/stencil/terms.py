@@ -71,7 +71,7 @@ class MaskedRead(NamedTuple):
     rows: Span
     lanes: Span
 
-    def within(self, rows: Span, lanes: Span) -> MaskedRead:
+    def limit(self, rows: Span, lanes: Span) -> MaskedRead:
         """Return the read limited to rows and lanes."""
         return MaskedRead(self.read, self.rows.meet(rows), self.lanes.meet(lanes))
 
@@ -89,8 +89,8 @@ class Term(NamedTuple):
     lanes: Span
 
 
-class ElementUse(NamedTuple):
-    """The prologue of a loaded element: `body` computes a value from the read `element`.
+class Prologue(NamedTuple):
+    """The pointwise operations on a loaded element: `body` computes a value from the read `element`.
 
     axes: the axes along which the body's other reads vary."""
 
@@ -115,8 +115,8 @@ class Stencil:
     """A kernel root as a stencil, over axes that all its pieces share: the output's, then the reduction's.
 
     along_k: lanes and rows run along the reduction, whose other axes are `loops`; else along the output. taps: the
-    output axes that number the sums, with `sums` points together. steps: phases of (rows, lanes). made: prologue of the
-    elements of a slot, as (slot, use).
+    output axes that number the sums, with `sums` points together. steps: phases of (rows, lanes). prologues: (slot,
+    prologue of its elements).
     """
 
     dtype: DType
@@ -131,7 +131,7 @@ class Stencil:
     steps: tuple[int, int]
     phases: tuple[Phase, ...]
     along_k: bool
-    made: tuple[tuple[int, ElementUse], ...] = ()
+    prologues: tuple[tuple[int, Prologue], ...] = ()
 
     @property
     def vectors(self) -> list[MaskedRead]:
@@ -155,57 +155,57 @@ class _Read(NamedTuple):
 
     form: address. along: the part of the address that moves within a row of the tensor, that is, along the dimensions
     in which lanes move and those inside of them. pitch: elements from one row to the next. guards: forms that are at
-    most 0 where the read's guards hold; None for a guard of another kind. made: prologue (None: none)."""
+    most 0 where the read's guards hold; None for a guard of another kind. prologue: None where there is none."""
 
     slot: int
     form: Affine
     along: Affine
     pitch: int
     guards: list[Affine | None]
-    made: ElementUse | None
+    prologue: Prologue | None
 
 
-def _bare(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | None]]:
+def _strip_guards(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | None]]:
     """Strip the guards outside of which an expression is zero; return (expression, guards).
 
     Conditions on values that are read stay in the expression."""
     guards = []
     while isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2]) and not any(reads(x.args[0])):
-        guards += [_guard(g, extents) for g in conjuncts(x.args[0])]
+        guards += [_guard_form(g, extents) for g in conjuncts(x.args[0])]
         x = x.args[1]
     return x, guards
 
 
-def _find_prologue(x: Expr, lane: int) -> tuple[Read, ElementUse | None] | None:
-    """Return the only read of an expression that varies along the lanes, and the prologue that the expression is of it.
+def _find_prologue(x: Expr, lane: int) -> tuple[Read, Prologue | None] | None:
+    """Return the only read of an expression that varies along the lanes, and the prologue that the expression applies.
 
     The prologue is None for a plain read. Returns None where there is no such read."""
     if isinstance(x, Read):
         return x, None
-    moved = [r for r in reads(x) if lane in axes_of(*r.index)]
-    if len(moved) != 1 or moved[0].dtype is not x.dtype or sum(r.slot == moved[0].slot for r in reads(x)) > 1:
+    varying = [r for r in reads(x) if lane in axes_of(*r.index)]
+    if len(varying) != 1 or varying[0].dtype is not x.dtype or sum(r.slot == varying[0].slot for r in reads(x)) > 1:
         return None
-    (r,) = moved
+    (r,) = varying
     element = Read(r.slot, (), r.dtype)
     (body,) = rebuild([x], lambda e: element if e is r else None)
-    return r, ElementUse(body, element, axes_of(body))
+    return r, Prologue(body, element, axes_of(body))
 
 
 def _read(
-    kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: list[Affine | None], made: ElementUse | None
+    kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: list[Affine | None], prologue: Prologue | None
 ) -> _Read:
     x = kernel.buffers[kernel.stages[0].args[r.slot][1]]
     inner = sorted(range(len(x.shape)), key=lambda d: (x.strides[d], -d))  # dimensions, innermost first
-    moved = [n for n, d in enumerate(inner) if extents[lane] > 1 and linear(r.index[d]).coefficient(Axis(lane))]
-    count = max(moved, default=0) + 1
+    lane_dims = [n for n, d in enumerate(inner) if extents[lane] > 1 and linear(r.index[d]).coefficient(Axis(lane))]
+    count = max(lane_dims, default=0) + 1
     inside = [s if d in inner[:count] else 0 for d, s in enumerate(x.strides)]
     pitch = [x.strides[d] for d in inner[count:]] or [x.strides[d] * x.shape[d] for d in inner[-1:]] or [1]
     form, along = (affine_of(address(r.index, strides), extents) for strides in (x.strides, inside))
     assert form is not None and along is not None
-    return _Read(r.slot, form, along, max(1, pitch[0]), guards, made)
+    return _Read(r.slot, form, along, max(1, pitch[0]), guards, prologue)
 
 
-def _guard(g: Any, extents: Sequence[int]) -> Affine | None:
+def _guard_form(g: Any, extents: Sequence[int]) -> Affine | None:
     """Return the form that is at most 0 where the guard holds; None for a guard of another kind."""
     form = comparison_form(g, extents, ("lt", "le"))
     return form and form._replace(const=form.const + (g.fn == "lt"))
@@ -214,22 +214,22 @@ def _guard(g: Any, extents: Sequence[int]) -> Affine | None:
 class _Product:
     """The body of a piece as a product of at most two reads, whose vectors run along `lane`.
 
-    Each read has its own guards and prologue; `guards` are those of the whole product. moved: the axes along which the
-    reads that are vectors vary."""
+    Each read has its own guards and prologue; `guards` are the guards of the whole product. vector_axes: the axes along
+    which the reads that are vectors vary."""
 
     def __init__(self, piece: Piece, lane: int, guards: list[Affine | None], reads: list[_Read]):
         self.piece, self.extents, self.lane, self.guards, self.reads = piece, piece.domain, lane, guards, reads
-        self.moved = {a for r in reads if r.form.coef.get(lane) for a in r.form.coef}
+        self.vector_axes = {a for r in reads if r.form.coef.get(lane) for a in r.form.coef}
 
-    def row_axis(self, axes: Sequence[int]) -> int | None:
+    def find_row_axis(self, axes: Sequence[int]) -> int | None:
         """Return the last of the axes along which a vector's read varies; None: there is none."""
-        return next((a for a in reversed(axes) if a in self.moved and self.extents[a] > 1), None)
+        return next((a for a in reversed(axes) if a in self.vector_axes and self.extents[a] > 1), None)
 
-    def own_weights(self) -> bool:
+    def has_own_weights(self) -> bool:
         """Return whether every channel has its own weights, so that no vector serves several results as in a matrix."""
-        return all(a in self.moved for r in self.reads for a in r.form.coef if a < len(self.piece.extents))
+        return all(a in self.vector_axes for r in self.reads for a in r.form.coef if a < len(self.piece.extents))
 
-    def _spans(
+    def _find_spans(
         self, forms: Sequence[Affine | None], point: dict[int, int], row: int | None
     ) -> tuple[Span, Span] | None:
         """Return (rows, lanes) where all forms are at most 0; None where a form has other axes."""
@@ -253,7 +253,9 @@ class _Product:
             spans[lane] = Span(0, -1)
         return (Span(0, 0) if row is None else spans[row]), spans[lane]
 
-    def terms(self, row: int | None, unrolled: Sequence[int], along_k: bool, rows: int) -> tuple[Term, ...] | None:
+    def expand_terms(
+        self, row: int | None, unrolled: Sequence[int], along_k: bool, rows: int
+    ) -> tuple[Term, ...] | None:
         """Return the terms of the piece, with the axes `unrolled` enumerated; None where it is no stencil.
 
         Args:
@@ -263,55 +265,57 @@ class _Product:
             rows: Most rows of any piece.
         """
         n, lane = self.extents, self.lane
-        if any(r.made and r.made.axes & {*unrolled, row, lane} for r in self.reads):
+        if any(r.prologue and r.prologue.axes & {*unrolled, row, lane} for r in self.reads):
             return None
         # Taps share the loads of a row, so no tap may depend on the row's guards.
-        together = row is not None and any(row in r.along.coef for r in self.reads)
-        everywhere = Span(0, n[row] - 1 if row is not None else 0), Span(0, n[lane] - 1)
+        shares_rows = row is not None and any(row in r.along.coef for r in self.reads)
+        whole_span = Span(0, n[row] - 1 if row is not None else 0), Span(0, n[lane] - 1)
         terms = []
         for number, place in enumerate(product(*(range(n[a]) for a in unrolled))):
             point = dict(zip(unrolled, place, strict=True))
-            at, *own = (self._spans(guards, point, row) for guards in (self.guards, *(r.guards for r in self.reads)))
-            if at is None:
+            span, *read_spans = (
+                self._find_spans(guards, point, row) for guards in (self.guards, *(r.guards for r in self.reads))
+            )
+            if span is None:
                 return None
             factors = []
-            for r, x in zip(self.reads, own, strict=True):
-                if x is None or (together and any(y != Span(0, rows - 1) for y in (at[0], x[0]))):
+            for r, x in zip(self.reads, read_spans, strict=True):
+                if x is None or (shares_rows and any(y != Span(0, rows - 1) for y in (span[0], x[0]))):
                     return None
-                factors.append(MaskedRead(_access(r, point, row, lane), *x))
+                factors.append(MaskedRead(_access_at(r, point, row, lane), *x))
             vector, *weights = sorted(factors, key=lambda f: f.read.lane == 0)
             if any(f.read.lane not in (1, 2) for f in (factors if along_k else (vector,))):
                 return None
-            if not along_k and any(f.read.lane or f.read.row or f[1:] != everywhere for f in weights):
+            if not along_k and any(f.read.lane or f.read.row or f[1:] != whole_span for f in weights):
                 return None  # the weight is not uniform over the tile
-            if at[0].lo <= at[0].hi and at[1].lo <= at[1].hi:
-                vectors = [f.within(*at) if f is vector or along_k else f for f in (vector, *weights)]
-                terms.append(Term(number if along_k else 0, vectors[0], vectors[1] if weights else None, *at))
+            if span[0].lo <= span[0].hi and span[1].lo <= span[1].hi:
+                vectors = [f.limit(*span) if f is vector or along_k else f for f in (vector, *weights)]
+                terms.append(Term(number if along_k else 0, vectors[0], vectors[1] if weights else None, *span))
         return tuple(terms)
 
 
-def _access(r: _Read, point: dict[int, int], row: int | None, lane: int) -> Access:
+def _access_at(r: _Read, point: dict[int, int], row: int | None, lane: int) -> Access:
     form = r.form.at(point)
     outer = tuple(sorted((a, c) for a, c in form.coef.items() if a not in (row, lane)))
-    moved = form.coef.get(row, 0) if row is not None else 0
-    return Access(r.slot, form.const, moved, form.coef.get(lane, 0), outer, r.pitch, r.along.at(point).const)
+    row_stride = form.coef.get(row, 0) if row is not None else 0
+    return Access(r.slot, form.const, row_stride, form.coef.get(lane, 0), outer, r.pitch, r.along.at(point).const)
 
 
 @lru_cache(maxsize=4096)
 def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
     """Return the body of a piece as a product; None where it is anything else."""
-    body, guards = _bare(piece.bodies[0], piece.domain)
-    found = []
+    body, guards = _strip_guards(piece.bodies[0], piece.domain)
+    operands = []
     for factor in body.args if isinstance(body, Apply) and body.fn == "mul" else (body,):
-        x, own = _bare(factor, piece.domain)
-        made = _find_prologue(x, lane)
-        if made is None or affine(made[0]) is None:
+        x, read_guards = _strip_guards(factor, piece.domain)
+        operand = _find_prologue(x, lane)
+        if operand is None or affine(operand[0]) is None:
             return None
-        found.append(_read(kernel, made[0], lane, piece.domain, own, made[1]))
-    return _Product(piece, lane, guards, found) if len(found) <= 2 else None
+        operands.append(_read(kernel, operand[0], lane, piece.domain, read_guards, operand[1]))
+    return _Product(piece, lane, guards, operands) if len(operands) <= 2 else None
 
 
-def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: int) -> tuple[int, int] | None:
+def _find_phase_steps(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: int) -> tuple[int, int] | None:
     """Return the steps of (rows, lanes) if the pieces are exactly the phases of these axes; else None."""
     steps = pieces[0].step
     m, n = steps[row] if row is not None else 1, steps[lane]
@@ -329,14 +333,14 @@ def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: 
     return (m, n) if len(seen) == m * n else None
 
 
-def _find_prologues(products: Sequence[_Product]) -> tuple[tuple[int, ElementUse], ...] | None:
+def _find_prologues(products: Sequence[_Product]) -> tuple[tuple[int, Prologue], ...] | None:
     """Return the prologue of each slot that has one; None where reads of a slot differ in it."""
-    out: dict[int, set[ElementUse | None]] = {}
+    out: dict[int, set[Prologue | None]] = {}
     for p in products:
         for r in p.reads:
-            out.setdefault(r.slot, set()).add(r.made)
-    made = [(slot, m) for slot, x in out.items() for m in x if m is not None]
-    return tuple(made) if all(len(out[slot]) == 1 for slot, _ in made) else None
+            out.setdefault(r.slot, set()).add(r.prologue)
+    prologues = [(slot, m) for slot, x in out.items() for m in x if m is not None]
+    return tuple(prologues) if all(len(out[slot]) == 1 for slot, _ in prologues) else None
 
 
 @lru_cache(maxsize=4096)
@@ -351,61 +355,75 @@ def stencils(kernel: Kernel) -> tuple[Stencil, ...]:
     for p in pieces:
         if 0 in p.domain or (isinstance(p.body, Reduce) and (p.body.combiner != "sum" or len(p.body.bodies) > 1)):
             return ()
-    found = (_along_output(kernel, pieces), _along_k(kernel, pieces))
-    return tuple(s for s in found if s is not None)
+    candidates = (_match_along_output(kernel, pieces), _match_along_k(kernel, pieces))
+    return tuple(s for s in candidates if s is not None)
 
 
-def _along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
+def _match_along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     rank = len(kernel.root.shape)
     lane = rank - 1
     if any(prod(p.domain[rank:]) > MAX_TERMS for p in pieces):
         return None
-    found: dict[Piece, _Product] = {}
+    products: dict[Piece, _Product] = {}
     for p in (p for p in pieces if not is_zero(p.bodies[0])):
         if (x := _product(kernel, p, lane)) is None:
             return None
-        found[p] = x
-    largest = max(found.values(), key=lambda x: prod(x.extents[rank:]), default=None)
+        products[p] = x
+    largest = max(products.values(), key=lambda x: prod(x.extents[rank:]), default=None)
     if largest is None or not isinstance(largest.piece.body, Reduce):
         return None
-    row = largest.row_axis(range(lane))
-    steps, made = _phases_fit(kernel, pieces, row, lane), _find_prologues(list(found.values()))
-    if steps is None or made is None or not largest.own_weights():
+    row = largest.find_row_axis(range(lane))
+    steps, prologues = _find_phase_steps(kernel, pieces, row, lane), _find_prologues(list(products.values()))
+    if steps is None or prologues is None or not largest.has_own_weights():
         return None
     phases = []
-    most = max(p.extents[row] for p in pieces) if row is not None else 1
+    max_rows = max(p.extents[row] for p in pieces) if row is not None else 1
     for p in pieces:
-        terms = found[p].terms(row, range(rank, len(p.domain)), False, most) if p in found else ()
+        terms = products[p].expand_terms(row, range(rank, len(p.domain)), False, max_rows) if p in products else ()
         if terms is None:
             return None
-        of_rows = (0, 1) if row is None else (p.offset[row], p.extents[row])
-        phases.append(Phase(of_rows[0], p.offset[lane], of_rows[1], p.extents[lane], terms))
+        row_range = (0, 1) if row is None else (p.offset[row], p.extents[row])
+        phases.append(Phase(row_range[0], p.offset[lane], row_range[1], p.extents[lane], terms))
     phases.sort(key=lambda p: (p.row, p.lane))
     outer = tuple(a for a in range(rank) if a not in (row, lane))
     return Stencil(
-        kernel.root.dtypes[0], pieces[0].extents, rank, row, lane, outer, (), (), 1, steps, tuple(phases), False, made
+        kernel.root.dtypes[0],
+        pieces[0].extents,
+        rank,
+        row,
+        lane,
+        outer,
+        (),
+        (),
+        1,
+        steps,
+        tuple(phases),
+        False,
+        prologues,
     )
 
 
-def _along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
+def _match_along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     (piece, *more), rank = pieces, len(kernel.root.shape)
     lane, n = len(piece.domain) - 1, piece.domain
     if more or lane < rank or any(piece.offset) or set(piece.step) != {1}:
         return None
-    found = _product(kernel, piece, lane)
-    made = _find_prologues([found]) if found is not None and len(found.reads) == 2 else None
-    if found is None or made is None:
+    body = _product(kernel, piece, lane)
+    prologues = _find_prologues([body]) if body is not None and len(body.reads) == 2 else None
+    if body is None or prologues is None:
         return None
-    row = found.row_axis(range(rank, lane))
-    first, second = (r.form.coef for r in found.reads)
+    row = body.find_row_axis(range(rank, lane))
+    first, second = (r.form.coef for r in body.reads)
     # Output axes along which only one factor varies: the filter's axes.
     taps = tuple(a for a in range(rank) if n[a] > 1 and (a in first) != (a in second))
     sums = prod(n[a] for a in taps)
     rows = n[row] if row is not None else 1
-    terms = found.terms(row, taps, True, rows) if taps and sums <= MAX_SUMS else None
+    terms = body.expand_terms(row, taps, True, rows) if taps and sums <= MAX_SUMS else None
     if terms is None:
         return None
     outer = tuple(a for a in range(rank) if a not in taps and n[a] > 1)
     loops = tuple(a for a in range(rank, lane) if a != row and n[a] > 1)
     phase = Phase(0, 0, rows, n[lane], terms)
-    return Stencil(kernel.root.dtypes[0], n, rank, row, lane, outer, loops, taps, sums, (1, 1), (phase,), True, made)
+    return Stencil(
+        kernel.root.dtypes[0], n, rank, row, lane, outer, loops, taps, sums, (1, 1), (phase,), True, prologues
+    )

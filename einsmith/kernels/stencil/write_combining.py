@@ -23,23 +23,23 @@ from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import Stencil
 from einsmith.schedule.kernel import Kernel
 
-SHARE = 3
+L2_SHARE = 3
 """Planes in scratch take at most this fraction (1 / SHARE) of L2, so that they do not evict data in use."""
 
 
 def combined_buffers(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
     """Return the buffers whose planes are stored in whole cache lines by way of scratch."""
-    shape, found, size = kernel.root.shape, set(), 0
+    shape, combined, size = kernel.root.shape, set(), 0
     if s.along_k or s.row != s.lane - 1:
         return frozenset()
     for n in {n for stage in kernel.stages for n in stage.outputs if n is not None}:
         x = kernel.buffers[n]
         line = max(target.lanes(x.dtype.itemsize), LINE // x.dtype.itemsize)
-        parted = shape[-1] % target.lanes(x.dtype.itemsize) and prod(shape[-2:]) % line == 0
-        if x.non_temporal and parted and x.dtype == s.dtype and x.shape == shape and x.row_major:
-            found.add(n)
+        misaligned = shape[-1] % target.lanes(x.dtype.itemsize) and prod(shape[-2:]) % line == 0
+        if x.far and misaligned and x.dtype == s.dtype and x.shape == shape and x.row_major:
+            combined.add(n)
             size += prod(shape[-2:]) * x.dtype.itemsize
-    return frozenset(found) if size <= target.l2 // SHARE else frozenset()
+    return frozenset(combined) if size <= target.l2 // L2_SHARE else frozenset()
 
 
 class PhasePlanes:

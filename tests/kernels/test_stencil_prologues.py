@@ -1,4 +1,4 @@
-"""Stencils of rows of which something is made as they are loaded: normalised, clamped."""
+"""Stencils whose rows have a prologue, applied as they are loaded: a normalisation, a clamp."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from einsmith.ir.nodes import Apply, Expr, Piece, Read, apply
 from einsmith.ir.rebuild import map_bodies, rebuild
-from einsmith.kernels.stencil.loads import pair_axis, rotated_kinds, short
+from einsmith.kernels.stencil.loads import find_rotated_kinds, find_short_rows, pair_axis
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
@@ -24,7 +24,7 @@ def clamped(x: Expr) -> Expr:
     return apply("where", s.le(x, s.num(0.0)), s.num(0.0), high)
 
 
-def made(kernel: Kernel, slot: int, axis: int | None = None) -> Kernel:
+def with_prologue(kernel: Kernel, slot: int, axis: int | None = None) -> Kernel:
     """The kernel with clamp(x * scale + shift) for each x that it reads in a slot, of the numbers of one axis of that
     (its second one), or of an axis of the kernel."""
     root, n = kernel.root, len(kernel.buffers)
@@ -49,9 +49,9 @@ def made(kernel: Kernel, slot: int, axis: int | None = None) -> Kernel:
 def test_numbers_of_a_channel(h, w, taps, stride, rng):
     forward, gradient = (f(2, 3, h, w, taps, taps // 2, stride) for f in (s.depthwise, s.depthwise_dw))
     for plain, kernel in (
-        (forward, made(forward, 0)),
-        (gradient, made(gradient, 1)),
-        (gradient, made(made(gradient, 0), 1)),
+        (forward, with_prologue(forward, 0)),
+        (gradient, with_prologue(gradient, 1)),
+        (gradient, with_prologue(with_prologue(gradient, 0), 1)),
     ):
         assert STENCIL.match(kernel) == STENCIL.match(plain) or h == w == 1
         if STENCIL.match(kernel):
@@ -61,16 +61,16 @@ def test_numbers_of_a_channel(h, w, taps, stride, rng):
 @pytest.mark.parametrize("target", [NARROW, WIDE])
 def test_other_machines(target, rng):
     for kernel in (
-        made(s.depthwise(2, 2, 5, 9, 3, 1), 0),
-        made(s.depthwise(2, 2, 6, 13, 5, 2, 2), 0),
-        made(s.depthwise_dw(2, 2, 6, 5, 3, 1), 1),
+        with_prologue(s.depthwise(2, 2, 5, 9, 3, 1), 0),
+        with_prologue(s.depthwise(2, 2, 6, 13, 5, 2, 2), 0),
+        with_prologue(s.depthwise_dw(2, 2, 6, 5, 3, 1), 1),
     ):
         check(STENCIL, kernel, rng, [target])
 
 
 def test_padding_is_zero_after_a_prologue(rng):
     """clamp(0*scale + shift) is not zero, and with infinite numbers not even a number."""
-    kernel = made(s.depthwise(2, 2, 5, 7, 3, 1), 0)
+    kernel = with_prologue(s.depthwise(2, 2, 5, 7, 3, 1), 0)
     base = fresh(kernel, 0)
     base[-2][0], base[-1][0] = np.inf, -np.inf
     base[-1][1] = 5.0
@@ -84,38 +84,38 @@ def test_padding_is_zero_after_a_prologue(rng):
 
 def test_points_that_share_vectors_have_numbers_in_common(rng):
     """Not where the numbers are those of the axis whose points lie side by side."""
-    assert pair_axis(stencils(made(s.depthwise(2, 3, 7, 7, 3, 1), 0))[0], 16) == 0
-    own = made(s.depthwise(2, 3, 7, 7, 3, 1), 0, axis=0)
+    assert pair_axis(stencils(with_prologue(s.depthwise(2, 3, 7, 7, 3, 1), 0))[0], 16) == 0
+    own = with_prologue(s.depthwise(2, 3, 7, 7, 3, 1), 0, axis=0)
     assert pair_axis(stencils(own)[0], 16) is None
     check(STENCIL, own, rng, native=True)
 
 
 def test_every_way_to_read_every_other_element(rng):
     target = replace(WIDE, vector_registers=32)
-    many = made(s.depthwise(4, 2, 9, 14, 5, 2, 2), 0)
-    assert rotated_kinds(stencils(many)[0])
-    rows = made(s.depthwise_dw(3, 2, 8, 28, 3, 1, 2), 1)
-    assert short(stencils(rows)[0], 16, 64)
+    many = with_prologue(s.depthwise(4, 2, 9, 14, 5, 2, 2), 0)
+    assert find_rotated_kinds(stencils(many)[0])
+    rows = with_prologue(s.depthwise_dw(3, 2, 8, 28, 3, 1, 2), 1)
+    assert find_short_rows(stencils(rows)[0], 16, 64)
     for kernel in (many, rows):
         check(STENCIL, kernel, rng, [target], configs=STENCIL.configs(kernel, target)[:2])
 
 
 def test_prologue_operands_that_vary_along_a_row():
     """Scales of columns, and an element read at two places."""
-    assert not stencils(made(s.depthwise(2, 3, 7, 9, 3, 1), 0, axis=3))
-    assert not stencils(made(s.depthwise(2, 3, 7, 9, 3, 1), 0, axis=2))
+    assert not stencils(with_prologue(s.depthwise(2, 3, 7, 9, 3, 1), 0, axis=3))
+    assert not stencils(with_prologue(s.depthwise(2, 3, 7, 9, 3, 1), 0, axis=2))
     kernel = s.depthwise(2, 3, 7, 9, 3, 0)
 
     def twice(e):
         return apply("mul", e, e) if isinstance(e, Read) and e.slot == 0 else None
 
-    def beside(e):
+    def two_places(e):
         if isinstance(e, Read) and e.slot == 0:
             return apply("max", e, Read(0, (*e.index[:3], s.num(0, e.index[3].dtype)), e.dtype))
         return None
 
-    for rule, fits in ((twice, True), (beside, False)):
+    for rule, fits in ((twice, True), (two_places, False)):
         t = map_bodies(kernel.root, lambda b: rebuild([b], rule)[0])  # noqa: B023
         (stage,) = kernel.stages
         found = stencils(Kernel((Stage(t, stage.args, stage.outputs),), kernel.buffers))
-        assert bool(found) == fits and all(isinstance(m.body, Apply) for x in found for _, m in x.made)
+        assert bool(found) == fits and all(isinstance(m.body, Apply) for x in found for _, m in x.prologues)
