@@ -18,7 +18,7 @@ from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.schedule.footprint import touched_bytes
 from einsmith.schedule.kernel import Kernel
 
-MAX_TURNED = 20
+MAX_TRANSPOSED_INSTRUCTIONS = 20
 """Most instructions of a body that is repeated for every row of a transposed square tile."""
 
 
@@ -35,7 +35,7 @@ class PointwiseConfig(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def vector_axis(box: Box, lanes: int) -> int | None:
+def choose_vector_axis(box: Box, lanes: int) -> int | None:
     """Return the output axis that is cheapest per point to vectorise; None: there is none."""
     flats = box.every_flat
 
@@ -48,7 +48,7 @@ def vector_axis(box: Box, lanes: int) -> int | None:
 
 
 @lru_cache(maxsize=4096)
-def tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
+def choose_tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
     """Return (instructions of a vector's accesses, axis of the lanes, axis across them) of the cheapest square tiles.
 
     None where no reads form square tiles. A tile's rows are loaded and transposed by one shuffle per row and bit."""
@@ -58,42 +58,47 @@ def tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
         if len(reads) > 3:
             continue
         of_reads = [linear(r.index[0]) for r in reads]
-        rest = boxes.access_cost(flats, along, lanes) - boxes.access_cost(of_reads, along, lanes)
-        each = len(reads) * (1 + 2 * (lanes.bit_length() - 1)) / boxes.lane_utilization(box.extents[across], lanes)
-        found = (rest + each) / boxes.lane_utilization(box.extents[along], lanes), rest + each, along, across
-        best = min(best or found, found)
+        other_cost = boxes.access_cost(flats, along, lanes) - boxes.access_cost(of_reads, along, lanes)
+        tile_cost = len(reads) * (1 + 2 * (lanes.bit_length() - 1)) / boxes.lane_utilization(box.extents[across], lanes)
+        candidate = (
+            (other_cost + tile_cost) / boxes.lane_utilization(box.extents[along], lanes),
+            other_cost + tile_cost,
+            along,
+            across,
+        )
+        best = min(best or candidate, candidate)
     return best[1:] if best else None
 
 
-def _axes(box: Box, config: PointwiseConfig) -> tuple[int | None, tuple[float, int, int] | None]:
+def _choose_axes(box: Box, config: PointwiseConfig) -> tuple[int | None, tuple[float, int, int] | None]:
     """Return the axis of the lanes (None: scalar code), and the result of `tile_axes` if reads are transposed."""
-    tile = tile_axes(box, config.lanes) if config.turn else None
-    return vector_axis(box, config.lanes) if tile is None else tile[1], tile
+    tile = choose_tile_axes(box, config.lanes) if config.turn else None
+    return choose_vector_axis(box, config.lanes) if tile is None else tile[1], tile
 
 
 def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool = False) -> int:
     """Emit one box for the tasks from `first` on, and return how many tasks it takes.
 
     alone: no other box shares the launch."""
-    axis, tile = _axes(box, config)
+    axis, tile = _choose_axes(box, config)
     em = loops.emitter(b, kernel, box.extents, 0 if axis is None else config.lanes)
     if tile is not None:
         _, along, across = tile
-        turned = partial(_emit_transposed_tile, em, box, along, across)
-        return loops.sweep_box(em, box, along, 1, config.tasks, turned, first, alone, (across, em.lanes))
+        emit_tile = partial(_emit_transposed_tile, em, box, along, across)
+        return loops.sweep_box(em, box, along, 1, config.tasks, emit_tile, first, alone, (across, em.lanes))
 
-    def stand(lanes: LanePattern, active: int | None) -> None:
+    def bind_lanes(lanes: LanePattern, active: int | None) -> None:
         if axis is not None:
             em.bind(axis, lanes)
         em.mask = active
 
     def emit(ramps: Ramps, *_) -> None:
-        made = []
+        values_by_vector = []
         for at in ramps:
-            stand(*at)
-            made.append(_values(em, box))
-        for at, values in zip(ramps, made, strict=True):
-            stand(*at)
+            bind_lanes(*at)
+            values_by_vector.append(_evaluate_point(em, box))
+        for at, values in zip(ramps, values_by_vector, strict=True):
+            bind_lanes(*at)
             loops.store_point(em, box, values)
 
     return loops.sweep_box(em, box, axis, config.unroll, config.tasks, emit, first, alone)
@@ -111,21 +116,21 @@ def _emit_transposed_tile(
     for c in range(rows):
         em.bind(across, LanePattern(base, (c,) * n, n))
         em.bind(along, lanes)
-        em.give({read: turned[c] for read, turned in columns.items()})
-        loops.store_point(em, box, _values(em, box))
+        em.give({read: transposed[c] for read, transposed in columns.items()})
+        loops.store_point(em, box, _evaluate_point(em, box))
 
 
-def _values(em: VectorEmitter, box: Box) -> dict[int, SSAValue]:
-    return loops.values_of(em, box, [em.emit(e) for e in box.bodies])
+def _evaluate_point(em: VectorEmitter, box: Box) -> dict[int, SSAValue]:
+    return loops.evaluate_point(em, box, [em.emit(e) for e in box.bodies])
 
 
 @lru_cache(maxsize=4096)
 def _work(kernel: Kernel, config: PointwiseConfig, target: Target) -> tuple[int, float, float]:
     """Return (points, seconds of arithmetic, seconds of special functions) on one core."""
     arithmetic = special = 0.0
-    found, rate = boxes.boxes(kernel), boxes.vectors_per_second(target)
-    for box in found:
-        (axis, tile), flats, lanes = _axes(box, config), box.every_flat, config.lanes
+    box_list, rate = boxes.boxes(kernel), boxes.vectors_per_second(target)
+    for box in box_list:
+        (axis, tile), flats, lanes = _choose_axes(box, config), box.every_flat, config.lanes
         count, seconds = boxes.operations(box.exprs, target)
         points = vectors = float(box.points)
         if axis is None:
@@ -142,7 +147,7 @@ def _work(kernel: Kernel, config: PointwiseConfig, target: Target) -> tuple[int,
                 count += 4.0 / -(-extent // lanes)
         arithmetic += vectors * count / rate
         special += points * seconds
-    return sum([x.points for x in found]), arithmetic, special
+    return sum([x.points for x in box_list]), arithmetic, special
 
 
 class Pointwise(Pattern):
@@ -171,8 +176,8 @@ class Pointwise(Pattern):
         if lanes > 4 and all(x.extents and max(x.extents) <= lanes // 2 for x in boxes.boxes(kernel)):
             widths.append(lanes // 2)
         out = [PointwiseConfig(w, u, t) for w in widths for u in unrolls for t in tasks]
-        if count <= MAX_TURNED and lanes <= target.vector_registers // 2:
-            if any(tile_axes(x, lanes) for x in boxes.boxes(kernel)):
+        if count <= MAX_TRANSPOSED_INSTRUCTIONS and lanes <= target.vector_registers // 2:
+            if any(choose_tile_axes(x, lanes) for x in boxes.boxes(kernel)):
                 out += [PointwiseConfig(lanes, 1, t, True) for t in tasks]
         return out
 
@@ -189,5 +194,5 @@ class Pointwise(Pattern):
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             return lower_box(b, kernel, box, config._replace(tasks=tasks), first, alone)
 
-        count = loops.deal(boxes.boxes(kernel), config.tasks, emit)
+        count = loops.distribute_tasks(boxes.boxes(kernel), config.tasks, emit)
         return Lowered([Launch(b.finish(), count)] if count else [])

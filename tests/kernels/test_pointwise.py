@@ -13,7 +13,7 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Template, apply, cast, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.emit import boxes
-from einsmith.kernels.pointwise import Pointwise, PointwiseConfig, vector_axis
+from einsmith.kernels.pointwise import Pointwise, PointwiseConfig, choose_vector_axis
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.schedule.layout.order import strides
 from tests.kernels.runner import NARROW, WIDE, check
@@ -226,7 +226,7 @@ def test_tasks_divide_the_work():
     (launch,) = PATTERN.lower(kernel, PointwiseConfig(16, 2, 8), WIDE).launches
     assert 4 <= launch.tasks <= 8
     (box,) = boxes.boxes(kernel)
-    assert vector_axis(box, 16) == 1
+    assert choose_vector_axis(box, 16) == 1
 
 
 def test_launches_of_one_task_wake_no_worker():

@@ -9,14 +9,14 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import apply, cast
 from einsmith.kernels import autoconfig
-from einsmith.kernels.reduction.axes import LONG, bounds, boxes_of
+from einsmith.kernels.reduction.axes import MIN_BOUNDED_POINTS, boxes_of, find_bounds
 from einsmith.kernels.reduction.pattern import Reduction
 from tests import nest_interp
 from tests.kernels.runner import WIDE, check, poisoned, random_array
 from tests.kernels.samples import add, axes, both, le, lt, mul, num, over, plain, read, sub
 
 PATTERN = Reduction()
-SIZES = [LONG - 1, LONG, LONG + 1, 2 * LONG + 7]
+SIZES = [MIN_BOUNDED_POINTS - 1, MIN_BOUNDED_POINTS, MIN_BOUNDED_POINTS + 1, 2 * MIN_BOUNDED_POINTS + 7]
 
 
 def word(slot, *index):
@@ -159,9 +159,9 @@ def one_guard_in_another(rows, n):
 @pytest.mark.parametrize("nested", [False, True])
 def test_groups_without_terms_are_left_out(nested, rng):
     """Rows of a twentieth of all elements: a tenth of the loads, what begins and ends with a group being read too."""
-    n = 40 * LONG
+    n = 40 * MIN_BOUNDED_POINTS
     kernel = one_guard_in_another(20, n) if nested else sparse("sum", 20, n)
-    assert bounds(boxes_of(kernel)[0], 1) != ((), ())
+    assert find_bounds(boxes_of(kernel)[0], 1) != ((), ())
     base = [random_array(rng, b) for b in kernel.buffers]
     config = PATTERN.best(kernel, WIDE)
     counts = []

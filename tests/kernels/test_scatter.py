@@ -212,7 +212,7 @@ def test_corruptions_are_noticed(corruption, rng, monkeypatch):
         assert len(seen) == 2, "sums of 20 floats in reverse are bitwise others"
         return
     if corruption == "start":
-        monkeypatch.setattr(pattern, "_start", lambda kernel, target: None)
+        monkeypatch.setattr(pattern, "_plan_initial_value", lambda kernel, target: None)
     else:
         monkeypatch.setattr(points, "combine_at", lambda em, fn, to, at, x: combine_at(em, fn, to, LinearForm(), x))
     with pytest.raises(AssertionError):

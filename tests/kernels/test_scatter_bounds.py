@@ -8,7 +8,7 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Scatter, Template, apply, cast
 from einsmith.kernels.scatter.pattern import ScatterAdd
-from einsmith.kernels.scatter.points import bounds
+from einsmith.kernels.scatter.points import find_bounds
 from tests import nest_interp
 from tests.kernels.runner import NARROW, WIDE, check, poisoned, random_array
 from tests.kernels.samples import add, axes, both, inside, kernel_of, le, lt, mul, num, read, zero_unless
@@ -56,7 +56,7 @@ def test_only_what_is_neutral_is_left_out(combiner, rng):
     """A zero is as large as others: places between the ends alone are walked where the rest counts as an infinity."""
     for other in (0.0, float("-inf" if combiner == "max" else "inf")):
         kernel = gradient(5, 71, 17, 4, combiner, other)
-        assert set(bounds(kernel, 1)) == ({2} if other else set())
+        assert set(find_bounds(kernel, 1)) == ({2} if other else set())
         check(PATTERN, kernel, rng, inputs=[ends(rng, 5, 71, "sorted"), rng.integers(0, 4, 71).astype(np.int32)])
 
 
@@ -86,7 +86,7 @@ def test_points_that_add_nothing_are_left_out(rng):
     """Each stored element is added once, a row of the operand at a time."""
     rows, n = 20, 300
     kernel = gradient(rows, n, 16, 9)
-    assert set(bounds(kernel, 1)) == {2}
+    assert set(find_bounds(kernel, 1)) == {2}
     base = [random_array(rng, b) for b in kernel.buffers]
     base[0] = np.linspace(0, n, rows + 1).astype(np.int32)
     base[1] = rng.integers(0, 9, n).astype(np.int32)
@@ -98,4 +98,4 @@ def test_ends_that_are_no_data_are_left_to_the_guard():
     body = zero_unless(both(le(i, j), inside(add(i, j), 50)), read(1, i, j))
     params = ((dt.i32, (40,)), (dt.f32, (40, 40)))
     kernel = kernel_of(Template((9,), params, (Scatter("sum", (40, 40), (word(0, i),), body),)))
-    assert not bounds(kernel, None)
+    assert not find_bounds(kernel, None)

@@ -29,22 +29,22 @@ def emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int) -> V
     return em
 
 
-def deal(found: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool], int]) -> int:
+def distribute_tasks(box_list: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool], int]) -> int:
     """Distribute tasks over the boxes of a kernel in proportion to their work; return the number of tasks.
 
     `emit(box, tasks, first, alone)` emits a box for about `tasks` tasks from number `first` on and returns how many it
     takes; `alone`: the box's code need not test the task number. With one task, all boxes belong to that task, so that
     no worker thread is woken.
     """
-    first, total = 0, sum(x.points * x.reduced for x in found)
-    alone = len(found) == 1 or tasks == 1
-    for box in found:
-        made = emit(box, max(1, round(tasks * box.points * box.reduced / max(1, total))), first, alone)
-        first = max(first, made) if alone else first + made
+    first, total = 0, sum(x.points * x.reduced for x in box_list)
+    alone = len(box_list) == 1 or tasks == 1
+    for box in box_list:
+        count = emit(box, max(1, round(tasks * box.points * box.reduced / max(1, total))), first, alone)
+        first = max(first, count) if alone else first + count
     return first
 
 
-def values_of(em: VectorEmitter, box: Box, root: Sequence[SSAValue]) -> dict[int, SSAValue]:
+def evaluate_point(em: VectorEmitter, box: Box, root: Sequence[SSAValue]) -> dict[int, SSAValue]:
     """Return the values that a point stores, by slot: results of the root and the epilogue. Output axes must be bound.
 
     All values are evaluated before the first store: a buffer that is updated in place is read before it is written."""
@@ -57,12 +57,12 @@ def values_of(em: VectorEmitter, box: Box, root: Sequence[SSAValue]) -> dict[int
 
 
 def store_point(em: VectorEmitter, box: Box, values: Mapping[int, SSAValue]) -> None:
-    """Store the values from `values_of`, with the output axes bound to the same positions."""
+    """Store the values from `evaluate_point`, with the output axes bound to the same positions."""
     for slot, buffer, index in box.stores:
         em.store(values[slot], em.memory(buffer), index)
 
 
-def _leading(extents: Sequence[int], tasks: int) -> tuple[int, int]:
+def _choose_leading_axes(extents: Sequence[int], tasks: int) -> tuple[int, int]:
     """Return (number of leading axes that are distributed over tasks, product of their extents)."""
     rows, k = 1, 0
     while k < len(extents) and rows < tasks:
@@ -72,13 +72,15 @@ def _leading(extents: Sequence[int], tasks: int) -> tuple[int, int]:
 
 
 @contextmanager
-def rows(em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: SSAValue, tasks: int) -> Iterator[None]:
+def loop_over_rows(
+    em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: SSAValue, tasks: int
+) -> Iterator[None]:
     """Emit loops over `axes`, bound as scalars; with tasks > 1 the leading axes are distributed in equal runs."""
     b = em.b
     with ExitStack() as stack:
         k = 0
         if tasks > 1:
-            k, count = _leading(extents, tasks)
+            k, count = _choose_leading_axes(extents, tasks)
             row = stack.enter_context(b.loop(*part_bounds(b, count, task, tasks))).var
             for axis, at in zip(axes[:k], digits(b, row, extents[:k]), strict=True):
                 em.bind(axis, at)
@@ -91,7 +93,7 @@ Ramps = list[tuple[LanePattern, int | None]]
 """Neighbouring vectors along one axis, each with its number of active lanes (None: all)."""
 
 
-def ramps(base: SSAValue | int, count: int, lanes: int, multiple: int, first: int = 0) -> Ramps:
+def make_ramps(base: SSAValue | int, count: int, lanes: int, multiple: int, first: int = 0) -> Ramps:
     """Return the vectors that hold `count` points from `base + first` on; `multiple` divides `base`."""
     out: Ramps = []
     for at in range(0, count, lanes):
@@ -100,7 +102,7 @@ def ramps(base: SSAValue | int, count: int, lanes: int, multiple: int, first: in
     return out
 
 
-def vector_tiles(
+def emit_vector_tiles(
     em: VectorEmitter,
     extent: int,
     unroll: int,
@@ -114,7 +116,7 @@ def vector_tiles(
     group = em.lanes * unroll
 
     def body(state: State, base: SSAValue | int, count: int) -> State:
-        emit(ramps(base, count, em.lanes, group))
+        emit(make_ramps(base, count, em.lanes, group))
         return state
 
     in_groups(em.b, extent, group, [], body, tile, tiles, within)
@@ -154,20 +156,20 @@ def sweep_box(
         begin: Called with the part's number at the beginning of a task; needed for several parts.
     """
     b, (row, height) = em.b, tile or (None, 1)
-    turns = 1 if row is None else -(-box.extents[row] // height)
+    row_tiles = 1 if row is None else -(-box.extents[row] // height)
     others = [a for a in range(box.rank) if a not in (axis, row)]
     sizes = [box.extents[a] for a in others]
     if row is not None and not inside:
-        others, sizes = [*others, row], [*sizes, turns]
-    count = prod(sizes)
-    runs, tiles = min(count, tasks), 1
-    if count >= tasks:
-        runs = tile_count(_leading(sizes, tasks)[1], tasks, 1)  # in whole rows, which take equal time
+        others, sizes = [*others, row], [*sizes, row_tiles]
+    points = prod(sizes)
+    row_runs, tiles = min(points, tasks), 1
+    if points >= tasks:
+        row_runs = tile_count(_choose_leading_axes(sizes, tasks)[1], tasks, 1)  # in whole rows, which take equal time
     elif inside and row is not None:
-        tiles = tile_count(turns, -(-tasks // count), 1)
+        tiles = tile_count(row_tiles, -(-tasks // points), 1)
     elif axis is not None:
-        tiles = tile_count(box.extents[axis], -(-tasks // count), em.lanes * unroll)
-    with task_range(b, b.task, first, runs * tiles * parts, alone) as task:
+        tiles = tile_count(box.extents[axis], -(-tasks // points), em.lanes * unroll)
+    with task_range(b, b.task, first, row_runs * tiles * parts, alone) as task:
         if parts > 1:
             assert begin is not None
             begin(b.op("mod", task, parts))
@@ -176,25 +178,27 @@ def sweep_box(
         if tiles > 1:
             number = b.op("mod", task, tiles)
             task = b.op("floordiv", task, tiles)
-        with rows(em, others, sizes, task, runs):
-            around = None if row is None or inside else em.position(row)
+        with loop_over_rows(em, others, sizes, task, row_runs):
+            row_base = None if row is None or inside else em.position(row)
 
-            def walk(ramps: Ramps) -> None:
+            def emit_rows(ramps: Ramps) -> None:
                 if row is None:
                     emit(ramps, 0, 1)
                     return
-                with nullcontext() if around is not None else b.loop(*part_bounds(b, turns, number, tiles)) as loop:
-                    at = around if loop is None else loop.var
+                with (
+                    nullcontext() if row_base is not None else b.loop(*part_bounds(b, row_tiles, number, tiles)) as loop
+                ):
+                    at = row_base if loop is None else loop.var
                     assert isinstance(at, SSAValue)
                     blocks(b, at, box.extents[row], height, lambda base, n: emit(ramps, base, n))
 
             if axis is None:
-                walk([(LanePattern(0, ()), None)])
+                emit_rows([(LanePattern(0, ()), None)])
             elif inside and row is not None:
-                vector_tiles(em, box.extents[axis], unroll, walk)
+                emit_vector_tiles(em, box.extents[axis], unroll, emit_rows)
             else:
-                vector_tiles(em, box.extents[axis], unroll, walk, number, tiles)
-    return runs * tiles * parts
+                emit_vector_tiles(em, box.extents[axis], unroll, emit_rows, number, tiles)
+    return row_runs * tiles * parts
 
 
 def load_transposed(
@@ -239,21 +243,21 @@ class Bounds(NamedTuple):
         low, high = ([x for x in every if axes_of(x).isdisjoint(axes)] for every in self)
         return Bounds(tuple(low), tuple(high))
 
-    def part(self, axis: int, extents: Sequence[int]) -> float:
+    def estimate_fraction(self, axis: int, extents: Sequence[int]) -> float:
         """Return the estimated fraction of the axis inside the bounds.
 
         Two bounds at a constant distance give that distance. Two bounds that come from data are assumed to partition
         the axis (as rows of a sparse matrix do). Any other bound halves the axis."""
         ends = [x for x in (*self.low, *self.high) if axes_of(x) or has_read(x)]
         spans = (linear(y) - linear(x) for x in self.low for y in self.high)
-        between = min((x.const for x in spans if not x.terms), default=None)
-        if between is not None:
-            return min(1.0, max(1, between) / max(1, extents[axis]))
+        distance = min((x.const for x in spans if not x.terms), default=None)
+        if distance is not None:
+            return min(1.0, max(1, distance) / max(1, extents[axis]))
         if any(map(has_read, self.low)) and any(map(has_read, self.high)):
             return 1 / max(2, prod(extents[a] for a in frozenset().union(*map(axes_of, ends))))
         return 0.5 if ends else 1.0
 
-    def walked(self, em: VectorEmitter, first: SSAValue | int, end: SSAValue | int) -> tuple[SSAValue, SSAValue]:
+    def emit_range(self, em: VectorEmitter, first: SSAValue | int, end: SSAValue | int) -> tuple[SSAValue, SSAValue]:
         """Emit the range of the points first .. end inside the bounds, at the other axes' current positions."""
         b = em.b
         em.mask = None
@@ -270,11 +274,13 @@ def bounds_of(body: Expr, otherwise: float, axis: int, extents: Sequence[int], s
 
     extents: points of all axes. sizes: elements of the buffer of each slot (reads are flat).
     """
-    found = [end_of(c, axis) for c, alone in guards_around(body, otherwise) if alone or _stays(c, extents, sizes)]
-    ends = [x for x in found if x is not None]
+    ends_of_guards = [
+        end_of(c, axis) for c, alone in guards_around(body, otherwise) if alone or _stays_in_bounds(c, extents, sizes)
+    ]
+    ends = [x for x in ends_of_guards if x is not None]
     return Bounds(tuple(x.at for x in ends if x.low), tuple(x.at for x in ends if not x.low))
 
 
-def _stays(c: Expr, extents: Sequence[int], sizes: Sequence[int]) -> bool:
+def _stays_in_bounds(c: Expr, extents: Sequence[int], sizes: Sequence[int]) -> bool:
     """Return whether all reads of a condition are in bounds at every point of the axes."""
     return all(leaves(linear(x.index[0]), extents, sizes[x.slot]) is False for x in reads(c) if x.index)

@@ -15,16 +15,16 @@ from einsmith.ir.nodes import Read, cached_postorder
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Bounds, bounds_of
-from einsmith.kernels.pointwise import vector_axis
+from einsmith.kernels.pointwise import choose_vector_axis
 from einsmith.kernels.reduction.skew import skew
-from einsmith.kernels.reduction.windows_of_two import pairs_of
+from einsmith.kernels.reduction.windows_of_two import pair_box
 from einsmith.schedule.kernel import Kernel
 
 MAX_WINDOW = 16
 """Most points of the innermost reduction axes that are unrolled together."""
 MAX_UNROLLED = 400
 """Most instructions emitted by unrolling reduction axes."""
-LONG = 2 * MAX_WINDOW
+MIN_BOUNDED_POINTS = 2 * MAX_WINDOW
 """Fewest points of a reduction axis whose loop is limited to the range that its guards allow."""
 
 
@@ -64,24 +64,26 @@ def reduced_axes(box: Box) -> range:
 
 
 @lru_cache(maxsize=1024)
-def bounds(box: Box, axis: int) -> Bounds:
-    """Return the bounds that the guards of all bodies put on a reduction axis; none for axes of few points (`LONG`)."""
-    if box.reduce[axis - box.rank] < LONG or box.combiner is None:
+def find_bounds(box: Box, axis: int) -> Bounds:
+    """Return the bounds that the guards of all bodies put on a reduction axis; none for axes of few points."""
+    if box.reduce[axis - box.rank] < MIN_BOUNDED_POINTS or box.combiner is None:
         return Bounds()
     extents, combiner = box.extents + box.reduce, box.combiner
-    found = [bounds_of(b, identity(combiner, b.dtype), axis, extents, box.sizes) for b in box.bodies]
-    low, high = (tuple(x for x in every[0] if all(x in y for y in every)) for every in zip(*found, strict=True))
+    bounds_by_body = [bounds_of(b, identity(combiner, b.dtype), axis, extents, box.sizes) for b in box.bodies]
+    low, high = (
+        tuple(x for x in every[0] if all(x in y for y in every)) for every in zip(*bounds_by_body, strict=True)
+    )
     return Bounds(low, high)
 
 
 @lru_cache(maxsize=8192)
-def _accesses(box: Box, axis: int, lanes: int) -> tuple[float, ...]:
+def _access_costs(box: Box, axis: int, lanes: int) -> tuple[float, ...]:
     """Return the estimated instructions per vector of each of the body's accesses, with the lanes along `axis`."""
     return tuple(boxes.access_cost([f], axis, lanes, box.guarded) for f in box.flats)
 
 
 @lru_cache(maxsize=4096)
-def row_axis(box: Box, lanes: int) -> int | None:
+def choose_row_axis(box: Box, lanes: int) -> int | None:
     """Return the reduction axis that is cheapest to vectorise; None: there is none.
 
     An arg-reduction is vectorised along its last axis only."""
@@ -90,24 +92,24 @@ def row_axis(box: Box, lanes: int) -> int | None:
         axes = axes[-1:]
 
     def cost(a: int) -> tuple[float, int]:
-        return (sum(_accesses(box, a, lanes)) + 1) / boxes.lane_utilization(box.reduce[a - box.rank], lanes), -a
+        return (sum(_access_costs(box, a, lanes)) + 1) / boxes.lane_utilization(box.reduce[a - box.rank], lanes), -a
 
     return min(axes, key=cost, default=None)
 
 
 @lru_cache(maxsize=4096)
-def column_axis(box: Box, lanes: int) -> int | None:
+def choose_column_axis(box: Box, lanes: int) -> int | None:
     """Return the output axis that is cheapest to vectorise; None: there is none."""
     rest, weight = box.epilogue_flats, max(1, box.reduced)
 
     def cost(a: int) -> tuple[float, int]:
-        each = weight * (sum(_accesses(box, a, lanes)) + 1) + boxes.access_cost(rest, a, lanes)
+        each = weight * (sum(_access_costs(box, a, lanes)) + 1) + boxes.access_cost(rest, a, lanes)
         return each / boxes.lane_utilization(box.extents[a], lanes), -a
 
     return min(range(box.rank), key=cost, default=None)
 
 
-def innermost(box: Box, axes: Sequence[int], cut: int | None = None, copies: int = 1) -> int:
+def count_unrolled(box: Box, axes: Sequence[int], split_axis: int | None = None, copies: int = 1) -> int:
     """Return how many of the innermost of these reduction axes are unrolled.
 
     cut: axis that is split into parts; it and the axes outside of it are not unrolled. copies: times that the body of
@@ -116,7 +118,7 @@ def innermost(box: Box, axes: Sequence[int], cut: int | None = None, copies: int
     count, points = 0, 1
     for a in reversed(axes):
         points *= box.reduce[a - box.rank]
-        if a == cut or points > limit:
+        if a == split_axis or points > limit:
             break
         count += 1
     return count
@@ -129,25 +131,25 @@ class ReductionSchedule:
 
     def __init__(self, box: Box, config: ReductionConfig):
         self.box, self.config, self.last = box, config, box.rank + len(box.reduce) - 1
-        self.axis = self._lanes_axis()
+        self.axis = self._choose_lane_axis()
 
-    def _lanes_axis(self) -> int | None:
+    def _choose_lane_axis(self) -> int | None:
         box, c = self.box, self.config
         if box.combiner is None:
-            return vector_axis(box, c.lanes)
-        row = row_axis(box, c.lanes) if c.mode == "row" else None
+            return choose_vector_axis(box, c.lanes)
+        row = choose_row_axis(box, c.lanes) if c.mode == "row" else None
         if row is not None:
             return row
         if c.rows == 1 or c.turn or not box.reduce:
-            return column_axis(box, c.lanes)
-        return self._tiled_axis()
+            return choose_column_axis(box, c.lanes)
+        return self._choose_tiled_lane_axis()
 
-    def _tiled_axis(self) -> int | None:
+    def _choose_tiled_lane_axis(self) -> int | None:
         """Return the output axis to vectorise with a register tile; None: there is none."""
         box, lanes = self.box, self.config.lanes
 
         def cost(a: int) -> tuple[float, int]:
-            tile = self._tile_axis(a)
+            tile = self._choose_tile_axis(a)
             if tile is None:
                 return inf, -a
             each = box.reduced * self._tile_cost(a, tile)
@@ -179,16 +181,16 @@ class ReductionSchedule:
         return -(-self.extent // self.config.lanes)
 
     @property
-    def wide(self) -> int:
+    def vectors_at_once(self) -> int:
         """Vectors processed at once: `unroll`, or fewer where the axis has fewer."""
         return min(self.config.unroll, self.vectors)
 
     @cached_property
     def tile(self) -> int | None:
         """Return the output axis of a register tile's rows, which shares most accesses; None: no register tile."""
-        return None if self.column is None else self._tile_axis(self.column)
+        return None if self.column is None else self._choose_tile_axis(self.column)
 
-    def _tile_axis(self, column: int) -> int | None:
+    def _choose_tile_axis(self, column: int) -> int | None:
         box = self.box
         if self.config.rows == 1 or not box.reduce:
             return None
@@ -197,16 +199,18 @@ class ReductionSchedule:
 
     def _tile_cost(self, column: int, row: int) -> float:
         """Return the estimated instructions per vector of operations in a register tile, the operations excluded."""
-        return (self._loads(column, row) + 1) / boxes.lane_utilization(self.box.extents[row], self.config.rows)
+        return (self._access_instructions(column, row) + 1) / boxes.lane_utilization(
+            self.box.extents[row], self.config.rows
+        )
 
-    def _loads(self, axis: int, row: int | None, left_out: Sequence[LinearForm] = ()) -> float:
+    def _access_instructions(self, axis: int, row: int | None, excluded: Sequence[LinearForm] = ()) -> float:
         """Return the estimated instructions of the body's accesses per vector of operations.
 
         In a register tile, an access that does not vary along the rows is loaded once for all rows, and one that does
         not vary along the lanes once for all vectors of a row. left_out: accesses that are not counted."""
         box, out = self.box, 0.0
-        for f, each in zip(box.flats, _accesses(box, axis, self.config.lanes), strict=True):
-            if f in left_out:
+        for f, each in zip(box.flats, _access_costs(box, axis, self.config.lanes), strict=True):
+            if f in excluded:
                 continue
             if row is not None and row not in f.axes:
                 each /= min(self.config.rows, box.extents[row])
@@ -216,23 +220,23 @@ class ReductionSchedule:
         return out
 
     @cached_property
-    def turned(self) -> Sequence[Read]:
+    def transposed_reads(self) -> Sequence[Read]:
         """Return the reads loaded as square tiles and transposed; the rows of a register tile share them."""
         box = self.box
         if not self.config.turn or self.config.splits > 1 or self.column is None or not box.reduce:
             return ()
-        found = boxes.square_tiles(box, box.bodies).get((self.column, self.last), ())
-        alone = all(self.tile not in linear(r.index[0]).axes for r in found)
-        return found if len(found) <= 2 and alone else ()
+        reads = boxes.square_tiles(box, box.bodies).get((self.column, self.last), ())
+        shared = all(self.tile not in linear(r.index[0]).axes for r in reads)
+        return reads if len(reads) <= 2 and shared else ()
 
     @cached_property
-    def pairs(self) -> Box | None:
+    def paired_box(self) -> Box | None:
         """Return the box over vectors of adjacent pairs (`windows_of_two`); None where that form does not apply."""
-        plain = self.column is not None and self.tile is None and not self.config.turn and self.parts == 1
-        return pairs_of(self.box, self.column) if plain else None
+        applies = self.column is not None and self.tile is None and not self.config.turn and self.parts == 1
+        return pair_box(self.box, self.column) if applies else None
 
     @cached_property
-    def cut(self) -> int | None:
+    def split_axis(self) -> int | None:
         """Return the reduction axis that is split into parts.
 
         The longest one is split, where the vectorised one counts 1/64 of its length. None where the configuration asks
@@ -246,40 +250,40 @@ class ReductionSchedule:
     def parts(self) -> int:
         """Return the number of parts that the reduction is split into after rounding to whole groups."""
         c = self.config
-        if self.cut is None:
+        if self.split_axis is None:
             return 1
-        unit = c.lanes * self.wide if self.cut == self.axis else 1
-        return tile_count(self.box.reduce[self.cut - self.box.rank], c.splits, unit)
+        unit = c.lanes * self.vectors_at_once if self.split_axis == self.axis else 1
+        return tile_count(self.box.reduce[self.split_axis - self.box.rank], c.splits, unit)
 
-    def bounds(self, axis: int) -> Bounds:
+    def find_bounds(self, axis: int) -> Bounds:
         """Return the bounds of a reduction axis that its loop can use.
 
         They depend neither on the axes of the lanes and the tile, whose points are computed together, nor on reduction
         axes whose loops lie inside of this one."""
-        apart = {self.axis, self.tile}
+        excluded = {self.axis, self.tile}
         if axis != self.axis:
-            apart |= set(range(axis + 1, self.last + 1))
-        return bounds(self.box, axis).without(apart)
+            excluded |= set(range(axis + 1, self.last + 1))
+        return find_bounds(self.box, axis).without(excluded)
 
     @cached_property
-    def walked(self) -> dict[int, float]:
+    def walked_fractions(self) -> dict[int, float]:
         """Return the estimated fraction of each bounded reduction axis that its loop runs over."""
         box = self.box
-        every = [a for a in reduced_axes(box) if any(bounds(box, a))]
-        return {a: self.bounds(a).part(a, box.extents + box.reduce) for a in every}
+        bounded = [a for a in reduced_axes(box) if any(find_bounds(box, a))]
+        return {a: self.find_bounds(a).estimate_fraction(a, box.extents + box.reduce) for a in bounded}
 
     @cached_property
-    def access(self) -> float:
+    def access_cost(self) -> float:
         """Return the estimated instructions of the accesses per vector of operations, with all loading methods."""
         box, c = self.box, self.config
         assert self.axis is not None
-        if self.pairs is not None:
-            return boxes.access_cost(self.pairs.flats, self.last, c.lanes, self.pairs.guarded)
-        reads = [linear(r.index[0]) for r in self.turned]
+        if self.paired_box is not None:
+            return boxes.access_cost(self.paired_box.flats, self.last, c.lanes, self.paired_box.guarded)
+        reads = [linear(r.index[0]) for r in self.transposed_reads]
         tiles = float(len(reads)) * c.lanes.bit_length()  # a load, and a shuffle for each halving
         tiles /= boxes.lane_utilization(box.reduce[-1], c.lanes) if reads else 1.0
         rows = 1 if self.tile is None else min(c.rows, box.extents[self.tile])
-        return self._loads(self.axis, self.tile, reads) + tiles / rows
+        return self._access_instructions(self.axis, self.tile, reads) + tiles / rows
 
 
 schedule = lru_cache(maxsize=8192)(ReductionSchedule)

@@ -29,7 +29,7 @@ from einsmith.kernels.reduction.sweep import Sweep
 from einsmith.schedule.footprint import touched_bytes
 from einsmith.schedule.kernel import Kernel, KernelBuffer, row_major
 
-SHORT = 8
+MAX_PRICED_CONFIGS = 8
 """Most configurations priced on all boxes of a kernel of several boxes: the best ones for its largest box."""
 
 
@@ -46,18 +46,18 @@ def lower_box(
 
     alone: no other box shares the launch. places: memory of further slots (slot, memory), such as the workspace."""
     s = schedule(box, config)
-    whole = s.pairs or box
+    whole = s.paired_box or box
     em = loops.emitter(b, kernel, whole.extents + whole.reduce, config.lanes if s.axis is not None else 0)
     for slot, memory in places:
         em.place(slot, memory)
     sweep = Sweep(em, s)
-    emit: Callable[[Ramps, SSAValue | int, int], None] = sweep.row if s.along_row else sweep.column
+    emit: Callable[[Ramps, SSAValue | int, int], None] = sweep.emit_row if s.along_row else sweep.emit_column
 
     def begin(part: SSAValue) -> None:
         sweep.part = part
-        past = b.mul(part, box.points)
+        offset = b.mul(part, box.points)
         for slot, memory in places:
-            em.place(slot, BufferMemory(b.address(memory.pointer, past, memory.elem), memory.buffer))
+            em.place(slot, BufferMemory(b.address(memory.pointer, offset, memory.elem), memory.buffer))
 
     tile = None if s.tile is None else (s.tile, config.rows)
     return loops.sweep_box(
@@ -65,7 +65,7 @@ def lower_box(
     )
 
 
-def _split(box: Box, parts: int) -> tuple[Box, Box, list[tuple[int, int, KernelBuffer]], int]:
+def _split_reduction(box: Box, parts: int) -> tuple[Box, Box, list[tuple[int, int, KernelBuffer]], int]:
     """Split a reduction into `parts`; return the boxes of the two launches and the layout of the workspace.
 
     Returns:
@@ -81,8 +81,8 @@ def _split(box: Box, parts: int) -> tuple[Box, Box, list[tuple[int, int, KernelB
     stores = tuple((slot, s[0], flat) for slot, s in zip(results, sections, strict=True))
     read = (flat + LinearForm(0, {Axis(box.rank): box.points})).expr()
     merged = tuple(Read(slot, (read,), x.dtype) for slot, _, x in sections)
-    one = replace(box, stages=(), results=results, stores=stores)
-    return one, replace(box, reduce=(parts,), bodies=merged), sections, size
+    partial_box = replace(box, stages=(), results=results, stores=stores)
+    return partial_box, replace(box, reduce=(parts,), bodies=merged), sections, size
 
 
 class Reduction(Pattern):
@@ -99,17 +99,17 @@ class Reduction(Pattern):
         return target.seconds_for_bytes(*touched_bytes(kernel, LINE), target.cores)
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> ReductionConfig | None:
-        found, every = boxes_of(kernel), cost.configs(kernel, target)
+        box_list, candidates = boxes_of(kernel), cost.configs(kernel, target)
 
         def rank(boxes: Sequence[Box], c: ReductionConfig) -> float:
             return cost.cost(kernel, boxes, c, target).rank
 
-        if len(found) > 1:
-            main = max(found, key=lambda x: x.points * x.reduced)
-            every = sorted(every, key=partial(rank, (main,)))[:SHORT]
-        ranks = [(rank(found, c), i) for i, c in enumerate(every)]
+        if len(box_list) > 1:
+            largest = max(box_list, key=lambda x: x.points * x.reduced)
+            candidates = sorted(candidates, key=partial(rank, (largest,)))[:MAX_PRICED_CONFIGS]
+        ranks = [(rank(box_list, c), i) for i, c in enumerate(candidates)]
         least, i = min(ranks, default=(limit, 0))
-        return every[i] if least < limit else None
+        return candidates[i] if least < limit else None
 
     def configs(self, kernel: Kernel, target: Target) -> list[ReductionConfig]:
         return cost.configs(kernel, target)
@@ -118,9 +118,9 @@ class Reduction(Pattern):
         return cost.cost(kernel, boxes_of(kernel), config, target)
 
     def lower(self, kernel: Kernel, config: ReductionConfig, target: Target) -> Lowered:
-        found = boxes_of(kernel)
-        if len(found) == 1 and found[0].combiner in cost.SPLITTABLE and schedule(found[0], config).parts > 1:
-            return self._in_parts(kernel, found[0], config)
+        box_list = boxes_of(kernel)
+        if len(box_list) == 1 and box_list[0].combiner in cost.SPLITTABLE and schedule(box_list[0], config).parts > 1:
+            return self._lower_in_parts(kernel, box_list[0], config)
         b = Builder(function_name(self.name, kernel, config), len(kernel.buffers) + 1)
 
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
@@ -129,12 +129,12 @@ class Reduction(Pattern):
                 return pointwise.lower_box(b, kernel, box, plain, first, alone)
             return lower_box(b, kernel, box, config._replace(tasks=tasks, splits=1), first, alone)
 
-        count = loops.deal(found, config.tasks, emit)
+        count = loops.distribute_tasks(box_list, config.tasks, emit)
         return Lowered([Launch(b.finish(), count)] if count else [])
 
-    def _in_parts(self, kernel: Kernel, box: Box, config: ReductionConfig) -> Lowered:
+    def _lower_in_parts(self, kernel: Kernel, box: Box, config: ReductionConfig) -> Lowered:
         """Lower a split reduction: a launch that computes the parts, and a launch of one task that merges them."""
-        one, two, sections, size = _split(box, schedule(box, config).parts)
+        one, two, sections, size = _split_reduction(box, schedule(box, config).parts)
         column = box.rank > 0 and box.extents[-1] >= 4
         merging = ReductionConfig("column" if column else "row", config.lanes, 2 if column else 1, 1, 1)
         out = Lowered(workspace=size)

@@ -21,10 +21,10 @@ from einsmith.ir.rewrite.simplify import simplify
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 
-_LANES = 8
-"""Lanes of the vectors by which the costs of variables are compared."""
-_LARGER = 2
-"""Most points of the new variable, as a multiple of the old one's."""
+_PRICED_LANES = 8
+"""Lanes of the vectors for which the costs of reduction variables are compared."""
+_MAX_GROWTH = 2
+"""Most points of the new reduction variable, as a multiple of the points of the old one."""
 
 
 @lru_cache(maxsize=2048)
@@ -41,10 +41,10 @@ def skew(box: Box) -> Box:
     if body.args[2].value != identity(box.combiner, body.dtype):
         return box
     best, least = box, _cost(box)
-    for axis, shift, extent in _variables(box.extents, box.reduce, body.args[0]):
-        found = _substitute(box, body, axis, shift, extent)
-        if _cost(found) < 0.5 * least:
-            best, least = found, _cost(found)
+    for axis, shift, extent in _find_variables(box.extents, box.reduce, body.args[0]):
+        skewed = _substitute(box, body, axis, shift, extent)
+        if _cost(skewed) < 0.5 * least:
+            best, least = skewed, _cost(skewed)
     return best
 
 
@@ -52,12 +52,13 @@ def _cost(box: Box) -> float:
     flats = uses(box.bodies)[0]
     extents = box.extents + box.reduce
     each = min(
-        (boxes.access_cost(flats, a, _LANES) + 1) / boxes.lane_utilization(n, _LANES) for a, n in enumerate(extents)
+        (boxes.access_cost(flats, a, _PRICED_LANES) + 1) / boxes.lane_utilization(n, _PRICED_LANES)
+        for a, n in enumerate(extents)
     )
     return each * box.reduced
 
 
-def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> list[tuple[int, LinearForm, int]]:
+def _find_variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> list[tuple[int, LinearForm, int]]:
     """Return (reduction axis r, terms s of output axes, extent n) for each bound 0 <= r + s < n of the guard."""
     rank = len(extents)
     bounds = [x for e in operands(guard, "and") if (x := nonnegative(e)) is not None]
@@ -69,8 +70,8 @@ def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> li
                 continue
             for r in range(rank, rank + len(reduce)):
                 others = low - LinearForm(0, {Axis(r): 1})
-                known = all(isinstance(a, Axis) and a.position < rank for a in others.terms)
-                if known and others.terms and total.const + 1 <= _LARGER * reduce[r - rank]:
+                affine = all(isinstance(a, Axis) and a.position < rank for a in others.terms)
+                if affine and others.terms and total.const + 1 <= _MAX_GROWTH * reduce[r - rank]:
                     out.append((r, others, total.const + 1))
     return out
 

@@ -15,8 +15,8 @@ from einsmith.kernels.emit import loops
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
-from einsmith.kernels.reduction.axes import ReductionSchedule, innermost, reduced_axes
-from einsmith.kernels.reduction.windows_of_two import merge_pairs, vectors_of
+from einsmith.kernels.reduction.axes import ReductionSchedule, count_unrolled, reduced_axes
+from einsmith.kernels.reduction.windows_of_two import list_pair_vectors, merge_pairs
 from einsmith.schedule.kernel import row_major
 
 Step = Callable[[list[Accumulators]], list[Accumulators]]
@@ -38,30 +38,30 @@ class Sweep:
         """Return the extent of a reduction axis."""
         return self.box.reduce[axis - self.box.rank]
 
-    def nest(self, states: list[Accumulators], inner: Step) -> list[Accumulators]:
+    def emit_nest(self, states: list[Accumulators], inner: Step) -> list[Accumulators]:
         """Emit `inner(states) -> states` at every point of the reduction axes other than the vectorised one."""
         s, unroll = self.s, self.s.config.unroll
-        own = s.last if s.turned or s.pairs else s.axis
-        loops = [a for a in reduced_axes(self.box) if a != own]
+        vectorised = s.last if s.transposed_reads or s.paired_box else s.axis
+        loops = [a for a in reduced_axes(self.box) if a != vectorised]
         # Copies of a point's body beyond the few vectors that any configuration has.
         copies = (1 if s.tile is None else s.config.rows) * (unroll // 2 if unroll > 4 else 1)
-        split = len(loops) - (0 if s.turned else innermost(self.box, loops, s.cut, copies))
-        return self._loops(loops[:split], loops[split:], states, inner)
+        split = len(loops) - (0 if s.transposed_reads else count_unrolled(self.box, loops, s.split_axis, copies))
+        return self._emit_loops(loops[:split], loops[split:], states, inner)
 
-    def _loops(
+    def _emit_loops(
         self, outer: Sequence[int], points: Sequence[int], states: list[Accumulators], inner: Step
     ) -> list[Accumulators]:
         if outer:
-            part = self.part if outer[0] == self.s.cut else None
-            within = part_bounds(self.b, self.extent(outer[0]), part, self.s.parts)
+            part = self.part if outer[0] == self.s.split_axis else None
+            ends = part_bounds(self.b, self.extent(outer[0]), part, self.s.parts)
             if part is None:
-                within = self._guarded_range(outer[0]) or within
+                ends = self._guarded_range(outer[0]) or ends
 
-            def turn(states: list[Accumulators], at: SSAValue) -> list[Accumulators]:
+            def emit_body(states: list[Accumulators], at: SSAValue) -> list[Accumulators]:
                 self.em.bind(outer[0], at)
-                return self._loops(outer[1:], points, states, inner)
+                return self._emit_loops(outer[1:], points, states, inner)
 
-            return emit_carrying_loop(self.b, within, 1, states, turn)
+            return emit_carrying_loop(self.b, ends, 1, states, emit_body)
         for at in product(*(range(self.extent(a)) for a in points)):
             for a, i in zip(points, at, strict=True):
                 self.em.bind(a, i)
@@ -70,48 +70,48 @@ class Sweep:
 
     def _guarded_range(self, axis: int) -> tuple[SSAValue, SSAValue] | None:
         """Return the range of a reduction axis outside of which its guards fail; None: all of the axis."""
-        found = self.s.bounds(axis)
-        return found.walked(self.em, 0, self.extent(axis)) if any(found) else None
+        bounds = self.s.find_bounds(axis)
+        return bounds.emit_range(self.em, 0, self.extent(axis)) if any(bounds) else None
 
-    def column(self, ramps: Ramps, base: SSAValue | int = 0, rows: int = 1) -> None:
+    def emit_column(self, ramps: Ramps, base: SSAValue | int = 0, rows: int = 1) -> None:
         """Emit outputs in column mode, each lane an output: the vectors of `ramps` at `rows` points of the tile axis.
 
         base: first point of the tile axis."""
         em, s = self.em, self.s
-        lanes, bodies = em.lanes if s.axis is not None else 0, (s.pairs or self.box).bodies
-        every = [[x] for x in ramps] if s.pairs is None else vectors_of(em, ramps)
-        places = list(product(range(rows), (x for of in every for x in of)))
+        lanes, bodies = em.lanes if s.axis is not None else 0, (s.paired_box or self.box).bodies
+        vectors_by_ramp = [[x] for x in ramps] if s.paired_box is None else list_pair_vectors(em, ramps)
+        places = list(product(range(rows), (x for of in vectors_by_ramp for x in of)))
         start = [self.combine.initial(lanes, [0] * max(1, lanes)) for _ in places]
 
-        def stand(axis: int | None, row: int, at: LanePattern, active: int | None) -> None:
+        def bind_output(axis: int | None, row: int, at: LanePattern, active: int | None) -> None:
             if s.tile is not None:
                 em.bind(s.tile, LanePattern(base, (row,) * lanes, s.config.rows))
             if axis is not None:
                 em.bind(axis, at)
             em.mask = active
 
-        def inner(states: list[Accumulators]) -> list[Accumulators]:
+        def emit_point(states: list[Accumulators]) -> list[Accumulators]:
             out = []
             for (row, at), state in zip(places, states, strict=True):
-                stand(s.axis if s.pairs is None else s.last, row, *at)
+                bind_output(s.axis if s.paired_box is None else s.last, row, *at)
                 out.append(self.combine.step(state, bodies, self.number))
             return out
 
-        def tiles(states: list[Accumulators]) -> list[Accumulators]:
-            return self._turn(ramps, states, places, partial(stand, s.axis))
+        def emit_tiles(states: list[Accumulators]) -> list[Accumulators]:
+            return self._emit_transposed(ramps, states, places, partial(bind_output, s.axis))
 
-        states = iter(self.nest(start, tiles if s.turned else inner))
-        for row, (at, of) in product(range(rows), zip(ramps, every, strict=True)):
+        states = iter(self.emit_nest(start, emit_tiles if s.transposed_reads else emit_point))
+        for row, (at, of) in product(range(rows), zip(ramps, vectors_by_ramp, strict=True)):
             own = list(islice(states, len(of)))
-            stand(s.axis, row, *at)
-            self.finish(own[0] if s.pairs is None else merge_pairs(self.combine, own))
+            bind_output(s.axis, row, *at)
+            self.emit_results(own[0] if s.paired_box is None else merge_pairs(self.combine, own))
 
-    def _turn(
+    def _emit_transposed(
         self,
         ramps: Ramps,
         states: list[Accumulators],
         places: Sequence[tuple[int, tuple[LanePattern, int | None]]],
-        stand: Callable[[int, LanePattern, int | None], None],
+        bind_output: Callable[[int, LanePattern, int | None], None],
     ) -> list[Accumulators]:
         """Emit the last reduction axis in pieces of as many points as there are lanes, with transposed reads.
 
@@ -122,35 +122,37 @@ class Sweep:
         axis = s.axis
         assert axis is not None
 
-        def piece(states: list[Accumulators], base: SSAValue | int, count: int) -> list[Accumulators]:
+        def emit_piece(states: list[Accumulators], base: SSAValue | int, count: int) -> list[Accumulators]:
             em.give({})
             columns = {
-                id(at): {x: loops.load_transposed(em, x, axis, at, active, s.last, base, count) for x in s.turned}
+                id(at): {
+                    x: loops.load_transposed(em, x, axis, at, active, s.last, base, count) for x in s.transposed_reads
+                }
                 for at, active in ramps
             }
             for c in range(count):
                 out = []
                 for (row, at), state in zip(places, states, strict=True):
                     em.bind(s.last, LanePattern(base, (c,) * n, n))
-                    stand(row, *at)
-                    em.give({read: turned[c] for read, turned in columns[id(at[0])].items()})
+                    bind_output(row, *at)
+                    em.give({read: transposed[c] for read, transposed in columns[id(at[0])].items()})
                     out.append(self.combine.step(state, self.box.bodies, self.number))
                 states = out
             em.give({})
             return states
 
-        return in_groups(self.b, self.extent(s.last), n, states, piece)
+        return in_groups(self.b, self.extent(s.last), n, states, emit_piece)
 
-    def row(self, *_) -> None:
+    def emit_row(self, *_) -> None:
         """Emit one output in row mode: lanes along the reduction, `unroll` accumulators, merged in a tree."""
         em, box, axis, n = self.em, self.box, self.s.axis, self.em.lanes
         assert axis is not None
-        count, group = self.s.wide, n * self.s.wide
+        count, group = self.s.vectors_at_once, n * self.s.vectors_at_once
         start = [self.combine.initial(n, range(u * n, u * n + n)) for u in range(count)]
 
-        def points(states: list[Accumulators], base: SSAValue | int, limit: int) -> list[Accumulators]:
+        def accumulate(states: list[Accumulators], base: SSAValue | int, limit: int) -> list[Accumulators]:
             out = list(states)
-            for u, (at, active) in enumerate(loops.ramps(base, limit, n, group)):
+            for u, (at, active) in enumerate(loops.make_ramps(base, limit, n, group)):
                 em.bind(axis, at)
                 em.mask = active
                 new = self.combine.step(states[u], box.bodies, self.number)
@@ -158,15 +160,15 @@ class Sweep:
             em.mask = None
             return out
 
-        def inner(states: list[Accumulators]) -> list[Accumulators]:
-            part = self.part if axis == self.s.cut else None
-            within = self._guarded_range(axis) if part is None else None
-            return in_groups(self.b, self.s.extent, group, states, points, part, self.s.parts, within)
+        def emit_groups(states: list[Accumulators]) -> list[Accumulators]:
+            part = self.part if axis == self.s.split_axis else None
+            ends = self._guarded_range(axis) if part is None else None
+            return in_groups(self.b, self.s.extent, group, states, accumulate, part, self.s.parts, ends)
 
-        states = self.nest(start, inner)
+        states = self.emit_nest(start, emit_groups)
         em.mask = None
-        self.finish(self.combine.across(tree(states, self.combine.merge)))
+        self.emit_results(self.combine.across(tree(states, self.combine.merge)))
 
-    def finish(self, state: Accumulators) -> None:
+    def emit_results(self, state: Accumulators) -> None:
         """Emit the epilogue and the stores of one output or a vector of outputs."""
-        loops.store_point(self.em, self.box, loops.values_of(self.em, self.box, state))
+        loops.store_point(self.em, self.box, loops.evaluate_point(self.em, self.box, state))

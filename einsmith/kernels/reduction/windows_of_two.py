@@ -22,7 +22,7 @@ from einsmith.kernels.emit.vector import VectorEmitter
 
 
 @lru_cache(maxsize=1024)
-def pairs_of(box: Box, axis: int) -> Box | None:
+def pair_box(box: Box, axis: int) -> Box | None:
     """Return the box with the variable z = 2 * axis + last as its last reduction axis; None where that is impossible.
 
     The last reduction axis must have two points, and the bodies must use `axis` (the output axis of the lanes) and
@@ -44,13 +44,13 @@ def pairs_of(box: Box, axis: int) -> Box | None:
     return replace(box, bodies=tuple(rebuild(box.bodies, rule)), reduce=(*box.reduce[:-1], 2 * box.extents[axis]))
 
 
-def vectors_of(em: VectorEmitter, ramps: Ramps) -> list[Ramps]:
+def list_pair_vectors(em: VectorEmitter, ramps: Ramps) -> list[Ramps]:
     """Return the one or two vectors of z that hold the pairs of each vector of outputs."""
     n, out = em.lanes, []
     for at, active in ramps:
         base = 2 * at.base if isinstance(at.base, int) else em.op("mul", at.base, em.const(2))
         points, first = 2 * (n if active is None else active), 2 * at.pattern[0]
-        out.append(loops.ramps(base, points, n, 2 * at.multiple, first))
+        out.append(loops.make_ramps(base, points, n, 2 * at.multiple, first))
     return out
 
 
@@ -59,8 +59,8 @@ def merge_pairs(combine: Combine, states: Sequence[Accumulators]) -> Accumulator
     em = combine.em
     n = em.lanes
 
-    def picked(r: int) -> Accumulators:
+    def pick(r: int) -> Accumulators:
         lanes = [2 * k + r if 2 * k < n * len(states) else -1 for k in range(n)]
         return [em.shuffle(a, b, lanes) for a, b in zip(states[0], states[-1], strict=True)]
 
-    return combine.merge(picked(0), picked(1))
+    return combine.merge(pick(0), pick(1))

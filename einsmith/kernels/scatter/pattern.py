@@ -24,17 +24,17 @@ from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.loops import emitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
-from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
+from einsmith.kernels.scatter.points import add_points, find_bounds, owned_axes, renumber_parts, scatter_of, terms_of
 from einsmith.schedule.kernel import Kernel, Stage
 
 POINTWISE = Pointwise()
-POINT = 3
+POINT_COST = 3
 """Cost of adding a point, its body and reads excluded (instructions): a load, an addition, a store, and their latency.
 """
 
-MASKED, BESIDE = 7, 30
-"""Cost (instructions) of adding a vector under a mask, and the latency that each further term adds there, as it waits
-for the store of neighbouring elements."""
+MASK_COST, TERM_LATENCY = 7, 30
+"""Cost (instructions) of adding a vector under a mask, and the latency that each further term adds there (instructions
+that could issue meanwhile): the term waits for the store of neighbouring elements."""
 
 
 class ScatterConfig(NamedTuple):
@@ -55,22 +55,22 @@ def in_place(kernel: Kernel) -> bool:
     first = stage.template.parts[0]
     if len(stage.template.parts) != 2 or not isinstance(first, Piece) or not isinstance(first.body, Read):
         return False
-    same = stage.args[first.body.slot] == ("buffer", stage.outputs[0])
-    return same and all(i is Axis(d) for d, i in enumerate(first.body.index))
+    reads_output = stage.args[first.body.slot] == ("buffer", stage.outputs[0])
+    return reads_output and all(i is Axis(d) for d, i in enumerate(first.body.index))
 
 
 @lru_cache(maxsize=512)
-def _start(kernel: Kernel, target: Target) -> tuple[Kernel, PointwiseConfig, Cost] | None:
+def _plan_initial_value(kernel: Kernel, target: Target) -> tuple[Kernel, PointwiseConfig, Cost] | None:
     """Return (kernel, configuration, cost) of the initial value; None where there is nothing to do."""
     root, first = kernel.root, kernel.stages[0]
     if in_place(kernel) or not prod(root.shape):
         return None
     neutral = Const(scatter_of(kernel).neutral, root.dtypes[0])
     whole = Piece((0,) * root.rank, (1,) * root.rank, root.shape, neutral)
-    alone = Template(root.shape, root.params, root.parts[:-1] or (whole,))
-    made = Kernel((Stage(alone, first.args, first.outputs),), kernel.buffers)
-    costs = [(c, POINTWISE.cost(made, c, target)) for c in POINTWISE.configs(made, target)]
-    return made, *min(costs, key=lambda x: x[1].seconds)
+    initial_template = Template(root.shape, root.params, root.parts[:-1] or (whole,))
+    initial = Kernel((Stage(initial_template, first.args, first.outputs),), kernel.buffers)
+    costs = [(c, POINTWISE.cost(initial, c, target)) for c in POINTWISE.configs(initial, target)]
+    return initial, *min(costs, key=lambda x: x[1].seconds)
 
 
 class ScatterAdd(Pattern):
@@ -83,7 +83,7 @@ class ScatterAdd(Pattern):
 
     def configs(self, kernel: Kernel, target: Target) -> list[ScatterConfig]:
         s = scatter_of(kernel)
-        exprs, out = parts_of(kernel)
+        exprs, out = renumber_parts(kernel)
         lanes = boxes.lanes_of(kernel, target)
         owned = owned_axes(s)
         flats, _ = uses(tuple(exprs))
@@ -102,7 +102,7 @@ class ScatterAdd(Pattern):
     def cost(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Cost:
         """Return the cost: the initial value, then a load, an addition and a store of every point."""
         s = scatter_of(kernel)
-        exprs, out = parts_of(kernel)
+        exprs, out = renumber_parts(kernel)
         buffer = kernel.buffers[out]
         points, size = prod(s.extents), prod(kernel.shape)
         loops, terms = terms_of(kernel)
@@ -114,29 +114,37 @@ class ScatterAdd(Pattern):
             tasks = min(tasks, s.extents[config.axis] // (config.lanes if config.axis == config.along else 1))
         cores = max(1, min(target.cores, tasks))
         flats, _ = uses(every)
-        added = [index for index, _ in terms]
-        parts = {a: x.part(a, s.extents) for a, x in bounds(kernel, config.along).items() if a < loops}
-        met = points // len(terms) * prod(parts.values())
+        destinations = [index for index, _ in terms]
+        parts = {
+            a: x.estimate_fraction(a, s.extents) for a, x in find_bounds(kernel, config.along).items() if a < loops
+        }
+        active_points = points // len(terms) * prod(parts.values())
         if config.along is None:
-            work = met * (count + len(flats) + POINT * len(terms))
+            work = active_points * (count + len(flats) + POINT_COST * len(terms))
         else:
             extent, part = s.extents[config.along], parts.get(config.along, 1.0)
             vectors = min(-(-extent // config.lanes), part * extent / config.lanes + 1)
-            work = met / max(part * extent, 1e-9) * vectors
-            each = count + boxes.access_cost([*flats, *added, *added], config.along, config.lanes) + POINT * len(terms)
-            rest = (MASKED + BESIDE * (len(terms) - 1)) * (extent % config.lanes > 0) / -(-extent // config.lanes)
-            work *= each + rest
+            work = active_points / max(part * extent, 1e-9) * vectors
+            vector_cost = (
+                count
+                + boxes.access_cost([*flats, *destinations, *destinations], config.along, config.lanes)
+                + POINT_COST * len(terms)
+            )
+            tail_cost = (
+                (MASK_COST + TERM_LATENCY * (len(terms) - 1)) * (extent % config.lanes > 0) / -(-extent // config.lanes)
+            )
+            work *= vector_cost + tail_cost
         args = (ref[1] for ref in kernel.stages[0].args if ref[0] == "buffer")
         read = sum(kernel.buffers[n].nbytes for n in args if n != out)
         moved = read + 2 * min(points, size) * buffer.dtype.itemsize
         memory = target.seconds_for_bytes(moved, moved, cores)
-        total = Cost(work / rate / cores, memory, met * seconds / cores, shared_out(tasks, target))
-        start = _start(kernel, target)
-        return total if start is None else in_turn([total, start[2]])
+        total = Cost(work / rate / cores, memory, active_points * seconds / cores, shared_out(tasks, target))
+        initial = _plan_initial_value(kernel, target)
+        return total if initial is None else in_turn([total, initial[2]])
 
     def lower(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Lowered:
-        s, start = scatter_of(kernel), _start(kernel, target)
-        out = Lowered() if start is None else POINTWISE.lower(*start[:2], target)
+        s, initial = scatter_of(kernel), _plan_initial_value(kernel, target)
+        out = Lowered() if initial is None else POINTWISE.lower(*initial[:2], target)
         if not prod(s.extents) or not prod(kernel.shape):
             return out
         b = Builder(boxes.function_name(self.name, kernel, config), len(kernel.buffers) + 1)

@@ -17,7 +17,7 @@ from einsmith.ir.functions import COMBINING
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Scatter, has_read
 from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.emit import boxes
-from einsmith.kernels.emit.loops import Bounds, Ramps, bounds_of, vector_tiles
+from einsmith.kernels.emit.loops import Bounds, Ramps, bounds_of, emit_vector_tiles
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.schedule.kernel import Kernel
 
@@ -39,7 +39,7 @@ def owned_axes(s: Scatter) -> dict[int, int]:
     return out
 
 
-def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
+def renumber_parts(kernel: Kernel) -> tuple[list[Expr], int]:
     """Return (output indices and body of the scatter with kernel-wide slots, number of the output's buffer)."""
     s = scatter_of(kernel)
     exprs = boxes.renumber(kernel, kernel.stages[0], [*s.index, s.body], {})
@@ -48,7 +48,7 @@ def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
     return exprs, out
 
 
-MOST_TERMS = 8
+MAX_UNROLLED_POINTS = 8
 """Most points of the innermost axes that are unrolled into one iteration of the loops."""
 
 
@@ -59,46 +59,48 @@ def terms_of(kernel: Kernel) -> tuple[int, tuple[tuple[LinearForm, Expr], ...]]:
     The inner axes have few points and determine no output dimension. They are unrolled, so that subexpressions common
     to their points are computed once."""
     s = scatter_of(kernel)
-    exprs, out = parts_of(kernel)
+    exprs, out = renumber_parts(kernel)
     owned, count, loops = owned_axes(s), 1, len(s.extents)
-    while loops and loops - 1 not in owned and 0 < count * s.extents[loops - 1] <= MOST_TERMS:
+    while loops and loops - 1 not in owned and 0 < count * s.extents[loops - 1] <= MAX_UNROLLED_POINTS:
         loops -= 1
         count *= s.extents[loops]
     terms = []
     for place in product(*(range(n) for n in s.extents[loops:])):
-        *index, body = rebuild(exprs, partial(_at, dict(enumerate(place, loops))))
+        *index, body = rebuild(exprs, partial(_fold_at, dict(enumerate(place, loops))))
         terms.append((address(index, kernel.buffers[out].strides), body))
     return loops, tuple(terms)
 
 
-_ORDER = {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne}
+_COMPARISONS = {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne}
 
 
-def _at(place: Mapping[int, int], e: Expr) -> Expr | None:
+def _fold_at(place: Mapping[int, int], e: Expr) -> Expr | None:
     """Rewrite one node for known positions of some axes (a `rebuild` rule): fold comparisons and `where`; else None."""
     if isinstance(e, Axis):
         return Const(place[e.position], dt.i32) if e.position in place else None
     values = [a.value for a in e.args if isinstance(a, Const)]
-    if isinstance(e, Apply) and e.fn in _ORDER and len(values) == 2:
-        return Const(_ORDER[e.fn](*values), dt.bool_)
+    if isinstance(e, Apply) and e.fn in _COMPARISONS and len(values) == 2:
+        return Const(_COMPARISONS[e.fn](*values), dt.bool_)
     if isinstance(e, Apply) and e.fn == "where" and isinstance(e.args[0], Const):
         return e.args[1 if e.args[0].value else 2]
     return None
 
 
 @lru_cache(maxsize=512)
-def bounds(kernel: Kernel, along: int | None) -> Mapping[int, Bounds]:
+def find_bounds(kernel: Kernel, along: int | None) -> Mapping[int, Bounds]:
     """Return the data-dependent bounds of the domain's axes, by axis, as far as they are known before the axis's loop.
 
     The loops are in the order of the axes, except that `along` is innermost."""
     s, out = scatter_of(kernel), dict[int, Bounds]()
-    exprs, _ = parts_of(kernel)
+    exprs, _ = renumber_parts(kernel)
     every = range(len(s.extents))
     for a in every:
         later = {b for b in every if b > a or b == along} if a != along else {a}
-        found = bounds_of(exprs[-1], s.neutral, a, s.extents, [b.size for b in kernel.buffers]).without(later)
-        if any(map(has_read, (*found.low, *found.high))):
-            out[a] = found
+        bounds_before_loop = bounds_of(exprs[-1], s.neutral, a, s.extents, [b.size for b in kernel.buffers]).without(
+            later
+        )
+        if any(map(has_read, (*bounds_before_loop.low, *bounds_before_loop.high))):
+            out[a] = bounds_before_loop
     return out
 
 
@@ -128,12 +130,12 @@ def add_points(em: VectorEmitter, kernel: Kernel, along: int | None, axis: int |
         axis: Axis that is divided among the tasks (None: one task).
         tasks: About how many tasks there shall be.
     """
-    b, (loops, terms), within = em.b, terms_of(kernel), bounds(kernel, along)
-    target, fn = em.memory(parts_of(kernel)[1]), COMBINING[scatter_of(kernel).combiner]
+    b, (loops, terms), bounds_by_axis = em.b, terms_of(kernel), find_bounds(kernel, along)
+    target, fn = em.memory(renumber_parts(kernel)[1]), COMBINING[scatter_of(kernel).combiner]
     parts = 1 if axis is None else tile_count(em.extents[axis], tasks, em.lanes if axis == along else 1)
     part = b.task if parts > 1 else None
 
-    def add() -> None:
+    def emit_terms() -> None:
         for flat, body in terms:
             combine_at(em, fn, target, flat, em.emit(body))
 
@@ -141,11 +143,11 @@ def add_points(em: VectorEmitter, kernel: Kernel, along: int | None, axis: int |
         for a in range(loops):
             if a != along:
                 ends = part_bounds(b, em.extents[a], part if a == axis else None, parts)
-                if a in within:
-                    ends = within[a].walked(em, *ends)
+                if a in bounds_by_axis:
+                    ends = bounds_by_axis[a].emit_range(em, *ends)
                 em.bind(a, stack.enter_context(b.loop(*ends)).var)
         if along is None:
-            add()
+            emit_terms()
             return parts
         n, number = em.extents[along], part if along == axis else None
 
@@ -154,11 +156,11 @@ def add_points(em: VectorEmitter, kernel: Kernel, along: int | None, axis: int |
             for at, active in ramps:
                 em.bind(along, at)
                 em.mask = active
-                add()
+                emit_terms()
             em.mask = None
 
-        found = None
-        if along in within:
-            found = within[along].walked(em, *part_bounds(b, n, number, parts, em.lanes, rest=True))
-        vector_tiles(em, n, 1, emit, number, parts, found)
+        ends_along = None
+        if along in bounds_by_axis:
+            ends_along = bounds_by_axis[along].emit_range(em, *part_bounds(b, n, number, parts, em.lanes, rest=True))
+        emit_vector_tiles(em, n, 1, emit, number, parts, ends_along)
     return parts
