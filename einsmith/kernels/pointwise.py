@@ -163,7 +163,7 @@ class Pointwise(Pattern):
         seconds, rate = 0.0, boxes.vectors_per_second(target) * boxes.lanes_of(kernel, target)
         for box in boxes.boxes(kernel):
             count, special = boxes.operations(box.exprs, target)
-            count += boxes.UNVARIED * len(box.every_flat)
+            count += boxes.UNIFORM_COST * len(box.every_flat)
             seconds += box.points * (count / rate + special)
         return seconds / target.cores
 

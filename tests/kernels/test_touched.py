@@ -53,4 +53,4 @@ def test_quotients_along_lanes_are_priced_by_where_they_lead(fn, by, factor, gat
     """Remainders that are multiplied lead every lane elsewhere; quotients by much do so for few runs of lanes."""
     index = apply("mul", apply(fn, Axis(0), Const(by, dt.i32)), Const(factor, dt.i32))
     cost = boxes.access_cost([linear(index)], 0, 16)
-    assert (cost >= 16 * boxes.GATHER) == gathered and (gathered or cost < 5)
+    assert (cost >= 16 * boxes.GATHER_LANE_COST) == gathered and (gathered or cost < 5)

@@ -28,15 +28,15 @@ from einsmith.codegen.loopnest.walk import digits
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Read
 
-MAX_RUNS = 5
+MAX_MASKED_RUNS = 5
 """Most rows of the innermost lane group that a vector touches if masked loads read it; beyond it, it is gathered."""
-NONE = -1
+NO_AXIS = -1
 """The innermost lane axis where there are no lanes."""
 GATHER_COST = 20.0
 """Cost of gathering a vector, in vector loads."""
 PAIR_COST = 3.0
 """Cost of a vector of every other element (two loads and a shuffle), in vector loads."""
-PIECE_CYCLES, PAIR_CYCLES, GATHER_CYCLES = 1.4, 1.5, 27.0
+RUN_CYCLES, PAIR_CYCLES, GATHER_CYCLES = 1.4, 1.5, 27.0
 """Cycles that reading one vector takes from arithmetic: for each row touched where it touches several; for a vector of
 every other element of a row; for a gather."""
 
@@ -95,9 +95,9 @@ class OperandAccess:
         self.conds: list[tuple[int, str, frozenset[int]]] = []
         self.generic: list[Expr] = []
         self.opaque: set[int] = set()
-        self._gathered = 0  # reads whose address is not affine
+        self._gathered_reads = 0  # reads whose address is not affine
         for g in self.guards:
-            self._guard(g)
+            self._add_guard(g)
         self._scan([*self.exprs, *self.generic])
         self.masks = len([axes for _, _, axes in self.conds if axes])
         self.extra = []
@@ -106,10 +106,10 @@ class OperandAccess:
             self.extra.append(len(self.forms) - 1)
         self.loose = loose
         self._grouped: dict[tuple[int, ...], list[FusedAxes]] = {}
-        self._along: dict[tuple[tuple[int, ...], int, int], OperandAccess] = {}
-        self._lie(lane_axes, lanes, row, tile)
+        self._by_lane_axes: dict[tuple[tuple[int, ...], int, int], OperandAccess] = {}
+        self._set_lanes(lane_axes, lanes, row, tile)
 
-    def _lie(self, lane_axes: Sequence[int], lanes: int, row: int, tile: int) -> None:
+    def _set_lanes(self, lane_axes: Sequence[int], lanes: int, row: int, tile: int) -> None:
         """Set the axes of the lanes, their number, and the padding and tiling of their rows."""
         extents = self.extents
         self.lanes, self.row, self.tile = lanes, row, tile
@@ -119,7 +119,7 @@ class OperandAccess:
             self.lane_groups = [*self.groups(self.lane_axes[:-1]), FusedAxes((last,), extents[last])]
         else:
             self.lane_groups = self.groups(self.lane_axes)
-        self.inner = self.lane_groups[-1].inner if self.lane_groups else NONE
+        self.inner = self.lane_groups[-1].inner if self.lane_groups else NO_AXIS
         self.lane_extents = [g.extent for g in self.lane_groups]
         if row:
             self.lane_extents[-1] = row
@@ -127,11 +127,11 @@ class OperandAccess:
     def along(self, lane_axes: Sequence[int], lanes: int, tile: int = 0) -> OperandAccess:
         """Return the accesses of these expressions with the lanes along other axes (cached)."""
         key = tuple(lane_axes), lanes, tile
-        out = self._along.get(key)
+        out = self._by_lane_axes.get(key)
         if out is None:
-            out = self._along[key] = object.__new__(OperandAccess)
+            out = self._by_lane_axes[key] = object.__new__(OperandAccess)
             out.__dict__.update(self.__dict__)
-            out._lie(lane_axes, lanes, 0, tile)
+            out._set_lanes(lane_axes, lanes, 0, tile)
         return out
 
     # -- analysis
@@ -143,7 +143,7 @@ class OperandAccess:
         most = max(points.values(), default=0)
         return [(r, form) for r, form in self.reads.items() if points[r] == most]
 
-    def _guard(self, g: Expr) -> None:
+    def _add_guard(self, g: Expr) -> None:
         form = comparison_form(g, self.extents)
         if form is None:
             self.generic.append(g)
@@ -171,7 +171,7 @@ class OperandAccess:
                     self.forms.append(form)
                     self.reads[e] = len(self.forms) - 1
                     continue
-                self._gathered += 1
+                self._gathered_reads += 1
             if isinstance(e, Axis):
                 self.opaque.add(e.position)
             stack.extend(e.args)
@@ -196,7 +196,7 @@ class OperandAccess:
             return False
         return all(f.coef.get(axis, 0) == f.coef.get(inner.inner, 0) * inner.extent for f in self.forms)
 
-    def aligned_rows(self, align: int) -> bool:
+    def has_aligned_rows(self, align: int) -> bool:
         """Return whether each vector that starts at a multiple of align lies in one row of the innermost lane group."""
         if self.row or len(self.lane_groups) <= 1 or (self.tile and self.lane_extents[-1] % self.tile == 0):
             return True
@@ -204,7 +204,7 @@ class OperandAccess:
 
     def runs(self, align: int) -> int:
         """Return the most rows of the innermost lane group that one vector touches."""
-        if self.aligned_rows(align):
+        if self.has_aligned_rows(align):
             return 1
         e = self.lane_extents[-1]
         step = gcd(self.tile, self.lanes) if self.tile > self.lanes else self.tile or align
@@ -220,46 +220,46 @@ class OperandAccess:
 
         "uniform": all lanes read one element. "unit": one row, at stride 1 or 2. "runs": several rows, at stride 1 or
         2. "gather": anything else."""
-        coef, aligned = self.forms[form].coef, self.aligned_rows(align)
-        moves = coef.get(self.inner) or not aligned and any([coef.get(g.inner) for g in self.lane_groups])
-        if not moves:
+        coef, aligned = self.forms[form].coef, self.has_aligned_rows(align)
+        varies = coef.get(self.inner) or not aligned and any([coef.get(g.inner) for g in self.lane_groups])
+        if not varies:
             return "uniform"  # a vector within a row has one position in all other groups
         if self.step(form) in (1, 2):
             if aligned:
                 return "unit"
-            if self.runs(align) <= MAX_RUNS:
+            if self.runs(align) <= MAX_MASKED_RUNS:
                 return "runs"
         return "gather"
 
     def load_cost(self, align: int) -> float:
         """Return the cost of reading one vector, masks included, in units of one vector load."""
-        cost, each = GATHER_COST * self._gathered, {"uniform": 1.0, "gather": GATHER_COST}
+        cost, cost_by_kind = GATHER_COST * self._gathered_reads, {"uniform": 1.0, "gather": GATHER_COST}
         for form in self.reads.values():
             kind = self.kind(form, align)
-            cost += each[kind] if kind in each else self.runs(align) * self.row_cost(form)
+            cost += cost_by_kind[kind] if kind in cost_by_kind else self.runs(align) * self.row_cost(form)
         return cost + 1.5 * self.masks * max(1.0, cost * 0.5)
 
     def read_cycles(self, align: int) -> float:
         """Return the cycles that reading one vector takes from arithmetic beyond one load, masks aside."""
-        cycles, rows = GATHER_CYCLES * self._gathered, self.runs(align)
+        cycles, rows = GATHER_CYCLES * self._gathered_reads, self.runs(align)
         for form in self.reads.values():
             kind = self.kind(form, align)
             if kind == "gather":
                 cycles += GATHER_CYCLES
             elif kind != "uniform" and rows > 1:
-                cycles += PIECE_CYCLES * rows * self.row_cost(form)
+                cycles += RUN_CYCLES * rows * self.row_cost(form)
             elif kind != "uniform":
                 cycles += PAIR_CYCLES * (self.step(form) == 2)
         return cycles
 
-    def on_vectors(self, form: int) -> bool:
+    def is_vector_aligned(self, form: int) -> bool:
         """Return whether a form has unit stride and its vectors are aligned to the vector length within the buffer,
         provided that lane 0 stands at a multiple of the lanes in its row."""
-        f, own = self.forms[form], self.lane_groups[-1].axes
+        f, row_axes = self.forms[form], self.lane_groups[-1].axes
         return (
             self.step(form) == 1
             and f.const % self.lanes == 0
-            and all(c % self.lanes == 0 for a, c in f.coef.items() if a not in own)
+            and all(c % self.lanes == 0 for a, c in f.coef.items() if a not in row_axes)
         )
 
     def row_cost(self, form: int) -> float:
@@ -270,27 +270,27 @@ class OperandAccess:
 
     def part(self, groups: Sequence[FusedAxes], values: Sequence[SSAValue]) -> PartialAddress:
         """Return the contribution of axis groups at these scalar values to every form."""
-        b, bound = self.b, list(zip(groups, values, strict=False))  # no groups have one point
+        b, bound_groups = self.b, list(zip(groups, values, strict=False))  # no groups have one point
         sums: dict[int, SSAValue] = {}
-        for g, value in bound:
+        for g, value in bound_groups:
             for i, f in enumerate(self.forms):
                 c = f.coef.get(g.inner, 0)
                 if c:
                     sums[i] = b.add(sums.get(i, 0), b.mul(value, c))
-        opaque = {g.inner: v for g, v in bound if g.inner in self.opaque}
-        return PartialAddress(sums, frozenset(a for g, _ in bound for a in g.axes), opaque)
+        opaque = {g.inner: v for g, v in bound_groups if g.inner in self.opaque}
+        return PartialAddress(sums, frozenset(a for g, _ in bound_groups for a in g.axes), opaque)
 
     def at(self, values: Mapping[int, SSAValue], steps: Mapping[int, int | SSAValue] | None = None) -> PartialAddress:
         """Return the contribution of axes at `values`, moved by `steps` (points, by axis); fold constant steps."""
         b, steps = self.b, steps or {}
-        known = {a: n for a, x in steps.items() if (n := b.known(x)) is not None}
-        moved = {**values, **{a: b.add(values[a], x) for a, x in steps.items() if a not in known}}
+        literal_steps = {a: n for a, x in steps.items() if (n := b.known(x)) is not None}
+        moved = {**values, **{a: b.add(values[a], x) for a, x in steps.items() if a not in literal_steps}}
         out = self.part([FusedAxes((a,), self.extents[a]) for a in moved], list(moved.values()))
-        for i, f in enumerate(self.forms if known else ()):
-            delta = sum(f.coef.get(a, 0) * x for a, x in known.items())
+        for i, f in enumerate(self.forms if literal_steps else ()):
+            delta = sum(f.coef.get(a, 0) * x for a, x in literal_steps.items())
             if delta:
                 out.sums[i] = b.add(out.sums.get(i, 0), delta)
-        out.opaque |= {a: b.add(out.opaque[a], x) for a, x in known.items() if a in out.opaque}
+        out.opaque |= {a: b.add(out.opaque[a], x) for a, x in literal_steps.items() if a in out.opaque}
         return out
 
     def place(self, form: int, *parts: PartialAddress) -> SSAValue:

@@ -131,8 +131,8 @@ def _result_slots(stages: Sequence[tuple[int | None, ...]], buffers: int) -> lis
 _Slot = tuple[int, tuple[int, ...] | None, dt.DType]
 """A slot's number, its strides if it lies in memory (else None), and the type of offsets."""
 _Axes = tuple[tuple[int, Expr], ...]
-_Placing = tuple[tuple[Expr, ...], tuple[_Slot, ...] | None, _Axes]
-"""Arguments of `_placed_in`: expressions, slots and replaced axes."""
+_RewriteArguments = tuple[tuple[Expr, ...], tuple[_Slot, ...] | None, _Axes]
+"""Arguments of `_rewrite`: expressions, slots and replaced axes."""
 
 
 def _slots(
@@ -154,12 +154,12 @@ def _slots(
 def renumber(kernel: Kernel, stage: Stage, exprs: Sequence[Expr], axes: dict[int, Expr]) -> list[Expr]:
     """Rewrite expressions of a stage: replace axes, number slots for the whole kernel, and flatten reads."""
     results = _result_slots([s.outputs for s in kernel.stages], len(kernel.buffers))
-    return list(_placed_in(tuple(exprs), _slots(stage.args, results, kernel.buffers), tuple(axes.items())))
+    return list(_rewrite(tuple(exprs), _slots(stage.args, results, kernel.buffers), tuple(axes.items())))
 
 
 @lru_cache(maxsize=8192)
-def _placed_in(
-    exprs: tuple[Expr, ...], slots: tuple[_Slot, ...] | None, axes: _Axes, then: _Axes = ()
+def _rewrite(
+    exprs: tuple[Expr, ...], slots: tuple[_Slot, ...] | None, axes: _Axes, replaced_later: _Axes = ()
 ) -> tuple[Expr, ...]:
     """Replace the axes, slots and indices of expressions; kernels that differ in their number of rows share the result.
 
@@ -167,9 +167,9 @@ def _placed_in(
         exprs: The expressions.
         slots: New slot of each slot; None: slots stay, and reads are flat already.
         axes: Replacement of each axis.
-        then: Replacements of the axes of the result, applied where offsets consist of axes alone.
+        replaced_later: Replacements of the axes of the result, applied where offsets consist of axes alone.
     """
-    place, last = dict(axes), dict(then)
+    first_axes, later_axes = dict(axes), dict(replaced_later)
 
     def slot_of(r: Read) -> _Slot:
         if slots is not None:
@@ -178,21 +178,21 @@ def _placed_in(
 
     def rule(e):
         if isinstance(e, Axis):
-            e = place.get(e.position, e)
-            return last.get(e.position, e) if isinstance(e, Axis) else e
+            e = first_axes.get(e.position, e)
+            return later_axes.get(e.position, e) if isinstance(e, Axis) else e
         if isinstance(e, Read):
             slot, strides, dtype = slot_of(e)
             return Read(slot, () if strides is None else (address(e.index, strides).expr(dtype),), e.dtype)
         return None
 
-    known: dict[Expr, Expr] = {}
+    rewritten_reads: dict[Expr, Expr] = {}
     for r in outer_reads(exprs):  # their indices hold no reads and need no rebuilding
         slot, strides, dtype = slot_of(r)
-        flat = None if strides is None else address(r.index, strides).at(place)
-        flat = flat and flat.at(last) if last else flat
+        flat = None if strides is None else address(r.index, strides).at(first_axes)
+        flat = flat and flat.at(later_axes) if later_axes else flat
         if strides is None or flat is not None:
-            known[r] = Read(slot, () if flat is None else (flat.expr(dtype),), r.dtype)
-    return tuple(rebuild(exprs, rule, known))
+            rewritten_reads[r] = Read(slot, () if flat is None else (flat.expr(dtype),), r.dtype)
+    return tuple(rebuild(exprs, rule, rewritten_reads))
 
 
 def output_index(axis: int, offset: int, step: int, extent: int) -> Expr:
@@ -221,17 +221,23 @@ def _box(
     if combiner is not None and not prod(domain[rank:]):
         bodies = tuple(Const(identity(combiner, e.dtype), e.dtype) for e in bodies)
         domain, combiner = piece.extents, None
-    every = [outputs, *(s.outputs for s in later)]
-    results = _result_slots(every, len(buffers))
+    outputs_by_stage = [outputs, *(s.outputs for s in later)]
+    results = _result_slots(outputs_by_stage, len(buffers))
     ones: dict[int, Expr] = {a: Const(0, dt.i32) for a, n in enumerate(domain) if n == 1}
     place = {d: output_index(d, piece.offset[d], piece.step[d], piece.extents[d]) for d in range(rank)}
-    given = [(bodies, args, ones), *((s.template.parts[0].bodies, s.args, place) for s in later)]
-    work = [_accesses(exprs, _slots(to, results, buffers), axes, domain) for exprs, to, axes in given]
-    to_buffers = zip([s for members in results for s in members], [n for x in every for n in x], strict=True)
+    stage_exprs = [(bodies, args, ones), *((s.template.parts[0].bodies, s.args, place) for s in later)]
+    stage_accesses = [
+        _accesses(exprs, _slots(stage_args, results, buffers), axes, domain) for exprs, stage_args, axes in stage_exprs
+    ]
+    to_buffers = zip([s for members in results for s in members], [n for x in outputs_by_stage for n in x], strict=True)
     stores = [(slot, n, address(list(place.values()), buffers[n].strides)) for slot, n in to_buffers if n is not None]
-    groups, to = _groups(domain, rank, [used for _, used in work], [index for _, _, index in stores])
-    moved = [(slot, n, at) for slot, n, index in stores if (at := index.at(to)) is not None]  # all are sums of axes
-    first, *stages = (_placed_in(*placing, tuple(to.items())) for placing, _ in work)
+    groups, replacements = _group_axes(
+        domain, rank, [used for _, used in stage_accesses], [index for _, _, index in stores]
+    )
+    flat_stores = [
+        (slot, n, at) for slot, n, index in stores if (at := index.at(replacements)) is not None
+    ]  # all are sums of axes
+    first, *stages = (_rewrite(*arguments, tuple(replacements.items())) for arguments, _ in stage_accesses)
     sizes = [(prod(domain[a] for a in g), g[0] < rank) for g in groups]
     return Box(
         tuple(n for n, out in sizes if out),
@@ -240,60 +246,60 @@ def _box(
         first,
         tuple(e for exprs in stages for e in exprs),
         tuple(slot for members in results for slot in members),
-        tuple(moved),
+        tuple(flat_stores),
         tuple(b.size for b in buffers),
     )
 
 
 def _accesses(
     exprs: tuple[Expr, ...], slots: tuple[_Slot, ...], axes: dict[int, Expr], domain: tuple[int, ...]
-) -> tuple[_Placing, Uses]:
-    """Return the arguments of `_placed_in` for expressions of a stage, and their `uses` in the piece's axes.
+) -> tuple[_RewriteArguments, Uses]:
+    """Return the arguments of `_rewrite` for expressions of a stage, and their `uses` in the piece's axes.
 
     axes: replacement of each axis of the stage. Where all offsets consist of axes alone, their uses follow without
     rewriting the expressions."""
     others, place = uses(exprs)[1], tuple(axes.items())
-    values = any(axes.get(a, Axis(a)) is not Axis(a) for a in others)  # offsets are in normal form
+    rewrites_values = any(axes.get(a, Axis(a)) is not Axis(a) for a in others)  # offsets are in normal form
     read = [(r.index, slots[r.slot][1]) for r in outer_reads(exprs)]
     flats = [address(index, strides).at(axes) for index, strides in read if strides is not None]
-    if not values and None not in flats:
+    if not rewrites_values and None not in flats:
         return (exprs, slots, place), (tuple(f for f in flats if f), others)
-    out = _placed_in(exprs, slots, place)
-    out = tuple(simplified(e, domain) for e in out) if values else out
+    out = _rewrite(exprs, slots, place)
+    out = tuple(simplified(e, domain) for e in out) if rewrites_values else out
     return (out, None, ()), uses(out)
 
 
 simplified = lru_cache(maxsize=2048)(simplify)
 
 
-def _groups(
+def _group_axes(
     domain: Sequence[int], rank: int, used: Sequence[Uses], stores: Sequence[LinearForm]
 ) -> tuple[list[list[int]], dict[int, Expr]]:
     """Group adjacent axes that every access runs through contiguously; return groups and each axis's replacement."""
     others = set().union(*(x for _, x in used))
     flats = [f for x, _ in used for f in x] + list(stores)
 
-    def evenly(a: int, inner: FusedAxes) -> bool:
-        alike = (a < rank) == (inner.inner < rank) and a not in others and inner.inner not in others
-        return alike and all(f.coefficient(Axis(a)) == f.coefficient(Axis(inner.inner)) * inner.extent for f in flats)
+    def can_fuse(a: int, inner: FusedAxes) -> bool:
+        fusable = (a < rank) == (inner.inner < rank) and a not in others and inner.inner not in others
+        return fusable and all(f.coefficient(Axis(a)) == f.coefficient(Axis(inner.inner)) * inner.extent for f in flats)
 
-    groups = [list(g.axes) for g in fuse_axes(range(len(domain)), domain, evenly)]
-    to: dict[int, Expr] = {}
+    groups = [list(g.axes) for g in fuse_axes(range(len(domain)), domain, can_fuse)]
+    replacements: dict[int, Expr] = {}
     for g, members in enumerate(groups):
-        to.update((a, Const(0, dt.i32)) for a in members[:-1])
-        to[members[-1]] = Axis(g)
-    return groups, to
+        replacements.update((a, Const(0, dt.i32)) for a in members[:-1])
+        replacements[members[-1]] = Axis(g)
+    return groups, replacements
 
 
 # ------------------------------------------------------------------------------------------------------- analysis
 
 
-GATHER = 3.0
-"""Cost of one lane of a gather or scatter (instructions)."""
-GUARDED = 5.0
-"""Cost of a vector's mask (instructions)."""
-UNVARIED = 0.3
-"""Cost of an access that is uniform over the lanes (instructions); the least of any access."""
+GATHER_LANE_COST = 3.0
+"""Cost of one lane of a gather or scatter (vector instructions)."""
+MASK_COST = 5.0
+"""Cost of a vector's mask (vector instructions)."""
+UNIFORM_COST = 0.3
+"""Cost of an access that is uniform over the lanes (vector instructions); the least of any access."""
 
 
 def access_cost(flats: Sequence[LinearForm], axis: int, lanes: int, guarded: Collection = ()) -> float:
@@ -307,29 +313,29 @@ def access_cost(flats: Sequence[LinearForm], axis: int, lanes: int, guarded: Col
         inside = [a for a in f.atoms if axis in axes_of(a)] if f.atoms else ()
         if inside:
             # Elements that may be out of bounds cannot be loaded in whole vectors and shuffled.
-            apart = guarded and f.key in guarded
-            simple = stride <= 1 and not apart and all(_in_runs(a, f.terms[a], lanes) for a in inside)
-            same = stride == 0 and all(_repeats(a, lanes) for a in inside)
-            out += 0.6 if simple and same else 2.5 if simple else GATHER * lanes
+            masked = guarded and f.key in guarded
+            simple = stride <= 1 and not masked and all(_has_few_runs(a, f.terms[a], lanes) for a in inside)
+            repeated = stride == 0 and all(_repeats_per_vector(a, lanes) for a in inside)
+            out += 0.6 if simple and repeated else 2.5 if simple else GATHER_LANE_COST * lanes
         elif stride == 0:
-            out += UNVARIED
+            out += UNIFORM_COST
         elif stride > 4:
-            out += GATHER * lanes
+            out += GATHER_LANE_COST * lanes
         elif not guarded or f.key not in guarded:
             out += stride if stride == 1 else 1.5 * stride
         else:
-            out += stride + GUARDED if stride == 1 else 2 * GATHER * lanes
+            out += stride + MASK_COST if stride == 1 else 2 * GATHER_LANE_COST * lanes
     return out
 
 
-def _in_runs(e: Expr, factor: int, lanes: int) -> bool:
+def _has_few_runs(e: Expr, factor: int, lanes: int) -> bool:
     """Return whether a quotient or remainder, times `factor`, has consecutive or equal values in few runs of lanes."""
     if not (isinstance(e, Apply) and e.fn in ("floordiv", "mod") and isinstance(e.args[1], Const)):
         return False
     return abs(factor) <= 1 or (e.fn == "floordiv" and 4 * abs(int(e.args[1].value)) >= lanes)
 
 
-def _repeats(e: Expr, lanes: int) -> bool:
+def _repeats_per_vector(e: Expr, lanes: int) -> bool:
     """Return whether an expression is a remainder whose values repeat in every vector."""
     return isinstance(e, Apply) and e.fn == "mod" and isinstance(e.args[1], Const) and lanes % int(e.args[1].value) == 0
 
@@ -360,7 +366,7 @@ def lane_utilization(extent: int, lanes: int) -> float:
     return extent / (-(-extent // lanes) * lanes)
 
 
-CHEAP = {"cast", "stop_gradient"}
+FREE_FUNCTIONS = {"cast", "stop_gradient"}
 """Functions that are counted as no instruction."""
 
 
@@ -371,7 +377,7 @@ def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
     for e in cached_postorder(exprs):
         if isinstance(e, Apply) and e.fn == "random_bits":
             count += OPERATIONS
-        elif isinstance(e, Apply) and e.fn not in CHEAP and not (e.dtype.is_int and e.fn != "where"):
+        elif isinstance(e, Apply) and e.fn not in FREE_FUNCTIONS and not (e.dtype.is_int and e.fn != "where"):
             seconds = target.special(e.fn)
             special += seconds * e.dtype.arithmetic.itemsize / 4  # measured in f32, of which most fit a vector
             count += 0 if seconds else 1

@@ -19,13 +19,13 @@ class Combine:
 
     def __init__(self, em: VectorEmitter, combiner: str, dtypes: Sequence[DType]):
         self.em, self.combiner, self.dtypes = em, combiner, tuple(dtypes)
-        self.arg = combiner.startswith("arg")
-        self.value_dtypes = self.dtypes[:1] if self.arg else self.dtypes
+        self.is_arg = combiner.startswith("arg")
+        self.value_dtypes = self.dtypes[:1] if self.is_arg else self.dtypes
 
     def initial(self, lanes: int, index: Sequence[int] = ()) -> Accumulators:
         """Return the state before the first point. For arg-reductions `index` is the first position of each lane."""
         out = [self.em.const(identity(self.combiner, d), elem_of(d), lanes) for d in self.value_dtypes]
-        if self.arg:
+        if self.is_arg:
             out.append(self.em.literal(list(index), "i32") if lanes else self.em.const(index[0], "i32"))
         return out
 
@@ -34,7 +34,7 @@ class Combine:
 
         index: row-major number of the point, for arg-reductions."""
         em = self.em
-        if self.arg:
+        if self.is_arg:
             assert index is not None
             x, at = em.emit(bodies[0]), em.emit(index)
             best, where = state
@@ -48,10 +48,10 @@ class Combine:
                 a, c = (em.emit(x) for x in body.args)
                 out.append(em.op("fma", a, c, old))
             else:
-                out.append(self._plain(old, em.emit(body)))
+                out.append(self._combine(old, em.emit(body)))
         return out
 
-    def _plain(self, a: SSAValue, b: SSAValue) -> SSAValue:
+    def _combine(self, a: SSAValue, b: SSAValue) -> SSAValue:
         fn = COMBINING[self.combiner]
         if a.type.elem == "i1":
             fn = {"max": "or", "min": "and"}[fn]
@@ -68,8 +68,8 @@ class Combine:
     def merge(self, a: Accumulators, b: Accumulators) -> Accumulators:
         """Merge two states, in any order of their positions; of equal values the lower index wins."""
         em = self.em
-        if not self.arg:
-            return [self._plain(x, y) for x, y in zip(a, b, strict=True)]
+        if not self.is_arg:
+            return [self._combine(x, y) for x, y in zip(a, b, strict=True)]
         (x, i), (y, j) = a, b
         tie = em.op("eq", x, y)
         if self.dtypes[0].is_float:
@@ -83,7 +83,7 @@ class Combine:
             return new
         return [self.em.op("where", mask, n, o) for n, o in zip(new, old, strict=True)]
 
-    def across(self, state: Accumulators) -> Accumulators:
+    def merge_lanes(self, state: Accumulators) -> Accumulators:
         """Merge the lanes of a state in a fixed tree: halves, then quarters, down to scalars."""
         n = state[0].type.lanes
         while n > 1:

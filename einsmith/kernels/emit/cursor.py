@@ -17,10 +17,10 @@ from einsmith.codegen.loopnest.walk import digits
 from einsmith.ir.nodes import Apply, Axis, Expr, Read, postorder
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 
-_INT32 = 2**31 - 1
+_MAX_INT32 = 2**31 - 1
 
 
-def both(b: Builder, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
+def conjoin(b: Builder, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
     """Emit the conjunction of two conditions; None means true."""
     return x if y is None else y if x is None else b.op("and", x, y)
 
@@ -70,19 +70,21 @@ class LaneCursor(ExpressionEmitter):
             self.mask = b.op("lt", b.iota(n, "i32"), b.const(count, "i32", n))
         x = b.index(start)
         if n and limit is not None:
-            self.mask = self._tail(x, limit)
-        lies = n > 0 and len(groups) > 0
+            self.mask = self._tail_mask(x, limit)
+        has_lanes = n > 0 and len(groups) > 0
         forms = (*sampler.reads.values(), *sampler.extra)
-        self.kinds = {i: sampler.kind(i, align) if lies else "uniform" for i in forms}
-        if lies:
-            self._lie(x, align, column, place)
+        self.kinds = {i: sampler.kind(i, align) if has_lanes else "uniform" for i in forms}
+        if has_lanes:
+            self._place_lanes(x, align, column, place)
             self.axes = frozenset(a for g in groups for a in g.axes)
-        self._resolve()
+        self._emit_known_guards()
 
-    def _lie(self, x: SSAValue, align: int, column: int | SSAValue | None, place: Sequence[SSAValue] | None) -> None:
+    def _place_lanes(
+        self, x: SSAValue, align: int, column: int | SSAValue | None, place: Sequence[SSAValue] | None
+    ) -> None:
         """Compute what the lanes from point x on add to each form: the shared scalar part and the part of each lane."""
         s, b, n, groups, extents = self.s, self.b, self.s.lanes, self.s.lane_groups, self.s.lane_extents
-        inner, within_row = groups[-1], self.s.aligned_rows(align)
+        inner, within_row = groups[-1], self.s.has_aligned_rows(align)
         vectors = {i for i, _, _ in s.conds if any(s.forms[i].coef.get(g.inner) for g in groups)}
         vectors |= {i for i, k in self.kinds.items() if k == "gather"}
         if within_row:
@@ -92,15 +94,15 @@ class LaneCursor(ExpressionEmitter):
                     scalar[-1] = b.index(column)
                 inside = isinstance(column, SSAValue) or column is not None and column + n <= inner.extent
                 if not (s.loose or inside):
-                    self.mask = both(b, self.mask, self._tail(scalar[-1], inner.extent))
+                    self.mask = conjoin(b, self.mask, self._tail_mask(scalar[-1], inner.extent))
             part = s.part(groups, scalar)
             self.sums, self.opaque = part.sums, part.opaque
             lanes = {inner.inner: b.iota(n, "i32")}
             if inner.inner in s.opaque:
                 self.lane_digits[inner.inner] = b.add(b.cast(scalar[-1], "i32"), lanes[inner.inner])
         else:
-            used = {a for i in vectors for a in s.forms[i].coef} | s.opaque
-            lanes = self.lane_digits = self._digits(x) if any(g.inner in used for g in groups) else {}
+            used_axes = {a for i in vectors for a in s.forms[i].coef} | s.opaque
+            lanes = self.lane_digits = self._lane_coordinates(x) if any(g.inner in used_axes for g in groups) else {}
         for i in vectors:
             coef = s.forms[i].coef
             elem = _elem_of(sum(abs(coef.get(g.inner, 0)) * (n if within_row else g.extent) for g in groups))
@@ -108,22 +110,22 @@ class LaneCursor(ExpressionEmitter):
             if terms:
                 self.lane_forms[i] = reduce(b.add, [d if c == 1 else b.mul(d, b.const(c, elem)) for c, d in terms])
         if "runs" in self.kinds.values():
-            self._make_runs(x, align)
+            self._compute_runs(x, align)
 
-    def _digits(self, x: SSAValue) -> dict[int, SSAValue]:
+    def _lane_coordinates(self, x: SSAValue) -> dict[int, SSAValue]:
         """Return the coordinates of the lanes from point x on along each lane group, by the group's inner axis."""
         s, b = self.s, self.b
         elem = _elem_of(prod(s.lane_extents) + s.lanes)
         flat = b.add(b.cast(x, elem), b.iota(s.lanes, elem))
-        found = digits(b, flat, [b.const(n, elem) for n in s.lane_extents])
-        return {g.inner: at for g, at in zip(s.lane_groups, found, strict=True)}
+        coordinates = digits(b, flat, [b.const(n, elem) for n in s.lane_extents])
+        return {g.inner: at for g, at in zip(s.lane_groups, coordinates, strict=True)}
 
-    def _tail(self, x: SSAValue, limit: int | SSAValue) -> SSAValue:
+    def _tail_mask(self, x: SSAValue, limit: int | SSAValue) -> SSAValue:
         b, n = self.b, self.s.lanes
-        left = b.cast(b.op("min", b.sub(limit, x), n), "i32")
-        return b.op("lt", b.iota(n, "i32"), b.splat(left, n))
+        remaining = b.cast(b.op("min", b.sub(limit, x), n), "i32")
+        return b.op("lt", b.iota(n, "i32"), b.splat(remaining, n))
 
-    def _make_runs(self, x: SSAValue, align: int) -> None:
+    def _compute_runs(self, x: SSAValue, align: int) -> None:
         """Compute the lane mask and the offset of each run: run j holds the lanes in row `x // e + j`.
 
         A run's offset is where lane 0 would lie in its row."""
@@ -141,26 +143,26 @@ class LaneCursor(ExpressionEmitter):
                 mask = b.op("le", b.splat(b.cast(low, "i32"), n), iota)
             if j < count - 1:
                 high = b.cast(b.add(low, e), "i32")
-                mask = both(b, mask, b.op("lt", iota, b.splat(high, n)))
+                mask = conjoin(b, mask, b.op("lt", iota, b.splat(high, n)))
             self.run_masks.append(mask)
             values = digits(b, b.add(row, j), s.lane_extents[:-1])
             part = s.part(s.lane_groups[:-1], values)
             for i, kind in self.kinds.items():
                 if kind == "runs":
                     offset = b.sub(part.sums.get(i, 0), b.mul(low, s.step(i)))
-                    found = self.run_offsets.setdefault(i, [])
+                    offsets = self.run_offsets.setdefault(i, [])
                     if j:  # a row without lanes gets row 0's address, so that it touches no other line
-                        offset = b.select(b.op("lt", low, n), offset, found[0])
-                    found.append(offset)
+                        offset = b.select(b.op("lt", low, n), offset, offsets[0])
+                    offsets.append(offset)
 
-    def _resolve(self) -> None:
+    def _emit_known_guards(self) -> None:
         """Emit the pending linear guards whose axes are all known, and add them to the mask."""
         s, b = self.s, self.b
-        left = []
+        undecided = []
         for c in self.pending:
             form, fn, axes = s.conds[c]
             if not axes <= self.axes:
-                left.append(c)
+                undecided.append(c)
                 continue
             const, total, lanes = s.forms[form].const, self.sums.get(form, 0), self.lane_forms.get(form)
             if lanes is None:
@@ -170,8 +172,8 @@ class LaneCursor(ExpressionEmitter):
                 elem = _elem_of(abs(const) + sum(abs(k) * s.extents[a] for a, k in s.forms[form].coef.items()))
                 elem = max(elem, lanes.type.elem)
                 mask = b.op(fn, b.cast(lanes, elem), b.splat(b.cast(negated, elem), s.lanes))
-            self.mask = both(b, self.mask, mask)
-        self.pending = left
+            self.mask = conjoin(b, self.mask, mask)
+        self.pending = undecided
 
     def bind(self, *parts: PartialAddress) -> LaneCursor:
         """Return a cursor with further scalar parts, and emit the guards that they decide."""
@@ -182,7 +184,7 @@ class LaneCursor(ExpressionEmitter):
                 out.sums[i] = self.b.add(out.sums.get(i, 0), v)
             out.opaque.update(part.opaque)
             out.axes = out.axes | part.axes
-        out._resolve()
+        out._emit_known_guards()
         return out
 
     # -- expressions
@@ -207,7 +209,7 @@ class LaneCursor(ExpressionEmitter):
             return self.given[x.slot]
         if x in self.s.reads:
             return self._load(x, guard)
-        return self._loose(x, [self.evaluate(i, guard, self.memo) for i in x.index], guard)
+        return self._load_computed(x, [self.evaluate(i, guard, self.memo) for i in x.index], guard)
 
     # -- memory
 
@@ -226,9 +228,9 @@ class LaneCursor(ExpressionEmitter):
         if mask is not None and not mask.type.lanes:
             mask = b.splat(mask, n)
         if kind != "gather":
-            every = [(x, both(b, run, mask)) for x, run in self._rows(form, at)]
-            return self._stretches(p.pointer, every, elem, s.step(form))
-        if p.buffer.size > _INT32:
+            masked_rows = [(x, conjoin(b, run, mask)) for x, run in self._rows(form, at)]
+            return self._load_rows(p.pointer, masked_rows, elem, s.step(form))
+        if p.buffer.size > _MAX_INT32:
             return b.gather(p.pointer, b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n)), elem, mask)
         return b.gather(b.address(p.pointer, at, elem), self.lane_forms[form], elem, mask)
 
@@ -242,7 +244,7 @@ class LaneCursor(ExpressionEmitter):
         for x, run in zip(self.run_offsets[form], self.run_masks, strict=True):
             yield self.b.add(at, x), run
 
-    def _stretches(
+    def _load_rows(
         self, pointer: SSAValue, rows: Sequence[tuple[SSAValue, SSAValue | None]], elem: str, step: int
     ) -> SSAValue:
         """Load the elements at, at + step, ... of the active lanes of each row; lanes inactive in all rows are 0.
@@ -268,14 +270,14 @@ class LaneCursor(ExpressionEmitter):
         """Return the mask of elements first, first + 1, ... of contiguous memory in which lane i is element 2*i."""
         if mask is None:
             return None
-        return self._between(first, mask, self.b.const(False, "i1", self.s.lanes))
+        return self._interleave_from(first, mask, self.b.const(False, "i1", self.s.lanes))
 
-    def _between(self, first: int, even: SSAValue, odd: SSAValue) -> SSAValue:
+    def _interleave_from(self, first: int, even: SSAValue, odd: SSAValue) -> SSAValue:
         """Return elements first, first + 1, ... (one vector) of even[0], odd[0], even[1], odd[1], ..."""
         n = self.s.lanes
         return self.b.shuffle(even, odd, [(first + e) // 2 + (first + e) % 2 * n for e in range(n)])
 
-    def _loose(self, r: Read, index: Sequence[SSAValue], mask: SSAValue | None) -> SSAValue:
+    def _load_computed(self, r: Read, index: Sequence[SSAValue], mask: SSAValue | None) -> SSAValue:
         """Load a read whose index is computed at run time; gather where the index varies by lane."""
         b, p = self.b, self.s.memories[r.slot]
         at = b.const(0)
@@ -301,7 +303,7 @@ class LaneCursor(ExpressionEmitter):
         mask = self.mask
         self.given, self.memo = given or {}, {}
         for g in self.s.generic:
-            mask = both(self.b, mask, self.evaluate(g, mask, self.memo))
+            mask = conjoin(self.b, mask, self.evaluate(g, mask, self.memo))
         self.final_mask = mask
         return [self.evaluate(e, mask, self.memo) for e in (self.s.exprs if exprs is None else exprs)]
 
@@ -327,15 +329,15 @@ class LaneCursor(ExpressionEmitter):
         if kind == "uniform":
             # One point: only the first lane is an element.
             b.store(b.extract(value, 0) if n else value, pointer, at)
-        elif kind == "unit" and non_temporal and self.mask is None and self.aligned and s.on_vectors(form):
+        elif kind == "unit" and far and self.mask is None and self.aligned and s.is_vector_aligned(form):
             b.stream(value, pointer, at)
         elif kind != "gather":
             self._store_rows(form, pointer, value)
         else:
             offsets = b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n))
-            b.scatter(value, pointer, offsets, self._on())
+            b.scatter(value, pointer, offsets, self._vector_mask())
 
-    def _on(self) -> SSAValue | None:
+    def _vector_mask(self) -> SSAValue | None:
         """Return the mask of active lanes as a vector; None: all are active."""
         return None if self.mask is None else self.b.splat(self.mask, self.s.lanes)
 
@@ -344,16 +346,16 @@ class LaneCursor(ExpressionEmitter):
 
         odd: values for the elements after those of `value`, at stride 2 (None: these elements are left alone)."""
         b, n, step = self.b, self.s.lanes, self.s.step(form)
-        mask = self._on()
+        mask = self._vector_mask()
         for first in range(0, step * n, n):
-            here = value if step == 1 else self._between(first, value, odd or value)
+            here = value if step == 1 else self._interleave_from(first, value, odd or value)
             for at, run in self._rows(form, self.offset(form)):
-                on = both(b, run, mask)
+                active = conjoin(b, run, mask)
                 if step == 2 and odd is None:
-                    on = self._every_other_mask(b.const(True, "i1", n) if on is None else on, first)
-                elif step == 2 and on is not None:
-                    on = self._between(first, on, on)
-                b.store(here, pointer, b.add(at, first), on)
+                    active = self._every_other_mask(b.const(True, "i1", n) if active is None else active, first)
+                elif step == 2 and active is not None:
+                    active = self._interleave_from(first, active, active)
+                b.store(here, pointer, b.add(at, first), active)
 
     def store_stacked(self, extra: int, pointer: SSAValue, rows: Sequence[SSAValue]) -> None:
         """Store as many vectors as a vector has runs at the sampler's address form number `extra`.

@@ -62,7 +62,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         self._facts = Facts(self.extents)
         self._axes: dict[int, Position] = {}
         self._slots: dict[int, BufferMemory | SSAValue] = {}
-        self._given: dict[Read, SSAValue] = {}
+        self._overrides: dict[Read, SSAValue] = {}
         self._memo: Memo = {}
         self._scope: tuple = ()
         self._flats: dict[Read, LinearForm] = {}
@@ -86,7 +86,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
 
     def give(self, values: Mapping[Read, SSAValue]) -> None:
         """Set the reads that take a given value in place of a load from their slot; earlier overrides are dropped."""
-        self._given = dict(values)
+        self._overrides = dict(values)
         self._memo.clear()
 
     def place(self, slot: int, source: BufferMemory | SSAValue) -> None:
@@ -145,18 +145,18 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             if x.pattern is not None:
                 return None
             return Split(0, ((1, self.op(fn, self.total(x), d), 1),))
-        lanes = None if x.pattern is None else tuple(x.const + p for p in x.pattern)
+        pattern = None if x.pattern is None else tuple(x.const + p for p in x.pattern)
         if fn == "mod":
-            return Split(x.const % d) if lanes is None else Split(0, (), tuple(p % d for p in lanes))
+            return Split(x.const % d) if pattern is None else Split(0, (), tuple(p % d for p in pattern))
         terms = []
         for k, v, m in x.terms:
             if k % d == 0:
                 terms.append((k // d, v, m))
             else:
                 terms.append((1, self.op("floordiv", self.op("mul", v, k), d), k * m // d))
-        if lanes is None:
+        if pattern is None:
             return Split(x.const // d, tuple(terms))
-        return Split(0, tuple(terms), tuple(p // d for p in lanes))
+        return Split(0, tuple(terms), tuple(p // d for p in pattern))
 
     def total(self, x: Split, extra: int = 0) -> SSAValue:
         """Return the shared part of a Split plus `extra` as a scalar i64, summed from the outermost region inwards."""
@@ -184,7 +184,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
                 if isinstance(at, SSAValue) and at.type.lanes:
                     return True
             elif isinstance(e, Read):
-                source = self._given.get(e) or self._slots.get(e.slot)
+                source = self._overrides.get(e) or self._slots.get(e.slot)
                 if isinstance(source, SSAValue) and source.type.lanes:
                     return True
         return False
@@ -234,10 +234,10 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
 
     def memory(self, slot: int) -> BufferMemory:
         """Return the memory behind a slot; raise CompileError if the slot is not in memory."""
-        found = self._slots.get(slot)
-        if not isinstance(found, BufferMemory):
+        source = self._slots.get(slot)
+        if not isinstance(source, BufferMemory):
             raise CompileError(f"slot {slot} is not in memory")
-        return found
+        return source
 
     def flat(self, x: Read) -> LinearForm:
         """Return the offset (elements) of a read's element in its buffer."""
@@ -265,8 +265,8 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
 
     def read(self, x: Read, guard: SSAValue | None = None) -> SSAValue:
         """Return the element or vector that x reads; where `guard` fails, any value, and memory is not touched."""
-        if x in self._given:
-            return self._given[x]
+        if x in self._overrides:
+            return self._overrides[x]
         source = self._slots[x.slot]
         if isinstance(source, SSAValue):
             return source
@@ -286,9 +286,9 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             at, guard = self._limit_load(source, self.total(part, part.pattern[0]), guard, self.lanes)
             return self.load(source.pointer, at, elem, self.lanes, self.lane_mask(guard))
         if guard is None and not isinstance(self.mask, SSAValue):
-            found = self._wide(x, source, elem, part)
-            if found is not None:
-                return found
+            loaded = self._load_wide(x, source, elem, part)
+            if loaded is not None:
+                return loaded
         ptr = self.address(source.pointer, self.total(part), elem)
         return self.gather(ptr, self._offsets(part.pattern), elem, self.lane_mask(guard))
 
@@ -303,7 +303,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             return at, guard
         return self.op("where", guard, at, 0), None
 
-    def _wide(self, x: Read, source: BufferMemory, elem: str, part: Split) -> SSAValue | None:
+    def _load_wide(self, x: Read, source: BufferMemory, elem: str, part: Split) -> SSAValue | None:
         """Load whole vectors over the span of a literal pattern and shuffle them; None where the span is too long.
 
         Before: lanes read p[2*i + 1], i = 0..15. After: two loads of p[0..31] and one shuffle; the loads of p[2*i] and
@@ -325,11 +325,11 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         wide = -(-span // n)
         if wide > MAX_WIDE_LOADS:
             return None
-        whole = room >= wide * n - span
+        can_overread = room >= wide * n - span
         vectors = []
         for w in range(wide):
-            left = span - w * n
-            mask = None if whole or left >= n else self.first(left)
+            remaining = span - w * n
+            mask = None if can_overread or remaining >= n else self.first(remaining)
             at = self.total(part, low - lead + w * n)
             vectors.append(self.load(source.pointer, at, elem, n, mask))
         picks = [p - low + lead for p in used] + [-1] * (n - count)
@@ -348,27 +348,29 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         """Gather a read whose lane offsets are known only at run time."""
         wide = "i32" if source.buffer.size < 2**31 else "i64"
         flat, lanes = self.flat(x), None
-        own = LinearForm(0, {atom: c for atom, c in flat.terms.items() if self.varies(atom)})
-        shared = flat - own
-        for atom, c in own.terms.items():
+        lane_part = LinearForm(0, {atom: c for atom, c in flat.terms.items() if self.varies(atom)})
+        shared_part = flat - lane_part
+        for atom, c in lane_part.terms.items():
             term = self.cast(self.splat(self.emit(atom, guard)), wide)
             term = term if c == 1 else self.op("mul", term, self.const(c, wide))
             lanes = term if lanes is None else self.op("add", lanes, term)
-        part = self.split(shared, guard)
+        part = self.split(shared_part, guard)
         assert part is not None and lanes is not None
         at, ptr = self.total(part), source.pointer
-        if wide == "i64" or self._in_int32(own, shared, source.buffer.size):
+        if wide == "i64" or self._fits_int32(lane_part, shared_part, source.buffer.size):
             ptr = self.address(ptr, at, elem)
         else:  # the sum is an offset below the size, so it is exact modulo 2^32
             lanes = self.op("add", lanes, self.splat(self.cast(at, wide)))
         return self.gather(ptr, lanes, elem, self.lane_mask(guard))
 
-    def _in_int32(self, own: LinearForm, shared: LinearForm, size: int) -> bool:
+    def _fits_int32(self, lane_part: LinearForm, shared_part: LinearForm, size: int) -> bool:
         """Return whether the lane part of an offset below `size` is certain to fit int32."""
-        low, high = self._facts.interval(shared)
-        mine = self._facts.interval(own)
-        least = max((x for x in (mine[0], None if high is None else -high) if x is not None), default=None)
-        most = min((x for x in (mine[1], None if low is None else size - 1 - low) if x is not None), default=None)
+        low, high = self._facts.interval(shared_part)
+        own_interval = self._facts.interval(lane_part)
+        least = max((x for x in (own_interval[0], None if high is None else -high) if x is not None), default=None)
+        most = min(
+            (x for x in (own_interval[1], None if low is None else size - 1 - low) if x is not None), default=None
+        )
         return least is not None and most is not None and not leaves((least, most), dt.i32)
 
     def store(self, value: SSAValue, target: BufferMemory, index: LinearForm) -> None:
@@ -387,8 +389,8 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         value = self.splat(value)
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
             mask, at = self.lane_mask(), self.total(part, part.pattern[0])
-            whole = mask is None and not target.dtype.is_bool
-            if target.buffer.non_temporal and whole and self._is_aligned(part, part.pattern[0]):
+            unmasked = mask is None and not target.dtype.is_bool
+            if target.buffer.far and unmasked and self._is_aligned(part, part.pattern[0]):
                 self.b.stream(value, target.pointer, at)
             else:
                 self.b.store(value, target.pointer, at, mask)

@@ -167,7 +167,7 @@ class Sweep:
 
         states = self.emit_nest(start, emit_groups)
         em.mask = None
-        self.emit_results(self.combine.across(tree(states, self.combine.merge)))
+        self.emit_results(self.combine.merge_lanes(tree(states, self.combine.merge)))
 
     def emit_results(self, state: Accumulators) -> None:
         """Emit the epilogue and the stores of one output or a vector of outputs."""
