@@ -14,7 +14,7 @@ from einsmith.ir.nodes import Reduce
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.kernels import autoconfig
-from einsmith.kernels.composite.parts import Staged
+from einsmith.kernels.composite.parts import LaunchSequence
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.schedule.kernel import Kernel
@@ -163,7 +163,7 @@ def test_is_chosen_where_few_products_meet():
 def test_loop_invariant_launches_run_once():
     """A launch of a part that a loop need run but once stays one: what it leaves in the workspace is nobody else's."""
     part = Lowered([Launch(Builder(f"part{n}", 1).finish(), 1, once) for n, once in enumerate((True, False))], 8)
-    whole = Staged("whole", 2)
+    whole = LaunchSequence("whole", 2)
     whole.add(part, [])
     whole.add(part, [])
     assert [x.loop_invariant for x in whole.lowered.launches] == [True, False] * 2

@@ -33,5 +33,5 @@ class ByKind(Composite):
         return sum(target.seconds_for_bytes(n, n, target.cores) for n in (sum(bytes_by_buffer(k)) for k in kernels))
 
     def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
-        found = inner(kernel)
-        return [found if found and CONTRACTION.match(found[0]) else kinds(kernel)]
+        inner_kernels = inner(kernel)
+        return [inner_kernels if inner_kernels and CONTRACTION.match(inner_kernels[0]) else kinds(kernel)]

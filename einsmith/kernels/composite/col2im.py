@@ -22,9 +22,9 @@ from einsmith.kernels.contraction.problem import Problem, apply_epilogue, proble
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 
-WORTH = 0.75
-"""The fraction of another pattern's cost below which the lower bound must be. The bound is rarely reached; above this
-fraction, the search for a configuration costs more than the products could save."""
+MAX_BOUND_FRACTION = 0.75
+"""Largest lower bound of col2im's seconds, as a fraction of the best cost so far, at which a configuration is searched
+for. The bound is rarely reached; above this fraction, the search costs more than the products could save."""
 
 
 class Col2im(Composite):
@@ -36,11 +36,11 @@ class Col2im(Composite):
     name = "col2im"
 
     def match(self, kernel: Kernel) -> bool:
-        return _products(kernel) is not None
+        return _find_products(kernel) is not None
 
     def bound(self, kernel: Kernel, target: Target) -> float:
         """Return the seconds of the products at the peak, written and read once; infinity where they are too large."""
-        products = _products(kernel)
+        products = _find_products(kernel)
         assert products is not None
         item, count = products.pieces[0].problem.dtype.itemsize, prod(products.shape)
         room, size = sum(bytes_by_buffer(kernel)), count * item
@@ -51,16 +51,16 @@ class Col2im(Composite):
         return max(count * prod(products.depth) / peak, moved) + moved
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
-        return super().best(kernel, target, limit) if self.bound(kernel, target) < WORTH * limit else None
+        return super().best(kernel, target, limit) if self.bound(kernel, target) < MAX_BOUND_FRACTION * limit else None
 
     def configs(self, kernel: Kernel, target: Target) -> list[CompositeConfig]:
         return super().configs(kernel, target) if self.bound(kernel, target) < float("inf") else []
 
     def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
-        return [_parts(kernel)]
+        return [_split_kernel(kernel)]
 
 
-class _Factored(NamedTuple):
+class _FactoredPiece(NamedTuple):
     """A piece that multiplies two tensors, in the order of their arguments.
 
     together: {(dimension of the first, dimension of the second): axis} for dimensions that run all along a common axis.
@@ -72,29 +72,29 @@ class _Factored(NamedTuple):
     together: dict[tuple[int, int], int]
 
 
-def _factor(kernel: Kernel, p: Problem) -> _Factored | None:
+def _factor(kernel: Kernel, p: Problem) -> _FactoredPiece | None:
     """Return the factors of a piece, or None where they do not qualify.
 
     That is so where an operand is no plain read, or is zeroed by a guard of its own, as the other may be infinite
     there.
     """
-    found = []
+    factors = []
     for o in p.operands:
         if not isinstance(o.expr, Read) or not set(o.guards) <= set(p.exact):
             return None
-        found.append(o.expr)
-    first, second = sorted(found, key=lambda r: r.slot)
+        factors.append(o.expr)
+    first, second = sorted(factors, key=lambda r: r.slot)
     if first.slot == second.slot:
         return None
-    elsewhere = [*p.exact, *(i for r in (first, second) for i in r.index if not isinstance(i, Axis))]
-    needed = frozenset(p.k) & frozenset().union(*map(axes_of, elsewhere))
+    other_indices = [*p.exact, *(i for r in (first, second) for i in r.index if not isinstance(i, Axis))]
+    excluded = frozenset(p.k) & frozenset().union(*map(axes_of, other_indices))
     sides = (list(zip(r.index, kernel.root.params[r.slot][1], strict=True)) for r in (first, second))
     together = {
         (d, e): i.position
         for (d, (i, n)), (e, (j, m)) in product(*map(enumerate, sides))
-        if isinstance(i, Axis) and i is j and n == m == p.extents[i.position] and i.position not in needed
+        if isinstance(i, Axis) and i is j and n == m == p.extents[i.position] and i.position not in excluded
     }
-    return _Factored(p, (first, second), together)
+    return _FactoredPiece(p, (first, second), together)
 
 
 _Pair = tuple[int | None, int | None]
@@ -104,57 +104,63 @@ _Pair = tuple[int | None, int | None]
 class _Products(NamedTuple):
     """All products that some pieces need.
 
-    summed: dimensions of the factors that are summed in the products, of extents `depth`
-    stays: dimensions of the factors that the products keep, in the order of the products' own, of extents `shape`
+    summed_dims: dimensions of the factors that are summed in the products, of extents `depth`
+    kept_dims: dimensions of the factors that the products keep, in the order of the products' own, of extents `shape`
     """
 
-    pieces: Sequence[_Factored]
-    summed: Sequence[_Pair]
-    stays: Sequence[_Pair]
+    pieces: Sequence[_FactoredPiece]
+    summed_dims: Sequence[_Pair]
+    kept_dims: Sequence[_Pair]
     depth: tuple[int, ...]
     shape: tuple[int, ...]
 
 
 @lru_cache(maxsize=1024)
-def _products(kernel: Kernel) -> _Products | None:
+def _find_products(kernel: Kernel) -> _Products | None:
     """Return the products; None where none are summed over an axis of K, or no axis of K is left for the sums."""
-    found = problems(kernel.root)
-    pieces = [x for p in found or () if (x := _factor(kernel, p)) is not None]
-    if found is None or len(pieces) < len(found) or len({tuple(r.slot for r in p.factors) for p in pieces}) > 1:
+    all_problems = problems(kernel.root)
+    pieces = [x for p in all_problems or () if (x := _factor(kernel, p)) is not None]
+    if (
+        all_problems is None
+        or len(pieces) < len(all_problems)
+        or len({tuple(r.slot for r in p.factors) for p in pieces}) > 1
+    ):
         return None
     first, shapes = pieces[0], [kernel.root.params[r.slot][1] for r in pieces[0].factors]
-    same = [d for d in first.together if all(d in p.together for p in pieces)]
-    if any(len({d[f] for d in same}) < len(same) for f in (0, 1)):  # a diagonal
+    common = [d for d in first.together if all(d in p.together for p in pieces)]
+    if any(len({d[f] for d in common}) < len(common) for f in (0, 1)):  # a diagonal
         return None
-    inside = [{p.together[d] in p.problem.k for p in pieces} for d in same]
-    summed, batch = ([d for d, x in zip(same, inside, strict=True) if x == {is_k}] for is_k in (True, False))
-    if not summed or all({p.together[d] for d in summed} == set(p.problem.k) for p in pieces):
+    are_k_axes = [{p.together[d] in p.problem.k for p in pieces} for d in common]
+    summed_dims, batch_dims = (
+        [d for d, x in zip(common, are_k_axes, strict=True) if x == {is_k}] for is_k in (True, False)
+    )
+    if not summed_dims or all({p.together[d] for d in summed_dims} == set(p.problem.k) for p in pieces):
         return None
     # The factor that changes with the last axis of the results has the last dimensions of the products.
     last = max((a for a, n in enumerate(first.problem.piece.extents) if n > 1), default=0)
     order = (1, 0) if last in axes_of(first.factors[0]) else (0, 1)
-    taken = [{d[f] for d in (*summed, *batch)} for f in (0, 1)]
-    free = [(f, d) for f in order for d in range(len(shapes[f])) if d not in taken[f]]
-    stays: list[_Pair] = [*batch, *((d, None) if f == 0 else (None, d) for f, d in free)]
-    shape = tuple(shapes[0][d] if d is not None else shapes[1][e] for d, e in stays)  # type: ignore[index]
-    return _Products(pieces, summed, stays, tuple(shapes[0][d] for d, _ in summed), shape)
+    used_dims = [{d[f] for d in (*summed_dims, *batch_dims)} for f in (0, 1)]
+    free_dims = [(f, d) for f in order for d in range(len(shapes[f])) if d not in used_dims[f]]
+    kept_dims: list[_Pair] = [*batch_dims, *((d, None) if f == 0 else (None, d) for f, d in free_dims)]
+    shape = tuple(shapes[0][d] if d is not None else shapes[1][e] for d, e in kept_dims)  # type: ignore[index]
+    return _Products(pieces, summed_dims, kept_dims, tuple(shapes[0][d] for d, _ in summed_dims), shape)
 
 
 @lru_cache(maxsize=1024)
-def _parts(kernel: Kernel) -> tuple[Kernel, Kernel]:
+def _split_kernel(kernel: Kernel) -> tuple[Kernel, Kernel]:
     """Return the kernel that writes the products into one more buffer, and the kernel that sums them from there."""
-    products, root, last = _products(kernel), kernel.stages[0], len(kernel.buffers)
+    products, root, last = _find_products(kernel), kernel.stages[0], len(kernel.buffers)
     assert products is not None
     pieces, summed, stays, depth, shape = products
     dtype = pieces[0].problem.dtype
-    place = [{pair[f]: n for n, pair in enumerate([*stays, *summed])} for f in (0, 1)]
-    both = [
-        Read(r.slot, tuple(Axis(place[f][d]) for d in range(len(r.index))), dtype)
+    axis_of_dim = [{pair[f]: n for n, pair in enumerate([*stays, *summed])} for f in (0, 1)]
+    factors = [
+        Read(r.slot, tuple(Axis(axis_of_dim[f][d]) for d in range(len(r.index))), dtype)
         for f, r in enumerate(pieces[0].factors)
     ]
     buffers = (*kernel.buffers, KernelBuffer(dtype, shape))
-    made = template(shape, kernel.root.params, Reduce("sum", depth, (apply("mul", *both),)))
-    first = Kernel((Stage(made, root.args, (last,)),), buffers, kernel.loop_invariant)
+    product_template = template(shape, kernel.root.params, Reduce("sum", depth, (apply("mul", *factors),)))
+    first = Kernel((Stage(product_template, root.args, (last,)),), buffers, kernel.fixed)
 
     parts: list[Piece] = []
     for p in pieces:

@@ -13,8 +13,8 @@ from einsmith.kernels.genes import Space, genes
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.schedule.kernel import Kernel
 
-TRIED = 4
-"""Most configurations of a part that are worth a measurement, where there are several parts."""
+MAX_PART_CONFIGS = 4
+"""Most configurations of a part that are worth a measurement, where a kernel has several parts."""
 
 
 class PartConfig(NamedTuple):
@@ -57,28 +57,28 @@ class Composite(Pattern):
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
         """Return the best configuration below `limit`, over all decompositions; None where there is none.
 
-        Parts are chosen from the last one on, which is mostly the quickest to configure; what they leave of the limit
-        bounds the others.
+        Parts are chosen from the last one on, which is mostly the quickest to configure; the remainder of the limit
+        bounds the earlier parts.
         """
         best = None
         for way, kernels in enumerate(self.ways(kernel, target)):
-            left, found = limit, list[Any]()
+            remaining, chosen = limit, list[Any]()
             for part in reversed(kernels):
-                x = self.chooser.choose_below(part, target, (1 + HIDDEN) * left)
-                if x is None:
+                choice = self.chooser.choose_below(part, target, (1 + HIDDEN) * remaining)
+                if choice is None:
                     break
-                found.insert(0, x)
-                left -= x.cost.seconds
+                chosen.insert(0, choice)
+                remaining -= choice.cost.seconds
             else:
-                if (rank := in_turn([x.cost for x in found]).rank) >= limit:
+                if (rank := in_turn([x.cost for x in chosen]).rank) >= limit:
                     continue
-                best = CompositeConfig(way, tuple(PartConfig(x.pattern.name, x.config) for x in found))
+                best = CompositeConfig(way, tuple(PartConfig(x.pattern.name, x.config) for x in chosen))
                 limit = rank
-                if self.settled(kernel, best):
+                if self.is_settled(kernel, best):
                     break
         return best
 
-    def settled(self, kernel: Kernel, config: CompositeConfig) -> bool:
+    def is_settled(self, kernel: Kernel, config: CompositeConfig) -> bool:
         """Return whether later decompositions need not be considered."""
         return False
 
@@ -86,30 +86,32 @@ class Composite(Pattern):
         """Return the alternatives of every part, each combined with the best choices for the other parts."""
         out = []
         for way, kernels in enumerate(self.ways(kernel, target)):
-            every = [self.chooser.choose(part, target).alternatives for part in kernels]
-            parts = [[PartConfig(name, c) for name, c, _ in found] for found in every]
-            best = [found[0] for found in parts]
-            for n, found in enumerate(parts):
-                some = found[:TRIED] if len(parts) > 1 else found
-                out += [CompositeConfig(way, (*best[:n], x, *best[n + 1 :])) for x in some]
+            alternatives = [self.chooser.choose(part, target).alternatives for part in kernels]
+            parts = [[PartConfig(name, c) for name, c, _ in part_configs] for part_configs in alternatives]
+            best = [part_configs[0] for part_configs in parts]
+            for n, part_configs in enumerate(parts):
+                tried = part_configs[:MAX_PART_CONFIGS] if len(parts) > 1 else part_configs
+                out += [CompositeConfig(way, (*best[:n], x, *best[n + 1 :])) for x in tried]
         return list(dict.fromkeys(out))
 
     def space(self, kernel: Kernel, target: Target) -> Space:
         """Return the genes of the parts, for all patterns that `configs` has for them."""
-        found = super().space(kernel, target)
+        space = super().space(kernel, target)
         for kernels in self.ways(kernel, target):
             for n, part in enumerate(kernels):
-                for name in found.get(f"parts.{n}.pattern", ()):
+                for name in space.get(f"parts.{n}.pattern", ()):
                     for gene, values in self.chooser.pattern_of(name).space(part, target).items():
-                        own = f"parts.{n}.config.{gene}"
-                        found[own] = tuple(dict.fromkeys((*found.get(own, ()), *values)))
-        return found
+                        full_name = f"parts.{n}.config.{gene}"
+                        space[full_name] = tuple(dict.fromkeys((*space.get(full_name, ()), *values)))
+        return space
 
     def legal(self, kernel: Kernel, config: CompositeConfig, target: Target) -> str:
         for part, c in self.parts(kernel, config, target):
             pattern = self.chooser.pattern_of(c.pattern)
-            known = pattern.match(part) and genes(c.config).keys() <= pattern.space(part, target).keys()
-            reason = pattern.legal(part, c.config, target) if known else "a part's genes are not its pattern's"
+            has_known_genes = pattern.match(part) and genes(c.config).keys() <= pattern.space(part, target).keys()
+            reason = (
+                pattern.legal(part, c.config, target) if has_known_genes else "a part's genes are not its pattern's"
+            )
             if reason:
                 return reason
         return ""
@@ -118,17 +120,17 @@ class Composite(Pattern):
         parts = self.parts(kernel, config, target)
         return in_turn([self.chooser.pattern_of(c.pattern).cost(k, c.config, target) for k, c in parts])
 
-    def lowered(self, kernel: Kernel, config: CompositeConfig, target: Target) -> list[Lowered]:
+    def lower_parts(self, kernel: Kernel, config: CompositeConfig, target: Target) -> list[Lowered]:
         """Return each part, lowered by its own pattern."""
         parts = self.parts(kernel, config, target)
         return [self.chooser.pattern_of(c.pattern).lower(k, c.config, target) for k, c in parts]
 
     def lower(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Lowered:
-        out = Staged(f"{self.name.replace(' ', '_')}_{kernel.digest.hex()[:8]}", len(kernel.buffers))
+        out = LaunchSequence(f"{self.name.replace(' ', '_')}_{kernel.digest.hex()[:8]}", len(kernel.buffers))
         places = [BufferPlace(n) for n in range(len(kernel.buffers))]
         parts = self.parts(kernel, config, target)
-        for (part, _), lowered in zip(parts, self.lowered(kernel, config, target), strict=True):
-            places += [out.room(b.nbytes) for b in part.buffers[len(places) :]]
+        for (part, _), lowered in zip(parts, self.lower_parts(kernel, config, target), strict=True):
+            places += [out.reserve(b.nbytes) for b in part.buffers[len(places) :]]
             out.add(lowered, places)
         return out.lowered
 
@@ -140,15 +142,15 @@ class BufferPlace(NamedTuple):
     offset: int = 0
 
 
-class Staged:
-    """Collects the launches of parts, which run one after the other, for a kernel with `buffers` buffers."""
+class LaunchSequence:
+    """The launches of parts that run one after the other, for a kernel with `buffers` buffers."""
 
     def __init__(self, name: str, buffers: int):
         self.name = name
         self.buffers = buffers
         self.lowered = Lowered()
 
-    def room(self, nbytes: int) -> BufferPlace:
+    def reserve(self, nbytes: int) -> BufferPlace:
         """Return a piece of the workspace, of `nbytes` bytes, that nothing else uses."""
         at = BufferPlace(self.buffers, self.lowered.workspace)
         self.lowered.workspace += -(-nbytes // 64) * 64
@@ -156,8 +158,8 @@ class Staged:
 
     def add(self, part: Lowered, places: Sequence[BufferPlace]) -> None:
         """Append the launches of a part whose buffers, except its own workspace, are at `places`."""
-        where = [*places, self.room(part.workspace)]
+        places_with_workspace = [*places, self.reserve(part.workspace)]
         for launch in part.launches:
             name = f"{self.name}_{len(self.lowered.launches)}"
-            function = rebind(launch.function, name, where, self.buffers + 1)
-            self.lowered.launches.append(Launch(function, launch.tasks, launch.loop_invariant))
+            function = rebind(launch.function, name, places_with_workspace, self.buffers + 1)
+            self.lowered.launches.append(Launch(function, launch.tasks, launch.once))

@@ -22,7 +22,7 @@ class SplitAxes(Composite):
     def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
         return [[split] for split in split_kernels(kernel)]
 
-    def settled(self, kernel: Kernel, config: CompositeConfig) -> bool:
+    def is_settled(self, kernel: Kernel, config: CompositeConfig) -> bool:
         """Return whether the pieces are matrix products; further decompositions have as many, in smaller parts."""
         (part,) = config.parts
         split = split_kernels(kernel)[config.way]

@@ -25,7 +25,7 @@ from einsmith.ir.analysis.bounds import prove
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.ir.rebuild import guarded, substitute
-from einsmith.kernels.composite.parts import BufferPlace, Composite, CompositeConfig, PartConfig, Staged
+from einsmith.kernels.composite.parts import BufferPlace, Composite, CompositeConfig, LaunchSequence, PartConfig
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
 from einsmith.kernels.emit.vector import VectorEmitter
@@ -53,9 +53,9 @@ G = (
 A = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 """The matrices B', G and A' that transform images, weights and results."""
 
-REACHED = 0.85
-"""Fraction of the peak that the contraction without transforms is expected to reach."""
-SLICES = 8
+PEAK_FRACTION = 0.85
+"""Fraction of the peak rate that the contraction without transforms is expected to reach."""
+MAX_SLICES = 8
 """Most slices of the filters; each has launches of its own."""
 
 
@@ -63,13 +63,13 @@ class _Window(NamedTuple):
     """One of the two windowed dimensions.
 
     out, tap: the axes p and r of the piece
-    dim: the image's dimension, which is read at p + r plus a constant, or at p - r plus a constant if `turned`
+    dim: the image's dimension, which is read at p + r plus a constant, or at p - r plus a constant if `flipped`
     """
 
     out: int
     tap: int
     dim: int
-    turned: bool
+    flipped: bool
 
 
 class _Conv(NamedTuple):
@@ -120,78 +120,82 @@ class Winograd(Composite):
         return target.winograd
 
     def match(self, kernel: Kernel) -> bool:
-        return _conv(kernel) is not None
+        return _find_convolution(kernel) is not None
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
         """Return the configuration with the lowest cost; None where that is not below `limit`."""
-        p, most = _parts(kernel, target), CONTRACTION.bound(kernel, target) / REACHED
-        transforms, products = _transforms(p, target), _products(p, target)
+        p, direct_seconds = _split_convolution(kernel, target), CONTRACTION.bound(kernel, target) / PEAK_FRACTION
+        transforms, products = _transform_seconds(p, target), _product_seconds(p, target)
         if transforms + products >= limit:
             return None
-        rest = transforms + sum(self.chooser.choose(k, target).cost.seconds for k in (p.image, p.weights, p.result))
-        if rest + products >= most:
+        other_seconds = transforms + sum(
+            self.chooser.choose(k, target).cost.seconds for k in (p.image, p.weights, p.result)
+        )
+        if other_seconds + products >= direct_seconds:
             return None
         # A rank exceeds the seconds by at most a twentieth.
-        multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - rest) / p.slices)
-        config = None if multiply is None else self._config(p, target, multiply)
+        multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - other_seconds) / p.slices)
+        config = None if multiply is None else self._build_config(p, target, multiply)
         return config if config is not None and self.cost(kernel, config, target).rank < limit else None
 
-    def _config(self, p: _Parts, target: Target, multiply: Configs) -> CompositeConfig:
-        found = [self.chooser.choose(k, target) for k in (p.image, p.weights, p.result)]
-        image, weights, result = (PartConfig(x.pattern.name, x.config) for x in found)
+    def _build_config(self, p: _Parts, target: Target, multiply: Configs) -> CompositeConfig:
+        choices = [self.chooser.choose(k, target) for k in (p.image, p.weights, p.result)]
+        image, weights, result = (PartConfig(x.pattern.name, x.config) for x in choices)
         products = [PartConfig(CONTRACTION.name, multiply)] * p.slices
         return CompositeConfig(0, (image, weights, *products, result))
 
     def configs(self, kernel: Kernel, target: Target) -> list[CompositeConfig]:
         if not self.allowed(target):
             return []
-        p = _parts(kernel, target)
-        return [self._config(p, target, c) for c in CONTRACTION.configs(p.multiply, target)[:2]]
+        p = _split_convolution(kernel, target)
+        return [self._build_config(p, target, c) for c in CONTRACTION.configs(p.multiply, target)[:2]]
 
     def ways(self, kernel: Kernel, target: Target) -> list[list[Kernel]]:
-        p = _parts(kernel, target)
+        p = _split_convolution(kernel, target)
         return [[p.image, p.weights, *[p.multiply] * p.slices, p.result]]
 
     def cost(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Cost:
-        found = super().cost(kernel, config, target)
-        return found._replace(arithmetic=found.arithmetic + _transforms(_parts(kernel, target), target))
+        kernels_cost = super().cost(kernel, config, target)
+        return kernels_cost._replace(
+            arithmetic=kernels_cost.arithmetic + _transform_seconds(_split_convolution(kernel, target), target)
+        )
 
     def lower(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Lowered:
-        p = _parts(kernel, target)
-        image, weights, multiply, *_, result = self.lowered(kernel, config, target)
-        out = Staged(f"winograd_{kernel.digest.hex()[:8]}", len(kernel.buffers))
+        p = _split_convolution(kernel, target)
+        image, weights, multiply, *_, result = self.lower_parts(kernel, config, target)
+        out = LaunchSequence(f"winograd_{kernel.digest.hex()[:8]}", len(kernel.buffers))
         own = [BufferPlace(n) for n in range(len(kernel.buffers))]
         buffers = [p.image.buffers[-1], p.weights.buffers[-1], *p.multiply.buffers, p.result.buffers[-1]]
         padded, taps, v, u, y, tiled = buffers
-        at_padded, at_taps, at_v, at_u, at_y, at_tiled = (out.room(x.nbytes) for x in buffers)
+        at_padded, at_taps, at_v, at_u, at_y, at_tiled = (out.reserve(x.nbytes) for x in buffers)
         out.add(weights, [*own, at_taps])
         out.add(image, [*own, at_padded])
-        out.add(_transform("images", B, padded, v, p.tiles, target), [at_padded, at_v])
+        out.add(_lower_transform("images", B, padded, v, p.tiles, target), [at_padded, at_v])
         for n in range(p.slices):
             first = n * u.shape[-1]
-            out.add(_transform("weights", G, taps, u, (1, 1), target, first), [at_taps, at_u])
+            out.add(_lower_transform("weights", G, taps, u, (1, 1), target, first), [at_taps, at_u])
             out.add(multiply, [at_v, at_u, at_y])
-            out.add(_transform("results", A, tiled, y, p.tiles, target, first, back=True), [at_y, at_tiled])
+            out.add(_lower_transform("results", A, tiled, y, p.tiles, target, first, back=True), [at_y, at_tiled])
         out.add(result, [*own, at_tiled])
         return out.lowered
 
 
-def _products(p: _Parts, target: Target) -> float:
+def _product_seconds(p: _Parts, target: Target) -> float:
     """Return the seconds of the products at the peak."""
     count = p.slices * sum(prod(x.extents) for x in problems(p.multiply.root) or ())
     return count / (target.fma_per_second * 4 / p.multiply.buffers[0].dtype.itemsize) / target.cores
 
 
-def _transforms(p: _Parts, target: Target) -> float:
+def _transform_seconds(p: _Parts, target: Target) -> float:
     """Return the seconds of the three transforms."""
     v, u, y = p.multiply.buffers
     lanes = target.lanes(u.dtype.itemsize)
     vector = lanes / target.fma_per_second * (u.dtype.itemsize / 4)  # seconds of one vector instruction
     seconds = 0.0
     for part, other, times in ((p.weights, u, p.slices), (p.image, v, 1), (p.result, y, p.slices)):
-        one = part.buffers[-1]
-        vectors = max(one.size, times * other.size) / lanes
-        moved = one.nbytes + times * other.nbytes
+        pixels = part.buffers[-1]
+        vectors = max(pixels.size, times * other.size) / lanes
+        moved = pixels.nbytes + times * other.nbytes
         arithmetic = vectors * (6 * vector + target.load_seconds + target.store_seconds) / target.cores
         bytes_seconds = target.seconds_for_bytes(moved, moved // times, target.cores)
         seconds += max(arithmetic, bytes_seconds) + times * launch_overhead(target.cores, target)
@@ -202,16 +206,16 @@ def _transforms(p: _Parts, target: Target) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _conv(kernel: Kernel) -> _Conv | None:
+def _find_convolution(kernel: Kernel) -> _Conv | None:
     """Return the convolution that a kernel computes, or None."""
     found = problems(kernel.root)
     if found is None or len(found) > 1 or found[0].epilogue or found[0].batch or found[0].constant_pieces:
         return None
     (p,) = found
-    return _convolve(kernel, p, *p.operands) or _convolve(kernel, p, *reversed(p.operands))
+    return _match_convolution(kernel, p, *p.operands) or _match_convolution(kernel, p, *reversed(p.operands))
 
 
-def _convolve(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | None:
+def _match_convolution(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | None:
     """Return the convolution of image `x` with weights `w`; None where the operands are none."""
     if not isinstance(x.expr, Read) or not isinstance(w.expr, Read) or w.guards:
         return None
@@ -220,7 +224,7 @@ def _convolve(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | Non
         return None
     rank = len(p.piece.extents)
     windows: list[_Window] = []
-    plain: set[int] = set()
+    plain_axes: set[int] = set()
     for d, (_, terms) in enumerate(of_x):
         outs, taps = [a for a in terms if a < rank], [a for a in terms if a >= rank]
         if len(outs) == len(taps) == 1 and p.extents[taps[0]] == 3:
@@ -229,26 +233,31 @@ def _convolve(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | Non
                 return None
             windows.append(_Window(out, tap, d, terms[tap] < 0))
         else:
-            plain |= set(terms)
-    used = {a for v in windows for a in (v.out, v.tap)}
+            plain_axes |= set(terms)
+    windowed = {a for v in windows for a in (v.out, v.tap)}
     of_weights = {a for _, terms in of_w for a in terms}
-    if len(windows) != 2 or len(used) != 4 or used & plain or used & of_weights != {v.tap for v in windows}:
+    if (
+        len(windows) != 2
+        or len(windowed) != 4
+        or windowed & plain_axes
+        or windowed & of_weights != {v.tap for v in windows}
+    ):
         return None
-    summed = tuple(a for a in p.k if a not in used)
-    outputs = [a for a in range(rank) if a not in used and p.extents[a] > 1]
-    if any(a not in plain or a not in of_weights for a in summed):
+    summed = tuple(a for a in p.k if a not in windowed)
+    outputs = [a for a in range(rank) if a not in windowed and p.extents[a] > 1]
+    if any(a not in plain_axes or a not in of_weights for a in summed):
         return None
-    if any((a in plain) == (a in of_weights) for a in outputs):
+    if any((a in plain_axes) == (a in of_weights) for a in outputs):
         return None
-    inside = _inside(kernel, x.expr, windows, {})
-    known = obvious.given(inside)
-    if not all(obvious.holds(g, p.extents, known) or prove(g, p.extents, inside) for g in x.guards):
+    conditions = _guard_inside(kernel, x.expr, windows, {})
+    assumptions = obvious.given(conditions)
+    if not all(obvious.holds(g, p.extents, assumptions) or prove(g, p.extents, conditions) for g in x.guards):
         return None  # zero at places inside the tensor too
-    batch, filters = (tuple(a for a in outputs if (a in plain) is images) for images in (True, False))
+    batch, filters = (tuple(a for a in outputs if (a in plain_axes) is images) for images in (True, False))
     return _Conv(x.expr, w.expr, tuple(windows), summed, batch, filters, p)
 
 
-def _inside(kernel: Kernel, image: Read, windows: Sequence[_Window], places: Mapping[int, Expr]) -> list[Expr]:
+def _guard_inside(kernel: Kernel, image: Read, windows: Sequence[_Window], places: Mapping[int, Expr]) -> list[Expr]:
     """Return the conditions that the image is read inside its windowed dimensions, with axes replaced by `places`."""
     out: list[Expr] = []
     for w in windows:
@@ -261,43 +270,43 @@ def _inside(kernel: Kernel, image: Read, windows: Sequence[_Window], places: Map
 
 
 @lru_cache(maxsize=1024)
-def _parts(kernel: Kernel, target: Target) -> _Parts:
+def _split_convolution(kernel: Kernel, target: Target) -> _Parts:
     """Return the kernels of a convolution."""
-    c = _conv(kernel)
+    c = _find_convolution(kernel)
     assert c is not None
     p, root, dtype = c.problem, kernel.stages[0], c.image.dtype
     lanes = target.lanes(dtype.itemsize)
     own, last, (first, second) = kernel.buffers, len(kernel.buffers), c.windows
 
-    def whole(axes: Sequence[int]) -> int:
+    def pad_to_vectors(axes: Sequence[int]) -> int:
         return ceil(prod(p.extents[a] for a in axes) / lanes) * lanes
 
-    channels, filters, images = whole(c.summed), whole(c.filters), prod(p.extents[a] for a in c.batch)
+    channels, filters, images = pad_to_vectors(c.summed), pad_to_vectors(c.filters), prod(p.extents[a] for a in c.batch)
     rows, columns = tiles = ceil(p.extents[first.out] / M), ceil(p.extents[second.out] / M)
     total, points = images * rows * columns, (M + 2) ** 2
     padded = KernelBuffer(dtype, (images, rows * M + 2, columns * M + 2, channels))
     taps = KernelBuffer(dtype, (channels, 3, 3, filters))
-    slices = _slices(filters // lanes, points * channels * filters * dtype.itemsize, taps.nbytes, target)
+    slices = _count_slices(filters // lanes, points * channels * filters * dtype.itemsize, taps.nbytes, target)
     u = KernelBuffer(dtype, (points, channels + 1, filters // slices))
     v = KernelBuffer(dtype, (points, total + 1, channels))
     y = KernelBuffer(dtype, (points, total, filters // slices))
     tiled = KernelBuffer(dtype, (images, rows * M, columns * M, filters))
 
-    def copied(read: Read, places: Mapping[int, Expr], guards: Sequence[Expr], to: KernelBuffer) -> Kernel:
+    def copy_into(read: Read, places: Mapping[int, Expr], guards: Sequence[Expr], to: KernelBuffer) -> Kernel:
         body = guarded(guards, substitute(read, places))
         return Kernel((Stage(template(to.shape, kernel.root.params, body), root.args, (last,)),), (*own, to))
 
     zero: dict[int, Expr] = {a: Const(0, dt.i32) for a in range(len(p.extents))}
     places = zero | _digits(Axis(0), c.batch, p) | _digits(Axis(3), c.summed, p)
     for d, w in enumerate(c.windows, start=1):  # the tap at which the image is read first, in either direction
-        places |= {w.out: Axis(d), w.tap: Const(2 if w.turned else 0, dt.i32)}
-    guards = [*_below(Axis(3), c.summed, channels, p), *_inside(kernel, c.image, c.windows, places)]
-    image = copied(c.image, places, guards, padded)
+        places |= {w.out: Axis(d), w.tap: Const(2 if w.flipped else 0, dt.i32)}
+    guards = [*_guard_padding(Axis(3), c.summed, channels, p), *_guard_inside(kernel, c.image, c.windows, places)]
+    image = copy_into(c.image, places, guards, padded)
     places = zero | _digits(Axis(0), c.summed, p) | _digits(Axis(3), c.filters, p)
     for d, w in enumerate(c.windows, start=1):
-        places[w.tap] = apply("sub", Const(2, dt.i32), Axis(d)) if w.turned else Axis(d)
-    guards = _below(Axis(0), c.summed, channels, p) + _below(Axis(3), c.filters, filters, p)
-    weights = copied(c.weights, places, guards, taps)
+        places[w.tap] = apply("sub", Const(2, dt.i32), Axis(d)) if w.flipped else Axis(d)
+    guards = _guard_padding(Axis(0), c.summed, channels, p) + _guard_padding(Axis(3), c.filters, filters, p)
+    weights = copy_into(c.weights, places, guards, taps)
 
     at, row, column, k = (Axis(n) for n in range(4))
     product = apply("mul", Read(0, (at, row, k), dtype), Read(1, (at, k, column), dtype))
@@ -312,7 +321,7 @@ def _parts(kernel: Kernel, target: Target) -> _Parts:
     return _Parts(image, weights, multiply, result, tiles, slices)
 
 
-def _slices(vectors: int, u: int, taps: int, target: Target) -> int:
+def _count_slices(vectors: int, u: int, taps: int, target: Target) -> int:
     """Return the number of slices of the filters, each of whole vectors.
 
     It is 1 where L3 holds all transformed weights (`u` bytes) and their source (`taps` bytes). Otherwise a slice takes
@@ -320,8 +329,8 @@ def _slices(vectors: int, u: int, taps: int, target: Target) -> int:
     """
     if u + taps <= target.l3:
         return 1
-    found = [n for n in range(1, SLICES + 1) if vectors % n == 0]
-    return next((n for n in found if u <= n * target.l3 // 3), found[-1])
+    divisors = [n for n in range(1, MAX_SLICES + 1) if vectors % n == 0]
+    return next((n for n in divisors if u <= n * target.l3 // 3), divisors[-1])
 
 
 def _digits(flat: Expr, axes: Sequence[int], p: Problem) -> dict[int, Expr]:
@@ -339,7 +348,7 @@ def _flat(axes: Sequence[int], p: Problem) -> Expr:
     return address([Axis(a) for a in axes], row_major(tuple(p.extents[a] for a in axes))).expr()
 
 
-def _below(flat: Expr, axes: Sequence[int], filled: int, p: Problem) -> list[Expr]:
+def _guard_padding(flat: Expr, axes: Sequence[int], filled: int, p: Problem) -> list[Expr]:
     """Return the guard that a flattened point lies within the axes; none where they need no padding."""
     count = prod(p.extents[a] for a in axes)
     return [] if count == filled else [apply("lt", flat, Const(count, dt.i32))]
@@ -348,7 +357,7 @@ def _below(flat: Expr, axes: Sequence[int], filled: int, p: Problem) -> list[Exp
 # ------------------------------------------------------------------------------------------------------- transforms
 
 
-def _transform(
+def _lower_transform(
     name: str,
     matrix: Sequence[Sequence[float]],
     pixels: KernelBuffer,
@@ -390,13 +399,15 @@ def _transform(
             at, into = em.shared(source), em.shared(to)
             places = [[b.add(at, i * steps[0] + j * steps[1]) for j in range(n)] for i in range(n)]
             square = [[b.load(b.buffers[0], x, elem_of(points.dtype), lanes) for x in line] for line in places]
-            for i, made in enumerate(_on_both_sides(b, matrix, square)):
-                for j, x in enumerate(made):
+            for i, row_values in enumerate(_multiply_both_sides(b, matrix, square)):
+                for j, x in enumerate(row_values):
                     b.store(x, b.buffers[1], b.add(into, i * to_steps[0] + j * to_steps[1]))
     return Lowered([Launch(b.finish(), extents[0])])
 
 
-def _on_both_sides(b: Builder, matrix: Sequence[Sequence[float]], x: list[list[SSAValue]]) -> list[list[SSAValue]]:
+def _multiply_both_sides(
+    b: Builder, matrix: Sequence[Sequence[float]], x: list[list[SSAValue]]
+) -> list[list[SSAValue]]:
     """Return matrix * x * transpose of matrix."""
     columns = [[_dot(b, row, column) for row in matrix] for column in zip(*x, strict=True)]
     return [[_dot(b, row, line) for row in matrix] for line in zip(*columns, strict=True)]

@@ -63,15 +63,15 @@ class Blocks:
         self.blocks = rows.rows / config.block
         self.size = float(sum(b.nbytes for b in rows.buffers))
         sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched_bytes, rows.members)]
-        self.least = [self.blocks * (self.one.seconds_for_bytes(x, x, 1) + BLOCK_SECONDS) for x in sizes]
+        self.lower_bounds = [self.blocks * (self.one.seconds_for_bytes(x, x, 1) + BLOCK_SECONDS) for x in sizes]
         """Lower bound of the seconds that each member takes for all blocks, from its bytes in cache."""
 
     def seconds(self, n: int, chooser: Chooser) -> float:
         """Return the seconds that member n takes for all blocks on one core."""
         block = self.config.block
         kernel = block_kernel(self.rows.members[n], block, block, len(self.rows.buffers))
-        found: Cost = chooser.choose(kernel, self.one).cost
-        return self.blocks * (max(found.arithmetic, found.memory) + BLOCK_SECONDS + found.special)
+        cost: Cost = chooser.choose(kernel, self.one).cost
+        return self.blocks * (max(cost.arithmetic, cost.memory) + BLOCK_SECONDS + cost.special)
 
     def cost(self, work: float) -> Cost:
         """Return the cost if the members take `work` seconds on one core.
@@ -81,9 +81,9 @@ class Blocks:
         member works beyond L1 on data that earlier members have fetched."""
         rows, target = self.rows, self.target
         tasks = task_count(rows, self.config)[0]
-        alone = min(1.0, self.size * self.config.block / rows.rows / target.l1)
+        serial_fraction = min(1.0, self.size * self.config.block / rows.rows / target.l1)
         memory = target.seconds_for_bytes(self.size, self.size, tasks)
-        return distribute((1 - alone) * work, memory, alone * work, tasks, target)
+        return distribute((1 - serial_fraction) * work, memory, serial_fraction * work, tasks, target)
 
 
 @lru_cache(maxsize=64)
@@ -96,9 +96,9 @@ def one_core(target: Target) -> Target:
 def _touched_bytes(member: Member) -> tuple[float, float]:
     """Return (bytes touched of buffers without rows, bytes touched of the other buffers, for all rows)."""
     used = inputs(member) if member.reduces else range(len(member.places))
-    taken = bytes_by_buffer(member.kernel)
-    whole = sum(taken[n] for n in used if not member.by_row[n])
-    return whole, sum(taken[n] for n in used if member.by_row[n])
+    bytes_of = bytes_by_buffer(member.kernel)
+    whole = sum(bytes_of[n] for n in used if not member.by_row[n])
+    return whole, sum(bytes_of[n] for n in used if member.by_row[n])
 
 
 def best(rows: Rows, target: Target, chooser: Chooser, limit: float) -> RowsConfig | None:
@@ -108,14 +108,16 @@ def best(rows: Rows, target: Target, chooser: Chooser, limit: float) -> RowsConf
     one by one, the longest first, until its rank is known to be no better than the best so far. Configurations without
     `share` come first."""
     best, least = None, (limit, -1)
-    every = sorted((Blocks(rows, c, target) for c in configs(rows, target)), key=lambda x: x.cost(sum(x.least)).rank)
+    every = sorted(
+        (Blocks(rows, c, target) for c in configs(rows, target)), key=lambda x: x.cost(sum(x.lower_bounds)).rank
+    )
     for i, x in sorted(enumerate(every), key=lambda x: not x[1].config.share):
-        seconds = x.least.copy()
-        for n in sorted(range(len(seconds)), key=lambda n: -x.least[n]):
+        seconds = x.lower_bounds.copy()
+        for n in sorted(range(len(seconds)), key=lambda n: -x.lower_bounds[n]):
             if (x.cost(sum(seconds)).rank, i) >= least:
                 break
             seconds[n] = x.seconds(n, chooser)
-        found = x.cost(sum(seconds)).rank, i
-        if found < least:
-            best, least = x.config, found
+        rank = x.cost(sum(seconds)).rank, i
+        if rank < least:
+            best, least = x.config, rank
     return best

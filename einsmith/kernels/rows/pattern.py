@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from einsmith.codegen.loopnest.nest import Builder, Function, SSAValue, elem_of
 from einsmith.codegen.loopnest.splice import splice
 from einsmith.cost.facts import Target
-from einsmith.kernels.composite.parts import BufferPlace, Staged
+from einsmith.kernels.composite.parts import BufferPlace, LaunchSequence
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
@@ -54,17 +54,17 @@ class RowBlocks(Pattern):
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
         """Return the cost: the members' costs on all blocks, and the memory traffic."""
         blocks = cost.Blocks(kernel, config, target)
-        return blocks.cost(sum(blocks.seconds(n, self.chooser) for n in range(len(blocks.least))))
+        return blocks.cost(sum(blocks.seconds(n, self.chooser) for n in range(len(blocks.lower_bounds))))
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = share(kernel) if config.share else kernel
-        work = _Lowering(self.chooser, kernel, config, target)
-        out = work.staged
-        out.lowered.launches.append(Launch(work.sweep(), work.tasks))
-        for n, partial in work.partial.items():
+        lowering = _Lowering(self.chooser, kernel, config, target)
+        out = lowering.sequence
+        out.lowered.launches.append(Launch(lowering.sweep(), lowering.tasks))
+        for n, partial_places in lowering.partial_places.items():
             # The tasks' partial results are merged, in order, and the stages after the reduction run.
-            merged, places = merge(kernel.members[n], work.tasks)
-            out.add(work.lowered(merged, target), [*partial, *map(BufferPlace, places)])
+            merged, places = merge(kernel.members[n], lowering.tasks)
+            out.add(lowering.lower(merged, target), [*partial_places, *map(BufferPlace, places)])
         return out.lowered
 
 
@@ -75,70 +75,71 @@ class _Lowering:
         self.chooser, self.kernel, self.config, self.target = chooser, kernel, config, target
         self.one = cost.one_core(target)
         self.tasks, self.chunk = cost.task_count(kernel, config)
-        self.staged = Staged(boxes.function_name("rows", kernel, config), len(kernel.buffers))
+        self.sequence = LaunchSequence(boxes.function_name("rows", kernel, config), len(kernel.buffers))
         # Workspace of each reducing member's partial results, [tasks, ...] each.
-        self.partial = {
-            n: [self.staged.room(self.tasks * b.nbytes) for b in partials(member)]
+        self.partial_places = {
+            n: [self.sequence.reserve(self.tasks * b.nbytes) for b in partials(member)]
             for n, member in enumerate(kernel.members)
             if member.reduces
         }
 
-    def lowered(self, kernel: Kernel, target: Target) -> Lowered:
-        chosen = self.chooser.choose(kernel, target)
-        return chosen.pattern.lower(kernel, chosen.config, target)
+    def lower(self, kernel: Kernel, target: Target) -> Lowered:
+        choice = self.chooser.choose(kernel, target)
+        return choice.pattern.lower(kernel, choice.config, target)
 
     def sweep(self) -> Function:
         """Return the function that runs all blocks of a task."""
         kernel, config = self.kernel, self.config
         whole, rest = divmod(kernel.rows, config.block)
-        b = Builder(self.staged.name, len(kernel.buffers) + 1)
-        lowered = {
+        b = Builder(self.sequence.name, len(kernel.buffers) + 1)
+        lowered_by_count = {
             count: [
-                self.lowered(block_kernel(m, count, config.block, len(kernel.buffers)), self.one)
-                for m in kernel.members
+                self.lower(block_kernel(m, count, config.block, len(kernel.buffers)), self.one) for m in kernel.members
             ]
             for count, present in ((config.block, whole), (rest, rest))
             if present
         }
         sums = {n: partials(m) for n, m in enumerate(kernel.members) if m.reduces}
-        before = {n: self.lowered(fill_kernel(kernel.members[n]), self.one) for n in sums}
-        after = {n: self.lowered(copy_kernel(kernel.members[n]), self.one) for n in sums}
-        found = [*before.values(), *after.values(), *(x for parts in lowered.values() for x in parts)]
+        fills = {n: self.lower(fill_kernel(kernel.members[n]), self.one) for n in sums}
+        copies = {n: self.lower(copy_kernel(kernel.members[n]), self.one) for n in sums}
+        all_lowered = [*fills.values(), *copies.values(), *(x for parts in lowered_by_count.values() for x in parts)]
         local = [b.alloc(elem_of(x.dtype), x.size // kernel.rows * config.block) for x in kernel.local]
-        held = {n: [b.alloc(elem_of(x.dtype), x.size) for x in found] for n, found in sums.items()}
-        scratch = b.alloc("i8", max((launch.function.scratch_bytes for x in found for launch in x.launches), default=0))
-        space = b.alloc("i8", max(x.workspace for x in found))
-        numbered = [uses_number(m) for m in kernel.members]
-        number = b.alloc("i32", int(any(numbered)))
+        accumulators = {n: [b.alloc(elem_of(x.dtype), x.size) for x in buffers] for n, buffers in sums.items()}
+        scratch = b.alloc(
+            "i8", max((launch.function.scratch_bytes for x in all_lowered for launch in x.launches), default=0)
+        )
+        workspace = b.alloc("i8", max(x.workspace for x in all_lowered))
+        uses_numbers = [uses_number(m) for m in kernel.members]
+        number = b.alloc("i32", int(any(uses_numbers)))
 
         def run(part: Lowered, pointers: Sequence[SSAValue]) -> None:
             for launch in part.launches:
                 with b.loop(0, launch.tasks) as each:
-                    splice(b, launch.function, [*pointers, space], scratch, each.var)
+                    splice(b, launch.function, [*pointers, workspace], scratch, each.var)
 
         def block(first: SSAValue, count: int) -> None:
-            if any(numbered):
+            if any(uses_numbers):
                 b.store(b.cast(first, "i32"), number, 0)
-            for n, (member, part) in enumerate(zip(kernel.members, lowered[count], strict=True)):
+            for n, (member, part) in enumerate(zip(kernel.members, lowered_by_count[count], strict=True)):
                 used = inputs(member) if member.reduces else range(len(member.places))
                 pointers = [self._pointer(b, member, i, first, local) for i in used]
-                pointers += [*held.get(n, ()), *held.get(n, ())]
-                run(part, [*pointers, number] if numbered[n] else pointers)
+                pointers += [*accumulators.get(n, ()), *accumulators.get(n, ())]
+                run(part, [*pointers, number] if uses_numbers[n] else pointers)
 
-        for n, part in before.items():
-            run(part, held[n])
+        for n, part in fills.items():
+            run(part, accumulators[n])
         lo = b.mul(b.task, self.chunk)
         with b.loop(lo, b.op("min", b.add(lo, self.chunk), whole)) as loop:
             block(b.mul(loop.var, config.block), config.block)
         if rest:
             with b.if_(b.op("eq", b.task, self.tasks - 1)):
                 block(b.const(whole * config.block), rest)
-        for n, part in after.items():
+        for n, part in copies.items():
             places = []
-            for at, x in zip(self.partial[n], sums[n], strict=True):
-                past = b.add(b.mul(b.task, x.size), at.offset // x.dtype.itemsize)
-                places.append(b.address(b.buffers[-1], past, elem_of(x.dtype)))
-            run(part, [*held[n], *places])
+            for at, x in zip(self.partial_places[n], sums[n], strict=True):
+                offset = b.add(b.mul(b.task, x.size), at.offset // x.dtype.itemsize)
+                places.append(b.address(b.buffers[-1], offset, elem_of(x.dtype)))
+            run(part, [*accumulators[n], *places])
         return b.finish()
 
     def _pointer(self, b: Builder, member: Member, n: int, first: SSAValue, local: Sequence[SSAValue]) -> SSAValue:
