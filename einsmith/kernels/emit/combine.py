@@ -83,7 +83,7 @@ class Combine:
             return new
         return [self.em.op("where", mask, n, o) for n, o in zip(new, old, strict=True)]
 
-    def merge_lanes(self, state: Accumulators) -> Accumulators:
+    def across(self, state: Accumulators) -> Accumulators:
         """Merge the lanes of a state in a fixed tree: halves, then quarters, down to scalars."""
         n = state[0].type.lanes
         while n > 1:

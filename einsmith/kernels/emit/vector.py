@@ -325,11 +325,11 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         wide = -(-span // n)
         if wide > MAX_WIDE_LOADS:
             return None
-        can_overread = room >= wide * n - span
+        whole = room >= wide * n - span
         vectors = []
         for w in range(wide):
-            remaining = span - w * n
-            mask = None if can_overread or remaining >= n else self.first(remaining)
+            left = span - w * n
+            mask = None if whole or left >= n else self.first(left)
             at = self.total(part, low - lead + w * n)
             vectors.append(self.load(source.pointer, at, elem, n, mask))
         picks = [p - low + lead for p in used] + [-1] * (n - count)

@@ -104,7 +104,7 @@ class Sweep:
         for row, (at, of) in product(range(rows), zip(ramps, vectors_by_ramp, strict=True)):
             own = list(islice(states, len(of)))
             bind_output(s.axis, row, *at)
-            self.emit_results(own[0] if s.paired_box is None else merge_pairs(self.combine, own))
+            self.finish(own[0] if s.paired_box is None else merge_pairs(self.combine, own))
 
     def _emit_transposed(
         self,
@@ -122,7 +122,7 @@ class Sweep:
         axis = s.axis
         assert axis is not None
 
-        def emit_piece(states: list[Accumulators], base: SSAValue | int, count: int) -> list[Accumulators]:
+        def piece(states: list[Accumulators], base: SSAValue | int, count: int) -> list[Accumulators]:
             em.give({})
             columns = {
                 id(at): {
@@ -141,7 +141,7 @@ class Sweep:
             em.give({})
             return states
 
-        return in_groups(self.b, self.extent(s.last), n, states, emit_piece)
+        return in_groups(self.b, self.extent(s.last), n, states, piece)
 
     def emit_row(self, *_) -> None:
         """Emit one output in row mode: lanes along the reduction, `unroll` accumulators, merged in a tree."""
@@ -150,7 +150,7 @@ class Sweep:
         count, group = self.s.vectors_at_once, n * self.s.vectors_at_once
         start = [self.combine.initial(n, range(u * n, u * n + n)) for u in range(count)]
 
-        def accumulate(states: list[Accumulators], base: SSAValue | int, limit: int) -> list[Accumulators]:
+        def points(states: list[Accumulators], base: SSAValue | int, limit: int) -> list[Accumulators]:
             out = list(states)
             for u, (at, active) in enumerate(loops.make_ramps(base, limit, n, group)):
                 em.bind(axis, at)
@@ -160,15 +160,15 @@ class Sweep:
             em.mask = None
             return out
 
-        def emit_groups(states: list[Accumulators]) -> list[Accumulators]:
+        def inner(states: list[Accumulators]) -> list[Accumulators]:
             part = self.part if axis == self.s.split_axis else None
-            ends = self._guarded_range(axis) if part is None else None
-            return in_groups(self.b, self.s.extent, group, states, accumulate, part, self.s.parts, ends)
+            within = self._guarded_range(axis) if part is None else None
+            return in_groups(self.b, self.s.extent, group, states, points, part, self.s.parts, within)
 
-        states = self.emit_nest(start, emit_groups)
+        states = self.emit_nest(start, inner)
         em.mask = None
-        self.emit_results(self.combine.merge_lanes(tree(states, self.combine.merge)))
+        self.finish(self.combine.across(tree(states, self.combine.merge)))
 
-    def emit_results(self, state: Accumulators) -> None:
+    def finish(self, state: Accumulators) -> None:
         """Emit the epilogue and the stores of one output or a vector of outputs."""
         loops.store_point(self.em, self.box, loops.evaluate_point(self.em, self.box, state))
