@@ -73,16 +73,16 @@ class Choice:
         """Every (pattern name, configuration, cost) worth measuring, cheapest first, the chosen one included.
 
         Patterns in `ruled_out` come last. Computed on demand, because choosing prunes candidates that cannot win."""
-        found = [(self.pattern, self.config, self.cost)]
+        candidates = [(self.pattern, self.config, self.cost)]
         for pattern in eligible_patterns(self.kernel, self.target):
             if pattern.match(self.kernel):
-                known = [
+                priced = [
                     (pattern, c, cost_of(pattern, self.kernel, c, self.target))
                     for c in pattern.configs(self.kernel, self.target)
                 ]
-                found += [x for x in known if x[:2] != found[0][:2]]
-        found.sort(key=lambda f: (f[0].name in self.ruled_out, f[2].rank))
-        return [(p.name, c, k) for p, c, k in found]
+                candidates += [x for x in priced if x[:2] != candidates[0][:2]]
+        candidates.sort(key=lambda f: (f[0].name in self.ruled_out, f[2].rank))
+        return [(p.name, c, k) for p, c, k in candidates]
 
     @cached_property
     def ruled_out(self) -> Sequence[str]:
@@ -118,22 +118,22 @@ def choose(kernel: Kernel | Rows, target: Target) -> Choice:
 
     Raises:
         CompileError: no pattern matches."""
-    found = choose_below(kernel, target, float("inf"))
-    if found is None:
+    choice = choose_below(kernel, target, float("inf"))
+    if choice is None:
         names = ", ".join(p.name for p in eligible_patterns(kernel, target))
         raise CompileError(f"no pattern ({names}) takes the kernel {describe(kernel)}")
-    return found
+    return choice
 
 
 def choose_below(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | None:
     """Return the cheapest pattern and configuration if its cost rank is below `limit`; else, or without match, None."""
     key = (kernel, target, len(_patterns(target)))
-    found = _CHOSEN.get(key)
-    if found is None:
-        found = _choose(kernel, target, limit)
-        if found is not None:
-            _CHOSEN.put(key, found)
-    return found if found is not None and found.cost.rank < limit else None
+    choice = _CHOSEN.get(key)
+    if choice is None:
+        choice = _choose(kernel, target, limit)
+        if choice is not None:
+            _CHOSEN.put(key, choice)
+    return choice if choice is not None and choice.cost.rank < limit else None
 
 
 def floor(kernel: Kernel, target: Target) -> float:
@@ -155,9 +155,9 @@ def _patterns(target: Target) -> Sequence[Pattern]:
 def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | None:
     start = time.thread_time()
     best: tuple[Pattern, Any, Cost] | None = None
-    out: set[str] = set()
+    dominated: set[str] = set()
     for pattern in eligible_patterns(kernel, target):
-        if pattern.name in out or not pattern.match(kernel):
+        if pattern.name in dominated or not pattern.match(kernel):
             continue
         if limit < float("inf") and pattern.bound(kernel, target) >= limit:
             continue
@@ -167,5 +167,5 @@ def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | Non
         cost = cost_of(pattern, kernel, config, target)
         if cost.rank < limit:
             best, limit = (pattern, config, cost), cost.rank
-            out.update(pattern.dominates(kernel, config))
+            dominated.update(pattern.dominates(kernel, config))
     return None if best is None else Choice(*best, kernel, target, time.thread_time() - start)

@@ -79,8 +79,8 @@ class Pattern(ABC):
         return True
 
     def bound(self, kernel: Any, target: Target) -> float:
-        """Return a lower bound (seconds) of all configurations' costs; a cheaper pattern already found ends the search
-        of this one."""
+        """Return a lower bound (seconds) of all configurations' costs; a cheaper configuration of another pattern
+        ends the search of this one."""
         return 0.0
 
     def floor(self, kernel: Any, target: Target) -> float:
@@ -109,7 +109,7 @@ class Pattern(ABC):
 
 
 class Chooser(Protocol):
-    """The chooser given to composite patterns, which have parts of their kernels lowered by other patterns."""
+    """The chooser of composite patterns, by which other patterns lower the parts of their kernels."""
 
     def choose(self, kernel: Any, target: Target) -> Any:
         """Return the cheapest choice of pattern and configuration; raise CompileError if no pattern matches."""

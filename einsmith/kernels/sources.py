@@ -25,10 +25,10 @@ import numpy as np
 
 from einsmith.base.errors import CompileError
 
-_OWN = __name__.partition(".")[0]
-_NOWHERE = os.urandom(16)
+_PACKAGE = __name__.partition(".")[0]
+_PROCESS_SALT = os.urandom(16)
 """Random bytes that make a key unique to this process."""
-_DYNAMIC = frozenset(
+_DYNAMIC_IMPORTS = frozenset(
     (
         "__import__",
         "import_module",
@@ -40,16 +40,18 @@ _DYNAMIC = frozenset(
     )
 )
 """Functions that run code of files that only their arguments name."""
-_INSTALLED = frozenset(("site-packages", "dist-packages"))
-_DEEPEST = 20  # most nested levels of a value that an instance holds
+_INSTALL_FOLDERS = frozenset(("site-packages", "dist-packages"))
+_MAX_DEPTH = 20
+"""Most nested levels of a value that an instance holds."""
 
 
-class _Unseen(Exception):
+class _UntraceableError(Exception):
     """The error that some code or value cannot be part of the key. Its text names it."""
 
 
 class _Code(NamedTuple):
-    """A hash of a pattern's code, and the files that it was read from with their `_stamp`s."""
+    """A hash of a pattern's code, and the files that it was read from with their stamps
+    (time of the last change in ns, size in bytes)."""
 
     hash: bytes
     files: Mapping[Path, tuple[int, int]]
@@ -70,7 +72,7 @@ class _Identity:
 
 def is_builtin(pattern: Any) -> bool:
     """Return whether a pattern is part of Einsmith."""
-    return type(pattern).__module__.partition(".")[0] == _OWN
+    return type(pattern).__module__.partition(".")[0] == _PACKAGE
 
 
 def code_of(pattern: Any) -> bytes | None:
@@ -84,7 +86,7 @@ def code_of(pattern: Any) -> bytes | None:
     if is_builtin(pattern):
         return b""
     code = _code(_Identity(pattern))
-    if code is None or any(_stamp(path) != stamp for path, stamp in code.files.items()):
+    if code is None or any(_stamp_file(path) != stamp for path, stamp in code.files.items()):
         return None
     return code.hash
 
@@ -95,23 +97,24 @@ def key_of(pattern: Any) -> bytes:
     if code is not None:
         return code
     known = _code(_Identity(pattern))
-    stamps = [] if known is None else [_stamp(path) for path in known.files]
-    return hashlib.blake2b(_NOWHERE + repr(stamps).encode(), digest_size=16).digest()
+    stamps = [] if known is None else [_stamp_file(path) for path in known.files]
+    return hashlib.blake2b(_PROCESS_SALT + repr(stamps).encode(), digest_size=16).digest()
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp_file(path: Path) -> tuple[int, int]:
+    """Return (time of the last change in ns, size in bytes) of a file; zeros where there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return 0, 0
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 @lru_cache(maxsize=64)
-def _code(one: _Identity) -> _Code | None:
+def _code(identity: _Identity) -> _Code | None:
     """Read the code of a pattern. Files are read once: what a process has imported does not change with them."""
-    pattern = one.pattern
-    classes = [c for c in type(pattern).__mro__ if c.__module__.partition(".")[0] not in (_OWN, "builtins", "abc")]
+    pattern = identity.pattern
+    classes = [c for c in type(pattern).__mro__ if c.__module__.partition(".")[0] not in (_PACKAGE, "builtins", "abc")]
     modules = [sys.modules.get(c.__module__) for c in classes]
     if any(m is None or getattr(m, "__file__", None) is None for m in modules):
         return None
@@ -121,9 +124,9 @@ def _code(one: _Identity) -> _Code | None:
     out = hashlib.blake2b(repr(version).encode(), digest_size=16)
     try:
         walk.visit([m.__name__ for m in modules if m is not None])
-        for line in (*walk.lines, *_state(pattern, classes, trusting)):
+        for line in (*walk.lines, *_list_values(pattern, classes, trusting)):
             out.update(len(line).to_bytes(8, "little") + line)
-    except _Unseen as e:
+    except _UntraceableError as e:
         raise CompileError(
             f"changes of the code of the pattern {pattern.name!r} cannot be detected: {e}. Code that was compiled "
             f"before a change would be used after it; write `version = 1` into the class {type(pattern).__qualname__}, "
@@ -147,64 +150,68 @@ class _Walk:
         """Read modules and all modules that they import.
 
         Raises:
-            _Unseen: some code cannot be read, and the walk is not trusting."""
-        own = {name.partition(".")[0] for name in names}
-        todo, seen = list(reversed(names)), set(names)
-        while todo:
-            name = todo.pop()
-            for more in self._module(name, own):
-                if more not in seen:
-                    seen.add(more)
-                    todo.append(more)
+            _UntraceableError: some code cannot be read, and the walk is not trusting."""
+        own_packages = {name.partition(".")[0] for name in names}
+        pending, seen = list(reversed(names)), set(names)
+        while pending:
+            name = pending.pop()
+            for imported in self._read_module(name, own_packages):
+                if imported not in seen:
+                    seen.add(imported)
+                    pending.append(imported)
 
-    def _module(self, name: str, own: set[str]) -> Iterator[str]:
+    def _read_module(self, name: str, own_packages: set[str]) -> Iterator[str]:
         """Read a module and yield the names of the modules that it imports.
 
         own: top-level packages of the pattern itself, which are read even if they are installed."""
         top = name.partition(".")[0]
-        if top == _OWN:
+        if top == _PACKAGE:
             return
-        module, spec, path = sys.modules.get(name), _spec(name), _place(name)
-        first = _place(top)
-        if first is not None and top not in own and not _INSTALLED.isdisjoint(first.parts):
+        module, spec, path = sys.modules.get(name), _find_spec(name), _find_file(name)
+        package_path = _find_file(top)
+        if package_path is not None and top not in own_packages and not _INSTALL_FOLDERS.isdisjoint(package_path.parts):
             if top == name:
                 self.lines.append(f"{top} {getattr(module, '__version__', '')}".encode())
             return
         if path is None:
             if module is not None and spec is None and not self.trusting:
-                raise _Unseen(f"the module {name} stands in no file")
+                raise _UntraceableError(f"the module {name} stands in no file")
             if module is None and spec is None:
                 self.lines.append(f"no {name}".encode())
             return  # a built-in module, or a folder without code of its own
         if _is_standard(top, path):
             return
-        self.files[path] = _stamp(path)
+        self.files[path] = _stamp_file(path)
         data = _read(path, spec)
         self.lines += [name.encode(), data]
         if path.suffix in (".py", ".pyw") or name == "__main__":
             package = getattr(module, "__package__", None) or (spec.parent if spec is not None else None) or ""
-            yield from self._imports(path, data, package)
+            yield from self._find_imports(path, data, package)
         elif not self.trusting:
-            raise _Unseen(f"the module {name} is {path}, which is no Python source")
+            raise _UntraceableError(f"the module {name} is {path}, which is no Python source")
 
-    def _imports(self, path: Path, data: bytes, package: str) -> Iterator[str]:
+    def _find_imports(self, path: Path, data: bytes, package: str) -> Iterator[str]:
         try:
             tree = ast.parse(data)
         except (SyntaxError, ValueError) as e:
             if self.trusting:
                 return
-            raise _Unseen(f"{path} cannot be read: {e}") from None
+            raise _UntraceableError(f"{path} cannot be read: {e}") from None
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                yield from (part for alias in node.names for part in _with_parents(alias.name))
+                yield from (part for alias in node.names for part in _list_with_parents(alias.name))
             elif isinstance(node, ast.ImportFrom):
-                yield from _imported_from(node, package)
-            elif isinstance(node, ast.Call) and (called := _called_name(node)) in _DYNAMIC:
-                fixed = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
-                if called in ("__import__", "import_module") and isinstance(fixed, str) and not fixed.startswith("."):
-                    yield from _with_parents(fixed)
+                yield from _list_imported_modules(node, package)
+            elif isinstance(node, ast.Call) and (called := _called_name(node)) in _DYNAMIC_IMPORTS:
+                literal = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+                if (
+                    called in ("__import__", "import_module")
+                    and isinstance(literal, str)
+                    and not literal.startswith(".")
+                ):
+                    yield from _list_with_parents(literal)
                 elif not self.trusting:
-                    raise _Unseen(f"{path}:{node.lineno} runs {called}(...), which may bring in any code")
+                    raise _UntraceableError(f"{path}:{node.lineno} runs {called}(...), which may bring in any code")
 
 
 def _called_name(node: ast.Call) -> str:
@@ -215,12 +222,12 @@ def _called_name(node: ast.Call) -> str:
     return ""
 
 
-def _with_parents(name: str) -> list[str]:
+def _list_with_parents(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[: n + 1]) for n in range(len(parts))]
 
 
-def _imported_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
+def _list_imported_modules(node: ast.ImportFrom, package: str) -> Iterator[str]:
     """Yield the modules of `from x import a, b`: x, its parents, and x.a and x.b where they are modules."""
     base = node.module or ""
     if node.level:
@@ -228,53 +235,53 @@ def _imported_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
         base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
     if not base:
         return
-    yield from _with_parents(base)
-    above = vars(sys.modules[base]) if isinstance(sys.modules.get(base), ModuleType) else {}
+    yield from _list_with_parents(base)
+    namespace = vars(sys.modules[base]) if isinstance(sys.modules.get(base), ModuleType) else {}
     names = [alias.name for alias in node.names]
     if names == ["*"]:
-        names = [str(n) for n in above.get("__all__", ())]
+        names = [str(n) for n in namespace.get("__all__", ())]
     for name in names:
         full = f"{base}.{name}"
-        if isinstance(sys.modules.get(full), ModuleType) or (name not in above and _spec(full) is not None):
+        if isinstance(sys.modules.get(full), ModuleType) or (name not in namespace and _find_spec(full) is not None):
             yield full
 
 
-def _spec(name: str) -> ModuleSpec | None:
+def _find_spec(name: str) -> ModuleSpec | None:
     """Find the spec of a module without importing it or its parents; None where there is none."""
     if name in sys.modules:
         return getattr(sys.modules[name], "__spec__", None)
     parent, path = name.rpartition(".")[0], None
     if parent:
-        above = _spec(parent)
-        path = above.submodule_search_locations if above is not None else None
+        parent_spec = _find_spec(parent)
+        path = parent_spec.submodule_search_locations if parent_spec is not None else None
         if path is None:
             return None
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
-        found = find(name, path) if find is not None else None
-        if found is not None:
-            return found
+        spec = find(name, path) if find is not None else None
+        if spec is not None:
+            return spec
     return None
 
 
-def _place(name: str) -> Path | None:
+def _find_file(name: str) -> Path | None:
     """Return the file of a module; None where there is none."""
-    found = getattr(sys.modules.get(name), "__file__", None)
-    if found is None:
-        spec = _spec(name)
-        found = spec.origin if spec is not None and spec.has_location else None
-    return None if found is None else Path(found)
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
+        spec = _find_spec(name)
+        file = spec.origin if spec is not None and spec.has_location else None
+    return None if file is None else Path(file)
 
 
 @cache
-def _standard() -> Path:
+def _standard_library() -> Path:
     return Path(sysconfig.get_paths()["stdlib"]).resolve()
 
 
 def _is_standard(top: str, path: Path) -> bool:
     if top not in sys.stdlib_module_names or top == "__main__":
         return False
-    return path.resolve().is_relative_to(_standard()) or "lib-dynload" in path.parts
+    return path.resolve().is_relative_to(_standard_library()) or "lib-dynload" in path.parts
 
 
 def _read(path: Path, spec: ModuleSpec | None) -> bytes:
@@ -282,45 +289,45 @@ def _read(path: Path, spec: ModuleSpec | None) -> bytes:
         get_data = getattr(getattr(spec, "loader", None), "get_data", None)  # of an archive
         return path.read_bytes() if get_data is None else get_data(str(path))
     except OSError as e:
-        raise _Unseen(f"{path} cannot be read: {e.strerror or e}") from None
+        raise _UntraceableError(f"{path} cannot be read: {e.strerror or e}") from None
 
 
 # ------------------------------------------------------------------------------------------------------ values
 
 
-def _state(pattern: Any, classes: Sequence[type], trusting: bool) -> Iterator[bytes]:
+def _list_values(pattern: Any, classes: Sequence[type], trusting: bool) -> Iterator[bytes]:
     """Yield the values that a pattern's answers may depend on, other than its files.
 
     These are the attributes of the instance, plain attributes of its classes (other files may set them), and variables
     of the functions in which the classes were defined."""
     for name, x in sorted(getattr(pattern, "__dict__", {}).items()):
-        yield from _line(f"its attribute {name!r}", x, trusting)
+        yield from _write_line(f"its attribute {name!r}", x, trusting)
     for c in classes:
         for name, x in sorted(vars(c).items()):
             f = getattr(x, "__func__", x)
             if isinstance(f, FunctionType):
                 for n, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
                     if n != "__class__":
-                        yield from _line(f"the variable {n!r} of {f.__qualname__}", cell.cell_contents, trusting)
+                        yield from _write_line(f"the variable {n!r} of {f.__qualname__}", cell.cell_contents, trusting)
             elif not name.startswith("__"):  # a value without a text is covered by the class's file
-                yield from _line(name, x, True)
+                yield from _write_line(name, x, True)
 
 
-def _line(what: str, value: Any, trusting: bool) -> Iterator[bytes]:
+def _write_line(what: str, value: Any, trusting: bool) -> Iterator[bytes]:
     try:
-        yield f"{what}: {_written(value)}".encode()
-    except _Unseen as e:
+        yield f"{what}: {_serialize(value)}".encode()
+    except _UntraceableError as e:
         if not trusting:
-            raise _Unseen(f"{what} is {e}") from None
+            raise _UntraceableError(f"{what} is {e}") from None
 
 
-def _written(value: Any, depth: int = 0) -> str:
+def _serialize(value: Any, depth: int = 0) -> str:
     """Return a text that is equal only for equal values.
 
     Raises:
-        _Unseen: the value has no such text."""
-    if depth > _DEEPEST:
-        raise _Unseen("a value of many levels")
+        _UntraceableError: the value has no such text."""
+    if depth > _MAX_DEPTH:
+        raise _UntraceableError("a value of many levels")
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic, np.dtype, Enum)):
         return f"{type(value).__qualname__} {value!r}"
     if isinstance(value, (type, FunctionType)) and "<" not in value.__qualname__:  # defined in a file that is read
@@ -331,7 +338,7 @@ def _written(value: Any, depth: int = 0) -> str:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         parts = [value.dtype.str, value.shape, value.tobytes()]
     elif isinstance(value, (set, frozenset)):
-        return f"{type(value).__qualname__} {sorted(_written(x, depth + 1) for x in value)}"
+        return f"{type(value).__qualname__} {sorted(_serialize(x, depth + 1) for x in value)}"
     elif isinstance(value, Mapping):
         parts = [x for pair in value.items() for x in pair]
     elif isinstance(value, (tuple, list)):
@@ -341,5 +348,5 @@ def _written(value: Any, depth: int = 0) -> str:
     elif is_builtin(value) and hasattr(value, "__dict__"):
         parts = [x for pair in sorted(vars(value).items()) for x in pair]
     else:
-        raise _Unseen(f"of the type {type(value).__qualname__}, whose content is not seen")
-    return f"{type(value).__qualname__} {[_written(x, depth + 1) for x in parts]}"
+        raise _UntraceableError(f"of the type {type(value).__qualname__}, whose content is not seen")
+    return f"{type(value).__qualname__} {[_serialize(x, depth + 1) for x in parts]}"
