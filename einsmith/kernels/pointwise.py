@@ -81,7 +81,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
 
     alone: no other box shares the launch."""
     axis, tile = _choose_axes(box, config)
-    em = loops.emitter(b, kernel, box.extents, 0 if axis is None else config.lanes)
+    em = loops.make_emitter(b, kernel, box.extents, 0 if axis is None else config.lanes)
     if tile is not None:
         _, along, across = tile
         emit_tile = partial(_emit_transposed_tile, em, box, along, across)
@@ -125,7 +125,7 @@ def _evaluate_point(em: VectorEmitter, box: Box) -> dict[int, SSAValue]:
 
 
 @lru_cache(maxsize=4096)
-def _work(kernel: Kernel, config: PointwiseConfig, target: Target) -> tuple[int, float, float]:
+def _estimate_work(kernel: Kernel, config: PointwiseConfig, target: Target) -> tuple[int, float, float]:
     """Return (points, seconds of arithmetic, seconds of special functions) on one core."""
     arithmetic = special = 0.0
     box_list, rate = boxes.boxes(kernel), boxes.vectors_per_second(target)
@@ -183,7 +183,9 @@ class Pointwise(Pattern):
 
     def cost(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Cost:
         """Return the cost: instructions over the vector rate, bytes over the bandwidth of the level holding them."""
-        points, arithmetic, special = _work(kernel, config if config.tasks == 1 else config._replace(tasks=1), target)
+        points, arithmetic, special = _estimate_work(
+            kernel, config if config.tasks == 1 else config._replace(tasks=1), target
+        )
         tasks = max(1, min(config.tasks, points // max(1, config.lanes)))
         memory = target.seconds_for_bytes(*touched_bytes(kernel, LINE), tasks)
         return distribute(arithmetic, memory, special, tasks, target)

@@ -85,7 +85,7 @@ def code_of(pattern: Any) -> bytes | None:
     """
     if is_builtin(pattern):
         return b""
-    code = _code(_Identity(pattern))
+    code = _read_code(_Identity(pattern))
     if code is None or any(_stamp_file(path) != stamp for path, stamp in code.files.items()):
         return None
     return code.hash
@@ -96,7 +96,7 @@ def key_of(pattern: Any) -> bytes:
     code = code_of(pattern)
     if code is not None:
         return code
-    known = _code(_Identity(pattern))
+    known = _read_code(_Identity(pattern))
     stamps = [] if known is None else [_stamp_file(path) for path in known.files]
     return hashlib.blake2b(_PROCESS_SALT + repr(stamps).encode(), digest_size=16).digest()
 
@@ -111,7 +111,7 @@ def _stamp_file(path: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=64)
-def _code(identity: _Identity) -> _Code | None:
+def _read_code(identity: _Identity) -> _Code | None:
     """Read the code of a pattern. Files are read once: what a process has imported does not change with them."""
     pattern = identity.pattern
     classes = [c for c in type(pattern).__mro__ if c.__module__.partition(".")[0] not in (_PACKAGE, "builtins", "abc")]

@@ -396,7 +396,7 @@ def _lower_transform(
         em.bind(1, across.var)
         with b.loop(0, extents[2], lanes) as inwards:
             em.bind(2, inwards.var)
-            at, into = em.shared(source), em.shared(to)
+            at, into = em.emit_uniform(source), em.emit_uniform(to)
             places = [[b.add(at, i * steps[0] + j * steps[1]) for j in range(n)] for i in range(n)]
             square = [[b.load(b.buffers[0], x, elem_of(points.dtype), lanes) for x in line] for line in places]
             for i, row_values in enumerate(_multiply_both_sides(b, matrix, square)):

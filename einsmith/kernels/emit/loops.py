@@ -21,7 +21,7 @@ from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.schedule.kernel import Kernel
 
 
-def emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int) -> VectorEmitter:
+def make_emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int) -> VectorEmitter:
     """Return a VectorEmitter for a box of these extents, whose slots are the kernel's buffers as flat memory."""
     em = VectorEmitter(b, extents, lanes)
     for n, buffer in enumerate(kernel.buffers):
@@ -269,7 +269,7 @@ class Bounds(NamedTuple):
         return lo, hi
 
 
-def bounds_of(body: Expr, otherwise: float, axis: int, extents: Sequence[int], sizes: Sequence[int]) -> Bounds:
+def find_guard_bounds(body: Expr, otherwise: float, axis: int, extents: Sequence[int], sizes: Sequence[int]) -> Bounds:
     """Return the bounds that the guards around a body put on an axis; outside of them its value is `otherwise`.
 
     extents: points of all axes. sizes: elements of the buffer of each slot (reads are flat).

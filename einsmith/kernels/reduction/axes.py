@@ -14,7 +14,7 @@ from einsmith.ir.functions import identity
 from einsmith.ir.nodes import Read, cached_postorder
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
-from einsmith.kernels.emit.loops import Bounds, bounds_of
+from einsmith.kernels.emit.loops import Bounds, find_guard_bounds
 from einsmith.kernels.pointwise import choose_vector_axis
 from einsmith.kernels.reduction.skew import skew
 from einsmith.kernels.reduction.windows_of_two import pair_box
@@ -69,7 +69,7 @@ def find_bounds(box: Box, axis: int) -> Bounds:
     if box.reduce[axis - box.rank] < MIN_BOUNDED_POINTS or box.combiner is None:
         return Bounds()
     extents, combiner = box.extents + box.reduce, box.combiner
-    bounds_by_body = [bounds_of(b, identity(combiner, b.dtype), axis, extents, box.sizes) for b in box.bodies]
+    bounds_by_body = [find_guard_bounds(b, identity(combiner, b.dtype), axis, extents, box.sizes) for b in box.bodies]
     low, high = (
         tuple(x for x in every[0] if all(x in y for y in every)) for every in zip(*bounds_by_body, strict=True)
     )

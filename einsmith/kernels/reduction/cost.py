@@ -215,7 +215,7 @@ def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
 
 
 @lru_cache(maxsize=8192)
-def _work(s: ReductionSchedule, target: Target) -> _Work:
+def _estimate_work(s: ReductionSchedule, target: Target) -> _Work:
     """Return the work of a box under a schedule of one task and one part."""
     rate = 2 / target.cycle_seconds
     box, c = s.box, s.config
@@ -318,7 +318,7 @@ def cost(kernel: Kernel, box_list: Sequence[Box], config: ReductionConfig, targe
     moved, footprint = touched_bytes(kernel, LINE)
     undivided = config.tasks == config.splits == 1
     schedules = [schedule(box, config if undivided else config._replace(tasks=1, splits=1)) for box in box_list]
-    work = [_work(s, target) for s in schedules]
+    work = [_estimate_work(s, target) for s in schedules]
     tasks = max(1, sum([1 if w.parts is None or undivided else min(config.tasks, w.parts) for w in work]))
     extra = 0.0
     if config.splits > 1 and len(box_list) == 1:

@@ -47,7 +47,7 @@ def lower_box(
     alone: no other box shares the launch. places: memory of further slots (slot, memory), such as the workspace."""
     s = schedule(box, config)
     whole = s.paired_box or box
-    em = loops.emitter(b, kernel, whole.extents + whole.reduce, config.lanes if s.axis is not None else 0)
+    em = loops.make_emitter(b, kernel, whole.extents + whole.reduce, config.lanes if s.axis is not None else 0)
     for slot, memory in places:
         em.place(slot, memory)
     sweep = Sweep(em, s)

@@ -40,15 +40,15 @@ def skew(box: Box) -> Box:
         return box
     if body.args[2].value != identity(box.combiner, body.dtype):
         return box
-    best, least = box, _cost(box)
+    best, least = box, _estimate_cost(box)
     for axis, shift, extent in _find_variables(box.extents, box.reduce, body.args[0]):
         skewed = _substitute(box, body, axis, shift, extent)
-        if _cost(skewed) < 0.5 * least:
-            best, least = skewed, _cost(skewed)
+        if _estimate_cost(skewed) < 0.5 * least:
+            best, least = skewed, _estimate_cost(skewed)
     return best
 
 
-def _cost(box: Box) -> float:
+def _estimate_cost(box: Box) -> float:
     flats = uses(box.bodies)[0]
     extents = box.extents + box.reduce
     each = min(

@@ -60,7 +60,7 @@ class RowBlocks(Pattern):
         kernel = share(kernel) if config.share else kernel
         lowering = _Lowering(self.chooser, kernel, config, target)
         out = lowering.sequence
-        out.lowered.launches.append(Launch(lowering.sweep(), lowering.tasks))
+        out.lowered.launches.append(Launch(lowering.emit_sweep(), lowering.tasks))
         for n, partial_places in lowering.partial_places.items():
             # The tasks' partial results are merged, in order, and the stages after the reduction run.
             merged, places = merge(kernel.members[n], lowering.tasks)
@@ -87,7 +87,7 @@ class _Lowering:
         choice = self.chooser.choose(kernel, target)
         return choice.pattern.lower(kernel, choice.config, target)
 
-    def sweep(self) -> Function:
+    def emit_sweep(self) -> Function:
         """Return the function that runs all blocks of a task."""
         kernel, config = self.kernel, self.config
         whole, rest = divmod(kernel.rows, config.block)
@@ -112,34 +112,34 @@ class _Lowering:
         uses_numbers = [uses_number(m) for m in kernel.members]
         number = b.alloc("i32", int(any(uses_numbers)))
 
-        def run(part: Lowered, pointers: Sequence[SSAValue]) -> None:
+        def emit_launches(part: Lowered, pointers: Sequence[SSAValue]) -> None:
             for launch in part.launches:
                 with b.loop(0, launch.tasks) as each:
                     splice(b, launch.function, [*pointers, workspace], scratch, each.var)
 
-        def block(first: SSAValue, count: int) -> None:
+        def emit_block(first: SSAValue, count: int) -> None:
             if any(uses_numbers):
                 b.store(b.cast(first, "i32"), number, 0)
             for n, (member, part) in enumerate(zip(kernel.members, lowered_by_count[count], strict=True)):
                 used = inputs(member) if member.reduces else range(len(member.places))
                 pointers = [self._pointer(b, member, i, first, local) for i in used]
                 pointers += [*accumulators.get(n, ()), *accumulators.get(n, ())]
-                run(part, [*pointers, number] if uses_numbers[n] else pointers)
+                emit_launches(part, [*pointers, number] if uses_numbers[n] else pointers)
 
         for n, part in fills.items():
-            run(part, accumulators[n])
+            emit_launches(part, accumulators[n])
         lo = b.mul(b.task, self.chunk)
         with b.loop(lo, b.op("min", b.add(lo, self.chunk), whole)) as loop:
-            block(b.mul(loop.var, config.block), config.block)
+            emit_block(b.mul(loop.var, config.block), config.block)
         if rest:
             with b.if_(b.op("eq", b.task, self.tasks - 1)):
-                block(b.const(whole * config.block), rest)
+                emit_block(b.const(whole * config.block), rest)
         for n, part in copies.items():
             places = []
             for at, x in zip(self.partial_places[n], sums[n], strict=True):
                 offset = b.add(b.mul(b.task, x.size), at.offset // x.dtype.itemsize)
                 places.append(b.address(b.buffers[-1], offset, elem_of(x.dtype)))
-            run(part, [*accumulators[n], *places])
+            emit_launches(part, [*accumulators[n], *places])
         return b.finish()
 
     def _pointer(self, b: Builder, member: Member, n: int, first: SSAValue, local: Sequence[SSAValue]) -> SSAValue:

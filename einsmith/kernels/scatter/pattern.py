@@ -21,7 +21,7 @@ from einsmith.cost.roofline import in_turn, shared_out
 from einsmith.ir.analysis.reads import uses
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Template
 from einsmith.kernels.emit import boxes
-from einsmith.kernels.emit.loops import emitter
+from einsmith.kernels.emit.loops import make_emitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
 from einsmith.kernels.scatter.points import add_points, find_bounds, owned_axes, renumber_parts, scatter_of, terms_of
@@ -148,7 +148,7 @@ class ScatterAdd(Pattern):
         if not prod(s.extents) or not prod(kernel.shape):
             return out
         b = Builder(boxes.function_name(self.name, kernel, config), len(kernel.buffers) + 1)
-        em = emitter(b, kernel, s.extents, config.lanes)
+        em = make_emitter(b, kernel, s.extents, config.lanes)
         tasks = add_points(em, kernel, config.along, config.axis, config.tasks)
         out.launches.append(Launch(b.finish(), tasks))
         return out

@@ -17,7 +17,7 @@ from einsmith.ir.functions import COMBINING
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Scatter, has_read
 from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.emit import boxes
-from einsmith.kernels.emit.loops import Bounds, Ramps, bounds_of, emit_vector_tiles
+from einsmith.kernels.emit.loops import Bounds, Ramps, emit_vector_tiles, find_guard_bounds
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.schedule.kernel import Kernel
 
@@ -96,9 +96,9 @@ def find_bounds(kernel: Kernel, along: int | None) -> Mapping[int, Bounds]:
     every = range(len(s.extents))
     for a in every:
         later = {b for b in every if b > a or b == along} if a != along else {a}
-        bounds_before_loop = bounds_of(exprs[-1], s.neutral, a, s.extents, [b.size for b in kernel.buffers]).without(
-            later
-        )
+        bounds_before_loop = find_guard_bounds(
+            exprs[-1], s.neutral, a, s.extents, [b.size for b in kernel.buffers]
+        ).without(later)
         if any(map(has_read, (*bounds_before_loop.low, *bounds_before_loop.high))):
             out[a] = bounds_before_loop
     return out
@@ -112,10 +112,10 @@ def combine_at(em: VectorEmitter, fn: str, target: BufferMemory, flat: LinearFor
     part = em.split(flat)
     assert part is not None
     if part.pattern is None:
-        at = em.total(part)
+        at = em.emit_total(part)
         b.store(b.op(fn, b.load(target.pointer, at, elem), value), target.pointer, at)
     else:
-        at = em.total(part, part.pattern[0])
+        at = em.emit_total(part, part.pattern[0])
         held = b.load(target.pointer, at, elem, em.lanes, mask)
         b.store(b.op(fn, held, em.splat(value)), target.pointer, at, mask)
 

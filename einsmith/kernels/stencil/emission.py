@@ -43,7 +43,7 @@ class PointRange(NamedTuple):
         return self.end - self.step
 
     @property
-    def loop(self) -> bool:
+    def is_loop(self) -> bool:
         """Return whether there are several points, so that a loop runs over them."""
         return self.last > self.first
 
@@ -111,10 +111,16 @@ class StencilLowering:
     def __init__(self, kernel: Kernel, s: Stencil, t: StencilTiling, target: Target, b: Builder):
         self.b, self.s, self.tile, self.tasks, self.groups = b, s, t.tile, t.tasks, t.groups
         self.reader = r = Reader(kernel, s, t, target, b)
-        self.n, self.elem, self.zero, self.pair, self.planes = r.lanes, r.elem, r.zero, t.pair, r.planes
+        self.n, self.elem, self.zero, self.pair, self.points_per_vector = (
+            r.lanes,
+            r.elem,
+            r.zero,
+            t.pair,
+            r.points_per_vector,
+        )
         self.registers, self.rows = target.vector_registers, row_segments(s, t.tile)
         # Order by row where points share vectors and the weights are hoisted: rotated vectors are reused across taps.
-        self.by_rows = t.hoisted and t.pair is not None
+        self.orders_by_row = t.hoisted and t.pair is not None
         shape = kernel.root.shape
         self.shape = shape
         whole = Piece((0,) * len(shape), (1,) * len(shape), shape, Const(0.0, s.dtype))
@@ -124,12 +130,12 @@ class StencilLowering:
         count = s.sums if s.along_k else s.steps[0] * t.tile * s.steps[1]
         self.epi = Epilogue(b, kernel, p, axes, lanes, room=count * self.n)
         combined = combined_buffers(kernel, s, target) if t.pair is None else frozenset()
-        self.lines = PhasePlanes(r, kernel, s, self.epi, combined) if combined else None
+        self.phase_planes = PhasePlanes(r, kernel, s, self.epi, combined) if combined else None
         non_temporal = any(self.epi.far) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if non_temporal else 0)
         self.values: dict[int, SSAValue] = {}
 
-    def run(self, task: SSAValue) -> None:
+    def emit_task(self, task: SSAValue) -> None:
         """Emit one task: its range of the points of the outer axes."""
         b, s = self.b, self.s
         extents = [s.extents[a] // self.reader.step(a) for a in s.outer]
@@ -150,12 +156,12 @@ class StencilLowering:
         self, segments: Sequence[PointRange], init: Carried, body: Callable[[AxisPoint, Carried], Carried]
     ) -> Carried:
         b, out = self.b, init
-        for x in segments:
-            if not x.loop:
-                out = body(AxisPoint(b.const(x.first), x.first, x.first), out)
+        for segment in segments:
+            if not segment.is_loop:
+                out = body(AxisPoint(b.const(segment.first), segment.first, segment.first), out)
                 continue
-            with b.loop(x.first, x.end, step=x.step, init=out, runs=True) as loop:
-                loop.next = body(AxisPoint(loop.var, x.first, x.last), list(loop.carried))
+            with b.loop(segment.first, segment.end, step=segment.step, init=out, runs=True) as loop:
+                loop.next = body(AxisPoint(loop.var, segment.first, segment.last), list(loop.carried))
             out = list(loop.results)
         return out
 
@@ -163,19 +169,19 @@ class StencilLowering:
 
     def _emit_row_of_tiles(self, h: AxisPoint) -> Carried:
         self._emit_segments(self.columns, [], lambda w, _: self._emit_tile(h, w))
-        if self.lines is not None:
+        if self.phase_planes is not None:
             b, m = self.b, self.s.steps[0]
             first, more = b.mul(h.value, m), self.tile * m
             if h.first == h.last:
                 assert self.s.row is not None
                 more = min(more, self.shape[self.s.row] - h.first * m)
-            self.lines.flush(first, b.add(first, more))
+            self.phase_planes.flush(first, b.add(first, more))
         return []
 
-    def _begin(self, h: AxisPoint, w: AxisPoint) -> tuple[list[tuple[int, int]], list[tuple[int, int, Term]]]:
+    def _begin_tile(self, h: AxisPoint, w: AxisPoint) -> tuple[list[tuple[int, int]], list[tuple[int, int, Term]]]:
         """Begin a tile; return its rows as (phase, row), and (phase, row, term) for each term of each row."""
         s, known = self.s, h.first == h.last
-        self.reader.begin(h, w)
+        self.reader.begin_tile(h, w)
         self.h, self.w = h, w
         rows = [
             (i, row)
@@ -192,12 +198,12 @@ class StencilLowering:
 
     def _emit_tile(self, h: AxisPoint, w: AxisPoint) -> Carried:
         b, s = self.b, self.s
-        rows, terms = self._begin(h, w)
+        rows, terms = self._begin_tile(h, w)
         work: list[tuple[tuple, int, int, Term]] = []
         for i, row, t in terms:
             a = t.vector.read
             place, at = _tap_position(t), a.row * row + a.const
-            work.append(((at - a.shift, place) if self.by_rows else (place, at), i, row, t))
+            work.append(((at - a.shift, place) if self.orders_by_row else (place, at), i, row, t))
         work.sort(key=lambda x: x[:3])
         # Few sums are split into independent partial sums.
         taps: dict[int, set] = {}
@@ -210,7 +216,7 @@ class StencilLowering:
         for (of, _), i, row, t in work:
             if of != group:
                 group = of
-                self.reader.renew()
+                self.reader.forget_loads()
             part = part_of[_tap_position(t)]
             x, old = self.reader.factor(t.vector, s.phases[i], row), parts[i, row][part]
             # Where the term is zero its weight may still be infinite.
@@ -225,11 +231,11 @@ class StencilLowering:
                 new = b.fma(x, self.reader.weight(t), old)
             parts[i, row][part] = new if active is None else b.select(active, new, old)
         sums = {k: reduce(b.add, x) for k, x in parts.items()}
-        for point in range(self.planes):
-            self._store(sums, point)
+        for point in range(self.points_per_vector):
+            self._store_point(sums, point)
         return []
 
-    def _store(self, sums: dict[tuple[int, int], SSAValue], point: int) -> None:
+    def _store_point(self, sums: dict[tuple[int, int], SSAValue], point: int) -> None:
         """Store the result rows of point number `point` of those that share vectors."""
         b, s, n = self.b, self.s, self.n
         m, k = s.steps
@@ -271,10 +277,10 @@ class StencilLowering:
 
         def store_row(number: int | SSAValue, row: Sequence[SSAValue]) -> None:
             place = self.epi.sampler.at(values, {axis: number} if axis is not None else {})
-            if self.lines is None:
+            if self.phase_planes is None:
                 self.epi.row(states, place, row)
             else:
-                self.lines.put(self.epi.values(states, place, row))
+                self.phase_planes.put(self.epi.values(states, place, row))
 
         self.epi.rows(rows, store_row)
 
@@ -285,13 +291,13 @@ class StencilLowering:
         b, s = self.b, self.s
         init: Carried = [self.zero] * len(group)
 
-        def level(i: int, carried: Carried) -> Carried:
+        def emit_level(i: int, carried: Carried) -> Carried:
             if i < len(s.loops):
                 axis = s.loops[i]
                 with b.loop(0, s.extents[axis], step=self.reader.step(axis), init=carried, runs=True) as loop:
                     self.values[axis] = loop.var
                     self.reader.bind(axis, loop.var)
-                    loop.next = level(i + 1, list(loop.carried))
+                    loop.next = emit_level(i + 1, list(loop.carried))
                 return list(loop.results)
             return self._emit_segments(
                 self.rows,
@@ -299,7 +305,7 @@ class StencilLowering:
                 lambda h, x: self._emit_segments(self.columns, x, lambda w, y: self._add_products(h, w, group, y)),
             )
 
-        sums = level(0, init)
+        sums = emit_level(0, init)
         for a in s.loops:
             self.values.pop(a)
         state = LaneCursor(self.epi.sampler, 0, None)
@@ -312,17 +318,19 @@ class StencilLowering:
     def _add_products(self, h: AxisPoint, w: AxisPoint, group: Sequence[int], carried: Carried) -> Carried:
         b, (phase,) = self.b, self.s.phases
         place = {number: i for i, number in enumerate(group)}
-        work = [(row, t.sum, t.vector, t.weight) for _, row, t in self._begin(h, w)[1] if t.sum in place and t.weight]
+        work = [
+            (row, t.sum, t.vector, t.weight) for _, row, t in self._begin_tile(h, w)[1] if t.sum in place and t.weight
+        ]
         # Ordered by the operand that is read at more places; the other one stays in registers.
-        many = [len({f.read for _, _, *fs in work for f in fs[i : i + 1]}) for i in (0, 1)]
-        moving = 2 + int(many[1] > many[0])
+        places_read = [len({f.read for _, _, *fs in work for f in fs[i : i + 1]}) for i in (0, 1)]
+        moving = 2 + int(places_read[1] > places_read[0])
 
-        def order(x: tuple) -> tuple:
+        def sort_key(x: tuple) -> tuple:
             a = x[moving].read
             return (a.row * x[0] + a.const - a.shift) // a.pitch, a.shift // a.lane, a.shift, x[0]
 
         out = list(carried)
-        for row, number, first, second in sorted(work, key=order):
+        for row, number, first, second in sorted(work, key=sort_key):
             i = place[number]
             out[i] = b.fma(self.reader.factor(first, phase, row), self.reader.factor(second, phase, row), out[i])
         return out

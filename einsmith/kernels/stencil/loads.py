@@ -188,7 +188,7 @@ class Reader(VectorEmitter):
         for slot in {r.slot for m in self.prologues.values() for r in reads(m.body) if r is not m.element}:
             self.place(slot, arguments[slot])
         self.masks, self.predicates = target.vector_bytes >= 32, target.vector_bytes >= 64
-        self.planes = 1 if t.pair is None else 2
+        self.points_per_vector = 1 if t.pair is None else 2
         self.read_spans, self.strided_groups = find_read_spans(s), group_strided_taps(s, t.share_loads)
         self.rotated_kinds = set() if s.along_k else find_rotated_kinds(s)
         self.short_rows = set() if t.pair is not None else find_short_rows(s, self.lanes, target.vector_bytes)
@@ -205,29 +205,29 @@ class Reader(VectorEmitter):
 
     def step(self, axis: int) -> int:
         """Return the points of an axis that share one vector: 2 along the pair axis, else 1."""
-        return self.planes if axis == self.pair else 1
+        return self.points_per_vector if axis == self.pair else 1
 
     def _pair_distance(self, a: Access) -> int:
         """Return the distance (elements) between the two points that share a vector; 0 without a pair axis."""
         return 0 if self.pair is None else dict(a.outer)[self.pair]
 
-    def begin(self, h: AxisPoint, w: AxisPoint) -> None:
+    def begin_tile(self, h: AxisPoint, w: AxisPoint) -> None:
         """Begin the tile at row h and lane w, and prefetch the rows of a later tile."""
         self.h, self.w = h, w
         if self.s.row is not None:
             self.bind(self.s.row, h.position)
         self.bind(self.s.lane, w.position)
         self.places.clear()
-        self.renew()
+        self.forget_loads()
         self._prefetch()
 
-    def renew(self) -> None:
+    def forget_loads(self) -> None:
         """Forget the loaded vectors, so that they are loaded again rather than kept in registers.
 
         Hoisted weights stay."""
         self.loaded.clear()
 
-    def _at(self, a: Access, lane: bool = True) -> SSAValue:
+    def _address_of(self, a: Access, lane: bool = True) -> SSAValue:
         """Return the variable part of an access's address; without `lane`, that of the beginning of the row."""
         key = (a.slot, a.outer, a.row, a.lane * lane)
         if key not in self.places:
@@ -236,10 +236,10 @@ class Reader(VectorEmitter):
                 if c:
                     assert axis is not None
                     terms[Axis(axis)] = c
-            self.places[key] = self.shared(LinearForm(0, terms))
+            self.places[key] = self.emit_uniform(LinearForm(0, terms))
         return self.places[key]
 
-    def _mask(self, span: Span, scale: int = 1, more: int = 0) -> SSAValue | None:
+    def _lanes_in(self, span: Span, scale: int = 1, more: int = 0) -> SSAValue | None:
         """Return the mask of lanes i with scale * (the vector's first lane) + more + i in the span; None: all."""
         n, w = self.lanes, self.w
         first, last = scale * w.first + more, scale * w.last + more
@@ -274,22 +274,22 @@ class Reader(VectorEmitter):
             return self.zero
         key = (a.slot, a.outer, a.row * row + a.const, a.row, a.lane, lanes)
         if key not in self.loaded:
-            self.loaded[key] = self._factor(a, lanes, row)
+            self.loaded[key] = self._load_factor(a, lanes, row)
         return self.loaded[key]
 
-    def _factor(self, a: Access, lanes: Span, row: int) -> SSAValue:
+    def _load_factor(self, a: Access, lanes: Span, row: int) -> SSAValue:
         if self.pair is not None:
             return self._load_two_points(a, lanes, row)
         if _kind(a) in self.short_rows:
             return self._load_pair(a, self._elements_by_lane(a, a.shift, lanes), row)
         return self._load_strided(a, lanes, row) if a.lane == 2 else self._load_inside(a, 0, row, lanes)
 
-    def _load(self, a: Access, more: int, row: int, mask: SSAValue | None) -> SSAValue:
-        return self._element(a, a.const + a.row * row + more, self.lanes, mask)
+    def _load_vector(self, a: Access, more: int, row: int, mask: SSAValue | None) -> SSAValue:
+        return self._load_element(a, a.const + a.row * row + more, self.lanes, mask)
 
-    def _element(self, a: Access, more: int, lanes: int, mask: SSAValue | None = None) -> SSAValue:
+    def _load_element(self, a: Access, more: int, lanes: int, mask: SSAValue | None = None) -> SSAValue:
         """Load the elements `more` beyond an access's address, once per tile; the load is not hoisted."""
-        b, at = self.b, self._at(a)
+        b, at = self.b, self._address_of(a)
         key = (a.slot, at.id, more, lanes, None if mask is None else mask.id)
         if key not in self.loaded:
             x = b.load(b.buffers[self.slots[a.slot]], b.add(at, more), self.elem, lanes, mask)
@@ -311,10 +311,10 @@ class Reader(VectorEmitter):
         more: offset (elements) from the tap's first element. span_shift: the part of it by which the span moves too."""
         n, first = self.lanes, a.lane * self.w.first + span_shift
         if self.masks or self.w.first != self.w.last or span.hi - span.lo + 1 < n:
-            return self._load(a, more, row, self._mask(span, a.lane, span_shift))
+            return self._load_vector(a, more, row, self._lanes_in(span, a.lane, span_shift))
         # Without vector masks: load whole vectors inside of the span, and shift the elements to their lanes.
         lane_shift = min(max(first, span.lo), span.hi - n + 1) - first
-        vector = self._load(a, more + lane_shift, row, None)
+        vector = self._load_vector(a, more + lane_shift, row, None)
         if not lane_shift:
             return vector
         return self.shuffle(vector, self.zero, [i - lane_shift if 0 <= i - lane_shift < n else n for i in range(n)])
@@ -327,22 +327,22 @@ class Reader(VectorEmitter):
         span = shared or _elements(a, lanes)
         base = min(max(low, 0), high) // 2 * 2  # the even shift from which whole vectors are read
 
-        def whole(first: int) -> SSAValue:
+        def load_whole(first: int) -> SSAValue:
             """Return the elements first, first + 1, ... from lane 0 on."""
             inside = span.hi >= 2 * self.w.first + first and span.lo <= 2 * self.w.last + first + n - 1
             return self._load_inside(a, first - a.shift, row, span, first) if inside else self.zero
 
-        def every_other(first: int) -> SSAValue:
+        def select_every_other(first: int) -> SSAValue:
             if first < base:
                 at = low + (first - low) // n * n
-                return self.shuffle(every_other(first + 2), whole(at), [n + first - at, *range(n - 1)])
+                return self.shuffle(select_every_other(first + 2), load_whole(at), [n + first - at, *range(n - 1)])
             if first >= base + 2:
                 last = first + 2 * n - 2
                 at = high + n - 1 - max(0, -((last - high - n + 1) // n)) * n
-                return self.shuffle(every_other(first - 2), whole(at), [*range(1, n), n + last - at])
-            return self.shuffle(whole(base), whole(base + n), [2 * i + first - base for i in range(n)])
+                return self.shuffle(select_every_other(first - 2), load_whole(at), [*range(1, n), n + last - at])
+            return self.shuffle(load_whole(base), load_whole(base + n), [2 * i + first - base for i in range(n)])
 
-        return every_other(a.shift)
+        return select_every_other(a.shift)
 
     def _load_two_points(self, a: Access, lanes: Span, row: int) -> SSAValue:
         """Load the rows of two points side by side in one vector.
@@ -377,7 +377,7 @@ class Reader(VectorEmitter):
 
     def _elements_by_lane(self, a: Access, shift: int, lanes: Span) -> list[int | None]:
         """Return the element of its point's row that each lane holds (None: zero); points share the lanes equally."""
-        share = self.lanes // self.planes
+        share = self.lanes // self.points_per_vector
         every = [i % share for i in range(self.lanes)]
         return [a.lane * i + shift if lanes.lo <= i <= lanes.hi else None for i in every]
 
@@ -385,15 +385,15 @@ class Reader(VectorEmitter):
         """Return elements of a row by a shuffle of two loads: one of each point's row, or the two of a single row.
 
         All taps share the loads. elements: by lane, None for zero."""
-        n, two, reach = self.lanes, self.planes == 2, self.read_spans[_kind(a)]
+        n, two_points, reach = self.lanes, self.points_per_vector == 2, self.read_spans[_kind(a)]
         count, parts = reach.hi - reach.lo + 1, []
         for part in range(2):
-            on = [i < (count if two else count - n * part) for i in range(n)]
-            more = reach.lo - a.shift + (self._pair_distance(a) if two else n) * part
-            parts.append(self._load(a, more, row, None if all(on) else self.literal(on, "i1")))
-        room = n if two else 2 * n
+            on = [i < (count if two_points else count - n * part) for i in range(n)]
+            more = reach.lo - a.shift + (self._pair_distance(a) if two_points else n) * part
+            parts.append(self._load_vector(a, more, row, None if all(on) else self.literal(on, "i1")))
+        room = n if two_points else 2 * n
         spare = room - 1 if count < room else 0  # a lane that was not loaded is zero
-        where = [n * (i >= n // 2) if two else 0 for i in range(n)]
+        where = [n * (i >= n // 2) if two_points else 0 for i in range(n)]
         picks = [spare if x is None else x - reach.lo + at for x, at in zip(elements, where, strict=True)]
         vector = self.shuffle(parts[0], parts[1], picks)
         return vector if spare else self._clear(vector, [x is not None for x in elements])
@@ -404,7 +404,7 @@ class Reader(VectorEmitter):
             return None
         n, known = self.lanes, self.w.first == self.w.last
         if self.pair is None:
-            on = self._mask(t.lanes)
+            on = self._lanes_in(t.lanes)
         else:
             on = self.literal([t.lanes.lo <= i % (n // 2) <= t.lanes.hi for i in range(n)], "i1")
         return self.op("and", on, self._all_lanes()) if on is not None and known and self.predicates else on
@@ -423,8 +423,8 @@ class Reader(VectorEmitter):
         assert t.weight is not None
         a = t.weight.read
         if not self.hoisted:
-            return self.splat(self._element(a, a.const, 0))
-        at = self.op("add", self._at(a), self.const(a.const))
+            return self.splat(self._load_element(a, a.const, 0))
+        at = self.op("add", self._address_of(a), self.const(a.const))
         return self.splat(self.load(self.b.buffers[self.slots[a.slot]], at, self.elem))
 
     def _prefetch(self) -> None:
@@ -433,11 +433,11 @@ class Reader(VectorEmitter):
         line = LINE // item
         counts = [rows_per_tile(a, self.tile) * a.pitch for a in self.prefetched]
         stored = 0 if s.along_k else s.steps[0] * self.tile * self.width
-        tiles = -(-PREFETCH_BYTES // max(1, (sum(counts) + stored) * item * self.planes))
+        tiles = -(-PREFETCH_BYTES // max(1, (sum(counts) + stored) * item * self.points_per_vector))
         for count, a in zip(counts, self.prefetched, strict=True):
-            row = self.op("add", self._at(a, lane=False), self._prefetch_distance(a, tiles, count))
+            row = self.op("add", self._address_of(a, lane=False), self._prefetch_distance(a, tiles, count))
             share = -(-count // (line * -(-s.lanes // self.lanes)))
-            for point in range(self.planes):
+            for point in range(self.points_per_vector):
                 at = b.add(row, b.mul(self.w.value, share * line // self.lanes))
                 for i in range(share):
                     b.prefetch(

@@ -78,7 +78,7 @@ class StencilPattern(Pattern):
 
     def dominates(self, kernel: Kernel, config: StencilConfig) -> Sequence[str]:
         """Return the patterns that cannot win: they multiply as often, and reload what a stencil keeps in registers."""
-        return DOMINATED if config.tile > 1 and _reuse(kernel, _find_stencil(kernel, config)) >= 2 else ()
+        return DOMINATED if config.tile > 1 and _least_reuse(kernel, _find_stencil(kernel, config)) >= 2 else ()
 
     def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
         out: list[StencilConfig] = []
@@ -89,7 +89,7 @@ class StencilPattern(Pattern):
             for pairs in (False, True) if pair_axis(s, lanes) is not None else (False,):
                 max_tasks = 1 if target.cores == 1 else min(_count_points(s, pairs), TASKS_PER_CORE * target.cores)
                 task_counts = sorted({1, max_tasks}) if may_be_one_task(_count_products(s), target) else [max_tasks]
-                tiles = _tiles(s, passes, beyond_l2, target)
+                tiles = _list_tiles(s, passes, beyond_l2, target)
                 out += [StencilConfig(s.along_k, x, passes, pairs, n) for n in task_counts for x in tiles]
         return sorted(out, key=lambda c: self.cost(kernel, c, target).rank)
 
@@ -100,7 +100,7 @@ class StencilPattern(Pattern):
         tasks = min(target.cores, config.tasks)
         uneven = ceil(points / tasks) * tasks / points
         size = sum(bytes_by_buffer(kernel))
-        arithmetic = points * _cycles(s, config, lanes, _available_registers(target), target)
+        arithmetic = points * _estimate_cycles(s, config, lanes, _available_registers(target), target)
         memory = target.seconds_for_bytes(size, size, tasks)
         conflicts = memory * _conflict_fraction(kernel, s, config, lanes, target) if size > target.l2 * tasks else 0.0
         return Cost(
@@ -115,7 +115,7 @@ class StencilPattern(Pattern):
         share_loads = pair is None and can_share_row_loads(s, config.tile, registers)
         hoisted = _can_hoist(s, config.tile, registers)
         tiling = StencilTiling(config.tile, config.tasks, _group_sums(s, config.passes), hoisted, pair, share_loads)
-        StencilLowering(kernel, s, tiling, target, b).run(b.task)
+        StencilLowering(kernel, s, tiling, target, b).emit_task(b.task)
         return Lowered([Launch(b.finish(), config.tasks)])
 
 
@@ -123,7 +123,7 @@ def _find_stencil(kernel: Kernel, config: StencilConfig) -> Stencil:
     return next(s for s in stencils(kernel) if s.along_k == config.along_k)
 
 
-def _reuse(kernel: Kernel, s: Stencil) -> float:
+def _least_reuse(kernel: Kernel, s: Stencil) -> float:
     """Return how many vectors use each element read, for the operand with the least reuse."""
     reads: dict[int, int] = {}
     for p in s.phases:
@@ -210,7 +210,7 @@ def _group_sums(s: Stencil, passes: int) -> list[list[int]]:
     return [[i for i in range(s.sums) if at <= i % last < at + step] for at in range(0, last, step)]
 
 
-def _tiles(s: Stencil, passes: int, beyond_l2: bool, target: Target) -> list[int]:
+def _list_tiles(s: Stencil, passes: int, beyond_l2: bool, target: Target) -> list[int]:
     """Return the tile heights (rows) worth pricing; beyond_l2: the data comes from beyond all L2 caches."""
     terms = sum(len(p.terms) for p in s.phases) / passes
     step = max((abs(f.read.row) // f.read.pitch for f in s.vectors), default=1)
@@ -227,7 +227,7 @@ def _tiles(s: Stencil, passes: int, beyond_l2: bool, target: Target) -> list[int
 
 
 @lru_cache(maxsize=4096)
-def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Target) -> float:
+def _estimate_cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Target) -> float:
     """Return the cycles that one point of the outer axes takes on one core."""
     width = target.vector_bytes
     crossing = target.unaligned_seconds / target.cycle_seconds

@@ -58,7 +58,7 @@ class PhasePlanes:
     @property
     def base(self) -> SSAValue:
         """The offset (elements) of the current plane in its buffer."""
-        return self.em.shared(self.plane)
+        return self.em.emit_uniform(self.plane)
 
     def put(self, rows: Sequence[tuple[LaneCursor, Sequence[SSAValue]]]) -> None:
         """Store the vectors of a row (from `Epilogue.values`) to scratch, or to their buffer if it is not combined."""
