@@ -190,7 +190,7 @@ def _enumerate_boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, 
                 for lone, whole in ways:
                     add(v, _search(p, samplers, v, lanes, target, lone, whole), alone)
     if left * right <= MAX_RESULTS and k >= LONG:
-        rows = fuse_axes(p.k[1:], p.extents, lambda a, x: all(s.can_fuse(a, x) for s in samplers))
+        rows = fuse_axes(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
         together = {g.inner: g.axes[:-1] for g in rows}
         for v in axes:
             if v in p.k[1:]:

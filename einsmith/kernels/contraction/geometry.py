@@ -166,7 +166,7 @@ class Geometry(HaloSetting):
         return fuse_axes(
             self.p.k,
             self.p.extents,
-            lambda a, x: not {a, x.inner} & self.bounded and all(s.can_fuse(a, x) for s in inline),
+            lambda a, x: not {a, x.inner} & self.bounded and all(s.evenly(a, x) for s in inline),
         )
 
     def column(self, v: int) -> int | None:

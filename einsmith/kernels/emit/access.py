@@ -187,10 +187,10 @@ class OperandAccess:
         """Return the axes (outer first) fused as far as every form allows; axes of one point are dropped."""
         key = tuple(axes)
         if key not in self._grouped:
-            self._grouped[key] = fuse_axes(key, self.extents, self.can_fuse)
+            self._grouped[key] = fuse_axes(key, self.extents, self.evenly)
         return self._grouped[key]
 
-    def can_fuse(self, axis: int, inner: FusedAxes) -> bool:
+    def evenly(self, axis: int, inner: FusedAxes) -> bool:
         """Return whether an axis fuses with `inner`: every form has the outer stride inner stride * inner extent."""
         if axis in self.opaque or inner.inner in self.opaque:
             return False

@@ -144,7 +144,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         if any(k * m % d for k, _, m in x.terms):
             if x.pattern is not None:
                 return None
-            return Split(0, ((1, self.op(fn, self.emit_total(x), d), 1),))
+            return Split(0, ((1, self.op(fn, self.total(x), d), 1),))
         pattern = None if x.pattern is None else tuple(x.const + p for p in x.pattern)
         if fn == "mod":
             return Split(x.const % d) if pattern is None else Split(0, (), tuple(p % d for p in pattern))
@@ -158,7 +158,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             return Split(x.const // d, tuple(terms))
         return Split(0, tuple(terms), tuple(p // d for p in pattern))
 
-    def emit_total(self, x: Split, extra: int = 0) -> SSAValue:
+    def total(self, x: Split, extra: int = 0) -> SSAValue:
         """Return the shared part of a Split plus `extra` as a scalar i64, summed from the outermost region inwards."""
         merged: dict[int, list] = {}
         for k, v, _ in x.terms:
@@ -172,7 +172,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         """Return the value of an integer that is uniform over the lanes."""
         part = self.split(x)
         assert part is not None and part.pattern is None
-        return self.emit_total(part)
+        return self.total(part)
 
     def may_vary(self, x: Expr) -> bool:
         """Return whether the value of x may differ between lanes."""
@@ -198,7 +198,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         part = self.split(x)
         if part is None:
             return None
-        uniform = self.cast(self.emit_total(part), elem) if part.terms else self.const(part.const, elem)
+        uniform = self.cast(self.total(part), elem) if part.terms else self.const(part.const, elem)
         if part.pattern is None:
             return uniform
         if not part.terms:
@@ -280,16 +280,16 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
                 lanes = self.lane_mask(guard)
                 assert lanes is not None
                 mask = self.made(("any", lanes.id), [lanes], lambda: self.b.any(lanes))
-            at, mask = self._limit_load(source, self.emit_total(part), mask, 1)
+            at, mask = self._limit_load(source, self.total(part), mask, 1)
             return self.load(source.pointer, at, elem, 0, mask)
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
-            at, guard = self._limit_load(source, self.emit_total(part, part.pattern[0]), guard, self.lanes)
+            at, guard = self._limit_load(source, self.total(part, part.pattern[0]), guard, self.lanes)
             return self.load(source.pointer, at, elem, self.lanes, self.lane_mask(guard))
         if guard is None and not isinstance(self.mask, SSAValue):
             loaded = self._load_wide(x, source, elem, part)
             if loaded is not None:
                 return loaded
-        ptr = self.address(source.pointer, self.emit_total(part), elem)
+        ptr = self.address(source.pointer, self.total(part), elem)
         return self.gather(ptr, self._offsets(part.pattern), elem, self.lane_mask(guard))
 
     def _limit_load(
@@ -330,7 +330,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         for w in range(wide):
             left = span - w * n
             mask = None if whole or left >= n else self.first(left)
-            at = self.emit_total(part, low - lead + w * n)
+            at = self.total(part, low - lead + w * n)
             vectors.append(self.load(source.pointer, at, elem, n, mask))
         picks = [p - low + lead for p in used] + [-1] * (n - count)
         pairs = []
@@ -356,7 +356,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             lanes = term if lanes is None else self.op("add", lanes, term)
         part = self.split(shared_part, guard)
         assert part is not None and lanes is not None
-        at, ptr = self.emit_total(part), source.pointer
+        at, ptr = self.total(part), source.pointer
         if wide == "i64" or self._fits_int32(lane_part, shared_part, source.buffer.size):
             ptr = self.address(ptr, at, elem)
         else:  # the sum is an offset below the size, so it is exact modulo 2^32
@@ -384,11 +384,11 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         if part.pattern is None:
             if value.type.lanes:
                 raise CompileError("lanes would be stored over each other")
-            self.b.store(value, target.pointer, self.emit_total(part))
+            self.b.store(value, target.pointer, self.total(part))
             return
         value = self.splat(value)
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
-            mask, at = self.lane_mask(), self.emit_total(part, part.pattern[0])
+            mask, at = self.lane_mask(), self.total(part, part.pattern[0])
             unmasked = mask is None and not target.dtype.is_bool
             if target.buffer.far and unmasked and self._is_aligned(part, part.pattern[0]):
                 self.b.stream(value, target.pointer, at)
@@ -396,7 +396,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
                 self.b.store(value, target.pointer, at, mask)
             return
         if not self._store_ascending(value, target, part):
-            ptr = self.address(target.pointer, self.emit_total(part), value.type.elem)
+            ptr = self.address(target.pointer, self.total(part), value.type.elem)
             self.b.scatter(value, ptr, self._offsets(part.pattern), self.lane_mask())
 
     def _store_ascending(self, value: SSAValue, target: BufferMemory, part: Split) -> bool:
@@ -419,7 +419,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
                 mask = self.shuffle(self.mask, self.const(False, "i1", n), [n if x < 0 else x for x in lanes])
             else:
                 mask = self.literal([x >= 0 for x in lanes], "i1")
-            self.b.store(self.shuffle(value, value, lanes), target.pointer, self.emit_total(part, low + w * n), mask)
+            self.b.store(self.shuffle(value, value, lanes), target.pointer, self.total(part, low + w * n), mask)
         return True
 
     def _offsets(self, pattern: Sequence[int]) -> SSAValue:

@@ -112,10 +112,10 @@ def combine_at(em: VectorEmitter, fn: str, target: BufferMemory, flat: LinearFor
     part = em.split(flat)
     assert part is not None
     if part.pattern is None:
-        at = em.emit_total(part)
+        at = em.total(part)
         b.store(b.op(fn, b.load(target.pointer, at, elem), value), target.pointer, at)
     else:
-        at = em.emit_total(part, part.pattern[0])
+        at = em.total(part, part.pattern[0])
         held = b.load(target.pointer, at, elem, em.lanes, mask)
         b.store(b.op(fn, held, em.splat(value)), target.pointer, at, mask)
 

@@ -239,7 +239,7 @@ class Reader(VectorEmitter):
             self.places[key] = self.emit_uniform(LinearForm(0, terms))
         return self.places[key]
 
-    def _lanes_in(self, span: Span, scale: int = 1, more: int = 0) -> SSAValue | None:
+    def _mask_of_span(self, span: Span, scale: int = 1, more: int = 0) -> SSAValue | None:
         """Return the mask of lanes i with scale * (the vector's first lane) + more + i in the span; None: all."""
         n, w = self.lanes, self.w
         first, last = scale * w.first + more, scale * w.last + more
@@ -311,7 +311,7 @@ class Reader(VectorEmitter):
         more: offset (elements) from the tap's first element. span_shift: the part of it by which the span moves too."""
         n, first = self.lanes, a.lane * self.w.first + span_shift
         if self.masks or self.w.first != self.w.last or span.hi - span.lo + 1 < n:
-            return self._load_vector(a, more, row, self._lanes_in(span, a.lane, span_shift))
+            return self._load_vector(a, more, row, self._mask_of_span(span, a.lane, span_shift))
         # Without vector masks: load whole vectors inside of the span, and shift the elements to their lanes.
         lane_shift = min(max(first, span.lo), span.hi - n + 1) - first
         vector = self._load_vector(a, more + lane_shift, row, None)
@@ -404,7 +404,7 @@ class Reader(VectorEmitter):
             return None
         n, known = self.lanes, self.w.first == self.w.last
         if self.pair is None:
-            on = self._lanes_in(t.lanes)
+            on = self._mask_of_span(t.lanes)
         else:
             on = self.literal([t.lanes.lo <= i % (n // 2) <= t.lanes.hi for i in range(n)], "i1")
         return self.op("and", on, self._all_lanes()) if on is not None and known and self.predicates else on
