@@ -321,14 +321,15 @@ def _is_work(n: Node) -> bool:
 def _by_rows(
     singles: list[KernelCall | LoopCall],
     needs: dict[int, set[int]],
-    apart: set[int],
+    unfused: set[int],
     kept: set[Tensor],
     target: Target,
     cost: Cost | None,
 ) -> tuple[list[KernelCall | LoopCall], dict[int, int]]:
-    """Return (the calls after row fusion, for each of `singles` the index of the call that contains it)."""
+    """Return (the calls after row fusion, for each of `singles` the index of the call that contains it). Row fusion
+    leaves the calls whose numbers are in `unfused` as they are."""
     parts = [RowPart(c.kernel if isinstance(c, KernelCall) else None, c.tensors, c.written) for c in singles]
-    readers = Counter(s for p in parts for s in set(p.read))
+    readers = Counter(s for p in parts for s in set(p.operands))
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
 
     @cache
@@ -336,8 +337,8 @@ def _by_rows(
         found = [c for c in (singles[i] for i in members) if isinstance(c, KernelCall)]
         if len(found) == 1:
             return _slice(found[0])
-        own = Counter(s for i in members for s in set(parts[i].read))
-        results = {t for i in members for t in parts[i].made}
+        own = Counter(s for i in members for s in set(parts[i].operands))
+        results = {t for i in members for t in parts[i].results}
         outside = {t for t in results if t in kept or readers[t] > own[t]}
         whole = join([parts[i] for i in members], outside, target)
         return _slice(KernelCall(*whole, tuple(c for x in found for c in x.copies), parts=tuple(found)))
@@ -357,7 +358,7 @@ def _by_rows(
 
     calls: list[KernelCall | LoopCall] = []
     rank: dict[int, int] = {}
-    for members in clusters(parts, needs, apart, target, pays):
+    for members in clusters(parts, needs, unfused, target, pays):
         rank |= dict.fromkeys(members, len(calls))
         first = singles[members[0]]
         calls.append(first if isinstance(first, LoopCall) else joined(*members))

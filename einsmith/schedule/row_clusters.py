@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Tensor
 from einsmith.ir.views import storage
-from einsmith.schedule.row_fusion import MEMBERS, RowPart, common_rows, rows_of, streams
+from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, common_rows, is_streaming, rows_of
 
-_NEAR = 32
+_MAX_RECENT = 32
 """Most recent clusters sharing a tensor with a kernel that are considered: a tensor of more readers has left all caches
 when the last of them runs."""
 
@@ -22,7 +22,7 @@ when the last of them runs."""
 def clusters(
     parts: Sequence[RowPart],
     after: Mapping[int, Collection[int]],
-    apart: Collection[int],
+    unfused: Collection[int],
     target: Target,
     pays: Callable[[Sequence[int]], bool],
 ) -> list[list[int]]:
@@ -31,69 +31,75 @@ def clusters(
     Args:
         parts: the kernels, in a valid order.
         after: the kernels that each needs.
-        apart: kernels that are not fused.
+        unfused: numbers of the kernels that are not fused.
         target: the machine.
         pays: whether a list of kernels takes less time fused.
     """
-    made = _Clusters(parts, after)
+    state = _Clusters(parts, after)
     holders: dict[Tensor, list[int]] = {}  # the latest kernels so far with a buffer in a tensor's memory
     for g, part in enumerate(parts):
-        made.add(g)
+        state.add(g)
         for s in {storage(t) for t in part.tensors}:
-            holders[s] = [*holders.get(s, ())[1 - _NEAR :], g]
-        c = None if g in apart or not streams(part) or not rows_of(part) else g
+            holders[s] = [*holders.get(s, ())[1 - _MAX_RECENT :], g]
+        c = None if g in unfused or not is_streaming(part) or not rows_of(part) else g
         while c is not None:
             last, c = c, None
-            near = {made.of[n] for m in made.found[last] for t in parts[m].tensors for n in holders[storage(t)]}
-            for other in sorted(near - {last}, reverse=True)[:_NEAR]:
-                if other not in apart and made.may_join(other, last, target):
+            near = {state.of[n] for m in state.members[last] for t in parts[m].tensors for n in holders[storage(t)]}
+            for other in sorted(near - {last}, reverse=True)[:_MAX_RECENT]:
+                if other not in unfused and state.can_join(other, last, target):
                     c = min(other, last)
-                    made.unite(c, max(other, last))
+                    state.merge(c, max(other, last))
                     break
-    return [found for c in made.order() for found in made.paying(c, pays)]
+    return [part for c in state.order() for part in state.split_unprofitable(c, pays)]
 
 
 class _Clusters:
-    """Kernels as clusters, each known by its first kernel."""
+    """A partition of kernels into clusters, each identified by the number of its first kernel."""
 
     def __init__(self, parts: Sequence[RowPart], after: Mapping[int, Collection[int]]):
         self.parts = parts
-        self.found: dict[int, list[int]] = {}  # a cluster's first kernel -> all of its kernels
-        self.before: dict[int, int] = {}  # bitset of the clusters that it needs, united ones by all names
-        self.needs: dict[int, set[int]] = {}  # the kernels of others that it needs directly
-        self.users: dict[int, set[int]] = {}  # the kernels that need it directly
-        self.of: dict[int, int] = {}
-        self.halves: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}  # the two parts of a united cluster
-        self.after = after
+        self.members: dict[int, list[int]] = {}  # a cluster's first kernel -> all of its kernels
+        # cluster -> bitset of the clusters that it needs; of a merged cluster, the bits of all its former numbers
+        self.before: dict[int, int] = {}
+        self.needs: dict[int, set[int]] = {}  # cluster -> the kernels of other clusters that it needs directly
+        self.users: dict[int, set[int]] = {}  # cluster -> the kernels that need it directly
+        self.of: dict[int, int] = {}  # kernel -> its cluster
+        # kernels of a merged cluster -> those of the two clusters that it was merged from
+        self.halves: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
+        self.after = after  # kernel -> the kernels that it needs
 
     def add(self, g: int) -> None:
         """Add a cluster of one kernel, which needs only earlier ones."""
-        self.found[g], self.of[g], self.before[g] = [g], g, 0
+        self.members[g], self.of[g], self.before[g] = [g], g, 0
         self.needs[g], self.users[g] = set(self.after.get(g, ())), set()
         for h in {self.of[h] for h in self.needs[g]}:
             self.before[g] |= self.before[h] | 1 << h
             self.users[h].add(g)
 
-    def may_join(self, a: int, b: int, target: Target) -> bool:
-        """Return whether two clusters that share a tensor may become one and that pays; no other cluster may lie
-        between them."""
-        if len(self.found[a]) + len(self.found[b]) > MEMBERS or self._between(a, b) or self._between(b, a):
+    def can_join(self, a: int, b: int, target: Target) -> bool:
+        """Return whether two clusters that share a tensor may become one: together they are not too large, no other
+        cluster has to run between them, and common rows pay."""
+        if (
+            len(self.members[a]) + len(self.members[b]) > MAX_MEMBERS
+            or self._has_between(a, b)
+            or self._has_between(b, a)
+        ):
             return False
-        everything = [self.parts[n] for n in sorted(self.found[a] + self.found[b])]
-        return all(map(streams, everything)) and common_rows(everything, target)[0] > 0
+        merged = [self.parts[n] for n in sorted(self.members[a] + self.members[b])]
+        return all(map(is_streaming, merged)) and common_rows(merged, target)[0] > 0
 
-    def _between(self, a: int, b: int) -> bool:
-        """Return whether a cluster that needs a is needed by b."""
+    def _has_between(self, a: int, b: int) -> bool:
+        """Return whether a third cluster has to run after cluster a and before cluster b."""
         if not self.before[b] >> a & 1:
             return False
         return any(self.before[c] >> a & 1 for c in {self.of[h] for h in self.needs[b]} - {a})
 
-    def unite(self, a: int, b: int) -> None:
+    def merge(self, a: int, b: int) -> None:
         """Merge cluster b into cluster a."""
-        halves = self.found[a], self.found.pop(b)
-        self.found[a] = sorted(halves[0] + halves[1])
-        self.halves[tuple(self.found[a])] = halves
-        for n in self.found[a]:
+        halves = self.members[a], self.members.pop(b)
+        self.members[a] = sorted(halves[0] + halves[1])
+        self.halves[tuple(self.members[a])] = halves
+        for n in self.members[a]:
             self.of[n] = a
         self.before[a] |= self.before.pop(b)
         self.before[a] &= ~(1 << a)
@@ -108,21 +114,21 @@ class _Clusters:
                     self.before[c] = before
                     todo.append(c)
 
-    def paying(self, members: list[int], pays: Callable[[Sequence[int]], bool]) -> Iterator[list[int]]:
-        """Yield the cluster, or the halves that it was united from if it does not pay, in a valid order. At most one
-        half needed the other when they were united."""
+    def split_unprofitable(self, members: list[int], pays: Callable[[Sequence[int]], bool]) -> Iterator[list[int]]:
+        """Yield the cluster if it pays, else the clusters that it was merged from, each split in the same way, in a
+        valid order. At most one of the two needed the other when they were merged."""
         if len(members) == 1 or pays(members):
             yield members
             return
         first, second = self.halves[tuple(members)]
         if any(h in second for n in first for h in self.after.get(n, ())):
             first, second = second, first
-        yield from self.paying(first, pays)
-        yield from self.paying(second, pays)
+        yield from self.split_unprofitable(first, pays)
+        yield from self.split_unprofitable(second, pays)
 
     def order(self) -> list[list[int]]:
         """Return the clusters in a valid order, each at the earliest position that its first kernel permits."""
-        missing = {c: {self.of[h] for h in self.needs[c]} for c in self.found}
+        missing = {c: {self.of[h] for h in self.needs[c]} for c in self.members}
         waiting: dict[int, list[int]] = {}
         for c, needs in missing.items():
             for h in needs:
@@ -132,7 +138,7 @@ class _Clusters:
         out: list[list[int]] = []
         while ready:
             c = heapq.heappop(ready)
-            out.append(self.found[c])
+            out.append(self.members[c])
             for user in waiting.get(c, ()):
                 missing[user].discard(c)
                 if not missing[user]:

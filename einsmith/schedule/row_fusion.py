@@ -26,16 +26,19 @@ from einsmith.ir.rebuild import rebuild
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
-_BUFFERS = 32
-MEMBERS = 16
-_REUSE = {"sum": 2}
+_MAX_BUFFERS = 32
+"""Most tensors that the kernels of a row-block fusion read and write."""
+MAX_MEMBERS = 16
+"""Most kernels of a row-block fusion."""
+_MAX_REUSE = {"sum": 2}
 """Largest ratio of a kernel's points to the elements of its largest tensor, by combiner (16 for combiners that are not
 listed). A kernel above it reuses its operands and is tiled alone: a product, a convolution."""
-_SMALL = 1 << 17
+_ONE_CORE_BYTES = 1 << 17
 """Bytes of work that one core finishes as fast as several cores."""
-_RUN = 128
+_MIN_RUN_BYTES = 128
 """Fewest contiguous bytes of a row that is preceded by other axes."""
-_SUMMED = ("sum", "prod", "max", "min")
+_ROW_COMBINERS = ("sum", "prod", "max", "min")
+"""Combiners of the reductions over rows that a member may have."""
 
 
 # ------------------------------------------------------------------------------------------------------- row forms
@@ -47,9 +50,9 @@ def _extents(t: Template, reduces: bool) -> tuple[int, ...]:
     return body.extents if reduces and isinstance(body, Reduce) else () if reduces else t.shape
 
 
-def _uses(t: Template, own: Callable[[Read], Collection[int]]) -> Iterator[tuple[Axis | Read, bool]]:
-    """Yield (axis or read, whether it occurs in the index of a read) for the bodies. The dimensions `own(read)` of a
-    read are left out."""
+def _axes_and_reads(t: Template, own: Callable[[Read], Collection[int]]) -> Iterator[tuple[Axis | Read, bool]]:
+    """Yield (axis or read, whether it occurs in the index of a read) for the template's bodies, without the indices of
+    the dimensions `own(read)` of each read."""
     seen: set[tuple[Expr, bool]] = set()
     todo = [(b, False) for p in t.parts for b in p.bodies]
     while todo:
@@ -60,15 +63,16 @@ def _uses(t: Template, own: Callable[[Read], Collection[int]]) -> Iterator[tuple
         if isinstance(e, (Axis, Read)):
             yield e, inside
         if isinstance(e, Read):
-            left_out = own(e)
-            todo += [(i, True) for d, i in enumerate(e.index) if d not in left_out]
+            skipped = own(e)
+            todo += [(i, True) for d, i in enumerate(e.index) if d not in skipped]
         else:
             todo += [(a, inside) for a in e.args]
 
 
-def _fit(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
-    """Return (number of the first `count` axes that may be rows as far as a first check tells, slot -> whether it is
-    read by row). The slots are complete if the number is `count`."""
+def _check_row_axes(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
+    """Return (an upper bound of how many of the first `count` axes may be rows, slot -> whether it is read by row).
+
+    If the bound is `count`, all these axes may be rows, and every slot is in the map."""
     extents, first = _extents(t, reduces), t.rank if reduces else 0
     slots: dict[int, bool] = {}
 
@@ -79,7 +83,7 @@ def _fit(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
             k += 1
         return range(k)
 
-    for e, inside in _uses(t, own):
+    for e, inside in _axes_and_reads(t, own):
         if isinstance(e, Axis):
             if inside and first <= e.position < first + count:
                 return e.position - first, slots
@@ -113,13 +117,13 @@ def _row_axes(t: Template, reduces: bool) -> int:
             count = min(count, [*whole, False].index(False))
         elif not all(whole) or len(t.parts) > 1 or not isinstance(part.body, Reduce):
             return 0
-        elif part.body.combiner not in _SUMMED:
+        elif part.body.combiner not in _ROW_COMBINERS:
             return 0
     while count:
-        found, _ = _fit(t, reduces, count)
-        if found == count:
+        valid, _ = _check_row_axes(t, reduces, count)
+        if valid == count:
             break
-        count = found
+        count = valid
     return count
 
 
@@ -138,7 +142,7 @@ def row_counts(kernel: Kernel, reduces: bool) -> dict[int, int]:
 def _merge(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, bool]]:
     """Return (the template with its p row axes merged into one, slot -> whether it is read by row). Where a row axis is
     used as a value, it is computed from the row number by mixed-radix splitting."""
-    slots = _fit(t, reduces, p)[1]
+    slots = _check_row_axes(t, reduces, p)[1]
     if p == 1:
         return t, slots
     lead, first = _extents(t, reduces)[:p], t.rank if reduces else 0
@@ -178,8 +182,14 @@ def _digit(row: Axis, extents: Sequence[int], k: int) -> Expr:
 
 
 class RowForm(NamedTuple):
-    """A kernel seen as a loop over rows: the kernel in row form; for each buffer, 1 + the axis that is the row, 0 if it
-    has none; whether the rows are those of its reduction; otherwise the output axis that they are."""
+    """A kernel seen as a loop over rows.
+
+    Attributes:
+        kernel: the kernel, its row axes merged into one.
+        by_row: for each buffer, 1 + the axis that is the row; 0 if it has none.
+        reduces: whether the rows are the points of its reduction.
+        axis: otherwise the output axis that is the row.
+    """
 
     kernel: Kernel
     by_row: tuple[int, ...]
@@ -187,7 +197,7 @@ class RowForm(NamedTuple):
     axis: int
 
 
-def _leading(kernel: Kernel, rows: int, reduces: bool) -> RowForm | None:
+def _leading_form(kernel: Kernel, rows: int, reduces: bool) -> RowForm | None:
     """Return the row form whose rows are the merged leading axes; None if a buffer is read both by row and as a
     whole."""
     p = row_counts(kernel, reduces).get(rows)
@@ -214,7 +224,7 @@ def _leading(kernel: Kernel, rows: int, reduces: bool) -> RowForm | None:
     return RowForm(Kernel(tuple(stages), buffers), by_row, reduces, 0)
 
 
-def _along(t: Template, axis: int) -> dict[int, int] | None:
+def _dimensions_along(t: Template, axis: int) -> dict[int, int] | None:
     """Map each slot to 1 + the dimension indexed by output axis `axis`, 0 if there is none. Return None if the axis
     occurs in another index, or if a slot is read in several ways."""
     slots: dict[int, int] = {}
@@ -227,28 +237,29 @@ def _along(t: Template, axis: int) -> dict[int, int] | None:
     def own(e: Read) -> list[int]:
         return [d for d, i in enumerate(e.index) if isinstance(i, Axis) and i.position == axis]
 
-    for e, inside in _uses(t, own):
+    for e, inside in _axes_and_reads(t, own):
         if isinstance(e, Axis):
             if inside and e.position == axis:
                 return None
             continue
-        found = own(e)
-        if len(found) > 1 or (found and t.params[e.slot][1][found[0]] != t.shape[axis]):
+        dims = own(e)
+        if len(dims) > 1 or (dims and t.params[e.slot][1][dims[0]] != t.shape[axis]):
             return None
-        code = found[0] + 1 if found else 0
+        code = dims[0] + 1 if dims else 0
         if slots.setdefault(e.slot, code) != code:
             return None
     return slots
 
 
-def _inner(kernel: Kernel, axis: int) -> RowForm | None:
+def _inner_form(kernel: Kernel, axis: int) -> RowForm | None:
     """Return the kernel split into rows along output axis `axis`; None where it cannot run row by row.
 
-    The axis may be any dimension of a buffer, unless a row's contiguous runs there would be shorter than `_RUN` bytes.
+    The axis may be any dimension of a buffer, unless a row's contiguous runs there would be shorter than
+    `_MIN_RUN_BYTES`.
     """
     codes: dict[int, int] = {}
     for stage in kernel.stages:
-        slots = stage.template.memo(f"along {axis}", lambda t: _along(t, axis))
+        slots = stage.template.memo(f"along {axis}", lambda t: _dimensions_along(t, axis))
         if slots is None:
             return None
         for slot, (kind, *where) in enumerate(stage.args):
@@ -259,29 +270,29 @@ def _inner(kernel: Kernel, axis: int) -> RowForm | None:
                 return None
     by_row = tuple(codes.get(n, 0) for n in range(len(kernel.buffers)))
     for b, code in zip(kernel.buffers, by_row, strict=True):
-        if code > 1 and size(b.shape[: code - 1]) > 1 and size(b.shape[code:]) * b.dtype.itemsize < _RUN:
+        if code > 1 and size(b.shape[: code - 1]) > 1 and size(b.shape[code:]) * b.dtype.itemsize < _MIN_RUN_BYTES:
             return None
     return RowForm(kernel, by_row, False, axis)
 
 
 @lru_cache(maxsize=4096)
-def ways(kernel: Kernel) -> dict[int, tuple[RowForm, ...]]:
+def row_forms(kernel: Kernel) -> dict[int, tuple[RowForm, ...]]:
     """Return all row forms of a kernel, by number of rows."""
-    found: dict[int, list[RowForm]] = {}
+    forms: dict[int, list[RowForm]] = {}
     for rows in row_counts(kernel, False):
-        way = _leading(kernel, rows, False)
-        if way is not None:
-            found.setdefault(rows, []).append(way)
+        form = _leading_form(kernel, rows, False)
+        if form is not None:
+            forms.setdefault(rows, []).append(form)
     for axis in range(len(kernel.shape)):
         rows = kernel.shape[axis]
-        way = _inner(kernel, axis) if rows > 1 else None
-        if way is not None and any(code > 1 for code in way.by_row):
-            found.setdefault(rows, []).append(way)
+        form = _inner_form(kernel, axis) if rows > 1 else None
+        if form is not None and any(code > 1 for code in form.by_row):
+            forms.setdefault(rows, []).append(form)
     for rows in row_counts(kernel, True):
-        way = _leading(kernel, rows, True)
-        if way is not None:
-            found.setdefault(rows, []).append(way)
-    return {rows: tuple(some) for rows, some in found.items()}
+        form = _leading_form(kernel, rows, True)
+        if form is not None:
+            forms.setdefault(rows, []).append(form)
+    return {rows: tuple(some) for rows, some in forms.items()}
 
 
 # --------------------------------------------------------------------------------------------------------- joining
@@ -289,47 +300,53 @@ def ways(kernel: Kernel) -> dict[int, tuple[RowForm, ...]]:
 
 @dataclass
 class RowPart:
-    """A kernel and the tensors in its buffers, as `plan` makes them; kernel is None for a call that is not fused."""
+    """A kernel that row fusion may join, as `plan` gives it.
+
+    Attributes:
+        kernel: the kernel; None for a call that is not fused.
+        tensors: the tensor in each buffer.
+        written: whether the kernel writes each buffer.
+    """
 
     kernel: Any
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
 
     @property
-    def made(self) -> list[Tensor]:
+    def results(self) -> list[Tensor]:
         """The tensors that the kernel writes."""
         return [t for t, w in zip(self.tensors, self.written, strict=True) if w]
 
     @property
-    def read(self) -> list[Tensor]:
+    def operands(self) -> list[Tensor]:
         """The storages of the tensors that the kernel reads."""
         return [storage(t) for t, w in zip(self.tensors, self.written, strict=True) if not w]
 
 
-class Joined(NamedTuple):
-    """The kernel of a cluster, the tensors in its buffers, and which of them are written."""
+class FusedCluster(NamedTuple):
+    """The kernel of a cluster, the tensor in each of its buffers, and whether the kernel writes it."""
 
     kernel: Rows
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
 
 
-def streams(part: RowPart) -> bool:
+def is_streaming(part: RowPart) -> bool:
     """Return whether the kernel reads each element of its operands about once."""
     largest = max([size(t.shape) for t in part.tensors], default=1)
     for piece in part.kernel.root.parts:
         combiner = piece.body.combiner if isinstance(piece.body, Reduce) else ""
-        if size(piece.domain) > _REUSE.get(combiner, 16) * largest:
+        if size(piece.domain) > _MAX_REUSE.get(combiner, 16) * largest:
             return False
     return True
 
 
-def _worthwhile(parts: Sequence[RowPart], found: Sequence[RowForm], rows: int, target: Target) -> bool:
+def _is_worthwhile(parts: Sequence[RowPart], forms: Sequence[RowForm], rows: int, target: Target) -> bool:
     """Return whether the rows in flight on all cores stay in a cache, and there are enough rows for all cores."""
     row: dict[Tensor, int] = {}
     whole: dict[Tensor, int] = {}
-    for part, way in zip(parts, found, strict=True):
-        for t, by_row in zip(part.tensors, way.by_row, strict=True):
+    for part, form in zip(parts, forms, strict=True):
+        for t, by_row in zip(part.tensors, form.by_row, strict=True):
             s = storage(t)
             if by_row:
                 row[s] = nbytes(s) // rows
@@ -338,19 +355,19 @@ def _worthwhile(parts: Sequence[RowPart], found: Sequence[RowForm], rows: int, t
     each, shared = sum(row.values()), sum(whole.values())
     if each + shared > target.l2 // 2 and target.cores * each + shared > target.l3 // 2:
         return False
-    inner = any(code > 1 for way in found for code in way.by_row)
-    return rows >= 4 * target.cores or (each * rows <= _SMALL and not inner)
+    inner = any(code > 1 for form in forms for code in form.by_row)
+    return rows >= 4 * target.cores or (each * rows <= _ONE_CORE_BYTES and not inner)
 
 
-def _part_of(t: Tensor, buffer: KernelBuffer, code: int) -> tuple[int, int]:
-    """Return how a tensor is cut into rows: (points before the row axis, points after it); (0, 0) if it is not cut."""
+def _cut_of(t: Tensor, buffer: KernelBuffer, code: int) -> tuple[int, int]:
+    """Return how rows cut a tensor: (points before the row axis, points after it); (0, 0) if it has no row axis."""
     return (size(buffer.shape[: code - 1]), size(buffer.shape[code:])) if code else (0, 0)
 
 
-def agreeing(parts: Sequence[RowPart], rows: int) -> list[RowForm] | None:
+def consistent_forms(parts: Sequence[RowPart], rows: int) -> list[RowForm] | None:
     """Return a row form for each part such that all cut each tensor alike and each reads only its own row of the
     others' results; None if there is none."""
-    made = {t for p in parts for t in p.made}
+    results = {t for p in parts for t in p.results}
     known: dict[Tensor, tuple[int, int]] = {}
     out: list[RowForm] = []
 
@@ -358,12 +375,12 @@ def agreeing(parts: Sequence[RowPart], rows: int) -> list[RowForm] | None:
         if n == len(parts):
             return True
         part = parts[n]
-        for way in ways(part.kernel).get(rows, ()):
+        for form in row_forms(part.kernel).get(rows, ()):
             added: list[Tensor] = []
             fits = True
-            for t, b, code, w in zip(part.tensors, way.kernel.buffers, way.by_row, part.written, strict=True):
-                s, cut = storage(t), _part_of(t, b, code)
-                if not w and s in made and not code:
+            for t, b, code, w in zip(part.tensors, form.kernel.buffers, form.by_row, part.written, strict=True):
+                s, cut = storage(t), _cut_of(t, b, code)
+                if not w and s in results and not code:
                     fits = False
                 if s not in known:
                     known[s] = cut
@@ -373,7 +390,7 @@ def agreeing(parts: Sequence[RowPart], rows: int) -> list[RowForm] | None:
                 if not fits:
                     break
             if fits:
-                out.append(way)
+                out.append(form)
                 if extend(n + 1):
                     return True
                 out.pop()
@@ -386,48 +403,52 @@ def agreeing(parts: Sequence[RowPart], rows: int) -> list[RowForm] | None:
 
 def rows_of(part: RowPart) -> frozenset[int]:
     """Return the numbers of rows, above 1, of the kernel's row forms."""
-    return frozenset(r for r in ways(part.kernel) if r > 1)
+    return frozenset(r for r in row_forms(part.kernel) if r > 1)
 
 
 def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[RowForm]]:
     """Return (the most rows by which fusing the parts pays, the row form of each part); (0, []) if there are none."""
-    if len(parts) > MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _BUFFERS:
+    if len(parts) > MAX_MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _MAX_BUFFERS:
         return 0, []
     for rows in sorted(frozenset.intersection(*map(rows_of, parts)), reverse=True):
-        found = agreeing(parts, rows)
-        if found is not None and _worthwhile(parts, found, rows, target):
-            return rows, found
+        forms = consistent_forms(parts, rows)
+        if forms is not None and _is_worthwhile(parts, forms, rows, target):
+            return rows, forms
     return 0, []
 
 
-def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) -> Joined:
+def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) -> FusedCluster:
     """Return the fused kernel of a cluster; results that are not in `outside` stay local to it."""
     return join_forms(parts, *common_rows(parts, target), outside)
 
 
-def join_forms(parts: Sequence[RowPart], rows: int, found: Sequence[RowForm], outside: Collection[Tensor]) -> Joined:
+def join_forms(
+    parts: Sequence[RowPart], rows: int, forms: Sequence[RowForm], outside: Collection[Tensor]
+) -> FusedCluster:
     """Return the fused kernel of parts in the given row forms, all of which have `rows` rows."""
-    made = {t for p in parts for t in p.made}
+    results = {t for p in parts for t in p.results}
     tensors: dict[Tensor, bool] = {}
     local: dict[Tensor, KernelBuffer] = {}
     for p in parts:
         for t, w in zip(p.tensors, p.written, strict=True):
             s = storage(t)
-            if s in made and s not in outside:
+            if s in results and s not in outside:
                 local.setdefault(s, KernelBuffer(s.dtype, s.shape))
-            elif s in made:
+            elif s in results:
                 tensors.setdefault(s, True)
             elif not w:
                 tensors.setdefault(t, False)
     number = {t: n for n, t in enumerate([*tensors, *local])}
-    used = {s for p in parts for s in p.read} | set(local)
+    used = {s for p in parts for s in p.operands} | set(local)
     members = []
-    for p, way in zip(parts, found, strict=True):
-        places = tuple(number[storage(t)] if storage(t) in made else number[t] for t in p.tensors)
-        near = tuple(
-            KernelBuffer(b.dtype, b.shape, b.non_temporal and storage(t) not in used, b.strides)
-            for t, b in zip(p.tensors, way.kernel.buffers, strict=True)
+    for p, form in zip(parts, forms, strict=True):
+        places = tuple(number[storage(t)] if storage(t) in results else number[t] for t in p.tensors)
+        member_buffers = tuple(
+            KernelBuffer(b.dtype, b.shape, b.far and storage(t) not in used, b.strides)
+            for t, b in zip(p.tensors, form.kernel.buffers, strict=True)
         )
-        members.append(Member(Kernel(way.kernel.stages, near), places, way.by_row, way.reduces, way.axis))
+        members.append(Member(Kernel(form.kernel.stages, member_buffers), places, form.by_row, form.reduces, form.axis))
     buffers = tuple(KernelBuffer(t.dtype, t.shape) for t in tensors)
-    return Joined(Rows(rows, tuple(members), buffers, tuple(local.values())), tuple(tensors), tuple(tensors.values()))
+    return FusedCluster(
+        Rows(rows, tuple(members), buffers, tuple(local.values())), tuple(tensors), tuple(tensors.values())
+    )

@@ -25,7 +25,7 @@ from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import fuse
 from einsmith.schedule.row_blocks import block_kernel
-from einsmith.schedule.row_fusion import ways
+from einsmith.schedule.row_fusion import row_forms
 from einsmith.schedule.shared_rows import share
 from einsmith.tuning.calibration import calibrate
 from einsmith.tuning.kernels.decisions import lower_choice
@@ -440,7 +440,7 @@ def test_every_piece_has_the_rows_number(rng):
     made = s.numbered_phases(3, 4, 5)
     arrays = [rng.standard_normal(b.shape).astype(np.float32) for b in made.buffers]
     (want,) = reference(made, arrays).values()
-    (leading,) = (way for way in ways(made)[12] if not way.reduces)
+    (leading,) = (form for form in row_forms(made)[12] if not form.reduces)
     merged = [a.reshape(b.shape) for a, b in zip(arrays, leading.kernel.buffers, strict=True)]
     (got,) = reference(leading.kernel, merged).values()
     np.testing.assert_array_equal(got.reshape(want.shape), want)

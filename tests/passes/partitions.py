@@ -27,7 +27,7 @@ from einsmith.passes.pipeline import PASSES, run_passes
 from einsmith.schedule.fusion import STAGES, fits, maker, makers, needs_check, only_identity, reads_in_place
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import Plan, fuse, kernel_call
-from einsmith.schedule.row_fusion import MEMBERS, RowPart, agreeing, join_forms, rows_of
+from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, consistent_forms, join_forms, rows_of
 from einsmith.schedule.schedule import Copy
 from einsmith.schedule.slices import slice_kernel
 
@@ -163,10 +163,10 @@ def _kernels(inside: Sequence[Compute], stored: Collection[Tensor], rows: bool) 
         return
     for parts in _splits(inside):
         made = [_part(p, inside, stored) for p in parts]
-        if len(made) > MEMBERS or not all(isinstance(p.kernel, Kernel) for p in made):
+        if len(made) > MAX_MEMBERS or not all(isinstance(p.kernel, Kernel) for p in made):
             continue
         for n in frozenset.intersection(*map(rows_of, made)):
-            if (found := agreeing(made, n)) is not None:
+            if (found := consistent_forms(made, n)) is not None:
                 yield join_forms(made, n, found, stored)[0]
 
 
