@@ -36,13 +36,12 @@ from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan, copy_of
 from einsmith.schedule.schedule import Copy
 
-DEPTH = 24
+_MAX_CHAIN = 24
 """Most kernels in a chain that run again for one result."""
-
-RATIOS = (0.95, 0.75)
+_TARGET_RATIOS = (0.95, 0.75)
 """Ratio of each memory target to the previous one, one walk per ratio (see `_Timeline.walk`): small strides lead to
 less memory, long ones sometimes to fewer seconds (measured on ten networks at 14 limits each: up to 5 % either way)."""
-LAST = 16
+_MAX_SHRINK = 16
 """A walk ends at a target smaller than the given plan's memory by this factor."""
 
 
@@ -53,13 +52,18 @@ class KernelCost(NamedTuple):
     workspace: Callable[[Kernel | Rows], int]
 
 
-class _Again(NamedTuple):
-    """Calls that recompute a result, in order, and their seconds. `held`: operands that have to be kept longer for
-    them."""
+class _Recomputation(NamedTuple):
+    """Calls that recompute a result.
+
+    Attributes:
+        calls: the calls in order.
+        seconds: their predicted seconds.
+        kept_longer: operands of theirs that have to be kept longer.
+    """
 
     calls: tuple[KernelCall, ...]
     seconds: float
-    held: frozenset[Tensor]
+    kept_longer: frozenset[Tensor]
 
 
 class Fitted(NamedTuple):
@@ -93,26 +97,26 @@ def fit(
         return Fitted(plan, without, without)
     fits: list[tuple[float, int, Plan]] = []
     others: list[tuple[int, int, Plan]] = []  # plans whose peak alone exceeds the limit
-    for number, ratio in enumerate(RATIOS):
+    for number, ratio in enumerate(_TARGET_RATIOS):
         timeline = _Timeline(plan, outside, cost)
-        for most in timeline.walk(ratio):
-            seconds, found = timeline.seconds_again(), timeline.plan()
+        for peak_bytes in timeline.walk(ratio):
+            seconds, candidate = timeline.recomputation_seconds(), timeline.plan()
             if fits and seconds >= fits[0][0]:
                 break
-            if most > allowed:
-                others.append((most, len(others), found))
+            if peak_bytes > allowed:
+                others.append((peak_bytes, len(others), candidate))
                 continue
-            taken = measure(found)
-            least = min(least, taken)
-            if taken <= allowed:
-                fits.append((seconds, number, found))
+            used = measure(candidate)
+            least = min(least, used)
+            if used <= allowed:
+                fits.append((seconds, number, candidate))
                 break
     if fits:
         return Fitted(min(fits, key=lambda f: f[:2])[2], least, without)
-    for most, _, found in sorted(others, key=lambda o: o[:2]):
-        if most >= least:
+    for peak_bytes, _, candidate in sorted(others, key=lambda o: o[:2]):
+        if peak_bytes >= least:
             break
-        least = min(least, measure(found))
+        least = min(least, measure(candidate))
     return Fitted(None, least, without)
 
 
@@ -127,9 +131,9 @@ class _State:
 
     Attributes:
         calls: the calls.
-        origin: index of each call in the given plan; None if it is a recomputation.
+        origin: index of each call in the original plan; None if it is a recomputation.
         life: the calls that touch each tensor's memory, in order.
-        made: the first call that computes each tensor.
+        first_writer: the first call that computes each tensor.
         stored: the call that overwrites each parameter.
         live: bytes live at each call.
         again: copy -> original of recomputed tensors.
@@ -138,7 +142,7 @@ class _State:
     calls: list[KernelCall | LoopCall]
     origin: list[int | None]
     life: dict[Tensor, list[int]]
-    made: dict[Tensor, int]
+    first_writer: dict[Tensor, int]
     stored: dict[Leaf, int]
     live: np.ndarray
     again: dict[Tensor, Tensor]
@@ -148,21 +152,22 @@ class _Timeline:
     """The calls of a plan, the tensors that each touches, and the bytes live at each."""
 
     def __init__(self, plan: Plan, outside: Collection[Tensor], cost: KernelCost):
-        self.given, self.outside, self.cost = plan, set(outside), cost
+        self.original, self.outside, self.cost = plan, set(outside), cost
         self.pinned = {storage(t) for _, t, _ in plan.checks}
-        self.touched: dict[int, tuple[KernelCall | LoopCall, list[tuple[Tensor, bool, int]]]] = {}
-        self.ways: dict[tuple[int, Tensor], tuple[KernelCall, list[KernelCall]]] = {}
-        self.places: Known = {}
-        self.tried: list[tuple[np.ndarray, _Again, int]] = []
-        """Options of the present state that were examined: (bytes live, what runs again, before which call)."""
-        self.untried: Iterator[tuple[_Again, int]] | None = None
-        self.now = self._state([*plan.calls], [*range(len(plan.calls))], plan.again)
+        self.accesses: dict[int, tuple[KernelCall | LoopCall, list[tuple[Tensor, bool, int]]]] = {}
+        self.calls_by_result: dict[tuple[int, Tensor], tuple[KernelCall, list[KernelCall]]] = {}
+        self.known_overwrites: Known = {}
+        self.examined: list[tuple[np.ndarray, _Recomputation, int]] = []
+        """Options of the present state that were examined: (bytes live at each call, recomputation, call before which
+        it runs)."""
+        self.unexamined: Iterator[tuple[_Recomputation, int]] | None = None
+        self.state = self._make_state([*plan.calls], [*range(len(plan.calls))], plan.again)
 
-    def _state(
+    def _make_state(
         self, calls: list[KernelCall | LoopCall], origin: list[int | None], again: Mapping[Tensor, Tensor]
     ) -> _State:
         life: dict[Tensor, list[int]] = {}
-        made: dict[Tensor, int] = {}
+        first_writer: dict[Tensor, int] = {}
         stored: dict[Leaf, int] = {}
         change = np.zeros(len(calls) + 1, np.int64)
         work = np.zeros(len(calls), np.int64)
@@ -170,11 +175,11 @@ class _Timeline:
         for i, call in enumerate(calls):
             if isinstance(call, KernelCall):
                 work[i] = self.cost.workspace(call.kernel)
-            for s, written, n in self._touches(call):
+            for s, written, n in self._accesses(call):
                 if written:
-                    made.setdefault(s, i)
-                    if s in self.given.home:
-                        stored[self.given.home[s]] = i
+                    first_writer.setdefault(s, i)
+                    if s in self.original.home:
+                        stored[self.original.home[s]] = i
                 if n >= 0:
                     sizes[s] = n
                     uses = life.setdefault(s, [])
@@ -183,33 +188,37 @@ class _Timeline:
         for s, uses in life.items():
             change[uses[0]] += sizes[s]
             change[uses[-1] + 1] -= sizes[s]
-        for s in overwritten(calls, {s: (uses[0], uses[-1]) for s, uses in life.items()}, self.places).values():
+        for s in overwritten(
+            calls, {s: (uses[0], uses[-1]) for s, uses in life.items()}, self.known_overwrites
+        ).values():
             change[life[s][-1] : life[s][-1] + 2] += (-sizes[s], sizes[s])
-        return _State(calls, origin, life, made, stored, np.cumsum(change)[:-1] + work, dict(again))
+        return _State(calls, origin, life, first_writer, stored, np.cumsum(change)[:-1] + work, dict(again))
 
-    def _touches(self, call: KernelCall | LoopCall) -> list[tuple[Tensor, bool, int]]:
+    def _accesses(self, call: KernelCall | LoopCall) -> list[tuple[Tensor, bool, int]]:
         """Return (storage, whether it is written, bytes) of the tensors of a call; the bytes are -1 for a tensor that
         is not an intermediate result."""
-        known = self.touched.get(id(call))
+        known = self.accesses.get(id(call))
         if known is None:
-            found = [(storage(t), w) for t, w in zip(call.tensors, call.written, strict=True)]
-            known = call, [(s, w, nbytes(s) if self._is_inside(s) else -1) for s, w in found]
-            self.touched[id(call)] = known  # the call stays, and its number with it
+            tensors = [(storage(t), w) for t, w in zip(call.tensors, call.written, strict=True)]
+            known = call, [(s, w, nbytes(s) if self._is_inside(s) else -1) for s, w in tensors]
+            self.accesses[id(call)] = known  # holding the call keeps its id unique
         return known[1]
 
     def _is_inside(self, s: Tensor) -> bool:
-        return s not in self.outside and s not in self.given.home
+        return s not in self.outside and s not in self.original.home
 
     def peak(self) -> int:
         """Return the most bytes that are live at once."""
-        return int(self.now.live.max(initial=0))
+        return int(self.state.live.max(initial=0))
 
-    def seconds_again(self) -> float:
+    def recomputation_seconds(self) -> float:
         """Return the seconds of all calls that run again."""
-        again = [
-            c for c, n in zip(self.now.calls, self.now.origin, strict=True) if n is None and isinstance(c, KernelCall)
+        rerun = [
+            c
+            for c, n in zip(self.state.calls, self.state.origin, strict=True)
+            if n is None and isinstance(c, KernelCall)
         ]
-        return sum(self.cost.seconds(c.kernel) for c in again)
+        return sum(self.cost.seconds(c.kernel) for c in rerun)
 
     def walk(self, ratio: float) -> Iterator[int]:
         """Recompute one result after the other toward the least memory; yield the peak after each (bytes).
@@ -218,18 +227,18 @@ class _Timeline:
         recomputation brings them nearer. The walk depends on no limit.
         """
         first = target = self.peak()
-        while target * LAST > first:
+        while target * _MAX_SHRINK > first:
             target = int(target * ratio)
             while self._step(target):
                 yield self.peak()
 
     def _step(self, target: int) -> bool:
-        """Recompute one result if that brings the calls nearer to the target; return whether one was found."""
-        excess = _excess(self.now.live, target)
+        """Recompute one result if that brings the calls nearer to the target; return whether one was recomputed."""
+        excess = _excess(self.state.live, target)
         state = next(self._options(excess, target), None) if excess else None
         if state is None:
             return False
-        self.now, self.tried, self.untried = state, [], None
+        self.state, self.examined, self.unexamined = state, [], None
         return True
 
     def _options(self, excess: int, target: int) -> Iterator[_State]:
@@ -237,117 +246,121 @@ class _Timeline:
 
         States are large: of those examined for an earlier target only the live bytes are kept.
         """
-        for live, again, use in self.tried:
+        for live, recomputation, use in self.examined:
             if _excess(live, target) < excess:
-                yield self._insert(again, use)
-        if self.untried is None:
-            self.untried = iter(self._candidates())
-        for again, use in self.untried:
-            state = self._insert(again, use)
-            self.tried.append((state.live, again, use))
+                yield self._insert(recomputation, use)
+        if self.unexamined is None:
+            self.unexamined = iter(self._candidates())
+        for recomputation, use in self.unexamined:
+            state = self._insert(recomputation, use)
+            self.examined.append((state.live, recomputation, use))
             if _excess(state.live, target) < excess:
                 yield state
 
-    def _candidates(self) -> list[tuple[_Again, int]]:
+    def _candidates(self) -> list[tuple[_Recomputation, int]]:
         """Return (recomputation, call before which it runs) for results that are live at the peak, the fewest seconds
         per byte first."""
-        now = self.now
-        at = int(now.live.argmax())
-        found: list[tuple[float, int, int, int, _Again]] = []
-        for s, uses in now.life.items():
+        state = self.state
+        at = int(state.live.argmax())
+        ranked: list[tuple[float, int, int, int, _Recomputation]] = []
+        for s, uses in state.life.items():
             n = bisect_left(uses, at)
             if not uses[0] < at < uses[-1] or s in self.pinned or uses[n] == at:
                 continue
-            again = self._recipe(s, uses[n], at, DEPTH, {})
-            if again is not None and not any(isinstance(now.calls[k], LoopCall) for k in uses[n:]):
-                freed = nbytes(s) - sum(nbytes(h) for h in again.held if not self._is_live(h, at))
+            recomputation = self._cheapest_recomputation(s, uses[n], at, _MAX_CHAIN, {})
+            if recomputation is not None and not any(isinstance(state.calls[k], LoopCall) for k in uses[n:]):
+                freed = nbytes(s) - sum(nbytes(h) for h in recomputation.kept_longer if not self._is_live(h, at))
                 if freed > 0:
-                    found.append((again.seconds / freed, -freed, len(found), uses[n], again))
-        return [(again, use) for *_, use, again in sorted(found, key=lambda f: f[:3])]
+                    ranked.append((recomputation.seconds / freed, -freed, len(ranked), uses[n], recomputation))
+        return [(recomputation, use) for *_, use, recomputation in sorted(ranked, key=lambda f: f[:3])]
 
     def _is_live(self, s: Tensor, at: int) -> bool:
-        life = self.now.life
+        life = self.state.life
         return s in life and life[s][0] <= at <= life[s][-1]
 
-    def _recipe(self, s: Tensor, before: int, at: int, depth: int, known: dict[Tensor, _Again | None]) -> _Again | None:
+    def _cheapest_recomputation(
+        self, s: Tensor, before: int, at: int, depth: int, known: dict[Tensor, _Recomputation | None]
+    ) -> _Recomputation | None:
         """Return the fastest way to recompute a result before a call; None if there is none. `known` caches the results
         examined for that call."""
         if s not in known:
             known[s] = None
-            call = self.now.calls[self.now.made[s]]
+            call = self.state.calls[self.state.first_writer[s]]
             if depth and isinstance(call, KernelCall):
-                found = [self._from(c, s, before, at, depth, known) for c in self._ways(call, s)]
-                known[s] = min((a for a in found if a is not None), key=lambda a: a.seconds, default=None)
+                options = [self._recompute_by(c, s, before, at, depth, known) for c in self._recomputing_calls(call, s)]
+                known[s] = min((a for a in options if a is not None), key=lambda a: a.seconds, default=None)
         return known[s]
 
-    def _ways(self, call: KernelCall, s: Tensor) -> Sequence[KernelCall]:
+    def _recomputing_calls(self, call: KernelCall, s: Tensor) -> Sequence[KernelCall]:
         """Return the calls that compute a result and write only intermediate results."""
         key = id(call), s
-        if key not in self.ways:
-            ways = [c for c in _ways(call, s) if self._may_run_again(c)]
-            self.ways[key] = call, ways  # the call stays, and its number with it
-        return self.ways[key][1]
+        if key not in self.calls_by_result:
+            calls = [c for c in _calls_computing(call, s) if self._writes_only_results(c)]
+            self.calls_by_result[key] = call, calls  # holding the call keeps its id unique
+        return self.calls_by_result[key][1]
 
-    def _may_run_again(self, call: KernelCall) -> bool:
+    def _writes_only_results(self, call: KernelCall) -> bool:
         """Return whether a call writes only intermediate results."""
         return all(self._is_inside(storage(t)) for t, w in zip(call.tensors, call.written, strict=True) if w)
 
-    def _from(
-        self, call: KernelCall, s: Tensor, before: int, at: int, depth: int, known: dict[Tensor, _Again | None]
-    ) -> _Again | None:
-        """Return the recomputation of a result by a given call, with the recomputation of its operands; None if an
-        operand is not available."""
+    def _recompute_by(
+        self, call: KernelCall, s: Tensor, before: int, at: int, depth: int, known: dict[Tensor, _Recomputation | None]
+    ) -> _Recomputation | None:
+        """Return the recomputation of a result by one of the calls that compute it, with the recomputation of its
+        operands; None if an operand is not available."""
         calls: list[KernelCall] = []
         seconds = self.cost.seconds(call.kernel)
-        held: set[Tensor] = set()
-        for r in _read(call):
-            if self._is_there(r, before):
+        kept_longer: set[Tensor] = set()
+        for r in _operands(call):
+            if self._is_available(r, before):
                 continue
-            if r not in self.now.life:
+            if r not in self.state.life:
                 return None  # an overwritten parameter, or a tensor local to a fused kernel
             if self._is_live(r, at) or is_small(nbytes(r), nbytes(s)):
-                held.add(r)
+                kept_longer.add(r)
                 continue
-            more = self._recipe(r, before, at, depth - 1, known)
+            more = self._cheapest_recomputation(r, before, at, depth - 1, known)
             if more is not None:
                 calls += [c for c in more.calls if not any(c is d for d in calls)]
                 seconds += more.seconds
-                held |= more.held
+                kept_longer |= more.kept_longer
             elif nbytes(r) < nbytes(s):
-                held.add(r)
+                kept_longer.add(r)
             else:
                 return None
-        return _Again((*calls, call), seconds, frozenset(held))
+        return _Recomputation((*calls, call), seconds, frozenset(kept_longer))
 
-    def _is_there(self, r: Tensor, before: int) -> bool:
+    def _is_available(self, r: Tensor, before: int) -> bool:
         """Return whether tensor `r` has its present value before call number `before` too."""
-        life = self.now.life
+        life = self.state.life
         if r in life:
             return life[r][0] < before <= life[r][-1]
         if isinstance(r, Leaf):
-            return self.now.stored.get(r, before) >= before
+            return self.state.stored.get(r, before) >= before
         return r in self.outside
 
-    def _insert(self, again: _Again, before: int) -> _State:
+    def _insert(self, recomputation: _Recomputation, before: int) -> _State:
         """Return the state in which calls run again before a call; all later calls read the recomputed tensors."""
-        now = self.now
+        state = self.state
         new: dict[Tensor, Tensor] = {}
         calls: list[KernelCall | LoopCall] = []
-        for call in again.calls:
-            made = {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w}
-            new |= {s: copy_of(s) for s in made}
+        for call in recomputation.calls:
+            results = {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w}
+            new |= {s: copy_of(s) for s in results}
             calls.append(replace(call.exchanged(new), copies=tuple(Copy(c.node, c.number + 1) for c in call.copies)))
-        rest = [c.exchanged(new) if isinstance(c, KernelCall) else c for c in now.calls[before:]]
-        origin = [*now.origin[:before], *[None] * len(calls), *now.origin[before:]]
-        copies = now.again | {c: s for s, c in new.items()}
-        return self._state([*now.calls[:before], *calls, *rest], origin, copies)
+        rest = [c.exchanged(new) if isinstance(c, KernelCall) else c for c in state.calls[before:]]
+        origin = [*state.origin[:before], *[None] * len(calls), *state.origin[before:]]
+        originals = state.again | {c: s for s, c in new.items()}
+        return self._make_state([*state.calls[:before], *calls, *rest], origin, originals)
 
     def plan(self) -> Plan:
-        now = self.now
-        place = {n: i for i, n in enumerate(now.origin) if n is not None} | {len(self.given.calls): len(now.calls)}
-        checks = [(place[i], t, m) for i, t, m in self.given.checks]
-        first = place[self.given.first_write]
-        return replace(self.given, calls=now.calls, checks=checks, first_write=first, again=now.again)
+        state = self.state
+        place = {n: i for i, n in enumerate(state.origin) if n is not None} | {
+            len(self.original.calls): len(state.calls)
+        }
+        checks = [(place[i], t, m) for i, t, m in self.original.checks]
+        first = place[self.original.first_write]
+        return replace(self.original, calls=state.calls, checks=checks, first_write=first, again=state.again)
 
 
 def _excess(live: np.ndarray, target: int) -> int:
@@ -355,15 +368,15 @@ def _excess(live: np.ndarray, target: int) -> int:
     return int(np.maximum(live - target, 0).sum())
 
 
-def _read(call: KernelCall) -> Iterator[Tensor]:
+def _operands(call: KernelCall) -> Iterator[Tensor]:
     """Yield the storages that a call reads."""
     return iter(dict.fromkeys(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if not w))
 
 
-def _ways(call: KernelCall, s: Tensor) -> Iterator[KernelCall]:
-    """Yield calls that compute a result: the call itself; of a row-fused call, the part that computes it, if that is
-    pointwise (sums round in the order of their kernel); and the stages that compute it from other stored results of the
-    kernel."""
+def _calls_computing(call: KernelCall, s: Tensor) -> Iterator[KernelCall]:
+    """Yield calls that compute a result: the call itself; of a row-fused call, the part that computes it, if that part
+    is pointwise (a sum's rounding depends on its kernel's order); and the stages that compute it from other stored
+    results of the kernel."""
     yield call
     for c in call.parts or (call,):
         if not isinstance(c.kernel, Kernel) or any(c.offsets):
@@ -382,12 +395,12 @@ def _of_stages(call: KernelCall, stages: Sequence[Stage], b: int) -> KernelCall:
     """Return the call of some stages of a kernel, which store to buffer b and read the others."""
     numbers = sorted({n for st in stages for kind, n, *_ in st.args if kind == "buffer"} | {b})
     place = {n: k for k, n in enumerate(numbers)}
-    found = [(n, call.kernel.buffers[n]) for n in numbers]
-    buffers = tuple(x if n == b else KernelBuffer(x.dtype, x.shape, False, x.strides) for n, x in found)
+    sources = [(n, call.kernel.buffers[n]) for n in numbers]
+    buffers = tuple(x if n == b else KernelBuffer(x.dtype, x.shape, False, x.strides) for n, x in sources)
     kernel = Kernel(tuple(_place(st, place) for st in stages), buffers)
-    made = tuple(c for c, st in zip(call.copies, call.kernel.stages, strict=True) if b in st.outputs)
+    copies = tuple(c for c, st in zip(call.copies, call.kernel.stages, strict=True) if b in st.outputs)
     offsets = tuple(call.offsets[n] for n in numbers) if call.offsets else ()
-    return KernelCall(kernel, tuple(call.tensors[n] for n in numbers), tuple(n == b for n in numbers), made, offsets)
+    return KernelCall(kernel, tuple(call.tensors[n] for n in numbers), tuple(n == b for n in numbers), copies, offsets)
 
 
 def _place(stage: Stage, place: Mapping[int, int]) -> Stage:
@@ -399,9 +412,9 @@ def _after_stored(kernel: Kernel, b: int) -> list[Stage] | None:
     """Return the pointwise stages that compute buffer b from other buffers, including ones that the kernel stores; None
     if these are all stages or one is not pointwise."""
     stages = kernel.stages
-    made = {o: i for i, st in enumerate(stages) for o in st.outputs if o is not None}
+    producer = {o: i for i, st in enumerate(stages) for o in st.outputs if o is not None}
     needed: set[int] = set()
-    todo = [made[b]]
+    todo = [producer[b]]
     sources: dict[tuple[int, int], int] = {}
     while todo:
         i = todo.pop()
