@@ -97,7 +97,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "kernel": name_of(call.kernel)[:8],
                 "call": place,
                 "role": role,
-                "again": call.again,
+                "again": call.is_recomputation,
                 "root": label(call),
                 "fused": [_stage(s.template.shape, s) for s in call.kernel.stages],
                 "shape": list(call.kernel.root.shape) if isinstance(call.kernel, Kernel) else [call.kernel.rows],

@@ -22,7 +22,7 @@ def describe(binding: Binding, held_bytes: int) -> str:
         held_bytes: bytes that a run holds in all.
     """
     compiled, calls = binding.compiled, binding.calls
-    again = sum(call.again for call in calls)
+    again = sum(call.is_recomputation for call in calls)
     lines = [
         f"{len(calls)} kernels{f', {again} of them recomputations' if again else ''}, arena "
         f"{binding.arena_bytes / 2**20:.2f} MiB of {show_size(held_bytes)} in all, {compiled.threads} threads"

@@ -271,7 +271,7 @@ def show_kernels(
     for i, (role, call, kernel, n) in enumerate(zip(roles, calls, kernels, turns, strict=True)):
         tasks = "+".join(str(count) for _, count, _ in kernel.launches)
         parts[role] += kernel.seconds * n
-        part = f"{'again' if call.again else role:<8}  " if several else ""
+        part = f"{'again' if call.is_recomputation else role:<8}  " if several else ""
         lines.append(
             f"{i:3d}  {part}{kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
             f"{f'{n} times ' if n > 1 else ''}{label(call)}  [{kernel.config}]{'  tuned' if kernel.tuned else ''}"

@@ -18,7 +18,7 @@ from einsmith.ir.nodes import Tensor
 
 def memory_greedy_order(
     after: Mapping[int, Collection[int]],
-    made: Sequence[int],
+    produced: Sequence[int],
     read: Sequence[Collection[Tensor]],
     sizes: Mapping[Tensor, int],
 ) -> list[int] | None:
@@ -29,11 +29,11 @@ def memory_greedy_order(
 
     Args:
         after: the groups that each group needs.
-        made: bytes that each group produces.
+        produced: bytes that each group produces.
         read: tensors that each group reads.
         sizes: bytes that become free after the last read of a tensor.
     """
-    n = len(made)
+    n = len(produced)
     users: dict[int, list[int]] = defaultdict(list)
     missing = [len(after.get(g, ())) for g in range(n)]
     for g, needs in after.items():
@@ -44,34 +44,36 @@ def memory_greedy_order(
         for t in tensors:
             if t in sizes:
                 readers[t].add(g)
-    growth = list(made)
-    own: list[int] = []
-    lean: list[tuple[int, int]] = []
+    growth = list(produced)  # bytes that a group produces, less those that it frees
+    in_order: list[int] = []  # heap of the groups that may run
+    shrinking: list[tuple[int, int]] = []  # heap of (growth, group) of those that free at least as much as they produce
     done = [False] * n
 
-    def offered(g: int) -> None:
+    def offer(g: int) -> None:
+        """Let a group that may run jump the queue if it frees at least as much as it produces."""
         if not missing[g] and growth[g] <= 0:
-            heapq.heappush(lean, (growth[g], g))
+            heapq.heappush(shrinking, (growth[g], g))
 
-    def ready(g: int) -> None:
-        heapq.heappush(own, g)
-        offered(g)
+    def enqueue(g: int) -> None:
+        """Add a group that may run."""
+        heapq.heappush(in_order, g)
+        offer(g)
 
-    def seen(t: Tensor) -> None:
+    def credit(t: Tensor) -> None:
         """Credit the last remaining reader of a tensor with its bytes."""
         if t in readers and len(readers[t]) == 1:
             (g,) = readers[t]
             growth[g] -= sizes[t]
-            offered(g)
+            offer(g)
 
     for t in readers:
-        seen(t)
+        credit(t)
     for g in range(n):
         if not missing[g]:
-            ready(g)
+            enqueue(g)
     out: list[int] = []
-    while own:
-        g = heapq.heappop(lean)[1] if lean else heapq.heappop(own)
+    while in_order:
+        g = heapq.heappop(shrinking)[1] if shrinking else heapq.heappop(in_order)
         if done[g]:
             continue
         done[g] = True
@@ -79,30 +81,30 @@ def memory_greedy_order(
         for t in read[g]:
             if t in readers:
                 readers[t].discard(g)
-                seen(t)
+                credit(t)
         for u in users[g]:
             missing[u] -= 1
             if not missing[u]:
-                ready(u)
+                enqueue(u)
     return out if len(out) == n else None
 
 
-def in_circles(n: int, after: Mapping[int, Collection[int]]) -> set[int]:
-    """Return the groups on cycles or between cycles: those left after groups without remaining dependences and groups
-    without remaining users are removed repeatedly."""
-    left = set(range(n))
-    needs = {g: set(after.get(g, ())) for g in left}
-    users: dict[int, set[int]] = {g: set() for g in left}
+def find_cycles(n: int, after: Mapping[int, Collection[int]]) -> set[int]:
+    """Return the groups on cycles or between cycles: those that remain after groups without dependences and groups
+    without users are removed repeatedly."""
+    remaining = set(range(n))
+    needs = {g: set(after.get(g, ())) for g in remaining}
+    users: dict[int, set[int]] = {g: set() for g in remaining}
     for g, hs in needs.items():
         for h in hs:
             users[h].add(g)
     for edges, back in ((needs, users), (users, needs)):
-        todo = [g for g in left if not edges[g]]
+        todo = [g for g in remaining if not edges[g]]
         while todo:
             g = todo.pop()
-            left.discard(g)
+            remaining.discard(g)
             for u in back[g]:
                 edges[u].discard(g)
-                if not edges[u] and u in left:
+                if not edges[u] and u in remaining:
                     todo.append(u)
-    return left
+    return remaining

@@ -41,7 +41,7 @@ from einsmith.ir.rebuild import with_args
 from einsmith.ir.views import is_view, producer, storage
 from einsmith.schedule.fusion import fusion_groups, maker, needs_check, only_identity
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
-from einsmith.schedule.order import in_circles, memory_greedy_order
+from einsmith.schedule.order import find_cycles, memory_greedy_order
 from einsmith.schedule.row_clusters import clusters
 from einsmith.schedule.row_fusion import RowPart, join
 from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
@@ -49,13 +49,18 @@ from einsmith.schedule.slices import slice_kernel
 
 Cost = Callable[[Kernel | Rows, Target], float]
 """Predicts the seconds of a kernel on a target."""
-REPAID = 4
+MIN_STEPS_TO_HOIST = 4
 """Fewest steps of a loop for which loop-invariant work is moved in front of it."""
 
 
-class Laid(NamedTuple):
-    """The order of a tensor's dimensions, outermost first. If the model chose it: the next best order (None if there is
-    none), and the predicted seconds that the program would take more with that order."""
+class LayoutChoice(NamedTuple):
+    """The order of a tensor's dimensions in memory.
+
+    Attributes:
+        order: the dimensions, outermost first.
+        beside: the next best order, if the model chose; else None.
+        more: predicted seconds that the program would take more with `beside`.
+    """
 
     order: tuple[int, ...]
     runner_up: tuple[int, ...] | None = None
@@ -93,16 +98,16 @@ class KernelCall:
         return tuple(c.node for c in self.copies if not c.number)
 
     @property
-    def again(self) -> bool:
+    def is_recomputation(self) -> bool:
         """Return whether the call only recomputes nodes."""
         return bool(self.copies) and not self.own
 
-    def exchanged(self, new: Mapping[Tensor, Tensor]) -> KernelCall:
-        """Return the call with storages replaced as `new` says."""
+    def exchange(self, new: Mapping[Tensor, Tensor]) -> KernelCall:
+        """Return the call with each storage that is a key of `new` replaced by its value there."""
         if not any(storage(t) in new for part in (self, *self.parts) for t in part.tensors):
             return self
         tensors = tuple(_exchange(t, new) for t in self.tensors)
-        return replace(self, tensors=tensors, parts=tuple(p.exchanged(new) for p in self.parts))
+        return replace(self, tensors=tensors, parts=tuple(p.exchange(new) for p in self.parts))
 
 
 @dataclass
@@ -133,7 +138,7 @@ class Plan:
         home: the leaf into whose memory each update's tensor is written.
         checks: (call number, tensor, message): the check can be evaluated after that call.
         first_write: number of the first call that writes into a leaf.
-        again: copy -> original, for tensors that are recomputed (`schedule.rematerialize`) or also stored in
+        originals: copy -> original, for tensors that are recomputed (`schedule.rematerialize`) or also stored in
             another order.
         orders: order of each tensor whose dimensions are not in row-major order (`schedule.layout`).
     """
@@ -143,8 +148,8 @@ class Plan:
     home: dict[Tensor, Leaf]
     checks: list[tuple[int, Tensor, str]]
     first_write: int
-    again: dict[Tensor, Tensor] = field(default_factory=dict)
-    orders: dict[Tensor, Laid] = field(default_factory=dict)
+    originals: dict[Tensor, Tensor] = field(default_factory=dict)
+    orders: dict[Tensor, LayoutChoice] = field(default_factory=dict)
 
     def kernel_calls(self) -> Iterator[tuple[int, KernelCall, int]]:
         """Yield (number in `calls`, call, most times that it runs) of every kernel; those of loops in the order in
@@ -158,7 +163,8 @@ class Plan:
                 yield from ((i, c, turns * segment.steps) for _, c, turns in plan.kernel_calls())
 
 
-def _maker_of(t: Tensor) -> Compute | LoweredLoop:
+def _require_maker(t: Tensor) -> Compute | LoweredLoop:
+    """Return the node that computes a tensor's storage; raise VerifyError for an input of the graph."""
     node = maker(t)
     if node is None:
         raise VerifyError("a computed tensor is needed here, not an input of the graph")
@@ -166,7 +172,7 @@ def _maker_of(t: Tensor) -> Compute | LoweredLoop:
 
 
 def _exchange(t: Tensor, new: Mapping[Tensor, Tensor]) -> Tensor:
-    """Return a tensor, or a view of one, with its storage replaced."""
+    """Return a tensor, or a view of one, with its storage replaced by its value in `new`, if it is a key there."""
     if t in new:
         return new[t]
     if isinstance(t, Compute) and is_view(t.template):
@@ -203,39 +209,43 @@ def fuse(
         VerifyError: if the updates of the graph cannot be ordered.
     """
     target = target or Target()
-    apart: set[Leaf] = set()
+    copied: set[Leaf] = set()
     while True:
-        plan, stuck = _plan(graph, apart, finite, target, on_lines, refine, cost)
+        plan, stuck = _plan(graph, copied, finite, target, on_lines, refine, cost)
         if plan is not None:
             return plan
-        if not stuck - apart:
+        if not stuck - copied:
             raise VerifyError("the updates of this graph cannot be ordered")
-        apart |= stuck
+        copied |= stuck
 
 
 def _plan(
     graph: Graph,
-    apart: set[Leaf],
+    copied: set[Leaf],
     finite: Tensor | None,
     target: Target,
     on_lines: bool,
     refine: Refine,
     cost: Cost | None,
 ) -> tuple[Plan | None, set[Leaf]]:
+    """Return (the plan; None if the updates have no order, leaves whose updates have to be copied).
+
+    copied: leaves whose updates are computed into separate memory and copied. The other arguments are those of `fuse`.
+    """
     updates: list[tuple[Leaf, Tensor]] = []
-    given = set(graph.outputs)
+    returned = set(graph.outputs)
     alone: set[Compute | LoweredLoop] = set()
-    taken: set[Tensor] = set()
+    update_tensors: set[Tensor] = set()
     for p, t in graph.updates:
-        if isinstance(producer(t)[0], (Leaf, LoweredLoop)) or storage(t) is not t or t in given:
+        if isinstance(producer(t)[0], (Leaf, LoweredLoop)) or storage(t) is not t or t in returned:
             t = copy_of(t)
-        if p in apart:
+        if p in copied:
             t = copy_of(t)
-        while t in taken:
+        while t in update_tensors:
             t = copy_of(t)
-        if p in apart:
-            alone.add(_maker_of(t))
-        taken.add(t)
+        if p in copied:
+            alone.add(_require_maker(t))
+        update_tensors.add(t)
         updates.append((p, t))
     stored = {p for p, _ in updates}
     outputs = tuple(copy_of(t) if producer(t)[0] in stored else t for t in graph.outputs)  # the old value
@@ -243,7 +253,7 @@ def _plan(
     nodes = [n for n in postorder(graph.roots) if _is_work(n)]
     early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, LoweredLoop))}
     home = {t: p for p, t in updates}
-    stores = {_maker_of(t) for t in home}
+    stores = {_require_maker(t) for t in home}
     groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None, stores)
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
     kept = {storage(t) for t in external} | set(home)
@@ -252,7 +262,7 @@ def _plan(
     schedule.drop_unread(kept)
 
     after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
-    readers: dict[Leaf, set[int]] = defaultdict(set)
+    readers: dict[Leaf, set[int]] = defaultdict(set)  # leaf -> groups that read it
     operands = [schedule.operands(g) for g in range(len(groups))]
     for g, args in enumerate(operands):
         for source, _ in map(producer, args):
@@ -260,7 +270,7 @@ def _plan(
                 readers[source].add(g)
             else:
                 after[g].add(of[source])
-    checking = [of[_maker_of(t)] for t, _ in graph.checks]
+    checking = [of[_require_maker(t)] for t, _ in graph.checks]
     for g in range(len(groups)):
         for h in checking if any(map(needs_check, schedule.nodes(g))) else ():
             if h == g or groups[h].before >> g & 1:
@@ -268,57 +278,58 @@ def _plan(
             after[g].add(h)
     gated = [t for t, _ in graph.checks] + ([finite] if finite is not None else [])
     gates = {of[m] for m in map(maker, gated) if m is not None}
-    stuck: set[Leaf] = set()
-    writers: dict[int, list[Leaf]] = defaultdict(list)
-    for home_of, t in updates:
-        g = of[_maker_of(t)]
-        writers[g].append(home_of)
-        if g in gates or not _replaceable(home_of, schedule.nodes(g)):
-            stuck.add(home_of)
-        after[g] |= (readers[home_of] | gates) - {g}
-    if stuck - apart:
+    stuck: set[Leaf] = set()  # leaves whose updates have to be copied
+    writers: dict[int, list[Leaf]] = defaultdict(list)  # group -> leaves that it writes into
+    for leaf, t in updates:
+        g = of[_require_maker(t)]
+        writers[g].append(leaf)
+        if g in gates or not _can_replace(leaf, schedule.nodes(g)):
+            stuck.add(leaf)
+        after[g] |= (readers[leaf] | gates) - {g}
+    if stuck - copied:
         return None, stuck
     read = {storage(a) for args in operands for a in args if maker(a) is not None}
     needed = kept | read
     sizes = {t: nbytes(t) for t in read - kept}
-    made = [0] * len(groups)
+    produced = [0] * len(groups)
     for t, n in sizes.items():
-        made[of[_maker_of(t)]] += n
-    order = memory_greedy_order(after, made, [set(map(storage, args)) for args in operands], sizes)
+        produced[of[_require_maker(t)]] += n
+    order = memory_greedy_order(after, produced, [set(map(storage, args)) for args in operands], sizes)
     if order is None:
-        around = in_circles(len(groups), after)
-        return None, {p for p, t in updates if of[_maker_of(t)] in around}
+        cyclic = find_cycles(len(groups), after)
+        return None, {p for p, t in updates if of[_require_maker(t)] in cyclic}
     order = [g for g in order if schedule.groups[g]]
     non_temporal: set[Tensor] = set()
     if on_lines:
         results = needed - set(map(storage, graph.inputs))
         moved = [sum(map(nbytes, args)) for args in operands]
         for t in results:
-            moved[of[_maker_of(t)]] += nbytes(t)
-        left = {t for t in results - read if moved[of[_maker_of(t)]] > target.l3}
-        non_temporal = {t for t in results - set(home) if _is_non_temporal(t, t in left, target)}
-    singles = [_call_of(schedule.groups[g], needed, home, non_temporal, target, cost) for g in order]
+            moved[of[_require_maker(t)]] += nbytes(t)
+        unread = {t for t in results - read if moved[of[_require_maker(t)]] > target.l3}
+        far = {t for t in results - set(home) if _is_far(t, t in unread, target)}
+    singles = [_lower_group(schedule.groups[g], needed, home, far, target, cost) for g in order]
     place = {g: i for i, g in enumerate(order)}
     # Operands of checks, and updates, are not fused by rows: their positions in the order are decided here.
-    fixed = {place[g] for g in (*checking, *writers)}
-    fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
+    unfused = {place[g] for g in (*checking, *writers)}
+    unfused |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
-    calls, rank = _by_rows(singles, needs, fixed, kept, target, cost)
-    checks = [(rank[place[of[_maker_of(t)]]], t, m) for t, m in graph.checks]
+    calls, rank = _fuse_rows(singles, needs, unfused, kept, target, cost)
+    checks = [(rank[place[of[_require_maker(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first), set()
 
 
-def _replaceable(p: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:
-    """Return whether nodes read a leaf, if at all, only at the element that they are computing."""
-    return all(only_identity(n, lambda a: storage(a) is p) for n in nodes)
+def _can_replace(leaf: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:
+    """Return whether a leaf may be overwritten by a kernel of these nodes: they read it, if at all, only at the element
+    that they compute."""
+    return all(only_identity(n, lambda a: storage(a) is leaf) for n in nodes)
 
 
 def _is_work(n: Node) -> bool:
     return isinstance(n, LoweredLoop) or (isinstance(n, Compute) and not is_view(n.template))
 
 
-def _by_rows(
+def _fuse_rows(
     singles: list[KernelCall | LoopCall],
     needs: dict[int, set[int]],
     unfused: set[int],
@@ -334,14 +345,14 @@ def _by_rows(
 
     @cache
     def joined(*members: int) -> KernelCall:
-        found = [c for c in (singles[i] for i in members) if isinstance(c, KernelCall)]
-        if len(found) == 1:
-            return _slice(found[0])
+        kernel_calls = [c for c in (singles[i] for i in members) if isinstance(c, KernelCall)]
+        if len(kernel_calls) == 1:
+            return _slice(kernel_calls[0])
         own = Counter(s for i in members for s in set(parts[i].operands))
         results = {t for i in members for t in parts[i].results}
         outside = {t for t in results if t in kept or readers[t] > own[t]}
         whole = join([parts[i] for i in members], outside, target)
-        return _slice(KernelCall(*whole, tuple(c for x in found for c in x.copies), parts=tuple(found)))
+        return _slice(KernelCall(*whole, tuple(c for x in kernel_calls for c in x.copies), parts=tuple(kernel_calls)))
 
     def pays(members: Sequence[int]) -> bool:
         """Return whether kernels take less time fused. They do if L1 holds a row. On a longer row, the stages after a
@@ -365,18 +376,18 @@ def _by_rows(
     return calls, rank
 
 
-def _is_non_temporal(t: Tensor, left: bool, target: Target) -> bool:
+def _is_far(t: Tensor, unread: bool, target: Target) -> bool:
     """Return whether a result is stored with non-temporal stores, because no later kernel would find it in a cache, or
     because the store is faster. The limit is half of L3; a quarter for sums with constant pieces between them, which
-    take longer to store than to compute; an eighth if the result is `left`: no kernel reads it, and its own kernel
+    take longer to store than to compute; an eighth if the result is `unread`: no kernel reads it, and its own kernel
     moves more bytes than L3 holds, so that L3 keeps operands instead."""
-    made = maker(t)
-    bodies = [p.body for p in made.template.parts if isinstance(p, Piece)] if isinstance(made, Compute) else []
+    node = maker(t)
+    bodies = [p.body for p in node.template.parts if isinstance(p, Piece)] if isinstance(node, Compute) else []
     sparse = any(isinstance(x, Const) for x in bodies) and any(isinstance(x, Reduce) for x in bodies)
-    return nbytes(t) >= target.l3 // (8 if left else 4 if sparse else 2)
+    return nbytes(t) >= target.l3 // (8 if unread else 4 if sparse else 2)
 
 
-def _call_of(
+def _lower_group(
     copies: list[Copy],
     needed: set[Tensor],
     home: dict[Tensor, Leaf],
@@ -419,13 +430,13 @@ def _step_plan(segment: LoopSegment, target: Target, cost: Cost | None) -> Plan:
     """Return the plan of a segment's step; its kernels mark which of their buffers are loop-invariant."""
     plan = fuse(segment.body, None, target, on_lines=False, cost=cost)
     if segment.idle:
-        plan = replace(plan, calls=_without_idle(plan, segment.idle))
+        plan = replace(plan, calls=_drop_idle(plan, segment.idle))
     same = {
         x
         for x, place in zip(segment.body.inputs, segment.places, strict=True)
         if place.kind == "argument" and place.first is None
     }
-    if segment.steps >= REPAID or segment.rows:
+    if segment.steps >= MIN_STEPS_TO_HOIST or segment.rows:
         for call in plan.calls:
             if isinstance(call, KernelCall) and isinstance(call.kernel, Kernel):
                 fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
@@ -433,7 +444,7 @@ def _step_plan(segment: LoopSegment, target: Target, cost: Cost | None) -> Plan:
     return plan
 
 
-def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[KernelCall | LoopCall]:
+def _drop_idle(plan: Plan, idle: tuple[int, ...]) -> list[KernelCall | LoopCall]:
     """Return the calls of a plan without those that only idle outputs need."""
     needed = {storage(t) for n, t in enumerate(plan.graph.outputs) if n not in idle} | set(plan.home)
     kept: list[KernelCall | LoopCall] = []

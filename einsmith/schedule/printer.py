@@ -88,7 +88,7 @@ def layouts(plan: Plan) -> list[PrintedLayout]:
     steps follow, with the steps' names."""
     name, found = namer(plan), dict[Any, list[Tensor]]()
     for t, laid in plan.orders.items():
-        found.setdefault((t.dtype, t.shape, laid, t in plan.again), []).append(t)
+        found.setdefault((t.dtype, t.shape, laid, t in plan.originals), []).append(t)
     out = [
         PrintedLayout(tuple(map(name, ts)), f"{dtype.name}{list(shape)}", shape, x.order, x.runner_up, x.more, copies)
         for (dtype, shape, x, copies), ts in found.items()
@@ -101,8 +101,8 @@ def namer(plan: Plan) -> Callable[[Tensor], str]:
     names = tensor_names(plan.graph)
 
     def name(t: Tensor) -> str:
-        if t in plan.again:  # recomputed, once or more often
-            return f"{name(plan.again[t])}'"
+        if t in plan.originals:  # recomputed, once or more often
+            return f"{name(plan.originals[t])}'"
         if t not in names and isinstance(t, Item):  # a member of a loop that no node of the graph reads
             return f"{names[t.node]}.{t.member}"
         if t not in names and storage(t) is not t:  # a view of a recomputed tensor

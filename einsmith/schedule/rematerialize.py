@@ -136,7 +136,7 @@ class _State:
         first_writer: the first call that computes each tensor.
         stored: the call that overwrites each parameter.
         live: bytes live at each call.
-        again: copy -> original of recomputed tensors.
+        originals: copy -> original of recomputed tensors.
     """
 
     calls: list[KernelCall | LoopCall]
@@ -145,7 +145,7 @@ class _State:
     first_writer: dict[Tensor, int]
     stored: dict[Leaf, int]
     live: np.ndarray
-    again: dict[Tensor, Tensor]
+    originals: dict[Tensor, Tensor]
 
 
 class _Timeline:
@@ -161,10 +161,10 @@ class _Timeline:
         """Options of the present state that were examined: (bytes live at each call, recomputation, call before which
         it runs)."""
         self.unexamined: Iterator[tuple[_Recomputation, int]] | None = None
-        self.state = self._make_state([*plan.calls], [*range(len(plan.calls))], plan.again)
+        self.state = self._make_state([*plan.calls], [*range(len(plan.calls))], plan.originals)
 
     def _make_state(
-        self, calls: list[KernelCall | LoopCall], origin: list[int | None], again: Mapping[Tensor, Tensor]
+        self, calls: list[KernelCall | LoopCall], origin: list[int | None], originals: Mapping[Tensor, Tensor]
     ) -> _State:
         life: dict[Tensor, list[int]] = {}
         first_writer: dict[Tensor, int] = {}
@@ -192,7 +192,7 @@ class _Timeline:
             calls, {s: (uses[0], uses[-1]) for s, uses in life.items()}, self.known_overwrites
         ).values():
             change[life[s][-1] : life[s][-1] + 2] += (-sizes[s], sizes[s])
-        return _State(calls, origin, life, first_writer, stored, np.cumsum(change)[:-1] + work, dict(again))
+        return _State(calls, origin, life, first_writer, stored, np.cumsum(change)[:-1] + work, dict(originals))
 
     def _accesses(self, call: KernelCall | LoopCall) -> list[tuple[Tensor, bool, int]]:
         """Return (storage, whether it is written, bytes) of the tensors of a call; the bytes are -1 for a tensor that
@@ -347,10 +347,10 @@ class _Timeline:
         for call in recomputation.calls:
             results = {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w}
             new |= {s: copy_of(s) for s in results}
-            calls.append(replace(call.exchanged(new), copies=tuple(Copy(c.node, c.number + 1) for c in call.copies)))
-        rest = [c.exchanged(new) if isinstance(c, KernelCall) else c for c in state.calls[before:]]
+            calls.append(replace(call.exchange(new), copies=tuple(Copy(c.node, c.number + 1) for c in call.copies)))
+        rest = [c.exchange(new) if isinstance(c, KernelCall) else c for c in state.calls[before:]]
         origin = [*state.origin[:before], *[None] * len(calls), *state.origin[before:]]
-        originals = state.again | {c: s for s, c in new.items()}
+        originals = state.originals | {c: s for s, c in new.items()}
         return self._make_state([*state.calls[:before], *calls, *rest], origin, originals)
 
     def plan(self) -> Plan:
@@ -360,7 +360,7 @@ class _Timeline:
         }
         checks = [(place[i], t, m) for i, t, m in self.original.checks]
         first = place[self.original.first_write]
-        return replace(self.original, calls=state.calls, checks=checks, first_write=first, again=state.again)
+        return replace(self.original, calls=state.calls, checks=checks, first_write=first, originals=state.originals)
 
 
 def _excess(live: np.ndarray, target: int) -> int:

@@ -10,8 +10,8 @@ import pytest
 from einsmith.base.sizes import size_of
 from einsmith.cli import main
 from einsmith.driver import compile
-from einsmith.schedule.layout.laid_out import Decided, free
-from einsmith.schedule.plan import Laid, Plan
+from einsmith.schedule.layout.laid_out import LayoutDecision, free
+from einsmith.schedule.plan import LayoutChoice, Plan
 from einsmith.tuning.calibration import calibrate, store
 
 
@@ -211,9 +211,9 @@ def test_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     given = (str(file), "--shape", "A=33,40", "--shape", "B=40,40")
     assert explained(capsys, *given)["layouts"] == []
 
-    def decide(plan: Plan) -> Decided:
+    def decide(plan: Plan) -> LayoutDecision:
         (t,) = free(plan)
-        return Decided({t: Laid((1, 0), (0, 1), 2.5e-6)})
+        return LayoutDecision({t: LayoutChoice((1, 0), (0, 1), 2.5e-6)})
 
     monkeypatch.setattr(compile, "layouts_of", lambda *_: decide)
     report = explained(capsys, *given, "--html", str(html))

@@ -144,7 +144,7 @@ PLANTS: list[Plant] = [
          "i is Axis(d) or isinstance(i, Const)",
          "a tensor of one row again and again is taken for a copy"),
         ("fuse-order", "schedule/plan.py",
-         "after[g] |= (readers[home_of] | gates) - {g}",
+         "after[g] |= (readers[leaf] | gates) - {g}",
          "after[g] |= gates - {g}",
          "a parameter is updated before all that reads it has run"),
         ("fuse-stage-order", "schedule/plan.py",

@@ -18,9 +18,9 @@ from einsmith.driver.executable import Executable
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import KernelBuffer, row_major
 from einsmith.schedule.layout import forced
-from einsmith.schedule.layout.laid_out import Decided, apply_layouts, free
+from einsmith.schedule.layout.laid_out import LayoutDecision, apply_layouts, free
 from einsmith.schedule.layout.order import as_is, candidates, innermost, name_of, reorder, strides
-from einsmith.schedule.plan import Laid, fuse
+from einsmith.schedule.plan import LayoutChoice, fuse
 from tests.fuzz.check import agree
 
 # -------------------------------------------------------------------------------------------------------------- orders
@@ -215,7 +215,7 @@ def test_as_is_is_bitwise_what_it_was():
     want, step = trained(None)
     (run,) = step._programs.values()
     assert not run.plan.orders
-    assert apply_layouts(run.plan, lambda plan: Decided()).calls == run.plan.calls
+    assert apply_layouts(run.plan, lambda plan: LayoutDecision()).calls == run.plan.calls
     for a, b in zip(want, trained(None)[0], strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -259,7 +259,7 @@ def test_tensors_that_keep_row_major_order():
     wide = [t for t in found if t.shape == (3, 4, 5)]
     for t in wide:
         with pytest.raises(VerifyError, match="no strides"):
-            apply_layouts(plan, lambda _, t=t: Decided({t: Laid((2, 0, 1))}))
+            apply_layouts(plan, lambda _, t=t: LayoutDecision({t: LayoutChoice((2, 0, 1))}))
 
 
 NETWORKS: dict[str, tuple[dict, tuple[int, ...], Callable]] = {

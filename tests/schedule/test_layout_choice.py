@@ -26,8 +26,8 @@ from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout import choice, price
 from einsmith.schedule.layout.folded import folded_sets
 from einsmith.schedule.layout.laid_out import (
-    Converted,
-    Decided,
+    LayoutCopy,
+    LayoutDecision,
     apply_layouts,
     converter,
     free,
@@ -35,7 +35,7 @@ from einsmith.schedule.layout.laid_out import (
 )
 from einsmith.schedule.layout.order import candidates
 from einsmith.schedule.layout.price import Prices
-from einsmith.schedule.plan import KernelCall, Laid, LoopCall, Plan, fuse
+from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan, fuse
 from tests.fuzz.check import agree
 
 F = es.functional
@@ -141,7 +141,7 @@ def test_no_assignment_costs_less(name, gradients, asking):
         found = apply_layouts(plan, lambda p, s=seconds: choice.decide_orders(p, Prices(s, Target())))
         assert seconds_of(found, seconds, plan) == pytest.approx(enumerated(plan, seconds)), seed
         changed += bool(found.orders)
-        copied += bool(found.again)
+        copied += bool(found.originals)
     assert changed > 10 and copied > 2
 
 
@@ -175,7 +175,7 @@ def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypat
         )
         run = Executable(traced.graph, traced.bind, 2)
         assert run.plan.orders and len(run.roles) == len(run.calls) and run.describe()
-        copies += len(run.plan.again)
+        copies += len(run.plan.originals)
         agree(run(given)[1], traced.graph, inputs, f"{name}, costs {seed}")
     assert copies
 
@@ -219,9 +219,9 @@ def test_operands_packed_before_a_loop_are_not_copied(sizes, asking, monkeypatch
     (plan,) = {id(p): p for c in run.plan.calls if isinstance(c, LoopCall) for p in c.plans[:1]}.values()
     (call,) = [c for c in plan.calls if isinstance(c, KernelCall) and loop_invariant_operands(c)]
     (t,) = loop_invariant_operands(call)
-    copy = Converted(converter(t), Laid((1, 0)), (call,))
+    copy = LayoutCopy(converter(t), LayoutChoice((1, 0)), (call,))
     with pytest.raises(VerifyError, match="before the loop"):
-        apply_layouts(plan, lambda _: Decided({}, (copy,)))
+        apply_layouts(plan, lambda _: LayoutDecision({}, (copy,)))
 
 
 def test_layouts_stay_under_a_limit_of_memory(asking, monkeypatch, rng):
@@ -239,7 +239,7 @@ def test_layouts_stay_under_a_limit_of_memory(asking, monkeypatch, rng):
     more = 0
     for copying["seed"] in range(4):
         free_run = Executable(traced.graph, traced.bind, 2)
-        more += len(free_run.plan.again) > 0
+        more += len(free_run.plan.originals) > 0
         with pytest.raises(MemoryLimitError) as refused:
             Executable(traced.graph, traced.bind, 2, memory=sum(free_run.fixed_bytes()))
         run = Executable(traced.graph, traced.bind, 2, memory=refused.value.needed)

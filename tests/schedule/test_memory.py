@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from einsmith.schedule.arena import _Placed
-from einsmith.schedule.order import in_circles, memory_greedy_order
+from einsmith.schedule.order import find_cycles, memory_greedy_order
 
 
 def _searched(items: list[tuple[int, int, int]]) -> list[int]:
@@ -102,4 +102,4 @@ def test_orders_are_near_the_best_of_all():
 
 def test_cycles_are_found():
     assert memory_greedy_order({0: {1}, 1: {0}, 2: set()}, [0, 0, 0], [set()] * 3, {}) is None
-    assert in_circles(4, {0: {1}, 1: {0}, 2: {1}}) == {0, 1}
+    assert find_cycles(4, {0: {1}, 1: {0}, 2: {1}}) == {0, 1}

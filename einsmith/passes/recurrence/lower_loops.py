@@ -57,7 +57,7 @@ from einsmith.passes.recurrence.accumulators import after_totals, find_totals, s
 from einsmith.passes.recurrence.copy_propagation import read_through
 from einsmith.passes.recurrence.live_steps import find_limit, read_beyond
 from einsmith.passes.recurrence.loop_invariant import settle
-from einsmith.schedule.plan import REPAID, copy_of
+from einsmith.schedule.plan import MIN_STEPS_TO_HOIST, copy_of
 
 Passes = Callable[[Graph], Graph]
 
@@ -313,7 +313,7 @@ class _Lowering:
             dtype, shape = self.node.results[j]
             updates.append((step.input(InputPlace("member", j, 0, 0), dtype, shape), step.made[j]))
         body = self.passes(Graph(tuple(step.inputs.values()), roots, tuple(updates), ()))
-        if step.steps >= REPAID:
+        if step.steps >= MIN_STEPS_TO_HOIST:
             body = self.passes(self._hoist_invariants(step, body))
         outputs = own_memory(body.outputs)
         totals = [t for pair in body.updates for t in pair]

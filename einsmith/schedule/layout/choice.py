@@ -23,11 +23,11 @@ from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.layout import forced
 from einsmith.schedule.layout.folded import folded_sets
-from einsmith.schedule.layout.laid_out import Converted, Decided, converter, free, loop_invariant_operands
+from einsmith.schedule.layout.laid_out import LayoutCopy, LayoutDecision, converter, free, loop_invariant_operands
 from einsmith.schedule.layout.order import Order, candidates
 from einsmith.schedule.layout.price import Prices, Seconds
 from einsmith.schedule.layout.solve import Factor, changes, least
-from einsmith.schedule.plan import KernelCall, Laid, Plan
+from einsmith.schedule.plan import KernelCall, LayoutChoice, Plan
 
 GAINS, LOSSES = 40, 24
 """Most kernels of a plan for which the cost model is queried (1 to 20 ms each): first kernels that might gain by other
@@ -133,7 +133,7 @@ class CostNode:
 
 def layouts_of(
     seconds: Seconds, bound: Callable[[Kernel], float], target: Target, is_left_out: Callable[[], bool]
-) -> Callable[[Plan], Decided]:
+) -> Callable[[Plan], LayoutDecision]:
     """Return the function that decides the orders of a program's plans.
 
     It applies forced orders (`forced`) if there are any; else it decides by the model, or leaves all orders unchanged
@@ -147,20 +147,20 @@ def layouts_of(
     """
     prices = Prices(seconds, target, bound)
 
-    def decide(plan: Plan) -> Decided:
+    def decide(plan: Plan) -> LayoutDecision:
         found = forced.decide(plan)
-        return found or (Decided() if is_left_out() else decide_orders(plan, prices))
+        return found or (LayoutDecision() if is_left_out() else decide_orders(plan, prices))
 
     return decide
 
 
-def decide_orders(plan: Plan, prices: Prices) -> Decided:
+def decide_orders(plan: Plan, prices: Prices) -> LayoutDecision:
     """Return the orders of least predicted cost and their alternatives; an empty decision if no change pays."""
     problem = _Problem(plan, prices)
     if not problem.promising:
-        return Decided()
+        return LayoutDecision()
     values = problem.solved()
-    return problem.decision(values) if any(values) else Decided()
+    return problem.decision(values) if any(values) else LayoutDecision()
 
 
 class _Problem:
@@ -249,13 +249,13 @@ class _Problem:
                 node.learn(way, self.prices.ask(node.call, node.orders(way)))
                 tables[i] = node.table()
 
-    def decision(self, values: tuple[int, ...]) -> Decided:
+    def decision(self, values: tuple[int, ...]) -> LayoutDecision:
         """Return the orders and copies of an assignment, with the additional cost of the next best value of each
         variable."""
         sizes = [x.size for x in self.variables]
         tables = [n.table() for n in self.nodes]
-        orders: dict[Tensor, Laid] = {}
-        copies: list[Converted] = []
+        orders: dict[Tensor, LayoutChoice] = {}
+        copies: list[LayoutCopy] = []
         for v, (variable, value) in enumerate(zip(self.variables, values, strict=True)):
             if not value:
                 continue
@@ -264,15 +264,19 @@ class _Problem:
             runner_up = int(np.argmin(more))
             for t in variable.tensors:
                 found = candidates(t.shape)
-                known = more[runner_up] < inf
-                laid = Laid(found[value], found[runner_up], float(more[runner_up])) if known else Laid(found[value])
+                known = more[beside] < inf
+                laid = (
+                    LayoutChoice(found[value], found[beside], float(more[beside]))
+                    if known
+                    else LayoutChoice(found[value])
+                )
                 if variable.copied:
                     copies.append(self._convert(v, t, value, laid, values))
                 else:
                     orders[t] = laid
-        return Decided(orders, tuple(copies))
+        return LayoutDecision(orders, tuple(copies))
 
-    def _convert(self, v: int, t: Tensor, value: int, laid: Laid, values: tuple[int, ...]) -> Converted:
+    def _convert(self, v: int, t: Tensor, value: int, laid: LayoutChoice, values: tuple[int, ...]) -> LayoutCopy:
         """Return a copy with the calls that read it in the cheapest orders of the assignment."""
         (move,) = [n.call for n in self.nodes if n.converts and n.seen[-1].stored == v]
         readers = []
@@ -280,4 +284,4 @@ class _Problem:
             at = next((k for k, s in enumerate(n.seen) if s.copy == v), None)
             if at is not None and n.cheapest(values)[at] == value:
                 readers.append(n.call)
-        return Converted(move, laid, tuple(readers))
+        return LayoutCopy(move, laid, tuple(readers))

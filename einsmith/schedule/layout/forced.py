@@ -12,9 +12,9 @@ from contextvars import ContextVar
 
 from einsmith.ir.nodes import Tensor
 from einsmith.ir.views import storage
-from einsmith.schedule.layout.laid_out import Decided, call_in, free
+from einsmith.schedule.layout.laid_out import LayoutDecision, call_in, free
 from einsmith.schedule.layout.order import Order, as_is, candidates
-from einsmith.schedule.plan import KernelCall, Laid, Plan
+from einsmith.schedule.plan import KernelCall, LayoutChoice, Plan
 
 Rule = Callable[[Tensor, Sequence[Order]], Order]
 """Chooses the order of a tensor from those that all its kernels have strides for; row-major is the first."""
@@ -31,7 +31,7 @@ def forcing(rule: Rule) -> Iterator[None]:
         _RULE.reset(token)
 
 
-def decide(plan: Plan) -> Decided | None:
+def decide(plan: Plan) -> LayoutDecision | None:
     """Return the forced orders of a plan's tensors; None if no rule is active."""
     rule = _RULE.get()
     if rule is None:
@@ -41,10 +41,10 @@ def decide(plan: Plan) -> Decided | None:
         if isinstance(call, KernelCall):
             for s in dict.fromkeys(map(storage, call.tensors)):
                 readers.setdefault(s, []).append(call)
-    found: dict[Tensor, Laid] = {}
+    found: dict[Tensor, LayoutChoice] = {}
     for t in free(plan):
         able = [o for o in candidates(t.shape) if all(call_in(c, {t: o}) is not None for c in readers[t])]
         order = rule(t, able)
         if order != as_is(t.shape):
-            found[t] = Laid(order)
-    return Decided(found)
+            found[t] = LayoutChoice(order)
+    return LayoutDecision(found)

@@ -14,27 +14,27 @@ from einsmith.ir.nodes import Apply, Axis, Compute, Read, Tensor, template
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.layout.order import Order, reorder
-from einsmith.schedule.plan import KernelCall, Laid, LoopCall, Plan
+from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
 
 Orders = Mapping[Tensor, Order]
 """Order of a tensor's dimensions, by storage; tensors that are missing have row-major order."""
 
 
 @dataclass(frozen=True)
-class Converted:
+class LayoutCopy:
     """A copy of a tensor in another order, which some calls read in its place; `call` computes it (`converter`)."""
 
     call: KernelCall
-    laid: Laid
+    laid: LayoutChoice
     readers: tuple[KernelCall, ...]
 
 
 @dataclass(frozen=True)
-class Decided:
+class LayoutDecision:
     """The tensors of a plan whose order is not row-major, and copies."""
 
-    orders: Mapping[Tensor, Laid] = field(default_factory=dict)
-    copies: tuple[Converted, ...] = ()
+    orders: Mapping[Tensor, LayoutChoice] = field(default_factory=dict)
+    copies: tuple[LayoutCopy, ...] = ()
 
 
 def bound(plan: Plan) -> set[Tensor]:
@@ -56,7 +56,7 @@ def free(plan: Plan) -> list[Tensor]:
     return [t for t in made if t not in as_it_is]
 
 
-def apply_layouts(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
+def apply_layouts(plan: Plan, decide: Callable[[Plan], LayoutDecision]) -> Plan:
     """Return the plan, and the plans of its loops' steps, with the orders that `decide` gives for each. Return the plan
     itself if nothing changes. Raises VerifyError if a kernel has no strides for an order."""
     found = decide(plan)
@@ -85,14 +85,16 @@ def apply_layouts(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
                 "a loop's step reads the copy of an operand that is packed before the loop, when no copy exists yet"
             )
         place.append(len(calls))
-        calls.append(_in(call.exchanged(new), orders))
+        calls.append(_in(call.exchange(new), orders))
     if all(c is d for c, d in zip(calls, plan.calls, strict=False)):
         return plan
     place.append(len(calls))
     checks = [(place[i], t, m) for i, t, m in plan.checks]
-    again = {c.call.tensors[1]: storage(c.call.tensors[0]) for c in found.copies}
+    originals = {c.call.tensors[1]: storage(c.call.tensors[0]) for c in found.copies}
     first = place[min(plan.first_write, len(plan.calls))]
-    return replace(plan, calls=calls, checks=checks, first_write=first, orders=laid, again=plan.again | again)
+    return replace(
+        plan, calls=calls, checks=checks, first_write=first, orders=laid, originals=plan.originals | originals
+    )
 
 
 def loop_invariant_operands(call: KernelCall) -> set[Tensor]:
