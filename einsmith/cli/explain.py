@@ -153,7 +153,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "tensors": list(x.names),
                 "type": x.type,
                 "order": list(x.order),
-                "layout": x.layout,
+                "layout": x.order_name,
                 "copies": x.copies,
                 "next": x.next_best,
                 "more": x.more,

@@ -11,7 +11,7 @@ from einsmith.ir.views import storage
 from einsmith.schedule.arena import lifetimes
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.kernel_printer import show_kernel
-from einsmith.schedule.layout.order import as_is, name_of
+from einsmith.schedule.layout.order import name_of, row_major_order
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 
 
@@ -65,7 +65,7 @@ class PrintedLayout(NamedTuple):
     copies: bool
 
     @property
-    def layout(self) -> str:
+    def order_name(self) -> str:
         """The name of the layout."""
         return name_of(self.shape, self.order)
 
@@ -74,24 +74,28 @@ class PrintedLayout(NamedTuple):
         """Return the next best order and its cost, as text; empty if the model did not choose."""
         if self.runner_up is None:
             return ""
-        name = "no copy" if self.copies and self.runner_up == as_is(self.shape) else name_of(self.shape, self.runner_up)
-        return f"{name}, {self.more * 1e6:.1f} us more"
+        beside = (
+            "no copy"
+            if self.copies and self.beside == row_major_order(self.shape)
+            else name_of(self.shape, self.beside)
+        )
+        return f"{beside}, {self.more * 1e6:.1f} us more"
 
     def __str__(self) -> str:
         copies = "copies " if self.copies else ""
-        second = f" (next best: {self.next_best})" if self.next_best else ""
-        return f"layout of {copies}{', '.join(self.names)}: {self.type}, {self.layout}{second}"
+        beside = f" (next best: {self.next_best})" if self.next_best else ""
+        return f"layout of {copies}{', '.join(self.names)}: {self.type}, {self.order_name}{beside}"
 
 
 def layouts(plan: Plan) -> list[PrintedLayout]:
     """Return the layouts that are not row-major; tensors that were decided together form one entry. Those of loops'
     steps follow, with the steps' names."""
-    name, found = namer(plan), dict[Any, list[Tensor]]()
+    name, groups = namer(plan), dict[Any, list[Tensor]]()
     for t, laid in plan.orders.items():
-        found.setdefault((t.dtype, t.shape, laid, t in plan.originals), []).append(t)
+        groups.setdefault((t.dtype, t.shape, laid, t in plan.originals), []).append(t)
     out = [
-        PrintedLayout(tuple(map(name, ts)), f"{dtype.name}{list(shape)}", shape, x.order, x.runner_up, x.more, copies)
-        for (dtype, shape, x, copies), ts in found.items()
+        PrintedLayout(tuple(map(name, ts)), f"{dtype.name}{list(shape)}", shape, x.order, x.beside, x.more, copies)
+        for (dtype, shape, x, copies), ts in groups.items()
     ]
     return out + [x for c in plan.calls if isinstance(c, LoopCall) for step in c.plans for x in layouts(step)]
 

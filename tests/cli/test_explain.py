@@ -10,7 +10,7 @@ import pytest
 from einsmith.base.sizes import size_of
 from einsmith.cli import main
 from einsmith.driver import compile
-from einsmith.schedule.layout.laid_out import LayoutDecision, free
+from einsmith.schedule.layout.laid_out import LayoutDecision, free_tensors
 from einsmith.schedule.plan import LayoutChoice, Plan
 from einsmith.tuning.calibration import calibrate, store
 
@@ -212,7 +212,7 @@ def test_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     assert explained(capsys, *given)["layouts"] == []
 
     def decide(plan: Plan) -> LayoutDecision:
-        (t,) = free(plan)
+        (t,) = free_tensors(plan)
         return LayoutDecision({t: LayoutChoice((1, 0), (0, 1), 2.5e-6)})
 
     monkeypatch.setattr(compile, "layouts_of", lambda *_: decide)

@@ -18,8 +18,8 @@ from einsmith.driver.executable import Executable
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import KernelBuffer, row_major
 from einsmith.schedule.layout import forced
-from einsmith.schedule.layout.laid_out import LayoutDecision, apply_layouts, free
-from einsmith.schedule.layout.order import as_is, candidates, innermost, name_of, reorder, strides
+from einsmith.schedule.layout.laid_out import LayoutDecision, apply_layouts, free_tensors
+from einsmith.schedule.layout.order import candidates, innermost, name_of, reorder, row_major_order, strides
 from einsmith.schedule.plan import LayoutChoice, fuse
 from tests.fuzz.check import agree
 
@@ -94,7 +94,7 @@ def test_moved_buffers_hold_the_same_elements():
 def test_dense_strides():
     assert strides((2, 3, 4, 5), innermost((2, 3, 4, 5), 1)) == (60, 1, 15, 3)
     x = KernelBuffer(dt.f32, (2, 3, 4), True)
-    assert reorder(x, 0, x.shape, as_is(x.shape)) == (x, 0)
+    assert reorder(x, 0, x.shape, row_major_order(x.shape)) == (x, 0)
     assert reorder(x, 0, x.shape, (0, 2, 1)) == (KernelBuffer(dt.f32, (2, 3, 4), True, (12, 1, 3)), 0)
 
 
@@ -254,7 +254,7 @@ def test_tensors_that_keep_row_major_order():
     x, w = np.ones((3, 4, 5)), np.ones((20, 7))
     graph = trace_call(lambda x, w: es.functional.exp((x + 1).reshape(3, 20) @ w) @ w.transpose(1, 0), (x, w), {}).graph
     plan = fuse(run_passes(graph))
-    found = free(plan)
+    found = free_tensors(plan)
     assert found and not {*graph.inputs, *plan.graph.outputs} & {*found}
     wide = [t for t in found if t.shape == (3, 4, 5)]
     for t in wide:

@@ -30,7 +30,7 @@ from einsmith.schedule.layout.laid_out import (
     LayoutDecision,
     apply_layouts,
     converter,
-    free,
+    free_tensors,
     loop_invariant_operands,
 )
 from einsmith.schedule.layout.order import candidates
@@ -68,23 +68,23 @@ def drawn(seed: int, cheap: float = 1.0) -> Callable[[Kernel | Rows], float]:
 @pytest.fixture
 def asking(monkeypatch):
     """Everything may be asked, and whatever might gain is looked at."""
-    monkeypatch.setattr(choice, "GAINS", 10**6)
-    monkeypatch.setattr(price, "DOUBT_OF_SUMS", price.DOUBT)
-    monkeypatch.setattr(Prices, "least", lambda self, call, closely=False: 0.0)
-    monkeypatch.setattr(choice, "SMALL", 10**6)
+    monkeypatch.setattr(choice, "MAX_GAIN_QUERIES", 10**6)
+    monkeypatch.setattr(price, "MARGIN_OF_SUMS", price.MARGIN)
+    monkeypatch.setattr(Prices, "lower_bound", lambda self, call, closely=False: 0.0)
+    monkeypatch.setattr(choice, "SMALL_OPERAND_RATIO", 10**6)
 
 
 def seconds_of(plan: Plan, seconds: Callable[[Kernel | Rows], float], given: Plan) -> float:
     """What a plan costs by a model: kernels that are not as they were in the one that is given count more."""
     before = {c.kernel for _, c, _ in given.kernel_calls()}
-    return sum(seconds(c.kernel) * (1 if c.kernel in before else 1 + price.DOUBT) for _, c, _ in plan.kernel_calls())
+    return sum(seconds(c.kernel) * (1 if c.kernel in before else 1 + price.MARGIN) for _, c, _ in plan.kernel_calls())
 
 
 def enumerated(plan: Plan, seconds: Callable[[Kernel | Rows], float]) -> float:
     """The least of every assignment of orders and copies, by costs of calls alone."""
     prices = Prices(seconds, Target())
     calls = [c for c in plan.calls if isinstance(c, KernelCall)]
-    sets = folded_sets(calls, free(plan))
+    sets = folded_sets(calls, free_tensors(plan))
     read: list[Tensor] = []
     for c in calls:
         written = [t for t, w in zip(c.tensors, c.written, strict=True) if w]
@@ -94,7 +94,7 @@ def enumerated(plan: Plan, seconds: Callable[[Kernel | Rows], float]) -> float:
 
     def ask(call: KernelCall, orders: dict[Tensor, int]) -> float:
         found = {t: candidates(t.shape)[k] for t, k in orders.items() if k}
-        return prices.ask(call, found) if found else prices.now(call)
+        return prices.query(call, found) if found else prices.now(call)
 
     for values in product(*(range(len(candidates(x[0].shape))) for x in sets)):
         stored = {t: values[n] for t, n in own.items()}
@@ -120,7 +120,7 @@ def test_tables_of_calls(rng):
     images = [t for t in call.tensors if len(t.shape) == 4]
     n = len(candidates(images[0].shape))
     for stored, copies in (((0, 0), (1, 2)), ((0, None), (2, 1)), ((1, 1), (None, 0)), ((None, None), (0, 1))):
-        seen = [choice.Seen((images[0],), v, c) for v, c in zip(stored, copies, strict=True)]
+        seen = [choice.SeenTensors((images[0],), v, c) for v, c in zip(stored, copies, strict=True)]
         node = choice.CostNode(call, seen, 1.0, 0.5)
         assert node.cheapest([0, 0, 0]) == (0, 0) and not node.known[1, 1]
         for way in product(range(n), repeat=2):
@@ -166,7 +166,7 @@ def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypat
     given = [to_array(a) for a in arrays]
     inputs = [*given, *(traced.bind[x] for x in traced.graph.inputs[len(given) :])]
     copies = 0
-    monkeypatch.setattr(choice, "ENTRIES", 1 << 8)
+    monkeypatch.setattr(choice, "MAX_TABLE_ENTRIES", 1 << 8)
     for seed in range(4):
         monkeypatch.setattr(
             compile,
@@ -255,26 +255,26 @@ def test_sums_of_operands_in_other_orders_are_doubted_most():
     prices = Prices(lambda kernel: 1.0, Target())
     first, second = (c for c in plan.calls[:2] if isinstance(c, KernelCall))
     (t,) = [t for t, w in zip(first.tensors, first.written, strict=True) if w]
-    assert prices.now(first) == 1.0 and prices.ask(first, {t: (1, 0)}) == 1 + price.DOUBT
-    assert prices.ask(second, {t: (1, 0)}) == 1 + price.DOUBT_OF_SUMS
+    assert prices.now(first) == 1.0 and prices.query(first, {t: (1, 0)}) == 1 + price.MARGIN
+    assert prices.query(second, {t: (1, 0)}) == 1 + price.MARGIN_OF_SUMS
 
 
 def test_nothing_is_asked_where_nothing_might_gain():
     """Products at about their peak, and programs of microseconds."""
     plan = plan_of("products", True)
     prices = Prices(lambda kernel: 1e-6, Target())
-    assert not choice.decide_orders(plan, prices).orders and prices.asked == 0
+    assert not choice.decide_orders(plan, prices).orders and prices.queries == 0
 
 
 def test_questions_have_a_limit(asking, monkeypatch):
     """Then what is not known is not taken; what is known and cheaper is."""
-    monkeypatch.setattr(choice, "GAINS", 6)
+    monkeypatch.setattr(choice, "MAX_GAIN_QUERIES", 6)
     plan = plan_of("products", True)
     for seed in range(5):
         seconds = drawn(seed)
         prices = Prices(seconds, Target())
         found = apply_layouts(plan, lambda p, s=prices: choice.decide_orders(p, s))
-        assert prices.asked <= 6 + choice.LOSSES + 2 * choice.AT_ONCE
+        assert prices.queries <= 6 + choice.MAX_LOSS_QUERIES + 2 * choice.QUERIES_PER_ROUND
         assert all(x.more < inf for x in found.orders.values())
         assert seconds_of(found, seconds, plan) <= seconds_of(plan, seconds, plan)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from einsmith.schedule.layout import solve
-from einsmith.schedule.layout.solve import Factor, changes, cost_of, least
+from einsmith.schedule.layout.solve import Factor, changes, cost_of, minimize
 
 
 def random_problem(seed: int) -> tuple[list[int], list[Factor]]:
@@ -37,7 +37,7 @@ def test_nothing_costs_less(part):
     """400 random graphs, all assignments enumerated."""
     for seed in range(100 * part, 100 * part + 100):
         sizes, factors = random_problem(seed)
-        found = least(sizes, factors)
+        found = minimize(sizes, factors)
         assert found.exact and found.cost == cost_of(found.values, factors) == enumerated(sizes, factors), seed
 
 
@@ -46,7 +46,7 @@ def test_cuts_that_are_too_wide():
     ratios, guessed = [], 0
     for seed in range(300):
         sizes, factors = random_problem(seed)
-        want, found = enumerated(sizes, factors), least(sizes, factors, table=16)
+        want, found = enumerated(sizes, factors), minimize(sizes, factors, table=16)
         assert found.cost == cost_of(found.values, factors) >= want
         assert not found.exact or found.cost == want
         guessed += not found.exact
@@ -64,7 +64,7 @@ def test_guesses_that_cannot_be():
             costs[rng.choice(np.arange(1, 16), 5, replace=False)] = rng.random(5)
             costs[0] = 1.0
             factors.append(Factor(pair, costs.reshape(4, 4)))
-        found = least([4] * 9, factors, table=64)
+        found = minimize([4] * 9, factors, table=64)
         assert not found.exact and found.cost == cost_of(found.values, factors) <= cost_of([0] * 9, factors)
         assert not any(np.isnan(changes(found.values, v, factors, 4)).any() for v in range(9))
 
@@ -81,7 +81,7 @@ def test_dominated_values_go():
 
 def test_costs_of_single_changes():
     sizes, factors = random_problem(1)
-    found = least(sizes, factors)
+    found = minimize(sizes, factors)
     for v, n in enumerate(sizes):
         now = changes(found.values, v, factors, n)
         for k in range(n):
@@ -93,11 +93,11 @@ def test_long_chains_and_impossible_ones():
     """A network's width: 400 variables, each with the two before it."""
     rng = np.random.default_rng(0)
     factors = [Factor((v - 2, v - 1, v), rng.random((4, 4, 4))) for v in range(2, 400)]
-    found = least([4] * 400, factors)
+    found = minimize([4] * 400, factors)
     state = {(a, b): 0.0 for a in range(4) for b in range(4)}
     for f in factors:
         state = {(b, c): min(state[a, b] + f.costs[a, b, c] for a in range(4)) for b in range(4) for c in range(4)}
     assert found.exact and found.cost == pytest.approx(min(state.values()))
     with pytest.raises(ValueError, match="finite"):
-        least([2], [Factor((0,), np.array([inf, inf]))])
-    assert least([], []).values == () and least([3], []).values == (0,)
+        minimize([2], [Factor((0,), np.array([inf, inf]))])
+    assert minimize([], []).values == () and minimize([3], []).values == (0,)

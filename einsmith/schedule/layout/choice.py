@@ -23,22 +23,28 @@ from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.layout import forced
 from einsmith.schedule.layout.folded import folded_sets
-from einsmith.schedule.layout.laid_out import LayoutCopy, LayoutDecision, converter, free, loop_invariant_operands
+from einsmith.schedule.layout.laid_out import (
+    LayoutCopy,
+    LayoutDecision,
+    converter,
+    free_tensors,
+    loop_invariant_operands,
+)
 from einsmith.schedule.layout.order import Order, candidates
 from einsmith.schedule.layout.price import Prices, Seconds
-from einsmith.schedule.layout.solve import Factor, changes, least
+from einsmith.schedule.layout.solve import Factor, changes, minimize
 from einsmith.schedule.plan import KernelCall, LayoutChoice, Plan
 
-GAINS, LOSSES = 40, 24
+MAX_GAIN_QUERIES, MAX_LOSS_QUERIES = 40, 24
 """Most kernels of a plan for which the cost model is queried (1 to 20 ms each): first kernels that might gain by other
 orders, then other kernels that have to change with them."""
-AT_ONCE = 4
+QUERIES_PER_ROUND = 4
 """Most kernels that are queried before the cheapest assignment is recomputed."""
-WORTH, SECONDS = 0.002, 1e-5
+MIN_GAIN_FRACTION, MIN_GAIN_SECONDS = 0.002, 1e-5
 """Smallest possible gain of a kernel that is considered: a fraction of the plan's predicted time, and seconds."""
-SMALL = 8
+SMALL_OPERAND_RATIO = 8
 """A tensor smaller than the largest one of a kernel by this factor is not copied for it."""
-ENTRIES = 1 << 12
+MAX_TABLE_ENTRIES = 1 << 12
 """Most entries of a call's cost table. Beyond it the call's operands are not copied; if the table is still too large,
 the call's tensors keep their orders."""
 
@@ -57,11 +63,11 @@ class Variable:
         return len(candidates(self.tensors[0].shape))
 
 
-Way = tuple[int, ...]
-"""The orders in which a call sees its tensors: for each of its `Seen`, the number of a candidate."""
+OrderNumbers = tuple[int, ...]
+"""The orders in which a call sees its tensors: for each of its `SeenTensors`, the number of a candidate."""
 
 
-class Seen(NamedTuple):
+class SeenTensors(NamedTuple):
     """Tensors that a call sees in one order. `stored` is the variable of the tensors themselves, `copy` the variable of
     a copy of a single tensor; either is None if there is none."""
 
@@ -81,7 +87,7 @@ class CostNode:
         converts: whether this is a converter. It takes no time without a copy; it sees a tensor and, last, its copy.
     """
 
-    def __init__(self, call: KernelCall, seen: Sequence[Seen], now: float, bound: float, converts: bool = False):
+    def __init__(self, call: KernelCall, seen: Sequence[SeenTensors], now: float, bound: float, converts: bool = False):
         self.call, self.seen, self.now, self.bound, self.converts = call, seen, now, bound, converts
         self.over = tuple(dict.fromkeys(v for s in seen for v in (s.stored, s.copy) if v is not None))
         self.costs = np.full([len(candidates(s.tensors[0].shape)) for s in seen], bound)
@@ -89,7 +95,7 @@ class CostNode:
         as_it_is = (..., 0) if converts else (0,) * len(seen)
         self.costs[as_it_is], self.known[as_it_is] = now, True
 
-    def cheapest(self, values: Sequence[int]) -> Way:
+    def cheapest(self, values: Sequence[int]) -> OrderNumbers:
         """Return the cheapest orders that the call may see: each tensor as stored, or as copied."""
         each = []
         for s in self.seen:
@@ -97,15 +103,15 @@ class CostNode:
             each.append((stored, copy) if copy else (stored,))
         return min(product(*each), key=self.costs.__getitem__)
 
-    def orders(self, way: Way) -> dict[Tensor, Order]:
+    def orders(self, numbers: OrderNumbers) -> dict[Tensor, Order]:
         """Return the order of each tensor under a choice of orders, except those in the first candidate."""
-        return {t: candidates(t.shape)[k] for s, k in zip(self.seen, way, strict=True) if k for t in s.tensors}
+        return {t: candidates(t.shape)[k] for s, k in zip(self.seen, numbers, strict=True) if k for t in s.tensors}
 
-    def learn(self, way: Way, seconds: float) -> None:
+    def learn(self, numbers: OrderNumbers, seconds: float) -> None:
         """Record the known cost (seconds) of a choice of orders."""
-        self.costs[way], self.known[way] = seconds, True
+        self.costs[numbers], self.known[numbers] = seconds, True
 
-    def forgo(self) -> None:
+    def exclude_unknown(self) -> None:
         """Exclude all orders whose costs are not known."""
         self.bound = inf
         self.costs[~self.known] = inf
@@ -132,7 +138,7 @@ class CostNode:
 
 
 def layouts_of(
-    seconds: Seconds, bound: Callable[[Kernel], float], target: Target, is_left_out: Callable[[], bool]
+    seconds: Seconds, bound: Callable[[Kernel], float], target: Target, keeps_orders: Callable[[], bool]
 ) -> Callable[[Plan], LayoutDecision]:
     """Return the function that decides the orders of a program's plans.
 
@@ -143,13 +149,13 @@ def layouts_of(
         seconds: predicts the seconds of a kernel.
         bound: gives a lower bound of the seconds of a kernel, whatever the orders of its tensors.
         target: the machine.
-        is_left_out: whether orders stay unchanged; called for each plan.
+        keeps_orders: whether orders stay unchanged; called for each plan.
     """
     prices = Prices(seconds, target, bound)
 
     def decide(plan: Plan) -> LayoutDecision:
-        found = forced.decide(plan)
-        return found or (LayoutDecision() if is_left_out() else decide_orders(plan, prices))
+        overridden = forced.decide(plan)
+        return overridden or (LayoutDecision() if keeps_orders() else decide_orders(plan, prices))
 
     return decide
 
@@ -159,8 +165,8 @@ def decide_orders(plan: Plan, prices: Prices) -> LayoutDecision:
     problem = _Problem(plan, prices)
     if not problem.promising:
         return LayoutDecision()
-    values = problem.solved()
-    return problem.decision(values) if any(values) else LayoutDecision()
+    values = problem.solve()
+    return problem.build_decision(values) if any(values) else LayoutDecision()
 
 
 class _Problem:
@@ -170,12 +176,14 @@ class _Problem:
         self.prices = prices
         calls = [c for c in plan.calls if isinstance(c, KernelCall)]
         now = [prices.now(c) for c in calls]
-        least_gain = max(SECONDS, WORTH * sum(now))
-        bounds = [prices.least(c, n - prices.least(c) > least_gain) for c, n in zip(calls, now, strict=True)]
+        least_gain = max(MIN_GAIN_SECONDS, MIN_GAIN_FRACTION * sum(now))
+        bounds = [
+            prices.lower_bound(c, n - prices.lower_bound(c) > least_gain) for c, n in zip(calls, now, strict=True)
+        ]
         self.promising = [c for c, n, b in zip(calls, now, bounds, strict=True) if n - b > least_gain]
         if not self.promising:
             return
-        self.variables = [Variable(x) for x in folded_sets(calls, free(plan))]
+        self.variables = [Variable(x) for x in folded_sets(calls, free_tensors(plan))]
         self.of = {t: v for v, x in enumerate(self.variables) for t in x.tensors}
         self.copied: dict[Tensor, int] = {}
         self.nodes: list[CostNode] = []
@@ -186,26 +194,33 @@ class _Problem:
     def _add(self, call: KernelCall, now: float, bound: float) -> None:
         """Add the node of a call, and variables for copies of its operands if it might gain by them."""
         touched = dict.fromkeys(map(storage, call.tensors))
-        apart = loop_invariant_operands(call).union(
+        uncopied = loop_invariant_operands(call).union(
             storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w
         )
         stored = {t: self.of[t] for t in touched if t in self.of}
         entries = prod(self.variables[v].size for v in {*stored.values()})
-        if entries > ENTRIES:
-            self.nodes += [CostNode(call, [Seen((t,), v)], 0.0, inf) for t, v in stored.items()]  # all orders unchanged
+        if entries > MAX_TABLE_ENTRIES:
+            self.nodes += [
+                CostNode(call, [SeenTensors((t,), v)], 0.0, inf) for t, v in stored.items()
+            ]  # all orders unchanged
             return
         copies: dict[Tensor, int] = {}
         largest = max(map(nbytes, touched), default=0)
         for t in touched if bound < now else ():
             size = len(candidates(t.shape))
-            if t not in apart and size > 1 and nbytes(t) * SMALL > largest and entries * size <= ENTRIES:
+            if (
+                t not in uncopied
+                and size > 1
+                and nbytes(t) * SMALL_OPERAND_RATIO > largest
+                and entries * size <= MAX_TABLE_ENTRIES
+            ):
                 entries *= size
                 copies[t] = self._copy(t)
-        alike: dict[int, list[Tensor]] = {}
+        by_variable: dict[int, list[Tensor]] = {}
         for t, v in stored.items():
-            alike.setdefault(-1 - copies[t] if t in copies else v, []).append(t)
-        seen = [Seen(tuple(x), self.of.get(x[0]), copies.get(x[0])) for x in alike.values()]
-        seen += [Seen((t,), None, v) for t, v in copies.items() if t not in stored]
+            by_variable.setdefault(-1 - copies[t] if t in copies else v, []).append(t)
+        seen = [SeenTensors(tuple(x), self.of.get(x[0]), copies.get(x[0])) for x in by_variable.values()]
+        seen += [SeenTensors((t,), None, v) for t, v in copies.items() if t not in stored]
         self.nodes.append(CostNode(call, seen, now, bound))
 
     def _copy(self, t: Tensor) -> int:
@@ -214,42 +229,42 @@ class _Problem:
             self.copied[t] = len(self.variables)
             self.variables.append(Variable([t], copied=True))
             move = converter(t)
-            own = [Seen((t,), self.of[t])] if t in self.of else []
-            made = Seen((move.tensors[1],), self.copied[t])
-            self.nodes.append(CostNode(move, [*own, made], 0.0, self.prices.least(move), converts=True))
+            own = [SeenTensors((t,), self.of[t])] if t in self.of else []
+            copy = SeenTensors((move.tensors[1],), self.copied[t])
+            self.nodes.append(CostNode(move, [*own, copy], 0.0, self.prices.lower_bound(move), converts=True))
         return self.copied[t]
 
-    def solved(self) -> tuple[int, ...]:
+    def solve(self) -> tuple[int, ...]:
         """Return the cheapest assignment whose costs are all known. Once the limit on queries is reached, orders whose
         costs are not known are excluded."""
         sizes = [x.size for x in self.variables]
         tables = [n.table() for n in self.nodes]
-        first = self.prices.asked
-        limits = [first + GAINS, first + GAINS + LOSSES]
+        first = self.prices.queries
+        limits = [first + MAX_GAIN_QUERIES, first + MAX_GAIN_QUERIES + MAX_LOSS_QUERIES]
         while True:
-            values = least(sizes, [f for f in tables if f.over]).values
+            values = minimize(sizes, [f for f in tables if f.over]).values
             moved = {v for v, k in enumerate(values) if k}
             unknown = [
-                (n.bound - n.now, i, way)
+                (n.bound - n.now, i, numbers)
                 for i, n in enumerate(self.nodes)
-                if not moved.isdisjoint(n.over) and not n.known[way := n.cheapest(values)]
+                if not moved.isdisjoint(n.over) and not n.known[numbers := n.cheapest(values)]
             ]
             if not unknown:
                 return values
             unknown.sort(key=lambda x: x[:2])
             gains = [x for x in unknown if x[0] < 0]  # without them, nothing pays
-            if self.prices.asked >= limits[0 if gains else 1]:
+            if self.prices.queries >= limits[0 if gains else 1]:
                 for i, n in enumerate(self.nodes):
                     if n.bound < n.now or not gains:
-                        n.forgo()
+                        n.exclude_unknown()
                         tables[i] = n.table()
                 continue
-            for _, i, way in (gains or unknown)[:AT_ONCE]:
+            for _, i, numbers in (gains or unknown)[:QUERIES_PER_ROUND]:
                 node = self.nodes[i]
-                node.learn(way, self.prices.ask(node.call, node.orders(way)))
+                node.learn(numbers, self.prices.query(node.call, node.orders(numbers)))
                 tables[i] = node.table()
 
-    def decision(self, values: tuple[int, ...]) -> LayoutDecision:
+    def build_decision(self, values: tuple[int, ...]) -> LayoutDecision:
         """Return the orders and copies of an assignment, with the additional cost of the next best value of each
         variable."""
         sizes = [x.size for x in self.variables]
@@ -261,22 +276,22 @@ class _Problem:
                 continue
             more = changes(values, v, tables, sizes[v])
             more[value] = inf
-            runner_up = int(np.argmin(more))
+            next_best = int(np.argmin(more))
             for t in variable.tensors:
-                found = candidates(t.shape)
-                known = more[beside] < inf
-                laid = (
-                    LayoutChoice(found[value], found[beside], float(more[beside]))
+                options = candidates(t.shape)
+                known = more[next_best] < inf
+                choice = (
+                    LayoutChoice(options[value], options[next_best], float(more[next_best]))
                     if known
-                    else LayoutChoice(found[value])
+                    else LayoutChoice(options[value])
                 )
                 if variable.copied:
-                    copies.append(self._convert(v, t, value, laid, values))
+                    copies.append(self._convert(v, t, value, choice, values))
                 else:
-                    orders[t] = laid
+                    orders[t] = choice
         return LayoutDecision(orders, tuple(copies))
 
-    def _convert(self, v: int, t: Tensor, value: int, laid: LayoutChoice, values: tuple[int, ...]) -> LayoutCopy:
+    def _convert(self, v: int, t: Tensor, value: int, choice: LayoutChoice, values: tuple[int, ...]) -> LayoutCopy:
         """Return a copy with the calls that read it in the cheapest orders of the assignment."""
         (move,) = [n.call for n in self.nodes if n.converts and n.seen[-1].stored == v]
         readers = []
@@ -284,4 +299,4 @@ class _Problem:
             at = next((k for k, s in enumerate(n.seen) if s.copy == v), None)
             if at is not None and n.cheapest(values)[at] == value:
                 readers.append(n.call)
-        return LayoutCopy(move, laid, tuple(readers))
+        return LayoutCopy(move, choice, tuple(readers))

@@ -16,10 +16,10 @@ from einsmith.schedule.layout.order import candidates
 from einsmith.schedule.plan import KernelCall
 
 
-def folded_sets(calls: Sequence[KernelCall], free: Sequence[Tensor]) -> list[list[Tensor]]:
+def folded_sets(calls: Sequence[KernelCall], free_tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return the tensors that may have several orders as sets that share one order, in the order in which they are
     computed."""
-    into = {t: t for t in free if len(candidates(t.shape)) > 1}
+    into = {t: t for t in free_tensors if len(candidates(t.shape)) > 1}
 
     def root(t: Tensor) -> Tensor:
         while into[t] is not t:
@@ -29,10 +29,10 @@ def folded_sets(calls: Sequence[KernelCall], free: Sequence[Tensor]) -> list[lis
 
     for call in calls:
         for group in _alike(call):
-            found = [s for s in map(storage, group) if s in into]
-            for s in found[1:]:
-                if _points(s) == _points(found[0]):
-                    into[root(s)] = root(found[0])
+            shared = [s for s in map(storage, group) if s in into]
+            for s in shared[1:]:
+                if _points(s) == _points(shared[0]):
+                    into[root(s)] = root(shared[0])
     sets: dict[Tensor, list[Tensor]] = {}
     for t in into:
         sets.setdefault(root(t), []).append(t)
@@ -57,9 +57,9 @@ def _alike(call: KernelCall) -> Iterator[list[Tensor]]:
 def own_elements(kernel: Kernel) -> list[int]:
     """Return the buffers that a kernel writes, and those that it reads only at the element that it computes."""
     written = [n for stage in kernel.stages for n in stage.outputs if n is not None]
-    ways: dict[int, bool] = {}
+    reads_own: dict[int, bool] = {}
     for stage in kernel.stages:
         for slot, ref in enumerate(stage.args):
             if ref[0] == "buffer":
-                ways[ref[1]] = ways.get(ref[1], True) and reads_own_element(stage.template, [slot])
-    return list(dict.fromkeys([*written, *(n for n, own in ways.items() if own)]))
+                reads_own[ref[1]] = reads_own.get(ref[1], True) and reads_own_element(stage.template, [slot])
+    return list(dict.fromkeys([*written, *(n for n, own in reads_own.items() if own)]))

@@ -12,8 +12,8 @@ from contextvars import ContextVar
 
 from einsmith.ir.nodes import Tensor
 from einsmith.ir.views import storage
-from einsmith.schedule.layout.laid_out import LayoutDecision, call_in, free
-from einsmith.schedule.layout.order import Order, as_is, candidates
+from einsmith.schedule.layout.laid_out import LayoutDecision, free_tensors, reorder_call
+from einsmith.schedule.layout.order import Order, candidates, row_major_order
 from einsmith.schedule.plan import KernelCall, LayoutChoice, Plan
 
 Rule = Callable[[Tensor, Sequence[Order]], Order]
@@ -41,10 +41,10 @@ def decide(plan: Plan) -> LayoutDecision | None:
         if isinstance(call, KernelCall):
             for s in dict.fromkeys(map(storage, call.tensors)):
                 readers.setdefault(s, []).append(call)
-    found: dict[Tensor, LayoutChoice] = {}
-    for t in free(plan):
-        able = [o for o in candidates(t.shape) if all(call_in(c, {t: o}) is not None for c in readers[t])]
+    orders: dict[Tensor, LayoutChoice] = {}
+    for t in free_tensors(plan):
+        able = [o for o in candidates(t.shape) if all(reorder_call(c, {t: o}) is not None for c in readers[t])]
         order = rule(t, able)
-        if order != as_is(t.shape):
-            found[t] = LayoutChoice(order)
-    return LayoutDecision(found)
+        if order != row_major_order(t.shape):
+            orders[t] = LayoutChoice(order)
+    return LayoutDecision(orders)

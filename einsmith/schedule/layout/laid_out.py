@@ -25,7 +25,7 @@ class LayoutCopy:
     """A copy of a tensor in another order, which some calls read in its place; `call` computes it (`converter`)."""
 
     call: KernelCall
-    laid: LayoutChoice
+    choice: LayoutChoice
     readers: tuple[KernelCall, ...]
 
 
@@ -37,32 +37,32 @@ class LayoutDecision:
     copies: tuple[LayoutCopy, ...] = ()
 
 
-def bound(plan: Plan) -> set[Tensor]:
+def fixed_tensors(plan: Plan) -> set[Tensor]:
     """Return the tensors whose order is fixed: inputs, results, tensors that are stored into leaves, and operands of
     checks and loops."""
-    found = {storage(t) for t in (*plan.graph.inputs, *plan.graph.roots)} | set(plan.home)
+    fixed = {storage(t) for t in (*plan.graph.inputs, *plan.graph.roots)} | set(plan.home)
     for call in plan.calls:
         if isinstance(call, LoopCall):
-            found.update(storage(t) for tensors in (call.tensors, *(c.tensors for c in call.before)) for t in tensors)
-    return found
+            fixed.update(storage(t) for tensors in (call.tensors, *(c.tensors for c in call.before)) for t in tensors)
+    return fixed
 
 
-def free(plan: Plan) -> list[Tensor]:
+def free_tensors(plan: Plan) -> list[Tensor]:
     """Return the tensors that may have any order, in the order in which they are computed: only kernels of the plan
     write and read them."""
     calls = [c for c in plan.calls if isinstance(c, KernelCall)]
-    made = dict.fromkeys(storage(t) for c in calls for t, w in zip(c.tensors, c.written, strict=True) if w)
-    as_it_is = bound(plan)
-    return [t for t in made if t not in as_it_is]
+    results = dict.fromkeys(storage(t) for c in calls for t, w in zip(c.tensors, c.written, strict=True) if w)
+    fixed = fixed_tensors(plan)
+    return [t for t in results if t not in fixed]
 
 
 def apply_layouts(plan: Plan, decide: Callable[[Plan], LayoutDecision]) -> Plan:
     """Return the plan, and the plans of its loops' steps, with the orders that `decide` gives for each. Return the plan
     itself if nothing changes. Raises VerifyError if a kernel has no strides for an order."""
-    found = decide(plan)
-    laid = {**found.orders, **{c.call.tensors[1]: c.laid for c in found.copies}}
-    orders = {t: x.order for t, x in laid.items()}
-    left = list(found.copies)
+    decision = decide(plan)
+    choices = {**decision.orders, **{c.call.tensors[1]: c.choice for c in decision.copies}}
+    orders = {t: x.order for t, x in choices.items()}
+    pending = list(decision.copies)
     calls: list[KernelCall | LoopCall] = []
     place: list[int] = []  # index in `calls` of each call of the given plan
     for call in plan.calls:
@@ -73,27 +73,27 @@ def apply_layouts(plan: Plan, decide: Callable[[Plan], LayoutDecision]) -> Plan:
             calls.append(call if same else replace(call, plans=steps))
             continue
         new: dict[Tensor, Tensor] = {}
-        for c in found.copies:
+        for c in decision.copies:
             if any(call is r for r in c.readers):
-                t, made = c.call.tensors
-                new[t] = made
-                if c in left:  # its first reader
-                    left.remove(c)
-                    calls.append(_in(c.call, orders))
+                t, copy = c.call.tensors
+                new[t] = copy
+                if c in pending:  # its first reader
+                    pending.remove(c)
+                    calls.append(_require_order(c.call, orders))
         if not loop_invariant_operands(call).isdisjoint(new):
             raise VerifyError(
                 "a loop's step reads the copy of an operand that is packed before the loop, when no copy exists yet"
             )
         place.append(len(calls))
-        calls.append(_in(call.exchange(new), orders))
+        calls.append(_require_order(call.exchange(new), orders))
     if all(c is d for c, d in zip(calls, plan.calls, strict=False)):
         return plan
     place.append(len(calls))
     checks = [(place[i], t, m) for i, t, m in plan.checks]
-    originals = {c.call.tensors[1]: storage(c.call.tensors[0]) for c in found.copies}
+    originals = {c.call.tensors[1]: storage(c.call.tensors[0]) for c in decision.copies}
     first = place[min(plan.first_write, len(plan.calls))]
     return replace(
-        plan, calls=calls, checks=checks, first_write=first, orders=laid, originals=plan.originals | originals
+        plan, calls=calls, checks=checks, first_write=first, orders=choices, originals=plan.originals | originals
     )
 
 
@@ -106,22 +106,22 @@ def loop_invariant_operands(call: KernelCall) -> set[Tensor]:
     return {storage(call.tensors[n]) for n in places if n < len(call.tensors)}
 
 
-def _in(call: KernelCall, orders: Orders) -> KernelCall:
-    found = call_in(call, orders)
-    if found is None:
+def _require_order(call: KernelCall, orders: Orders) -> KernelCall:
+    reordered = reorder_call(call, orders)
+    if reordered is None:
         raise VerifyError(
             "a kernel reads a tensor through a view that has no strides in the requested order of dimensions"
         )
-    return found
+    return reordered
 
 
-def call_in(call: KernelCall, orders: Orders) -> KernelCall | None:
+def reorder_call(call: KernelCall, orders: Orders) -> KernelCall | None:
     """Return the call with its tensors in these orders; None if a buffer has no strides for one."""
     if not any(storage(t) in orders for t in call.tensors):
         return call
     offsets = call.offsets or (0,) * len(call.tensors)
     own = [_reorder(t, b, at, orders) for t, b, at in zip(call.tensors, call.kernel.buffers, offsets, strict=True)]
-    parts = [call_in(p, orders) for p in call.parts]
+    parts = [reorder_call(p, orders) for p in call.parts]
     if None in own or None in parts:
         return None
     buffers = tuple(x[0] for x in own if x is not None)
@@ -134,8 +134,8 @@ def call_in(call: KernelCall, orders: Orders) -> KernelCall | None:
         if None in members:
             return None
         kernel = Rows(call.kernel.rows, tuple(m for m in members if m is not None), buffers, call.kernel.local)
-    found = tuple(p for p in parts if p is not None)
-    return replace(call, kernel=kernel, offsets=begins if any(begins) else call.offsets, parts=found)
+    reordered_parts = tuple(p for p in parts if p is not None)
+    return replace(call, kernel=kernel, offsets=begins if any(begins) else call.offsets, parts=reordered_parts)
 
 
 def _reorder(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[KernelBuffer, int] | None:
@@ -144,8 +144,8 @@ def _reorder(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[
     s = storage(t)
     if s not in orders:
         return buffer, at
-    found = reorder(buffer, at // s.dtype.itemsize, s.shape, orders[s])
-    return None if found is None else (found[0], found[1] * s.dtype.itemsize)
+    reordered = reorder(buffer, at // s.dtype.itemsize, s.shape, orders[s])
+    return None if reordered is None else (reordered[0], reordered[1] * s.dtype.itemsize)
 
 
 def _member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Orders) -> Member | None:
@@ -153,11 +153,11 @@ def _member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Order
     stay."""
     buffers: list[KernelBuffer] = []
     for place, b in zip(m.places, m.kernel.buffers, strict=True):
-        found = _reorder(call.tensors[place], b, offsets[place], orders) if place < len(call.tensors) else (b, 0)
-        if found is None:
+        reordered = _reorder(call.tensors[place], b, offsets[place], orders) if place < len(call.tensors) else (b, 0)
+        if reordered is None:
             return None
-        buffers.append(found[0])
-    kernel = Kernel(m.kernel.stages, tuple(buffers), m.kernel.loop_invariant)
+        buffers.append(reordered[0])
+    kernel = Kernel(m.kernel.stages, tuple(buffers), m.kernel.fixed)
     return Member(kernel, m.places, m.by_row, m.reduces, m.axis)
 
 
@@ -166,8 +166,8 @@ def converter(t: Tensor) -> KernelCall:
     which distinguishes it from other copies in a program."""
     index = tuple(Axis(d) for d in range(len(t.shape)))
     body = Apply("cast", (Apply("cast", (Read(0, index, t.dtype),), t.dtype),), t.dtype)
-    made = Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
+    copy = Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
     plain = template(t.shape, [(t.dtype, t.shape)], Read(0, index, t.dtype))
     stage = Stage(plain, (("buffer", 0),), (1,))
     kernel = Kernel((stage,), (KernelBuffer(t.dtype, t.shape), KernelBuffer(t.dtype, t.shape)))
-    return KernelCall(kernel, (t, made), (False, True), ())
+    return KernelCall(kernel, (t, copy), (False, True), ())

@@ -9,11 +9,11 @@ from einsmith.schedule.kernel import KernelBuffer, row_major
 
 Order = tuple[int, ...]
 """The dimensions of a tensor as they are in memory, the outermost first."""
-CANDIDATES = 4
+MAX_CANDIDATES = 4
 """Most orders of a tensor that are considered, row-major order included."""
 
 
-def as_is(shape: Sequence[int]) -> Order:
+def row_major_order(shape: Sequence[int]) -> Order:
     """Return the row-major order of a shape's dimensions."""
     return tuple(range(len(shape)))
 
@@ -29,21 +29,21 @@ def candidates(shape: Sequence[int]) -> list[Order]:
     dimensions of extent 1 have equal candidates."""
     several = [d for d, n in enumerate(shape) if n > 1]
     inner = [*several[1:2], *several[:1], *several[2:]]
-    return [as_is(shape), *(innermost(shape, d) for d in inner if d != several[-1])][:CANDIDATES]
+    return [row_major_order(shape), *(innermost(shape, d) for d in inner if d != several[-1])][:MAX_CANDIDATES]
 
 
 def strides(shape: Sequence[int], order: Order) -> tuple[int, ...]:
     """Return the stride (elements) of each dimension of a dense tensor in an order; 0 for extent 1."""
-    found, at = [0] * len(shape), 1
+    out, at = [0] * len(shape), 1
     for d in reversed(order):
         if shape[d] > 1:
-            found[d], at = at, at * shape[d]
-    return tuple(found)
+            out[d], at = at, at * shape[d]
+    return tuple(out)
 
 
 def name_of(shape: Sequence[int], order: Order) -> str:
     """Return a readable name of an order: the innermost dimension, or all of them."""
-    if order == as_is(shape):
+    if order == row_major_order(shape):
         return "as is"
     if order == innermost(shape, order[-1]):
         return f"dimension {order[-1]} innermost"
@@ -60,10 +60,10 @@ def reorder(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order
     before: of t[n, c, y, x] a buffer [n, c*y, x] with strides c*y*x, x, 1, or [n, c, y*x] with strides c*y*x, y*x, 1
     after:  the former has no strides with channels last, the latter c*y*x, 1, c
     """
-    if order == as_is(shape) or not buffer.size:
+    if order == row_major_order(shape) or not buffer.size:
         return buffer, first
     runs = _runs(shape, order)
-    found, begin, used = [0] * len(buffer.shape), 0, []
+    new_strides, begin, used = [0] * len(buffer.shape), 0, []
     for extent, old, new in runs:
         at = first // old % extent
         begin += at * new
@@ -75,11 +75,11 @@ def reorder(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order
         if k is None:
             return None
         _, old, new = runs[k]
-        found[d] = s // old * new
+        new_strides[d] = s // old * new
         used[k] += (n - 1) * (s // old)
     if any(u >= extent for u, (extent, _, _) in zip(used, runs, strict=True)):
         return None
-    return KernelBuffer(buffer.dtype, buffer.shape, buffer.non_temporal, tuple(found)), begin
+    return KernelBuffer(buffer.dtype, buffer.shape, buffer.far, tuple(new_strides)), begin
 
 
 def _runs(shape: Sequence[int], order: Order) -> list[tuple[int, int, int]]:

@@ -1,6 +1,6 @@
 """Price calls by the orders of their tensors: by the cost model where it was queried, else by a lower bound.
 
-A prediction for orders other than the tensors' own is increased by a margin (`doubt`).
+A prediction for orders other than the tensors' own is increased by a margin (`margin`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from einsmith.ir.views import storage
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.folded import own_elements
-from einsmith.schedule.layout.laid_out import call_in
+from einsmith.schedule.layout.laid_out import reorder_call
 from einsmith.schedule.layout.order import Order
 from einsmith.schedule.plan import KernelCall
 
-DOUBT, DOUBT_OF_SUMS = 0.3, 1.0
-"""Fractions by which predictions for changed orders are increased; DOUBT_OF_SUMS is for sums whose operands change,
+MARGIN, MARGIN_OF_SUMS = 0.3, 1.0
+"""Fractions by which predictions for changed orders are increased; MARGIN_OF_SUMS is for sums whose operands change,
 which are gathered at strides for which the model of contractions was not calibrated. Measured with
 `python -m benchmarks.layouts`: kernels of networks ran at 0.93 times the predicted speed in the median, and at less
 than 0.2 times in one case of ten, all of them such sums; windows with stride 2 were faster than predicted."""
@@ -32,67 +32,67 @@ Seconds = Callable[[Kernel | Rows], float]
 
 class Prices:
     """Costs of calls on a target. bound: gives the least seconds of a kernel by the model, whatever the orders of its
-    tensors. asked: number of kernels for which the model was queried."""
+    tensors. queries: number of kernels for which the model was queried."""
 
     def __init__(self, seconds: Seconds, target: Target, bound: Callable[[Kernel], float] = lambda kernel: 0.0):
         self.seconds, self.target, self.bound = seconds, target, bound
-        self.asked = 0
+        self.queries = 0
         self._known: dict[Kernel | Rows, float] = {}
 
     def now(self, call: KernelCall) -> float:
-        """Return the predicted seconds of a call with all orders unchanged. The query does not count in `asked`,
+        """Return the predicted seconds of a call with all orders unchanged. The query does not count in `queries`,
         because the kernel is usually compiled anyway."""
         if call.kernel not in self._known:
             self._known[call.kernel] = self.seconds(call.kernel)
         return self._known[call.kernel]
 
-    def least(self, call: KernelCall, closely: bool = False) -> float:
+    def lower_bound(self, call: KernelCall, closely: bool = False) -> float:
         """Return a lower bound (seconds) of a call's cost in other orders; `closely` includes the bound by the model. A
         row-fused kernel has no gain to look for, because its rows are in the stored order and pass through memory once,
         so its bound is its present cost."""
         if isinstance(call.kernel, Rows):
             return self.now(call)
-        return (1 + DOUBT) * max(floor(call.kernel, self.target), self.bound(call.kernel) if closely else 0.0)
+        return (1 + MARGIN) * max(_lower_bound(call.kernel, self.target), self.bound(call.kernel) if closely else 0.0)
 
-    def ask(self, call: KernelCall, orders: Mapping[Tensor, Order]) -> float:
+    def query(self, call: KernelCall, orders: Mapping[Tensor, Order]) -> float:
         """Return the predicted seconds of a call in other orders; inf if a kernel cannot have them."""
-        moved = call_in(call, orders)
+        moved = reorder_call(call, orders)
         if moved is None:
             return inf
         if moved.kernel not in self._known:
-            self.asked += 1
+            self.queries += 1
             try:
                 self._known[moved.kernel] = self.seconds(moved.kernel)
             except CompileError:
                 self._known[moved.kernel] = inf
-        return (1 + doubt(call, orders)) * self._known[moved.kernel]
+        return (1 + margin(call, orders)) * self._known[moved.kernel]
 
 
-def doubt(call: KernelCall, orders: Mapping[Tensor, Order]) -> float:
+def margin(call: KernelCall, orders: Mapping[Tensor, Order]) -> float:
     """Return the margin, as a fraction, by which the prediction for a call in other orders is increased."""
     kernel = call.kernel
-    if isinstance(kernel, Rows) or not sums(kernel):
-        return DOUBT
+    if isinstance(kernel, Rows) or not summed_bytes(kernel):
+        return MARGIN
     own = own_elements(kernel)
     operands = (t for n, t in enumerate(call.tensors) if n not in own)
-    return DOUBT_OF_SUMS if any(storage(t) in orders for t in operands) else DOUBT
+    return MARGIN_OF_SUMS if any(storage(t) in orders for t in operands) else MARGIN
 
 
-def sums(kernel: Kernel) -> int:
+def summed_bytes(kernel: Kernel) -> int:
     """Return the bytes of the terms that a kernel's root sums."""
-    found = 0
+    total = 0
     for part in kernel.root.parts:
         body = part.body
         if isinstance(body, Reduce) and body.combiner == "sum" and body.bodies[0].dtype.is_float:
-            found += prod(part.domain) * body.bodies[0].dtype.itemsize
-    return found
+            total += prod(part.domain) * body.bodies[0].dtype.itemsize
+    return total
 
 
 @lru_cache(maxsize=4096)
-def floor(kernel: Kernel, target: Target) -> float:
+def _lower_bound(kernel: Kernel, target: Target) -> float:
     """Return the least seconds of a kernel, whatever the orders of its tensors: sums of products at peak rate, or the
     transfer of the bytes that it touches."""
     moved = float(sum(bytes_by_buffer(kernel)))
     # In Winograd's form a product of 3 x 3 points takes 36 / 16 multiplications in the place of 9.
     rate = 4 * target.fma_per_second * target.cores * (4.0 if target.winograd else 1.0)
-    return max(sums(kernel) / rate, target.seconds_for_bytes(moved, moved, target.cores))
+    return max(summed_bytes(kernel) / rate, target.seconds_for_bytes(moved, moved, target.cores))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-TABLE = 1 << 14
+MAX_TABLE_ENTRIES = 1 << 14
 """Most entries of a cut's table."""
 
 
@@ -46,7 +46,7 @@ class _Step(NamedTuple):
     best: np.ndarray
 
 
-def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -> Assignment:
+def minimize(sizes: Sequence[int], factors: Iterable[Factor], table: int = MAX_TABLE_ENTRIES) -> Assignment:
     """Return the assignment whose factors sum to the least cost. It never costs more than all zeros.
 
     Ties are broken toward lower values where one variable decides. Raises ValueError if every assignment costs inf.
@@ -56,17 +56,17 @@ def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -
         factors: the cost tables.
         table: most entries of a cut's table.
     """
-    given = _merge(factors, sizes)
-    met_by = {v for f in given for v in f.over}
-    alive = [np.arange(n) < (n if v in met_by else 1) for v, n in enumerate(sizes)]
-    pruned = _prune(given, alive)
+    merged = _merge(factors, sizes)
+    constrained = {v for f in merged for v in f.over}
+    alive = [np.arange(n) < (n if v in constrained else 1) for v, n in enumerate(sizes)]
+    pruned = _prune(merged, alive)
     kept = [x.nonzero()[0] for x in alive]
-    found, exact = _eliminate([len(k) for k in kept], _restrict(pruned, sizes, kept), table)
-    values = [int(kept[v][k]) for v, k in enumerate(found)]
+    numbers, exact = _eliminate([len(k) for k in kept], _restrict(pruned, sizes, kept), table)
+    values = [int(kept[v][k]) for v, k in enumerate(numbers)]
     if not exact:  # a heuristic assignment may cost inf
-        values = min(values, [0] * len(sizes), key=lambda x: cost_of(x, given))
-        _descend(values, given, sizes)
-    cost = cost_of(values, given)
+        values = min(values, [0] * len(sizes), key=lambda x: cost_of(x, merged))
+        _descend(values, merged, sizes)
+    cost = cost_of(values, merged)
     if cost == inf:
         raise ValueError("no assignment has a finite cost")
     return Assignment(tuple(values), cost, exact)
@@ -79,9 +79,9 @@ def _restrict(factors: Iterable[Factor], sizes: Sequence[int], kept: Sequence[np
         for axis, v in enumerate(over):
             if len(kept[v]) < sizes[v]:
                 costs = costs.take(kept[v], axis)
-        left = tuple(v for v in over if len(kept[v]) > 1)
-        if left:
-            out.append(Factor(left, costs.reshape([len(kept[v]) for v in left])))
+        rest = tuple(v for v in over if len(kept[v]) > 1)
+        if rest:
+            out.append(Factor(rest, costs.reshape([len(kept[v]) for v in rest])))
     return out
 
 
@@ -107,7 +107,7 @@ def _eliminate(sizes: Sequence[int], factors: Iterable[Factor], table: int) -> t
             exact = False
             v = max(width, key=width.__getitem__)
             met, others = tables[v], cuts[v]
-            n = int(np.argmin(sum(_others_least(f, v) for f in met)))
+            n = int(np.argmin(sum(_minimize_others(f, v) for f in met)))
             steps.append(_Step(v, (), np.array(n)))
             new = [_fix(f, v, n) for f in met]
         for x in others:
@@ -143,7 +143,7 @@ def _merge(factors: Iterable[Factor], sizes: Sequence[int]) -> list[Factor]:
     by: dict[tuple[int, ...], list[Factor]] = {}
     for f in factors:
         by.setdefault(tuple(sorted(f.over)), []).append(f)
-    return [Factor(over, _sum(over, found, sizes)) for over, found in by.items()]
+    return [Factor(over, _sum(over, same, sizes)) for over, same in by.items()]
 
 
 def _neighbours(v: int, met: Sequence[Factor]) -> tuple[int, ...]:
@@ -161,7 +161,7 @@ def _sum(over: Sequence[int], factors: Iterable[Factor], sizes: Sequence[int]) -
     return out
 
 
-def _others_least(f: Factor, v: int) -> np.ndarray:
+def _minimize_others(f: Factor, v: int) -> np.ndarray:
     """Return, for each value of variable v, the minimum of a factor over the other variables."""
     return f.costs.min(tuple(k for k, x in enumerate(f.over) if x != v))
 
