@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from einsmith.ir.nodes import Compute, Graph, Recurrence, Tensor, nbytes, postorder
 from einsmith.ir.views import storage
-from einsmith.schedule.in_place import overwritten
+from einsmith.schedule.in_place import find_overwrites
 from einsmith.schedule.plan import Plan
 
 ALIGNMENT = 64
+"""Bytes of a cache line, on which every tensor of the arena begins."""
 
 
 def lifetimes(plan: Plan, outside: Iterable[Tensor]) -> dict[Tensor, tuple[int, int]]:
@@ -28,22 +29,29 @@ def lifetimes(plan: Plan, outside: Iterable[Tensor]) -> dict[Tensor, tuple[int, 
 
 
 class Life(NamedTuple):
-    """Live range (calls) of a tensor, or of the workspace of call number `key`, and its bytes. `over`: a tensor whose
-    place it takes, which ends with the previous call."""
+    """The live range of a tensor or of a call's workspace.
+
+    Attributes:
+        key: the tensor, or the number of the call.
+        nbytes: its bytes.
+        first: the first call that touches it.
+        last: the last call that touches it.
+        overwrites: the tensor, live until the previous call, whose place it takes; None if it has a place of its own.
+    """
 
     key: Tensor | int
     nbytes: int
     first: int
     last: int
-    over: Tensor | None = None
+    overwrites: Tensor | None = None
 
 
 def lives(plan: Plan, outside: Iterable[Tensor], extra: Mapping[int, int], kept: Collection[int] = ()) -> list[Life]:
     """Return the live ranges of the tensors and workspaces in the arena; the arguments are those of `arena`."""
     spans = lifetimes(plan, outside)
-    over = overwritten(plan.calls, spans)
-    spans |= {s: (spans[s][0], spans[s][1] - 1) for s in over.values()}
-    out = [Life(t, nbytes(t), first, last, over.get(t)) for t, (first, last) in spans.items()]
+    operand_of = find_overwrites(plan.calls, spans)
+    spans |= {s: (spans[s][0], spans[s][1] - 1) for s in operand_of.values()}
+    out = [Life(t, nbytes(t), first, last, operand_of.get(t)) for t, (first, last) in spans.items()]
     end = len(plan.calls)
     return out + [Life(call, n, *((0, end) if call in kept else (call, call))) for call, n in extra.items() if n]
 
@@ -64,22 +72,22 @@ def arena(
     """
     places: dict[Tensor | int, list[Life]] = {}  # live ranges that share a place, in order
     for x in sorted(lives(plan, outside, extra, kept), key=lambda x: x.first):
-        found = places[x.key] = [] if x.over is None else places[x.over]
-        found.append(x)
+        chain = places[x.key] = [] if x.overwrites is None else places[x.overwrites]
+        chain.append(x)
     order = sorted({id(p): p for p in places.values()}.values(), key=lambda p: -p[0].nbytes)
-    placed = _Placed(len(plan.calls) + 1)
+    occupancy = _Occupancy(len(plan.calls) + 1)
     offsets: dict[object, int] = {}
     total = 0
     for p in order:
         n = (p[0].nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        at = placed.place(n, p[0].first, p[-1].last)
+        at = occupancy.place(n, p[0].first, p[-1].last)
         offsets |= dict.fromkeys([x.key for x in p], at)
         total = max(total, at + n)
     return offsets, total
 
 
 class _Ranges:
-    """A set of bytes, as disjoint ranges in order."""
+    """A set of bytes, as disjoint ranges in ascending order."""
 
     def __init__(self) -> None:
         self.starts: list[int] = []
@@ -91,20 +99,20 @@ class _Ranges:
             start, stop = min(start, self.starts[i]), max(stop, self.stops[j - 1])
         self.starts[i:j], self.stops[i:j] = [start], [stop]
 
-    def beyond(self, at: int, n: int) -> int:
+    def next_free(self, at: int, n: int) -> int:
         """Return `at` if the n bytes from there on are free, else the end of a range that they overlap."""
         i = bisect_right(self.stops, at)
         return self.stops[i] if i < len(self.starts) and self.starts[i] < at + n else at
 
 
-class _Placed:
+class _Occupancy:
     """The occupied bytes at each of `times`, as a segment tree over time: a node is a part of time, its children are
     that part's halves. Adjacent bytes are one range, so that the many tensors that wait for a backward pass are few
     ranges, and placing one takes about the logarithm of their number."""
 
     def __init__(self, times: int):
         self.leaves = 1 << (times - 1).bit_length()
-        self.solid = _Solid(self.leaves)
+        self.floor = _Floor(self.leaves)
         self.whole: dict[int, _Ranges] = defaultdict(_Ranges)  # node: bytes occupied during all of its time
         self.some: dict[int, _Ranges] = defaultdict(_Ranges)  # node: bytes occupied at some of its time
 
@@ -114,18 +122,18 @@ class _Placed:
             return 0
         nodes = self._nodes(first, last)
         above = {k >> d for k in nodes for d in range(1, k.bit_length())}
-        met = [self.some[k] for k in nodes if k in self.some] + [self.whole[k] for k in above if k in self.whole]
-        at, clear = self.solid.highest(first, last), 0
-        while clear < len(met):
-            new = met[0].beyond(at, n)
+        occupied = [self.some[k] for k in nodes if k in self.some] + [self.whole[k] for k in above if k in self.whole]
+        at, clear = self.floor.highest(first, last), 0
+        while clear < len(occupied):
+            new = occupied[0].next_free(at, n)
             clear = clear + 1 if new == at else 0
             at = new
-            met.append(met.pop(0))
+            occupied.append(occupied.pop(0))
         for k in nodes:
             self.whole[k].add(at, at + n)
         for k in above.union(nodes):
             self.some[k].add(at, at + n)
-        self.solid.raised(first, last, at, at + n)
+        self.floor.lift(first, last, at, at + n)
         return at
 
     def _nodes(self, first: int, last: int) -> list[int]:
@@ -143,11 +151,11 @@ class _Placed:
         return out
 
 
-class _Solid:
+class _Floor:
     """For each time, an offset below which every byte is occupied: the search for a place begins there.
 
-    A segment tree of the highest offset in each part of time. A placed tensor begins at or above all offsets that it
-    meets, and raises those equal to its start. These are the highest of their parts, so a part is raised as a whole,
+    It is a segment tree of the highest offset in each part of time. A placed tensor begins at or above all offsets that
+    it meets, and raises those equal to its start. These are the highest of their parts, so a part is raised as a whole,
     and its halves when they are next visited.
     """
 
@@ -159,8 +167,8 @@ class _Solid:
         """Return the highest offset from `first` to `last`."""
         return max((self.top[k] for k in self._parts(first, last)), default=0)
 
-    def raised(self, first: int, last: int, old: int, new: int) -> None:
-        """Raise the offsets equal to `old` from `first` to `last` to `new`; none there is higher than `old`."""
+    def lift(self, first: int, last: int, old: int, new: int) -> None:
+        """Raise the offsets equal to `old` between times `first` and `last` to `new`; none there exceeds `old`."""
         changed = [k for k in self._parts(first, last) if self.top[k] == old]
         for k in changed:
             self.top[k] = new

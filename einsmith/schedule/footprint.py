@@ -31,15 +31,15 @@ def bytes_by_buffer(kernel: Kernel) -> tuple[int, ...]:
             for slot, index in _indices(part.bodies):
                 kind, *where = stage.args[slot]
                 if kind == "buffer":
-                    for i, extent, found in zip(index, shapes[where[0]], places[where[0]], strict=True):
+                    for i, extent, positions in zip(index, shapes[where[0]], places[where[0]], strict=True):
                         if not isinstance(i, int):
-                            found[i] = 1
+                            positions[i] = 1
                         else:
-                            found[None] = max(found.get(None, 0), extent if i < 0 else domain[i])
+                            positions[None] = max(positions.get(None, 0), extent if i < 0 else domain[i])
     out = []
     for n, b in enumerate(kernel.buffers):
-        taken = [min(extent, sum(found.values())) for extent, found in zip(b.shape, places[n], strict=True)]
-        out.append(min(prod(b.shape), max(prod(taken), written[n])) * b.dtype.itemsize)
+        touched = [min(extent, sum(positions.values())) for extent, positions in zip(b.shape, places[n], strict=True)]
+        out.append(min(prod(b.shape), max(prod(touched), written[n])) * b.dtype.itemsize)
     return tuple(out)
 
 
@@ -53,8 +53,8 @@ def _indices(bodies: tuple[Expr, ...]) -> tuple[tuple[int, tuple[int | Expr, ...
             return i.position
         return -1 if any(isinstance(x, (Axis, Read)) for x in postorder([i])) else i
 
-    found = ((e.slot, tuple(map(kind, e.index))) for e in cached_postorder(bodies) if isinstance(e, Read))
-    return tuple(dict.fromkeys(found))
+    reads = ((e.slot, tuple(map(kind, e.index))) for e in cached_postorder(bodies) if isinstance(e, Read))
+    return tuple(dict.fromkeys(reads))
 
 
 @lru_cache(maxsize=1024)
@@ -65,18 +65,18 @@ def touched_bytes(kernel: Kernel, line: int) -> tuple[float, float]:
     written = {n for s in kernel.stages for n in s.outputs if n is not None}
     read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
     total = moved = 0.0
-    for n, taken in enumerate(bytes_by_buffer(kernel)):
-        total += taken
-        moved += taken * (n in read) + (_stored_bytes(kernel, n, taken, line) if n in written else 0.0)
+    for n, touched in enumerate(bytes_by_buffer(kernel)):
+        total += touched
+        moved += touched * (n in read) + (_stored_bytes(kernel, n, touched, line) if n in written else 0.0)
     return moved, total
 
 
-def _stored_bytes(kernel: Kernel, buffer: int, taken: int, line: int) -> float:
-    """Return the bytes moved by storing a result, given the bytes `taken` that are touched of its buffer."""
+def _stored_bytes(kernel: Kernel, buffer: int, touched: int, line: int) -> float:
+    """Return the bytes moved by storing a result, of whose buffer `touched` bytes are touched."""
     to, out = kernel.buffers[buffer], 0.0
     for p in kernel.root.parts:
         if isinstance(p, Piece):
             step = min([s * t for s, t, n in zip(p.step, to.strides, p.extents, strict=True) if n > 1], default=1)
             each = to.dtype.itemsize if step == 1 else 2 * min(step * to.dtype.itemsize, line)  # fetched and written
             out += size(p.extents) * each
-    return max(float(taken), out)
+    return max(float(touched), out)

@@ -17,13 +17,15 @@ from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, has_read, postorder, reads
 from einsmith.ir.views import is_view, producer, storage
 
-_BUFFERS = 24  # pointers of one kernel
-STAGES = 12
+_MAX_BUFFERS = 24
+"""Most buffers of a kernel: external arguments of its nodes and all their results."""
+MAX_STAGES = 12
+"""Most nodes of a kernel."""
 
 
 @dataclass
 class FusionGroup:
-    """A set of nodes that one kernel computes, and its place among the other groups."""
+    """A set of nodes that one kernel computes, and its dependences on other groups."""
 
     nodes: list[Compute | LoweredLoop] = field(default_factory=list)
     before: int = 0  # bitset of the groups that this one needs, directly or not, merged ones included
@@ -31,7 +33,7 @@ class FusionGroup:
     into: int | None = None  # the group that it became a part of
     readers: set[Compute | LoweredLoop] = field(default_factory=set)  # the nodes that read its nodes
 
-    def outside(self, node: Compute) -> int:
+    def count_outside_readers(self, node: Compute) -> int:
         """Return the number of readers outside the group, not counting `node`."""
         return len(self.readers) - sum(n in self.readers for n in (*self.nodes, node))
 
@@ -53,24 +55,24 @@ def needs_check(node: Compute | LoweredLoop) -> bool:
         inner = (n for s in node.segments for n in postorder(s.body.roots) if isinstance(n, (Compute, LoweredLoop)))
         return any(map(needs_check, inner))
 
-    def found(t: Template) -> bool:
+    def has_data_index(t: Template) -> bool:
         if t.is_scatter:
             return True
         return any(has_read(i) for p in t.parts for b in p.bodies for e in reads(b) for i in e.index)
 
-    return node.template.memo("needs_check", found)
+    return node.template.memo("needs_check", has_data_index)
 
 
-def only_identity(node: Compute | LoweredLoop, pick: Callable[[Tensor], bool]) -> bool:
-    """Return whether the node reads the arguments that `pick` accepts only in bodies without reductions, at the element
-    that is being computed."""
+def reads_only_own_element(node: Compute | LoweredLoop, pick: Callable[[Tensor], bool]) -> bool:
+    """Return whether a node reads the arguments that `pick` accepts only in bodies without reductions, at the element
+    that it computes."""
     slots = [s for s, a in enumerate(node.args) if pick(a)]
     return not slots or (not isinstance(node, LoweredLoop) and reads_own_element(node.template, slots))
 
 
 def reads_own_element(t: Template, slots: Collection[int]) -> bool:
-    """Return whether a template reads these slots only in bodies without reductions, at the element that is being
-    computed."""
+    """Return whether a template reads these slots only in bodies without reductions, at the element that it
+    computes."""
     pieces = t.parts
     if t.is_scatter and len(pieces) == 2:
         start, added = pieces
@@ -100,7 +102,7 @@ def _at_own(e: Read, p: Piece) -> bool:
 def reads_in_place(node: Compute, members: Collection[Compute | LoweredLoop]) -> bool:
     """Return whether a node reads each of its arguments among the members at its own element, and none through a
     view."""
-    if not only_identity(node, lambda a: maker(a) in members):
+    if not reads_only_own_element(node, lambda a: maker(a) in members):
         return False
     return not any(is_view(a.template) for a in node.args if isinstance(a, Compute) and maker(a) in members)
 
@@ -108,7 +110,7 @@ def reads_in_place(node: Compute, members: Collection[Compute | LoweredLoop]) ->
 def fits(nodes: Collection[Compute | LoweredLoop]) -> bool:
     """Return whether one kernel has enough pointers for the nodes' external arguments and all their results."""
     outside = {storage(a) for n in nodes for a in n.args if maker(a) not in nodes}
-    return len(outside) + len(nodes) <= _BUFFERS
+    return len(outside) + len(nodes) <= _MAX_BUFFERS
 
 
 def fusion_groups(
@@ -127,7 +129,7 @@ def fusion_groups(
         gate: the node that decides whether any result is stored, or None.
         updates: nodes that are stored into leaves.
     """
-    apart = alone | early | ({gate} if gate is not None else set())
+    unmerged = alone | early | ({gate} if gate is not None else set())
     groups: list[FusionGroup] = []
     of: dict[Compute | LoweredLoop, int] = {}
     users: dict[Compute | LoweredLoop, set[Compute | LoweredLoop]] = defaultdict(set)
@@ -137,11 +139,11 @@ def fusion_groups(
     for node in nodes:
         needs = {of[m] for m in makers(node)}
         best = len(groups)
-        if isinstance(node, Compute) and node not in alone and _is_small(node):
+        if isinstance(node, Compute) and node not in alone and _is_fusible(node):
             # Other readers of a group wait for all of it, so the group with the fewest readers is joined first.
-            near = sorted(needs, key=lambda g: (groups[g].outside(node), -g))
-            near = [g for g in near if not (node in updates and _has_others(groups[g], updates))]
-            best = next((g for g in near if _may_join(groups, g, node, needs, alone, early)), best)
+            near = sorted(needs, key=lambda g: (groups[g].count_outside_readers(node), -g))
+            near = [g for g in near if not (node in updates and _has_other_readers(groups[g], updates))]
+            best = next((g for g in near if _can_join(groups, g, node, needs, alone, early)), best)
         if best == len(groups):
             groups.append(FusionGroup())
         joined = groups[best]
@@ -154,11 +156,11 @@ def fusion_groups(
         _propagate(groups, best)
         if len(joined.nodes) > 1 and isinstance(node, Compute):
             for h in sorted(needs - {best}):
-                _take_in(groups, of, best, h, node, apart)
+                _absorb(groups, of, best, h, node, unmerged)
     return groups, of
 
 
-def _has_others(group: FusionGroup, updates: Collection[Compute | LoweredLoop]) -> bool:
+def _has_other_readers(group: FusionGroup, updates: Collection[Compute | LoweredLoop]) -> bool:
     """Return whether a sum has readers other than updates. Row-block fusion may join its kernel with those readers, but
     not a kernel that stores into a leaf."""
     root = group.nodes[0]
@@ -167,10 +169,10 @@ def _has_others(group: FusionGroup, updates: Collection[Compute | LoweredLoop]) 
     return any(n not in updates and n not in group.nodes for n in group.readers)
 
 
-def _is_small(node: Compute) -> bool:
+def _is_fusible(node: Compute) -> bool:
     """Return whether a node is pointwise and a kernel has enough pointers for its arguments, even with those of a
     group."""
-    return pointwise_body(node.template) is not None and len(node.args) <= _BUFFERS + STAGES
+    return pointwise_body(node.template) is not None and len(node.args) <= _MAX_BUFFERS + MAX_STAGES
 
 
 def _propagate(groups: list[FusionGroup], g: int) -> None:
@@ -197,7 +199,7 @@ def _before(groups: list[FusionGroup], needs: Iterable[int]) -> int:
     return out
 
 
-def _may_join(
+def _can_join(
     groups: list[FusionGroup],
     g: int,
     node: Compute,
@@ -208,7 +210,7 @@ def _may_join(
     """Return whether a pointwise node that needs the groups `needs` may join group g, one of them."""
     members = groups[g].nodes
     root = members[0]
-    if isinstance(root, LoweredLoop) or root.shape != node.shape or len(members) >= STAGES:
+    if isinstance(root, LoweredLoop) or root.shape != node.shape or len(members) >= MAX_STAGES:
         return False
     if root.template.is_scatter or any(n in alone for n in members):
         return False
@@ -219,13 +221,13 @@ def _may_join(
     return reads_in_place(node, set(members)) and fits({*members, node})
 
 
-def _take_in(
+def _absorb(
     groups: list[FusionGroup],
     of: dict[Compute | LoweredLoop, int],
     g: int,
     h: int,
     node: Compute,
-    apart: set[Compute | LoweredLoop],
+    unmerged: set[Compute | LoweredLoop],
 ) -> None:
     """Merge group h into group g if all nodes of h are pointwise over the same box and neither group needs the other.
     `node`, the last of group g, reads results of h at its own element. A tensor that both groups read is then read
@@ -236,14 +238,16 @@ def _take_in(
     """
     ours, theirs = groups[g], groups[h]
     members = set(theirs.nodes)
-    if any(not isinstance(n, Compute) or n in apart or n.shape != node.shape for n in theirs.nodes):
+    if any(not isinstance(n, Compute) or n in unmerged or n.shape != node.shape for n in theirs.nodes):
         return
-    if any(n in apart for n in ours.nodes) or len(ours.nodes) + len(theirs.nodes) > STAGES:
+    if any(n in unmerged for n in ours.nodes) or len(ours.nodes) + len(theirs.nodes) > MAX_STAGES:
         return
     if any(pointwise_body(n.template) is None for n in (*ours.nodes, *members) if isinstance(n, Compute)):
         return
     # Reads are at the own element, so that a parameter may be updated in the kernel that reads it.
-    if not all(only_identity(n, lambda a: a.shape == node.shape) for n in members) or not reads_in_place(node, members):
+    if not all(reads_only_own_element(n, lambda a: a.shape == node.shape) for n in members) or not reads_in_place(
+        node, members
+    ):
         return
     # Only the node that has just joined may make g need h.
     before = _before(groups, {of[m] for n in ours.nodes[:-1] for m in makers(n)} - {g})

@@ -20,7 +20,7 @@ Known = dict[tuple[int, Tensor, Tensor], tuple[KernelCall, bool]]
 that its id stays unique."""
 
 
-def overwritten(
+def find_overwrites(
     calls: Sequence[KernelCall | LoopCall], lives: Mapping[Tensor, tuple[int, int]], known: Known | None = None
 ) -> dict[Tensor, Tensor]:
     """Map each result that can be stored over an operand to that operand.
@@ -45,7 +45,7 @@ def overwritten(
                 continue
             for s in free:
                 if (id(call), t, s) not in known:
-                    known[id(call), t, s] = call, _may_take(call, t, s)
+                    known[id(call), t, s] = call, _can_overwrite(call, t, s)
                 if known[id(call), t, s][1]:
                     out[t] = s
                     free.remove(s)
@@ -53,14 +53,18 @@ def overwritten(
     return out
 
 
-def _may_take(call: KernelCall, made: Tensor, read: Tensor) -> bool:
-    """Return whether a result may be written over a tensor that the call reads."""
-    own = _places(call, read, False)
-    places = {call.kernel.buffers[n].strides for n in (*own, *_places(call, made, True))}
-    alike = [(t := call.tensors[n]).shape == made.shape and t.dtype.itemsize == made.dtype.itemsize for n in own]
+def _can_overwrite(call: KernelCall, result: Tensor, operand: Tensor) -> bool:
+    """Return whether a call may write its result over an operand."""
+    own = _places(call, operand, False)
+    places = {call.kernel.buffers[n].strides for n in (*own, *_places(call, result, True))}
+    alike = [(t := call.tensors[n]).shape == result.shape and t.dtype.itemsize == result.dtype.itemsize for n in own]
     if not alike or not all(alike) or len(places) > 1:
         return False
-    return _in_row(call, call.kernel, made, read) if isinstance(call.kernel, Rows) else _at_own_place(call, own)
+    return (
+        _can_overwrite_in_row(call, call.kernel, result, operand)
+        if isinstance(call.kernel, Rows)
+        else _reads_own_elements(call, own)
+    )
 
 
 def _places(call: KernelCall, t: Tensor, written: bool) -> list[int]:
@@ -70,8 +74,8 @@ def _places(call: KernelCall, t: Tensor, written: bool) -> list[int]:
     return [n for n, (a, w) in places if w == written and storage(a) is t]
 
 
-def _at_own_place(call: KernelCall, own: Sequence[int]) -> bool:
-    """Return whether a kernel reads the given buffers, if at all, only at the element that it computes."""
+def _reads_own_elements(call: KernelCall, own: Sequence[int]) -> bool:
+    """Return whether a kernel reads the buffers `own`, if at all, only at the element that it computes."""
     assert isinstance(call.kernel, Kernel)
     for stage in call.kernel.stages:
         slots = [slot for slot, ref in enumerate(stage.args) if ref[0] == "buffer" and ref[1] in own]
@@ -80,26 +84,26 @@ def _at_own_place(call: KernelCall, own: Sequence[int]) -> bool:
     return True
 
 
-def _in_row(call: KernelCall, rows: Rows, made: Tensor, read: Tensor) -> bool:
-    """Return whether a row-fused kernel may write `made` over `read`: no member reads it after the one that writes a
-    row, and earlier members read only the current row."""
-    way: set[int] = set()
+def _can_overwrite_in_row(call: KernelCall, rows: Rows, result: Tensor, operand: Tensor) -> bool:
+    """Return whether a row-fused kernel may write `result` over `operand`: no member reads the operand after the one
+    that writes a row, and earlier members read only the current row."""
+    row_axes: set[int] = set()
     written = False
     for part, member in zip(call.parts, rows.members, strict=True):
-        own, stores = _places(part, read, False), _places(part, made, True)
+        own, stores = _places(part, operand, False), _places(part, result, True)
         if written and own:
             return False
-        way.update(member.by_row[n] for n in (*own, *stores))
+        row_axes.update(member.by_row[n] for n in (*own, *stores))
         if stores:
             written = True
-            if member.reduces or not _at_own_place(part, own):
+            if member.reduces or not _reads_own_elements(part, own):
                 return False
-        elif not _in_root(member, own):
+        elif not _reads_within_row(member, own):
             return False
-    return written and len(way) == 1 and 0 not in way
+    return written and len(row_axes) == 1 and 0 not in row_axes
 
 
-def _in_root(member: Member, own: Sequence[int]) -> bool:
-    """Return whether a member reads the given buffers only within a row, not after all rows."""
+def _reads_within_row(member: Member, own: Sequence[int]) -> bool:
+    """Return whether a member reads the buffers `own` only within a row, not after all rows."""
     later = member.kernel.stages[1:] if member.reduces else ()
     return not any(ref[0] == "buffer" and ref[1] in own for s in later for ref in s.args)

@@ -39,7 +39,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import with_args
 from einsmith.ir.views import is_view, producer, storage
-from einsmith.schedule.fusion import fusion_groups, maker, needs_check, only_identity
+from einsmith.schedule.fusion import fusion_groups, maker, needs_check, reads_only_own_element
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import find_cycles, memory_greedy_order
 from einsmith.schedule.row_clusters import clusters
@@ -322,7 +322,7 @@ def _plan(
 def _can_replace(leaf: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:
     """Return whether a leaf may be overwritten by a kernel of these nodes: they read it, if at all, only at the element
     that they compute."""
-    return all(only_identity(n, lambda a: storage(a) is leaf) for n in nodes)
+    return all(reads_only_own_element(n, lambda a: storage(a) is leaf) for n in nodes)
 
 
 def _is_work(n: Node) -> bool:

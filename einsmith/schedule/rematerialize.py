@@ -31,7 +31,7 @@ from einsmith.cost.recomputation import is_small
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.nodes import Leaf, Tensor, nbytes
 from einsmith.ir.views import storage
-from einsmith.schedule.in_place import Known, overwritten
+from einsmith.schedule.in_place import Known, find_overwrites
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan, copy_of
 from einsmith.schedule.schedule import Copy
@@ -188,7 +188,7 @@ class _Timeline:
         for s, uses in life.items():
             change[uses[0]] += sizes[s]
             change[uses[-1] + 1] -= sizes[s]
-        for s in overwritten(
+        for s in find_overwrites(
             calls, {s: (uses[0], uses[-1]) for s, uses in life.items()}, self.known_overwrites
         ).values():
             change[life[s][-1] : life[s][-1] + 2] += (-sizes[s], sizes[s])

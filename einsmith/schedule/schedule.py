@@ -16,7 +16,7 @@ from einsmith.base.errors import ArgumentError
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Compute, Tensor
-from einsmith.schedule.fusion import STAGES, FusionGroup, fits, maker, makers, needs_check, reads_in_place
+from einsmith.schedule.fusion import MAX_STAGES, FusionGroup, fits, maker, makers, needs_check, reads_in_place
 
 
 class Copy(NamedTuple):
@@ -54,7 +54,7 @@ class GroupSchedule:
         """
         own = self.nodes(g)
         readers = [i for i, n in enumerate(own) if node in makers(n)]
-        reason = self._is_refused(node, g, own, readers)
+        reason = self._refusal(node, g, own, readers)
         if reason:
             raise ArgumentError(f"a tensor of shape {node.shape} cannot be recomputed in group {g}: {reason}")
         copy = Copy(node, self._copies[node])
@@ -62,7 +62,7 @@ class GroupSchedule:
         self.groups[g].insert(readers[0], copy)
         return copy
 
-    def _is_refused(self, node: Compute, g: int, own: Sequence[Compute | LoweredLoop], readers: Sequence[int]) -> str:
+    def _refusal(self, node: Compute, g: int, own: Sequence[Compute | LoweredLoop], readers: Sequence[int]) -> str:
         if not isinstance(node, Compute) or pointwise_body(node.template) is None:
             return "it is not pointwise"
         if node in own or not readers:
@@ -71,13 +71,13 @@ class GroupSchedule:
             return "it reads at indices that are checked at run time"
         if any(isinstance(n, LoweredLoop) or n.template.is_scatter or n.shape != node.shape for n in own):
             return "the group computes tensors of another shape, or is a loop or a scatter"
-        if len(own) >= STAGES or not fits({*own, node}):
+        if len(own) >= MAX_STAGES or not fits({*own, node}):
             return "the kernel would have too many stages or buffers"
         if not all(reads_in_place(own[i], {node}) for i in readers):  # type: ignore[arg-type]
             return "the group reads it at other elements than those it computes"
         inside = set(own[: readers[0]])
-        made = set(makers(node))
-        if made & set(own) - inside or made & inside and not reads_in_place(node, inside):
+        operands = set(makers(node))
+        if operands & set(own) - inside or operands & inside and not reads_in_place(node, inside):
             return "the group computes an operand of it too late, or reads that operand at other elements"
         return ""
 
@@ -85,12 +85,12 @@ class GroupSchedule:
         """Remove each copy 0 that is not in `kept` and that no group reads, because every reader has its own copy."""
         if all(n == 1 for n in self._copies.values()):
             return
-        wanted = {maker(t) for t in kept}
+        kept_makers = {maker(t) for t in kept}
         while True:
             read = {m for g in range(len(self.groups)) for m in map(maker, self.operands(g))}
             for g, copies in enumerate(self.groups):
                 inside = {m for n in self.nodes(g) for m in makers(n)}
-                dead = [c for c in copies if not c.number and c.node not in (read | wanted | inside)]
+                dead = [c for c in copies if not c.number and c.node not in (read | kept_makers | inside)]
                 if dead:
                     self.groups[g] = [c for c in copies if c not in dead]
                     break

@@ -18,7 +18,7 @@ from einsmith.cli.report_charts import SPAN, ticks
 from einsmith.cli.report_page import page
 from einsmith.ir.nodes import nbytes
 from einsmith.ir.views import storage
-from einsmith.schedule.in_place import overwritten
+from einsmith.schedule.in_place import find_overwrites
 from einsmith.schedule.rematerialize import KernelCost, peak
 from einsmith.training.batch import batch_arrays
 
@@ -143,7 +143,7 @@ def test_memory_over_time() -> None:
         for s in map(storage, call.tensors):
             if s not in outside and s not in run.plan.home:
                 touched.setdefault(s, []).append(i)
-    for t, s in overwritten(run.plan.calls, {s: (uses[0], uses[-1]) for s, uses in touched.items()}).items():
+    for t, s in find_overwrites(run.plan.calls, {s: (uses[0], uses[-1]) for s, uses in touched.items()}).items():
         assert touched[s][-1] == touched[t][0]
         touched[s][-1] -= 1
     is_saved = {s: run.roles[uses[0]] == "forward" != run.roles[uses[-1]] for s, uses in touched.items()}

@@ -24,7 +24,15 @@ from einsmith.passes.algebra.inline import inline_arguments
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import PASSES, run_passes
-from einsmith.schedule.fusion import STAGES, fits, maker, makers, needs_check, only_identity, reads_in_place
+from einsmith.schedule.fusion import (
+    MAX_STAGES,
+    fits,
+    maker,
+    makers,
+    needs_check,
+    reads_in_place,
+    reads_only_own_element,
+)
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import Plan, fuse, kernel_call
 from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, consistent_forms, join_forms, rows_of
@@ -116,7 +124,7 @@ class Best:
         inside = [nodes[i] for i in _bits(c)]
         stored = frozenset(_results(graph, nodes, inside))
         written = {p for n in inside if (p := writes.get(n)) is not None}
-        if written and not all(only_identity(n, lambda a: storage(a) in written) for n in inside):
+        if written and not all(reads_only_own_element(n, lambda a: storage(a) in written) for n in inside):
             return inf, []
         key = (frozenset(inside), stored, bool(written))
         if key not in self.clusters:
@@ -180,7 +188,7 @@ def _group(nodes: Sequence[Compute]) -> list[Compute] | None:
     """The tensors in the order of a kernel's stages; None where they cannot be stages of one."""
     roots = [n for n in nodes if pointwise_body(n.template) is None]
     members = set(nodes)
-    if len(roots) > 1 or len({n.shape for n in nodes}) > 1 or len(nodes) > STAGES or not fits(members):
+    if len(roots) > 1 or len({n.shape for n in nodes}) > 1 or len(nodes) > MAX_STAGES or not fits(members):
         return None
     if len(nodes) > 1 and any(n.template.is_scatter or needs_check(n) for n in nodes):
         return None

@@ -26,7 +26,7 @@ from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.schedule.arena import arena, lifetimes
-from einsmith.schedule.in_place import overwritten
+from einsmith.schedule.in_place import find_overwrites
 from einsmith.schedule.plan import fuse
 
 F = dt.f32
@@ -262,7 +262,7 @@ def test_random_graphs(seed):
     outside = {*plan.graph.inputs, *map(storage, plan.graph.outputs)}
     offsets, size = arena(plan, outside, {0: 100})
     spans = lifetimes(plan, outside)
-    for s in overwritten(plan.calls, spans).values():
+    for s in find_overwrites(plan.calls, spans).values():
         spans[s] = (spans[s][0], spans[s][1] - 1)
     lives = list(spans.items())
     for k, (s, (a, b)) in enumerate(lives):

@@ -63,7 +63,7 @@ def test_places_and_values(case, rng):
     got = f(*arrays)
     np.testing.assert_allclose(got, program(text, numpy_ops())(*arrays), rtol=1e-9, atol=1e-9)
     ((run, _),) = f._cache.values()
-    assert sum(x.over is not None for x in run.lives()) == count, str(f.plan)
+    assert sum(x.overwrites is not None for x in run.lives()) == count, str(f.plan)
 
 
 def test_a_training_step_is_the_same_in_less_memory(rng):
@@ -88,9 +88,9 @@ def test_a_training_step_is_the_same_in_less_memory(rng):
         step = es.TrainStep(Net(), es.functional.cross_entropy, es.optim.AdamW(lr=1e-2), seed=5)
         losses = [float(step(x, y)) for _ in range(4)]
         (run,) = step._programs.values()
-        return losses, run.arena_bytes, sum(n.over is not None for n in run.lives())
+        return losses, run.arena_bytes, sum(n.overwrites is not None for n in run.lives())
 
     losses, nbytes, count = trained()
-    with mock.patch.object(arena, "overwritten", lambda calls, lives: {}):
+    with mock.patch.object(arena, "find_overwrites", lambda calls, lives: {}):
         apart, more, none = trained()
     assert losses == apart and count > 0 == none and nbytes <= more

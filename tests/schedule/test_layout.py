@@ -246,7 +246,7 @@ def test_another_order_is_no_place_to_write_over():
             got = run(x, v, w)
         np.testing.assert_allclose(got, np.tanh(x @ v + x @ w) @ w, rtol=1e-9, atol=1e-9)
         ((made, _),) = run._cache.values()
-        assert sum(life.over is not None for life in made.lives()) == count
+        assert sum(life.overwrites is not None for life in made.lives()) == count
 
 
 def test_tensors_that_keep_row_major_order():

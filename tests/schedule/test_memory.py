@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from einsmith.schedule.arena import _Placed
+from einsmith.schedule.arena import _Occupancy
 from einsmith.schedule.order import find_cycles, memory_greedy_order
 
 
@@ -39,7 +39,7 @@ def test_places_are_the_lowest_that_are_free(seed: int):
         items.append((64 * int(rng.integers(0, 7 if seed % 2 else 3)), first, last))
     if seed % 3:
         items.sort(key=lambda item: -item[0])
-    placed = _Placed(times)
+    placed = _Occupancy(times)
     assert [placed.place(*item) for item in items] == _searched(items)
 
 
