@@ -18,9 +18,9 @@ from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import ROLES, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost
-from einsmith.schedule.apart import split_kernel
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.printer import label, layouts, namer, show_calls
+from einsmith.schedule.split_kernel import split_kernel
 from einsmith.tuning.kernels import override
 from einsmith.tuning.kernels.decisions import choice_of, name_of
 

@@ -24,8 +24,8 @@ from einsmith.passes.pipeline import decided_out, is_left_out, leaving_out, run_
 from einsmith.runtime.assemble import CompiledKernel, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.layout.laid_out import apply_layouts
 from einsmith.schedule.plan import Plan, fuse
 from einsmith.schedule.rematerialize import KernelCost, fit
 

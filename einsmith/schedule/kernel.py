@@ -201,10 +201,12 @@ class Rows(Node):
     @property
     def row_bytes(self) -> int:
         """Bytes of one row of all buffers that have rows; at least 1."""
-        found: dict[int, KernelBuffer] = {}
+        buffers: dict[int, KernelBuffer] = {}
         for m in self.members:
-            found |= {place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row}
-        return max(1, sum(b.nbytes // self.rows for b in found.values()))
+            buffers |= {
+                place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row
+            }
+        return max(1, sum(b.nbytes // self.rows for b in buffers.values()))
 
     @property
     def root(self) -> Template:

@@ -19,21 +19,21 @@ def block_kernel(member: Member, count: int, block: int, local: int) -> Kernel:
     Buffers of the Rows from number `local` on hold only these rows. The kernel of a reducing member accumulates: its
     buffers are those in `inputs`, the results so far, and the new results, which may be the same memory. The kernel of
     a member that `uses_number` has one more buffer, with the number of the block's first row."""
-    kernel = _accumulation(member, count) if member.reduces else _of_block(member, count, block, local)
+    kernel = _accumulation(member, count) if member.reduces else _restrict_to_block(member, count, block, local)
     return _add_block_number(kernel, _row_axis(member)) if uses_number(member) else kernel
 
 
-def _of_block(member: Member, count: int, block: int, local: int) -> Kernel:
+def _restrict_to_block(member: Member, count: int, block: int, local: int) -> Kernel:
     kernel = member.kernel
     buffers = tuple(
-        _of_rows(b, axis - 1, count, block, place >= local) if axis else b
+        _restrict_buffer(b, axis - 1, count, block, place >= local) if axis else b
         for b, axis, place in zip(kernel.buffers, member.by_row, member.places, strict=True)
     )
-    stages = [_on_rows(s, buffers, member.axis, count) for s in kernel.stages]
+    stages = [_restrict_stage(s, buffers, member.axis, count) for s in kernel.stages]
     return Kernel(tuple(stages), buffers)
 
 
-def _of_rows(b: KernelBuffer, axis: int, count: int, block: int, local: bool) -> KernelBuffer:
+def _restrict_buffer(b: KernelBuffer, axis: int, count: int, block: int, local: bool) -> KernelBuffer:
     """Return the buffer restricted to a block's rows: a strided view, or a dense tensor if the buffer is local."""
     # Stores may be non-temporal only where every block of rows begins on a cache line.
     non_temporal = b.non_temporal and b.strides[axis] * b.dtype.itemsize * block % 64 == 0
@@ -48,7 +48,7 @@ def _resize(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:
     return (*shape[:axis], count, *shape[axis + 1 :])
 
 
-def _on_rows(stage: Stage, buffers: Sequence[KernelBuffer], axis: int, count: int) -> Stage:
+def _restrict_stage(stage: Stage, buffers: Sequence[KernelBuffer], axis: int, count: int) -> Stage:
     """Return the stage with `count` rows along `axis` of its output."""
     t = stage.template
     params = []

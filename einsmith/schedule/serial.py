@@ -29,7 +29,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
-_CLASSES = {
+_NODE_CLASSES = {
     c.__name__: c
     for c in (
         Apply, Axis, KernelBuffer, Compute, Const, Graph, Item, Kernel, Leaf, Member, Piece, Read, Recurrence, Reduce,
@@ -63,12 +63,12 @@ def from_data(data: Sequence[Sequence[Any]]) -> Any:
 
     Raises:
         VerifyError: the data describes no node."""
-    made: list[Node] = []
+    nodes: list[Node] = []
     try:
         for name, *fields in data:
-            values = [_decode(v, made) for v in fields]
-            made.append(leaf(*values[1:]) if name == "Leaf" else _CLASSES[name](*values))
-        return made[-1]
+            values = [_decode(v, nodes) for v in fields]
+            nodes.append(leaf(*values[1:]) if name == "Leaf" else _NODE_CLASSES[name](*values))
+        return nodes[-1]
     except (KeyError, IndexError, TypeError, ValueError) as e:
         raise VerifyError(f"this is no description of a graph or kernel: {e}") from None
 
@@ -87,10 +87,10 @@ def _encode(value: Any, number: dict[Node, int]) -> Any:
     raise VerifyError(f"{type(value).__name__} has no form in a file")
 
 
-def _decode(value: Any, made: Sequence[Node]) -> Any:
+def _decode(value: Any, nodes: Sequence[Node]) -> Any:
     if isinstance(value, list):
-        return tuple(_decode(v, made) for v in value)
+        return tuple(_decode(v, nodes) for v in value)
     if isinstance(value, dict):
         ((kind, x),) = value.items()
-        return made[x] if kind == "node" else dtype_of(x) if kind == "dtype" else float.fromhex(x)
+        return nodes[x] if kind == "node" else dtype_of(x) if kind == "dtype" else float.fromhex(x)
     return value

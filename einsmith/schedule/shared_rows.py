@@ -18,12 +18,13 @@ from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Template, postorde
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
-_SPECIAL = {"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"}
+_EXPENSIVE_FUNCTIONS = {"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"}
 """Functions that are expensive enough to be stored rather than evaluated again."""
 
 
 class _Use(NamedTuple):
-    """A use of a subexpression in a stage, with its axes in the order of the tensor that would hold it."""
+    """A use of a subexpression in a stage: numbers of the member and the stage, the subexpression, and its axes in the
+    order of the tensor that would hold it."""
 
     member: int
     stage: int
@@ -32,7 +33,13 @@ class _Use(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """The value of a subexpression independent of its member: slots are buffers of the Rows, axes are renumbered."""
+    """A subexpression in terms that do not depend on its member.
+
+    Attributes:
+        expr: the subexpression, its slots being buffers of the Rows, its axes numbered in the order of `extents`.
+        extents: the extents of its axes, the row first.
+        by_row: (buffer of the Rows, 1 + the axis of it that is the row; 0 if it has none) for each buffer it reads.
+    """
 
     expr: Expr
     extents: tuple[int, ...]
@@ -44,7 +51,7 @@ def share(rows: Rows) -> Rows:
     """Return the Rows with common subexpressions evaluated by members of their own; `rows` itself if there are none."""
     while True:
         uses = _uses(rows)
-        several = [k for k, found in uses.items() if len({u.member for u in found}) > 1]
+        several = [k for k, same in uses.items() if len({u.member for u in same}) > 1]
         if not several:
             return rows
         best = max(several, key=lambda k: (sum(1 for _ in postorder([k.expr])), k.expr.digest))
@@ -70,44 +77,46 @@ def _uses(rows: Rows) -> dict[_Key, list[_Use]]:
                 continue
             row = Axis(stage.template.rank if member.reduces else member.axis)
             bodies = stage.template.parts[0].bodies
-            for e in _special(bodies):
-                found = _key(member, stage, domain, row, e)
-                if found is not None:
-                    use = _Use(m, s, e, found[1])
-                    out[found[0]].append(use)
-                    guarded += [(found[0], use, _rename(member, stage, found[1], c)) for c in _guards(bodies, e)]
-    chosen = {(value, k.extents, c): k for k in out for c, value in _chosen(k.expr)}
+            for e in _special_functions(bodies):
+                key_and_axes = _key(member, stage, domain, row, e)
+                if key_and_axes is not None:
+                    use = _Use(m, s, e, key_and_axes[1])
+                    out[key_and_axes[0]].append(use)
+                    guarded += [
+                        (key_and_axes[0], use, _rename(member, stage, key_and_axes[1], c)) for c in _guards(bodies, e)
+                    ]
+    by_branch = {(value, k.extents, c): k for k in out for c, value in _branches(k.expr)}
     for key, use, c in guarded:
-        whole = chosen.get((key.expr, key.extents, c))
+        whole = by_branch.get((key.expr, key.extents, c))
         if whole is not None and use in out[key] and use not in out[whole]:
             out[whole].append(use)
             out[key].remove(use)
     return out
 
 
-def _special(exprs: Sequence[Expr]) -> list[Apply]:
-    return [e for e in postorder(exprs) if isinstance(e, Apply) and e.fn in _SPECIAL and e.dtype.is_float]
+def _special_functions(exprs: Sequence[Expr]) -> list[Apply]:
+    return [e for e in postorder(exprs) if isinstance(e, Apply) and e.fn in _EXPENSIVE_FUNCTIONS and e.dtype.is_float]
 
 
 def _guards(bodies: Sequence[Expr], e: Expr) -> list[Expr]:
     """Return the conditions outside of which the bodies' values do not depend on `e`."""
     wheres = [x for x in postorder(bodies) if isinstance(x, Apply) and x.fn == "where" and x is not e]
     conditions = dict.fromkeys(x.args[0] for x in wheres if e in postorder([x.args[1]]))
-    return [c for c in conditions if e not in postorder(rebuild(bodies, partial(_without, c)))]
+    return [c for c in conditions if e not in postorder(rebuild(bodies, partial(_other_branch, c)))]
 
 
-def _without(condition: Expr, x: Expr) -> Expr | None:
+def _other_branch(condition: Expr, x: Expr) -> Expr | None:
     """Return the other side of a `where` on this condition (a `rebuild` rule); None for other nodes."""
     return x.args[2] if isinstance(x, Apply) and x.fn == "where" and x.args[0] is condition else None
 
 
-def _chosen(e: Expr) -> list[tuple[Expr, Expr]]:
+def _branches(e: Expr) -> list[tuple[Expr, Expr]]:
     """Return the conditions of the `where`s in an expression, each with the expression's value where it holds."""
     conditions = dict.fromkeys(x.args[0] for x in postorder([e]) if isinstance(x, Apply) and x.fn == "where")
-    return [(c, rebuild([e], partial(_taken_branch, c))[0]) for c in conditions]
+    return [(c, rebuild([e], partial(_chosen_branch, c))[0]) for c in conditions]
 
 
-def _taken_branch(condition: Expr, x: Expr) -> Expr | None:
+def _chosen_branch(condition: Expr, x: Expr) -> Expr | None:
     return x.args[1] if isinstance(x, Apply) and x.fn == "where" and x.args[0] is condition else None
 
 
@@ -158,10 +167,10 @@ def _rename(member: Member, stage: Stage, axes: tuple[Axis, ...], e: Expr) -> Ex
 def _hoist(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     """Return the Rows with one more member that evaluates `key` into a new local buffer, which replaces the uses."""
     last = len(rows.buffers) + len(rows.local)
-    held = KernelBuffer(key.expr.dtype, key.extents)
-    found = [x for m in rows.members for x in zip(m.places, m.kernel.buffers, strict=True)]
-    seen = {(place, b.shape): b.strides for place, b in found}
-    dtypes = {place: b.dtype for place, b in found}
+    shared = KernelBuffer(key.expr.dtype, key.extents)
+    placed_buffers = [x for m in rows.members for x in zip(m.places, m.kernel.buffers, strict=True)]
+    strides_of = {(place, b.shape): b.strides for place, b in placed_buffers}
+    dtypes = {place: b.dtype for place, b in placed_buffers}
     by_row = dict(key.by_row)
 
     def view(x: Read) -> tuple[int, tuple[int, ...]]:
@@ -172,37 +181,37 @@ def _hoist(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     (body,) = rebuild(
         [key.expr], lambda x: Read(views.index(view(x)), x.index, x.dtype) if isinstance(x, Read) else None
     )
-    buffers = tuple(KernelBuffer(dtypes[p], shape, False, seen[p, shape]) for p, shape in views)
+    buffers = tuple(KernelBuffer(dtypes[p], shape, False, strides_of[p, shape]) for p, shape in views)
     t = template(key.extents, [(b.dtype, b.shape) for b in buffers], body)
     stage = Stage(t, tuple(("buffer", n) for n in range(len(views))), (len(views),))
-    kernel = Kernel((stage,), (*buffers, held))
-    made = Member(kernel, (*(p for p, _ in views), last), (*(by_row[p] for p, _ in views), 1), False)
+    kernel = Kernel((stage,), (*buffers, shared))
+    evaluator = Member(kernel, (*(p for p, _ in views), last), (*(by_row[p] for p, _ in views), 1), False)
     members = []
     for m, member in enumerate(rows.members):
         here = [u for u in uses if u.member == m]
-        if here and made not in members:
-            members.append(made)
-        members.append(_reading(member, here, held, last) if here else member)
-    return Rows(rows.rows, tuple(members), rows.buffers, (*rows.local, held))
+        if here and evaluator not in members:
+            members.append(evaluator)
+        members.append(_read_shared(member, here, shared, last) if here else member)
+    return Rows(rows.rows, tuple(members), rows.buffers, (*rows.local, shared))
 
 
-def _reading(member: Member, uses: list[_Use], held: KernelBuffer, place: int) -> Member:
+def _read_shared(member: Member, uses: list[_Use], shared: KernelBuffer, place: int) -> Member:
     """Return the member with one more buffer, which is read in place of the uses."""
     kernel, last = member.kernel, len(member.kernel.buffers)
     stages = []
     for s, stage in enumerate(kernel.stages):
-        found = {u.expr: u.axes for u in uses if u.stage == s}
-        if found:
+        axes_of = {u.expr: u.axes for u in uses if u.stage == s}
+        if axes_of:
             t = stage.template
-            new: dict = {e: Read(len(stage.args), axes, held.dtype) for e, axes in found.items()}
-            params = (*t.params, (held.dtype, held.shape))
-            t = map_bodies(t, partial(_exchange, new), params)
+            new: dict = {e: Read(len(stage.args), axes, shared.dtype) for e, axes in axes_of.items()}
+            params = (*t.params, (shared.dtype, shared.shape))
+            t = map_bodies(t, partial(_substitute, new), params)
             stage = Stage(t, (*stage.args, ("buffer", last)), stage.outputs)
         stages.append(stage)
-    kernel = Kernel(tuple(stages), (*kernel.buffers, held))
+    kernel = Kernel(tuple(stages), (*kernel.buffers, shared))
     return Member(kernel, (*member.places, place), (*member.by_row, 1), member.reduces, member.axis)
 
 
-def _exchange(new: dict, body: Expr) -> Expr:
+def _substitute(new: dict, body: Expr) -> Expr:
     """Return the body with each subexpression that is a key of `new` replaced by its value there."""
     return rebuild([body], lambda x: None, dict(new))[0]

@@ -26,13 +26,17 @@ _Slice = Sequence[_Range]
 def slice_kernel(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]:
     """Return (the kernel of slices, the byte of its tensor at which each buffer begins)."""
     if isinstance(kernel, Kernel):
-        slices = [_slice(b.shape, [found]) for b, found in zip(kernel.buffers, _positions(kernel), strict=True)]
+        slices = [_slice(b.shape, [positions]) for b, positions in zip(kernel.buffers, _positions(kernel), strict=True)]
     else:
         every = (*kernel.buffers, *kernel.local)
         by_member: list[list[list[_Slice]]] = [[] for _ in every]
         for m in kernel.members:
-            for place, b, row, found in zip(m.places, m.kernel.buffers, m.by_row, _positions(m.kernel), strict=True):
-                by_member[place].append([_but_rows(x, row) for x in found] if b.shape == every[place].shape else [()])
+            for place, b, row, positions in zip(
+                m.places, m.kernel.buffers, m.by_row, _positions(m.kernel), strict=True
+            ):
+                by_member[place].append(
+                    [_drop_row(x, row) for x in positions] if b.shape == every[place].shape else [()]
+                )
         slices = [_slice(b.shape, touched) for b, touched in zip(kernel.buffers, by_member, strict=False)]
     if not any(any(x) for x in slices):
         return kernel, (0,) * len(kernel.buffers)
@@ -41,44 +45,44 @@ def slice_kernel(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]
         for b, x in zip(kernel.buffers, slices, strict=True)
     )
     if isinstance(kernel, Kernel):
-        return _of_slices(kernel, slices), offsets
+        return _slice_buffers(kernel, slices), offsets
     of: dict[int, _Slice] = dict(enumerate(slices))
     members = tuple(
-        Member(_of_slices(m.kernel, [of.get(p, ()) for p in m.places]), m.places, m.by_row, m.reduces, m.axis)
+        Member(_slice_buffers(m.kernel, [of.get(p, ()) for p in m.places]), m.places, m.by_row, m.reduces, m.axis)
         for m in kernel.members
     )
-    return Rows(kernel.rows, members, _buffers(kernel.buffers, slices), kernel.local), offsets
+    return Rows(kernel.rows, members, _narrow_all(kernel.buffers, slices), kernel.local), offsets
 
 
 def _positions(kernel: Kernel) -> list[list[_Slice]]:
     """Return, for each buffer, the positions that each read and write of the kernel touches."""
-    found: list[list[_Slice]] = [[] for _ in kernel.buffers]
+    positions: list[list[_Slice]] = [[] for _ in kernel.buffers]
     for stage in kernel.stages:
         t = stage.template
         for n in dict.fromkeys(n for n in stage.outputs if n is not None):
             if t.is_scatter:
-                found[n].append((None,) * len(t.shape))
+                positions[n].append((None,) * len(t.shape))
                 continue
             for p in t.parts:
                 assert isinstance(p, Piece)
                 places = zip(p.offset, p.step, p.extents, strict=True)
-                found[n].append([(o, o + s * (e - 1) + 1) for o, s, e in places])
+                positions[n].append([(o, o + s * (e - 1) + 1) for o, s, e in places])
         places_of = {s: a[1] for s, a in enumerate(stage.args) if a[0] == "buffer"}
         for e in postorder(b for p in t.parts for b in p.bodies) if places_of else ():
             if isinstance(e, Read) and e.slot in places_of:
                 at = [linear(i) for i in e.index]
-                found[places_of[e.slot]].append([None if x.terms else (x.const, x.const + 1) for x in at])
-    return found
+                positions[places_of[e.slot]].append([None if x.terms else (x.const, x.const + 1) for x in at])
+    return positions
 
 
 def _slice(shape: tuple[int, ...], touched: Iterable[list[_Slice]]) -> _Slice:
     """Return the part of a buffer that holds all given positions; positions without dimensions mean the whole
     buffer."""
-    every = [x for found in touched for x in found]
+    every = [x for positions in touched for x in positions]
     return tuple(_range(n, [x[d] for x in every]) for d, n in enumerate(shape)) if all(every) else ()
 
 
-def _but_rows(touched: _Slice, row: int) -> _Slice:
+def _drop_row(touched: _Slice, row: int) -> _Slice:
     """Return the positions without those of the row dimension (see `schedule.kernel.Member.by_row`), in which a kernel
     may be at any row."""
     return [None if row and d == row - 1 else r for d, r in enumerate(touched)]
@@ -93,22 +97,22 @@ def _range(n: int, touched: Sequence[_Range]) -> _Range:
     return (first, stop) if stop - first < n else None
 
 
-def _part(b: KernelBuffer, ranges: _Slice) -> KernelBuffer:
+def _narrow(b: KernelBuffer, ranges: _Slice) -> KernelBuffer:
     for d, r in enumerate(ranges):
         b = b.part(d, r[1] - r[0]) if r else b
     return b
 
 
-def _buffers(buffers: Sequence[KernelBuffer], slices: Sequence[_Slice]) -> tuple[KernelBuffer, ...]:
-    return tuple(_part(b, x) if any(x) else b for b, x in zip(buffers, slices, strict=True))
+def _narrow_all(buffers: Sequence[KernelBuffer], slices: Sequence[_Slice]) -> tuple[KernelBuffer, ...]:
+    return tuple(_narrow(b, x) if any(x) else b for b, x in zip(buffers, slices, strict=True))
 
 
-def _of_slices(kernel: Kernel, slices: Sequence[_Slice]) -> Kernel:
-    buffers = _buffers(kernel.buffers, slices)
-    return Kernel(tuple(_stage(s, slices, buffers) for s in kernel.stages), buffers, kernel.loop_invariant)
+def _slice_buffers(kernel: Kernel, slices: Sequence[_Slice]) -> Kernel:
+    buffers = _narrow_all(kernel.buffers, slices)
+    return Kernel(tuple(_slice_stage(s, slices, buffers) for s in kernel.stages), buffers, kernel.fixed)
 
 
-def _stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[KernelBuffer]) -> Stage:
+def _slice_stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[KernelBuffer]) -> Stage:
     t = stage.template
     of = {s: x for s, a in enumerate(stage.args) if a[0] == "buffer" and any(x := slices[a[1]])}
     params = (

@@ -39,7 +39,7 @@ from einsmith.ir.rebuild import map_bodies, rebuild, substitute
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.schedule.kernel import Kernel, Stage
 
-MOST_PIECES = 16
+MAX_PIECES = 16
 """Most pieces of a kernel whose axes are split into pieces; each piece is configured and compiled."""
 
 _Cut = Callable[[Kernel, int | None, int, int], Kernel | None]
@@ -54,14 +54,17 @@ def split_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
         return ()
     if next(_candidates(kernel), None) is None:
         return ()
-    found = (_split_by(kernel, cuts) for cuts in ((_into_digits, _into_pieces), (_into_pieces, _into_digits)))
-    return tuple(dict.fromkeys(k for k in found if k is not kernel))
+    splits = (
+        _split_by(kernel, cuts)
+        for cuts in ((_split_into_digits, _split_into_pieces), (_split_into_pieces, _split_into_digits))
+    )
+    return tuple(dict.fromkeys(k for k in splits if k is not kernel))
 
 
 def _split_by(kernel: Kernel, cuts: Sequence[_Cut]) -> Kernel:
     while True:
-        found = (cut(kernel, *c) for cut in cuts for c in _candidates(kernel))
-        fewer = next((k for k in found if k is not None and _divisions(k) < _divisions(kernel)), None)
+        splits = (cut(kernel, *c) for cut in cuts for c in _candidates(kernel))
+        fewer = next((k for k in splits if k is not None and _divisions(k) < _divisions(kernel)), None)
         if fewer is None:
             return kernel
         kernel = fewer
@@ -79,14 +82,14 @@ def _candidates(kernel: Kernel) -> Iterator[tuple[int | None, int, int]]:
     for s, stage in enumerate(kernel.stages):
         for n, part in enumerate(stage.template.parts):
             for e in cached_postorder(part.bodies):
-                for axis, low in _places(e, part.domain):
+                for axis, low in _digit_splits(e, part.domain):
                     key = (None if axis < rank else n, axis, low)
                     if key not in seen and (s == 0 or axis < rank):
                         seen.add(key)
                         yield key
 
 
-def _places(e: Any, extents: Sequence[int]) -> list[tuple[int, int]]:
+def _digit_splits(e: Any, extents: Sequence[int]) -> list[tuple[int, int]]:
     """Return the splits (axis, extent of its low digit) that may turn a quotient or remainder into a sum of digits."""
     if not (isinstance(e, Apply) and e.fn in ("floordiv", "mod") and isinstance(e.args[1], Const)):
         return []
@@ -106,7 +109,7 @@ def _places(e: Any, extents: Sequence[int]) -> list[tuple[int, int]]:
     return out
 
 
-def _into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
+def _split_into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
     """Return the kernel with an axis replaced by `low*axis + axis'`; None where extents or pieces end within a digit.
 
     piece: number of the piece whose reduction axis is split; None: an output axis."""
@@ -123,9 +126,9 @@ def _into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kern
             if new is None:
                 return None
             parts.append(new)
-        made = {slot for slot, ref in enumerate(stage.args) if ref[0] == "stage"}
-        params = tuple((d, shape if slot in made else old) for slot, (d, old) in enumerate(t.params))
-        t = _at_identity(Template(shape, params, tuple(parts)), made)
+        stage_slots = {slot for slot, ref in enumerate(stage.args) if ref[0] == "stage"}
+        params = tuple((d, shape if slot in stage_slots else old) for slot, (d, old) in enumerate(t.params))
+        t = _at_identity(Template(shape, params, tuple(parts)), stage_slots)
         stages.append(Stage(simplify_template(t), stage.args, stage.outputs))
     written = {n for stage in stages for n in stage.outputs}
     buffers = kernel.buffers
@@ -134,13 +137,13 @@ def _into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kern
     return Kernel(tuple(stages), buffers, kernel.loop_invariant)
 
 
-def _into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
+def _split_into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
     """Return the kernel with each piece split into `low` pieces of every `low`-th point along an output axis.
 
     None for a reduction axis, where the pieces are too many or too short, or where they are strided already."""
     root = kernel.stages[0]
     parts = root.template.parts
-    if piece is not None or len(parts) * low > MOST_PIECES:
+    if piece is not None or len(parts) * low > MAX_PIECES:
         return None
     out: list[Piece] = []
     for part in parts:

@@ -10,7 +10,7 @@ import pytest
 from einsmith.base.sizes import size_of
 from einsmith.cli import main
 from einsmith.driver import compile
-from einsmith.schedule.layout.laid_out import LayoutDecision, free_tensors
+from einsmith.schedule.layout.apply import LayoutDecision, free_tensors
 from einsmith.schedule.plan import LayoutChoice, Plan
 from einsmith.tuning.calibration import calibrate, store
 

@@ -18,7 +18,7 @@ from einsmith.driver.executable import Executable
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import KernelBuffer, row_major
 from einsmith.schedule.layout import forced
-from einsmith.schedule.layout.laid_out import LayoutDecision, apply_layouts, free_tensors
+from einsmith.schedule.layout.apply import LayoutDecision, apply_layouts, free_tensors
 from einsmith.schedule.layout.order import candidates, innermost, name_of, reorder, row_major_order, strides
 from einsmith.schedule.plan import LayoutChoice, fuse
 from tests.fuzz.check import agree

@@ -24,8 +24,7 @@ from einsmith.ir.nodes import Tensor
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout import choice, price
-from einsmith.schedule.layout.folded import folded_sets
-from einsmith.schedule.layout.laid_out import (
+from einsmith.schedule.layout.apply import (
     LayoutCopy,
     LayoutDecision,
     apply_layouts,
@@ -33,6 +32,7 @@ from einsmith.schedule.layout.laid_out import (
     free_tensors,
     loop_invariant_operands,
 )
+from einsmith.schedule.layout.folded import folded_sets
 from einsmith.schedule.layout.order import candidates
 from einsmith.schedule.layout.price import Prices
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan, fuse

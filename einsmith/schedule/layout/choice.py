@@ -22,14 +22,14 @@ from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.layout import forced
-from einsmith.schedule.layout.folded import folded_sets
-from einsmith.schedule.layout.laid_out import (
+from einsmith.schedule.layout.apply import (
     LayoutCopy,
     LayoutDecision,
     converter,
     free_tensors,
     loop_invariant_operands,
 )
+from einsmith.schedule.layout.folded import folded_sets
 from einsmith.schedule.layout.order import Order, candidates
 from einsmith.schedule.layout.price import Prices, Seconds
 from einsmith.schedule.layout.solve import Factor, changes, minimize

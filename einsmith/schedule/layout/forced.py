@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from einsmith.ir.nodes import Tensor
 from einsmith.ir.views import storage
-from einsmith.schedule.layout.laid_out import LayoutDecision, free_tensors, reorder_call
+from einsmith.schedule.layout.apply import LayoutDecision, free_tensors, reorder_call
 from einsmith.schedule.layout.order import Order, candidates, row_major_order
 from einsmith.schedule.plan import KernelCall, LayoutChoice, Plan
 

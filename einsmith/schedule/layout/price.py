@@ -15,8 +15,8 @@ from einsmith.ir.nodes import Reduce, Tensor
 from einsmith.ir.views import storage
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.layout.apply import reorder_call
 from einsmith.schedule.layout.folded import own_elements
-from einsmith.schedule.layout.laid_out import reorder_call
 from einsmith.schedule.layout.order import Order
 from einsmith.schedule.plan import KernelCall
 

@@ -11,9 +11,9 @@ import einsmith as es
 from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.passes.pipeline import run_passes
-from einsmith.schedule.apart import split_kernel, split_stages
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall, fuse
+from einsmith.schedule.split_kernel import split_kernel, split_stages
 from tests.kernels import samples as s
 from tests.kernels.runner import fresh, host, reference
 
