@@ -32,11 +32,11 @@ def find_totals(graph: Graph) -> dict[Recurrence, frozenset[int]]:
     """Return the members of each recurrence that can be stored in one slot: within the recurrence only the next step of
     the member reads them, at the same element; outside of it they are read only after the last step."""
     nodes = list(postorder(graph.roots))
-    seen = {t for t in graph.roots if isinstance(t, Item)}  # members that are read as a whole
+    read_whole = {t for t in graph.roots if isinstance(t, Item)}  # members that are read as a whole
     for n in nodes:
         for slot, a in enumerate(n.args):
             if isinstance(a, Item) and isinstance(a.node, Recurrence):
-                at = _last(a.node, a.member)
+                at = _last_position(a.node, a.member)
                 if not isinstance(n, Compute) or any(
                     not isinstance(e.index[0], Const) or e.index[0].value != at
                     for p in n.template.parts
@@ -44,15 +44,15 @@ def find_totals(graph: Graph) -> dict[Recurrence, frozenset[int]]:
                     for e in reads(b)
                     if e.slot == slot
                 ):
-                    seen.add(a)
+                    read_whole.add(a)
     return {
-        n: frozenset(j for j in range(len(n.members)) if Item(n, j) not in seen and _is_total(n, j))
+        n: frozenset(j for j in range(len(n.members)) if Item(n, j) not in read_whole and _is_total(n, j))
         for n in nodes
         if isinstance(n, Recurrence)
     }
 
 
-def _last(node: Recurrence, j: int) -> int:
+def _last_position(node: Recurrence, j: int) -> int:
     """Return the position of the last step."""
     return node.origins[j] if node.reverse else node.origins[j] + node.steps - 1
 
@@ -61,7 +61,7 @@ def _is_total(node: Recurrence, j: int) -> bool:
     slot = len(node.args) + j
     if node.results[j][1][0] != node.steps + 1 or node.origins[j] != (0 if node.reverse else 1):
         return False
-    found = False
+    is_read = False
     for i, m in enumerate(node.members):
         for p in m.parts:
             assert isinstance(p, Piece)
@@ -71,11 +71,11 @@ def _is_total(node: Recurrence, j: int) -> bool:
                 for d, (x, n) in enumerate(zip(e.index[1:], p.extents[1:], strict=True), start=1):
                     if (n > 1 and x is not Axis(d)) or p.offset[d]:
                         return False
-                found = True
-    return found and all(p.extents[1:] == m.shape[1:] for m in (node.members[j],) for p in step_parts(node, j))
+                is_read = True
+    return is_read and all(p.extents[1:] == m.shape[1:] for m in (node.members[j],) for p in step_parts(node, j))
 
 
-def start(node: Recurrence, j: int) -> Template:
+def start_of_total(node: Recurrence, j: int) -> Template:
     """Return a total before the first step, in its single slot."""
     t = node.members[j]
     first = node.steps if node.reverse else 0
@@ -83,7 +83,7 @@ def start(node: Recurrence, j: int) -> Template:
     return Template((1, *t.shape[1:]), t.params, tuple(parts))
 
 
-def after_totals(node: Compute, totals: Mapping[Recurrence, frozenset[int]], memo: dict) -> Compute | None:
+def read_totals(node: Compute, totals: Mapping[Recurrence, frozenset[int]], memo: dict) -> Compute | None:
     """Return a reader of totals changed to read their single slot; None for other tensors. `memo` maps its arguments to
     their replacements."""
     slots = {

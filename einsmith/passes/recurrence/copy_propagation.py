@@ -19,45 +19,45 @@ from einsmith.ir.recurrence.drafts import moved
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 
 
-def read_through(graph: Graph) -> Graph:
+def propagate_copies(graph: Graph) -> Graph:
     """Return the graph in which no read goes through a member that only copies another."""
-    return replace(graph, _through)
+    return replace(graph, _propagate)
 
 
-def _through(n: Any) -> Compute | Recurrence | None:
+def _propagate(n: Any) -> Compute | Recurrence | None:
     """Return a node of equal value that reads no copies of members of other recurrences; None if it reads none now."""
     if not isinstance(n, (Compute, Recurrence)):
         return None
-    found = {s: x for s, a in enumerate(n.args) if isinstance(a, Item) and (x := _source(a)) is not None}
-    if not found:
+    originals = {s: x for s, a in enumerate(n.args) if isinstance(a, Item) and (x := _find_original(a)) is not None}
+    if not originals:
         return None
-    args = tuple(found[s][0] if s in found else a for s, a in enumerate(n.args))
+    args = tuple(originals[s][0] if s in originals else a for s, a in enumerate(n.args))
     if isinstance(n, Compute):
-        return canonical(_forward(n.template, args, found), args)
-    members = tuple(simplify_template(_forward(m, args, found)) for m in n.members)
+        return canonical(_forward_reads(n.template, args, originals), args)
+    members = tuple(simplify_template(_forward_reads(m, args, originals)) for m in n.members)
     return Recurrence(n.steps, n.reverse, n.origins, members, args, n.checkpoint)
 
 
-def _forward(t: Template, args: Sequence[Tensor], found: dict[int, tuple[Item, int]]) -> Template:
+def _forward_reads(t: Template, args: Sequence[Tensor], originals: dict[int, tuple[Item, int]]) -> Template:
     def rule(e):
-        if isinstance(e, Read) and e.slot in found:
-            return Read(e.slot, (moved(e.index[0], found[e.slot][1]), *e.index[1:]), e.dtype)
+        if isinstance(e, Read) and e.slot in originals:
+            return Read(e.slot, (moved(e.index[0], originals[e.slot][1]), *e.index[1:]), e.dtype)
         return None
 
     params = (*((a.dtype, a.shape) for a in args), *t.params[len(args) :])
     return map_bodies(t, lambda b: rebuild([b], rule)[0], params)
 
 
-def _source(a: Item) -> tuple[Item, int] | None:
+def _find_original(a: Item) -> tuple[Item, int] | None:
     """Return (the member that a member copies, the offset from the copy's positions to its); None if the member is not
     a copy."""
     node, j, by = a.node, a.member, 0
-    while isinstance(node, Recurrence) and (step := _find_copy(node, j)) is not None:
+    while isinstance(node, Recurrence) and (step := _match_copy(node, j)) is not None:
         j, by = step[0], by + step[1]
     return (Item(node, j), by) if j != a.member else None
 
 
-def _find_copy(node: Recurrence, j: int) -> tuple[int, int] | None:
+def _match_copy(node: Recurrence, j: int) -> tuple[int, int] | None:
     m = node.members[j]
     parts = step_parts(node, j)
     if len(m.parts) != 1 or len(parts) != 1 or not isinstance(parts[0].body, Read):
@@ -67,6 +67,6 @@ def _find_copy(node: Recurrence, j: int) -> tuple[int, int] | None:
     i = e.slot - len(node.args)
     if i < 0 or i == j or part.extents != m.shape or node.results[i][1][1:] != m.shape[1:]:
         return None
-    apart = linear(e.index[0]) - LinearForm(0, {Axis(0): 1})
+    distance = linear(e.index[0]) - LinearForm(0, {Axis(0): 1})
     same = all(x is Axis(d) or (m.shape[d] == 1 and isinstance(x, Const)) for d, x in enumerate(e.index) if d)
-    return (i, apart.const) if same and not apart.terms else None
+    return (i, distance.const) if same and not distance.terms else None

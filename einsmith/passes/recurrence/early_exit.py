@@ -35,10 +35,11 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import operands
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.views import is_view
-from einsmith.passes.recurrence.live_steps import same
+from einsmith.passes.recurrence.live_steps import is_equal_up_to_axes
 from einsmith.passes.recurrence.time_axis import Along
 
-_NEVER = -(1 << 40)
+_BEFORE_START = -(1 << 40)
+"""Offset, in positions, that puts an end before every position, whatever its limit."""
 
 
 class TripCount(NamedTuple):
@@ -49,12 +50,13 @@ class TripCount(NamedTuple):
     after: int
     least: int
 
-    def moved(self, by: int) -> TripCount:
+    def shift(self, by: int) -> TripCount:
         """Return the count with all positions moved by `by`."""
         return TripCount(self.limit, self.after + by, self.least + by)
 
 
-NOWHERE = TripCount(None, _NEVER, _NEVER)
+NO_POSITIONS = TripCount(None, _BEFORE_START, _BEFORE_START)
+"""The empty range of positions."""
 
 
 def latest(a: TripCount | None, b: TripCount | None) -> TripCount | None:
@@ -85,7 +87,7 @@ def limit_of(t: Tensor) -> tuple[Compute, int] | None:
     return canonical(new, t.args), form.const
 
 
-def ends(
+def find_ends(
     order: Sequence[Any], roots: Iterable[Tensor], along: Mapping[Compute, Along], steps: int
 ) -> tuple[dict[Compute, TripCount | None], set[Compute]]:
     """Return (for each node that goes along a time of `steps` steps, the end up to which it has to be computed; the
@@ -98,25 +100,25 @@ def ends(
         along: how nodes go along time.
         steps: extent of time.
     """
-    found: dict[Compute, TripCount | None] = {}
-    wanted: dict[Tensor, TripCount] = {}
-    for _ in range(2):  # once to find the end, once with it
+    node_ends: dict[Compute, TripCount | None] = {}
+    limit_ends: dict[Tensor, TripCount] = {}
+    for _ in range(2):  # the first round finds the end that nodes with one limit share, the second applies it
         zeros: dict[Tensor, Zeros] = {}
-        found, filled = {}, set()
-        asked: dict[Any, TripCount | None] = defaultdict(lambda: NOWHERE)
+        node_ends, filled = {}, set()
+        needed: dict[Any, TripCount | None] = defaultdict(lambda: NO_POSITIONS)
 
-        def ask(t: Tensor, end: TripCount | None, asked=asked) -> None:
-            asked[t] = latest(asked[t], end)
+        def require(t: Tensor, end: TripCount | None, needed=needed) -> None:
+            needed[t] = latest(needed[t], end)
 
         for t in roots:
-            ask(t, None)
+            require(t, None)
         for n in reversed(order):
             at = along.get(n)
             if at is None:
-                for t, end in _asks(n):
-                    ask(t, end)
+                for t, end in _find_read_ends(n):
+                    require(t, end)
                 continue
-            end = asked[n]
+            end = needed[n]
             if end is not None and end.least >= steps:
                 end = None
             if not is_view(n.template):
@@ -124,29 +126,29 @@ def ends(
                     end = None
                     for limit in _limits(order, steps):
                         known = zeros.setdefault(limit, Zeros(along, steps, limit))
-                        if (first := known.bodies(n, at)) is not None:
-                            end = latest(first, wanted.get(limit, first))
+                        if (first := known.find_end_of_bodies(n, at)) is not None:
+                            end = latest(first, limit_ends.get(limit, first))
                             filled |= set() if at.total else {n}
                             break
                 elif end is not None and end.limit is not None:
-                    end = latest(end, wanted.get(end.limit, end))
+                    end = latest(end, limit_ends.get(end.limit, end))
                 if end is not None and end.limit is None:
                     end = None
-                found[n] = end
+                node_ends[n] = end
             for slot, t in enumerate(n.args):
-                far = at.slots.get(slot)
-                ask(t, None if far is None or end is None else end.moved(max(far)))
-        for end in found.values():
+                distances = at.slots.get(slot)
+                require(t, None if distances is None or end is None else end.shift(max(distances)))
+        for end in node_ends.values():
             if end is not None and end.limit is not None:
-                wanted[end.limit] = latest(end, wanted.get(end.limit, end)) or end
-    return found, {n for n in filled if found[n] is not None}
+                limit_ends[end.limit] = latest(end, limit_ends.get(end.limit, end)) or end
+    return node_ends, {n for n in filled if node_ends[n] is not None}
 
 
 def _limits(order: Sequence[Any], steps: int) -> Iterator[Tensor]:
     """Yield the limits of the loops of `steps` steps."""
     seen = set()
     for n in order:
-        if isinstance(n, LoweredLoop) and length(n) == steps:
+        if isinstance(n, LoweredLoop) and count_steps(n) == steps:
             for s in n.segments:
                 known = None if s.stop is None else limit_of(n.args[s.stop])
                 if known is not None and known[0] not in seen:
@@ -154,12 +156,12 @@ def _limits(order: Sequence[Any], steps: int) -> Iterator[Tensor]:
                     yield known[0]
 
 
-def length(loop: LoweredLoop) -> int:
+def count_steps(loop: LoweredLoop) -> int:
     """Return the number of steps of a recurrence's loop."""
     return sum(s.steps for s in loop.segments if s.first is None)
 
 
-def _asks(n: Any) -> Iterator[tuple[Tensor, TripCount | None]]:
+def _find_read_ends(n: Any) -> Iterator[tuple[Tensor, TripCount | None]]:
     """Yield (argument, end up to which it is read) for a node that does not go along time."""
     if isinstance(n, LoweredLoop):
         for s in n.segments:
@@ -173,7 +175,7 @@ def _asks(n: Any) -> Iterator[tuple[Tensor, TripCount | None]]:
                     if p.first is not None and p.stride == 1 and stop is not None:
                         end = TripCount(stop[0], stop[1] + p.first, p.first)
                     elif p.first is not None:
-                        end = TripCount(None, _NEVER, max(p.first, p.first + p.stride * (s.steps - 1)) + 1)
+                        end = TripCount(None, _BEFORE_START, max(p.first, p.first + p.stride * (s.steps - 1)) + 1)
                     yield n.args[p.number], end
         for _, _, slots in n.initial:
             yield from ((n.args[k], None) for k in slots)
@@ -181,18 +183,18 @@ def _asks(n: Any) -> Iterator[tuple[Tensor, TripCount | None]]:
         for part in n.template.parts:
             for e in postorder(part.bodies):
                 if isinstance(e, Read):
-                    yield n.args[e.slot], _bound(e, part.domain)
+                    yield n.args[e.slot], _bound_positions(e, part.domain)
     else:
         yield from ((a, None) for a in n.args)
 
 
-def _bound(e: Read, domain: tuple[int, ...]) -> TripCount | None:
+def _bound_positions(e: Read, domain: tuple[int, ...]) -> TripCount | None:
     """Return the positions of dimension 0 that a read may access; None if they are not known."""
     form = linear(e.index[0]) if e.index else None
     if form is None or not all(isinstance(a, Axis) for a in form.terms):
         return None
     last = form.const + sum(max(c * (domain[a.position] - 1), 0) for a, c in form.terms.items())  # type: ignore[union-attr, misc]
-    return TripCount(None, _NEVER, last + 1)
+    return TripCount(None, _BEFORE_START, last + 1)
 
 
 class Zeros:
@@ -202,27 +204,31 @@ class Zeros:
         self.along, self.steps, self.limit = along, steps, limit
         self.known: dict[Tensor, TripCount | None] = {}
 
-    def first(self, t: Tensor) -> TripCount | None:
+    def find_end(self, t: Tensor) -> TripCount | None:
         """Return the end from which on all positions of a tensor within the time are zero; None if there is none."""
         if t not in self.known:
             self.known[t] = None
-            if isinstance(t, Item) and isinstance(t.node, LoweredLoop) and length(t.node) == self.steps:
-                self.known[t] = self._member(t.node, t.member)
+            if isinstance(t, Item) and isinstance(t.node, LoweredLoop) and count_steps(t.node) == self.steps:
+                self.known[t] = self._find_end_of_member(t.node, t.member)
             elif isinstance(t, Compute) and t in self.along and not self.along[t].total:
-                self.known[t] = self.bodies(t, self.along[t])
+                self.known[t] = self.find_end_of_bodies(t, self.along[t])
         return self.known[t]
 
-    def _member(self, loop: LoweredLoop, j: int) -> TripCount | None:
+    def _find_end_of_member(self, loop: LoweredLoop, j: int) -> TripCount | None:
         """Return the end from which on a loop's member is zero: one segment from the limit on and all later segments
         store zeros. None if there is none."""
         parts = [
-            (at, at + s.steps, s, _of_zeros(x))
+            (at, at + s.steps, s, _is_zero_tensor(x))
             for s in loop.segments
             for x, (k, at) in zip(s.body.outputs, s.targets, strict=True)
             if k == j
         ]
         late = [(at, stop, s) for at, stop, s, zero in parts if s.first is not None and zero]
-        if len(late) != 1 or len(loop.initial) and any(k == j and _last(t) >= late[0][1] for k, t, _ in loop.initial):
+        if (
+            len(late) != 1
+            or len(loop.initial)
+            and any(k == j and _last_position(t) >= late[0][1] for k, t, _ in loop.initial)
+        ):
             return None
         at, stop, s = late[0]
         known = limit_of(loop.args[s.first])  # type: ignore[index]
@@ -230,49 +236,49 @@ class Zeros:
             return None
         return TripCount(self.limit, known[1] + at, at)
 
-    def bodies(self, n: Compute, at: Along) -> TripCount | None:
+    def find_end_of_bodies(self, n: Compute, at: Along) -> TripCount | None:
         """Return the end from which on all bodies of a node (of a total, its terms) are zero; None if there is none."""
-        found: TripCount | None = NOWHERE
+        end: TripCount | None = NO_POSITIONS
         for p, axis, along in zip(n.template.parts, at.axes, at.reads, strict=True):
             for b in p.bodies:
-                found = latest(found, self._body(n, axis, along, b))
-        return found if found is not None and found.limit is not None else None
+                end = latest(end, self._find_end_of_body(n, axis, along, b))
+        return end if end is not None and end.limit is not None else None
 
-    def _body(self, n: Compute, axis: int, along: Mapping[Read, int], body: Expr) -> TripCount | None:
+    def _find_end_of_body(self, n: Compute, axis: int, along: Mapping[Read, int], body: Expr) -> TripCount | None:
         zero: dict[Expr, TripCount | None] = {}
         for e in postorder([body]):
             inside = [zero[a] for a in e.args]
             zero[e] = None
             if isinstance(e, Const):
-                zero[e] = NOWHERE if e.value == 0 else None
+                zero[e] = NO_POSITIONS if e.value == 0 else None
             elif isinstance(e, Read) and e in along:
-                first = self.first(n.args[e.slot])
-                zero[e] = first and first.moved(-along[e])
+                first = self.find_end(n.args[e.slot])
+                zero[e] = first and first.shift(-along[e])
             elif isinstance(e, Apply):
                 if e.fn == "mul":
                     zero[e] = _earliest(inside)
                 elif e.fn in ("add", "sub", "neg", "cast"):
                     zero[e] = reduce(latest, inside)
                 elif e.fn == "where":
-                    zero[e] = latest(inside[2], _earliest([inside[1], self._never(n, axis, e.args[0])]))
+                    zero[e] = latest(inside[2], _earliest([inside[1], self._find_end_of_condition(n, axis, e.args[0])]))
         return zero[body]
 
-    def _never(self, n: Compute, axis: int, condition: Expr) -> TripCount | None:
+    def _find_end_of_condition(self, n: Compute, axis: int, condition: Expr) -> TripCount | None:
         """Return the end from which on a condition on the position is false; None if there is none."""
-        found = []
+        false_from = []
         for e in operands(condition, "and"):
             if isinstance(e, Apply) and e.fn in ("lt", "le") and e.args[0].dtype.is_int:
                 form = linear(e.args[0]) - linear(e.args[1])  # t - atom + const
-                left = form.without(Axis(axis))
-                if form.coefficient(Axis(axis)) == 1 and len(left.terms) == 1:
-                    ((atom, c),) = left.terms.items()
-                    own = next(iter(linear(_top(self.limit)).terms))
-                    if c == -1 and same(atom, n.args, own, self.limit.args):
-                        found.append(TripCount(self.limit, (e.fn == "le") - left.const, _NEVER))
-        return _earliest(found)
+                rest = form.without(Axis(axis))
+                if form.coefficient(Axis(axis)) == 1 and len(rest.terms) == 1:
+                    ((atom, c),) = rest.terms.items()
+                    own = next(iter(linear(_limit_expression(self.limit)).terms))
+                    if c == -1 and is_equal_up_to_axes(atom, n.args, own, self.limit.args):
+                        false_from.append(TripCount(self.limit, (e.fn == "le") - rest.const, _BEFORE_START))
+        return _earliest(false_from)
 
 
-def _top(limit: Tensor) -> Expr:
+def _limit_expression(limit: Tensor) -> Expr:
     """Return the expression whose largest value a limit is."""
     assert isinstance(limit, Compute)
     return limit.template.parts[0].bodies[0]
@@ -282,18 +288,18 @@ def _earliest(ends: Sequence[TripCount | None]) -> TripCount | None:
     return min((e for e in ends if e is not None), key=lambda e: (e.after, e.least), default=None)
 
 
-def _last(t: Any) -> int:
+def _last_position(t: Any) -> int:
     """Return the last position that an initial template writes."""
     return max(p.offset[0] + p.step[0] * (p.extents[0] - 1) for p in t.parts)
 
 
-def _of_zeros(t: Tensor) -> bool:
+def _is_zero_tensor(t: Tensor) -> bool:
     """Return whether a tensor of a step is zero, or a copy of a zero tensor."""
     if not isinstance(t, Compute) or t.template.is_scatter or any(isinstance(p.body, Reduce) for p in t.template.parts):
         return False
     for b in (b for p in t.template.parts for b in p.bodies):
         while isinstance(b, Apply) and b.fn == "cast":
             (b,) = b.args
-        if not (_of_zeros(t.args[b.slot]) if isinstance(b, Read) else is_zero(b)):
+        if not (_is_zero_tensor(t.args[b.slot]) if isinstance(b, Read) else is_zero(b)):
             return False
     return True

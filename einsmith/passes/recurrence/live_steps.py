@@ -61,35 +61,35 @@ class Limit:
 
 def find_limit(node: Recurrence, args: int) -> Limit | None:
     """Return the limit of comparisons of t with one tensor among the first `args` slots; None if there are none."""
-    found: dict[Expr, Const] = {}
-    shared: frozenset | None = None
-    best: tuple[LinearForm, Piece] | None = None
+    known_values: dict[Expr, Const] = {}
+    limit_terms: frozenset | None = None
+    latest: tuple[LinearForm, Piece] | None = None
     for j in range(len(node.members)):
         for piece in step_parts(node, j):
             for e in postorder(piece.bodies):
-                at = _limit(e, piece, node, args)
+                at = _limit_of(e, piece, node, args)
                 if at is None:
                     continue
                 terms = frozenset((a, c) for a, c in at.terms.items())
-                if shared is None:
-                    shared = terms
-                if terms != shared:
+                if limit_terms is None:
+                    limit_terms = terms
+                if terms != limit_terms:
                     continue
                 falls = linear(e.args[0]).coefficient(_TIME) - linear(e.args[1]).coefficient(_TIME) > 0
-                found[e] = Const(not falls, dt.bool_)
-                if best is None or at.const > best[0].const:
-                    best = at, piece
-    if best is None:
+                known_values[e] = Const(not falls, dt.bool_)
+                if latest is None or at.const > latest[0].const:
+                    latest = at, piece
+    if latest is None:
         return None
-    form, piece = best
+    form, piece = latest
     body = form.expr(dt.i64)
     used = sorted(axes_of(body))
     inside = [(i, node.members[0].params[r.slot][1][d]) for r in reads(body) for d, i in enumerate(r.index)]
-    whole = all(isinstance(i, Axis) and piece.domain[i.position] == n for i, n in inside)
+    reads_all_elements = all(isinstance(i, Axis) and piece.domain[i.position] == n for i, n in inside)
     body = substitute(body, {a: Axis(n) for n, a in enumerate(used)})
     top: Expr | Reduce = Reduce("max", tuple(piece.domain[a] for a in used), (body,)) if used else body
     step = canonical(template((), node.members[0].params[:args], top), node.args)
-    return Limit(found, step, form, whole)
+    return Limit(known_values, step, form, reads_all_elements)
 
 
 class _Use(NamedTuple):
@@ -108,25 +108,25 @@ class _Use(NamedTuple):
     early: bool
 
 
-def read_beyond(nodes: Sequence[Any], roots: Iterable[Tensor]) -> dict[Recurrence, set[int]]:
+def find_members_read_beyond(nodes: Sequence[Any], roots: Iterable[Tensor]) -> dict[Recurrence, set[int]]:
     """Return, for each recurrence with a limit among `nodes`, the members whose values from the limit on may be read.
     These are members among `roots`, and members that are read neither under comparisons with the limit's tensor nor in
     steps that are themselves before it."""
     limits = {n: x for n in nodes if isinstance(n, Recurrence) and (x := find_limit(n, len(n.args))) is not None}
-    found: dict[Recurrence, set[int]] = {n: set() for n in limits}
+    members: dict[Recurrence, set[int]] = {n: set() for n in limits}
     for r in roots:
         if isinstance(r, Item) and isinstance(r.node, Recurrence) and r.node in limits:
-            found[r.node].add(r.member)
-    uses = [u for n in nodes if isinstance(n, (Compute, Recurrence)) for u in _uses(n, limits)] if limits else []
+            members[r.node].add(r.member)
+    uses = [u for n in nodes if isinstance(n, (Compute, Recurrence)) for u in _find_uses(n, limits)] if limits else []
     size = -1
-    while size != (size := sum(map(len, found.values()))):
+    while size != (size := sum(map(len, members.values()))):
         for u in uses:
-            if u.reader is None or not u.early or u.reader[1] in found[u.reader[0]]:
-                found[u.node].add(u.member)
-    return found
+            if u.reader is None or not u.early or u.reader[1] in members[u.reader[0]]:
+                members[u.node].add(u.member)
+    return members
 
 
-def _uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> Iterator[_Use]:
+def _find_uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> Iterator[_Use]:
     args: tuple[Tensor, ...] = n.args
     if isinstance(n, Recurrence):
         args += tuple(Item(n, j) for j in range(len(n.members)))
@@ -141,45 +141,45 @@ def _uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> Iterat
                 node, j = slots[read.slot]
                 assert isinstance(node, Recurrence)
                 at = linear(read.index[0]) - node.origins[j]
-                if facts.prove(outside_steps(at, node.steps)) or _before(at, facts, args, node, limits[node]):
+                if facts.prove(outside_steps(at, node.steps)) or _is_before(at, facts, args, node, limits[node]):
                     continue
-                apart = at - LinearForm(0, {_TIME: 1})
-                early = reader is not None and not apart.terms
+                distance = at - LinearForm(0, {_TIME: 1})
+                early = reader is not None and not distance.terms
                 if reader is not None and early:
-                    early = _below(limits[reader[0]], reader[0].args, apart.const, limits[node], node.args)
+                    early = _is_below(limits[reader[0]], reader[0].args, distance.const, limits[node], node.args)
                 yield _Use(reader, node, j, early)
 
 
-def _below(a: Limit, left: Sequence[Tensor], apart: int, b: Limit, right: Sequence[Tensor]) -> bool:
+def _is_below(a: Limit, a_args: Sequence[Tensor], distance: int, b: Limit, b_args: Sequence[Tensor]) -> bool:
     """Return whether a step that is `apart` steps after one before the limit `a` is before the limit `b`."""
     ((x, c),), ((y, d),) = a.form.terms.items(), b.form.terms.items()
-    return b.whole and c == d and same(x, left, y, right) and a.form.const + apart <= b.form.const
+    return b.whole and c == d and is_equal_up_to_axes(x, a_args, y, b_args) and a.form.const + distance <= b.form.const
 
 
-def _before(at: LinearForm, facts: Facts, args: Sequence[Tensor], node: Recurrence, limit: Limit) -> bool:
+def _is_before(at: LinearForm, facts: Facts, args: Sequence[Tensor], node: Recurrence, limit: Limit) -> bool:
     """Return whether a condition that holds proves that a step is before the limit."""
     ((atom, c),) = limit.form.terms.items()
-    spoken_of = dict.fromkeys(postorder([e for e, _ in facts.known]) if limit.whole else ())
+    candidates = dict.fromkeys(postorder([e for e, _ in facts.known]) if limit.whole else ())
     return any(
         facts.prove(apply("lt", at.expr(dt.i64), LinearForm(limit.form.const, {e: c}).expr(dt.i64)))
-        for e in spoken_of
-        if isinstance(e, Expr) and e.dtype.is_int and same(e, args, atom, node.args)
+        for e in candidates
+        if isinstance(e, Expr) and e.dtype.is_int and is_equal_up_to_axes(e, args, atom, node.args)
     )
 
 
-def same(a: Expr, left: Sequence[Tensor], b: Expr, right: Sequence[Tensor]) -> bool:
+def is_equal_up_to_axes(a: Expr, a_args: Sequence[Tensor], b: Expr, b_args: Sequence[Tensor]) -> bool:
     """Return whether expressions are equal up to their axes; `left` and `right` are the tensors in their slots."""
     if isinstance(a, Axis) or isinstance(b, Axis):
         return isinstance(a, Axis) and isinstance(b, Axis)
     if isinstance(a, Read) and isinstance(b, Read):
-        return left[a.slot] is right[b.slot]
+        return a_args[a.slot] is b_args[b.slot]
     if isinstance(a, Apply) and isinstance(b, Apply):
         alike = a.fn == b.fn and a.dtype is b.dtype and len(a.args) == len(b.args)
-        return alike and all(same(x, left, y, right) for x, y in zip(a.args, b.args, strict=True))
+        return alike and all(is_equal_up_to_axes(x, a_args, y, b_args) for x, y in zip(a.args, b.args, strict=True))
     return a is b
 
 
-def _limit(e: Expr, piece: Piece, node: Recurrence, args: int) -> LinearForm | None:
+def _limit_of(e: Expr, piece: Piece, node: Recurrence, args: int) -> LinearForm | None:
     """Return the step from which on a comparison with t is constant, at each point; None for other expressions."""
     if not isinstance(e, Apply) or e.fn not in ("lt", "le") or not e.args[0].dtype.is_int:
         return None
@@ -189,14 +189,14 @@ def _limit(e: Expr, piece: Piece, node: Recurrence, args: int) -> LinearForm | N
         return None
     (atom,) = rest.terms
     inside = reads(atom)
-    if not inside or 0 in axes_of(atom) or any(not _plain(r, piece, node, args) for r in inside):
+    if not inside or 0 in axes_of(atom) or any(not _is_in_bounds(r, piece, node, args) for r in inside):
         return None
     if c > 0:  # t + rest < 0, or <= 0
         return rest * -1 + (0 if e.fn == "lt" else 1)
     return rest + (1 if e.fn == "lt" else 0)  # rest < t, or <= t
 
 
-def _plain(r: Read, piece: Piece, node: Recurrence, args: int) -> bool:
+def _is_in_bounds(r: Read, piece: Piece, node: Recurrence, args: int) -> bool:
     """Return whether a read of an argument is in bounds whatever the conditions around it."""
     if r.slot >= args:
         return False

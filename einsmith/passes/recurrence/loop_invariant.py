@@ -67,53 +67,59 @@ class _Product:
 
     def key(self) -> tuple:
         """Return a key that is equal for products that can be merged."""
-        named = tuple(map(self._by_argument, self.others))
+        named = tuple(map(self._normalize_slots, self.others))
         return self.node.shape, self.domain, self.axes, self.operand.dtype, named
 
-    def _by_argument(self, e: Expr) -> tuple[Expr, tuple[Tensor, ...]]:
+    def _normalize_slots(self, e: Expr) -> tuple[Expr, tuple[Tensor, ...]]:
         """Return (the expression with its slots renumbered by first appearance, the arguments in these slots)."""
         order = tuple(dict.fromkeys(r.slot for r in reads(e)))
         return substitute(e, {}, {s: n for n, s in enumerate(order)}), tuple(self.node.args[s] for s in order)
 
 
-def settle(graph: Graph, steady: Callable[[Tensor], bool], outside: Callable[[Compute], Leaf]) -> Graph:
+def hoist_invariants(
+    graph: Graph, is_invariant: Callable[[Tensor], bool], move_out: Callable[[Compute], Leaf]
+) -> Graph:
     """Return the graph of a step with loop-invariant computations moved out and products merged.
 
     Args:
         graph: the graph of a step.
-        steady: whether an input is loop-invariant.
-        outside: gives the step's input that replaces a tensor which is computed before the loop.
+        is_invariant: returns whether an input is loop-invariant.
+        move_out: moves a tensor in front of the loop and returns the step's input that replaces it.
     """
 
-    def leave(node):
-        alone = isinstance(node, Compute) and len(node.template.dtypes) == 1 and node.args
-        return outside(node) if alone and all(map(steady, node.args)) else None
+    def hoist(node):
+        has_one_result = isinstance(node, Compute) and len(node.template.dtypes) == 1 and node.args
+        return move_out(node) if has_one_result and all(map(is_invariant, node.args)) else None
 
-    graph = replace(graph, leave)
+    graph = replace(graph, hoist)
     groups: dict[tuple, list[_Product]] = {}
     for node in postorder(graph.roots):
-        product = _product(node, steady) if isinstance(node, Compute) and any(map(steady, node.args)) else None
+        product = (
+            _match_product(node, is_invariant)
+            if isinstance(node, Compute) and any(map(is_invariant, node.args))
+            else None
+        )
         if product is not None:
             groups.setdefault(product.key(), []).append(product)
-    place = {p.node: (group, n) for group in groups.values() for n, p in enumerate(group)}
-    made: dict[tuple, Compute] = {}
+    position = {p.node: (group, n) for group in groups.values() for n, p in enumerate(group)}
+    merged: dict[tuple, Compute] = {}
     memo: dict = {}
     for node in postorder(graph.roots):
         new = with_args(node, tuple(memo[a] for a in node.args)) if node.args else node
-        if node in place:
-            group, n = place[node]
+        if node in position:
+            group, n = position[node]
             key = group[0].key()
             if len(group) == 1:
-                new = new if group[0].is_read else _single(group[0], new.args, outside)
+                new = new if group[0].is_read else _hoist_operand(group[0], new.args, move_out)
             elif group[0].outer:
-                if key not in made:
-                    made[key] = _merge_products(group, new.args, outside)
-                new = _part(made[key], group[0].outer[0], n)
+                if key not in merged:
+                    merged[key] = _merge_products(group, new.args, move_out)
+                new = _slice_product(merged[key], group[0].outer[0], n)
         memo[node] = new
     return replace(graph, lambda n: None, memo)
 
 
-def _product(node: Compute, steady: Callable[[Tensor], bool]) -> _Product | None:
+def _match_product(node: Compute, is_invariant: Callable[[Tensor], bool]) -> _Product | None:
     """Return the node as a product with a loop-invariant operand; None if it is none, or if the operand would be more
     than twice as large as its largest argument."""
     part = node.template.parts[0]
@@ -122,38 +128,38 @@ def _product(node: Compute, steady: Callable[[Tensor], bool]) -> _Product | None
         return None
     assert isinstance(part, Piece)
     rank = len(part.extents)
-    same = {s for s, a in enumerate(node.args) if steady(a)}
-    found: list[Expr] = []
-    others: list[Expr] = []
+    invariant_slots = {s for s, a in enumerate(node.args) if is_invariant(a)}
+    invariant_factors: list[Expr] = []
+    other_factors: list[Expr] = []
     for e in operands(body.bodies[0], "mul"):
         slots = {r.slot for r in reads(e)}
-        own = slots and slots <= same and not has_no_reduction_axis(e, rank)
-        (found if own else others).append(e)
-    if not found or not others:
+        is_hoisted = slots and slots <= invariant_slots and not has_no_reduction_axis(e, rank)
+        (invariant_factors if is_hoisted else other_factors).append(e)
+    if not invariant_factors or not other_factors:
         return None
-    mine, theirs = axes_of(*found), axes_of(*others)
-    batch = tuple(sorted(a for a in mine if a < rank and a in theirs))
-    outer = tuple(sorted(a for a in mine if a < rank and a not in theirs))
-    inner = tuple(sorted(a for a in mine if a >= rank))
-    if size(part.domain[a] for a in mine) > 2 * max(size(node.template.params[s][1]) for s in same):
+    own_axes, other_axes = axes_of(*invariant_factors), axes_of(*other_factors)
+    batch = tuple(sorted(a for a in own_axes if a < rank and a in other_axes))
+    outer = tuple(sorted(a for a in own_axes if a < rank and a not in other_axes))
+    inner = tuple(sorted(a for a in own_axes if a >= rank))
+    if size(part.domain[a] for a in own_axes) > 2 * max(size(node.template.params[s][1]) for s in invariant_slots):
         return None
-    return _Product(node, _times(found), tuple(others), batch, inner, outer)
+    return _Product(node, _multiply(invariant_factors), tuple(other_factors), batch, inner, outer)
 
 
-def _times(factors: list[Expr]) -> Expr:
+def _multiply(factors: list[Expr]) -> Expr:
     out = factors[0]
     for e in factors[1:]:
         out = apply("mul", out, e)
     return out
 
 
-def _single(p: _Product, args: tuple[Tensor, ...], outside: Callable[[Compute], Leaf]) -> Compute:
+def _hoist_operand(p: _Product, args: tuple[Tensor, ...], move_out: Callable[[Compute], Leaf]) -> Compute:
     body = substitute(p.operand, {a: Axis(n) for n, a in enumerate(p.axes)})
-    x = outside(prune_args(template((p.domain[a] for a in p.axes), p.node.template.params, body), p.node.args))
-    return _sum(p, args, x, p.node.shape, {})
+    x = move_out(prune_args(template((p.domain[a] for a in p.axes), p.node.template.params, body), p.node.args))
+    return _build_product(p, args, x, p.node.shape, {})
 
 
-def _merge_products(group: list[_Product], args: tuple[Tensor, ...], outside: Callable[[Compute], Leaf]) -> Compute:
+def _merge_products(group: list[_Product], args: tuple[Tensor, ...], move_out: Callable[[Compute], Leaf]) -> Compute:
     """Return one product for all of a group; its output has the group's axis before the first axis that the operand
     alone has."""
     first = group[0]
@@ -170,21 +176,27 @@ def _merge_products(group: list[_Product], args: tuple[Tensor, ...], outside: Ca
         tensors += p.node.args
     extents[len(front)] = len(group)
     stacked = Template(tuple(extents), tuple((a.dtype, a.shape) for a in tensors), tuple(pieces))
-    x = outside(prune_args(stacked, tuple(tensors)))
+    x = move_out(prune_args(stacked, tuple(tensors)))
     at = first.outer[0]
     shape = (*first.node.shape[:at], len(group), *first.node.shape[at:])
-    return _sum(first, args, x, shape, {a: Axis(a + 1) for a in range(at, len(first.domain))})
+    return _build_product(first, args, x, shape, {a: Axis(a + 1) for a in range(at, len(first.domain))})
 
 
-def _sum(p: _Product, args: tuple[Tensor, ...], x: Leaf, shape: tuple[int, ...], moved: dict[int, Expr]) -> Compute:
-    """Return the product with its operand read from x; `moved` renumbers the axes if x has the group's axis before its
+def _build_product(
+    p: _Product, args: tuple[Tensor, ...], x: Leaf, shape: tuple[int, ...], renumbered: dict[int, Expr]
+) -> Compute:
+    """Return the product with its operand read from x; `renumbered` has the
+    new axes if x has the group's axis before its
     own."""
-    index: list[Expr] = [moved.get(a, Axis(a)) for a in p.axes]
-    if moved:
+    index: list[Expr] = [renumbered.get(a, Axis(a)) for a in p.axes]
+    if renumbered:
         index.insert(len(p.batch) + len(p.inner), Axis(p.outer[0]))
     read = Read(len(args), tuple(index), x.dtype)
-    body = _times(
-        [*(rebuild([e], lambda e: moved.get(e.position) if isinstance(e, Axis) else None)[0] for e in p.others), read]
+    body = _multiply(
+        [
+            *(rebuild([e], lambda e: renumbered.get(e.position) if isinstance(e, Axis) else None)[0] for e in p.others),
+            read,
+        ]
     )
     reduce = p.node.template.parts[0].body
     assert isinstance(reduce, Reduce)
@@ -193,7 +205,7 @@ def _sum(p: _Product, args: tuple[Tensor, ...], x: Leaf, shape: tuple[int, ...],
     return prune_args(simplify_template(out.template), out.args)
 
 
-def _part(merged: Compute, at: int, n: int) -> Compute:
+def _slice_product(merged: Compute, at: int, n: int) -> Compute:
     """Return the slice of a merged product that replaces product n of the group."""
     shape = (*merged.shape[:at], *merged.shape[at + 1 :])
     index: list[Expr] = [Axis(a) for a in range(len(shape))]

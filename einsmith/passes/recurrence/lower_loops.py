@@ -53,11 +53,11 @@ from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute, with_a
 from einsmith.ir.recurrence.define import distances, recurrence, step_groups, step_parts
 from einsmith.ir.rewrite.simplify import canonical, simplify, simplify_template
 from einsmith.ir.views import storage
-from einsmith.passes.recurrence.accumulators import after_totals, find_totals, start
-from einsmith.passes.recurrence.copy_propagation import read_through
-from einsmith.passes.recurrence.live_steps import find_limit, read_beyond
-from einsmith.passes.recurrence.loop_invariant import settle
-from einsmith.schedule.plan import MIN_STEPS_TO_HOIST, copy_of
+from einsmith.passes.recurrence.accumulators import find_totals, read_totals, start_of_total
+from einsmith.passes.recurrence.copy_propagation import propagate_copies
+from einsmith.passes.recurrence.live_steps import find_limit, find_members_read_beyond
+from einsmith.passes.recurrence.loop_invariant import hoist_invariants
+from einsmith.schedule.plan import REPAID, copy_of
 
 Passes = Callable[[Graph], Graph]
 
@@ -71,7 +71,7 @@ def lower_loops(graph: Graph, passes: Passes) -> Graph:
     """Return the graph with every recurrence as a loop; `passes` are run on the graph of a step."""
     if not any(isinstance(n, Recurrence) for n in postorder(graph.roots)):
         return graph
-    graph = read_through(graph)
+    graph = propagate_copies(graph)
     read: dict[Recurrence, set[int]] = {}
     for node in postorder(graph.roots):
         if isinstance(node, Item) and isinstance(node.node, Recurrence):
@@ -79,14 +79,14 @@ def lower_loops(graph: Graph, passes: Passes) -> Graph:
     memo: dict = {}
     totals = find_totals(graph)
     nodes = list(postorder(graph.roots))
-    beyond = read_beyond(nodes, graph.roots)
+    beyond = find_members_read_beyond(nodes, graph.roots)
     for node in nodes:
         if isinstance(node, Recurrence):
             args = tuple(rebuild(node.args, lambda n: None, memo))
             new = Recurrence(node.steps, node.reverse, node.origins, node.members, args)
-            memo[node] = _Lowering(new, read[node], beyond.get(node, set()), totals[node], passes).loop()
-        elif isinstance(node, Compute) and (found := after_totals(node, totals, memo)) is not None:
-            memo[node] = found
+            memo[node] = _Lowering(new, read[node], beyond.get(node, set()), totals[node], passes).lower()
+        elif isinstance(node, Compute) and (reader := read_totals(node, totals, memo)) is not None:
+            memo[node] = reader
     return replace(graph, lambda n: None, memo)
 
 
@@ -100,12 +100,12 @@ class _Step:
     first: int
     steps: int
     inputs: dict[InputPlace, Leaf] = field(default_factory=dict)
-    made: dict[int, Tensor] = field(default_factory=dict)
+    values: dict[int, Tensor] = field(default_factory=dict)  # of the members, by their numbers
     known: Mapping[Expr, Const] = field(default_factory=dict)  # conditions that are constant in these steps
     only: set[int] | None = None  # the members that are computed; None: all
     bounds: tuple[int | None, int | None] = (None, None)
 
-    def input(self, place: InputPlace, dtype: DType, shape: tuple[int, ...]) -> Leaf:
+    def add_input(self, place: InputPlace, dtype: DType, shape: tuple[int, ...]) -> Leaf:
         if place not in self.inputs:
             self.inputs[place] = leaf(shape if place.first is None else shape[1:], dtype)
         return self.inputs[place]
@@ -122,12 +122,12 @@ class _Lowering:
         self.count = len(node.args)
         self.stored = set(outside)  # members that need memory
 
-    def loop(self) -> LoweredLoop:
+    def lower(self) -> LoweredLoop:
         node = self.node
-        steps = [step for first, n in self._ranges() for step in self._steps(first, n)]
+        steps = [step for first, n in self._find_ranges() for step in self._divide_at_limit(first, n)]
         for step in steps:
             self.stored |= {p.number for p in step.inputs if p.kind == "member"}
-        segments = [s for step in steps for s in self._with_idle(self._segment(step), step)]
+        segments = [s for step in steps for s in self._split_idle(self._lower_segment(step), step)]
         if node.reverse:
             segments.reverse()
         initial = []
@@ -136,13 +136,15 @@ class _Lowering:
             pieces = tuple(p for p in node.members[j].parts if isinstance(p, Piece) and p not in steps_of)
             if pieces:
                 t = Template(node.members[j].shape, node.members[j].params, pieces)
-                t = start(node, j) if j in self.totals else t
-                found = prune_args(t, (*node.args, *(leaf(s, d) for d, s in node.results)))
-                initial.append((j, simplify_template(found.template), tuple(map(node.args.index, found.args))))
+                t = start_of_total(node, j) if j in self.totals else t
+                start_value = prune_args(t, (*node.args, *(leaf(s, d) for d, s in node.results)))
+                initial.append(
+                    (j, simplify_template(start_value.template), tuple(map(node.args.index, start_value.args)))
+                )
         results = ((d, (1, *s[1:]) if j in self.totals else s) for j, (d, s) in enumerate(node.results))
         return LoweredLoop(node.reverse, tuple(results), tuple(initial), tuple(segments), tuple(self.args))
 
-    def _ranges(self) -> list[tuple[int, int]]:
+    def _find_ranges(self) -> list[tuple[int, int]]:
         """Return (first step, number of steps) of each part of the time in which every condition on t alone is
         constant."""
         steps = self.node.steps
@@ -156,21 +158,21 @@ class _Lowering:
         edges = [0, *sorted(cuts), steps]
         return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False) if b > a]
 
-    def _steps(self, first: int, n: int) -> list[_Step]:
+    def _divide_at_limit(self, first: int, n: int) -> list[_Step]:
         """Return a range of steps as one or two parts. Two parts, whose boundary is computed at run time, pay if
         conditions that limit t by a number from memory leave the later part little work (a batch of sequences of
         different lengths)."""
-        whole = self._step(_Step(first, n))
-        found = find_limit(self.node, self.count) if n > 1 else None
-        if found is None:
+        whole = self._compute_step(_Step(first, n))
+        limit = find_limit(self.node, self.count) if n > 1 else None
+        if limit is None:
             return [whole]
-        limit = found.step
-        late = self._only_read(self._step(_Step(first, n, known=found.known)))
+        boundary = limit.step
+        late = self._only_read(self._compute_step(_Step(first, n, known=limit.known)))
         kept = self.outside | {p.number for p in whole.inputs if p.kind == "member"}
-        if 2 * _work(late, late.only or set()) > _work(whole, kept):
+        if 2 * _count_points(late, late.only or set()) > _count_points(whole, kept):
             return [whole]
         body = apply("sub", Read(0, (), dt.i64), Const(first, dt.i64)) if first else Read(0, (), dt.i64)
-        cut = self._argument(canonical(template((), [(dt.i64, ())], body), (limit,)) if first else limit)
+        cut = self._add_argument(canonical(template((), [(dt.i64, ())], body), (boundary,)) if first else boundary)
         whole.bounds, late.bounds = (None, cut), (cut, None)
         return [whole, late]
 
@@ -178,7 +180,7 @@ class _Lowering:
         """Return the step without the members that are not read from the limit on."""
         only, inputs = set(self.beyond), {x: p for p, x in step.inputs.items()}
         while True:
-            used = {x: inputs[x] for x in postorder(step.made[j] for j in only) if x in inputs}
+            used = {x: inputs[x] for x in postorder(step.values[j] for j in only) if x in inputs}
             more = {p.number for p in used.values() if p.kind == "member"} - only
             if not more:
                 break
@@ -188,57 +190,57 @@ class _Lowering:
 
     # -- one step
 
-    def _step(self, step: _Step) -> _Step:
+    def _compute_step(self, step: _Step) -> _Step:
         for group, cyclic in step_groups(self.node):
             if not cyclic:
-                step.made[group[0]] = self._member(step, group[0])
+                step.values[group[0]] = self._compute_member(step, group[0])
                 continue
             # Members that read each other within a step are a recurrence themselves, along another axis.
             own = {j: leaf(self.node.members[j].shape[1:], self.node.members[j].dtypes[0]) for j in group}
-            step.made |= own
-            found = recurrence({own[j]: self._member(step, j) for j in group})
-            step.made |= {j: found[own[j]] for j in group}
+            step.values |= own
+            inner = recurrence({own[j]: self._compute_member(step, j) for j in group})
+            step.values |= {j: inner[own[j]] for j in group}
         return step
 
-    def _member(self, step: _Step, j: int) -> Compute:
+    def _compute_member(self, step: _Step, j: int) -> Compute:
         """Return the value of a member at a step."""
-        found: list[Tensor] = []
-        parts = tuple(self._piece(step, j, piece, found) for piece in step_parts(self.node, j))
-        params = tuple((a.dtype, a.shape) for a in found)
-        out = prune_args(Template(self.node.members[j].shape[1:], params, parts), tuple(found))
+        tensors: list[Tensor] = []
+        parts = tuple(self._lower_piece(step, j, piece, tensors) for piece in step_parts(self.node, j))
+        params = tuple((a.dtype, a.shape) for a in tensors)
+        out = prune_args(Template(self.node.members[j].shape[1:], params, parts), tuple(tensors))
         return prune_args(simplify_template(out.template), out.args)
 
-    def _piece(self, step: _Step, j: int, piece: Piece, found: list[Tensor]) -> Piece:
-        """Return a piece at one step. Its reads are numbered by `found`, to which their tensors are appended."""
+    def _lower_piece(self, step: _Step, j: int, piece: Piece, tensors: list[Tensor]) -> Piece:
+        """Return a piece at one step. Its reads are numbered by `tensors`, to which the tensors read are appended."""
         domain = (step.steps, *piece.domain[1:])
         time = apply("add", _TIME, Const(step.first, dt.i32)) if step.first else _TIME
 
-        def slot(t: Tensor) -> int:
-            if t not in found:
-                found.append(t)
-            return found.index(t)
+        def slot_of(t: Tensor) -> int:
+            if t not in tensors:
+                tensors.append(t)
+            return tensors.index(t)
 
-        def read(e):
+        def lower_read(e):
             if not isinstance(e, Read):
                 return None
-            tensor, index = self._source(step, j, e)
-            return Read(slot(tensor), index, e.dtype)
+            tensor, index = self._resolve_read(step, j, e)
+            return Read(slot_of(tensor), index, e.dtype)
 
-        def body(x: Expr) -> Expr:
+        def lower_body(x: Expr) -> Expr:
             x = rebuild([self._separate_reads(j, x)], step.known.get)[0]
             x = simplify(substitute(x, {0: time}), domain)
-            x = rebuild([x], read)[0]
+            x = rebuild([x], lower_read)[0]
             axes: dict[int, Expr] = {a: Axis(a - 1) for a in range(1, len(domain))}
             if 0 in axes_of(x):
-                axes[0] = Read(slot(self._time(step)), (), dt.i32)
+                axes[0] = Read(slot_of(self._read_time(step)), (), dt.i32)
             return substitute(x, axes)
 
         inner: Expr | Reduce
         if isinstance(piece.body, Reduce):
             r = piece.body
-            inner = Reduce(r.combiner, r.extents, tuple(map(body, r.bodies)))
+            inner = Reduce(r.combiner, r.extents, tuple(map(lower_body, r.bodies)))
         else:
-            inner = body(piece.body)
+            inner = lower_body(piece.body)
         return Piece(piece.offset[1:], piece.step[1:], piece.extents[1:], inner)
 
     def _separate_reads(self, j: int, x: Expr) -> Expr:
@@ -257,30 +259,30 @@ class _Lowering:
             memo[e] = new
         return memo[x]
 
-    def _source(self, step: _Step, j: int, e: Read) -> tuple[Tensor, tuple[Expr, ...]]:
+    def _resolve_read(self, step: _Step, j: int, e: Read) -> tuple[Tensor, tuple[Expr, ...]]:
         """Return (the step's tensor that a read accesses, its index there)."""
         node = self.node
         i = e.slot - self.count
         dtype, shape = node.members[0].params[e.slot]
         if i >= 0:
-            at = _moves(e.index[0], step.steps)
+            at = _parse_time_index(e.index[0], step.steps)
             if at is not None and at[0] == node.origins[i] + step.first and (at[1] == 1 or step.steps == 1):
-                if i not in step.made:
+                if i not in step.values:
                     raise VerifyError(f"member {j} of a recurrence reads member {i} at a step that has not run yet")
-                return step.made[i], e.index[1:]
+                return step.values[i], e.index[1:]
             if i in self.totals:
-                return step.input(InputPlace("member", i, 0, 0), dtype, shape), e.index[1:]
-            if at is not None and _inside(at, step.steps, shape[0]):
-                return step.input(InputPlace("member", i, *at), dtype, shape), e.index[1:]
-            return step.input(InputPlace("member", i), dtype, shape), e.index
+                return step.add_input(InputPlace("member", i, 0, 0), dtype, shape), e.index[1:]
+            if at is not None and _is_inside(at, step.steps, shape[0]):
+                return step.add_input(InputPlace("member", i, *at), dtype, shape), e.index[1:]
+            return step.add_input(InputPlace("member", i), dtype, shape), e.index
         for d, x in enumerate(e.index):
-            at = _moves(x, step.steps)
-            if at is None or not _inside(at, step.steps, shape[d]) or (d and not at[1]):
+            at = _parse_time_index(x, step.steps)
+            if at is None or not _is_inside(at, step.steps, shape[d]) or (d and not at[1]):
                 continue
             place = InputPlace("argument", self._transpose_argument(e.slot, d), *at)
             rest = (shape[d], *shape[:d], *shape[d + 1 :])
-            return step.input(place, dtype, rest), (*e.index[:d], *e.index[d + 1 :])
-        return step.input(InputPlace("argument", e.slot), dtype, shape), e.index
+            return step.add_input(place, dtype, rest), (*e.index[:d], *e.index[d + 1 :])
+        return step.add_input(InputPlace("argument", e.slot), dtype, shape), e.index
 
     def _transpose_argument(self, slot: int, d: int) -> int:
         """Return the number of the argument with dimension d transposed to the front."""
@@ -290,32 +292,32 @@ class _Lowering:
         order = (d, *(k for k in range(len(x.shape)) if k != d))
         index: list[Expr] = [Axis(order.index(k)) for k in range(len(x.shape))]
         body = Read(0, tuple(index), x.dtype)
-        return self._argument(Compute(template((x.shape[k] for k in order), [(x.dtype, x.shape)], body), (x,)))
+        return self._add_argument(Compute(template((x.shape[k] for k in order), [(x.dtype, x.shape)], body), (x,)))
 
-    def _argument(self, t: Tensor) -> int:
-        return argument(self.args, t)
+    def _add_argument(self, t: Tensor) -> int:
+        return add_argument(self.args, t)
 
-    def _time(self, step: _Step) -> Leaf:
+    def _read_time(self, step: _Step) -> Leaf:
         """Return the step's number, counted from the segment's first step: a slice of a table."""
         n = self.node.steps
         table = Compute(template((n,), (), _TIME), ())
-        return step.input(InputPlace("argument", self._argument(table), 0, 1), dt.i32, (n,))
+        return step.add_input(InputPlace("argument", self._add_argument(table), 0, 1), dt.i32, (n,))
 
     # -- a segment of steps
 
-    def _segment(self, step: _Step) -> LoopSegment:
+    def _lower_segment(self, step: _Step) -> LoopSegment:
         """Return the segment of a step: its graph after the passes, with its slices and targets."""
-        made = self.stored if step.only is None else self.stored & step.only
-        stored = sorted(made - self.totals)
-        roots = tuple(step.made[j] for j in stored)
+        computed = self.stored if step.only is None else self.stored & step.only
+        stored = sorted(computed - self.totals)
+        roots = tuple(step.values[j] for j in stored)
         updates = []
-        for j in sorted(made & self.totals):
+        for j in sorted(computed & self.totals):
             dtype, shape = self.node.results[j]
-            updates.append((step.input(InputPlace("member", j, 0, 0), dtype, shape), step.made[j]))
+            updates.append((step.add_input(InputPlace("member", j, 0, 0), dtype, shape), step.values[j]))
         body = self.passes(Graph(tuple(step.inputs.values()), roots, tuple(updates), ()))
         if step.steps >= MIN_STEPS_TO_HOIST:
             body = self.passes(self._hoist_invariants(step, body))
-        outputs = own_memory(body.outputs)
+        outputs = separate_outputs(body.outputs)
         totals = [t for pair in body.updates for t in pair]
         used = {x for x in postorder([*outputs, *totals]) if isinstance(x, Leaf)}
         places = {x: place for place, x in step.inputs.items() if x in used}
@@ -323,85 +325,85 @@ class _Lowering:
         targets = tuple((j, self.node.origins[j] + step.first) for j in stored)
         return LoopSegment(step.steps, body, tuple(places.values()), targets, *step.bounds, ())
 
-    def _with_idle(self, segment: LoopSegment, step: _Step) -> list[LoopSegment]:
+    def _split_idle(self, segment: LoopSegment, step: _Step) -> list[LoopSegment]:
         """Split off the last steps of a segment if they compute values that are never read, such as the cotangent of an
         initial state without a gradient; return the segments in the order of time."""
         node = self.node
-        unread = {n: self._unread(j) for n, (j, _) in enumerate(segment.targets) if j not in self.outside}
+        unread = {n: self._count_unread_steps(j) for n, (j, _) in enumerate(segment.targets) if j not in self.outside}
         last = min((n for n in unread.values() if n), default=0)
         ends = step.first == 0 if node.reverse else step.first + step.steps == node.steps
         if not ends or not 0 < last < step.steps or step.bounds != (None, None):
             return [segment]
         idle = tuple(n for n, d in unread.items() if d >= last)
         cut = last if node.reverse else step.steps - last
-        early = _part(segment, 0, cut, idle if node.reverse else ())
-        return [early, _part(segment, cut, step.steps - cut, () if node.reverse else idle)]
+        early = _slice_segment(segment, 0, cut, idle if node.reverse else ())
+        return [early, _slice_segment(segment, cut, step.steps - cut, () if node.reverse else idle)]
 
-    def _unread(self, j: int) -> int:
+    def _count_unread_steps(self, j: int) -> int:
         """Return the number of last steps whose value of member j is read by no step."""
-        slot, found = self.count + j, self.node.steps
+        slot, unread = self.count + j, self.node.steps
         for i in range(len(self.node.members)):
             for read, low, _ in distances(self.node, i).values():
                 if read == slot:
-                    found = min(found, 0 if low is None else max(low, 0))
-        return found
+                    unread = min(unread, 0 if low is None else max(low, 0))
+        return unread
 
     def _hoist_invariants(self, step: _Step, body: Graph) -> Graph:
         """Return the step with loop-invariant computations moved in front of the loop
         (`passes.recurrence.loop_invariant`)."""
         place = {x: p for p, x in step.inputs.items()}
 
-        def steady(t: Tensor) -> bool:
+        def is_invariant(t: Tensor) -> bool:
             return isinstance(t, Leaf) and place[t].kind == "argument" and place[t].first is None
 
-        def outside(node: Compute) -> Leaf:
+        def move_out(node: Compute) -> Leaf:
             """Return the step's input that replaces a node of loop-invariant inputs."""
-            made = prune_args(node.template, tuple(self.args[place[a].number] for a in node.args))  # type: ignore[index]
-            made = prune_args(simplify_template(made.template), made.args)
-            found = InputPlace("argument", self._argument(made))
-            x = step.input(found, made.dtype, made.shape)
-            place[x] = found
+            value = prune_args(node.template, tuple(self.args[place[a].number] for a in node.args))  # type: ignore[index]
+            value = prune_args(simplify_template(value.template), value.args)
+            new_place = InputPlace("argument", self._add_argument(value))
+            x = step.add_input(new_place, value.dtype, value.shape)
+            place[x] = new_place
             return x
 
-        new = settle(body, steady, outside)
+        new = hoist_invariants(body, is_invariant, move_out)
         return Graph(tuple(step.inputs.values()), new.outputs, new.updates, ())
 
 
-def argument(args: list[Tensor], t: Tensor) -> int:
+def add_argument(args: list[Tensor], t: Tensor) -> int:
     """Return the number of an argument of a loop; append it if it is new."""
     if t not in args:
         args.append(t)
     return args.index(t)
 
 
-def own_memory(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+def separate_outputs(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Return the outputs of a step, each with separate memory."""
-    found: list[Tensor] = []
+    separate: list[Tensor] = []
     for t in map(storage, outputs):
-        while isinstance(t, Leaf) or t in found:  # a third use is a copy of the copy: equal copies are one tensor
+        while isinstance(t, Leaf) or t in separate:  # a third use is a copy of the copy: equal copies are one tensor
             t = copy_of(t)
-        found.append(t)
-    return tuple(found)
+        separate.append(t)
+    return tuple(separate)
 
 
-def _part(segment: LoopSegment, first: int, steps: int, idle: tuple[int, ...]) -> LoopSegment:
+def _slice_segment(segment: LoopSegment, first: int, steps: int, idle: tuple[int, ...]) -> LoopSegment:
     """Return steps first .. first+steps-1 of a segment."""
     places = (p if p.first is None else p._replace(first=p.first + first * p.stride) for p in segment.places)
     targets = tuple((j, at + first) for j, at in segment.targets)
     return LoopSegment(steps, segment.body, tuple(places), targets, segment.first, segment.stop, idle)
 
 
-def _work(step: _Step, members: set[int]) -> int:
+def _count_points(step: _Step, members: set[int]) -> int:
     """Return the points of all bodies that a step evaluates for these members, without loop-invariant ones."""
     moving = {x for p, x in step.inputs.items() if p.kind == "member" or p.first is not None}
-    found: set = set()
-    for n in postorder(step.made[j] for j in members):
-        if n in moving or any(a in found for a in n.args):
-            found.add(n)
-    return sum(size(p.domain) for n in found if isinstance(n, Compute) for p in n.template.parts)
+    varying: set = set()
+    for n in postorder(step.values[j] for j in members):
+        if n in moving or any(a in varying for a in n.args):
+            varying.add(n)
+    return sum(size(p.domain) for n in varying if isinstance(n, Compute) for p in n.template.parts)
 
 
-def _moves(index: Expr, steps: int) -> tuple[int, int] | None:
+def _parse_time_index(index: Expr, steps: int) -> tuple[int, int] | None:
     """Return (d, c) of an index that is c*t + d, c being 0 only if there is one step; None for any other index."""
     form = linear(index)
     if any(a is not _TIME for a in form.terms):
@@ -410,7 +412,7 @@ def _moves(index: Expr, steps: int) -> tuple[int, int] | None:
     return (form.const, c) if c or steps == 1 else None
 
 
-def _inside(at: tuple[int, int], steps: int, extent: int) -> bool:
+def _is_inside(at: tuple[int, int], steps: int, extent: int) -> bool:
     """Return whether d + c*t is within a dimension at the first and the last step."""
     first, last = at[0], at[0] + at[1] * (steps - 1)
     return 0 <= min(first, last) and max(first, last) < extent

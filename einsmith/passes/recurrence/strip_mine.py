@@ -41,22 +41,22 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import exchanged, prune_args, with_args
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 from einsmith.ir.views import is_view, storage
-from einsmith.passes.recurrence.early_exit import TripCount, ends, length
-from einsmith.passes.recurrence.lower_loops import argument, own_memory
-from einsmith.passes.recurrence.time_axis import Along, along, per_step, points
+from einsmith.passes.recurrence.early_exit import TripCount, count_steps, find_ends
+from einsmith.passes.recurrence.lower_loops import add_argument, separate_outputs
+from einsmith.passes.recurrence.time_axis import Along, count_points, count_rows, find_along
 
 Passes = Callable[[Graph], Graph]
 Source = Callable[[Compute, Read | None, int | None], Tensor]
 """Returns the tensor of a chunk that a node's read accesses, at the given distance from the step (None: the whole
 tensor); without a read, the tensor of step numbers."""
 
-_STEPS = 8
-"""Steps of a chunk, if these are enough rows."""
-_ROWS = 512
+_CHUNK_STEPS = 8
+"""Steps of a chunk, doubled until they are enough rows."""
+_MIN_ROWS = 512
 """Fewest rows of a chunk's products that run at full speed. A total is read and written once per chunk, so it must be
 at most twice as large as the operands of a chunk of its terms."""
-_FEW_ROWS = 256
-"""Fewest rows of a chunk's products where chunks beyond a limit are skipped."""
+_MIN_ROWS_WITH_LIMIT = 256
+"""Fewest rows of a chunk's products in loops whose chunks beyond a limit are skipped."""
 
 
 def strip_mine(graph: Graph, passes: Passes) -> Graph:
@@ -64,7 +64,7 @@ def strip_mine(graph: Graph, passes: Passes) -> Graph:
     chunk."""
     order = list(postorder(graph.roots))
     loops = [n for n in order if isinstance(n, LoweredLoop)]
-    return _Chunks(graph, order, loops, passes).graph() if loops else graph
+    return _StripMining(graph, order, loops, passes).rewrite() if loops else graph
 
 
 @dataclass
@@ -77,51 +77,63 @@ class _Time:
     ends: dict[Compute, TripCount | None] = field(default_factory=dict)  # of the nodes computed in chunks
     filled: set[Compute] = field(default_factory=set)  # nodes that are read beyond their end, where they are zero
 
-    def read(self, n: Compute) -> int:
+    def count_elements_read(self, n: Compute) -> int:
         """Return the number of elements that a node reads at one step."""
         return sum(size(n.args[slot].shape[1:]) for slot in self.along[n].slots) or 1
 
 
-class _Chunks:
+class _StripMining:
+    """Rewriter of a graph that computes nodes along the time of its loops in loops over chunks."""
+
     def __init__(self, graph: Graph, order: list[Any], loops: list[LoweredLoop], passes: Passes):
         self.source, self.order, self.loops, self.passes = graph, order, loops, passes
         self.time: dict[Compute, _Time] = {}
-        self.filled: dict[Tensor, int] = {}  # tensors that `_fills` accepts -> steps of a chunk
-        early = set(postorder(t for t, _ in graph.checks)) | {storage(t) for _, t in graph.updates}
-        early |= set(postorder(n.args[s.stop] for n in loops for s in n.segments if s.stop is not None))
-        for steps in sorted(set(map(length, loops)), reverse=True):
-            apart = {n for n in order if n in early or n in self.time}
-            time = _Time(steps, _along_time(order, [n for n in loops if length(n) == steps], steps, apart))
-            self._decide(time)
+        self.filled: dict[Tensor, int] = {}  # tensors that `_is_mostly_zero` accepts -> steps of a chunk
+        before_loops = set(postorder(t for t, _ in graph.checks)) | {storage(t) for _, t in graph.updates}
+        before_loops |= set(postorder(n.args[s.stop] for n in loops for s in n.segments if s.stop is not None))
+        for steps in sorted(set(map(count_steps, loops)), reverse=True):
+            excluded = {n for n in order if n in before_loops or n in self.time}
+            time = _Time(
+                steps, _find_nodes_along(order, [n for n in loops if count_steps(n) == steps], steps, excluded)
+            )
+            self._choose_chunk(time)
             if time.chunk and time.steps % time.chunk == 0:
-                self.filled |= {t: time.chunk for n in loops if length(n) == steps for t in _at_steps(n) if _fills(t)}
+                self.filled |= {
+                    t: time.chunk
+                    for n in loops
+                    if count_steps(n) == steps
+                    for t in _find_stepwise_arguments(n)
+                    if _is_mostly_zero(t)
+                }
             self.time |= {n: time for n in time.along if time.chunk and (n in time.ends or is_view(n.template))}
-        self.levels = self._levels()
+        self.levels = self._compute_levels()
 
-    # -- which, and up to where
+    # -- which nodes are computed in chunks, and up to which step
 
-    def _decide(self, time: _Time) -> None:
+    def _choose_chunk(self, time: _Time) -> None:
         """Decide the number of steps of a chunk and the nodes that are computed in chunks."""
         real = [n for n in time.along if not is_view(n.template)]
         if not real or time.steps < 2:
             return
-        most = max(real, key=lambda n: points(n.template))
-        rows = max(per_step(most.template, time.along[most]), 1)
-        least = max((size(n.shape) / (2 * time.read(n)) for n in real if time.along[n].total), default=0.0)
-        every = time.steps % _STEPS == 0 and _STEPS * rows >= _ROWS and _STEPS >= least
-        steps = _STEPS
-        while not every and (steps * rows < _FEW_ROWS or steps < least):
+        largest = max(real, key=lambda n: count_points(n.template))
+        rows = max(count_rows(largest.template, time.along[largest]), 1)
+        min_steps = max(
+            (size(n.shape) / (2 * time.count_elements_read(n)) for n in real if time.along[n].total), default=0.0
+        )
+        all_chunked = time.steps % _CHUNK_STEPS == 0 and _CHUNK_STEPS * rows >= _MIN_ROWS and _CHUNK_STEPS >= min_steps
+        steps = _CHUNK_STEPS
+        while not all_chunked and (steps * rows < _MIN_ROWS_WITH_LIMIT or steps < min_steps):
             steps *= 2
-        if every or steps < time.steps:
-            found, time.filled = ends(self.order, self.source.roots, time.along, time.steps)
-            time.ends = {n: end for n, end in found.items() if every or end is not None}
+        if all_chunked or steps < time.steps:
+            node_ends, time.filled = find_ends(self.order, self.source.roots, time.along, time.steps)
+            time.ends = {n: end for n, end in node_ends.items() if all_chunked or end is not None}
             time.chunk = steps if time.ends else 0
 
-    # -- which together
+    # -- which nodes share a loop
 
-    def _near(self, n: Compute, slot: int) -> Compute | None:
-        """Return the node whose result at the same step `n` reads in a slot, if both belong to one kind of loop; else
-        None."""
+    def _find_loop_operand(self, n: Compute, slot: int) -> Compute | None:
+        """Return the node whose result `n` reads at the same step, directly or through views, in a slot; None if one
+        loop cannot compute both."""
         time = self.time[n]
         a: Tensor = n.args[slot]
         if time.along[n].slots[slot] != {0}:
@@ -134,10 +146,10 @@ class _Chunks:
             return None
         return a if time.ends[a] == time.ends.get(n, time.ends[a]) else None
 
-    def _in_chunks(self, n: Any) -> bool:
+    def _is_chunked(self, n: Any) -> bool:
         return n in self.time and n in self.time[n].ends
 
-    def _levels(self) -> dict[Any, int]:
+    def _compute_levels(self) -> dict[Any, int]:
         """Return, for each node, the number of loops over chunks that have to be complete before it. Nodes of one level
         depend on each other only at the same step."""
         levels: dict[Any, int] = {}
@@ -145,8 +157,12 @@ class _Chunks:
             own = 0
             for slot, a in enumerate(n.args):
                 s = storage(a)
-                near = self._in_chunks(n) and slot in self.time[n].along[n].slots and self._near(n, slot) is not None
-                own = max(own, levels[s] + (self._in_chunks(s) and not near))
+                shares_loop = (
+                    self._is_chunked(n)
+                    and slot in self.time[n].along[n].slots
+                    and self._find_loop_operand(n, slot) is not None
+                )
+                own = max(own, levels[s] + (self._is_chunked(s) and not shares_loop))
             levels[n] = own
         return levels
 
@@ -156,34 +172,34 @@ class _Chunks:
 
     # -- the new graph
 
-    def graph(self) -> Graph:
+    def rewrite(self) -> Graph:
         groups: dict[tuple, list[Compute]] = defaultdict(list)
         stored: set[Tensor] = {storage(t) for t in self.source.roots}
         for n in self.order:
-            inside = self._in_chunks(n)
+            inside = self._is_chunked(n)
             if inside:
                 groups[self._key(n)].append(n)
             elif isinstance(n, Compute) and is_view(n.template):
                 continue
             for slot, a in enumerate(n.args):
-                near = self._near(n, slot) if inside and slot in self.time[n].along[n].slots else None
-                if near is None or self._key(near) != self._key(n):
+                operand = self._find_loop_operand(n, slot) if inside and slot in self.time[n].along[n].slots else None
+                if operand is None or self._key(operand) != self._key(n):
                     stored.add(storage(a))
         if not groups:
             return self.source
         memo: dict[Any, Any] = {}
-        for n in sorted(self.order, key=lambda n: (self.levels[n], self._in_chunks(n))):
-            if not self._in_chunks(n):
+        for n in sorted(self.order, key=lambda n: (self.levels[n], self._is_chunked(n))):
+            if not self._is_chunked(n):
                 args = tuple(memo[a] for a in n.args)  # None: read only by its own loop, through views
                 memo[n] = with_args(n, args) if args and None not in args else None if args else n
                 if n in self.filled:
-                    memo[n] = _loop_of_zeros(memo[n], self.filled[n])
+                    memo[n] = _build_zero_loop(memo[n], self.filled[n])
             elif n not in memo:
                 group = groups[self._key(n)]
-                memo |= self._loop(group, [m for m in group if m in stored], memo)
+                memo |= self._build_loop(group, [m for m in group if m in stored], memo)
         return exchanged(self.source, memo)
 
-    def _loop(self, group: list[Compute], stored: list[Compute], memo: Mapping[Any, Any]) -> dict[Any, Any]:
+    def _build_loop(self, group: list[Compute], stored: list[Compute], memo: Mapping[Any, Any]) -> dict[Any, Any]:
         """Compute the nodes of a group in one loop over chunks; return the tensor that replaces each stored node."""
         time = self.time[group[0]]
         end = time.ends[group[0]]
@@ -192,11 +208,11 @@ class _Chunks:
         whole, rest = divmod(time.steps, time.chunk)
         for first, count, rows in ((0, whole, time.chunk), (whole * time.chunk, 1, rest)):
             if rows:
-                segment = self._segment(group, stored, first, count, rows, args, memo)
+                segment = self._build_segment(group, stored, first, count, rows, args, memo)
                 if end is not None:
-                    segment = _stopping(segment, argument(args, _turns(end, first, rows, memo)))
+                    segment = _set_stop(segment, add_argument(args, _count_chunks(end, first, rows, memo)))
                 segments.append(segment)
-        results, initial, made = [], [], {}
+        results, initial, replacements = [], [], {}
         for j, n in enumerate(stored):
             total = time.along[n].total
             shape = (1, *n.shape) if total else n.shape
@@ -205,10 +221,10 @@ class _Chunks:
                 initial.append((j, template(shape, (), Const(0, n.dtype)), ()))
         loop = LoweredLoop(False, tuple(results), tuple(initial), tuple(segments), tuple(args))
         for j, n in enumerate(stored):
-            made[n] = _whole(Item(loop, j)) if time.along[n].total else Item(loop, j)
-        return dict.fromkeys(group) | made
+            replacements[n] = _read_total(Item(loop, j)) if time.along[n].total else Item(loop, j)
+        return dict.fromkeys(group) | replacements
 
-    def _segment(
+    def _build_segment(
         self,
         group: list[Compute],
         stored: list[Compute],
@@ -222,54 +238,60 @@ class _Chunks:
         `args`, the loop's arguments."""
         time = self.time[group[0]]
         inputs: dict[InputPlace, Leaf] = {}
-        made: dict[Tensor, Tensor] = {}
+        computed: dict[Tensor, Tensor] = {}
 
-        def source(n: Compute, e: Read | None, far: int | None) -> Tensor:
+        def read_tensor(n: Compute, e: Read | None, distance: int | None) -> Tensor:
             """Return the tensor of a chunk that a read accesses; without a read, the tensor of step numbers."""
             if e is None:
-                return given(Compute(template((time.steps,), (), Axis(0)), ()), 0)
-            if far is not None and self._near(n, e.slot) in made:
-                return local(n.args[e.slot])
-            return given(memo[n.args[e.slot]], far)
+                return add_input(Compute(template((time.steps,), (), Axis(0)), ()), 0)
+            if distance is not None and self._find_loop_operand(n, e.slot) in computed:
+                return restrict_view(n.args[e.slot])
+            return add_input(memo[n.args[e.slot]], distance)
 
-        def given(t: Tensor, far: int | None) -> Tensor:
-            k = argument(args, t)
-            place = InputPlace("argument", k) if far is None else InputPlace("argument", k, far + first, rows, rows)
+        def add_input(t: Tensor, distance: int | None) -> Tensor:
+            """Return the chunk's input for a tensor, read at a distance from the step (None: as a whole)."""
+            k = add_argument(args, t)
+            place = (
+                InputPlace("argument", k)
+                if distance is None
+                else InputPlace("argument", k, distance + first, rows, rows)
+            )
             if place not in inputs:
-                inputs[place] = leaf(t.shape if far is None else (rows, *t.shape[1:]), t.dtype)
+                inputs[place] = leaf(t.shape if distance is None else (rows, *t.shape[1:]), t.dtype)
             return inputs[place]
 
-        def local(a: Tensor) -> Tensor:
-            if a not in made:
+        def restrict_view(a: Tensor) -> Tensor:
+            """Return a node of the loop, or a view of one, restricted to the chunk's steps."""
+            if a not in computed:
                 assert isinstance(a, Compute)
-                made[a] = _of_rows(a, time.along[a], rows, lambda n, e, far: local(n.args[0]))
-            return made[a]
+                computed[a] = _restrict_to_rows(a, time.along[a], rows, lambda n, e, distance: restrict_view(n.args[0]))
+            return computed[a]
 
         for n in group:
-            made[n] = _of_rows(n, time.along[n], rows, source)
+            computed[n] = _restrict_to_rows(n, time.along[n], rows, read_tensor)
         updates = []
         for j, n in enumerate(stored):
             if time.along[n].total:
                 place = InputPlace("member", j, 0, 0)
                 inputs[place] = leaf(n.shape, n.dtype)
-                updates.append((inputs[place], _sum(inputs[place], made[n])))
+                updates.append((inputs[place], _add(inputs[place], computed[n])))
         members = [j for j, n in enumerate(stored) if not time.along[n].total]
-        roots = tuple(made[stored[j]] for j in members)
+        roots = tuple(computed[stored[j]] for j in members)
         body = self.passes(Graph(tuple(inputs.values()), roots, tuple(updates), ()))
-        outputs = own_memory(body.outputs)
+        outputs = separate_outputs(body.outputs)
         used = set(postorder([*outputs, *(t for pair in body.updates for t in pair)]))
         places = {x: place for place, x in inputs.items() if x in used}
         body = Graph(tuple(places), outputs, body.updates, ())
         return LoopSegment(count, body, tuple(places.values()), tuple((j, first) for j in members), rows=rows)
 
 
-def _at_steps(loop: LoweredLoop) -> Iterator[Tensor]:
+def _find_stepwise_arguments(loop: LoweredLoop) -> Iterator[Tensor]:
     """Yield the arguments that a loop reads at every step."""
     for s in loop.segments:
         yield from (loop.args[p.number] for p in s.places if p.kind == "argument" and p.first is not None)
 
 
-def _fills(t: Tensor) -> bool:
+def _is_mostly_zero(t: Tensor) -> bool:
     """Return whether a tensor is zero at all steps except some, each of which is a separate piece, such as the
     cotangent of a last state."""
     if not isinstance(t, Compute) or t.template.is_scatter or len(t.template.dtypes) != 1:
@@ -278,63 +300,65 @@ def _fills(t: Tensor) -> bool:
     return len(others) < len(t.template.parts) and all(p.extents[0] == 1 for p in others)
 
 
-def _loop_of_zeros(t: Compute, steps: int) -> Item:
-    """Return a tensor accepted by `_fills` as a loop that stores zeros in chunks of `steps` steps and then the other
-    pieces."""
+def _build_zero_loop(t: Compute, steps: int) -> Item:
+    """Return a tensor that `_is_mostly_zero` accepts as a loop that stores zeros in chunks of `steps` steps and then
+    the other pieces."""
     zeros = Compute(template((steps, *t.shape[1:]), (), Const(0, t.dtype)), ())
     segments = [LoopSegment(t.shape[0] // steps, Graph((), (zeros,), (), ()), (), ((0, 0),), rows=steps)]
     for p in t.template.parts:
         if isinstance(p, Piece) and not is_zero(p.body):
             inputs = tuple(leaf(a.shape, a.dtype) for a in t.args)
             part = Piece((0, *p.offset[1:]), p.step, p.extents, p.body)
-            made = prune_args(Template((1, *t.shape[1:]), t.template.params, (part,)), inputs)
-            made = prune_args(simplify_template(made.template), made.args)
-            places = tuple(InputPlace("argument", inputs.index(x)) for x in made.args)
-            body = Graph(made.args, own_memory([made]), (), ())
+            value = prune_args(Template((1, *t.shape[1:]), t.template.params, (part,)), inputs)
+            value = prune_args(simplify_template(value.template), value.args)
+            places = tuple(InputPlace("argument", inputs.index(x)) for x in value.args)
+            body = Graph(value.args, separate_outputs([value]), (), ())
             segments.append(LoopSegment(1, body, places, ((0, p.offset[0]),), rows=1))
     return Item(LoweredLoop(False, ((t.dtype, t.shape),), (), tuple(segments), t.args), 0)
 
 
-def _along_time(order: Sequence[Any], loops: Sequence[LoweredLoop], steps: int, apart: set) -> dict[Compute, Along]:
+def _find_nodes_along(
+    order: Sequence[Any], loops: Sequence[LoweredLoop], steps: int, excluded: set
+) -> dict[Compute, Along]:
     """Return the nodes that go along the time of the given loops, each with how it does. Such a node reads a member of
     a loop at every step, or computes an operand that a loop reads at every step, or is connected to such a node by
     operands along time."""
-    could = {
+    candidates = {
         n: at
         for n in order
-        if isinstance(n, Compute) and n not in apart and (at := along(n.template, steps)) is not None
+        if isinstance(n, Compute) and n not in excluded and (at := find_along(n.template, steps)) is not None
     }
-    timed: set[Any] = {n for n in order if isinstance(n, Item) and n.node in loops}
-    timed |= {t for n in loops for t in _at_steps(n) if t in could}
+    connected: set[Any] = {n for n in order if isinstance(n, Item) and n.node in loops}
+    connected |= {t for n in loops for t in _find_stepwise_arguments(n) if t in candidates}
     count = -1
-    while count != (count := len(timed)):
-        for n, at in could.items():
-            if any(n.args[slot] in timed for slot in at.slots):
-                timed.add(n)
-        for n, at in reversed(could.items()):
-            if n in timed:
-                timed |= {a for slot in at.slots if (a := n.args[slot]) in could and not could[a].total}
-    return {n: at for n, at in could.items() if n in timed}
+    while count != (count := len(connected)):
+        for n, at in candidates.items():
+            if any(n.args[slot] in connected for slot in at.slots):
+                connected.add(n)
+        for n, at in reversed(candidates.items()):
+            if n in connected:
+                connected |= {a for slot in at.slots if (a := n.args[slot]) in candidates and not candidates[a].total}
+    return {n: at for n, at in candidates.items() if n in connected}
 
 
-def _of_rows(n: Compute, at: Along, rows: int, source: Source) -> Compute:
+def _restrict_to_rows(n: Compute, at: Along, rows: int, source: Source) -> Compute:
     """Return the node restricted to `rows` steps."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     parts = []
-    for p, axis, reads, told in zip(n.template.parts, at.axes, at.reads, at.told, strict=True):
+    for p, axis, reads, uses_position in zip(n.template.parts, at.axes, at.reads, at.uses_position, strict=True):
         assert isinstance(p, Piece)
         memo: dict[Expr, Expr] = {}
-        if told:
-            found.append(source(n, None, None))
-            memo[Axis(axis)] = Read(len(found) - 1, (Axis(axis),), dt.i32)
+        if uses_position:
+            tensors.append(source(n, None, None))
+            memo[Axis(axis)] = Read(len(tensors) - 1, (Axis(axis),), dt.i32)
         for e in postorder(p.bodies, memo):
             new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
             if isinstance(e, Read):
                 t = source(n, e, reads.get(e))
-                if t not in found:
-                    found.append(t)
+                if t not in tensors:
+                    tensors.append(t)
                 index = (Axis(axis), *new.args[1:]) if e in reads else new.args
-                new = Read(found.index(t), index, e.dtype)
+                new = Read(tensors.index(t), index, e.dtype)
             memo[e] = new
         rank = len(p.extents)
         body: Expr | Reduce = memo[p.bodies[0]]
@@ -346,33 +370,33 @@ def _of_rows(n: Compute, at: Along, rows: int, source: Source) -> Compute:
             extents = (rows, *extents[1:])
         parts.append(Piece(p.offset, p.step, extents, body))
     shape = n.shape if at.total else (rows, *n.shape[1:])
-    new_template = Template(shape, tuple((a.dtype, a.shape) for a in found), tuple(parts))
-    out = prune_args(new_template, tuple(found))
+    new_template = Template(shape, tuple((a.dtype, a.shape) for a in tensors), tuple(parts))
+    out = prune_args(new_template, tuple(tensors))
     return prune_args(simplify_template(out.template), out.args)
 
 
-def _sum(a: Tensor, b: Tensor) -> Compute:
+def _add(a: Tensor, b: Tensor) -> Compute:
     index = tuple(Axis(d) for d in range(len(a.shape)))
     body = apply("add", Read(0, index, a.dtype), Read(1, index, a.dtype))
     return Compute(template(a.shape, [(a.dtype, a.shape)] * 2, body), (a, b))
 
 
-def _whole(t: Tensor) -> Compute:
+def _read_total(t: Tensor) -> Compute:
     """Return a total read from its single slot."""
     index = (Const(0, dt.i32), *(Axis(d) for d in range(len(t.shape) - 1)))
     return Compute(template(t.shape[1:], [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
 
 
-def _turns(end: TripCount, first: int, rows: int, memo: Mapping[Any, Any]) -> Compute:
+def _count_chunks(end: TripCount, first: int, rows: int, memo: Mapping[Any, Any]) -> Compute:
     """Return the number of chunks of `rows` steps, from step `first` on, that begin before an end."""
     assert isinstance(end.limit, Compute)
     limit = with_args(end.limit, tuple(memo[a] for a in end.limit.args))
     stop = apply("add", Read(0, (), dt.i64), Const(end.after, dt.i64))
     if end.least > 0:
         stop = apply("max", stop, Const(end.least, dt.i64))
-    turns = apply("floordiv", apply("add", stop, Const(rows - 1 - first, dt.i64)), Const(rows, dt.i64))
-    return canonical(template((), [(dt.i64, ())], turns), (limit,))
+    chunks = apply("floordiv", apply("add", stop, Const(rows - 1 - first, dt.i64)), Const(rows, dt.i64))
+    return canonical(template((), [(dt.i64, ())], chunks), (limit,))
 
 
-def _stopping(s: LoopSegment, stop: int) -> LoopSegment:
+def _set_stop(s: LoopSegment, stop: int) -> LoopSegment:
     return LoopSegment(s.steps, s.body, s.places, s.targets, s.first, stop, s.idle, s.rows)

@@ -30,33 +30,33 @@ class Along:
     total: bool
     axes: tuple[int, ...]
     reads: tuple[dict[Read, int], ...]
-    told: tuple[bool, ...]
+    uses_position: tuple[bool, ...]
 
     @cached_property
     def slots(self) -> dict[int, set[int]]:
         """Return the distances at which each slot is read along the axis; a slot that is read along it is never read as
         a whole."""
-        found: dict[int, set[int]] = {}
+        distances: dict[int, set[int]] = {}
         for e, d in (x for reads in self.reads for x in reads.items()):
-            found.setdefault(e.slot, set()).add(d)
-        return found
+            distances.setdefault(e.slot, set()).add(d)
+        return distances
 
 
-def along(t: Template, extent: int) -> Along | None:
+def find_along(t: Template, extent: int) -> Along | None:
     """Return how a template goes along an axis of that extent; None if it does not."""
-    return t.memo(("along", extent), lambda t: _along(t, extent))
+    return t.memo(("along", extent), lambda t: _find_along(t, extent))
 
 
-def _along(t: Template, extent: int) -> Along | None:
+def _find_along(t: Template, extent: int) -> Along | None:
     if t.is_scatter or len(t.dtypes) != 1 or not extent:
         return None
     for total in (False, True):
-        found = [next(_piece(t, p, extent, total), None) for p in t.parts if isinstance(p, Piece)]
-        parts = [x for x in found if x is not None]
-        if len(parts) < len(found):
+        matches = [next(_match_piece(t, p, extent, total), None) for p in t.parts if isinstance(p, Piece)]
+        parts = [x for x in matches if x is not None]
+        if len(parts) < len(matches):
             continue
-        axes, reads, told = zip(*parts, strict=True)
-        out = Along(total, axes, reads, told)
+        axes, reads, uses_position = zip(*parts, strict=True)
+        out = Along(total, axes, reads, uses_position)
         whole = {
             e.slot
             for p, (_, reads, _) in zip(t.parts, parts, strict=True)
@@ -68,7 +68,7 @@ def _along(t: Template, extent: int) -> Along | None:
     return None
 
 
-def _piece(t: Template, p: Piece, extent: int, total: bool) -> Iterator[tuple[int, dict[Read, int], bool]]:
+def _match_piece(t: Template, p: Piece, extent: int, total: bool) -> Iterator[tuple[int, dict[Read, int], bool]]:
     """Yield (axis, reads along it, whether it is used as a value) for each axis that the piece may go along."""
     axes: Iterable[int] = ()
     if not total:
@@ -77,40 +77,40 @@ def _piece(t: Template, p: Piece, extent: int, total: bool) -> Iterator[tuple[in
     elif isinstance(p.body, Reduce) and p.body.combiner == "sum" and p.body.bodies[0].dtype.bits >= 32:
         axes = (len(p.extents) + k for k, n in enumerate(p.body.extents) if n == extent)
     for axis in axes:
-        found = _reads(p.bodies, axis, extent, t.params)
-        if found is not None and (found[0] or not total):
-            yield axis, *found
+        along_axis = _find_reads(p.bodies, axis, extent, t.params)
+        if along_axis is not None and (along_axis[0] or not total):
+            yield axis, *along_axis
 
 
-def _reads(
+def _find_reads(
     bodies: Iterable[Expr], axis: int, extent: int, params: tuple[tuple[DType, tuple[int, ...]], ...]
 ) -> tuple[dict[Read, int], bool] | None:
     """Return (distance d of each read at axis + d in dimension 0, whether the axis is used as a value); None if the
     axis occurs in other reads."""
-    found: dict[Read, int] = {}
+    distances: dict[Read, int] = {}
     memo: dict[Expr, Expr] = {}  # expressions without the axis in dimension 0 of reads
     bodies = tuple(bodies)
     for e in postorder(bodies):
         new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
         if isinstance(e, Read) and e.index:
-            apart = linear(e.index[0]) - LinearForm(0, {Axis(axis): 1})
-            d, inside = apart.const, axes_of(*new.args[1:])
-            if not apart.terms and axis not in inside and 0 <= d <= params[e.slot][1][0] - extent:
-                found[e] = d
+            distance = linear(e.index[0]) - LinearForm(0, {Axis(axis): 1})
+            d, inside = distance.const, axes_of(*new.args[1:])
+            if not distance.terms and axis not in inside and 0 <= d <= params[e.slot][1][0] - extent:
+                distances[e] = d
                 new = Read(e.slot, (Const(d, dt.i32), *new.args[1:]), e.dtype)
         memo[e] = new
-    left = [memo[b] for b in bodies]
-    if any(axis in axes_of(*e.index) for e in postorder(left) if isinstance(e, Read)):
+    remaining = [memo[b] for b in bodies]
+    if any(axis in axes_of(*e.index) for e in postorder(remaining) if isinstance(e, Read)):
         return None
-    return found, axis in axes_of(*left)
+    return distances, axis in axes_of(*remaining)
 
 
-def points(t: Template) -> int:
+def count_points(t: Template) -> int:
     """Return how many times the bodies of a template are evaluated."""
     return sum(size(p.domain) for p in t.parts)
 
 
-def per_step(t: Template, at: Along) -> int:
+def count_rows(t: Template, at: Along) -> int:
     """Return the number of rows of the largest part at one position of the axis: points of a total, otherwise output
     points without the column axes. Columns are the last axis; for a product, all output axes that its reads along the
     axis lack."""
