@@ -38,7 +38,7 @@ class Changes(Listing):
 
     def graph(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
         if after is not before:
-            self.tensors[name] = self.tensors.get(name, 0) + _count(after) - _count(before)
+            self.tensors[name] = self.tensors.get(name, 0) + _count_tensors(after) - _count_tensors(before)
 
     def text(self, name: str, body: str) -> None:
         pass
@@ -47,7 +47,7 @@ class Changes(Listing):
         return ", ".join(f"{name} {more:+d} tensors" if more else name for name, more in self.tensors.items())
 
 
-def _count(graph: Graph) -> int:
+def _count_tensors(graph: Graph) -> int:
     return sum(not isinstance(n, (Leaf, Item)) for n in postorder(graph.roots))
 
 
@@ -63,33 +63,33 @@ class Printed(Listing):
 
 
 class Dumped(Listing):
-    """A listing that writes files into a new folder, the next `program-0000` in `parent`. `given`: the graph before the
-    first pass. Raises KnobError if the files cannot be written.
+    """A listing that writes files into a new folder, the next `program-0000` in `parent`. `initial`: the graph before
+    the first pass. Raises KnobError if the files cannot be written.
 
         00-given.txt, 01-simplify.txt, ...           the graph after each pass
         17-lower-loops-steps-0/01-simplify.txt, ...  the graph of a loop's step, whose passes run meanwhile
         plan.txt, arena.txt, program.txt             kernels in order; positions in memory; the steps that are run
     """
 
-    def __init__(self, parent: Path, given: Graph):
+    def __init__(self, parent: Path, initial: Graph):
         self.parent = parent
-        self.folder = self._create()
+        self.folder = self._create_folder()
         self._levels = [(self.folder, 0)]  # per nested run of passes: folder, graphs written
-        self._write(self.folder / "00-given.txt", show(given))
+        self._write(self.folder / "00-given.txt", show(initial))
 
-    def _create(self) -> Path:
+    def _create_folder(self) -> Path:
         try:
             self.parent.mkdir(parents=True, exist_ok=True)
             n = len(list(self.parent.glob("program-*")))
             while True:
                 try:
-                    found = self.parent / f"program-{n:04d}"
-                    found.mkdir()
-                    return found
+                    folder = self.parent / f"program-{n:04d}"
+                    folder.mkdir()
+                    return folder
                 except FileExistsError:  # another process or thread has it
                     n += 1
         except OSError as e:
-            raise self._fault(e) from e
+            raise self._knob_error(e) from e
 
     def graph(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
         folder, done = self._levels[-1]
@@ -112,9 +112,9 @@ class Dumped(Listing):
             file.parent.mkdir(exist_ok=True)
             file.write_text(text + "\n", encoding="utf-8")
         except OSError as e:
-            raise self._fault(e) from e
+            raise self._knob_error(e) from e
 
-    def _fault(self, e: OSError) -> KnobError:
+    def _knob_error(self, e: OSError) -> KnobError:
         return KnobError(
             f"the environment variable {environment.DUMP.name} is {str(self.parent)!r}, where {e.filename or 'a file'} "
             f"cannot be written: {e.strerror or e}; set it to a folder that can be written, or unset it"
@@ -125,9 +125,9 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^\w.]+", "-", name)
 
 
-def listings(given: Graph) -> list[Listing]:
+def listings(graph: Graph) -> list[Listing]:
     """Return the listings that the environment asks for, for a program made from a graph. Raises KnobError if
     EINSMITH_DUMP cannot be written."""
     folder = environment.DUMP.get()
     printed: list[Listing] = [Printed()] if environment.debug() >= 6 else []
-    return [*printed, Dumped(folder, given)] if folder is not None else printed
+    return [*printed, Dumped(folder, graph)] if folder is not None else printed

@@ -48,27 +48,27 @@ from einsmith.ir.verify import proven
 
 def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:
     """Return (count of violations, message) for every data-dependent index below `roots`, in evaluation order."""
-    found: dict[Tensor, str] = {}
+    checks: dict[Tensor, str] = {}
     for node in postorder(roots):
-        for one in _nodes(node):
-            for count, message in _checks_of(one, node):
-                found.setdefault(count, message)
-    return tuple(found.items())
+        for reader in _expand_node(node):
+            for count, message in _checks_of(reader, node):
+                checks.setdefault(count, message)
+    return tuple(checks.items())
 
 
 def violation(roots: Iterable[Tensor], arrays: Mapping[Leaf, np.ndarray], origins: Origins) -> str | None:
     """Describe the first element, in evaluation order, that makes an index leave its tensor, with the names and source
     line that `origins` has; None if there is none. This is for messages, after a check has failed."""
     for node in postorder([*origins.differentiated, *roots]):
-        for one in _nodes(node):
-            for condition in _conditions(one, node):
-                found = _violation(one, condition, arrays, origins)
-                if found is not None:
-                    return found
+        for reader in _expand_node(node):
+            for condition in _conditions(reader, node):
+                message = _describe_violation(reader, condition, arrays, origins)
+                if message is not None:
+                    return message
     return None
 
 
-def _nodes(node: Compute | Recurrence) -> list[Compute]:
+def _expand_node(node: Compute | Recurrence) -> list[Compute]:
     """Return the tensors that a node evaluates, as nodes that read others. Indices that read a member need no check:
     they are proven when the recurrence is created (`ir.recurrence.component`)."""
     if isinstance(node, Compute):
@@ -92,19 +92,21 @@ class _Condition:
     dimension: int
 
 
-def _violation(node: Compute, c: _Condition, arrays: Mapping[Leaf, np.ndarray], origins: Origins) -> str | None:
+def _describe_violation(
+    node: Compute, c: _Condition, arrays: Mapping[Leaf, np.ndarray], origins: Origins
+) -> str | None:
     plain = c.index
     while isinstance(plain, Apply) and plain.fn == "cast":
         plain = plain.args[0]
     source = plain if isinstance(plain, Read) else next(e for e in postorder([c.index]) if isinstance(e, Read))
-    bad = _bad(c.guards, c.index, c.extent)
-    shown = [bad, c.index, *source.index]
-    shown[1:] = [guarded(c.guards, e) for e in shown[1:]]
-    tensors = [prune_args(template(c.domain, node.template.params, e), node.args) for e in shown]
-    given = [x for x in postorder(tensors) if isinstance(x, Leaf)]
-    if any(x not in arrays for x in given):  # operand of a differentiated tensor that is stored in another layout
+    bad = _count_violation(c.guards, c.index, c.extent)
+    evaluated = [bad, c.index, *source.index]
+    evaluated[1:] = [guarded(c.guards, e) for e in evaluated[1:]]
+    tensors = [prune_args(template(c.domain, node.template.params, e), node.args) for e in evaluated]
+    leaves = [x for x in postorder(tensors) if isinstance(x, Leaf)]
+    if any(x not in arrays for x in leaves):  # operand of a differentiated tensor that is stored in another layout
         return None
-    (wrong, value, *at), _ = evaluate(Graph(tuple(given), tuple(tensors), (), ()), [arrays[x] for x in given])
+    (wrong, value, *at), _ = evaluate(Graph(tuple(leaves), tuple(tensors), (), ()), [arrays[x] for x in leaves])
     if not wrong.any():
         return None
     first = np.unravel_index(np.argmax(wrong != 0), wrong.shape)
@@ -136,12 +138,12 @@ def _name_of(t: Tensor | None, origins: Origins, formula: str | None) -> str:
         return name if formula in (None, argument) else f"{name} ({formula} in the formula)"
     if formula is not None:
         return formula
-    made = [origins.names[x] for x in postorder([t]) if isinstance(x, Leaf) and x in origins.names] if t else []
-    return f"a tensor that is computed from {', '.join(made)}" if made else "a tensor"
+    source_names = [origins.names[x] for x in postorder([t]) if isinstance(x, Leaf) and x in origins.names] if t else []
+    return f"a tensor that is computed from {', '.join(source_names)}" if source_names else "a tensor"
 
 
 def _checks_of(node: Compute, within: Compute | Recurrence) -> list[tuple[Tensor, str]]:
-    return [_check(node, condition) for condition in _conditions(node, within)]
+    return [_build_check(node, condition) for condition in _conditions(node, within)]
 
 
 def _conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_Condition]:
@@ -149,30 +151,30 @@ def _conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_Condit
     proven by its range."""
     members = {s for s, a in enumerate(node.args) if isinstance(a, Item) and a.node is within}
     for part in node.template.parts:
-        found: list[_Condition] = []
+        conditions: list[_Condition] = []
         for body in part.bodies:
             for read, guards in guarded_reads(body, lambda r: any(map(has_read, r.index))):
                 extents = node.template.params[read.slot][1]
-                found += [
+                conditions += [
                     _Condition(part.domain, guards, i, n, read.slot, d)
                     for d, (i, n) in enumerate(zip(read.index, extents, strict=True))
                     if has_read(i)
                 ]
         if isinstance(part, Scatter):
-            unguarded = [_chosen(i, n) for i, n in zip(part.index, node.shape, strict=True)]
-            found += [
+            unguarded = [_split_guard(i, n) for i, n in zip(part.index, node.shape, strict=True)]
+            conditions += [
                 _Condition(part.domain, guards, i, n, SCATTERED, d)
                 for d, ((guards, i), n) in enumerate(zip(unguarded, node.shape, strict=True))
                 if has_read(i)
             ]
-        for c in found:
+        for c in conditions:
             facts = Facts.of(part.domain, c.guards)
             known = not facts.feasible or proven(c.index, c.extent, facts)
             if not known and members.isdisjoint(r.slot for r in reads(c.index)):
                 yield c
 
 
-def _chosen(index: Expr, extent: int) -> tuple[tuple[Expr, ...], Expr]:
+def _split_guard(index: Expr, extent: int) -> tuple[tuple[Expr, ...], Expr]:
     """Return (conditions, index): the index has its value under the conditions, and is a constant within the extent
     elsewhere."""
     guards: list[Expr] = []
@@ -185,25 +187,25 @@ def _chosen(index: Expr, extent: int) -> tuple[tuple[Expr, ...], Expr]:
     return tuple(guards), index
 
 
-def _bad(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
+def _count_violation(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
     """Return an expression that is 1 if the guards hold and the index is out of its range, else 0."""
     zero, top = Const(0, index.dtype), Const(extent, index.dtype)
     inside = apply("and", apply("le", zero, index), apply("lt", index, top))
     return guarded(guards, cast(apply("not", inside), dt.i32))  # a guard's reads may rely on outer guards
 
 
-def _check(node: Compute, condition: _Condition) -> tuple[Tensor, str]:
+def _build_check(node: Compute, condition: _Condition) -> tuple[Tensor, str]:
     domain, guards, index, extent = condition.domain, condition.guards, condition.index, condition.extent
     # A read and the read of its gradient under equal guards share one check: axes and guards are sorted.
     used = sorted(axes_of(index, *guards), key=lambda a: (domain[a], a))
-    to = {a: Axis(i) for i, a in enumerate(used)}
-    parts = list(dict.fromkeys(substitute(c, to) for g in guards for c in operands(g, "and")))
+    new_axes = {a: Axis(i) for i, a in enumerate(used)}
+    conjuncts = list(dict.fromkeys(substitute(c, new_axes) for g in guards for c in operands(g, "and")))
     facts = Facts.of([domain[a] for a in used])
-    found = dict.fromkeys(r for c in parts for r in reads(c))
-    places = [x for r in found for x in zip(r.index, node.template.params[r.slot][1], strict=True)]
+    guard_reads = dict.fromkeys(r for c in conjuncts for r in reads(c))
+    places = [x for r in guard_reads for x in zip(r.index, node.template.params[r.slot][1], strict=True)]
     if all(not has_read(i) and proven(i, n, facts) for i, n in places):
-        parts.sort(key=rank)
-    bad = _bad(parts, substitute(index, to), extent)
+        conjuncts.sort(key=rank)
+    bad = _count_violation(conjuncts, substitute(index, new_axes), extent)
     body: Expr | Reduce = bad
     if used:
         body = Reduce("sum", tuple(domain[a] for a in used), (body,))
