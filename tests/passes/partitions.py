@@ -19,7 +19,7 @@ from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Compute, Graph, Item, Leaf, Tensor, postorder
 from einsmith.ir.rebuild import exchanged, readers_of, whole_sum, with_args
 from einsmith.ir.views import is_view, storage
-from einsmith.passes.algebra.horizontal_fusion import one_sum
+from einsmith.passes.algebra.horizontal_fusion import fuse_sums
 from einsmith.passes.algebra.inline import inline_arguments
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.context import PassContext
@@ -278,7 +278,7 @@ def _summed_once(graph: Graph) -> Iterator[Graph]:
         for group in combinations(sums, count):
             kinds = {(n.shape, n.template.parts[0].body.extents, n.dtype) for n in group}  # type: ignore[union-attr]
             if len(kinds) == 1 and not any(a in set(postorder(b.args)) for a in group for b in group):
-                whole = one_sum(list(group))
+                whole = fuse_sums(list(group))
                 yield _with(graph, nodes, {n: Item(whole, m) for m, n in enumerate(group)})
 
 

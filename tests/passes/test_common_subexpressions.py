@@ -180,14 +180,14 @@ def test_cells_train_alike(cell, monkeypatch, rng):
 
 def test_the_plan_names_it_and_it_can_be_left_out(monkeypatch, rng):
     """By EINSMITH_WITHOUT, as every pass that others do not need; a reader is made once."""
-    made, make = [], shared._reading
+    made, make = [], shared._read_values
 
     def reading(node, exprs):
         made.append(node)
         return make(node, exprs)
 
-    monkeypatch.setattr(shared, "_reading", reading)
-    monkeypatch.setattr(shared, "_cheaper", lambda *_: True)
+    monkeypatch.setattr(shared, "_read_values", reading)
+    monkeypatch.setattr(shared, "_is_cheaper", lambda *_: True)
     x, y = rng.standard_normal((3, 5, 7)).astype(np.float32), rng.integers(0, 10, 3)
 
     def plan_of() -> str:

@@ -138,7 +138,9 @@ def test_corruptions_are_noticed(corruption, rng, monkeypatch):
             lambda apply, x, other, left: x if x is not None else other,
         )
     elif corruption == "factor":
-        monkeypatch.setattr("einsmith.passes.algebra.fold_into_scatter._steps", lambda body, read: [("add", X, False)])
+        monkeypatch.setattr(
+            "einsmith.passes.algebra.fold_into_scatter._find_operations", lambda body, read: [("add", X, False)]
+        )
     else:
         monkeypatch.setattr("einsmith.passes.algebra.fold_into_scatter.is_identity", lambda e, shape: True)
     body = (

@@ -72,7 +72,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_sums_of_equal_depth_are_joined(case, rng, monkeypatch):
-    monkeypatch.setattr(horizontal_fusion, "_SHARED", 1)
+    monkeypatch.setattr(horizontal_fusion, "_MIN_SHARED_ELEMENTS", 1)
     text, want = CASES[case]
     op = es.op(text)
     shape = (7, 13)

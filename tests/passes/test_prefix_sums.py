@@ -13,7 +13,7 @@ from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, Recurrence, postorder
 from einsmith.ir.verify import verify_graph
 from einsmith.passes.algebra import prefix_sums as passes
-from einsmith.passes.algebra.prefix_sums import BLOCK, ROWS, STEPS, prefix_sums
+from einsmith.passes.algebra.prefix_sums import BLOCK, MIN_POINTS, MIN_ROWS, prefix_sums
 from einsmith.passes.algebra.simplify import simplify
 
 
@@ -39,8 +39,10 @@ CASES = {
     "fewer places than elements": ("y[i] = sum[j](where(j <= i + 30, x[j], 0))", [(90,)], {"i": 40}),
     "rows": ("y[b,i] = sum[j](where(j <= i, x[b,j], 0))", [(3, 61)], {"i": 61}),
     "columns": ("y[i,b] = sum[j](where(j <= i, x[j,b], 0))", [(61, 3)], {"i": 61}),
-    "many rows": ("y[b,i] = sum[j](where(j <= i, x[b,j], 0))", [(ROWS + 1, 61)], {"i": 61}),
-    "many columns from the end": ("y[i,b] = sum[j](where(i <= j, x[j,b]*w[b], 0))", [(61, ROWS), (ROWS,)], {"i": 61}),
+    "many rows": ("y[b,i] = sum[j](where(j <= i, x[b,j], 0))", [(MIN_ROWS + 1, 61)], {"i": 61}),
+    "many columns from the end": (
+        "y[i,b] = sum[j](where(i <= j, x[j,b]*w[b], 0))", [(61, MIN_ROWS), (MIN_ROWS,)], {"i": 61}
+    ),
     "another sum inside": ("y[i] = sum[j,k](where(j <= i, x[j,k]*w[k], 0))", [(60, 7), (7,)], {"i": 60}),
     "a factor of the place": ("y[i,b] = sum[j](where(j <= i, x[j]*w[i,b], 0))", [(60,), (60, 4)], {"i": 60}),
     "a factor of both terms": ("y[i] = sum[j](where(j <= i, w[i]*x[j] - z[j]*w[i], 0))", [(60,), (60,), (60,)], None),
@@ -56,7 +58,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps_have_the_values_of_the_sums(case, monkeypatch, rng):
-    monkeypatch.setattr(passes, "STEPS", 0)
+    monkeypatch.setattr(passes, "MIN_POINTS", 0)
     graph = traced(*CASES[case])
     steps = prefix_sums(graph)
     verify_graph(steps)
@@ -65,10 +67,10 @@ def test_steps_have_the_values_of_the_sums(case, monkeypatch, rng):
     assert points(steps) < points(graph)
 
 
-@pytest.mark.parametrize("rows", [1, ROWS])
+@pytest.mark.parametrize("rows", [1, MIN_ROWS])
 def test_nonfinite_elements_reach_their_own_sums_alone(rows, monkeypatch):
     """Infinite and NaN elements reach the sums that they are in, and no others."""
-    monkeypatch.setattr(passes, "STEPS", 0)
+    monkeypatch.setattr(passes, "MIN_POINTS", 0)
     graph = traced("y[b,i] = sum[j](where(j <= i - 1, x[b,j], 0))", [(rows, 70)], {"i": 71})
     x = np.ones((rows, 70))
     x[:, 33], x[:, 50] = np.inf, np.nan
@@ -87,7 +89,7 @@ def test_nonfinite_elements_reach_their_own_sums_alone(rows, monkeypatch):
     ("y[i] = sum[j](where(j <= 2*i, x[j], 0))", [(600,)], {"i": 300}),
     ("y[i] = sum[j](where(j <= i and i <= j + 9, x[j], 0))", [(300,)], {"i": 300}),
     ("y[i] = max[j](where(j <= i, x[j], 0))", [(300,)], {"i": 300}),
-    ("y[i] = sum[j](where(j <= i, x[j], 0))", [(int(STEPS**0.5) - 1,)], {"i": int(STEPS**0.5) - 1}),
+    ("y[i] = sum[j](where(j <= i, x[j], 0))", [(int(MIN_POINTS**0.5) - 1,)], {"i": int(MIN_POINTS**0.5) - 1}),
 ])  # fmt: skip
 def test_other_sums_stay_what_they_are(text, shapes, extents):
     """Terms that depend on the place, sums that take more memory than all arguments, places that are no neighbours,

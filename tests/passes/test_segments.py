@@ -13,7 +13,7 @@ from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, postorder
 from einsmith.ir.verify import verify_graph
 from einsmith.passes.algebra import segments as passes
-from einsmith.passes.algebra.segments import MANY, segments
+from einsmith.passes.algebra.segments import MIN_SEGMENTS, segments
 from einsmith.passes.algebra.simplify import simplify
 from tests.passes.counting import run_counted
 
@@ -98,8 +98,8 @@ def looked_up(graph: Graph) -> int:
 @pytest.mark.parametrize("borders", BORDERS)
 @pytest.mark.parametrize("case", FORMULAS)
 def test_every_term_stays_what_it_is(case, borders, monkeypatch, rng):
-    monkeypatch.setattr(passes, "MANY", 2)
-    monkeypatch.setattr(passes, "GAIN", 0)
+    monkeypatch.setattr(passes, "MIN_SEGMENTS", 2)
+    monkeypatch.setattr(passes, "MIN_GAIN", 0)
     text, shapes = FORMULAS[case]
     for r, n in ((2, 1), (7, 13)):
         arrays = arrays_of(text, shapes, borders, rng, r, n)
@@ -128,7 +128,7 @@ COMPILED = [
 @pytest.mark.parametrize("case, borders, order", COMPILED)
 def test_compiled_gradients(case, borders, order, rng):
     text, shapes = FORMULAS[case]
-    arrays = arrays_of(text, shapes, borders, rng, MANY + 3, 401)
+    arrays = arrays_of(text, shapes, borders, rng, MIN_SEGMENTS + 3, 401)
     for k in ("v", "u") if case == "of rows too" else ():
         arrays[k] *= 0.1
     f = gradients(text, shapes, order)
@@ -146,7 +146,7 @@ def test_steps_grow_as_elements_do(case, rng):
     text, shapes = FORMULAS[case]
     counts = []
     for times in (1, 2):
-        r, n = times * 2 * MANY, times * 500
+        r, n = times * 2 * MIN_SEGMENTS, times * 500
         arrays = arrays_of(text, shapes, "sorted", rng, r, n, np.float32)
         if "row" in arrays:
             arrays["row"] = np.linspace(0, n, r + 1).astype(np.int32)
@@ -183,7 +183,7 @@ def test_steps_of_bags(mode, rng):
 ])  # fmt: skip
 def test_sums_that_are_no_segments_stay(text, rng):
     """Ends on one side alone, of the place, of every other place, and that are no data."""
-    r, n = 2 * MANY, 900
+    r, n = 2 * MIN_SEGMENTS, 900
     given = {"row": np.arange(r + 1, dtype=np.int32), "row2": np.zeros(n, np.int32), "g": np.ones((r, 3))}
     arrays = {k: a for k, a in given.items() if f"{k}[" in text}
     op = es.op(text, extents={"r": r, "n": n})

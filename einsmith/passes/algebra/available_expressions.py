@@ -36,7 +36,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, whole_sum, with_args
 from einsmith.passes.algebra.products import Factor, Product, is_long, key_of, multiply, product_of
 
-CHEAP = {"add", "sub", "mul", "neg", "cast", "where", "min", "max", "abs"}
+CHEAP_FUNCTIONS = {"add", "sub", "mul", "neg", "cast", "where", "min", "max", "abs"}
 """Functions that are cheap enough to be recomputed whenever they are read."""
 
 
@@ -53,8 +53,8 @@ def available_expressions(graph: Graph) -> Graph:
     """Return the graph with products that contain a stored tensor replaced by reads of it, if an operand is then not
     read any more."""
     nodes = list(postorder(graph.roots))
-    read = {a for n in nodes if not isinstance(n, Compute) or pointwise_body(n.template) is None for a in n.args}
-    read.update(graph.roots)
+    stored = {a for n in nodes if not isinstance(n, Compute) or pointwise_body(n.template) is None for a in n.args}
+    stored.update(graph.roots)
     known: dict[Tensor, list[_Stored]] = defaultdict(list)
     memo: dict[Any, Any] = {}
     for node in nodes:
@@ -63,13 +63,13 @@ def available_expressions(graph: Graph) -> Graph:
             for a in dict.fromkeys(new.args):
                 for p in known.get(a, ()):
                     new = _read_stored(new, a, p) or new
-            if node in read:
-                _remember(new, known)
+            if node in stored:
+                _record(new, known)
         memo[node] = new
     return exchanged(graph, memo)
 
 
-def _remember(node: Compute, known: dict[Tensor, list[_Stored]]) -> None:
+def _record(node: Compute, known: dict[Tensor, list[_Stored]]) -> None:
     """Record a stored tensor, if it is costly to compute, under each argument that it reads at its own position."""
     product = node.template.memo("product", _product_of)
     if product is None or product.minus or not any(d or _is_costly(f) for f, d in product.factors):
@@ -87,17 +87,17 @@ def _product_of(t: Template) -> Product | None:
 
 
 def _is_costly(f: Expr) -> bool:
-    return any(isinstance(e, Apply) and e.dtype.is_float and e.fn not in CHEAP for e in postorder([f]))
+    return any(isinstance(e, Apply) and e.dtype.is_float and e.fn not in CHEAP_FUNCTIONS for e in postorder([f]))
 
 
-class _At(NamedTuple):
+class _Context(NamedTuple):
     """The tensors that an expression's slots read, and the positions of its axes (None: the axes themselves)."""
 
     args: Sequence[Tensor]
     places: Mapping[int, Any] | None = None
 
 
-def _same(e: Expr, own: _At, x: Expr, other: _At, places: dict[int, Any]) -> bool:
+def _matches(e: Expr, own: _Context, x: Expr, other: _Context, places: dict[int, Any]) -> bool:
     """Return whether x equals e with its axes at `places`; axes that are not in `places` yet are entered."""
     if isinstance(e, Axis):
         key = key_of(x, other.args, other.places)
@@ -108,61 +108,63 @@ def _same(e: Expr, own: _At, x: Expr, other: _At, places: dict[int, Any]) -> boo
         return False
     if isinstance(e, Apply) and (e.fn, e.dtype) != (x.fn, x.dtype):  # type: ignore[union-attr]
         return False
-    return all(_same(a, own, b, other, places) for a, b in zip(e.args, x.args, strict=True))
+    return all(_matches(a, own, b, other, places) for a, b in zip(e.args, x.args, strict=True))
 
 
-class _Exchange:
+class _Replacement:
     """Rewriter of a node's bodies that replaces every product containing the stored tensor's factors."""
 
     def __init__(self, args: Sequence[Tensor], stored: _Stored):
         self.args, self.stored = [*args], stored
-        self.own = _At(stored.tensor.args)
+        self.own = _Context(stored.tensor.args)
         self.memo: dict[Expr, Expr] = {}
 
-    def body(self, root: Expr) -> Expr:
+    def rewrite(self, root: Expr) -> Expr:
         for e in postorder([root], self.memo):
             product = product_of(e)
-            new = product and self._product(product)
+            new = product and self._replace_factors(product)
             self.memo[e] = new or (with_args(e, tuple(self.memo[a] for a in e.args)) if isinstance(e, Apply) else e)
         return self.memo[root]
 
-    def _slot(self, t: Tensor) -> int:
+    def _add_argument(self, t: Tensor) -> int:
         if t not in self.args:
             self.args.append(t)
         return self.args.index(t)
 
-    def _product(self, product: Product) -> Expr | None:
+    def _replace_factors(self, product: Product) -> Expr | None:
         """Return the product with the stored tensor in the place of its factors; None if it does not contain them."""
         stored = self.stored
         seed, divides = stored.factors[stored.seed]
         for n, (f, d) in enumerate(product.factors):
             places: dict[int, Any] = {}
-            if d != divides or not _same(seed, self.own, f, _At(self.args), places):
+            if d != divides or not _matches(seed, self.own, f, _Context(self.args), places):
                 continue
             rest: list[Factor] | None = [x for k, x in enumerate(product.factors) if k != n]
             for k, g in enumerate(stored.factors):
                 if k != stored.seed and rest is not None:
-                    rest = self._without(rest, g, places)
+                    rest = self._drop_factor(rest, g, places)
             if rest is not None:
-                whole = Read(self._slot(stored.tensor), _index(seed, f, stored.tensor), stored.tensor.dtype)
+                whole = Read(
+                    self._add_argument(stored.tensor), _index_of_stored(seed, f, stored.tensor), stored.tensor.dtype
+                )
                 kept = [(self.memo.get(x, x), over) for x, over in rest]
                 return multiply([(whole, False), *kept], product.minus)
         return None
 
-    def _without(self, factors: list[Factor], wanted: Factor, places: dict[int, Any]) -> list[Factor] | None:
+    def _drop_factor(self, factors: list[Factor], factor: Factor, places: dict[int, Any]) -> list[Factor] | None:
         """Return the factors without one that the stored tensor has, or with that factor removed from a sum that one of
         them reads; None if neither is possible."""
-        g, divides = wanted
+        g, divides = factor
         for n, (f, d) in enumerate(factors):
-            if d == divides and _same(g, self.own, f, _At(self.args), places):
+            if d == divides and _matches(g, self.own, f, _Context(self.args), places):
                 return factors[:n] + factors[n + 1 :]
         for n, (f, d) in enumerate(factors):
-            total = None if d or not isinstance(f, Read) else self._drop_free_factor(f, wanted, places)
+            total = None if d or not isinstance(f, Read) else self._drop_free_factor(f, factor, places)
             if total is not None:
-                return [*factors[:n], (Read(self._slot(total), f.args, f.dtype), False), *factors[n + 1 :]]
+                return [*factors[:n], (Read(self._add_argument(total), f.args, f.dtype), False), *factors[n + 1 :]]
         return None
 
-    def _drop_free_factor(self, read: Read, wanted: Factor, places: dict[int, Any]) -> Compute | None:
+    def _drop_free_factor(self, read: Read, factor: Factor, places: dict[int, Any]) -> Compute | None:
         """Return the sum of products that is read, without a factor that is free of the sum's axes; None if it has no
         such factor."""
         t = self.args[read.slot]
@@ -170,18 +172,18 @@ class _Exchange:
         product = None if part is None else product_of(part.bodies[0])
         if part is None or product is None or not isinstance(t, Compute) or not size(part.domain):
             return None
-        there = _At(t.args, {d: key_of(i, self.args, None) for d, i in enumerate(read.index)})
+        context = _Context(t.args, {d: key_of(i, self.args, None) for d, i in enumerate(read.index)})
         for n, (f, divides) in enumerate(product.factors):
             rest = [x for k, x in enumerate(product.factors) if k != n]
-            if divides != wanted[1] or all(over for _, over in rest) or not has_no_reduction_axis(f, t.template.rank):
+            if divides != factor[1] or all(over for _, over in rest) or not has_no_reduction_axis(f, t.template.rank):
                 continue
-            if _same(wanted[0], self.own, f, there, places):
+            if _matches(factor[0], self.own, f, context, places):
                 body = Reduce("sum", part.body.extents, (multiply(rest, product.minus),))  # type: ignore[union-attr]
                 return prune_args(template(t.shape, t.template.params, body), t.args)
         return None
 
 
-def _index(seed: Expr, f: Expr, stored: Compute) -> tuple[Expr, ...]:
+def _index_of_stored(seed: Expr, f: Expr, stored: Compute) -> tuple[Expr, ...]:
     """Return the index at which the stored tensor is read: that at which f reads the argument that `seed` reads at its
     own position."""
     pairs = [(seed, f)]
@@ -197,9 +199,11 @@ def _read_stored(node: Compute, read: Tensor, stored: _Stored) -> Compute | None
     """Return the node with the stored tensor read in place of its product; None if it would read as much as before."""
     if node.template.is_scatter:
         return None
-    exchange = _Exchange(node.args, stored)
-    t = map_bodies(node.template, exchange.body)
+    replacement = _Replacement(node.args, stored)
+    t = map_bodies(node.template, replacement.rewrite)
     if t.parts == node.template.parts:
         return None
-    new = prune_args(Template(t.shape, tuple((a.dtype, a.shape) for a in exchange.args), t.parts), tuple(exchange.args))
+    new = prune_args(
+        Template(t.shape, tuple((a.dtype, a.shape) for a in replacement.args), t.parts), tuple(replacement.args)
+    )
     return None if read in new.args else new

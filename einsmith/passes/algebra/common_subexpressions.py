@@ -63,27 +63,27 @@ def common_subexpressions(graph: Graph, context: PassContext) -> Graph:
         for p in _pieces(n):
             if p.extents in boxes:
                 # A value shared by forward and backward nodes is not stored: it would be kept in between.
-                groups[p.extents, graph.role[n]].append(_Place(n, p, _dear(n, p, context)))
-    taken: dict[Compute, dict[tuple[Piece, Expr], _Value]] = {}
+                groups[p.extents, graph.role[n]].append(_Place(n, p, _find_expensive(n, p, context)))
+    shared_by_node: dict[Compute, dict[tuple[Piece, Expr], _Value]] = {}
     readers: dict[Compute, Compute] = {}
     for places in groups.values():
-        found = _by_node(_shared_places(places))
-        exprs = {n: taken.get(n, {}) | more for n, more in found.items()}
-        changed = {n: _reading(n, e) for n, e in exprs.items()}
-        values = dict.fromkeys(_materialize(v) for more in found.values() for v in more.values())
-        if changed and _cheaper([readers.get(n, n) for n in changed], list(changed.values()), list(values), context):
-            taken |= exprs
+        new_values = _group_by_node(_select_shared(places))
+        exprs = {n: shared_by_node.get(n, {}) | more for n, more in new_values.items()}
+        changed = {n: _read_values(n, e) for n, e in exprs.items()}
+        values = dict.fromkeys(_materialize(v) for more in new_values.values() for v in more.values())
+        if changed and _is_cheaper([readers.get(n, n) for n in changed], list(changed.values()), list(values), context):
+            shared_by_node |= exprs
             readers |= changed
-    if not taken:
+    if not shared_by_node:
         return graph
     new: dict = {}
 
-    def rebuilt(a: Tensor) -> Tensor:
+    def rebuild_argument(a: Tensor) -> Tensor:
         return new[a] if a in new else with_args(a, tuple(new[x] for x in a.args))
 
     for node in postorder(graph.roots):
         reader = readers.get(node, node)
-        new[node] = with_args(reader, tuple(map(rebuilt, reader.args))) if reader.args else reader
+        new[node] = with_args(reader, tuple(map(rebuild_argument, reader.args))) if reader.args else reader
     return exchanged(graph, new)
 
 
@@ -95,22 +95,22 @@ def _pieces(node: Compute) -> Iterator[Piece]:
     return (p for p in node.template.parts if isinstance(p, Piece))
 
 
-def _dear(node: Compute, piece: Piece, context: PassContext) -> dict[Expr, _Value]:
+def _find_expensive(node: Compute, piece: Piece, context: PassContext) -> dict[Expr, _Value]:
     """Return the values, in a piece, of functions that take more than a single instruction."""
     out: dict[Expr, _Value] = {}
     for e in postorder(piece.bodies):
         if isinstance(e, Apply) and e.dtype.is_float and context.target.special(e.fn):
-            value = _value(node, piece.extents, e)
+            value = _make_value(node, piece.extents, e)
             if value is not None:
                 out[e] = value
     return out
 
 
-def _value(node: Compute, extents: tuple[int, ...], e: Expr) -> _Value | None:
+def _make_value(node: Compute, extents: tuple[int, ...], e: Expr) -> _Value | None:
     """Return an expression as a value; None if it reads at data-dependent indices, or elements that may be out of
     bounds without a guard."""
-    found = reads(e)
-    for r in found:
+    all_reads = reads(e)
+    for r in all_reads:
         for i, n in zip(r.index, node.template.params[r.slot][1], strict=True):
             at = linear(i)
             if not all(isinstance(a, Axis) for a in at.terms):
@@ -118,11 +118,11 @@ def _value(node: Compute, extents: tuple[int, ...], e: Expr) -> _Value | None:
             ends = [c * (extents[a.position] - 1) for a, c in at.terms.items() if isinstance(a, Axis)]
             if at.const + sum(x for x in ends if x < 0) < 0 or at.const + sum(x for x in ends if x > 0) >= n:
                 return None
-    slots = {s: n for n, s in enumerate(dict.fromkeys(r.slot for r in found))}
+    slots = {s: n for n, s in enumerate(dict.fromkeys(r.slot for r in all_reads))}
     return _Value(extents, substitute(e, {}, slots), tuple(node.args[s] for s in slots)) if slots else None
 
 
-def _shared_places(places: Sequence[_Place]) -> list[_Place]:
+def _select_shared(places: Sequence[_Place]) -> list[_Place]:
     """Return the places with the values that they share with other places, at least one of which is a piece of several.
     Of nested shared values the largest are kept."""
     for _ in range(2):  # a value inside of a shared one counts only if it also occurs outside
@@ -130,15 +130,15 @@ def _shared_places(places: Sequence[_Place]) -> list[_Place]:
         for n, place in enumerate(places):
             for v in place.exprs.values():
                 users[v].add(n)
-        several = {
+        shared = {
             v for v, ns in users.items() if len(ns) > 1 and any(len(places[n].node.template.parts) > 1 for n in ns)
         }
-        places = [_Place(p.node, p.piece, _outermost(p, several)) for p in places]
+        places = [_Place(p.node, p.piece, _keep_outermost(p, shared)) for p in places]
     return [p for p in places if p.exprs]
 
 
-def _outermost(place: _Place, several: set[_Value]) -> dict[Expr, _Value]:
-    known = {e: v for e, v in place.exprs.items() if v in several}
+def _keep_outermost(place: _Place, shared: set[_Value]) -> dict[Expr, _Value]:
+    known = {e: v for e, v in place.exprs.items() if v in shared}
     seen = set(postorder(place.piece.bodies, known))
     inside = {a for e in (*seen, *place.piece.bodies) for a in (e, *e.args)}
     return {e: v for e, v in known.items() if e in inside}
@@ -148,7 +148,7 @@ def _materialize(v: _Value) -> Compute:
     return Compute(template(v.extents, [(a.dtype, a.shape) for a in v.args], v.expr), v.args)
 
 
-def _reading(node: Compute, exprs: Mapping[tuple[Piece, Expr], _Value]) -> Compute:
+def _read_values(node: Compute, exprs: Mapping[tuple[Piece, Expr], _Value]) -> Compute:
     """Return the node with its shared values read from tensors."""
     t, values = node.template, list(dict.fromkeys(exprs.values()))
     slots = {v: len(t.params) + n for n, v in enumerate(values)}
@@ -161,21 +161,21 @@ def _reading(node: Compute, exprs: Mapping[tuple[Piece, Expr], _Value]) -> Compu
     return prune_args(Template(t.shape, params, tuple(parts)), (*node.args, *map(_materialize, values)))
 
 
-def _cheaper(
+def _is_cheaper(
     before: Sequence[Compute], changed: Sequence[Compute], values: Sequence[Compute], context: PassContext
 ) -> bool:
     """Return whether the nodes cost less as `changed`, with `values` computed before. A value that a tensor of one
     piece reads is fused into that tensor's kernel (`schedule.fusion`), for which the first such tensor counts;
     other values have kernels of their own."""
 
-    beside = next((n for n in changed if len(n.template.parts) == 1), None)
-    joined = [v for v in values if beside is not None and v in beside.args]
-    after = context.price(*joined, beside) if beside is not None else 0.0
-    after += sum(context.price(n) for n in (*values, *changed) if n is not beside and n not in joined)
+    reader = next((n for n in changed if len(n.template.parts) == 1), None)
+    fused_values = [v for v in values if reader is not None and v in reader.args]
+    after = context.price(*fused_values, reader) if reader is not None else 0.0
+    after += sum(context.price(n) for n in (*values, *changed) if n is not reader and n not in fused_values)
     return after < sum(map(context.price, before))
 
 
-def _by_node(places: Sequence[_Place]) -> dict[Compute, dict[tuple[Piece, Expr], _Value]]:
+def _group_by_node(places: Sequence[_Place]) -> dict[Compute, dict[tuple[Piece, Expr], _Value]]:
     out: dict[Compute, dict[tuple[Piece, Expr], _Value]] = defaultdict(dict)
     for p in places:
         out[p.node] |= {(p.piece, e): v for e, v in p.exprs.items()}

@@ -35,7 +35,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import exchanged, prune_args, whole_sum, with_args
 from einsmith.passes.algebra.products import Factor, is_long, key_of, multiply, product_of
 
-TERMS = 8
+MAX_TERMS = 8
 """Most terms of a sum that is considered."""
 
 
@@ -54,25 +54,25 @@ def factor_hoisting(graph: Graph) -> Graph:
     known: dict[Any, Compute] = {}
     for node in nodes:
         if isinstance(node, Compute):
-            _remember(node, known)
+            _record(node, known)
     memo: dict[Any, Any] = {}
     for node in nodes:
         if node not in memo:
-            made = _compute_from_sums(node, known) if isinstance(node, Compute) else None
-            for n in (node,) if made is None else made.args:  # the sums that it reads may come later
+            pointwise = _compute_from_sums(node, known) if isinstance(node, Compute) else None
+            for n in (node,) if pointwise is None else pointwise.args:  # the sums that it reads may come later
                 if n not in memo:
                     memo[n] = with_args(n, tuple(memo[a] for a in n.args)) if n.args else n
-            if made is not None:
-                memo[node] = with_args(made, tuple(memo[a] for a in made.args))
+            if pointwise is not None:
+                memo[node] = with_args(pointwise, tuple(memo[a] for a in pointwise.args))
     return exchanged(graph, memo)
 
 
-def _terms(t: Template) -> tuple[_Term, ...] | None:
-    """Return the terms of a template that is a sum of at most TERMS terms; None for others."""
+def _split_terms(t: Template) -> tuple[_Term, ...] | None:
+    """Return the terms of a template that is a sum of at most MAX_TERMS terms; None for others."""
     part = whole_sum(t)
     if part is None or not prod(part.domain) or not part.bodies[0].dtype.is_float:
         return None
-    found: list[_Term] = []
+    terms: list[_Term] = []
     stack = [(part.bodies[0], False)]
     while stack:
         e, minus = stack.pop()
@@ -84,28 +84,28 @@ def _terms(t: Template) -> tuple[_Term, ...] | None:
             return None
         else:
             free = tuple(f for f in product.factors if has_no_reduction_axis(f[0], t.rank))
-            found.append(_Term(minus != product.minus, free, tuple(f for f in product.factors if f not in free)))
-        if len(found) + len(stack) > TERMS:
+            terms.append(_Term(minus != product.minus, free, tuple(f for f in product.factors if f not in free)))
+        if len(terms) + len(stack) > MAX_TERMS:
             return None
-    return tuple(found)
+    return tuple(terms)
 
 
-def _box(node: Compute) -> tuple:
+def _box_of(node: Compute) -> tuple:
     part = whole_sum(node.template)
     assert part is not None
     return node.shape, part.domain, node.dtype
 
 
-def _remember(node: Compute, known: dict[Any, Compute]) -> None:
+def _record(node: Compute, known: dict[Any, Compute]) -> None:
     """Record a sum of one product without free factors."""
-    found = node.template.memo("free_factors", _terms)
-    if found is not None and len(found) == 1:
-        ((minus, free, bound),) = found
+    terms = node.template.memo("free_factors", _split_terms)
+    if terms is not None and len(terms) == 1:
+        ((minus, free, bound),) = terms
         if not minus and not free:
-            known.setdefault((_box(node), _factors(node, bound)), node)
+            known.setdefault((_box_of(node), _factor_key(node, bound)), node)
 
 
-def _factors(node: Compute, factors: tuple[Factor, ...]) -> frozenset:
+def _factor_key(node: Compute, factors: tuple[Factor, ...]) -> frozenset:
     """Return a key of factors that does not depend on their order; equal factors are counted."""
     keys = [(key_of(f, node.args, None), divides) for f, divides in factors]
     return frozenset((k, keys.count(k)) for k in keys)
@@ -113,24 +113,24 @@ def _factors(node: Compute, factors: tuple[Factor, ...]) -> frozenset:
 
 def _compute_from_sums(node: Compute, known: Mapping[Any, Compute]) -> Compute | None:
     """Return a sum computed pointwise from the known sums; None if a term is not one of them."""
-    found = node.template.memo("free_factors", _terms)
-    if found is None:
+    terms = node.template.memo("free_factors", _split_terms)
+    if terms is None:
         return None
     args: list[Tensor] = [*node.args]
     own = tuple(Axis(d) for d in range(len(node.shape)))
     total: Expr | None = None
-    nothing = set[tuple[Expr, tuple[Factor, ...]]]()
-    for minus, free, bound in found:
+    seen = set[tuple[Expr, tuple[Factor, ...]]]()
+    for minus, free, bound in terms:
         if not bound:
             return None
-        mean = _mean_of(node, bound)
+        mean = _match_mean(node, bound)
         if mean is not None:
-            if (mean, free) in nothing:
+            if (mean, free) in seen:
                 continue
-            nothing.add((mean, free))
+            seen.add((mean, free))
             value: Expr = apply("sub", mean, mean)
         else:
-            other = known.get((_box(node), _factors(node, bound)))
+            other = known.get((_box_of(node), _factor_key(node, bound)))
             if other is None or not free:
                 return None
             if other not in args:
@@ -145,7 +145,7 @@ def _compute_from_sums(node: Compute, known: Mapping[Any, Compute]) -> Compute |
     return prune_args(template(node.shape, [(a.dtype, a.shape) for a in args], total), tuple(args))
 
 
-def _mean_of(node: Compute, bound: tuple[Factor, ...]) -> Expr | None:
+def _match_mean(node: Compute, bound: tuple[Factor, ...]) -> Expr | None:
     """Return m if the factor is x - m and m is the mean of x over the summed axes; else None."""
     if len(bound) != 1 or bound[0][1]:
         return None
@@ -166,7 +166,7 @@ def _mean_of(node: Compute, bound: tuple[Factor, ...]) -> Expr | None:
         return None
     total = mean.args[body.args[0].slot]
     inner = whole_sum(total.template) if isinstance(total, Compute) else None
-    if inner is None or not is_identity(body.args[0], mean.shape) or _box(total) != _box(node):  # type: ignore[arg-type]
+    if inner is None or not is_identity(body.args[0], mean.shape) or _box_of(total) != _box_of(node):  # type: ignore[arg-type]
         return None
     read = inner.bodies[0]
     if isinstance(read, Read) and total.args[read.slot] is node.args[x.slot] and read.index == x.index:  # type: ignore

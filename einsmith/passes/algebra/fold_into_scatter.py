@@ -44,9 +44,9 @@ def fold_into_scatter(graph: Graph) -> Graph:
         args = tuple(new[a] for a in node.args)
         new[node] = with_args(node, args) if args else node
         for slot, a in enumerate(node.args):
-            made = new[a]
-            if users[a] == 1 and a not in roots and isinstance(made, Compute) and made.template.is_scatter:
-                merged = _merge(new[node], slot, made) if isinstance(node, Compute) else None
+            argument = new[a]
+            if users[a] == 1 and a not in roots and isinstance(argument, Compute) and argument.template.is_scatter:
+                merged = _merge(new[node], slot, argument) if isinstance(node, Compute) else None
                 if merged is not None:
                     new[node] = merged
                     break
@@ -60,11 +60,11 @@ def _merge(node: Compute, slot: int, scatter: Compute) -> Compute | None:
         return None
     if part.combiner != "sum":
         return None
-    found = [e for e in reads(body) if e.slot == slot]
-    if len(found) != 1 or node.args.count(scatter) > 1 or not is_identity(found[0], node.shape):
+    matching = [e for e in reads(body) if e.slot == slot]
+    if len(matching) != 1 or node.args.count(scatter) > 1 or not is_identity(matching[0], node.shape):
         return None
-    steps = _steps(body, found[0])
-    if steps is None or size(part.extents) * _operations(steps) > 2 * size(node.shape):
+    linear_operations = _find_operations(body, matching[0])
+    if linear_operations is None or size(part.extents) * _count_operations(linear_operations) > 2 * size(node.shape):
         return None
     shift = {s: len(node.args) + s for s in range(len(scatter.args))}
     start: Expr | None = None
@@ -76,48 +76,50 @@ def _merge(node: Compute, slot: int, scatter: Compute) -> Compute | None:
     index = tuple(substitute(i, {}, shift) for i in part.index)
     at: dict[int, Expr] = dict(enumerate(index))
     term = substitute(part.body, {}, shift)
-    for fn, other, left in steps:
-        start = _apply(fn, start, other, left)
+    for fn, other, is_left in linear_operations:
+        start = _apply(fn, start, other, is_left)
         if fn in ("mul", "div"):
             assert other is not None
             factor = placed(other, at)
-            term = apply(fn, factor, term) if left else apply(fn, term, factor)
-        elif fn == "neg" or (fn == "sub" and left):
+            term = apply(fn, factor, term) if is_left else apply(fn, term, factor)
+        elif fn == "neg" or (fn == "sub" and is_left):
             term = apply("neg", term)
     pieces = () if start is None else template(node.shape, (), start).parts
     args = (*node.args, *scatter.args)
     params = tuple((a.dtype, a.shape) for a in args)
-    made = prune_args(Template(node.shape, params, (*pieces, Scatter(part.combiner, part.extents, index, term))), args)
-    return prune_args(simplify_template(made.template), made.args)
+    merged = prune_args(
+        Template(node.shape, params, (*pieces, Scatter(part.combiner, part.extents, index, term))), args
+    )
+    return prune_args(simplify_template(merged.template), merged.args)
 
 
-Step = tuple[str, Expr | None, bool]
-"""An operation between a read and the body: (function, its other operand, whether that is the left one)."""
+_Operation = tuple[str, Expr | None, bool]
+"""An operation between a read and the body: (function, other operand, whether the other operand is the left one)."""
 
 
-def _apply(fn: str, x: Expr | None, other: Expr | None, left: bool) -> Expr | None:
+def _apply(fn: str, x: Expr | None, other: Expr | None, is_left: bool) -> Expr | None:
     """Return the result of an operation for operand x, where None denotes zero."""
     if other is None:
         return None if x is None else apply("neg", x)
     if x is None:
         if fn not in ("add", "sub"):
             return None
-        return apply("neg", other) if fn == "sub" and not left else other
-    return apply(fn, other, x) if left else apply(fn, x, other)
+        return apply("neg", other) if fn == "sub" and not is_left else other
+    return apply(fn, other, x) if is_left else apply(fn, x, other)
 
 
-def _steps(body: Expr, read: Read) -> list[Step] | None:
+def _find_operations(body: Expr, read: Read) -> list[_Operation] | None:
     """Return the operations from the read to the body; None if one of them is not linear."""
-    within: set[Expr] = {read}
+    depends_on_read: set[Expr] = {read}
     for e in postorder([body]):
-        if any(a in within for a in e.args):
-            within.add(e)
-    out: list[Step] = []
+        if any(a in depends_on_read for a in e.args):
+            depends_on_read.add(e)
+    out: list[_Operation] = []
     e = body
     while e is not read:
         if not isinstance(e, Apply) or e.fn not in ("add", "sub", "mul", "div", "neg"):
             return None
-        inside = [a in within for a in e.args]
+        inside = [a in depends_on_read for a in e.args]
         if sum(inside) != 1 or (e.fn == "div" and inside[1]):
             return None
         other = None if e.fn == "neg" else e.args[inside.index(False)]
@@ -126,6 +128,8 @@ def _steps(body: Expr, read: Read) -> list[Step] | None:
     return out[::-1]
 
 
-def _operations(steps: list[Step]) -> int:
+def _count_operations(linear_operations: list[_Operation]) -> int:
     """Return the operations that each term takes."""
-    return sum(1 + operations(other) for fn, other, _ in steps if fn in ("mul", "div") and other is not None)
+    return sum(
+        1 + operations(other) for fn, other, _ in linear_operations if fn in ("mul", "div") and other is not None
+    )

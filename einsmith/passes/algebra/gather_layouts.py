@@ -39,7 +39,7 @@ from einsmith.ir.rebuild import exchanged, prune_args, with_args
 from einsmith.passes.context import PassContext
 
 
-class _Turned(NamedTuple):
+class _TransposedTemplate(NamedTuple):
     """A template whose result and operands may have one dimension moved to the end. operands: for each slot, (slot in
     the original template, dimension that was moved, or None if the layout is unchanged); out: the dimension of the
     result that was moved, or None."""
@@ -54,102 +54,108 @@ def gather_layouts(graph: Graph, context: PassContext) -> Graph:
     if not context.prices:
         return graph
     nodes = list(postorder(graph.roots))
-    found = {
+    forms = {
         n: t
         for n in nodes
-        if isinstance(n, Compute) and (t := n.template.memo("turned", _transpose_template)) is not None
+        if isinstance(n, Compute) and (t := n.template.memo("transposed", _transpose_template)) is not None
     }
-    if not found:
+    if not forms:
         return graph
-    read: dict[Tensor, list[Any]] = {t: [None] for t in graph.roots}  # readers by tensor; None: the graph's caller
+    readers: dict[Tensor, list[Any]] = {t: [None] for t in graph.roots}  # by tensor; None: the graph's caller
     for n in nodes:
         for a in n.args:
-            read.setdefault(a, []).append(n)
-    found |= _transpose_sums(found, read)
-    turned = {n for group in _group(found) for n in _chosen(group, found, read, context)}
+            readers.setdefault(a, []).append(n)
+    forms |= _transpose_sums(forms, readers)
+    selected = {n for group in _group(forms) for n in _select(group, forms, readers, context)}
     new: dict = {}
     for n in nodes:
-        if n in turned:
-            new[n] = _back(_transpose_node(n, found[n], new), found[n].out)
+        if n in selected:
+            new[n] = _move_from_end(_transpose_node(n, forms[n], new), forms[n].out)
         else:
             new[n] = with_args(n, tuple(new[a] for a in n.args)) if n.args else n
-    return exchanged(graph, new) if turned else graph
+    return exchanged(graph, new) if selected else graph
 
 
-def _transpose_node(node: Compute, turned: _Turned, new: Mapping[Tensor, Tensor]) -> Compute:
+def _transpose_node(node: Compute, form: _TransposedTemplate, new: Mapping[Tensor, Tensor]) -> Compute:
     """Return the transposed form of a node; `new` maps its arguments to their replacements."""
     args = [new.get(a, a) for a in node.args]
-    return prune_args(turned.template, tuple(_last(args[s], d) for s, d in turned.operands))
+    return prune_args(form.template, tuple(_move_to_end(args[s], d) for s, d in form.operands))
 
 
-def _last(t: Tensor, d: int | None) -> Tensor:
+def _move_to_end(t: Tensor, d: int | None) -> Tensor:
     """Return a tensor with dimension d moved to the end; the tensor itself if d is None."""
-    if d is None or (isinstance(t, Compute) and len(t.args) == 1 and t is _back(t.args[0], d)):
+    if d is None or (isinstance(t, Compute) and len(t.args) == 1 and t is _move_from_end(t.args[0], d)):
         return t if d is None else t.args[0]
     end = len(t.shape) - 1
     index = tuple(Axis(end if k == d else k - (k > d)) for k in range(end + 1))
-    return Compute(template(_move_last(t.shape, d), [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
+    return Compute(template(_reorder_last(t.shape, d), [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
 
 
-def _back(t: Tensor, d: int | None) -> Tensor:
+def _move_from_end(t: Tensor, d: int | None) -> Tensor:
     """Return a tensor with its last dimension moved to position d; the tensor itself if d is None."""
     if d is None:
         return t
     shape = (*t.shape[:d], t.shape[-1], *t.shape[d:-1])
-    index = _move_last([Axis(k) for k in range(len(shape))], d)
+    index = _reorder_last([Axis(k) for k in range(len(shape))], d)
     return Compute(template(shape, [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
 
 
-def _move_last(x: Sequence, d: int) -> tuple:
+def _reorder_last(x: Sequence, d: int) -> tuple:
     return (*x[:d], *x[d + 1 :], x[d])
 
 
 # ------------------------------------------------------------------------------------------------- one template
 
 
-def _transpose_template(t: Template) -> _Turned | None:
+def _transpose_template(t: Template) -> _TransposedTemplate | None:
     """Return the template transposed along the longest axis that its data-dependent indices permit; None if there is no
     such axis or no tensor whose layout changes."""
     part = t.parts[-1]
     if not isinstance(part, Scatter) and (len(t.parts) > 1 or part.extents != t.shape):
         return None
-    places = [r.index for b in part.bodies for r in reads(b)] + ([part.index] if isinstance(part, Scatter) else [])
-    picked = [i for i in places if any(map(has_read, i))]
-    free = set().union(*map(_free, picked)).difference(*(axes_of(*i) - _free(i) for i in picked))
+    indices = [r.index for b in part.bodies for r in reads(b)] + ([part.index] if isinstance(part, Scatter) else [])
+    gathered = [i for i in indices if any(map(has_read, i))]
+    free = (
+        set().union(*map(_find_free_axes, gathered)).difference(*(axes_of(*i) - _find_free_axes(i) for i in gathered))
+    )
     axis = max(free, key=lambda a: (part.domain[a], -a), default=None)
     if axis is None or part.domain[axis] == 1:
         return None
-    out = _dimension(part.index, axis, t.shape) if isinstance(part, Scatter) else None
+    out = _find_dimension(part.index, axis, t.shape) if isinstance(part, Scatter) else None
     if not isinstance(part, Scatter) and axis < t.rank:
-        out = _dimension([Axis(d) for d in range(t.rank)], axis, t.shape)
+        out = _find_dimension([Axis(d) for d in range(t.rank)], axis, t.shape)
     if out is not None and len(t.dtypes) > 1:
         return None
 
-    def along(r: Read, part_axis: int | None) -> int | None:
-        return None if part_axis is None else _dimension(r.index, part_axis, t.params[r.slot][1])
+    def dimension_along(r: Read, part_axis: int | None) -> int | None:
+        return None if part_axis is None else _find_dimension(r.index, part_axis, t.params[r.slot][1])
 
-    made = _with_last(t, out, lambda p, r: along(r, axis if p is part else out), axis)
-    return made if out is not None or any(d is not None for _, d in made.operands) else None
+    form = _move_dimensions(t, out, lambda p, r: dimension_along(r, axis if p is part else out), axis)
+    return form if out is not None or any(d is not None for _, d in form.operands) else None
 
 
-def _with_last(
-    t: Template, out: int | None, moved: Callable[[Piece | Scatter, Read], int | None], axis: int = -1
-) -> _Turned:
+def _move_dimensions(
+    t: Template, out: int | None, dimension_of: Callable[[Piece | Scatter, Read], int | None], axis: int = -1
+) -> _TransposedTemplate:
     """Return the template with one dimension of its result, and of its operands, moved to the end.
 
     Args:
         t: a template
         out: the result's dimension to move; None for none
-        moved: returns the operand's dimension to move, for a part and a read in it; None for none
+        dimension_of: returns the operand's dimension to move, for a part and a read in it; None for none
         axis: a reduction's axis that becomes its innermost, unless the order of its terms matters; -1 for none
     """
     slots: dict[tuple[int, int | None], int] = {}
-    parts = tuple(_part(p, out, t.rank, partial(moved, p), slots, axis) for p in t.parts)
-    params = tuple((dtype, _move_last(s, d) if d is not None else s) for (n, d) in slots for dtype, s in [t.params[n]])
-    return _Turned(Template(t.shape if out is None else _move_last(t.shape, out), params, parts), tuple(slots), out)
+    parts = tuple(_move_in_part(p, out, t.rank, partial(dimension_of, p), slots, axis) for p in t.parts)
+    params = tuple(
+        (dtype, _reorder_last(s, d) if d is not None else s) for (n, d) in slots for dtype, s in [t.params[n]]
+    )
+    return _TransposedTemplate(
+        Template(t.shape if out is None else _reorder_last(t.shape, out), params, parts), tuple(slots), out
+    )
 
 
-def _free(index: Sequence[Expr]) -> set[int]:
+def _find_free_axes(index: Sequence[Expr]) -> set[int]:
     """Return the axes that form one index by themselves and occur in no other index."""
     return {
         e.position
@@ -158,34 +164,34 @@ def _free(index: Sequence[Expr]) -> set[int]:
     }
 
 
-def _dimension(index: Sequence[Expr], axis: int, shape: Sequence[int]) -> int | None:
+def _find_dimension(index: Sequence[Expr], axis: int, shape: Sequence[int]) -> int | None:
     """Return the dimension whose index is exactly `axis`; None if the axis occurs in another index or if the dimension
     is already contiguous."""
-    if axis not in _free(index):
+    if axis not in _find_free_axes(index):
         return None
     d = next(k for k, e in enumerate(index) if isinstance(e, Axis) and e.position == axis)
     return d if prod(shape[d + 1 :]) > 1 else None
 
 
-def _part(
-    p: Piece | Scatter, out: int | None, rank: int, moved: Callable[[Read], int | None], slots: dict, axis: int
+def _move_in_part(
+    p: Piece | Scatter, out: int | None, rank: int, dimension_of: Callable[[Read], int | None], slots: dict, axis: int
 ) -> Piece | Scatter:
     """Return a part with dimensions moved in its result and operands, and with one axis of its reduction moved
     innermost. Each operand is entered in `slots` as (original slot, dimension moved)."""
     order: dict[int, Expr] = {}  # new positions of a piece's axes
     if out is not None and isinstance(p, Piece):
-        order = {a: Axis(d) for d, a in enumerate(_move_last(range(rank), out))}
+        order = {a: Axis(d) for d, a in enumerate(_reorder_last(range(rank), out))}
     inner = p.body.extents if isinstance(p.body, Reduce) else ()
     if isinstance(p.body, Reduce) and axis >= rank and not p.body.combiner.startswith("arg"):
-        order = {a: Axis(rank + d) for d, a in enumerate(_move_last(range(rank, rank + len(inner)), axis - rank))}
-        inner = _move_last(inner, axis - rank)
+        order = {a: Axis(rank + d) for d, a in enumerate(_reorder_last(range(rank, rank + len(inner)), axis - rank))}
+        inner = _reorder_last(inner, axis - rank)
     memo: dict[Expr, Expr] = {}
     for e in postorder(p.bodies):
         args = tuple(memo[a] for a in e.args)
         if isinstance(e, Read):
-            d = moved(e)
+            d = dimension_of(e)
             slot = slots.setdefault((e.slot, d), len(slots))
-            memo[e] = Read(slot, args if d is None else _move_last(args, d), e.dtype)
+            memo[e] = Read(slot, args if d is None else _reorder_last(args, d), e.dtype)
         elif isinstance(e, Axis):
             memo[e] = order.get(e.position, e)
         else:
@@ -193,27 +199,29 @@ def _part(
     bodies = [memo[e] for e in p.bodies]
     if isinstance(p, Scatter):
         index = tuple(bodies[:-1])
-        return Scatter(p.combiner, p.extents, index if out is None else _move_last(index, out), bodies[-1])
+        return Scatter(p.combiner, p.extents, index if out is None else _reorder_last(index, out), bodies[-1])
     body = Reduce(p.body.combiner, inner, tuple(bodies)) if isinstance(p.body, Reduce) else bodies[0]
     place = [p.offset, p.step, p.extents]
-    return Piece(*(x if out is None else _move_last(x, out) for x in place), body)
+    return Piece(*(x if out is None else _reorder_last(x, out) for x in place), body)
 
 
-# --------------------------------------------------------------------------------------------------- what to turn
+# ---------------------------------------------------------------------------------------------- what to transpose
 
 
-def _transpose_sums(found: Mapping[Compute, _Turned], read: Mapping[Tensor, Sequence[Any]]) -> dict[Compute, _Turned]:
+def _transpose_sums(
+    forms: Mapping[Compute, _TransposedTemplate], readers: Mapping[Tensor, Sequence[Any]]
+) -> dict[Compute, _TransposedTemplate]:
     """Return transposed forms of sums that can produce an operand of a transposed node in its layout, or read the
     node's result in its layout."""
-    out: dict[Compute, _Turned] = {}
-    for n, turned in found.items():
-        for s, d in turned.operands:
+    out: dict[Compute, _TransposedTemplate] = {}
+    for n, form in forms.items():
+        for s, d in form.operands:
             a = n.args[s]
-            if d is not None and isinstance(a, Compute) and a not in found and _is_sum(a.template):
-                out[a] = _with_last(a.template, d, lambda part, x: None)
-        for r in read.get(n, ()) if turned.out is not None else ():
-            if isinstance(r, Compute) and r not in found and r not in out and _is_sum(r.template):
-                out[r] = _with_last(r.template, None, partial(_at_slot, r.args.index(n), turned.out))
+            if d is not None and isinstance(a, Compute) and a not in forms and _is_sum(a.template):
+                out[a] = _move_dimensions(a.template, d, lambda part, x: None)
+        for r in readers.get(n, ()) if form.out is not None else ():
+            if isinstance(r, Compute) and r not in forms and r not in out and _is_sum(r.template):
+                out[r] = _move_dimensions(r.template, None, partial(_at_slot, r.args.index(n), form.out))
     return out
 
 
@@ -226,12 +234,12 @@ def _is_sum(t: Template) -> bool:
     return len(t.parts) == len(t.dtypes) == 1 and isinstance(part.body, Reduce) and part.domain[: t.rank] == t.shape
 
 
-def _group(found: Mapping[Compute, _Turned]) -> Iterable[list[Compute]]:
+def _group(forms: Mapping[Compute, _TransposedTemplate]) -> Iterable[list[Compute]]:
     """Group the nodes that share transposed tensors; nodes and groups stay in order."""
     group: dict[Any, list[Compute]] = {}
-    for n, turned in found.items():
+    for n, form in forms.items():
         mine = [n]
-        for t in {n, *(n.args[s] for s, d in turned.operands if d is not None)}:
+        for t in {n, *(n.args[s] for s, d in form.operands if d is not None)}:
             other = group.get(t, mine)
             if other is not mine:
                 other += mine
@@ -241,10 +249,10 @@ def _group(found: Mapping[Compute, _Turned]) -> Iterable[list[Compute]]:
     return list({id(g): g for g in group.values()}.values())
 
 
-def _chosen(
+def _select(
     group: Sequence[Compute],
-    found: Mapping[Compute, _Turned],
-    read: Mapping[Tensor, Sequence[Any]],
+    forms: Mapping[Compute, _TransposedTemplate],
+    readers: Mapping[Tensor, Sequence[Any]],
     context: PassContext,
 ) -> set[Compute]:
     """Select the nodes of a group to transpose. Begin with all of them, greedily drop each node whose removal lowers
@@ -254,19 +262,19 @@ def _chosen(
         assert isinstance(n, Compute)
         return context.price(n)
 
-    def total(turned: set[Compute]) -> float:
-        made = {(n, found[n].out) for n in turned}
-        places = {(n.args[s], d) for n in turned for s, d in found[n].operands}
-        turnings = {_last(t, d) for t, d in places - made if d is not None}
-        turnings |= {
-            _back(n, d)
-            for n, d in made
-            if d is not None and ((n, None) in places or any(r not in turned for r in read[n]))
+    def total(selected: set[Compute]) -> float:
+        results = {(n, forms[n].out) for n in selected}
+        operands = {(n.args[s], d) for n in selected for s, d in forms[n].operands}
+        transposes = {_move_to_end(t, d) for t, d in operands - results if d is not None}
+        transposes |= {
+            _move_from_end(n, d)
+            for n, d in results
+            if d is not None and ((n, None) in operands or any(r not in selected for r in readers[n]))
         }
-        return sum(after[n] if n in turned else before[n] for n in group) + sum(map(price, turnings))
+        return sum(after[n] if n in selected else before[n] for n in group) + sum(map(price, transposes))
 
     before = {n: context.price(n) for n in group}
-    after = {n: context.price(_transpose_node(n, found[n], {})) for n in group}
+    after = {n: context.price(_transpose_node(n, forms[n], {})) for n in group}
     out = set(group)
     for n in group:
         out = min(out, out - {n}, key=total)

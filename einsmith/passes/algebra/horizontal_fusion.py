@@ -30,37 +30,37 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import exchanged, substitute, whole_sum, with_args
 
-_MEMBERS = 6
+_MAX_SUMS = 6
 """Most sums of one node; each needs an accumulator per lane."""
-_SHARED = 1 << 15
+_MIN_SHARED_ELEMENTS = 1 << 15
 """Fewest elements of a shared operand for which fusion pays; a smaller one stays in L1 and is read again at no cost."""
 
 
 def horizontal_fusion(graph: Graph) -> Graph:
     """Return the graph with sums over the same points fused."""
     nodes = list(postorder(graph.roots))
-    depth, given = _depths(nodes, graph), set(graph.roots)
+    depth, roots = _compute_depths(nodes, graph), set(graph.roots)
     groups: dict[tuple, list[Compute]] = defaultdict(list)
     for node in nodes:
-        if isinstance(node, Compute) and node not in given and _is_sum(node.template):
+        if isinstance(node, Compute) and node not in roots and _is_sum(node.template):
             (piece,) = node.template.parts
             groups[depth[node], node.shape, piece.body.extents, node.dtype].append(node)  # type: ignore[union-attr]
     joined: dict[Tensor, tuple[Compute, int]] = {}
-    for found in groups.values():
-        for group in _sharing(found):
-            whole = one_sum(group)
+    for sums in groups.values():
+        for group in _group_by_operand(sums):
+            whole = fuse_sums(group)
             joined |= {x: (whole, m) for m, x in enumerate(group)}
     if not joined:
         return graph
     new: dict[Tensor, Tensor] = {}
     for node in sorted(nodes, key=depth.__getitem__):
         whole, m = joined.get(node, (node, 0))
-        made = with_args(whole, tuple(new[a] for a in whole.args)) if whole.args else whole
-        new[node] = Item(made, m) if node in joined else made
+        new_node = with_args(whole, tuple(new[a] for a in whole.args)) if whole.args else whole
+        new[node] = Item(new_node, m) if node in joined else new_node
     return exchanged(graph, new)
 
 
-def _depths(nodes: Sequence[Tensor], graph: Graph) -> dict[Tensor, int]:
+def _compute_depths(nodes: Sequence[Tensor], graph: Graph) -> dict[Tensor, int]:
     """Return the depth of each node in the graph. Sums that only updates read come after all other nodes, and their
     updates after them."""
     readers: dict[Tensor, set[Tensor]] = defaultdict(set)
@@ -84,38 +84,38 @@ def _is_sum(t: Template) -> bool:
     return part is not None and size(part.domain) <= 2 * max((size(s) for _, s in t.params), default=0)
 
 
-def _sharing(sums: list[Compute]) -> Iterator[list[Compute]]:
+def _group_by_operand(sums: list[Compute]) -> Iterator[list[Compute]]:
     """Yield groups of at least two sums, in order; each sum of a group shares an operand with an earlier one."""
-    reads = [_large_reads(x) for x in sums]
-    left: dict[object, list[int]] = defaultdict(list)  # read: its sums that have no group yet, in order
-    for n, found in enumerate(reads):
-        for x in found:
-            left[x].append(n)
-    taken: set[int] = set()
+    reads = [_find_large_reads(x) for x in sums]
+    open_sums: dict[object, list[int]] = defaultdict(list)  # read: its sums that have no group yet, in order
+    for n, large_reads in enumerate(reads):
+        for x in large_reads:
+            open_sums[x].append(n)
+    grouped: set[int] = set()
     for first in range(len(sums)):
         group: list[int] = []
-        new: int | None = None if first in taken else first
+        new: int | None = None if first in grouped else first
         while new is not None:
             group.append(new)
             for x in reads[new]:
-                del left[x][bisect_left(left[x], new)]
-            after = [k[at] for n in group for x in reads[n] if (at := bisect_left(k := left[x], new)) < len(k)]
-            new = min(after, default=None) if len(group) < _MEMBERS else None
-        taken.update(group)
+                del open_sums[x][bisect_left(open_sums[x], new)]
+            after = [k[at] for n in group for x in reads[n] if (at := bisect_left(k := open_sums[x], new)) < len(k)]
+            new = min(after, default=None) if len(group) < _MAX_SUMS else None
+        grouped.update(group)
         if len(group) > 1:
             yield [sums[n] for n in group]
 
 
-def _large_reads(node: Compute) -> set[tuple[Tensor, tuple[Expr, ...]]]:
+def _find_large_reads(node: Compute) -> set[tuple[Tensor, tuple[Expr, ...]]]:
     """Return the (tensor, index) pairs at which a sum reads large tensors."""
     return {
         (node.args[e.slot], e.index)
         for e in reads(node.template.parts[0].bodies[0])
-        if size(node.template.params[e.slot][1]) >= _SHARED
+        if size(node.template.params[e.slot][1]) >= _MIN_SHARED_ELEMENTS
     }
 
 
-def one_sum(group: list[Compute]) -> Compute:
+def fuse_sums(group: list[Compute]) -> Compute:
     """Return one node that computes all sums of a group."""
     args = list(dict.fromkeys(a for x in group for a in x.args))
     bodies: list[Expr] = []

@@ -35,15 +35,15 @@ from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, rebuild, repl
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.views import is_view
 
-_LIMIT = 60  # operations of a merged body: beyond it a kernel is better cut
+_MAX_OPERATIONS = 60  # operations of a merged body: beyond it a kernel is better cut
 
 
-def _inline(t: Template, made: Sequence[Template | None]) -> Template:
+def _inline(t: Template, producers: Sequence[Template | None]) -> Template:
     """Return the template with the reads of some slots replaced by the pointwise bodies of their producers. The
     producers' arguments follow the template's own, in order of the slots."""
     params = list(t.params)
     bodies: dict[int, Expr] = {}
-    for slot, producer in enumerate(made):
+    for slot, producer in enumerate(producers):
         if producer is not None:
             body = pointwise_body(producer)
             assert body is not None
@@ -58,11 +58,11 @@ def _inline(t: Template, made: Sequence[Template | None]) -> Template:
     return map_bodies(t, lambda b: rebuild([b], rule)[0], params)
 
 
-def inline_arguments(node: Compute, taken: Collection[Tensor]) -> Compute:
+def inline_arguments(node: Compute, inlined: Collection[Tensor]) -> Compute:
     """Return the tensor with the bodies of the given pointwise arguments inlined."""
-    made = tuple(a.template if a in taken and isinstance(a, Compute) else None for a in node.args)
-    args = (*node.args, *(x for a, t in zip(node.args, made, strict=True) if t is not None for x in a.args))
-    t = node.template.memo(("inlined", made), lambda t: _inline(t, made))
+    producers = tuple(a.template if a in inlined and isinstance(a, Compute) else None for a in node.args)
+    args = (*node.args, *(x for a, t in zip(node.args, producers, strict=True) if t is not None for x in a.args))
+    t = node.template.memo(("inlined", producers), lambda t: _inline(t, producers))
     out = prune_args(t, args)
     return prune_args(simplify_template(out.template), out.args)
 
@@ -70,30 +70,30 @@ def inline_arguments(node: Compute, taken: Collection[Tensor]) -> Compute:
 def inline(graph: Graph) -> Graph:
     """Return the graph with producers merged into readers: pure movement always; arithmetic if the only reader
     evaluates each element at most once."""
-    users: Counter = Counter()
+    user_counts: Counter = Counter()
     for node in postorder(graph.roots):
-        users.update(set(node.args))
-    keep = set(graph.roots)
+        user_counts.update(set(node.args))
+    roots = set(graph.roots)
     origin: dict[Tensor, Tensor] = {}
 
-    def wanted(consumer: Compute, arg: Tensor) -> bool:
+    def can_inline(consumer: Compute, arg: Tensor) -> bool:
         if not isinstance(arg, Compute) or is_view(arg.template) or pointwise_body(arg.template) is None:
             return False
         if is_movement(arg.template):
             return True
         first = origin.get(arg, arg)
-        if users[first] != 1 or first in keep or arg.shape == ():
+        if user_counts[first] != 1 or first in roots or arg.shape == ():
             return False
         known = _reads_by_slot(consumer.template)
-        found = {e for s, a in enumerate(consumer.args) if a is arg for e in known.get(s, ())}
+        arg_reads = {e for s, a in enumerate(consumer.args) if a is arg for e in known.get(s, ())}
         return (
-            len(found) * points(consumer.template) <= size(arg.shape)
-            and total_operations(consumer.template) + total_operations(arg.template) <= _LIMIT
+            len(arg_reads) * points(consumer.template) <= size(arg.shape)
+            and total_operations(consumer.template) + total_operations(arg.template) <= _MAX_OPERATIONS
         )
 
     def merge(node: Compute) -> Compute:
-        taken = {a for a in node.args if wanted(node, a)}
-        return inline_arguments(node, taken) if taken and not is_view(node.template) else node
+        inlined = {a for a in node.args if can_inline(node, a)}
+        return inline_arguments(node, inlined) if inlined and not is_view(node.template) else node
 
     def rule(node):
         return merge(node) if isinstance(node, Compute) else None

@@ -29,7 +29,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, rebuild, substitute, with_args
 from einsmith.ir.rewrite.simplify import simplify_template
 
-_PIECES = 16
+_MAX_PIECES = 16
 """Most pieces of one template."""
 
 
@@ -41,24 +41,28 @@ def merge_disjoint(graph: Graph) -> Graph:
     roots = set(graph.roots)
     new: dict = {}
     for node in postorder(graph.roots):
-        made = with_args(node, tuple(new[a] for a in node.args)) if node.args else node
+        new_node = with_args(node, tuple(new[a] for a in node.args)) if node.args else node
         if isinstance(node, Compute) and pointwise_body(node.template) is not None:
-            own = {new[a] for a in node.args if users[a] == 1 and a not in roots}
-            while (found := _join(made, own)) is not None:
-                made, term = found
-                own.add(term)
-        new[node] = made
+            private_terms = {new[a] for a in node.args if users[a] == 1 and a not in roots}
+            while (merged := _merge_terms(new_node, private_terms)) is not None:
+                new_node, term = merged
+                private_terms.add(term)
+        new[node] = new_node
     return exchanged(graph, new)
 
 
-def _join(node: Compute, own: set[Tensor]) -> tuple[Compute, Compute] | None:
+def _merge_terms(node: Compute, private_terms: set[Tensor]) -> tuple[Compute, Compute] | None:
     """Return (the node with two terms of a sum merged into one tensor, that tensor); None if no two terms in `own` are
     disjoint."""
     body = pointwise_body(node.template)
     assert body is not None
-    slots = {s for s, a in enumerate(node.args) if a in own and isinstance(a, Compute) and _parts(a.template)}
+    slots = {
+        s
+        for s, a in enumerate(node.args)
+        if a in private_terms and isinstance(a, Compute) and _split_zero_pieces(a.template)
+    }
     for e in postorder([body]) if len(slots) > 1 else ():
-        terms = _terms(e)
+        terms = _terms_of(e)
         reads = [x for x in terms if isinstance(x, Read) and x.slot in slots and is_identity(x, node.shape)]
         for n, x in enumerate(reads):
             for y in reads[n + 1 :]:
@@ -76,40 +80,43 @@ def _join(node: Compute, own: set[Tensor]) -> tuple[Compute, Compute] | None:
     return None
 
 
-def _terms(e: Expr) -> list[Expr]:
+def _terms_of(e: Expr) -> list[Expr]:
     """Return the terms of a sum, from left to right; an empty list for other expressions."""
     return operands(e, "add") if isinstance(e, Apply) and e.fn == "add" and e.dtype.is_float else []
 
 
-Box = tuple[tuple[int, int], ...]
+_Box = tuple[tuple[int, int], ...]
 """(first, stop) along each axis."""
 
 
 def _union(a: Compute, b: Compute) -> Compute | None:
     """Return the sum of two tensors as pieces; None unless one is zero wherever the other is not."""
-    split = [_parts(x.template) for x in (a, b)]
+    split = [_split_zero_pieces(x.template) for x in (a, b)]
     if a.shape != b.shape or None in split:
         return None
-    (full, empty), (others, blank) = split  # type: ignore[misc]
-    if any(_meet(_box(p), _box(q)) for p in full for q in others) or len(full) + len(others) > _PIECES:
+    (full, empty), (other_full, other_empty) = split  # type: ignore[misc]
+    if (
+        any(_intersect(_box_of(p), _box_of(q)) for p in full for q in other_full)
+        or len(full) + len(other_full) > _MAX_PIECES
+    ):
         return None
     slots = {s: len(a.args) + s for s in range(len(b.args))}
-    parts = [*full, *(_with_slots(p, slots) for p in others)]
+    parts = [*full, *(_renumber_slots(p, slots) for p in other_full)]
     for p in empty:
-        for q in blank:
-            if box := _meet(_box(p), _box(q)):
+        for q in other_empty:
+            if box := _intersect(_box_of(p), _box_of(q)):
                 offset, extents = tuple(lo for lo, _ in box), tuple(hi - lo for lo, hi in box)
                 parts.append(Piece(offset, (1,) * len(box), extents, p.bodies[0]))
     return prune_args(Template(a.shape, (*a.template.params, *b.template.params), tuple(parts)), (*a.args, *b.args))
 
 
-def _parts(t: Template) -> tuple[list[Piece], list[Piece]] | None:
+def _split_zero_pieces(t: Template) -> tuple[list[Piece], list[Piece]] | None:
     """Return (the pieces that are not zero, the pieces that are); None if either is empty or a piece has a step above
     1."""
-    return t.memo("disjoint", _of_zeros)
+    return t.memo("disjoint", _find_zero_pieces)
 
 
-def _of_zeros(t: Template) -> tuple[list[Piece], list[Piece]] | None:
+def _find_zero_pieces(t: Template) -> tuple[list[Piece], list[Piece]] | None:
     pieces = [p for p in t.parts if isinstance(p, Piece)]
     if t.is_scatter or len(t.dtypes) > 1 or any(s != 1 for p in pieces for s in p.step):
         return None
@@ -118,17 +125,17 @@ def _of_zeros(t: Template) -> tuple[list[Piece], list[Piece]] | None:
     return (full, zero) if zero and full else None
 
 
-def _box(p: Piece) -> Box:
+def _box_of(p: Piece) -> _Box:
     return tuple((o, o + n) for o, n in zip(p.offset, p.extents, strict=True))
 
 
-def _meet(a: Box, b: Box) -> Box:
+def _intersect(a: _Box, b: _Box) -> _Box:
     """Return the intersection of two boxes; () if it is empty."""
     out = tuple((max(x[0], y[0]), min(x[1], y[1])) for x, y in zip(a, b, strict=True))
     return out if all(lo < hi for lo, hi in out) else ()
 
 
-def _with_slots(p: Piece, slots: dict[int, int]) -> Piece:
+def _renumber_slots(p: Piece, slots: dict[int, int]) -> Piece:
     bodies = tuple(substitute(x, {}, slots) for x in p.bodies)
     body = Reduce(p.body.combiner, p.body.extents, bodies) if isinstance(p.body, Reduce) else bodies[0]
     return Piece(p.offset, p.step, p.extents, body)

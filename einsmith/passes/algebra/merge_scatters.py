@@ -43,17 +43,17 @@ def merge_scatters(graph: Graph, context: PassContext) -> Graph:
     new: dict = {}
     changed = False
     for node in postorder(graph.roots):
-        made = with_args(node, tuple(new[a] for a in node.args)) if node.args else node
-        start = _start(node) if isinstance(node, Compute) else None
-        if start is not None and users[node.args[start]] == 1:
-            joined = _add_terms(made, start)
-            if joined is not None and _cheaper(joined, [made.args[start], made], context):
-                made, changed = joined, True
-        new[node] = made
+        new_node = with_args(node, tuple(new[a] for a in node.args)) if node.args else node
+        start_slot = _find_start(node) if isinstance(node, Compute) else None
+        if start_slot is not None and users[node.args[start_slot]] == 1:
+            merged = _add_terms(new_node, start_slot)
+            if merged is not None and _is_cheaper(merged, [new_node.args[start_slot], new_node], context):
+                new_node, changed = merged, True
+        new[node] = new_node
     return exchanged(graph, new) if changed else graph
 
 
-def _start(node: Compute) -> int | None:
+def _find_start(node: Compute) -> int | None:
     """Return the slot that a scatter starts from, element by element, and reads nowhere else; None if there is none."""
     first, added = node.template.parts[0], node.template.parts[-1]
     if len(node.template.parts) != 2 or not isinstance(added, Scatter) or not isinstance(first, Piece):
@@ -62,8 +62,8 @@ def _start(node: Compute) -> int | None:
     if not isinstance(read, Read) or first.extents != node.shape or not is_identity(read, node.shape):
         return None
     slot = read.slot
-    again = any(r.slot == slot for b in added.bodies for r in reads(b))
-    return None if again or node.args.count(node.args[slot]) > 1 else slot
+    read_again = any(r.slot == slot for b in added.bodies for r in reads(b))
+    return None if read_again or node.args.count(node.args[slot]) > 1 else slot
 
 
 def _add_terms(node: Compute, start: int) -> Compute | None:
@@ -104,9 +104,9 @@ def _add_terms(node: Compute, start: int) -> Compute | None:
         return None
     args = (*node.args, *source.args)
     params = tuple((a.dtype, a.shape) for a in args)
-    both = Scatter(two.combiner, (*two.extents, count + 1), index, either(one.body, two.body))
-    return prune_args(Template(node.shape, params, (*pieces, both)), args)
+    merged = Scatter(two.combiner, (*two.extents, count + 1), index, either(one.body, two.body))
+    return prune_args(Template(node.shape, params, (*pieces, merged)), args)
 
 
-def _cheaper(joined: Compute, apart: list, context: PassContext) -> bool:
-    return context.price(joined) < sum(map(context.price, apart))
+def _is_cheaper(merged: Compute, separate: list, context: PassContext) -> bool:
+    return context.price(merged) < sum(map(context.price, separate))

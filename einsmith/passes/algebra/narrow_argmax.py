@@ -33,8 +33,8 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import exchanged, map_bodies, readers_of, rebuild, with_args
 
-PLACES = 256
-"""Most positions that a byte distinguishes."""
+BYTE_VALUES = 256
+"""Most positions of a reduction that a byte distinguishes."""
 
 
 def narrow_argmax(graph: Graph) -> Graph:
@@ -42,39 +42,47 @@ def narrow_argmax(graph: Graph) -> Graph:
     index."""
     users = readers_of(postorder(graph.roots))
     roots = set(graph.roots)
-    places = {t: n for t in users if t not in roots and (n := _places(t)) and all(_compares(u, t) for u in users[t])}
-    if not places:
+    position_counts = {
+        t: n
+        for t in users
+        if t not in roots and (n := _count_positions(t)) and all(_reads_outside_indices(u, t) for u in users[t])
+    }
+    if not position_counts:
         return graph
     new: dict = {}
     bytes_of: dict[Tensor, Compute] = {}
     for node in postorder(graph.roots):
         args = tuple(new[a] for a in node.args)
-        slots = {s: places[a] for s, a in enumerate(node.args) if a in places} if isinstance(node, Compute) else {}
+        slots = (
+            {s: position_counts[a] for s, a in enumerate(node.args) if a in position_counts}
+            if isinstance(node, Compute)
+            else {}
+        )
         if not slots:
             new[node] = with_args(node, args) if args else node
             continue
         assert isinstance(node, Compute)
         for s in slots:
-            bytes_of.setdefault(node.args[s], _byte(args[s], slots[s]))
+            bytes_of.setdefault(node.args[s], _store_as_bytes(args[s], slots[s]))
         args = tuple(bytes_of[node.args[s]] if s in slots else a for s, a in enumerate(args))
         params = tuple((a.dtype, a.shape) for a in args)
-        new[node] = Compute(map_bodies(node.template, partial(_widen, slots=slots), params), args)
+        new[node] = Compute(map_bodies(node.template, partial(_read_bytes, slots=slots), params), args)
     return exchanged(graph, new)
 
 
-def _places(t: Tensor) -> int:
-    """Return the number of possible positions of a tensor of positions; 0 for other tensors, or above PLACES."""
+def _count_positions(t: Tensor) -> int:
+    """Return the number of possible positions of a tensor of positions; 0 for other tensors, or above BYTE_VALUES."""
     if not isinstance(t, Item) or t.member != 1 or not isinstance(t.node, Compute):
         return 0
-    most = 0
+    max_positions = 0
     for p in t.node.template.parts:
         if not isinstance(p, Piece) or not isinstance(p.body, Reduce) or not p.body.combiner.startswith("arg"):
             return 0
-        most = max(most, size(p.body.extents))
-    return most if most <= PLACES else 0
+        max_positions = max(max_positions, size(p.body.extents))
+    return max_positions if max_positions <= BYTE_VALUES else 0
 
 
-def _compares(user: Node, t: Tensor) -> bool:
+def _reads_outside_indices(user: Node, t: Tensor) -> bool:
     """Return whether a node reads a tensor only outside of indices."""
     if not isinstance(user, Compute) or user.template.is_scatter:
         return False
@@ -88,21 +96,21 @@ def _compares(user: Node, t: Tensor) -> bool:
     )
 
 
-def _byte(t: Tensor, places: int) -> Compute:
+def _store_as_bytes(t: Tensor, position_count: int) -> Compute:
     """Return the positions as bytes."""
     read: Expr = Read(0, tuple(map(Axis, range(len(t.shape)))), t.dtype)
-    if places > PLACES // 2:
-        read = apply("sub", read, Const(PLACES // 2, t.dtype))
+    if position_count > BYTE_VALUES // 2:
+        read = apply("sub", read, Const(BYTE_VALUES // 2, t.dtype))
     return Compute(template(t.shape, [(t.dtype, t.shape)], Apply("cast", (read,), dt.i8)), (t,))
 
 
-def _widen(body: Expr, slots: dict[int, int]) -> Expr:
+def _read_bytes(body: Expr, slots: dict[int, int]) -> Expr:
     """Return the body with reads of positions taken from bytes."""
 
     def rule(e):
         if isinstance(e, Read) and e.slot in slots:
             wide = Apply("cast", (Read(e.slot, e.index, dt.i8),), dt.i32)
-            return apply("add", wide, Const(PLACES // 2, dt.i32)) if slots[e.slot] > PLACES // 2 else wide
+            return apply("add", wide, Const(BYTE_VALUES // 2, dt.i32)) if slots[e.slot] > BYTE_VALUES // 2 else wide
         return None
 
     return rebuild([body], rule)[0]

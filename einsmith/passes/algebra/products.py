@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from einsmith.ir.nodes import Apply, Axis, Expr, Read, Tensor, apply, postorder
 
-FACTORS = 16
+MAX_FACTORS = 16
 """Most factors of a product that is split."""
-LENGTH = 64
+MAX_EXPRESSIONS = 64
 """Most subexpressions of a body that is compared factor by factor."""
 Factor = tuple[Expr, bool]
 """An expression, and whether it is a divisor."""
@@ -23,8 +23,8 @@ class Product(NamedTuple):
 
 
 def product_of(e: Expr) -> Product | None:
-    """Return the factors of an expression, a single one if it is not a product; None if there are more than FACTORS."""
-    found: list[Factor] = []
+    """Return the factors of an expression, one if it is not a product; None if there are more than MAX_FACTORS."""
+    factors: list[Factor] = []
     minus = False
     stack = [(e, False)]
     while stack:
@@ -36,22 +36,22 @@ def product_of(e: Expr) -> Product | None:
             minus = not minus
             stack.append((x.args[0], divides))
         else:
-            found.append((x, divides))
-        if len(found) + len(stack) > FACTORS:
+            factors.append((x, divides))
+        if len(factors) + len(stack) > MAX_FACTORS:
             return None
-    return Product(tuple(found), minus)
+    return Product(tuple(factors), minus)
 
 
 def is_long(e: Expr) -> bool:
-    """Return whether an expression has more than LENGTH nodes."""
-    return sum(1 for _ in postorder([e])) > LENGTH
+    """Return whether an expression has more than MAX_EXPRESSIONS subexpressions."""
+    return sum(1 for _ in postorder([e])) > MAX_EXPRESSIONS
 
 
 def multiply(factors: Sequence[Factor], minus: bool) -> Expr:
     """Return the product of factors, divisors last, the sign in front. At least one factor must not be a divisor."""
-    over = [f for f, divides in factors if not divides]
-    out = over[0]
-    for f in over[1:]:
+    numerator = [f for f, divides in factors if not divides]
+    out = numerator[0]
+    for f in numerator[1:]:
         out = apply("mul", out, f)
     for f, divides in factors:
         if divides:

@@ -40,18 +40,18 @@ from einsmith.ir.views import is_view, storage
 from einsmith.passes.algebra.inline import inline_arguments
 from einsmith.passes.context import PassContext
 
-UNCERTAIN = 0.02
+MIN_RELATIVE_DIFFERENCE = 0.02
 """Smallest difference of two predicted kernel times, as a fraction of one, that is expected to show in measured
 times."""
-ALIKE = 0.03
-"""Largest increase of a product's predicted time, as a fraction, that is ignored when the product recomputes an
+MAX_IGNORED_DIFFERENCE = 0.03
+"""Largest change of a product's predicted time, as a fraction, that is ignored when the product recomputes an
 operand, which it packs in any case. Measured: six such pairs took the same time within 2 %, their predicted times
 differed by 0 to 3 %."""
-WORTHWHILE = 256
-"""A tensor smaller than the graph's largest result by this factor is not considered."""
-NEVER = 1e3
+MAX_SIZE_RATIO = 256
+"""Largest ratio of the bytes of the graph's largest result to those of a tensor that is considered."""
+PROHIBITIVE_SECONDS = 1e3
 """Cost (seconds) that exceeds any benefit; it excludes an alternative."""
-OPERATIONS = 120
+MAX_OPERATIONS = 120
 """Most operations per point of a kernel that reads each element once, including those that it recomputes."""
 
 
@@ -60,26 +60,26 @@ def recompute(graph: Graph, context: PassContext) -> Graph:
     if not context.prices:
         return graph
     nodes = list(postorder(graph.roots))
-    again, unstored = _Choice(graph, nodes, context).best()
-    if not again:
+    selected, unstored = _Selection(graph, nodes, context).choose()
+    if not selected:
         return graph
     memo: dict[Tensor, Tensor] = {}
-    early: set[Tensor] = set()  # tensors that readers in the forward pass recompute
-    late: set[Tensor] = set()
+    recomputed_forward: set[Tensor] = set()  # tensors that readers in the forward pass recompute
+    recomputed_backward: set[Tensor] = set()
     for node in nodes:
         new = with_args(node, tuple([memo[a] for a in node.args])) if node.args else node
-        made = early if graph.role[node] == "forward" else late
-        while isinstance(new, Compute) and (todo := made.intersection(new.args)):
-            new = inline_arguments(new, todo)
+        recomputed = recomputed_forward if graph.role[node] == "forward" else recomputed_backward
+        while isinstance(new, Compute) and (inlined := recomputed.intersection(new.args)):
+            new = inline_arguments(new, inlined)
         memo[node] = new
-        if node in again:
-            late.add(new)
+        if node in selected:
+            recomputed_backward.add(new)
         if node in unstored:
-            early.add(new)
+            recomputed_forward.add(new)
     return exchanged(graph, memo)
 
 
-class _Choice:
+class _Selection:
     """The tensors of a graph that can be recomputed, and the cost of recomputing each."""
 
     def __init__(self, graph: Graph, nodes: list[Tensor], context: PassContext):
@@ -92,67 +92,71 @@ class _Choice:
         self.kept = set(graph.roots)
         self.late = {storage(a) for n in nodes if self.role[n] != "forward" for a in n.args}
         self.prices: dict[object, float] = {}
-        self.found: dict[Tensor, int] = {t: n for n, t in enumerate(t for t in known if self._is_cheap(t, largest))}
+        self.candidates: dict[Tensor, int] = {
+            t: n for n, t in enumerate(t for t in known if self._is_cheap(t, largest))
+        }
 
-    def best(self) -> tuple[set[Tensor], set[Tensor]]:
+    def choose(self) -> tuple[set[Tensor], set[Tensor]]:
         """Return (tensors that are recomputed for the backward pass, those of them that are never stored)."""
-        number = dict(self.found)
-        for t in self.found:
+        number = dict(self.candidates)
+        for t in self.candidates:
             for s in map(storage, t.args):
                 if not isinstance(s, Leaf):
                     number.setdefault(s, len(number))
-        options = [self._option(t, number) for t in number]
+        options = [self._build_option(t, number) for t in number]
         again, unstored = saved_set(options)
         tensors = list(number)
         return {tensors[i] for i in again}, {tensors[i] for i in unstored}
 
     def _is_cheap(self, t: Compute, largest: int) -> bool:
         """Return whether a tensor is pointwise in operands that are stored in any case."""
-        if self.role[t] != "forward" or t in self.kept or nbytes(t) * WORTHWHILE < largest or is_view(t.template):
+        if self.role[t] != "forward" or t in self.kept or nbytes(t) * MAX_SIZE_RATIO < largest or is_view(t.template):
             return False
         if pointwise_body(t.template) is None or not t.dtype.is_float:
             return False
         large = [a for a in t.args if not isinstance(a, Leaf) and not is_small(nbytes(a), nbytes(t))]
         return bool(t.args) and all(len(self.readers[a]) > 1 for a in large)
 
-    def _option(self, t: Tensor, number: dict[Tensor, int]) -> Option:
-        held = seconds_to_free(nbytes(t), self.target)
-        if t not in self.found:
-            return Option((), t in self.late, held)
+    def _build_option(self, t: Tensor, number: dict[Tensor, int]) -> Option:
+        keep_seconds = seconds_to_free(nbytes(t), self.target)
+        if t not in self.candidates:
+            return Option((), t in self.late, keep_seconds)
         sources = tuple(number[s] for s in dict.fromkeys(map(storage, t.args)) if s in number)
-        again, unstored = self._prices(t, held)
+        again, unstored = self._price_alternatives(t, keep_seconds)
         if is_cached(nbytes(t), self.target):  # recompute it only if it is not stored at all
-            again, unstored = (inf, inf) if unstored == inf else (NEVER, again + unstored - NEVER)
-        return Option(sources, t in self.late, held, again, unstored)
+            again, unstored = (
+                (inf, inf) if unstored == inf else (PROHIBITIVE_SECONDS, again + unstored - PROHIBITIVE_SECONDS)
+            )
+        return Option(sources, t in self.late, keep_seconds, again, unstored)
 
-    def _prices(self, t: Tensor, held: float) -> tuple[float, float]:
+    def _price_alternatives(self, t: Tensor, keep_seconds: float) -> tuple[float, float]:
         """Return the costs (seconds) `again` and `unstored` of a tensor's Option."""
         users = self.readers[t]
-        if not all(self._makes(r, t) for r in users if self.role[r] != "forward"):
+        if not all(self._can_recompute(r, t) for r in users if self.role[r] != "forward"):
             return inf, inf
         late = sorted((r for r in users if self.role[r] != "forward"), key=_is_product)  # products, priced slowly, last
         early = [r for r in users if self.role[r] == "forward"]
-        stored = self._seconds_saved(t) if all(self._makes(r, t) for r in early) else 0.0
-        margin = sum(UNCERTAIN * self._price(r) for r in users) if stored else 0.0
+        stored = self._seconds_saved(t) if all(self._can_recompute(r, t) for r in early) else 0.0
+        margin = sum(MIN_RELATIVE_DIFFERENCE * self._price(r) for r in users) if stored else 0.0
         if margin >= stored:
             stored = 0.0
-        again, more = self._nested_seconds(t), 0.0
+        again, extra = self._nested_seconds(t), 0.0
         for r in late:
-            if min(again, more) > max(held, stored):
+            if min(again, extra) > max(keep_seconds, stored):
                 return inf, inf
-            difference = self._more(r, t)
-            again += difference
-            more += max(0.0, difference)
+            change = self._extra_seconds(r, t)
+            again += change
+            extra += max(0.0, change)
         if not early:
             return again, 0.0
         if not stored:
             return again, inf
-        more += margin
+        extra += margin
         for r in early:
-            if more >= stored:
+            if extra >= stored:
                 return again, inf
-            more += max(0.0, self._more(r, t))
-        return again, more - again - stored
+            extra += max(0.0, self._extra_seconds(r, t))
+        return again, extra - again - stored
 
     def _seconds_saved(self, t: Tensor) -> float:
         """Return the seconds saved if a tensor is not stored and its readers read its operand, which is stored for
@@ -174,12 +178,12 @@ class _Choice:
         """Return the seconds that readers take to recompute a tensor inside another tensor that they recompute."""
         seconds = 0.0
         for u in self.readers[t]:
-            if u in self.found and u in self.late:
+            if u in self.candidates and u in self.late:
                 late = sum(self.role[r] != "forward" for r in self.readers[u])
-                seconds += late * max(0.0, self._more(u, t)) if self._makes(u, t) else inf
+                seconds += late * max(0.0, self._extra_seconds(u, t)) if self._can_recompute(u, t) else inf
         return seconds
 
-    def _makes(self, r: Tensor, t: Tensor) -> bool:
+    def _can_recompute(self, r: Tensor, t: Tensor) -> bool:
         """Return whether a reader can recompute a tensor: it computes each element about once, or packs it as an
         operand of a product."""
         if not isinstance(r, Compute) or is_view(r.template):
@@ -187,8 +191,8 @@ class _Choice:
         if _is_product(r):
             return True
         assert isinstance(t, Compute)
-        once = points(r.template) * sum(a is t for a in r.args) <= size(t.shape)
-        return once and total_operations(r.template) + total_operations(t.template) <= OPERATIONS
+        computed_once = points(r.template) * sum(a is t for a in r.args) <= size(t.shape)
+        return computed_once and total_operations(r.template) + total_operations(t.template) <= MAX_OPERATIONS
 
     def _price(self, t: Tensor) -> float:
         assert isinstance(t, Compute)
@@ -196,14 +200,14 @@ class _Choice:
             self.prices[t.template] = self.context.price(t)
         return self.prices[t.template]
 
-    def _more(self, r: Tensor, t: Tensor) -> float:
+    def _extra_seconds(self, r: Tensor, t: Tensor) -> float:
         """Return the additional seconds of a reader that recomputes a tensor."""
         assert isinstance(r, Compute) and isinstance(t, Compute)
         key = r.template, t.template, tuple(n for n, a in enumerate(r.args) if a is t)
         if key not in self.prices:
             before = self._price(r)
-            more = self.context.price(inline_arguments(r, {t})) - before
-            self.prices[key] = 0.0 if _is_product(r) and abs(more) <= ALIKE * before else more
+            extra = self.context.price(inline_arguments(r, {t})) - before
+            self.prices[key] = 0.0 if _is_product(r) and abs(extra) <= MAX_IGNORED_DIFFERENCE * before else extra
         return self.prices[key]
 
 
@@ -211,10 +215,10 @@ def _is_product(t: Tensor) -> bool:
     """Return whether a tensor is made of sums of products, whose kernels compute an element of an operand a few times
     for all sums."""
     bodies = [p.body for p in t.template.parts if isinstance(p, Piece)] if isinstance(t, Compute) else []
-    return any(isinstance(b, Reduce) and b.combiner == "sum" and _multiplies(b.bodies[0]) for b in bodies)
+    return any(isinstance(b, Reduce) and b.combiner == "sum" and _is_multiplication(b.bodies[0]) for b in bodies)
 
 
-def _multiplies(x: Expr) -> bool:
+def _is_multiplication(x: Expr) -> bool:
     while isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2]):
         x = x.args[1]
     return isinstance(x, Apply) and x.fn == "mul"

@@ -40,23 +40,25 @@ def reduction_basis(graph: Graph) -> Graph:
     def rule(node):
         if not isinstance(node, Compute) or node.template.is_scatter:
             return None
-        new = node.template.memo("coordinates", _template)
+        new = node.template.memo("coordinates", _choose_axes)
         return None if new is node.template else Compute(new, node.args)
 
     return replace(graph, rule)
 
 
-def _template(t: Template) -> Template:
-    parts = tuple(_piece(t, p) for p in t.parts if isinstance(p, Piece))
+def _choose_axes(t: Template) -> Template:
+    parts = tuple(_choose_piece_axes(t, p) for p in t.parts if isinstance(p, Piece))
     return t if parts == t.parts else Template(t.shape, t.params, parts)
 
 
-def _piece(t: Template, piece: Piece) -> Piece:
+def _choose_piece_axes(t: Template, piece: Piece) -> Piece:
     body = piece.body
     while isinstance(body, Reduce) and body.combiner == "sum" and len(body.bodies) == 1:
-        least = _repeated_axes(body.bodies[0], piece.extents)
-        found = (_substitute(piece.extents, body, *c) for c in _candidates(t, piece.extents, body) if least)
-        better = next((r for r in found if _repeated_axes(r.bodies[0], piece.extents) < least), None)
+        fewest = _count_repeated_axes(body.bodies[0], piece.extents)
+        substitutions = (
+            _replace_axis(piece.extents, body, *c) for c in _find_candidates(t, piece.extents, body) if fewest
+        )
+        better = next((r for r in substitutions if _count_repeated_axes(r.bodies[0], piece.extents) < fewest), None)
         if better is None:
             break
         body = better
@@ -64,7 +66,7 @@ def _piece(t: Template, piece: Piece) -> Piece:
     return piece
 
 
-def _guarded_factors(e: Expr) -> tuple[Expr | None, list[Expr]]:
+def _split_guard(e: Expr) -> tuple[Expr | None, list[Expr]]:
     """Return (the condition around a whole body, or None; its factors)."""
     guard: Expr | None = None
     if isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):
@@ -81,16 +83,16 @@ def _guarded_factors(e: Expr) -> tuple[Expr | None, list[Expr]]:
     return guard, factors
 
 
-def _repeated_axes(body: Expr, extents: Sequence[int]) -> int:
+def _count_repeated_axes(body: Expr, extents: Sequence[int]) -> int:
     """Return the number of repeated occurrences of output axes in the factors: an axis in n factors counts n - 1."""
-    found = [axes_of(f) for f in _guarded_factors(body)[1]]
-    return sum(max(sum(a in axes for axes in found) - 1, 0) for a, n in enumerate(extents) if n > 1)
+    factor_axes = [axes_of(f) for f in _split_guard(body)[1]]
+    return sum(max(sum(a in axes for axes in factor_axes) - 1, 0) for a, n in enumerate(extents) if n > 1)
 
 
-def _candidates(t: Template, extents: Sequence[int], r: Reduce) -> Iterator[tuple[int, LinearForm, int]]:
+def _find_candidates(t: Template, extents: Sequence[int], r: Reduce) -> Iterator[tuple[int, LinearForm, int]]:
     """Yield (reduction axis, index to take its place, extent of that index)."""
     rank, domain = len(extents), (*extents, *r.extents)
-    guard, factors = _guarded_factors(r.bodies[0])
+    guard, factors = _split_guard(r.bodies[0])
     if len(factors) < 2:
         return
     facts = Facts.of(domain, () if guard is None else (guard,))
@@ -108,7 +110,7 @@ def _candidates(t: Template, extents: Sequence[int], r: Reduce) -> Iterator[tupl
                     yield k, form, n
 
 
-def _substitute(extents: Sequence[int], r: Reduce, k: int, form: LinearForm, n: int) -> Reduce:
+def _replace_axis(extents: Sequence[int], r: Reduce, k: int, form: LinearForm, n: int) -> Reduce:
     """Return the reduction with axis k replaced by the index `form`, which determines it."""
     axis = Axis(k)
     c = form.coefficient(axis)

@@ -43,10 +43,10 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import guarded, map_parts, prune_args, replace, substitute
 
-MANY = 64
+MIN_SEGMENTS = 64
 """Fewest segments for which a lookup pays: kernels walk short axes from end to end (`kernels.reduction.axes.LONG`), in
 vectors, which takes little time."""
-GAIN = 16
+MIN_GAIN = 16
 """Fewest points of a sum per element of the tables computed for it."""
 
 
@@ -56,8 +56,8 @@ def segments(graph: Graph) -> Graph:
     def rule(node: Tensor) -> Tensor | None:
         if not isinstance(node, Compute):
             return None
-        found = node.template.memo("segments", _find)
-        return None if found is None else _between(found, node)
+        axis_pair = node.template.memo("segments", _match)
+        return None if axis_pair is None else _bound_segments(axis_pair, node)
 
     return replace(graph, rule)
 
@@ -73,22 +73,22 @@ class _Segments(NamedTuple):
     guards: tuple[Expr, ...]
 
 
-def _find(t: Template) -> _Segments | None:
+def _match(t: Template) -> _Segments | None:
     for n, part in enumerate(t.parts):
         first = 0 if isinstance(part, Scatter) else len(part.extents)
-        otherwise = _otherwise(part)
-        if otherwise is None:
+        neutral = _neutral_element(part)
+        if neutral is None:
             continue
-        guards = [c for c, _ in guards_around(part.bodies[-1], otherwise)]
+        guards = [c for c, _ in guards_around(part.bodies[-1], neutral)]
         for segment in range(max(1, first), len(part.domain)):
             for place in reversed(range(segment)):
-                found = _of(n, t, guards, segment, place)
-                if found is not None:
-                    return found
+                axis_pair = _match_axes(n, t, guards, segment, place)
+                if axis_pair is not None:
+                    return axis_pair
     return None
 
 
-def _otherwise(part: Piece | Scatter) -> float | int | bool | None:
+def _neutral_element(part: Piece | Scatter) -> float | int | bool | None:
     """Return the neutral element of a part's terms; None for parts without terms."""
     if isinstance(part, Scatter):
         return part.neutral
@@ -98,9 +98,9 @@ def _otherwise(part: Piece | Scatter) -> float | int | bool | None:
     return identity(r.combiner, r.bodies[0].dtype)
 
 
-def _of(n: int, t: Template, guards: Sequence[Expr], segment: int, place: int) -> _Segments | None:
+def _match_axes(n: int, t: Template, guards: Sequence[Expr], segment: int, place: int) -> _Segments | None:
     domain = t.parts[n].domain
-    if domain[segment] < MANY:
+    if domain[segment] < MIN_SEGMENTS:
         return None
     ends: dict[Expr, AxisEnd] = {}
     for c in guards:
@@ -115,62 +115,64 @@ def _of(n: int, t: Template, guards: Sequence[Expr], segment: int, place: int) -
         return None
     known = [c for c in guards if not has_read(c) and axes_of(c) <= axes]
     facts = Facts.of(domain, known)
-    for x in reads_of(tuple(ends)):
+    for x in _find_reads(tuple(ends)):
         for i, extent in zip(x.index, t.params[x.slot][1], strict=True):
             low, high = facts.bounds(i)
             if low is None or low < 0 or high is None or high >= extent:
                 return None
-    table = prod(domain[a] for a in others) * (domain[segment] + 2 * domain[place])
-    if prod(domain) < GAIN * table:
+    table_elements = prod(domain[a] for a in others) * (domain[segment] + 2 * domain[place])
+    if prod(domain) < MIN_GAIN * table_elements:
         return None
     return _Segments(n, segment, place, others, (*known, *ends))
 
 
-def reads_of(exprs: tuple[Expr, ...]) -> list[Read]:
+def _find_reads(exprs: tuple[Expr, ...]) -> list[Read]:
     """Return every distinct Read inside expressions."""
     return list(dict.fromkeys(x for e in exprs for x in reads(e)))
 
 
-def _between(s: _Segments, node: Compute) -> Compute:
+def _bound_segments(s: _Segments, node: Compute) -> Compute:
     """Return the node with the bounds of `segment` as conditions around its terms."""
     t = node.template
-    low, high = _ends(s, node)
+    low, high = _compute_bounds(s, node)
     at = tuple(map(Axis, (*s.others, s.place)))
     slots = len(t.params), len(t.params) + 1
     own, (first, end) = Axis(s.segment), (Read(slot, at, dt.i32) for slot in slots)
-    here = apply("and", apply("le", first, own), apply("lt", own, end))
-    chosen = t.parts[s.part]
-    otherwise = _otherwise(chosen)
-    assert otherwise is not None
+    in_segments = apply("and", apply("le", first, own), apply("lt", own, end))
+    bounded_part = t.parts[s.part]
+    neutral = _neutral_element(bounded_part)
+    assert neutral is not None
 
     def rule(part: Piece | Scatter) -> tuple[Expr, ...]:
-        if part is not chosen:
+        if part is not bounded_part:
             return part.bodies
         *index, body = part.bodies
-        return (*index, apply("where", here, body, Const(otherwise, body.dtype)))
+        return (*index, apply("where", in_segments, body, Const(neutral, body.dtype)))
 
     params = (*t.params, (dt.i32, low.shape), (dt.i32, high.shape))
     return prune_args(map_parts(t, rule, params), (*node.args, low, high))
 
 
-def _ends(s: _Segments, node: Compute) -> tuple[Compute, Compute]:
+def _compute_bounds(s: _Segments, node: Compute) -> tuple[Compute, Compute]:
     """Return (L, H) of the module's `after`, over the axes `others` and `place`."""
     t = node.template
     domain = t.parts[s.part].domain
-    count, one = len(s.others), Const(1, dt.i32)
+    other_count, one = len(s.others), Const(1, dt.i32)
     # The axes of the table's loop: the others, the segment, which of the two numbers, the place.
-    to: dict[int, Expr] = {a: Axis(k) for k, a in enumerate((*s.others, s.segment))}
-    to[s.place] = Axis(count + 2)
-    which, shape = Axis(count + 1), tuple(domain[a] for a in (*s.others, s.place))
-    number = apply("where", apply("eq", which, Const(0, dt.i32)), one, Axis(count))
-    body = guarded([substitute(c, to) for c in s.guards], number)
+    new_axes: dict[int, Expr] = {a: Axis(k) for k, a in enumerate((*s.others, s.segment))}
+    new_axes[s.place] = Axis(other_count + 2)
+    which, shape = Axis(other_count + 1), tuple(domain[a] for a in (*s.others, s.place))
+    number = apply("where", apply("eq", which, Const(0, dt.i32)), one, Axis(other_count))
+    body = guarded([substitute(c, new_axes) for c in s.guards], number)
     extents = (*(domain[a] for a in (*s.others, s.segment)), 2, domain[s.place])
-    index = (which, *map(Axis, range(count)), Axis(count + 2))
+    index = (which, *map(Axis, range(other_count)), Axis(other_count + 2))
     table = prune_args(Template((2, *shape), t.params, (Scatter("sum", extents, index, body),)), node.args)
 
     here = tuple(map(Axis, range(len(shape))))
     params = [(dt.i32, table.shape)]
-    many, sum_ = (Read(0, (Const(k, dt.i32), *here), dt.i32) for k in range(2))
-    low = apply("where", apply("eq", many, one), sum_, Const(0, dt.i32))
-    high = apply("where", apply("le", many, one), apply("add", low, many), Const(domain[s.segment], dt.i32))
+    segment_count, segment_sum = (Read(0, (Const(k, dt.i32), *here), dt.i32) for k in range(2))
+    low = apply("where", apply("eq", segment_count, one), segment_sum, Const(0, dt.i32))
+    high = apply(
+        "where", apply("le", segment_count, one), apply("add", low, segment_count), Const(domain[s.segment], dt.i32)
+    )
     return tuple(Compute(template(shape, params, e), (table,)) for e in (low, high))  # type: ignore[return-value]
