@@ -27,7 +27,7 @@ class PassContext:
     observe: Callable[[str, Graph, Graph, float], None] | None = None
 
     @property
-    def prices(self) -> bool:
+    def can_price(self) -> bool:
         """Return whether kernels can be priced (`price`)."""
         return self.cost is not no_cost
 

@@ -56,7 +56,7 @@ def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides
     return Pass(name, lambda graph, _: f(graph), frozenset(needs.split()), frozenset(provides.split()))
 
 
-def order_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+def check_order(passes: Sequence[Pass]) -> tuple[Pass, ...]:
     """Return the passes. Raises ValueError if one needs what none before it provides."""
     known: set[str] = set()
     for p in passes:
@@ -125,7 +125,7 @@ def _parse_left_out() -> tuple[str, ...]:
     return (*without, *(_WITHOUT.get() or ()))
 
 
-PASSES = order_passes(
+PASSES = check_order(
     (
         graph_pass("simplify", simplify, provides="simplified"),
         graph_pass("read forwarding", read_forwarding, needs="simplified"),

@@ -18,7 +18,7 @@ from einsmith.ir.nodes import Graph
 from einsmith.kernels.autoconfig import choose
 from einsmith.passes import pipeline
 from einsmith.passes.context import PassContext
-from einsmith.passes.pipeline import PASSES, Pass, graph_pass, order_passes, run_passes
+from einsmith.passes.pipeline import PASSES, Pass, check_order, graph_pass, run_passes
 from einsmith.schedule.plan import fuse
 
 
@@ -27,14 +27,14 @@ def graph_of(f, *arrays: np.ndarray) -> Graph:
 
 
 def test_a_pass_before_what_it_needs_is_refused() -> None:
-    assert order_passes(PASSES) == PASSES
+    assert check_order(PASSES) == PASSES
     for i, p in enumerate(PASSES):
         others = [*PASSES[:i], *PASSES[i + 1 :]]
         if p.needs:
             with pytest.raises(ValueError, match=f"the pass '{p.name}' needs .*, which no pass before it provides"):
-                order_passes([p, *others])
+                check_order([p, *others])
     with pytest.raises(ValueError, match="'strip mine' needs loops"):
-        order_passes([p for p in PASSES if p.name != "lower loops"])
+        check_order([p for p in PASSES if p.name != "lower loops"])
 
 
 def test_a_pass_is_handed_the_target_and_what_kernels_cost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_a_pass_is_handed_the_target_and_what_kernels_cost(monkeypatch: pytest.M
         asked.append((call.kernel, context.target, context.cost(call.kernel, context.target)))
         return graph
 
-    monkeypatch.setattr(pipeline, "PASSES", order_passes((*PASSES, Pass("asks", ask, frozenset({"loops"})))))
+    monkeypatch.setattr(pipeline, "PASSES", check_order((*PASSES, Pass("asks", ask, frozenset({"loops"})))))
     x = np.ones((33, 65), np.float32)
     run = Executable(graph_of(lambda x: (x * 2).sum(1), x), {}, 1)
     (kernel, target, seconds) = asked[0]
@@ -82,7 +82,7 @@ def test_a_pass_of_ones_own() -> None:
     x = np.ones((3, 5), np.float32)
     graph = graph_of(lambda x: (x + 1, x * 2), x)
     other = graph_pass("turned", lambda g: Graph(g.inputs, g.outputs[::-1], g.updates, g.checks), needs="loops")
-    assert order_passes((*PASSES, other))[-1].run(graph, PassContext()).outputs == graph.outputs[::-1]
+    assert check_order((*PASSES, other))[-1].run(graph, PassContext()).outputs == graph.outputs[::-1]
 
 
 def test_former_names_are_reported_with_the_present_ones(monkeypatch):

@@ -90,14 +90,14 @@ def _is_costly(f: Expr) -> bool:
     return any(isinstance(e, Apply) and e.dtype.is_float and e.fn not in CHEAP_FUNCTIONS for e in postorder([f]))
 
 
-class _Context(NamedTuple):
+class _Scope(NamedTuple):
     """The tensors that an expression's slots read, and the positions of its axes (None: the axes themselves)."""
 
     args: Sequence[Tensor]
     places: Mapping[int, Any] | None = None
 
 
-def _matches(e: Expr, own: _Context, x: Expr, other: _Context, places: dict[int, Any]) -> bool:
+def _matches(e: Expr, own: _Scope, x: Expr, other: _Scope, places: dict[int, Any]) -> bool:
     """Return whether x equals e with its axes at `places`; axes that are not in `places` yet are entered."""
     if isinstance(e, Axis):
         key = key_of(x, other.args, other.places)
@@ -116,7 +116,7 @@ class _Replacement:
 
     def __init__(self, args: Sequence[Tensor], stored: _Stored):
         self.args, self.stored = [*args], stored
-        self.own = _Context(stored.tensor.args)
+        self.own = _Scope(stored.tensor.args)
         self.memo: dict[Expr, Expr] = {}
 
     def rewrite(self, root: Expr) -> Expr:
@@ -137,7 +137,7 @@ class _Replacement:
         seed, divides = stored.factors[stored.seed]
         for n, (f, d) in enumerate(product.factors):
             places: dict[int, Any] = {}
-            if d != divides or not _matches(seed, self.own, f, _Context(self.args), places):
+            if d != divides or not _matches(seed, self.own, f, _Scope(self.args), places):
                 continue
             rest: list[Factor] | None = [x for k, x in enumerate(product.factors) if k != n]
             for k, g in enumerate(stored.factors):
@@ -156,7 +156,7 @@ class _Replacement:
         them reads; None if neither is possible."""
         g, divides = factor
         for n, (f, d) in enumerate(factors):
-            if d == divides and _matches(g, self.own, f, _Context(self.args), places):
+            if d == divides and _matches(g, self.own, f, _Scope(self.args), places):
                 return factors[:n] + factors[n + 1 :]
         for n, (f, d) in enumerate(factors):
             total = None if d or not isinstance(f, Read) else self._drop_free_factor(f, factor, places)
@@ -172,12 +172,12 @@ class _Replacement:
         product = None if part is None else product_of(part.bodies[0])
         if part is None or product is None or not isinstance(t, Compute) or not size(part.domain):
             return None
-        context = _Context(t.args, {d: key_of(i, self.args, None) for d, i in enumerate(read.index)})
+        scope = _Scope(t.args, {d: key_of(i, self.args, None) for d, i in enumerate(read.index)})
         for n, (f, divides) in enumerate(product.factors):
             rest = [x for k, x in enumerate(product.factors) if k != n]
             if divides != factor[1] or all(over for _, over in rest) or not has_no_reduction_axis(f, t.template.rank):
                 continue
-            if _matches(factor[0], self.own, f, context, places):
+            if _matches(factor[0], self.own, f, scope, places):
                 body = Reduce("sum", part.body.extents, (multiply(rest, product.minus),))  # type: ignore[union-attr]
                 return prune_args(template(t.shape, t.template.params, body), t.args)
         return None

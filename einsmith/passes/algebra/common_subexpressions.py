@@ -54,7 +54,7 @@ class _Place(NamedTuple):
 
 def common_subexpressions(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with shared expensive values stored as tensors where the predicted time is lower."""
-    if not context.prices:
+    if not context.can_price:
         return graph
     nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and _is_pointwise(n.template)]
     boxes = {p.extents for n in nodes if len(n.template.parts) > 1 for p in _pieces(n) if 0 not in p.extents}

@@ -51,7 +51,7 @@ class _TransposedTemplate(NamedTuple):
 
 def gather_layouts(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with tensors around data-dependent accesses transposed where the predicted time is lower."""
-    if not context.prices:
+    if not context.can_price:
         return graph
     nodes = list(postorder(graph.roots))
     forms = {

@@ -35,7 +35,8 @@ from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, rebuild, repl
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.views import is_view
 
-_MAX_OPERATIONS = 60  # operations of a merged body: beyond it a kernel is better cut
+_MAX_OPERATIONS = 60
+"""Most operations per point of a merged body; above, two kernels are better than one."""
 
 
 def _inline(t: Template, producers: Sequence[Template | None]) -> Template:
@@ -59,7 +60,7 @@ def _inline(t: Template, producers: Sequence[Template | None]) -> Template:
 
 
 def inline_arguments(node: Compute, inlined: Collection[Tensor]) -> Compute:
-    """Return the tensor with the bodies of the given pointwise arguments inlined."""
+    """Return the tensor with the bodies of the pointwise arguments `inlined` in place of their reads."""
     producers = tuple(a.template if a in inlined and isinstance(a, Compute) else None for a in node.args)
     args = (*node.args, *(x for a, t in zip(node.args, producers, strict=True) if t is not None for x in a.args))
     t = node.template.memo(("inlined", producers), lambda t: _inline(t, producers))
@@ -77,6 +78,8 @@ def inline(graph: Graph) -> Graph:
     origin: dict[Tensor, Tensor] = {}
 
     def can_inline(consumer: Compute, arg: Tensor) -> bool:
+        """Return whether a pointwise argument is merged: pure movement always; arithmetic if this only reader evaluates
+        each element at most once and the merged body is short."""
         if not isinstance(arg, Compute) or is_view(arg.template) or pointwise_body(arg.template) is None:
             return False
         if is_movement(arg.template):

@@ -36,7 +36,7 @@ from einsmith.passes.context import PassContext
 
 def merge_scatters(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with scatters over the same points merged where the predicted time is lower."""
-    if not context.prices:
+    if not context.can_price:
         return graph
     users = Counter(a for node in postorder(graph.roots) for a in set(node.args))
     users.update(graph.roots)

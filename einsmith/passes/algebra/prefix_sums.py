@@ -232,6 +232,7 @@ def _add(sums: Sequence[Tensor]) -> Tensor:
 
 
 def _compute_prefix(p: _Prefix, node: Compute) -> Tensor:
+    """Return one of the prefix sums of a node, of the node's shape."""
     extent, q = p.domain[p.j], len(p.outer)
     place: dict[int, Expr] = {a: Axis(k) for k, a in enumerate(p.outer)}
     place |= {a: Axis(q + 1 + k) for k, a in enumerate(p.others)}

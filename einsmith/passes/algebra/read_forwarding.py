@@ -26,6 +26,7 @@ def read_forwarding(graph: Graph) -> Graph:
 
 
 def _forward_reads(node: Compute) -> Compute | None:
+    """Return the node with its reads of assembled tensors forwarded; None if it has none."""
     args: list[Tensor] = list(node.args)
     new: dict[Read, Expr] = {}
     for slot, a in enumerate(node.args):

@@ -57,7 +57,7 @@ MAX_OPERATIONS = 120
 
 def recompute(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with the selected tensors inlined into their readers."""
-    if not context.prices:
+    if not context.can_price:
         return graph
     nodes = list(postorder(graph.roots))
     selected, unstored = _Selection(graph, nodes, context).choose()
@@ -118,6 +118,7 @@ class _Selection:
         return bool(t.args) and all(len(self.readers[a]) > 1 for a in large)
 
     def _build_option(self, t: Tensor, number: dict[Tensor, int]) -> Option:
+        """Return the alternatives of a tensor with their costs; `number` gives the tensors their numbers."""
         keep_seconds = seconds_to_free(nbytes(t), self.target)
         if t not in self.candidates:
             return Option((), t in self.late, keep_seconds)

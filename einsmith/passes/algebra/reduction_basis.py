@@ -52,6 +52,7 @@ def _choose_axes(t: Template) -> Template:
 
 
 def _choose_piece_axes(t: Template, piece: Piece) -> Piece:
+    """Return the piece with reduction axes replaced, one by one, as long as that lowers the repeated axes."""
     body = piece.body
     while isinstance(body, Reduce) and body.combiner == "sum" and len(body.bodies) == 1:
         fewest = _count_repeated_axes(body.bodies[0], piece.extents)

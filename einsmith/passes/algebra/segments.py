@@ -47,7 +47,7 @@ MIN_SEGMENTS = 64
 """Fewest segments for which a lookup pays: kernels walk short axes from end to end (`kernels.reduction.axes.LONG`), in
 vectors, which takes little time."""
 MIN_GAIN = 16
-"""Fewest points of a sum per element of the tables computed for it."""
+"""Fewest points of a sum per element of the tables computed for it; with fewer, the tables do not pay."""
 
 
 def segments(graph: Graph) -> Graph:
@@ -74,6 +74,7 @@ class _Segments(NamedTuple):
 
 
 def _match(t: Template) -> _Segments | None:
+    """Return the first axis of a template that numbers segments of another axis; None if there is none."""
     for n, part in enumerate(t.parts):
         first = 0 if isinstance(part, Scatter) else len(part.extents)
         neutral = _neutral_element(part)
@@ -99,6 +100,8 @@ def _neutral_element(part: Piece | Scatter) -> float | int | bool | None:
 
 
 def _match_axes(n: int, t: Template, guards: Sequence[Expr], segment: int, place: int) -> _Segments | None:
+    """Return axis `segment` of part n as segments of axis `place`; None if the guards do not bound these segments from
+    both sides, cannot be evaluated outside of the part, or bounds do not pay."""
     domain = t.parts[n].domain
     if domain[segment] < MIN_SEGMENTS:
         return None

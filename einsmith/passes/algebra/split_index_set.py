@@ -33,23 +33,8 @@ _MAX_PIECES = 16
 _MAX_RELATIVE_COST = 0.8
 """Largest cost of the pieces, as a fraction of the whole's, for which a split pays."""
 _CHEAP_FUNCTIONS = {
-    "where",
-    "cast",
-    "lt",
-    "le",
-    "eq",
-    "ne",
-    "and",
-    "or",
-    "not",
-    "add",
-    "sub",
-    "mul",
-    "neg",
-    "min",
-    "max",
-    "abs",
-}
+    "where", "cast", "lt", "le", "eq", "ne", "and", "or", "not", "add", "sub", "mul", "neg", "min", "max", "abs"
+}  # fmt: skip
 """Functions that cost one operation of a vector; others cost eight."""
 _VECTOR_ELEMENTS = 8
 """Elements of a vector."""

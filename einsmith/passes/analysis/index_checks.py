@@ -195,6 +195,7 @@ def _count_violation(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
 
 
 def _build_check(node: Compute, condition: _Condition) -> tuple[Tensor, str]:
+    """Return (the number of points at which a condition is violated, message)."""
     domain, guards, index, extent = condition.domain, condition.guards, condition.index, condition.extent
     # A read and the read of its gradient under equal guards share one check: axes and guards are sorted.
     used = sorted(axes_of(index, *guards), key=lambda a: (domain[a], a))

@@ -58,6 +58,7 @@ def _last_position(node: Recurrence, j: int) -> int:
 
 
 def _is_total(node: Recurrence, j: int) -> bool:
+    """Return whether, within its recurrence, only the next step of member j reads the member, at the same element."""
     slot = len(node.args) + j
     if node.results[j][1][0] != node.steps + 1 or node.origins[j] != (0 if node.reverse else 1):
         return False

@@ -58,6 +58,7 @@ def _find_original(a: Item) -> tuple[Item, int] | None:
 
 
 def _match_copy(node: Recurrence, j: int) -> tuple[int, int] | None:
+    """Return (i, d) if member j copies member i from d positions further on at every element; else None."""
     m = node.members[j]
     parts = step_parts(node, j)
     if len(m.parts) != 1 or len(parts) != 1 or not isinstance(parts[0].body, Read):

@@ -245,6 +245,8 @@ class Zeros:
         return end if end is not None and end.limit is not None else None
 
     def _find_end_of_body(self, n: Compute, axis: int, along: Mapping[Read, int], body: Expr) -> TripCount | None:
+        """Return the end from which on a body is zero; None if there is none. `along`: distance of each read along
+        `axis`."""
         zero: dict[Expr, TripCount | None] = {}
         for e in postorder([body]):
             inside = [zero[a] for a in e.args]

@@ -50,13 +50,13 @@ class Limit:
         known: the conditions, and their values from the step on.
         step: the step, a 0-d i64 tensor: the largest element of `form`.
         form: the limit of each point, over the recurrence's axes and arguments.
-        whole: whether `step` is the maximum over all elements of the tensors that `form` reads.
+        reads_all_elements: whether `step` is the maximum over all elements of the tensors that `form` reads.
     """
 
     known: Mapping[Expr, Const]
     step: Compute
     form: LinearForm
-    whole: bool
+    reads_all_elements: bool
 
 
 def find_limit(node: Recurrence, args: int) -> Limit | None:
@@ -127,6 +127,7 @@ def find_members_read_beyond(nodes: Sequence[Any], roots: Iterable[Tensor]) -> d
 
 
 def _find_uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> Iterator[_Use]:
+    """Yield the reads in a node of members of the recurrences in `limits` that may be at steps from the limit on."""
     args: tuple[Tensor, ...] = n.args
     if isinstance(n, Recurrence):
         args += tuple(Item(n, j) for j in range(len(n.members)))
@@ -153,13 +154,18 @@ def _find_uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> I
 def _is_below(a: Limit, a_args: Sequence[Tensor], distance: int, b: Limit, b_args: Sequence[Tensor]) -> bool:
     """Return whether a step that is `apart` steps after one before the limit `a` is before the limit `b`."""
     ((x, c),), ((y, d),) = a.form.terms.items(), b.form.terms.items()
-    return b.whole and c == d and is_equal_up_to_axes(x, a_args, y, b_args) and a.form.const + distance <= b.form.const
+    return (
+        b.reads_all_elements
+        and c == d
+        and is_equal_up_to_axes(x, a_args, y, b_args)
+        and a.form.const + distance <= b.form.const
+    )
 
 
 def _is_before(at: LinearForm, facts: Facts, args: Sequence[Tensor], node: Recurrence, limit: Limit) -> bool:
     """Return whether a condition that holds proves that a step is before the limit."""
     ((atom, c),) = limit.form.terms.items()
-    candidates = dict.fromkeys(postorder([e for e, _ in facts.known]) if limit.whole else ())
+    candidates = dict.fromkeys(postorder([e for e, _ in facts.known]) if limit.reads_all_elements else ())
     return any(
         facts.prove(apply("lt", at.expr(dt.i64), LinearForm(limit.form.const, {e: c}).expr(dt.i64)))
         for e in candidates

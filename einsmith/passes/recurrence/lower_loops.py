@@ -61,8 +61,8 @@ from einsmith.schedule.plan import REPAID, copy_of
 
 Passes = Callable[[Graph], Graph]
 
-_SEGMENTS = 4
-"""Most parts into which conditions on t divide the steps; beyond, bodies compare the step's number."""
+_MAX_SEGMENTS = 4
+"""Most segments into which conditions on t divide the steps; beyond, bodies compare the step's number."""
 
 _TIME = Axis(0)
 
@@ -72,19 +72,19 @@ def lower_loops(graph: Graph, passes: Passes) -> Graph:
     if not any(isinstance(n, Recurrence) for n in postorder(graph.roots)):
         return graph
     graph = propagate_copies(graph)
-    read: dict[Recurrence, set[int]] = {}
+    read_outside: dict[Recurrence, set[int]] = {}
     for node in postorder(graph.roots):
         if isinstance(node, Item) and isinstance(node.node, Recurrence):
-            read.setdefault(node.node, set()).add(node.member)
+            read_outside.setdefault(node.node, set()).add(node.member)
     memo: dict = {}
     totals = find_totals(graph)
     nodes = list(postorder(graph.roots))
-    beyond = find_members_read_beyond(nodes, graph.roots)
+    read_beyond = find_members_read_beyond(nodes, graph.roots)
     for node in nodes:
         if isinstance(node, Recurrence):
             args = tuple(rebuild(node.args, lambda n: None, memo))
             new = Recurrence(node.steps, node.reverse, node.origins, node.members, args)
-            memo[node] = _Lowering(new, read[node], beyond.get(node, set()), totals[node], passes).lower()
+            memo[node] = _Lowering(new, read_outside[node], read_beyond.get(node, set()), totals[node], passes).lower()
         elif isinstance(node, Compute) and (reader := read_totals(node, totals, memo)) is not None:
             memo[node] = reader
     return replace(graph, lambda n: None, memo)
@@ -102,8 +102,8 @@ class _Step:
     inputs: dict[InputPlace, Leaf] = field(default_factory=dict)
     values: dict[int, Tensor] = field(default_factory=dict)  # of the members, by their numbers
     known: Mapping[Expr, Const] = field(default_factory=dict)  # conditions that are constant in these steps
-    only: set[int] | None = None  # the members that are computed; None: all
-    bounds: tuple[int | None, int | None] = (None, None)
+    computed: set[int] | None = None  # the members that are computed; None: all
+    bounds: tuple[int | None, int | None] = (None, None)  # numbers of the arguments: first step, stop
 
     def add_input(self, place: InputPlace, dtype: DType, shape: tuple[int, ...]) -> Leaf:
         if place not in self.inputs:
@@ -112,17 +112,35 @@ class _Step:
 
 
 class _Lowering:
-    """The lowering of one recurrence. `outside`: the members that are read outside of it; `beyond`: those whose values
-    in the steps from its limit on are read (`passes.recurrence.live_steps`); `totals`: see
-    `passes.recurrence.accumulators`."""
+    """The lowering of one recurrence.
 
-    def __init__(self, node: Recurrence, outside: set[int], beyond: set[int], totals: frozenset[int], passes: Passes):
-        self.node, self.outside, self.beyond, self.totals, self.passes = node, outside, beyond, totals, passes
+    Attributes:
+        node: the recurrence.
+        read_outside: the members that are read outside of it.
+        read_beyond: the members whose values at steps from its limit on are read (`passes.recurrence.live_steps`).
+        totals: the members that are stored in one slot (`passes.recurrence.accumulators`).
+        passes: the passes over the graph of a step.
+        args: arguments of the loop: the recurrence's, and those added during the lowering.
+        arg_count: number of arguments of the recurrence.
+        stored: members that need memory.
+    """
+
+    def __init__(
+        self, node: Recurrence, read_outside: set[int], read_beyond: set[int], totals: frozenset[int], passes: Passes
+    ):
+        self.node, self.read_outside, self.read_beyond, self.totals, self.passes = (
+            node,
+            read_outside,
+            read_beyond,
+            totals,
+            passes,
+        )
         self.args: list[Tensor] = list(node.args)
-        self.count = len(node.args)
-        self.stored = set(outside)  # members that need memory
+        self.arg_count = len(node.args)
+        self.stored = set(read_outside)
 
     def lower(self) -> LoweredLoop:
+        """Return the recurrence as a loop."""
         node = self.node
         steps = [step for first, n in self._find_ranges() for step in self._divide_at_limit(first, n)]
         for step in steps:
@@ -153,7 +171,7 @@ class _Lowering:
             for piece in step_parts(self.node, j):
                 for e in postorder(piece.bodies):
                     cuts.update(cuts_of(e, _TIME, steps))
-        if len(cuts) >= _SEGMENTS:
+        if len(cuts) >= _MAX_SEGMENTS:
             cuts = set()
         edges = [0, *sorted(cuts), steps]
         return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False) if b > a]
@@ -163,34 +181,35 @@ class _Lowering:
         conditions that limit t by a number from memory leave the later part little work (a batch of sequences of
         different lengths)."""
         whole = self._compute_step(_Step(first, n))
-        limit = find_limit(self.node, self.count) if n > 1 else None
+        limit = find_limit(self.node, self.arg_count) if n > 1 else None
         if limit is None:
             return [whole]
         boundary = limit.step
-        late = self._only_read(self._compute_step(_Step(first, n, known=limit.known)))
-        kept = self.outside | {p.number for p in whole.inputs if p.kind == "member"}
-        if 2 * _count_points(late, late.only or set()) > _count_points(whole, kept):
+        late = self._drop_unread(self._compute_step(_Step(first, n, known=limit.known)))
+        kept = self.read_outside | {p.number for p in whole.inputs if p.kind == "member"}
+        if 2 * _count_points(late, late.computed or set()) > _count_points(whole, kept):
             return [whole]
         body = apply("sub", Read(0, (), dt.i64), Const(first, dt.i64)) if first else Read(0, (), dt.i64)
         cut = self._add_argument(canonical(template((), [(dt.i64, ())], body), (boundary,)) if first else boundary)
         whole.bounds, late.bounds = (None, cut), (cut, None)
         return [whole, late]
 
-    def _only_read(self, step: _Step) -> _Step:
+    def _drop_unread(self, step: _Step) -> _Step:
         """Return the step without the members that are not read from the limit on."""
-        only, inputs = set(self.beyond), {x: p for p, x in step.inputs.items()}
+        computed, inputs = set(self.read_beyond), {x: p for p, x in step.inputs.items()}
         while True:
-            used = {x: inputs[x] for x in postorder(step.values[j] for j in only) if x in inputs}
-            more = {p.number for p in used.values() if p.kind == "member"} - only
+            used = {x: inputs[x] for x in postorder(step.values[j] for j in computed) if x in inputs}
+            more = {p.number for p in used.values() if p.kind == "member"} - computed
             if not more:
                 break
-            only |= more
-        step.only, step.inputs = only, {p: x for x, p in used.items()}
+            computed |= more
+        step.computed, step.inputs = computed, {p: x for x, p in used.items()}
         return step
 
     # -- one step
 
     def _compute_step(self, step: _Step) -> _Step:
+        """Return the step with the values of all members."""
         for group, cyclic in step_groups(self.node):
             if not cyclic:
                 step.values[group[0]] = self._compute_member(step, group[0])
@@ -252,7 +271,7 @@ class _Lowering:
             if isinstance(e, Read) and e in known:
                 _, low, high = known[e]
                 if low != high and (low is None or low <= 0):
-                    now = apply("add", _TIME, Const(self.node.origins[e.slot - self.count], dt.i32))
+                    now = apply("add", _TIME, Const(self.node.origins[e.slot - self.arg_count], dt.i32))
                     same = Read(e.slot, (now, *new.args[1:]), e.dtype)
                     here = apply("eq", cast(new.args[0], dt.i64), cast(now, dt.i64))
                     new = Apply("where", (here, same, new), e.dtype)
@@ -262,7 +281,7 @@ class _Lowering:
     def _resolve_read(self, step: _Step, j: int, e: Read) -> tuple[Tensor, tuple[Expr, ...]]:
         """Return (the step's tensor that a read accesses, its index there)."""
         node = self.node
-        i = e.slot - self.count
+        i = e.slot - self.arg_count
         dtype, shape = node.members[0].params[e.slot]
         if i >= 0:
             at = _parse_time_index(e.index[0], step.steps)
@@ -307,11 +326,11 @@ class _Lowering:
 
     def _lower_segment(self, step: _Step) -> LoopSegment:
         """Return the segment of a step: its graph after the passes, with its slices and targets."""
-        computed = self.stored if step.only is None else self.stored & step.only
-        stored = sorted(computed - self.totals)
+        updated = self.stored if step.computed is None else self.stored & step.computed
+        stored = sorted(updated - self.totals)
         roots = tuple(step.values[j] for j in stored)
         updates = []
-        for j in sorted(computed & self.totals):
+        for j in sorted(updated & self.totals):
             dtype, shape = self.node.results[j]
             updates.append((step.add_input(InputPlace("member", j, 0, 0), dtype, shape), step.values[j]))
         body = self.passes(Graph(tuple(step.inputs.values()), roots, tuple(updates), ()))
@@ -329,7 +348,9 @@ class _Lowering:
         """Split off the last steps of a segment if they compute values that are never read, such as the cotangent of an
         initial state without a gradient; return the segments in the order of time."""
         node = self.node
-        unread = {n: self._count_unread_steps(j) for n, (j, _) in enumerate(segment.targets) if j not in self.outside}
+        unread = {
+            n: self._count_unread_steps(j) for n, (j, _) in enumerate(segment.targets) if j not in self.read_outside
+        }
         last = min((n for n in unread.values() if n), default=0)
         ends = step.first == 0 if node.reverse else step.first + step.steps == node.steps
         if not ends or not 0 < last < step.steps or step.bounds != (None, None):
@@ -341,7 +362,7 @@ class _Lowering:
 
     def _count_unread_steps(self, j: int) -> int:
         """Return the number of last steps whose value of member j is read by no step."""
-        slot, unread = self.count + j, self.node.steps
+        slot, unread = self.arg_count + j, self.node.steps
         for i in range(len(self.node.members)):
             for read, low, _ in distances(self.node, i).values():
                 if read == slot:

@@ -46,7 +46,7 @@ from einsmith.passes.recurrence.lower_loops import add_argument, separate_output
 from einsmith.passes.recurrence.time_axis import Along, count_points, count_rows, find_along
 
 Passes = Callable[[Graph], Graph]
-Source = Callable[[Compute, Read | None, int | None], Tensor]
+ReadTensor = Callable[[Compute, Read | None, int | None], Tensor]
 """Returns the tensor of a chunk that a node's read accesses, at the given distance from the step (None: the whole
 tensor); without a read, the tensor of step numbers."""
 
@@ -86,9 +86,9 @@ class _StripMining:
     """Rewriter of a graph that computes nodes along the time of its loops in loops over chunks."""
 
     def __init__(self, graph: Graph, order: list[Any], loops: list[LoweredLoop], passes: Passes):
-        self.source, self.order, self.loops, self.passes = graph, order, loops, passes
+        self.graph, self.order, self.loops, self.passes = graph, order, loops, passes
         self.time: dict[Compute, _Time] = {}
-        self.filled: dict[Tensor, int] = {}  # tensors that `_is_mostly_zero` accepts -> steps of a chunk
+        self.mostly_zero: dict[Tensor, int] = {}  # tensors that `_is_mostly_zero` accepts -> steps of a chunk
         before_loops = set(postorder(t for t, _ in graph.checks)) | {storage(t) for _, t in graph.updates}
         before_loops |= set(postorder(n.args[s.stop] for n in loops for s in n.segments if s.stop is not None))
         for steps in sorted(set(map(count_steps, loops)), reverse=True):
@@ -98,7 +98,7 @@ class _StripMining:
             )
             self._choose_chunk(time)
             if time.chunk and time.steps % time.chunk == 0:
-                self.filled |= {
+                self.mostly_zero |= {
                     t: time.chunk
                     for n in loops
                     if count_steps(n) == steps
@@ -125,7 +125,7 @@ class _StripMining:
         while not all_chunked and (steps * rows < _MIN_ROWS_WITH_LIMIT or steps < min_steps):
             steps *= 2
         if all_chunked or steps < time.steps:
-            node_ends, time.filled = find_ends(self.order, self.source.roots, time.along, time.steps)
+            node_ends, time.filled = find_ends(self.order, self.graph.roots, time.along, time.steps)
             time.ends = {n: end for n, end in node_ends.items() if all_chunked or end is not None}
             time.chunk = steps if time.ends else 0
 
@@ -173,8 +173,9 @@ class _StripMining:
     # -- the new graph
 
     def rewrite(self) -> Graph:
+        """Return the graph with the nodes of each level in loops over chunks."""
         groups: dict[tuple, list[Compute]] = defaultdict(list)
-        stored: set[Tensor] = {storage(t) for t in self.source.roots}
+        stored: set[Tensor] = {storage(t) for t in self.graph.roots}
         for n in self.order:
             inside = self._is_chunked(n)
             if inside:
@@ -186,18 +187,18 @@ class _StripMining:
                 if operand is None or self._key(operand) != self._key(n):
                     stored.add(storage(a))
         if not groups:
-            return self.source
+            return self.graph
         memo: dict[Any, Any] = {}
         for n in sorted(self.order, key=lambda n: (self.levels[n], self._is_chunked(n))):
             if not self._is_chunked(n):
                 args = tuple(memo[a] for a in n.args)  # None: read only by its own loop, through views
                 memo[n] = with_args(n, args) if args and None not in args else None if args else n
-                if n in self.filled:
-                    memo[n] = _build_zero_loop(memo[n], self.filled[n])
+                if n in self.mostly_zero:
+                    memo[n] = _build_zero_loop(memo[n], self.mostly_zero[n])
             elif n not in memo:
                 group = groups[self._key(n)]
                 memo |= self._build_loop(group, [m for m in group if m in stored], memo)
-        return exchanged(self.source, memo)
+        return exchanged(self.graph, memo)
 
     def _build_loop(self, group: list[Compute], stored: list[Compute], memo: Mapping[Any, Any]) -> dict[Any, Any]:
         """Compute the nodes of a group in one loop over chunks; return the tensor that replaces each stored node."""
@@ -341,7 +342,7 @@ def _find_nodes_along(
     return {n: at for n, at in candidates.items() if n in connected}
 
 
-def _restrict_to_rows(n: Compute, at: Along, rows: int, source: Source) -> Compute:
+def _restrict_to_rows(n: Compute, at: Along, rows: int, read_tensor: ReadTensor) -> Compute:
     """Return the node restricted to `rows` steps."""
     tensors: list[Tensor] = []
     parts = []
@@ -349,12 +350,12 @@ def _restrict_to_rows(n: Compute, at: Along, rows: int, source: Source) -> Compu
         assert isinstance(p, Piece)
         memo: dict[Expr, Expr] = {}
         if uses_position:
-            tensors.append(source(n, None, None))
+            tensors.append(read_tensor(n, None, None))
             memo[Axis(axis)] = Read(len(tensors) - 1, (Axis(axis),), dt.i32)
         for e in postorder(p.bodies, memo):
             new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
             if isinstance(e, Read):
-                t = source(n, e, reads.get(e))
+                t = read_tensor(n, e, reads.get(e))
                 if t not in tensors:
                     tensors.append(t)
                 index = (Axis(axis), *new.args[1:]) if e in reads else new.args

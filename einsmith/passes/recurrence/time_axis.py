@@ -43,7 +43,7 @@ class Along:
 
 
 def find_along(t: Template, extent: int) -> Along | None:
-    """Return how a template goes along an axis of that extent; None if it does not."""
+    """Return how a template goes along an axis of `extent` positions; None if it does not."""
     return t.memo(("along", extent), lambda t: _find_along(t, extent))
 
 
