@@ -85,8 +85,8 @@ def optional() -> list[str]:
     """Return the names of the passes over graphs and plans that can be left out: no other pass needs what they
     provide."""
     needed = frozenset[str]().union(*(p.needs for p in PASSES))
-    bound = {p.name for p in PASSES if p.provides & needed}
-    return [*(p.name for p in PASSES if p.name not in bound), *PLAN_PASSES]
+    required = {p.name for p in PASSES if p.provides & needed}
+    return [*(p.name for p in PASSES if p.name not in required), *PLAN_PASSES]
 
 
 def is_left_out(name: str) -> bool:

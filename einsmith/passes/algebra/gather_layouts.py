@@ -66,7 +66,7 @@ def gather_layouts(graph: Graph, context: PassContext) -> Graph:
         for a in n.args:
             readers.setdefault(a, []).append(n)
     forms |= _transpose_sums(forms, readers)
-    selected = {n for group in _group(forms) for n in _select(group, forms, readers, context)}
+    selected = {n for group in _group_nodes(forms) for n in _select(group, forms, readers, context)}
     new: dict = {}
     for n in nodes:
         if n in selected:
@@ -234,19 +234,19 @@ def _is_sum(t: Template) -> bool:
     return len(t.parts) == len(t.dtypes) == 1 and isinstance(part.body, Reduce) and part.domain[: t.rank] == t.shape
 
 
-def _group(forms: Mapping[Compute, _TransposedTemplate]) -> Iterable[list[Compute]]:
+def _group_nodes(forms: Mapping[Compute, _TransposedTemplate]) -> Iterable[list[Compute]]:
     """Group the nodes that share transposed tensors; nodes and groups stay in order."""
-    group: dict[Any, list[Compute]] = {}
+    group_of: dict[Any, list[Compute]] = {}
     for n, form in forms.items():
-        mine = [n]
+        own_group = [n]
         for t in {n, *(n.args[s] for s, d in form.operands if d is not None)}:
-            other = group.get(t, mine)
-            if other is not mine:
-                other += mine
-                group.update((k, other) for k, v in group.items() if v is mine)
-                mine = other
-            group[t] = mine
-    return list({id(g): g for g in group.values()}.values())
+            other_group = group_of.get(t, own_group)
+            if other_group is not own_group:
+                other_group += own_group
+                group_of.update((k, other_group) for k, v in group_of.items() if v is own_group)
+                own_group = other_group
+            group_of[t] = own_group
+    return list({id(g): g for g in group_of.values()}.values())
 
 
 def _select(
@@ -262,7 +262,7 @@ def _select(
         assert isinstance(n, Compute)
         return context.price(n)
 
-    def total(selected: set[Compute]) -> float:
+    def total_seconds(selected: set[Compute]) -> float:
         results = {(n, forms[n].out) for n in selected}
         operands = {(n.args[s], d) for n in selected for s, d in forms[n].operands}
         transposes = {_move_to_end(t, d) for t, d in operands - results if d is not None}
@@ -277,5 +277,5 @@ def _select(
     after = {n: context.price(_transpose_node(n, forms[n], {})) for n in group}
     out = set(group)
     for n in group:
-        out = min(out, out - {n}, key=total)
-    return min(set(), out, key=total)
+        out = min(out, out - {n}, key=total_seconds)
+    return min(set(), out, key=total_seconds)

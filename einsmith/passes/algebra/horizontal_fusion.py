@@ -45,18 +45,18 @@ def horizontal_fusion(graph: Graph) -> Graph:
         if isinstance(node, Compute) and node not in roots and _is_sum(node.template):
             (piece,) = node.template.parts
             groups[depth[node], node.shape, piece.body.extents, node.dtype].append(node)  # type: ignore[union-attr]
-    joined: dict[Tensor, tuple[Compute, int]] = {}
+    fused: dict[Tensor, tuple[Compute, int]] = {}
     for sums in groups.values():
         for group in _group_by_operand(sums):
             whole = fuse_sums(group)
-            joined |= {x: (whole, m) for m, x in enumerate(group)}
-    if not joined:
+            fused |= {x: (whole, m) for m, x in enumerate(group)}
+    if not fused:
         return graph
     new: dict[Tensor, Tensor] = {}
     for node in sorted(nodes, key=depth.__getitem__):
-        whole, m = joined.get(node, (node, 0))
+        whole, m = fused.get(node, (node, 0))
         new_node = with_args(whole, tuple(new[a] for a in whole.args)) if whole.args else whole
-        new[node] = Item(new_node, m) if node in joined else new_node
+        new[node] = Item(new_node, m) if node in fused else new_node
     return exchanged(graph, new)
 
 
@@ -70,12 +70,14 @@ def _compute_depths(nodes: Sequence[Tensor], graph: Graph) -> dict[Tensor, int]:
         for a in node.args:
             readers[a].add(node)
     updates = {t for _, t in graph.updates} - {*graph.outputs, *(t for t, _ in graph.checks)}
-    last = {t for t in updates if isinstance(t, Compute) and not readers[t] and pointwise_body(t.template) is not None}
-    kept = set(graph.roots)
+    update_nodes = {
+        t for t in updates if isinstance(t, Compute) and not readers[t] and pointwise_body(t.template) is not None
+    }
+    roots = set(graph.roots)
     for node in nodes:
-        if isinstance(node, Compute) and node not in kept and readers[node] and readers[node] <= last:
+        if isinstance(node, Compute) and node not in roots and readers[node] and readers[node] <= update_nodes:
             depth[node] = len(nodes) + 1
-    return depth | {t: len(nodes) + 2 for t in last}
+    return depth | {t: len(nodes) + 2 for t in update_nodes}
 
 
 def _is_sum(t: Template) -> bool:
@@ -94,13 +96,15 @@ def _group_by_operand(sums: list[Compute]) -> Iterator[list[Compute]]:
     grouped: set[int] = set()
     for first in range(len(sums)):
         group: list[int] = []
-        new: int | None = None if first in grouped else first
-        while new is not None:
-            group.append(new)
-            for x in reads[new]:
-                del open_sums[x][bisect_left(open_sums[x], new)]
-            after = [k[at] for n in group for x in reads[n] if (at := bisect_left(k := open_sums[x], new)) < len(k)]
-            new = min(after, default=None) if len(group) < _MAX_SUMS else None
+        next_sum: int | None = None if first in grouped else first
+        while next_sum is not None:
+            group.append(next_sum)
+            for x in reads[next_sum]:
+                del open_sums[x][bisect_left(open_sums[x], next_sum)]
+            candidates = [
+                k[at] for n in group for x in reads[n] if (at := bisect_left(k := open_sums[x], next_sum)) < len(k)
+            ]
+            next_sum = min(candidates, default=None) if len(group) < _MAX_SUMS else None
         grouped.update(group)
         if len(group) > 1:
             yield [sums[n] for n in group]

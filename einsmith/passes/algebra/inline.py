@@ -84,11 +84,11 @@ def inline(graph: Graph) -> Graph:
             return False
         if is_movement(arg.template):
             return True
-        first = origin.get(arg, arg)
-        if user_counts[first] != 1 or first in roots or arg.shape == ():
+        original = origin.get(arg, arg)
+        if user_counts[original] != 1 or original in roots or arg.shape == ():
             return False
-        known = _reads_by_slot(consumer.template)
-        arg_reads = {e for s, a in enumerate(consumer.args) if a is arg for e in known.get(s, ())}
+        reads_by_slot = _reads_by_slot(consumer.template)
+        arg_reads = {e for s, a in enumerate(consumer.args) if a is arg for e in reads_by_slot.get(s, ())}
         return (
             len(arg_reads) * points(consumer.template) <= size(arg.shape)
             and total_operations(consumer.template) + total_operations(arg.template) <= _MAX_OPERATIONS

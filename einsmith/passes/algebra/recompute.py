@@ -137,15 +137,15 @@ class _Selection:
             return inf, inf
         late = sorted((r for r in users if self.role[r] != "forward"), key=_is_product)  # products, priced slowly, last
         early = [r for r in users if self.role[r] == "forward"]
-        stored = self._seconds_saved(t) if all(self._can_recompute(r, t) for r in early) else 0.0
+        stored = self._price_savings(t) if all(self._can_recompute(r, t) for r in early) else 0.0
         margin = sum(MIN_RELATIVE_DIFFERENCE * self._price(r) for r in users) if stored else 0.0
         if margin >= stored:
             stored = 0.0
-        again, extra = self._nested_seconds(t), 0.0
+        again, extra = self._price_nested(t), 0.0
         for r in late:
             if min(again, extra) > max(keep_seconds, stored):
                 return inf, inf
-            change = self._extra_seconds(r, t)
+            change = self._price_recomputation(r, t)
             again += change
             extra += max(0.0, change)
         if not early:
@@ -156,10 +156,10 @@ class _Selection:
         for r in early:
             if extra >= stored:
                 return again, inf
-            extra += max(0.0, self._extra_seconds(r, t))
+            extra += max(0.0, self._price_recomputation(r, t))
         return again, extra - again - stored
 
-    def _seconds_saved(self, t: Tensor) -> float:
+    def _price_savings(self, t: Tensor) -> float:
         """Return the seconds saved if a tensor is not stored and its readers read its operand, which is stored for
         other readers; 0 if that alternative is not considered."""
         source = max(t.args, key=nbytes)
@@ -175,13 +175,13 @@ class _Selection:
             saved += read
         return max(0.0, saved)
 
-    def _nested_seconds(self, t: Tensor) -> float:
+    def _price_nested(self, t: Tensor) -> float:
         """Return the seconds that readers take to recompute a tensor inside another tensor that they recompute."""
         seconds = 0.0
         for u in self.readers[t]:
             if u in self.candidates and u in self.late:
                 late = sum(self.role[r] != "forward" for r in self.readers[u])
-                seconds += late * max(0.0, self._extra_seconds(u, t)) if self._can_recompute(u, t) else inf
+                seconds += late * max(0.0, self._price_recomputation(u, t)) if self._can_recompute(u, t) else inf
         return seconds
 
     def _can_recompute(self, r: Tensor, t: Tensor) -> bool:
@@ -201,7 +201,7 @@ class _Selection:
             self.prices[t.template] = self.context.price(t)
         return self.prices[t.template]
 
-    def _extra_seconds(self, r: Tensor, t: Tensor) -> float:
+    def _price_recomputation(self, r: Tensor, t: Tensor) -> float:
         """Return the additional seconds of a reader that recomputes a tensor."""
         assert isinstance(r, Compute) and isinstance(t, Compute)
         key = r.template, t.template, tuple(n for n, a in enumerate(r.args) if a is t)

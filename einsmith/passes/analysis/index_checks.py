@@ -51,7 +51,7 @@ def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:
     checks: dict[Tensor, str] = {}
     for node in postorder(roots):
         for reader in _expand_node(node):
-            for count, message in _checks_of(reader, node):
+            for count, message in _build_checks(reader, node):
                 checks.setdefault(count, message)
     return tuple(checks.items())
 
@@ -61,7 +61,7 @@ def violation(roots: Iterable[Tensor], arrays: Mapping[Leaf, np.ndarray], origin
     line that `origins` has; None if there is none. This is for messages, after a check has failed."""
     for node in postorder([*origins.differentiated, *roots]):
         for reader in _expand_node(node):
-            for condition in _conditions(reader, node):
+            for condition in _find_conditions(reader, node):
                 message = _describe_violation(reader, condition, arrays, origins)
                 if message is not None:
                     return message
@@ -95,12 +95,12 @@ class _Condition:
 def _describe_violation(
     node: Compute, c: _Condition, arrays: Mapping[Leaf, np.ndarray], origins: Origins
 ) -> str | None:
-    plain = c.index
-    while isinstance(plain, Apply) and plain.fn == "cast":
-        plain = plain.args[0]
-    source = plain if isinstance(plain, Read) else next(e for e in postorder([c.index]) if isinstance(e, Read))
-    bad = _count_violation(c.guards, c.index, c.extent)
-    evaluated = [bad, c.index, *source.index]
+    uncast = c.index
+    while isinstance(uncast, Apply) and uncast.fn == "cast":
+        uncast = uncast.args[0]
+    source = uncast if isinstance(uncast, Read) else next(e for e in postorder([c.index]) if isinstance(e, Read))
+    violates = _count_violation(c.guards, c.index, c.extent)
+    evaluated = [violates, c.index, *source.index]
     evaluated[1:] = [guarded(c.guards, e) for e in evaluated[1:]]
     tensors = [prune_args(template(c.domain, node.template.params, e), node.args) for e in evaluated]
     leaves = [x for x in postorder(tensors) if isinstance(x, Leaf)]
@@ -112,15 +112,15 @@ def _describe_violation(
     first = np.unravel_index(np.argmax(wrong != 0), wrong.shape)
     place = ", ".join(str(int(a[first])) for a in at)
     read, shape = (None, node.shape) if c.slot == SCATTERED else (node.args[c.slot], node.args[c.slot].shape)
-    known = node.args[source.slot]
-    origin = origins.find(node.template, c.slot, source.slot, shape, c.dimension, known.shape)
+    source_tensor = node.args[source.slot]
+    origin = origins.find(node.template, c.slot, source.slot, shape, c.dimension, source_tensor.shape)
     inner = origin.source if origin is not None and origin.text is not None else None
     outer = origin.tensor if origin is not None and origin.text is not None else None
-    name, into = _name_of(known, origins, inner), _name_of(read, origins, outer)
+    name, into = _name_of(source_tensor, origins, inner), _name_of(read, origins, outer)
     exist = f"only 0 to {c.extent - 1} exist" if c.extent else "it is empty"
     text = (
-        f"element [{place}] of {name}, {source.dtype.name} of shape {known.shape}, "
-        f"{'is' if plain is source else 'gives'} {int(value[first])}, which is no index into dimension {c.dimension} "
+        f"element [{place}] of {name}, {source.dtype.name} of shape {source_tensor.shape}, "
+        f"{'is' if uncast is source else 'gives'} {int(value[first])}, which is no index into dimension {c.dimension} "
         f"of {into}, of shape {shape}: {exist}"
     )
     if origin is not None and origin.text is not None:
@@ -142,11 +142,11 @@ def _name_of(t: Tensor | None, origins: Origins, formula: str | None) -> str:
     return f"a tensor that is computed from {', '.join(source_names)}" if source_names else "a tensor"
 
 
-def _checks_of(node: Compute, within: Compute | Recurrence) -> list[tuple[Tensor, str]]:
-    return [_build_check(node, condition) for condition in _conditions(node, within)]
+def _build_checks(node: Compute, within: Compute | Recurrence) -> list[tuple[Tensor, str]]:
+    return [_build_check(node, condition) for condition in _find_conditions(node, within)]
 
 
-def _conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_Condition]:
+def _find_conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_Condition]:
     """Yield the conditions of every index of the node that reads a tensor, reads no member of `within`, and is not
     proven by its range."""
     members = {s for s, a in enumerate(node.args) if isinstance(a, Item) and a.node is within}
@@ -206,8 +206,8 @@ def _build_check(node: Compute, condition: _Condition) -> tuple[Tensor, str]:
     places = [x for r in guard_reads for x in zip(r.index, node.template.params[r.slot][1], strict=True)]
     if all(not has_read(i) and proven(i, n, facts) for i, n in places):
         conjuncts.sort(key=rank)
-    bad = _count_violation(conjuncts, substitute(index, new_axes), extent)
-    body: Expr | Reduce = bad
+    violates = _count_violation(conjuncts, substitute(index, new_axes), extent)
+    body: Expr | Reduce = violates
     if used:
         body = Reduce("sum", tuple(domain[a] for a in used), (body,))
     t = prune_args(template((), node.template.params, body), node.args)

@@ -69,5 +69,5 @@ def _match_copy(node: Recurrence, j: int) -> tuple[int, int] | None:
     if i < 0 or i == j or part.extents != m.shape or node.results[i][1][1:] != m.shape[1:]:
         return None
     distance = linear(e.index[0]) - LinearForm(0, {Axis(0): 1})
-    same = all(x is Axis(d) or (m.shape[d] == 1 and isinstance(x, Const)) for d, x in enumerate(e.index) if d)
-    return (i, distance.const) if same and not distance.terms else None
+    same_element = all(x is Axis(d) or (m.shape[d] == 1 and isinstance(x, Const)) for d, x in enumerate(e.index) if d)
+    return (i, distance.const) if same_element and not distance.terms else None

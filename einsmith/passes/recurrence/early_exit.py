@@ -59,14 +59,14 @@ NO_POSITIONS = TripCount(None, _BEFORE_START, _BEFORE_START)
 """The empty range of positions."""
 
 
-def latest(a: TripCount | None, b: TripCount | None) -> TripCount | None:
+def union(a: TripCount | None, b: TripCount | None) -> TripCount | None:
     """Return the union of two ranges of positions. None means all positions; it is returned if the limits differ."""
     if a is None or b is None or (a.limit is not b.limit and a.limit is not None and b.limit is not None):
         return None
     return TripCount(a.limit if b.limit is None else b.limit, max(a.after, b.after), max(a.least, b.least))
 
 
-def limit_of(t: Tensor) -> tuple[Compute, int] | None:
+def split_limit(t: Tensor) -> tuple[Compute, int] | None:
     """Split a tensor into (the largest element of an integer tensor, n) if it is that element + n; else return None."""
     part = t.template.parts[0] if isinstance(t, Compute) else None
     if not isinstance(t, Compute) or not isinstance(part, Piece) or t.shape or t.dtype is not dt.i64:
@@ -108,7 +108,7 @@ def find_ends(
         needed: dict[Any, TripCount | None] = defaultdict(lambda: NO_POSITIONS)
 
         def require(t: Tensor, end: TripCount | None, needed=needed) -> None:
-            needed[t] = latest(needed[t], end)
+            needed[t] = union(needed[t], end)
 
         for t in roots:
             require(t, None)
@@ -124,14 +124,14 @@ def find_ends(
             if not is_view(n.template):
                 if at.total or (end is None and any(isinstance(p.body, Reduce) for p in n.template.parts)):
                     end = None
-                    for limit in _limits(order, steps):
-                        known = zeros.setdefault(limit, Zeros(along, steps, limit))
-                        if (first := known.find_end_of_bodies(n, at)) is not None:
-                            end = latest(first, limit_ends.get(limit, first))
+                    for limit in _find_limits(order, steps):
+                        loop_zeros = zeros.setdefault(limit, Zeros(along, steps, limit))
+                        if (first := loop_zeros.find_end_of_bodies(n, at)) is not None:
+                            end = union(first, limit_ends.get(limit, first))
                             filled |= set() if at.total else {n}
                             break
                 elif end is not None and end.limit is not None:
-                    end = latest(end, limit_ends.get(end.limit, end))
+                    end = union(end, limit_ends.get(end.limit, end))
                 if end is not None and end.limit is None:
                     end = None
                 node_ends[n] = end
@@ -140,20 +140,20 @@ def find_ends(
                 require(t, None if distances is None or end is None else end.shift(max(distances)))
         for end in node_ends.values():
             if end is not None and end.limit is not None:
-                limit_ends[end.limit] = latest(end, limit_ends.get(end.limit, end)) or end
+                limit_ends[end.limit] = union(end, limit_ends.get(end.limit, end)) or end
     return node_ends, {n for n in filled if node_ends[n] is not None}
 
 
-def _limits(order: Sequence[Any], steps: int) -> Iterator[Tensor]:
+def _find_limits(order: Sequence[Any], steps: int) -> Iterator[Tensor]:
     """Yield the limits of the loops of `steps` steps."""
     seen = set()
     for n in order:
         if isinstance(n, LoweredLoop) and count_steps(n) == steps:
             for s in n.segments:
-                known = None if s.stop is None else limit_of(n.args[s.stop])
-                if known is not None and known[0] not in seen:
-                    seen.add(known[0])
-                    yield known[0]
+                limit = None if s.stop is None else split_limit(n.args[s.stop])
+                if limit is not None and limit[0] not in seen:
+                    seen.add(limit[0])
+                    yield limit[0]
 
 
 def count_steps(loop: LoweredLoop) -> int:
@@ -165,7 +165,7 @@ def _find_read_ends(n: Any) -> Iterator[tuple[Tensor, TripCount | None]]:
     """Yield (argument, end up to which it is read) for a node that does not go along time."""
     if isinstance(n, LoweredLoop):
         for s in n.segments:
-            stop = None if s.stop is None else limit_of(n.args[s.stop])
+            stop = None if s.stop is None else split_limit(n.args[s.stop])
             for k in (s.first, s.stop):
                 if k is not None:
                     yield n.args[k], None
@@ -202,17 +202,17 @@ class Zeros:
 
     def __init__(self, along: Mapping[Compute, Along], steps: int, limit: Tensor):
         self.along, self.steps, self.limit = along, steps, limit
-        self.known: dict[Tensor, TripCount | None] = {}
+        self.memo: dict[Tensor, TripCount | None] = {}
 
     def find_end(self, t: Tensor) -> TripCount | None:
         """Return the end from which on all positions of a tensor within the time are zero; None if there is none."""
-        if t not in self.known:
-            self.known[t] = None
+        if t not in self.memo:
+            self.memo[t] = None
             if isinstance(t, Item) and isinstance(t.node, LoweredLoop) and count_steps(t.node) == self.steps:
-                self.known[t] = self._find_end_of_member(t.node, t.member)
+                self.memo[t] = self._find_end_of_member(t.node, t.member)
             elif isinstance(t, Compute) and t in self.along and not self.along[t].total:
-                self.known[t] = self.find_end_of_bodies(t, self.along[t])
-        return self.known[t]
+                self.memo[t] = self.find_end_of_bodies(t, self.along[t])
+        return self.memo[t]
 
     def _find_end_of_member(self, loop: LoweredLoop, j: int) -> TripCount | None:
         """Return the end from which on a loop's member is zero: one segment from the limit on and all later segments
@@ -231,17 +231,17 @@ class Zeros:
         ):
             return None
         at, stop, s = late[0]
-        known = limit_of(loop.args[s.first])  # type: ignore[index]
-        if known is None or known[0] is not self.limit or any(a >= stop and not zero for a, _, _, zero in parts):
+        limit = split_limit(loop.args[s.first])  # type: ignore[index]
+        if limit is None or limit[0] is not self.limit or any(a >= stop and not zero for a, _, _, zero in parts):
             return None
-        return TripCount(self.limit, known[1] + at, at)
+        return TripCount(self.limit, limit[1] + at, at)
 
     def find_end_of_bodies(self, n: Compute, at: Along) -> TripCount | None:
         """Return the end from which on all bodies of a node (of a total, its terms) are zero; None if there is none."""
         end: TripCount | None = NO_POSITIONS
         for p, axis, along in zip(n.template.parts, at.axes, at.reads, strict=True):
             for b in p.bodies:
-                end = latest(end, self._find_end_of_body(n, axis, along, b))
+                end = union(end, self._find_end_of_body(n, axis, along, b))
         return end if end is not None and end.limit is not None else None
 
     def _find_end_of_body(self, n: Compute, axis: int, along: Mapping[Read, int], body: Expr) -> TripCount | None:
@@ -260,9 +260,9 @@ class Zeros:
                 if e.fn == "mul":
                     zero[e] = _earliest(inside)
                 elif e.fn in ("add", "sub", "neg", "cast"):
-                    zero[e] = reduce(latest, inside)
+                    zero[e] = reduce(union, inside)
                 elif e.fn == "where":
-                    zero[e] = latest(inside[2], _earliest([inside[1], self._find_end_of_condition(n, axis, e.args[0])]))
+                    zero[e] = union(inside[2], _earliest([inside[1], self._find_end_of_condition(n, axis, e.args[0])]))
         return zero[body]
 
     def _find_end_of_condition(self, n: Compute, axis: int, condition: Expr) -> TripCount | None:
@@ -287,6 +287,7 @@ def _limit_expression(limit: Tensor) -> Expr:
 
 
 def _earliest(ends: Sequence[TripCount | None]) -> TripCount | None:
+    """Return the earliest of the ends that are not None; None if all are."""
     return min((e for e in ends if e is not None), key=lambda e: (e.after, e.least), default=None)
 
 

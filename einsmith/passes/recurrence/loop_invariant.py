@@ -67,8 +67,8 @@ class _Product:
 
     def key(self) -> tuple:
         """Return a key that is equal for products that can be merged."""
-        named = tuple(map(self._normalize_slots, self.others))
-        return self.node.shape, self.domain, self.axes, self.operand.dtype, named
+        normalized = tuple(map(self._normalize_slots, self.others))
+        return self.node.shape, self.domain, self.axes, self.operand.dtype, normalized
 
     def _normalize_slots(self, e: Expr) -> tuple[Expr, tuple[Tensor, ...]]:
         """Return (the expression with its slots renumbered by first appearance, the arguments in these slots)."""

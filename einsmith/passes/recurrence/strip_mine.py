@@ -112,13 +112,14 @@ class _StripMining:
 
     def _choose_chunk(self, time: _Time) -> None:
         """Decide the number of steps of a chunk and the nodes that are computed in chunks."""
-        real = [n for n in time.along if not is_view(n.template)]
-        if not real or time.steps < 2:
+        computed_nodes = [n for n in time.along if not is_view(n.template)]
+        if not computed_nodes or time.steps < 2:
             return
-        largest = max(real, key=lambda n: count_points(n.template))
+        largest = max(computed_nodes, key=lambda n: count_points(n.template))
         rows = max(count_rows(largest.template, time.along[largest]), 1)
         min_steps = max(
-            (size(n.shape) / (2 * time.count_elements_read(n)) for n in real if time.along[n].total), default=0.0
+            (size(n.shape) / (2 * time.count_elements_read(n)) for n in computed_nodes if time.along[n].total),
+            default=0.0,
         )
         all_chunked = time.steps % _CHUNK_STEPS == 0 and _CHUNK_STEPS * rows >= _MIN_ROWS and _CHUNK_STEPS >= min_steps
         steps = _CHUNK_STEPS
@@ -166,7 +167,7 @@ class _StripMining:
             levels[n] = own
         return levels
 
-    def _key(self, n: Compute) -> tuple:
+    def _loop_key(self, n: Compute) -> tuple:
         time = self.time[n]
         return self.levels[n], time.steps, time.ends[n]
 
@@ -179,12 +180,12 @@ class _StripMining:
         for n in self.order:
             inside = self._is_chunked(n)
             if inside:
-                groups[self._key(n)].append(n)
+                groups[self._loop_key(n)].append(n)
             elif isinstance(n, Compute) and is_view(n.template):
                 continue
             for slot, a in enumerate(n.args):
                 operand = self._find_loop_operand(n, slot) if inside and slot in self.time[n].along[n].slots else None
-                if operand is None or self._key(operand) != self._key(n):
+                if operand is None or self._loop_key(operand) != self._loop_key(n):
                     stored.add(storage(a))
         if not groups:
             return self.graph
@@ -196,7 +197,7 @@ class _StripMining:
                 if n in self.mostly_zero:
                     memo[n] = _build_zero_loop(memo[n], self.mostly_zero[n])
             elif n not in memo:
-                group = groups[self._key(n)]
+                group = groups[self._loop_key(n)]
                 memo |= self._build_loop(group, [m for m in group if m in stored], memo)
         return exchanged(self.graph, memo)
 
