@@ -51,7 +51,7 @@ def _count_tensors(graph: Graph) -> int:
     return sum(not isinstance(n, (Leaf, Item)) for n in postorder(graph.roots))
 
 
-class Printed(Listing):
+class PrintedListing(Listing):
     """A listing that prints to standard error and verifies every graph."""
 
     def graph(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
@@ -62,7 +62,7 @@ class Printed(Listing):
         print(f"--- {name}\n{body}", file=sys.stderr)
 
 
-class Dumped(Listing):
+class FileListing(Listing):
     """A listing that writes files into a new folder, the next `program-0000` in `parent`. `initial`: the graph before
     the first pass. Raises KnobError if the files cannot be written.
 
@@ -129,5 +129,5 @@ def listings(graph: Graph) -> list[Listing]:
     """Return the listings that the environment asks for, for a program made from a graph. Raises KnobError if
     EINSMITH_DUMP cannot be written."""
     folder = environment.DUMP.get()
-    printed: list[Listing] = [Printed()] if environment.debug() >= 6 else []
-    return [*printed, Dumped(folder, graph)] if folder is not None else printed
+    printed: list[Listing] = [PrintedListing()] if environment.debug() >= 6 else []
+    return [*printed, FileListing(folder, graph)] if folder is not None else printed

@@ -152,7 +152,7 @@ def _find_uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> I
 
 
 def _is_below(a: Limit, a_args: Sequence[Tensor], distance: int, b: Limit, b_args: Sequence[Tensor]) -> bool:
-    """Return whether a step that is `apart` steps after one before the limit `a` is before the limit `b`."""
+    """Return whether a step that is `distance` steps after one before the limit `a` is before the limit `b`."""
     ((x, c),), ((y, d),) = a.form.terms.items(), b.form.terms.items()
     return (
         b.reads_all_elements
