@@ -174,7 +174,7 @@ def _is_before(at: LinearForm, facts: Facts, args: Sequence[Tensor], node: Recur
 
 
 def is_equal_up_to_axes(a: Expr, a_args: Sequence[Tensor], b: Expr, b_args: Sequence[Tensor]) -> bool:
-    """Return whether expressions are equal up to their axes; `left` and `right` are the tensors in their slots."""
+    """Return whether expressions are equal up to their axes; `a_args` and `b_args` are the tensors in their slots."""
     if isinstance(a, Axis) or isinstance(b, Axis):
         return isinstance(a, Axis) and isinstance(b, Axis)
     if isinstance(a, Read) and isinstance(b, Read):

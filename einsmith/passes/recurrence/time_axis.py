@@ -24,7 +24,7 @@ class Along:
         total: whether the axis is summed.
         axes: the axis, per part.
         reads: per part, the distance d of each read at axis + d in dimension 0; other reads take the tensor as a whole.
-        told: per part, whether the position is used as a value.
+        uses_position: per part, whether the position is used as a value.
     """
 
     total: bool
