@@ -225,7 +225,7 @@ class Backend(ABC):
         """Allocate memory for intermediate results. Raises OutOfMemoryError."""
 
     @abstractmethod
-    def program(self, made: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
+    def program(self, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
         """Return the assembled steps as a program. `scratch_bytes`: scratch of one thread; `scratch`: address of the
         `scratch_area` bytes reserved for it."""
 
@@ -233,7 +233,7 @@ class Backend(ABC):
         """Return the bytes of memory that a program needs for its scratch, besides its intermediate results."""
         return 0
 
-    def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
+    def checked(self, assembler: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
         """Return the assembled steps as a program that is checked while it runs (EINSMITH_CHECK). Raises CheckError
         where the back end cannot check."""
         raise CheckError(f"EINSMITH_CHECK cannot check programs of the back end {self.name!r}; unset it")
@@ -252,11 +252,11 @@ class Backend(ABC):
         """
         raise ArgumentError(f"the back end {self.name!r} has no search; pass tune=0")
 
-    def keep(self, found: Found, target: Target) -> None:
+    def keep(self, result: Found, target: Target) -> None:
         """Record the best configuration found for a kernel."""
         raise ArgumentError(f"the back end {self.name!r} stores no results of tuning")
 
-    def settle(self, found: Found, target: Target, confirmed: bool) -> None:
+    def settle(self, result: Found, target: Target, confirmed: bool) -> None:
         """Confirm that the configuration found for a kernel is the faster one inside a program too; where it is not,
         restore the record that stood before."""
         raise ArgumentError(f"the back end {self.name!r} has no search")

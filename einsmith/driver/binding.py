@@ -35,7 +35,7 @@ class Binding:
         arrays: the arrays of the leaves that live as long as the program.
         arena: memory for intermediate results.
         limit: most bytes that a run may hold; None: any number.
-        more: bytes needed beyond those of a single program, while another binding of it lives.
+        more_bytes: bytes needed beyond those of a single program, while another binding of it lives.
     Raises:
         MemoryLimitError: the program needs more bytes than the limit.
     """
@@ -46,7 +46,7 @@ class Binding:
         arrays: Mapping[Leaf, np.ndarray],
         arena: Arena,
         limit: MemoryLimit | None,
-        more: int = 0,
+        more_bytes: int = 0,
     ):
         self.compiled, self.arena = compiled, arena
         backend, code, plan = compiled.backend, compiled.code, compiled.plan
@@ -58,33 +58,33 @@ class Binding:
         """Bytes of intermediate results."""
         self.reserved = self.arena_bytes + backend.scratch_area(compiled.scratch, compiled.threads)
         """Bytes of intermediate results and of the kernels' scratch memory."""
-        self._check_limit(limit, more)
-        self.comparisons = {k: Comparison(k, code[k], x) for k, x in compiled.alternatives.items()}
+        self._check_limit(limit, more_bytes)
+        self.beside = {k: Beside(k, code[k], x) for k, x in compiled.alternatives.items()}
         """Kernels that run in a second configuration too."""
         block = arena.reserve(self.reserved, backend.allocate)
         base = block.address
-        index = {t: i for i, t in enumerate(compiled.outputs)}
-        inputs = {t: i for i, t in enumerate(compiled.inputs)}
+        output_numbers = {t: i for i, t in enumerate(compiled.outputs)}
+        input_numbers = {t: i for i, t in enumerate(compiled.inputs)}
         self.spare = spare = buffers.empty((64,), np.uint8)
         """Memory that pointers lead to until a run sets them."""
-        in_slots: list[list[tuple[At, int]]] = [[] for _ in inputs]
-        out_slots: list[list[tuple[At, int]]] = [[] for _ in index]
+        in_slots: list[list[tuple[At, int]]] = [[] for _ in input_numbers]
+        out_slots: list[list[tuple[At, int]]] = [[] for _ in output_numbers]
 
         def pointer(t: Tensor, at: At, offset: int) -> int:
-            own = storage(t)
-            s = plan.home.get(own, own)
-            made.places[at] = PointerTarget(s, offset, size(s.shape) * s.dtype.itemsize)
-            if s is not own:
-                made.values[at] = own
-            if s in arrays:
-                return buffers.address(arrays[s]) + offset  # type: ignore[index]
-            if s in inputs:
-                in_slots[inputs[s]].append((at, offset))
+            stored_in = storage(t)
+            owner = plan.home.get(stored_in, stored_in)
+            assembler.places[at] = PointerTarget(owner, offset, size(owner.shape) * owner.dtype.itemsize)
+            if owner is not stored_in:
+                assembler.values[at] = stored_in
+            if owner in arrays:
+                return buffers.address(arrays[owner]) + offset  # type: ignore[index]
+            if owner in input_numbers:
+                in_slots[input_numbers[owner]].append((at, offset))
                 return spare.ctypes.data
-            if s in index:
-                out_slots[index[s]].append((at, offset))
+            if owner in output_numbers:
+                out_slots[output_numbers[owner]].append((at, offset))
                 return spare.ctypes.data
-            return base + places.offsets[s] + offset
+            return base + places.offsets[owner] + offset
 
         after: dict[int, list[tuple[Tensor, int]]] = {}
         self.messages: dict[int, str] = {}
@@ -93,26 +93,28 @@ class Binding:
             after.setdefault(at, []).append((t, status))
             self.messages[status] = message
         finite = compiled.finite
-        gate = _call_of(plan, finite)
-        made = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.comparisons.items()})
+        finite_call = _call_of(plan, finite)
+        assembler = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.beside.items()})
 
-        def checks(i: int) -> None:
+        def add_checks(i: int) -> None:
             for t, status in after.get(i, ()):
-                made.steps.append(CheckZero(pointer(t, (len(made.steps), 0), 0), status))
-            if gate == i and finite is not None:
-                made.steps.append(CheckFinite(pointer(finite, (len(made.steps), 0), 0), finite.dtype.name, FINITE))
+                assembler.steps.append(CheckZero(pointer(t, (len(assembler.steps), 0), 0), status))
+            if finite_call == i and finite is not None:
+                assembler.steps.append(
+                    CheckFinite(pointer(finite, (len(assembler.steps), 0), 0), finite.dtype.name, FINITE)
+                )
 
-        made.plan(plan, places, base, pointer, checks)
+        assembler.plan(plan, places, base, pointer, add_checks)
         for listing in compiled.listings:
             listing.text("plan", show_plan(plan))
             listing.text("arena", show_arena(plan, outside, places.offsets, places.nbytes))
-            listing.text("program", show_steps(made, namer(plan)))
-        self.calls = [call for call, _ in made.kernels]
+            listing.text("program", show_steps(assembler, namer(plan)))
+        self.calls = [call for call, _ in assembler.kernels]
         """The call of each kernel, those in loops included."""
         self.turns = [turns for _, _, turns in plan.kernel_calls()]
         """How often a run executes each kernel."""
         self.roles = kernel_roles(plan)
-        self.call_of_step = made.calls_of_steps()
+        self.call_of_step = assembler.calls_of_steps()
         self.program: Runnable
         if environment.CHECK.get():
             watched = Watched(
@@ -127,13 +129,13 @@ class Binding:
                 block,
                 self.arena_bytes,
             )
-            self.program = backend.checked(made, watched, compiled.threads, compiled.scratch)
+            self.program = backend.checked(assembler, watched, compiled.threads, compiled.scratch)
         else:
-            self.program = backend.program(made, compiled.threads, compiled.scratch, base + self.arena_bytes)
+            self.program = backend.program(assembler, compiled.threads, compiled.scratch, base + self.arena_bytes)
         slots = self.program.slots
         pointers = np.fromiter(slots.values(), np.intp)
-        places_of = self.program.table[pointers]
-        self._inside = pointers[(places_of >= base) & (places_of < base + self.arena_bytes)]
+        addresses = self.program.table[pointers]
+        self._inside = pointers[(addresses >= base) & (addresses < base + self.arena_bytes)]
         """Positions in the table of pointers into the arena."""
         self._offsets = self.program.table[self._inside] - np.uint64(base)
         self.seen = block.number
@@ -143,13 +145,13 @@ class Binding:
         self.words = memoryview(self.program.table)  # type: ignore[arg-type]
         self._find_outputs()
 
-    def _check_limit(self, limit: MemoryLimit | None, more: int) -> None:
+    def _check_limit(self, limit: MemoryLimit | None, more_bytes: int) -> None:
         compiled = self.compiled
-        more += sum(scratch_bytes(k, compiled.code[k], x) for k, x in compiled.alternatives.items())
-        if more and self.arena.block.nbytes < self.reserved:
-            more += self.arena.block.nbytes  # a run may hold it until it ends
+        more_bytes += sum(scratch_bytes(k, compiled.code[k], x) for k, x in compiled.alternatives.items())
+        if more_bytes and self.arena.block.nbytes < self.reserved:
+            more_bytes += self.arena.block.nbytes  # a run may hold it until it ends
         if limit is not None:
-            needed = limit.leaves + compiled.batch_bytes + self.reserved + more
+            needed = limit.leaves + compiled.batch_bytes + self.reserved + more_bytes
             if needed > limit.bytes:
                 raise MemoryLimitError(
                     f"the program needs {show_size(needed, ROUND_CEILING)}, more than "

@@ -118,16 +118,16 @@ class Compiled:
         Raises:
             CompileError: a text cannot be compiled.
         """
-        other = self.backend.compile_as({k: text for k, text in texts.items() if k in self.code}, self.target)
-        code, alternatives = (self.code, other) if compare else ({**self.code, **other}, {})
-        made = replace(self, code=code, alternatives=alternatives, listings=())
-        return made, sum(k.nbytes for k in other.values())
+        replacements = self.backend.compile_as({k: text for k, text in texts.items() if k in self.code}, self.target)
+        code, alternatives = (self.code, replacements) if beside else ({**self.code, **replacements}, {})
+        program = replace(self, code=code, alternatives=alternatives, listings=())
+        return program, sum(k.nbytes for k in replacements.values())
 
 
 def output_tensors(plan: Plan) -> list[Tensor]:
     """Return the tensors of a plan whose memory a run allocates for the graph's outputs."""
-    found = dict.fromkeys(storage(t) for t in plan.graph.outputs)
-    return [t for t in found if not isinstance(t, Leaf) and t not in plan.home]
+    storages = dict.fromkeys(storage(t) for t in plan.graph.outputs)
+    return [t for t in storages if not isinstance(t, Leaf) and t not in plan.home]
 
 
 def compile_graph(
@@ -171,10 +171,10 @@ def compile_graph(
         checks = dict((*index_checks(graph.roots), *graph.checks))
         graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
         changes = Changes()
-        told: list[Listing] = [changes, *listings(graph)]
+        receivers: list[Listing] = [changes, *listings(graph)]
 
         def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
-            for listing in told:
+            for listing in receivers:
                 listing.graph(name, before, after, seconds)
 
         graph = run_passes(graph, PassContext(target, predicted, observe))
@@ -197,7 +197,7 @@ def compile_graph(
         without,
         changes,
         seconds,
-        told,
+        receivers,
     )
 
 
@@ -224,8 +224,10 @@ class _Kernels:
         """
 
         def seconds(kernel: Kernel | Rows) -> float:
-            made = code.get(kernel)
-            return made.seconds if made is not None and not made.decision else predicted(kernel, self.target)
+            compiled = code.get(kernel)
+            return (
+                compiled.seconds if compiled is not None and not compiled.decision else predicted(kernel, self.target)
+            )
 
         return seconds
 
@@ -248,23 +250,23 @@ class _Kernels:
         outputs = output_tensors(self.plan)
         batch = sum(map(nbytes, (*(x for x in graph.inputs if x not in self.bound), *outputs)))
         outside = {*graph.inputs, *self.bound, *outputs}
-        given = self.code  # the search must not depend on which plans were compiled
-        cost = KernelCost(self._predictor(given), lambda k: given[k].workspace if k in given else 0)
+        first_code = self.code  # the search must not depend on which plans were compiled
+        cost = KernelCost(self._predictor(first_code), lambda k: first_code[k].workspace if k in first_code else 0)
 
         def measure(plan: Plan) -> int:
             self._replace(plan)
             scratch = max((k.scratch for k in self.code.values()), default=0)
             return whole_lines(layout(plan, outside, self.code).nbytes) + self.backend.scratch_area(scratch, threads)
 
-        found = fit(self.plan, outside, limit.bytes - limit.leaves - batch, cost, measure)
-        if found.plan is None:
-            least = limit.leaves + batch + found.least
+        fitted = fit(self.plan, outside, limit.bytes - limit.leaves - batch, cost, measure)
+        if fitted.plan is None:
+            least = limit.leaves + batch + fitted.least
             raise MemoryLimitError(
                 f"memory_limit={show_size(limit.bytes, ROUND_FLOOR)} is too little: at least "
                 f"{show_size(least, ROUND_CEILING)} are needed, {show_size(limit.leaves)} for parameters, buffers and "
-                f"the optimizer's state, {show_size(batch)} for the batch and {show_size(found.least)} for "
-                f"intermediate results, which take {show_size(found.without)} without recomputation; raise the "
+                f"the optimizer's state, {show_size(batch)} for the batch and {show_size(fitted.least)} for "
+                f"intermediate results, which take {show_size(fitted.without)} without recomputation; raise the "
                 "limit, or use smaller batches",
                 least,
             )
-        self._replace(found.plan)
+        self._replace(fitted.plan)

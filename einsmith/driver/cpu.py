@@ -47,14 +47,19 @@ class Cpu(CpuBackend):
     def allocate(self, nbytes: int) -> Block:
         return host(nbytes)
 
-    def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
+    def checked(self, assembler: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
         with locks.IMPORTING:
             from einsmith.checking import others  # imported late: only checked runs need them
             from einsmith.checking.kernel_check import CheckedKernel
             from einsmith.checking.program import CheckedProgram, ReportContext
 
-        given, bind, target = watched.graph, watched.bind, watched.target
-        graph = Graph((*bind, *watched.inputs), given.outputs, given.updates, given.checks)
+        graph_before_passes, bind, target = watched.graph, watched.bind, watched.target
+        graph = Graph(
+            (*bind, *watched.inputs),
+            graph_before_passes.outputs,
+            graph_before_passes.updates,
+            graph_before_passes.checks,
+        )
         subjects = [
             CheckedKernel(
                 call.kernel,
@@ -70,7 +75,7 @@ class Cpu(CpuBackend):
         ]
         context = ReportContext(graph, len(bind), bind, target.winograd, tuple(watched.outputs))
         return CheckedProgram(
-            made,
+            assembler,
             subjects,
             watched.labels,
             watched.block.array[: watched.own],
@@ -94,26 +99,26 @@ class Cpu(CpuBackend):
             seconds,
             tell,
             partial(_first_guesses, target=target),
-            lambda found: self.keep(found, target),
+            lambda result: self.keep(result, target),
         )
 
-    def keep(self, found: Found, target: Target) -> None:
-        if found.best is None:
+    def keep(self, result: Found, target: Target) -> None:
+        if result.best is None:
             return
-        if found.former is None:
-            found.former = records.find(found.kernel, target)
-        low, high = found.spread
-        spread = (high - low) / 2
-        record = records.new(found.kernel, found.best.text, found.seconds, spread, found.prior, confirmed=0)
-        records.record_choice(found.kernel, target, record)
+        if result.former is None:
+            result.former = records.find(result.kernel, target)
+        lowest_ratio, highest_ratio = result.spread
+        spread = (highest_ratio - lowest_ratio) / 2
+        record = records.new(result.kernel, result.best.text, result.seconds, spread, result.prior, confirmed=0)
+        records.record_choice(result.kernel, target, record)
 
-    def settle(self, found: Found, target: Target, confirmed: bool) -> None:
+    def settle(self, result: Found, target: Target, confirmed: bool) -> None:
         if confirmed:
-            records.confirm(found.kernel, target)
-        elif found.former is not None:
-            records.record_choice(found.kernel, target, found.former)
+            records.confirm(result.kernel, target)
+        elif result.former is not None:
+            records.record_choice(result.kernel, target, result.former)
         else:
-            records.remove(found.kernel, target)
+            records.remove(result.kernel, target)
 
 
 def _first_guesses(kernel: Kernel | Rows, target: Target) -> list[Candidate]:

@@ -28,7 +28,7 @@ from einsmith.tuning.calibration import calibrate
 from einsmith.tuning.kernels import decisions, measure, override, records
 
 LONG_TASK = 0.05
-"""Predicted seconds of a task from which on the task itself checks for signals."""
+"""Predicted seconds of a task from which on the task itself polls whether its run is cancelled."""
 
 
 class Decision(NamedTuple):
@@ -50,7 +50,8 @@ _NATIVE: Cache[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = Cache(
     Bound("machine code of kernels", 2048, 64 << 20), lambda kernel: kernel.nbytes
 )
 """Cache of compiled kernels in memory: a kernel that no program uses any more is found again without a disk access."""
-_SAID = Once("records of tuning that cannot be followed")
+_WARNED = Once("records of tuning that cannot be followed")
+"""Records of which a warning was given, by (digest of the kernel, text)."""
 
 
 def identity() -> bytes:
@@ -62,11 +63,11 @@ def identity() -> bytes:
 def decisions_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | Rows, Decision]:
     """Decide on each kernel's configuration: an override comes first, then a tuning record, then the model's
     choice."""
-    found = {k: Decision(override.text_of(k)) for k in dict.fromkeys(kernels)}
+    decided = {k: Decision(override.text_of(k)) for k in dict.fromkeys(kernels)}
     if environment.TUNED.get():
-        tuned = records.texts_of([k for k, decision in found.items() if not decision.text], target)
-        found |= {k: Decision(text, recorded=True) for k, text in tuned.items() if text}
-    return found
+        tuned = records.texts_of([k for k, decision in decided.items() if not decision.text], target)
+        decided |= {k: Decision(text, recorded=True) for k, text in tuned.items() if text}
+    return decided
 
 
 def compile_decided(
@@ -74,13 +75,13 @@ def compile_decided(
 ) -> list[CompiledKernel]:
     """Return machine code for each kernel, from memory, from disk, or compiled now. The key of the code is the kernel,
     the target, the decision, and the patterns, which choose where nothing is decided."""
-    found = {k: _NATIVE.get((k, target, decided[k])) for k in dict.fromkeys(kernels)}
-    missing = [k for k, kernel in found.items() if kernel is None]
-    patterns = identity() if None in found.values() else b""
+    compiled = {k: _NATIVE.get((k, target, decided[k])) for k in dict.fromkeys(kernels)}
+    missing = [k for k, kernel in compiled.items() if kernel is None]
+    patterns = identity() if None in compiled.values() else b""
 
-    def choose(wanted: Sequence[int]) -> None:
+    def choose(numbers: Sequence[int]) -> None:
         """Choose configurations of all kernels in a row, so that the chooser's data stays in the core's caches."""
-        for k in (missing[n] for n in wanted):
+        for k in (missing[n] for n in numbers):
             if not decided[k].text:
                 autoconfig.choose(k, target)
 
@@ -92,7 +93,7 @@ def compile_decided(
     for k, entry in zip(missing, entries, strict=True):
         meta = entry.metadata
         launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
-        found[k] = made = CompiledKernel(
+        compiled[k] = kernel_code = CompiledKernel(
             launches,
             meta["scratch"],
             meta["workspace"],
@@ -104,17 +105,17 @@ def compile_decided(
             meta["tuned"],
             meta["unfollowed"],
         )
-        _NATIVE.put((k, target, decided[k]), made)
-        warn_unfollowed(k, decided[k], made)
-    return [found[k] for k in kernels]  # type: ignore[misc]
+        _NATIVE.put((k, target, decided[k]), kernel_code)
+        warn_unfollowed(k, decided[k], kernel_code)
+    return [compiled[k] for k in kernels]  # type: ignore[misc]
 
 
-def warn_unfollowed(kernel: Kernel | Rows, decision: Decision, made: CompiledKernel) -> None:
+def warn_unfollowed(kernel: Kernel | Rows, decision: Decision, compiled: CompiledKernel) -> None:
     """Warn, once for a record, that a kernel is not compiled as its record says."""
-    if made.unfollowed and _SAID((kernel.digest, decision.text)):
+    if compiled.unfollowed and _WARNED((kernel.digest, decision.text)):
         name = decisions.name_of(kernel)[:8]
         warnings.warn(
-            f"the kernel {name} ({describe(kernel)}) is compiled as the cost model chooses: {made.unfollowed}. "
+            f"the kernel {name} ({describe(kernel)}) is compiled as the cost model chooses: {compiled.unfollowed}. "
             f"`einsmith tune --forget {name}` removes the record; if it names a pattern of your own, register "
             "the pattern before the first call",
             EinsmithWarning,
@@ -184,11 +185,11 @@ class CpuBackend(Backend):
         return records.without(graph, target) if environment.TUNED.get() else frozenset()
 
     def measured(self, kernel: Kernel | Rows, target: Target) -> float | None:
-        found = records.find(kernel, target)
-        return found.seconds if found is not None and found.confirmed else None
+        record = records.find(kernel, target)
+        return record.seconds if record is not None and record.confirmed else None
 
-    def program(self, made: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
-        return Program(made.steps, threads, scratch_bytes, scratch, made.seconds(), made.commit())
+    def program(self, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
+        return Program(assembler.steps, threads, scratch_bytes, scratch, assembler.seconds(), assembler.commit())
 
     def scratch_area(self, scratch_bytes: int, threads: int) -> int:
         return scratch_area(scratch_bytes, threads)

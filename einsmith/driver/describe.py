@@ -31,7 +31,7 @@ def describe(binding: Binding, held_bytes: int) -> str:
         lines.append(f"passes: {compiled.changes}")
     if compiled.without:
         lines.append(f"without {', '.join(sorted(compiled.without))}, which tuning has found to be faster")
-    if held := saved_results(compiled.plan):
-        lines.append(f"held for the backward pass: {len(held)} tensors, {sum(map(nbytes, held)) / 2**20:.2f} MiB")
+    if saved := saved_results(compiled.plan):
+        lines.append(f"held for the backward pass: {len(saved)} tensors, {sum(map(nbytes, saved)) / 2**20:.2f} MiB")
     lines += map(str, layouts(compiled.plan))
     return "\n".join([*lines, *show_kernels(binding.roles, calls, compiled.kernels, binding.turns)])

@@ -130,22 +130,22 @@ class Executable:
             CompileError: a text cannot be compiled.
             MemoryLimitError: both programs together exceed the memory limit.
         """
-        compiled, code_bytes = self.compiled.with_decisions(texts, compare)
-        made = copy(self)
+        compiled, code_bytes = self.compiled.with_decisions(texts, beside)
+        program = copy(self)
         more = self.program.table.nbytes + code_bytes
-        made._binding = Binding(compiled, self.bound, self._arena, self._limit, more)
-        return made
+        program._binding = Binding(compiled, self.bound, self._arena, self._limit, more)
+        return program
 
     def compiled_without(self, passes: frozenset[str]) -> Executable:
         """Return the graph compiled anew without these passes. The two programs share one memory and take turns on
         it."""
-        compiled, given = self.compiled, self.given
+        compiled, source = self.compiled, self.given
         with leaving_out(passes):
-            made = Executable(
-                given,
+            program = Executable(
+                source,
                 self.bound,
                 self.threads,
-                None if self._index < 0 else given.outputs[self._index],
+                None if self._index < 0 else source.outputs[self._index],
                 compiled.target,
                 compiled.target.winograd,
                 self._arena,
@@ -155,8 +155,8 @@ class Executable:
                 self._lock,
                 self._origins,
             )
-        made.note = self.note
-        return made
+        program.note = self.note
+        return program
 
     def swap(self, other: Executable) -> None:
         """Exchange the program, from the next run on, for that of an executable which `with_decisions` derived from
@@ -316,17 +316,21 @@ class Executable:
     def timed(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray], list[float]]:
         """Run the program and return (status, outputs, seconds of each kernel summed over all iterations of its
         loop)."""
-        found: list[np.ndarray] = []
+        step_times: list[np.ndarray] = []
 
         def run() -> int:
             status, times = binding.program.run_timed()
-            found.append(times)
+            step_times.append(times)
             return status
 
         with self._lock:
             binding = self._binding
             status, outputs = self._call(inputs, binding, run)
-            return status, outputs, np.bincount(binding.call_of_step, found[0], len(binding.calls) + 1)[:-1].tolist()
+            return (
+                status,
+                outputs,
+                np.bincount(binding.call_of_step, step_times[0], len(binding.calls) + 1)[:-1].tolist(),
+            )
 
     def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:
         """Return the median seconds of each kernel inside whole runs, whose changes to bound memory are undone."""
@@ -418,17 +422,17 @@ class Executable:
         if not binding.copies:
             return [arrays[i] for i in binding.order]
         compiled = binding.compiled
-        made = dict(zip(compiled.outputs, arrays, strict=True))
-        given = dict(zip(compiled.inputs, inputs, strict=True))
+        written = dict(zip(compiled.outputs, arrays, strict=True))
+        input_arrays = dict(zip(compiled.inputs, inputs, strict=True))
         out: list[np.ndarray] = []
         used: set[Tensor] = set()
         for t in compiled.graph.outputs:
             s = storage(t)
-            if s in made:
-                array = made[s].copy() if s in used else made[s]
+            if s in written:
+                array = written[s].copy() if s in used else written[s]
             else:
                 home = compiled.plan.home.get(s, s)
-                array = (self.bound[home] if home in self.bound else given[home]).copy()  # type: ignore[index]
+                array = (self.bound[home] if home in self.bound else input_arrays[home]).copy()  # type: ignore[index]
             used.add(s)
             out.append(array.reshape(t.shape))
         return out

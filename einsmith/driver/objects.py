@@ -34,7 +34,7 @@ class ObjectCode(CpuBackend, AheadOfTime):
 
     def __init__(self) -> None:
         self._functions: list[Function] = []
-        self._made: dict[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = {}
+        self._compiled: dict[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = {}
 
     def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
         decided = decisions_of(kernels, target)
@@ -42,12 +42,12 @@ class ObjectCode(CpuBackend, AheadOfTime):
 
     def _compile(self, kernel: Kernel | Rows, target: Target, decision: Decision) -> CompiledKernel:
         key = kernel, target, decision
-        if key not in self._made:
+        if key not in self._compiled:
             functions, meta = lower(*key)
             first = self.functions + len(self._functions)
             self._functions += functions
             launches = tuple((first + n, tasks, once) for n, (_, tasks, once) in enumerate(meta["launches"]))
-            self._made[key] = CompiledKernel(
+            self._compiled[key] = CompiledKernel(
                 launches,
                 meta["scratch"],
                 meta["workspace"],
@@ -59,13 +59,13 @@ class ObjectCode(CpuBackend, AheadOfTime):
                 meta["tuned"],
                 meta["unfollowed"],
             )
-            warn_unfollowed(kernel, decision, self._made[key])
-        return self._made[key]
+            warn_unfollowed(kernel, decision, self._compiled[key])
+        return self._compiled[key]
 
     def allocate(self, nbytes: int) -> Block:
         return Block(None, self.arena, nbytes)
 
-    def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
+    def checked(self, assembler: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
         raise CheckError("EINSMITH_CHECK checks only programs of this process, no exported ones; unset it")
 
     def table(self, program: Runnable) -> ProgramTable:

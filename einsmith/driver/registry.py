@@ -18,16 +18,16 @@ def register(backend: Backend) -> None:
     the name is taken, or where one of its patterns has the name of another back end's pattern."""
     if backend.name in BACKENDS:
         raise CompileError(f"there is a back end {backend.name!r} already; give the new one another name")
-    taken = {p.name for known in BACKENDS.values() for p in known.patterns} | {autoconfig.ROWS.name}
-    if both := sorted(taken & {p.name for p in backend.patterns}):
-        raise CompileError(f"there is a pattern {both[0]!r} already; give the new one another name")
+    used_names = {p.name for known in BACKENDS.values() for p in known.patterns} | {autoconfig.ROWS.name}
+    if common_names := sorted(used_names & {p.name for p in backend.patterns}):
+        raise CompileError(f"there is a pattern {common_names[0]!r} already; give the new one another name")
     BACKENDS[backend.name] = backend
     autoconfig.OTHERS[backend.name] = backend.patterns
 
 
 def backend_of(target: Target) -> Backend:
     """Return the back end of a target. Raises CompileError where there is none."""
-    found = BACKENDS.get(target.backend)
-    if found is None:
+    backend = BACKENDS.get(target.backend)
+    if backend is None:
         raise CompileError(f"no back end {target.backend!r} for {target!r}; there are {', '.join(BACKENDS)}")
-    return found
+    return backend

@@ -28,13 +28,13 @@ from einsmith.tuning.kernels.bench import own_patterns
 from einsmith.tuning.kernels.genetic import Search, candidate_of
 from einsmith.tuning.kernels.session import least
 
-LIMIT = 20.0
-"""Processor seconds that an answer may take."""
-WAITED = 600.0
-"""Wall-clock seconds that an answer may take: the process gets little time where other programs keep all processors
+PROCESSOR_LIMIT = 20.0
+"""Most processor seconds of an answer; beyond it the process ends."""
+WALL_CLOCK_LIMIT = 600.0
+"""Most wall-clock seconds of an answer: the process gets little time where other programs keep all processors
 busy."""
-FIRST = 4
-"""Most first guesses of each kind that are tried."""
+MAX_GUESSES = 4
+"""Most first guesses of each kind (records of the kernel, records of similar kernels) that are tried."""
 
 
 class Shop:
@@ -58,7 +58,8 @@ class Shop:
         self._limit = limit
         worker.register(patterns)
 
-    def _begun(self) -> float:
+    def _start_clock(self) -> float:
+        """Limit the processor seconds of the answer that begins now; return the processor seconds used so far."""
         signal.setitimer(signal.ITIMER_PROF, self._limit)
         return time.process_time()
 
@@ -71,7 +72,7 @@ class Shop:
         guesses: texts of configurations that others have found
         tried: configurations measured so far, which a restarted process does not know
         """
-        begun = self._begun()
+        start = self._start_clock()
         search = self._searches.get((kernel, target))
         if search is None:
             first = [c for text in guesses if (c := candidate_of(kernel, target, text)) is not None]
@@ -83,38 +84,38 @@ class Shop:
                 search.tell(c, seconds)
         while (c := search.propose()) is not None and c in search.measured:
             pass
-        return None if c is None else c.text, time.process_time() - begun
+        return None if c is None else c.text, time.process_time() - start
 
     def vet(self, kernel: Kernel | Rows, target: Target, threads: int, text: str, seed: int) -> tuple[str, float]:
         """Return why a configuration may not be used, and the processor seconds spent. Reasons are that it cannot be
         compiled, accesses memory that it must not, or differs from the evaluator on random data; the reason is empty
         where it is correct."""
-        begun = self._begun()
+        start = self._start_clock()
         try:
-            (made,) = cpu_kernels.compile_decided([kernel], {kernel: cpu_kernels.Decision(text)}, target)
+            (code,) = cpu_kernels.compile_decided([kernel], {kernel: cpu_kernels.Decision(text)}, target)
         except CompileError as e:
-            return str(e), time.process_time() - begun
-        (choice,) = cpu_kernels.compile_decided([kernel], {kernel: cpu_kernels.MODEL}, target)
-        codes = [measure.MachineCode(list(x.launches), x.scratch, x.workspace) for x in (made, choice)]
-        subject = worker.subject_of(kernel, target, threads, codes[0], made.pattern, made.config)
-        return worker.fault_of(subject, codes[1], seed), time.process_time() - begun
+            return str(e), time.process_time() - start
+        (choice_code,) = cpu_kernels.compile_decided([kernel], {kernel: cpu_kernels.MODEL}, target)
+        codes = [measure.MachineCode(list(x.launches), x.scratch, x.workspace) for x in (code, choice_code)]
+        subject = worker.subject_of(kernel, target, threads, codes[0], code.pattern, code.config)
+        return worker.fault_of(subject, codes[1], seed), time.process_time() - start
 
 
-class _Aside(Worker):
+class _WorkshopProcess(Worker):
     """The workshop process, seen from its parent."""
 
     server = "einsmith.driver.workshop:Shop"
     idle = True
 
     def __init__(self) -> None:
-        super().__init__(self.server, WAITED, WAITED)
+        super().__init__(self.server, WALL_CLOCK_LIMIT, WALL_CLOCK_LIMIT)
         self.resumed = 0
         """Number of times that the process has resumed after a pause."""
         self._pausing = locks.lock()
         self._awaited = False
         self._until = 0.0
         """Clock time at which the latest pause ends."""
-        self._paused_at, self._rested = 0.0, 0.0
+        self._paused_at, self._paused_seconds = 0.0, 0.0
         """Clock time since when the process is paused (0: it is not), and total seconds of earlier pauses."""
 
     def pause(self, seconds: float) -> None:
@@ -140,7 +141,7 @@ class _Aside(Worker):
             if paused:
                 self._paused_at = self._paused_at or now
             else:
-                self._rested, self._paused_at = self._rested + now - self._paused_at, 0.0
+                self._paused_seconds, self._paused_at = self._paused_seconds + now - self._paused_at, 0.0
                 self.resumed += 1
 
     @property
@@ -149,13 +150,13 @@ class _Aside(Worker):
 
     def start(self) -> None:
         if not self._begun:
-            self.set_up(LIMIT, own_patterns(), self.idle)
+            self.set_up(PROCESSOR_LIMIT, own_patterns(), self.idle)
         super().start()
 
     def _read_clock(self) -> float:
         with self._pausing:
             self._stop_or_go_on()
-            return (self._paused_at or time.monotonic()) - self._rested
+            return (self._paused_at or time.monotonic()) - self._paused_seconds
 
     def _receive(self, end: float) -> tuple[bool, Any]:
         self._awaited = self._begun
@@ -170,57 +171,57 @@ class ProcessWorkshop(Workshop):
     """A workshop (`backend.Workshop`) that hands requests to the workshop process."""
 
     def __init__(self, target: Target, threads: int):
-        self._aside = _Aside()
+        self._worker = _WorkshopProcess()
         self._lock = locks.lock()
         self.target, self.threads = target, threads
         self._tried: dict[Kernel | Rows, list[Tried]] = {}
-        self._said: dict[Kernel | Rows, int] = {}
-        self._asked = False
-        self._asks = 0
+        self._reported: dict[Kernel | Rows, int] = {}
+        self._is_waiting = False
+        self._requests = 0
 
     @property
     def busy(self) -> bool:
-        return self._asked and not self._aside.paused
+        return self._is_waiting and not self._worker.paused
 
     @property
     def begun(self) -> int:
-        return self._asks + self._aside.resumed
+        return self._requests + self._worker.resumed
 
     def pause(self, seconds: float) -> None:
-        self._aside.pause(seconds)
+        self._worker.pause(seconds)
 
     def _ask(self, name: str, *arguments: object) -> tuple:
-        self._asks += 1
-        self._asked = True
+        self._requests += 1
+        self._is_waiting = True
         try:
-            return self._aside.ask(name, *arguments)
+            return self._worker.ask(name, *arguments)
         finally:
-            self._asked = False
+            self._is_waiting = False
 
     def propose(self, kernel: Kernel | Rows) -> Proposed:
         with self._lock:  # one exchange reads and updates what the process knows
-            known = self._said.get(kernel)
-            news = self._tried.setdefault(kernel, [])[known or 0 :]
+            reported = self._reported.get(kernel)
+            unreported = self._tried.setdefault(kernel, [])[reported or 0 :]
             try:
-                guesses = self._guesses(kernel) if known is None else []
-                found, seconds = self._ask("propose", kernel, self.target, guesses, news)
+                guesses = self._guesses(kernel) if reported is None else []
+                text, seconds = self._ask("propose", kernel, self.target, guesses, unreported)
             except (Lost, Failed) as e:
-                self._said.clear()
+                self._reported.clear()
                 return Proposed(None, str(e), 0.0)
-            self._said[kernel] = (known or 0) + len(news)
-        return Proposed(found, "", seconds)
+            self._reported[kernel] = (reported or 0) + len(unreported)
+        return Proposed(text, "", seconds)
 
     def _guesses(self, kernel: Kernel | Rows) -> list[str]:
-        return [*records.guesses(kernel, self.target)[:FIRST], *records.near(kernel, self.target)[:FIRST]]
+        return [*records.guesses(kernel, self.target)[:MAX_GUESSES], *records.near(kernel, self.target)[:MAX_GUESSES]]
 
     def vet(self, kernel: Kernel | Rows, text: str) -> Proposed:
-        begun = time.monotonic()
+        start = time.monotonic()
         with self._lock:
             try:
                 fault, seconds = self._ask("vet", kernel, self.target, self.threads, text, len(text))
             except (Lost, Failed) as e:
-                self._said.clear()  # what the process knew is lost
-                fault, seconds = str(e), min(LIMIT, time.monotonic() - begun)
+                self._reported.clear()  # what the process knew is lost
+                fault, seconds = str(e), min(PROCESSOR_LIMIT, time.monotonic() - start)
         if fault:
             self.tell(kernel, text, inf)
         return Proposed(text, fault, seconds)
@@ -243,6 +244,6 @@ class ProcessWorkshop(Workshop):
         return max(least(kernel, self.target), min(bounds, default=0.0))
 
     def close(self) -> None:
-        self._aside.kill()
+        self._worker.kill()
         with self._lock:
-            self._aside.close()
+            self._worker.close()

@@ -38,7 +38,7 @@ def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_resting", {})
     cpu_kernels._NATIVE.clear()
-    cpu_kernels._SAID.clear()
+    cpu_kernels._WARNED.clear()
 
 
 def compiled(formula: str, *arrays: np.ndarray, threads: int = 1) -> Executable:
@@ -144,7 +144,7 @@ def test_another_process_says_it_of_code_that_it_finds_on_disk(rng) -> None:
     recorded(run.calls[0].kernel, run.target, "mine a=1")
     with pytest.warns(es.EinsmithWarning, match="mine a=1"):
         compiled(PRODUCT, a, b)
-    cpu_kernels._NATIVE.clear(), cpu_kernels._SAID.clear()
+    cpu_kernels._NATIVE.clear(), cpu_kernels._WARNED.clear()
     with pytest.warns(es.EinsmithWarning, match="mine a=1"):
         compiled(PRODUCT, a, b)
 

@@ -36,7 +36,7 @@ from tests.tuning.planted import FAULTS, SHAPE, Planted
 def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_resting", {})
-    monkeypatch.setattr(workshop._Aside, "idle", False)  # tests leave it no processor
+    monkeypatch.setattr(workshop._WorkshopProcess, "idle", False)  # tests leave it no processor
     cpu_kernels._NATIVE.clear()
 
 

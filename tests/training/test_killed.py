@@ -48,7 +48,7 @@ from einsmith.tuning.programs import online
 online.MAX_COST_SHARE, online.MAX_SPREAD = inf, inf
 online.MIN_KERNEL_SHARE, online.MAX_BARREN, online.MIN_GAIN_SHARE = 0.0, 10**9, 0.0
 online.told_apart = lambda ratios: True
-workshop._Aside.idle = False
+workshop._WorkshopProcess.idle = False
 
 folder, size, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 try:

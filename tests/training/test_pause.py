@@ -21,15 +21,15 @@ LARGE = bytes(1 << 20)
 
 
 @pytest.fixture
-def aside(monkeypatch) -> Iterator[workshop._Aside]:
-    monkeypatch.setattr(workshop._Aside, "server", "tests.training.sleeper:Sleeper")
-    monkeypatch.setattr(workshop._Aside, "idle", False)
-    made = workshop._Aside()
+def aside(monkeypatch) -> Iterator[workshop._WorkshopProcess]:
+    monkeypatch.setattr(workshop._WorkshopProcess, "server", "tests.training.sleeper:Sleeper")
+    monkeypatch.setattr(workshop._WorkshopProcess, "idle", False)
+    made = workshop._WorkshopProcess()
     yield made
     made.close()
 
 
-def asked(aside: workshop._Aside, *arguments: object) -> tuple[threading.Thread, list[tuple]]:
+def asked(aside: workshop._WorkshopProcess, *arguments: object) -> tuple[threading.Thread, list[tuple]]:
     """A thread that asks, and what it is answered."""
     answers: list[tuple] = []
     thread = threading.Thread(target=lambda: answers.append(aside.ask("work", *arguments)), daemon=True)
@@ -37,7 +37,7 @@ def asked(aside: workshop._Aside, *arguments: object) -> tuple[threading.Thread,
     return thread, answers
 
 
-def state(aside: workshop._Aside) -> str:
+def state(aside: workshop._WorkshopProcess) -> str:
     """Of the process, as the system has it: T is stopped."""
     assert aside._process is not None
     return Path(f"/proc/{aside._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
