@@ -104,7 +104,7 @@ class Binding:
                     CheckFinite(pointer(finite, (len(assembler.steps), 0), 0), finite.dtype.name, FINITE)
                 )
 
-        assembler.plan(plan, places, base, pointer, add_checks)
+        assembler.add_plan(plan, places, base, pointer, add_checks)
         for listing in compiled.listings:
             listing.text("plan", show_plan(plan))
             listing.text("arena", show_arena(plan, outside, places.offsets, places.nbytes))

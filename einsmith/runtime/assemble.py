@@ -55,14 +55,16 @@ class CompiledKernel:
     unfollowed: str = ""
 
 
-Compiled = Mapping[Kernel | Rows, CompiledKernel]
+CompiledKernels = Mapping[Kernel | Rows, CompiledKernel]
+"""Compiled kernel of each kernel of a plan."""
 
 
 class SideRun(NamedTuple):
     """A kernel that runs in another configuration just before the program's own kernel. outputs: addresses where it
-    stores, by the numbers of its buffers; it reads its other buffers where the program's own kernel does."""
+    stores, by the numbers of its buffers; it reads its other buffers where the program's own kernel does. workspace:
+    address of its workspace."""
 
-    made: CompiledKernel
+    compiled: CompiledKernel
     outputs: Mapping[int, int]
     workspace: int
 
@@ -88,24 +90,26 @@ class ArenaLayout:
     lives: Callable[[], list[Life]]
 
 
-def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> ArenaLayout:
+def layout(plan: Plan, outside: Iterable[Tensor], compiled: CompiledKernels) -> ArenaLayout:
     """Lay out the arena of a plan: every tensor that is neither in `outside` nor stored in a leaf's memory, and the
     workspaces."""
     inner: dict[tuple[int, int], ArenaLayout] = {}
     extra: dict[int, int] = {}
-    kept: set[int] = set()
+    kept_workspaces: set[int] = set()
     for i, call in enumerate(plan.calls):
         if isinstance(call, KernelCall):
             extra[i] = compiled[call.kernel].workspace
             if any(once for _, _, once in compiled[call.kernel].launches):
-                kept.add(i)
+                kept_workspaces.add(i)
             continue
         needs = [compiled[c.kernel].workspace for c in call.before]
         for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
             inner[i, k] = layout(step, {*segment.body.inputs, *step.graph.outputs}, compiled)
             needs.append(inner[i, k].nbytes)
         extra[i] = max(needs, default=0)
-    return ArenaLayout(*arena(plan, outside, extra, kept), inner, partial(lives, plan, outside, extra, kept))
+    return ArenaLayout(
+        *arena(plan, outside, extra, kept_workspaces), inner, partial(lives, plan, outside, extra, kept_workspaces)
+    )
 
 
 class Assembler:
@@ -116,7 +120,10 @@ class Assembler:
     """
 
     def __init__(
-        self, compiled: Compiled, spare: int, extra: Mapping[Kernel | Rows, Sequence[SideRun]] = MappingProxyType({})
+        self,
+        compiled: CompiledKernels,
+        spare: int,
+        beside: Mapping[Kernel | Rows, Sequence[SideRun]] = MappingProxyType({}),
     ):
         self.compiled, self.spare, self.extra = compiled, spare, extra
         self.steps: list[Step] = []
@@ -146,12 +153,12 @@ class Assembler:
     def calls_of_steps(self) -> np.ndarray:
         """Return the number of the call that each step belongs to; the number of calls for a step that belongs to
         none."""
-        found = np.full(len(self.steps), len(self.kernels))
+        calls = np.full(len(self.steps), len(self.kernels))
         for n, (_, steps) in enumerate(self.kernels):
-            found[steps] = n
-        return found
+            calls[steps] = n
+        return calls
 
-    def plan(
+    def add_plan(
         self,
         plan: Plan,
         places: ArenaLayout,
@@ -174,39 +181,40 @@ class Assembler:
             work = base + places.offsets[i] if i in places.offsets else self.spare
             if isinstance(call, LoopCall):
                 for c in call.before:
-                    self._kernel(c, work, pointer)
+                    self._add_kernel(c, work, pointer)
                 for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
-                    self._loop(call, segment, step, places.inner[i, k], work, pointer)
+                    self._add_loop(call, segment, step, places.inner[i, k], work, pointer)
             else:
-                self._kernel(call, work, pointer, already.get(i, ()))
+                self._add_kernel(call, work, pointer, already.get(i, ()))
             after(i)
 
-    def _kernel(self, call: KernelCall, work: int, pointer: Pointer, already: Sequence[int] = ()) -> None:
-        steps = [*already, *self._launches(call, work, pointer, False)]
+    def _add_kernel(self, call: KernelCall, work: int, pointer: Pointer, already: Sequence[int] = ()) -> None:
+        steps = [*already, *self._add_launches(call, work, pointer, False)]
         self.kernels.append((call, steps))
 
-    def _launches(self, call: KernelCall, work: int, pointer: Pointer, once: bool) -> list[int]:
+    def _add_launches(self, call: KernelCall, work: int, pointer: Pointer, once: bool) -> list[int]:
         """Add the launches of a kernel that a loop repeats, or those that run only once; return the numbers of their
         steps."""
-        for way in self.extra.get(call.kernel, ()):
-            self._way(call, way, pointer, once)
-        return self._way(call, SideRun(self.compiled[call.kernel], {}, work), pointer, once)
+        for side_run in self.beside.get(call.kernel, ()):
+            self._add_side_run(call, side_run, pointer, once)
+        return self._add_side_run(call, SideRun(self.compiled[call.kernel], {}, work), pointer, once)
 
-    def _way(self, call: KernelCall, way: SideRun, pointer: Pointer, once: bool) -> list[int]:
+    def _add_side_run(self, call: KernelCall, side_run: SideRun, pointer: Pointer, once: bool) -> list[int]:
+        """Add the launches of a kernel in one configuration; return the numbers of their steps."""
         first = len(self.steps)
         offsets = call.offsets or (0,) * len(call.tensors)
-        for code, tasks, kind in way.made.launches:
+        for code, tasks, kind in side_run.compiled.launches:
             if kind is once:
                 n = len(self.steps)
                 pointers = [
-                    way.outputs[b] if b in way.outputs else pointer(t, (n, b), offsets[b])
+                    side_run.outputs[b] if b in side_run.outputs else pointer(t, (n, b), offsets[b])
                     for b, t in enumerate(call.tensors)
                 ]
-                self.places[n, len(pointers)] = PointerTarget(("workspace", id(call)), 0, way.made.workspace)
-                self.steps.append(RunLaunch(code, tasks, [*pointers, way.workspace]))
+                self.places[n, len(pointers)] = PointerTarget(("workspace", id(call)), 0, side_run.compiled.workspace)
+                self.steps.append(RunLaunch(code, tasks, [*pointers, side_run.workspace]))
         return list(range(first, len(self.steps)))
 
-    def _loop(
+    def _add_loop(
         self, call: LoopCall, segment: LoopSegment, plan: Plan, places: ArenaLayout, base: int, outer: Pointer
     ) -> None:
         inputs = dict(zip(segment.body.inputs, segment.places, strict=True))
@@ -219,7 +227,7 @@ class Assembler:
             return outer(call.loop.args[place.number], at, offset)
 
         already = {
-            i: self._launches(c, base + places.offsets.get(i, 0), unchanged, True)
+            i: self._add_launches(c, base + places.offsets.get(i, 0), unchanged, True)
             for i, c in enumerate(plan.calls)
             if isinstance(c, KernelCall) and (i in places.offsets or c.kernel in self.extra)
         }
@@ -241,10 +249,10 @@ class Assembler:
             return 0
 
         def pointer(t: Tensor, at: At, offset: int) -> int:
-            own = storage(t)
-            t = plan.home.get(own, own)
-            if t is not own:
-                self.values[at] = begin, own
+            stored_in = storage(t)
+            t = plan.home.get(stored_in, stored_in)
+            if t is not stored_in:
+                self.values[at] = begin, stored_in
             if t in outputs:
                 member, position = outputs[t]
                 return slice_of(Item(call.loop, member), position, segment.rows or 1, at, offset)
@@ -257,7 +265,7 @@ class Assembler:
                 return outer(source, at, offset)
             return slice_of(source, place.first, place.stride, at, offset)
 
-        self.plan(plan, places, base, pointer, already=already)
+        self.add_plan(plan, places, base, pointer, already=already)
         self.steps.append(EndLoop())
 
 
@@ -283,17 +291,17 @@ def show_kernels(
     return lines
 
 
-def show_steps(made: Assembler, name: Callable[[Tensor], str]) -> str:
+def show_steps(assembler: Assembler, name: Callable[[Tensor], str]) -> str:
     """Return the program's table as text, one step a line; a launch shows its tasks and the targets of its
     pointers."""
-    kernels = {n: k for k, (_, steps) in enumerate(made.kernels) for n in steps}
+    kernels = {n: k for k, (_, steps) in enumerate(assembler.kernels) for n in steps}
     lines, depth = [], 0
-    for n, step in enumerate(made.steps):
+    for n, step in enumerate(assembler.steps):
         if isinstance(step, EndLoop):
             depth -= 1
         pad = "  " * depth
         if isinstance(step, RunLaunch):
-            places = ", ".join(_place(made.places.get((n, i)), name) for i in range(len(step.pointers)))
+            places = ", ".join(_place(assembler.places.get((n, i)), name) for i in range(len(step.pointers)))
             lines.append(f"{pad}step {n}: kernel {kernels[n]}, {step.tasks} tasks, of {places}")
         elif isinstance(step, BeginLoop):
             order = ", the last one first" if step.reverse else ""
@@ -302,7 +310,10 @@ def show_steps(made: Assembler, name: Callable[[Tensor], str]) -> str:
         elif isinstance(step, EndLoop):
             lines.append(f"{pad}step {n}: end of the loop")
         else:
-            place, what = _place(made.places.get((n, 0)), name), "zero" if isinstance(step, CheckZero) else "finite"
+            place, what = (
+                _place(assembler.places.get((n, 0)), name),
+                "zero" if isinstance(step, CheckZero) else "finite",
+            )
             lines.append(f"{pad}step {n}: ends with status {step.code} unless {place} is {what}")
     return "\n".join(lines)
 

@@ -32,7 +32,7 @@ def _field(array: np.ndarray) -> int:
     return ctypes.c_size_t.from_address(id(array) + _HEAD).value
 
 
-def _quickest() -> Callable[[np.ndarray], int]:
+def _choose_address() -> Callable[[np.ndarray], int]:
     """Return the quickest function that finds an array's address. Asking NumPy takes ten times as long as reading the
     object's field, so the field is read wherever it is known to be there."""
     samples = np.zeros(3), np.zeros((4, 5), np.uint8)[1:, 2:]
@@ -40,11 +40,11 @@ def _quickest() -> Callable[[np.ndarray], int]:
     return _field if known else _address
 
 
-address = _quickest()
+address = _choose_address()
 """Return the address of an array's first element."""
 
 
-def _bytes(n: int) -> np.ndarray:
+def _allocate_bytes(n: int) -> np.ndarray:
     """Allocate `n` bytes. Raises OutOfMemoryError."""
     try:
         return np.empty(n, np.uint8)
@@ -58,25 +58,26 @@ def empty(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.
     Its pages are untouched, so that each is placed near the thread that first writes to it.
     """
     dtype = np.dtype(dtype)
-    raw = _bytes(prod(shape) * dtype.itemsize + alignment)
+    raw = _allocate_bytes(prod(shape) * dtype.itemsize + alignment)
     return np.ndarray(shape, dtype, raw, -address(raw) % alignment)
 
 
 RECYCLED_FROM = 1 << 20
 """Bytes from which on a result's memory is kept for the next one: the system must first clear memory that it newly
 provides."""
-KEPT = 512 << 20
+MAX_KEPT_BYTES = 512 << 20
 """Most bytes that are kept, lent or free."""
-_SAME_SIZE = 8
+MAX_BLOCKS_PER_SIZE = 8
 """Most blocks of about one size that are kept."""
 _blocks: dict[int, list[np.ndarray]] = {}
-_guard = locks.lock()
+"""Kept blocks by size (bytes), the least recently requested size first."""
+_lock = locks.lock()
 
 
 def _unused_block(blocks: list[np.ndarray]) -> np.ndarray | None:
     """Return a block in which no array lies; None where there is none."""
     for block in blocks:
-        if sys.getrefcount(block) <= _UNUSED:
+        if sys.getrefcount(block) <= _UNUSED_REFERENCES:
             return block
     return None
 
@@ -88,32 +89,33 @@ def _references(blocks: list[np.ndarray]) -> int:
     return 0
 
 
-_UNUSED = _references([np.empty(1, np.uint8)])
+_UNUSED_REFERENCES = _references([np.empty(1, np.uint8)])
+"""Reference count of a block in which no array lies, as `_unused_block` sees it."""
 
 
-def _block(size: int) -> np.ndarray:
+def _take_block(size: int) -> np.ndarray:
     """Return a block of at least `size` bytes in which no array lies."""
     step = 1 << max(0, size.bit_length() - 4)
     rounded = -(-size // step) * step
-    with _guard:
-        same = _blocks[rounded] = _blocks.pop(rounded, [])  # the sizes in use come last
-        block = _unused_block(same)
+    with _lock:
+        blocks = _blocks[rounded] = _blocks.pop(rounded, [])  # the sizes in use come last
+        block = _unused_block(blocks)
         if block is None:
-            block = _bytes(rounded)
-            if rounded <= KEPT:
-                same.append(block)
-                del same[:-_SAME_SIZE]
-                _forget()
+            block = _allocate_bytes(rounded)
+            if rounded <= MAX_KEPT_BYTES:
+                blocks.append(block)
+                del blocks[:-MAX_BLOCKS_PER_SIZE]
+                _free_least_recent()
         return block
 
 
-def _forget() -> None:
-    """Free the blocks of the least recently requested sizes until at most KEPT bytes are held."""
-    held = sum(n * len(blocks) for n, blocks in _blocks.items())
+def _free_least_recent() -> None:
+    """Free the blocks of the least recently requested sizes until at most MAX_KEPT_BYTES are held."""
+    held_bytes = sum(n * len(blocks) for n, blocks in _blocks.items())
     for n in list(_blocks):
-        while held > KEPT and _blocks[n]:
+        while held_bytes > MAX_KEPT_BYTES and _blocks[n]:
             del _blocks[n][0]
-            held -= n
+            held_bytes -= n
         if not _blocks[n]:
             del _blocks[n]
 
@@ -123,7 +125,7 @@ def recycle(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.nd
     about that size. A block is free again when neither an array nor a view of one lies in it. Return the array and the
     address of its first element; `nbytes`: bytes of its elements."""
     size = nbytes + ALIGNMENT
-    block = _bytes(size) if size <= RECYCLED_FROM else _block(size)
+    block = _allocate_bytes(size) if size <= RECYCLED_FROM else _take_block(size)
     at = address(block)
     offset = -at % ALIGNMENT
     return np.ndarray(shape, dtype, block, offset), at + offset

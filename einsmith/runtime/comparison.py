@@ -12,16 +12,16 @@ from einsmith.runtime import buffers
 from einsmith.runtime.assemble import CompiledKernel, SideRun
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 
-RED, ZONE = 0xA5, 4096
+ZONE_BYTE, ZONE_BYTES = 0xA5, 4096
 """Byte that fills the zones before and behind a result, so that a write there is noticed, and bytes of a zone."""
-LEAST_WORK = 64
-"""Fewest bytes of a workspace."""
-ROUNDED = 64.0
+MIN_WORKSPACE_BYTES = 64
+"""Fewest bytes that are allocated for a workspace."""
+ROUNDINGS = 64.0
 """Most roundings by which two orders of a sum may differ, relative to the largest result, for each square root of the
 number of terms. Between two orders of sums of 4,000 random terms they are less than 4. Where all results are the
 remainder of terms that cancel, two correct configurations may be taken to differ; the only loss is the second
 configuration."""
-WINOGRAD = 64.0
+WINOGRAD_FACTOR = 64.0
 """Factor by which Winograd's form rounds more."""
 
 
@@ -36,31 +36,31 @@ class Comparison:
         self._memory: list[list[np.ndarray]] = []
         self._work: list[np.ndarray] = []
         self.ways: list[SideRun] = []
-        for made in (own, other):
-            arrays = [buffers.empty((kernel.buffers[n].nbytes + 2 * ZONE,), np.uint8) for n in self._written]
-            work = buffers.empty((max(LEAST_WORK, made.workspace),), np.uint8)
+        for compiled in (own, other):
+            arrays = [buffers.empty((kernel.buffers[n].nbytes + 2 * ZONE_BYTES,), np.uint8) for n in self._written]
+            workspace = buffers.empty((max(MIN_WORKSPACE_BYTES, compiled.workspace),), np.uint8)
             self._memory.append(arrays)
-            self._work.append(work)
-            places = {n: a.ctypes.data + ZONE for n, a in zip(self._written, arrays, strict=True)}
-            self.ways.append(SideRun(made, places, work.ctypes.data))
+            self._work.append(workspace)
+            places = {n: a.ctypes.data + ZONE_BYTES for n, a in zip(self._written, arrays, strict=True)}
+            self.ways.append(SideRun(compiled, places, workspace.ctypes.data))
         self.clear()
 
     def clear(self) -> None:
         """Reset the memory of both configurations to equal content."""
         for array in (x for arrays in self._memory for x in arrays):
-            array[:ZONE] = array[-ZONE:] = RED
-            array[ZONE:-ZONE] = 0
+            array[:ZONE_BYTES] = array[-ZONE_BYTES:] = ZONE_BYTE
+            array[ZONE_BYTES:-ZONE_BYTES] = 0
 
     def difference(self) -> str:
         """Return in words how the other configuration's results are wrong; empty where they are correct."""
         terms = max((prod(b.extents) for b in _reductions(self.kernel)), default=1)
         for n, own, other in zip(self._written, *self._memory, strict=True):
             buffer = self.kernel.buffers[n]
-            if (other[:ZONE] != RED).any() or (other[-ZONE:] != RED).any():
+            if (other[:ZONE_BYTES] != ZONE_BYTE).any() or (other[-ZONE_BYTES:] != ZONE_BYTE).any():
                 return f"memory beside buffer {n} is written"
-            x, y = (a[ZONE:-ZONE].view(buffer.dtype.numpy) for a in (own, other))
-            if told := self._differ(x, y, buffer, terms):
-                return f"buffer {n}: {told}"
+            x, y = (a[ZONE_BYTES:-ZONE_BYTES].view(buffer.dtype.numpy) for a in (own, other))
+            if fault := self._differ(x, y, buffer, terms):
+                return f"buffer {n}: {fault}"
         return ""
 
     def _differ(self, x: np.ndarray, y: np.ndarray, buffer: KernelBuffer, terms: int) -> str:
@@ -72,21 +72,21 @@ class Comparison:
             with np.errstate(all="ignore"):
                 x, y = dtype.wide(x), dtype.wide(y)
                 largest = np.abs(np.where(np.isfinite(x), x, 0)).max(initial=dtype.tiny)
-                unit = ROUNDED * sqrt(terms) * dtype.arithmetic.eps
-                unit *= WINOGRAD if self.other.pattern == "winograd" else 1.0
+                unit = ROUNDINGS * sqrt(terms) * dtype.arithmetic.eps
+                unit *= WINOGRAD_FACTOR if self.other.pattern == "winograd" else 1.0
                 unit += 2 * dtype.eps if dtype.in_memory_only else 0.0
                 wrong = ~((np.abs(x - y) <= unit * largest) | (x == y) | (np.isnan(x) & np.isnan(y)))
         if not wrong.any():
             return ""
         at = int(np.argmax(wrong))
-        found, want = y[at].item(), x[at].item()
-        return f"{int(wrong.sum())} of {wrong.size} elements differ, the first is {found!r}, not {want!r}"
+        got, expected = y[at].item(), x[at].item()
+        return f"{int(wrong.sum())} of {wrong.size} elements differ, the first is {got!r}, not {expected!r}"
 
 
 def scratch_bytes(kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel) -> int:
-    """Return the bytes of memory that a Comparison needs."""
-    results = sum(kernel.buffers[n].nbytes + 2 * ZONE for n in written(kernel))
-    return 2 * results + sum(max(LEAST_WORK, made.workspace) for made in (own, other))
+    """Return the bytes of memory that a Beside needs."""
+    results = sum(kernel.buffers[n].nbytes + 2 * ZONE_BYTES for n in written(kernel))
+    return 2 * results + sum(max(MIN_WORKSPACE_BYTES, compiled.workspace) for compiled in (own, other))
 
 
 def written(kernel: Kernel | Rows) -> tuple[int, ...]:

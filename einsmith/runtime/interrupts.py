@@ -31,8 +31,8 @@ jit.provide(watch.RAISED, lambda: ctypes.addressof(_RAISED))
 @cache
 def handler() -> int:
     """Return the address of the native function that handles signals in the middle of a run of the main thread."""
-    found = native.compile_text(watch.HANDLER, (watch.HANDLE,), native.host_target())
-    return found.addresses[watch.HANDLE]
+    code = native.compile_text(watch.HANDLER, (watch.HANDLE,), native.host_target())
+    return code.addresses[watch.HANDLE]
 
 
 def handler_here() -> int:
@@ -42,8 +42,8 @@ def handler_here() -> int:
 
 def raise_again() -> None:
     """Raise the exception that has ended a run."""
-    found = [ctypes.c_void_p(p) for p in _RAISED]
+    exception = [ctypes.c_void_p(p) for p in _RAISED]
     _RAISED[:] = [None] * len(_RAISED)
     restore = ctypes.pythonapi.PyErr_Restore
     restore.restype = None
-    restore(*found)  # it takes ownership of the references
+    restore(*exception)  # it takes ownership of the references

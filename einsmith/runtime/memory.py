@@ -63,10 +63,10 @@ class Memory:
         has no view, return a copy, which cannot be written to; `store` sets the values."""
         if self.layout is None:
             return self.physical
-        found = self.layout.logical(self.physical, self.shape)
-        if not np.may_share_memory(found, self.physical):
-            found.flags.writeable = False
-        return found
+        tensor = self.layout.logical(self.physical, self.shape)
+        if not np.may_share_memory(tensor, self.physical):
+            tensor.flags.writeable = False
+        return tensor
 
     def store(self, values: Any) -> None:
         """Set the elements to those of an array that has the tensor's shape, or is broadcast to it.
@@ -74,9 +74,9 @@ class Memory:
         Raises EinsmithError in the middle of a run of the same thread that uses them.
         """
         if self.layout is not None:
-            whole = np.empty(self.shape, self.dtype)
-            whole[...] = values
-            values = self.layout.physical(whole)
+            array = np.empty(self.shape, self.dtype)
+            array[...] = values
+            values = self.layout.physical(array)
         with self.guard:
             nested.check_store(self.guard)
             self.physical[...] = values
@@ -88,9 +88,9 @@ class Memory:
 
     def moved(self, dtype: np.dtype, layout: Layout | None) -> Memory:
         """Return new memory with these elements, under this guard, which the caller holds."""
-        new = Memory(self.shape, dtype, layout, self.guard)
-        new.store(self.logical())
-        return new
+        memory = Memory(self.shape, dtype, layout, self.guard)
+        memory.store(self.logical())
+        return memory
 
 
 def _check_layout(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
@@ -115,32 +115,32 @@ def _check_layout(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tu
     return there.shape
 
 
-def _fits(layout: Layout, name: str, found: Value, shape: tuple[int, ...], dtype: DType) -> Tensor:
+def _check_tensor(layout: Layout, name: str, value: Value, shape: tuple[int, ...], dtype: DType) -> Tensor:
     """Return the tensor that a layout's function makes in a program, after a check that its type is the one made of
     arrays."""
-    if found.shape != shape or found.dtype is not dtype:
+    if value.shape != shape or value.dtype is not dtype:
         raise ShapeError(
-            f"`{name}` of the layout {layout!r} makes {found.dtype.name}{list(found.shape)} in a program, and "
+            f"`{name}` of the layout {layout!r} makes {value.dtype.name}{list(value.shape)} in a program, and "
             f"{dtype.name}{list(shape)} of arrays: both must be the same"
         )
-    return found.tensor
+    return value.tensor
 
 
 def in_memory(graph: Graph, memories: Mapping[Leaf, Memory]) -> tuple[Graph, dict[Leaf, Leaf]]:
     """Replace the leaves of tensors in a graph by leaves for what their memories hold; return the graph and the new
     leaf for each old one. Tensors are read through their layouts, and updates are stored through them."""
     leaves = {x: leaf(m.physical.shape, x.dtype) if m.layout is not None else x for x, m in memories.items()}
-    other = {x: m.layout for x, m in memories.items() if m.layout is not None}
-    if not other:
+    layouts = {x: m.layout for x, m in memories.items() if m.layout is not None}
+    if not layouts:
         return graph, leaves
 
     def logical(x: Leaf) -> Tensor:
-        return _fits(other[x], "logical", other[x].logical(Value(leaves[x]), x.shape), x.shape, x.dtype)
+        return _check_tensor(layouts[x], "logical", layouts[x].logical(Value(leaves[x]), x.shape), x.shape, x.dtype)
 
     def physical(x: Leaf, t: Tensor) -> Tensor:
-        return _fits(other[x], "physical", other[x].physical(Value(t)), leaves[x].shape, x.dtype)
+        return _check_tensor(layouts[x], "physical", layouts[x].physical(Value(t)), leaves[x].shape, x.dtype)
 
-    new = replace(graph, {x: logical(x) for x in other}.get)
-    updates = tuple((leaves.get(x, x), physical(x, t) if x in other else t) for x, t in new.updates)
-    inputs = tuple(leaves.get(x, x) for x in new.inputs)
-    return Graph(inputs, new.outputs, updates, new.checks, new.gradients), leaves
+    rewritten = replace(graph, {x: logical(x) for x in layouts}.get)
+    updates = tuple((leaves.get(x, x), physical(x, t) if x in layouts else t) for x, t in rewritten.updates)
+    inputs = tuple(leaves.get(x, x) for x in rewritten.inputs)
+    return Graph(inputs, rewritten.outputs, updates, rewritten.checks, rewritten.gradients), leaves

@@ -66,7 +66,7 @@ def hold_lock(lock: Any) -> Iterator[None]:
     before = lock._is_owned()
     try:
         while not lock.acquire(timeout=locks.LOOK):
-            holders = [thread for thread, run in under_way.copy().items() if _has(run, lock)]
+            holders = [thread for thread, run in under_way.copy().items() if _has_lock(run, lock)]
             if any(map(locks.RUNNING.is_awaited_by, holders)):
                 raise _error("a program is called in the middle of a run that another call of the program waits for")
     except BaseException:  # a signal, which may come after the lock was taken too
@@ -79,7 +79,7 @@ def hold_lock(lock: Any) -> Iterator[None]:
         lock.release()
 
 
-def _has(run: UnderWay | None, lock: Any) -> bool:
+def _has_lock(run: UnderWay | None, lock: Any) -> bool:
     while run is not None and run[1] is not lock:
         run = run[2]
     return run is not None

@@ -31,8 +31,8 @@ def runtimes() -> list[str]:
         return []
     files = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if "/" in line)
     torch = getattr(sys.modules.get(LIBRARY), "__file__", None)
-    own = f"{Path(torch).parent}/" if torch else "/"
-    return sorted((f for f in files if _RUNTIME.search(f)), key=lambda f: not f.startswith(own))
+    torch_folder = f"{Path(torch).parent}/" if torch else "/"
+    return sorted((f for f in files if _RUNTIME.search(f)), key=lambda f: not f.startswith(torch_folder))
 
 
 def find_team() -> Team | None:

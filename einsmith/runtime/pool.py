@@ -40,12 +40,12 @@ class Native(NamedTuple):
 def native_entry() -> Native:
     """Return the native entry, compiled for this machine (or taken from the cache)."""
     target = native.host_target()
-    found = native.compile_text(entry_program.emit_entry(target.triple), entry_program.NAMES, target).addresses
+    addresses = native.compile_text(entry_program.emit_entry(target.triple), entry_program.NAMES, target).addresses
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     run = ctypes.CFUNCTYPE(word, pointer)
     worker, stop = ctypes.CFUNCTYPE(None, pointer, word, word), ctypes.CFUNCTYPE(None, pointer)
-    a, b, c, d = (found[name] for name in entry_program.NAMES[:4])
-    return Native(run(a), worker(b), stop(c), run(d), found)
+    a, b, c, d = (addresses[name] for name in entry_program.NAMES[:4])
+    return Native(run(a), worker(b), stop(c), run(d), addresses)
 
 
 jit.provide(watch.LOOK, lambda: native_entry().addresses[watch.LOOK])
@@ -59,9 +59,9 @@ class Pool:
         self.state = buffers.zeros((entry_program.STATE_BYTES,), np.uint8)
         self.address = self.state.ctypes.data
         self.workers: list[threading.Thread] = []
-        self.apart = buffers.zeros((entry_program.STATE_BYTES,), np.uint8)
+        self.team_state = buffers.zeros((entry_program.STATE_BYTES,), np.uint8)
         """State that an OpenMP team shares; no worker of the pool looks at it."""
-        self.team_address = self.apart.ctypes.data
+        self.team_address = self.team_state.ctypes.data
 
     def grow(self, count: int) -> None:
         """Start workers until `count` - 1 of them wait (the caller's thread is the first)."""

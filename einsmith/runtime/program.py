@@ -104,9 +104,17 @@ class Program:
                 record[:4] = entry_program.LAUNCH, step.code, step.tasks, base + 8 * self.slots.get((n, 0), 0)
                 self.slots[n, "function"] = n * width + 1
             elif isinstance(step, BeginLoop):
-                own = base + 8 * (n * width + 2)  # the word with the most turns
+                most_turns_address = base + 8 * (n * width + 2)  # the word with the most turns
                 kind = entry_program.LOOP_DOWN if step.reverse else entry_program.LOOP
-                record[:7] = kind, step.stop or own, step.most, base + 8 * at, len(step.moves), step.first, ends[n] + 1
+                record[:7] = (
+                    kind,
+                    step.stop or most_turns_address,
+                    step.most,
+                    base + 8 * at,
+                    len(step.moves),
+                    step.first,
+                    ends[n] + 1,
+                )
                 for i, move in enumerate(step.moves):
                     target = base + 8 * self.slots[move.step, move.pointer]
                     words = [target, base + 8 * self.slots[n, i], move.offset, move.delta]
@@ -128,30 +136,30 @@ class Program:
     def addresses(self) -> list[int]:
         """Return the indices of the table's words that are addresses and not 0."""
         width, base = entry_program.STEP_WORDS, self.table.ctypes.data
-        found = set(self.slots.values())
+        words = set(self.slots.values())
         for n, step in enumerate(self.steps):
             if isinstance(step, (RunLaunch, BeginLoop)):
-                found.add(n * width + 3)
+                words.add(n * width + 3)
             if isinstance(step, BeginLoop):
                 first = (int(self.table[n * width + 3]) - base) // 8
-                found.update(first + entry_program.MOVE_WORDS * k + i for k in range(len(step.moves)) for i in (0, 1))
-        return sorted(found)
+                words.update(first + entry_program.MOVE_WORDS * k + i for k in range(len(step.moves)) for i in (0, 1))
+        return sorted(words)
 
     def _ends(self) -> dict[int, int]:
         """Return the end of every loop by its beginning, and its beginning by its end."""
-        found: dict[int, int] = {}
-        still: list[int] = []
+        ends: dict[int, int] = {}
+        open_loops: list[int] = []
         for n, step in enumerate(self.steps):
             if isinstance(step, BeginLoop):
-                still.append(n)
+                open_loops.append(n)
             elif isinstance(step, EndLoop):
-                if not still:
+                if not open_loops:
                     raise ValueError(f"step {n} ends a loop, but none is open")
-                begin = still.pop()
-                found[begin], found[n] = n, begin
-        if still:
-            raise ValueError(f"the loop that begins at step {still[-1]} has no end")
-        return found
+                begin = open_loops.pop()
+                ends[begin], ends[n] = n, begin
+        if open_loops:
+            raise ValueError(f"the loop that begins at step {open_loops[-1]} has no end")
+        return ends
 
     def _run_words(self, times: int) -> _Record:
         """Return the words that the native entry reads for a run, without the pool, and for one thread. times: address
@@ -191,23 +199,23 @@ class Program:
             finally:
                 pool.depth = before
 
-    def _turn(self, record: _Record, held: pool.Pool | None) -> int:
-        """Run in this thread's turn. held: the pool; None inside a run of the same thread."""
+    def _turn(self, record: _Record, shared_pool: pool.Pool | None) -> int:
+        """Run in this thread's turn. shared_pool: the pool; None inside a run of the same thread."""
         words = record.words
         if self.watched:
-            words[_HANDLE] = 0 if held is None else interrupts.handler_here()
-        if held is None:
+            words[_HANDLE] = 0 if shared_pool is None else interrupts.handler_here()
+        if shared_pool is None:
             words[_POOL], words[_THREADS] = 0, 1
         elif self._forks:
             words[_THREADS], team = self.threads, thread_count.current_team()
             if team is not None:
-                words[_POOL], words[_FORK], words[_NUMBER] = held.team_address, team.fork, team.number
+                words[_POOL], words[_FORK], words[_NUMBER] = shared_pool.team_address, team.fork, team.number
                 status = self._run_team(record.address)
-                if words[_WAITED] > thread_count.LATE:
+                if words[_WAITED] > thread_count.MAX_WAIT_NS:
                     thread_count.leave_team(words[_WAITED], words[_SPAN])
                 return _end(status)
-            held.grow(self.threads)
-            words[_POOL] = held.address
+            shared_pool.grow(self.threads)
+            words[_POOL] = shared_pool.address
         return _end(self._run(record.address))
 
 

@@ -60,15 +60,15 @@ class ParameterStore:
 
         Raises ShapeError where it has another shape.
         """
-        found = self.state.get(name)
-        if found is None:
-            found = self.state[name] = Slot(name, Memory(shape, dtype, layout, self.guard))
-            found.memory.store(initial)
-        if found.memory.shape != shape:
-            raise ShapeError(f"state {name!r} has shape {found.memory.shape}, its parameter {shape}")
-        if found.memory.dtype != dtype or found.memory.layout is not layout:
-            found.memory = found.memory.moved(dtype, layout)
-        return found
+        state = self.state.get(name)
+        if state is None:
+            state = self.state[name] = Slot(name, Memory(shape, dtype, layout, self.guard))
+            state.memory.store(initial)
+        if state.memory.shape != shape:
+            raise ShapeError(f"state {name!r} has shape {state.memory.shape}, its parameter {shape}")
+        if state.memory.dtype != dtype or state.memory.layout is not layout:
+            state.memory = state.memory.moved(dtype, layout)
+        return state
 
     def forget(self, parameter: str) -> None:
         """Remove the state of a parameter."""

@@ -14,13 +14,13 @@ from einsmith.cost.facts import MAX_THREADS, physical_cores
 from einsmith.runtime import openmp
 from einsmith.runtime.openmp import Team
 
-LATE = 1_000_000
+MAX_WAIT_NS = 1_000_000
 """Longest wait of a program for a team's threads (nanoseconds); beyond it, they count as kept from their processors. An
 idle machine takes 2,000 to 100,000. One with more work than processors takes 30,000,000: a region of OpenMP ends when
 every thread was there, and its threads spin for milliseconds before they let others run."""
-DEAR = 0.1
+MAX_WAIT_SHARE = 0.1
 """Most of a program's time, as a fraction, that it may wait for a team."""
-LOST = 0.02
+MAX_LOST_SHARE = 0.02
 """Most of all time, as a fraction, that may be lost by waiting for a team whose threads are kept from their
 processors."""
 
@@ -31,7 +31,7 @@ team: Team | None = None
 decided: bool = openmp.is_forked() and bool(openmp.runtimes())
 """Whether `team` is final. A forked process never uses a runtime that was loaded before the fork: the runtime
 counts on threads that stayed in the parent, and would wait for them for ever."""
-_away_until = 0.0
+_team_unused_until = 0.0
 """Time from which on programs run on the team again (seconds of `time.monotonic`); 0: they do so now."""
 
 
@@ -41,14 +41,14 @@ def current_team() -> Team | None:
     PyTorch's threads watch for work for milliseconds after each of its operators. The pool's workers would share their
     processors, and either side would run at half its speed. So programs run on PyTorch's threads once it is loaded.
     """
-    global team, decided, _away_until
+    global team, decided, _team_unused_until
     if not decided and openmp.LIBRARY in sys.modules:
         team = openmp.find_team()
         decided = True
-    if _away_until:
-        if time.monotonic() < _away_until:
+    if _team_unused_until:
+        if time.monotonic() < _team_unused_until:
             return None
-        _away_until = 0.0
+        _team_unused_until = 0.0
     return team
 
 
@@ -58,9 +58,9 @@ def leave_team(waited: int, span: int) -> None:
 
     waited, span: nanoseconds that a program has waited for the team, and run.
     """
-    global _away_until
-    if waited > DEAR * span:
-        _away_until = time.monotonic() + waited * 1e-9 / LOST
+    global _team_unused_until
+    if waited > MAX_WAIT_SHARE * span:
+        _team_unused_until = time.monotonic() + waited * 1e-9 / MAX_LOST_SHARE
 
 
 def _reset_after_fork() -> None:

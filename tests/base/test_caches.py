@@ -37,7 +37,7 @@ GROWING = {
     "einsmith.api.transforms._JVPS": "functions, which are held weakly",
     "einsmith.base.locks._free_in_child": "locks, which are held weakly",
     "einsmith.base.locks._inside": "threads that hold a lock",
-    "einsmith.runtime.buffers._blocks": "memory of results, of which KEPT bytes are kept",
+    "einsmith.runtime.buffers._blocks": "memory of results, of which MAX_KEPT_BYTES are kept",
     "einsmith.base.files._mine": "files that are being written",
     "einsmith.base.folders._held": "lock files that are open",
     "einsmith.codegen.cache.objects._written": "folders of the cache",

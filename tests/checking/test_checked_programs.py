@@ -205,13 +205,13 @@ def test_a_wrong_pass_is_noticed(checked, rng, monkeypatch):
 
 def test_a_wrong_kernel_of_a_step_is_noticed(checked, rng, monkeypatch):
     """Inside loops, too, at the step in which it shows."""
-    own = assemble.Assembler._loop
+    own = assemble.Assembler._add_loop
 
     def late(self, call, segment, step, places, base, outer):
         places = replace(places, offsets=dict.fromkeys(places.offsets, 0))
         own(self, call, segment, step, places, base, outer)
 
-    monkeypatch.setattr(assemble.Assembler, "_loop", late)
+    monkeypatch.setattr(assemble.Assembler, "_add_loop", late)
     with pytest.raises(es.CheckError):
         pair = es.op("h[t,i] = where(t > 0, sum[j](w[i,j]*g[t-1,j])/(1 + max[j](g[t-1,j]*g[t-1,j])), x[t,i])\n"
                      "g[t,i] = h[t,i]/(1 + sum[j](h[t,j]*h[t,j])) + max[j](h[t,j])\nreturn g")  # fmt: skip

@@ -115,7 +115,7 @@ def program_of(plan: Plan, lowered: dict) -> str:
         made.places[at] = PointerTarget(storage(t), offset, nbytes(t))
         return 0
 
-    made.plan(plan, places, 0, pointer)
+    made.add_plan(plan, places, 0, pointer)
     memory = show_arena(plan, outside, places.offsets, places.nbytes)
     return text_of([*memory.splitlines(), "", *show_steps(made, namer(plan)).splitlines()])
 

@@ -14,7 +14,7 @@ from einsmith.driver import cpu
 from einsmith.driver.backend import Backend
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
-from einsmith.runtime.comparison import ZONE, Comparison
+from einsmith.runtime.beside import ZONE_BYTES, Beside
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.training.batch import batch_arrays
 from einsmith.tuning.kernels.decisions import written
@@ -80,13 +80,13 @@ def alternatives(run: Executable, nth: int) -> dict[Kernel | Rows, str]:
 
 def is_stored(x: Comparison) -> bool:
     """Whether both have made anything but zeros: what depends on the past is zero in a first turn."""
-    return all(any(a[ZONE:-ZONE].any() for a in arrays) for arrays in x._memory)
+    return all(any(a[ZONE_BYTES:-ZONE_BYTES].any() for a in arrays) for arrays in x._memory)
 
 
 def is_noise(x: Comparison) -> bool:
     """Whether a result is what is left of terms that cancel: the gradient of a bias before a batch norm."""
     made = zip(x._written, x._memory[0], strict=True)
-    return any(np.abs(a[ZONE:-ZONE].view(x.kernel.buffers[n].dtype.numpy)).max() < 1e-7 for n, a in made)
+    return any(np.abs(a[ZONE_BYTES:-ZONE_BYTES].view(x.kernel.buffers[n].dtype.numpy)).max() < 1e-7 for n, a in made)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -136,7 +136,7 @@ def test_faults_of_alternative_kernels_are_found() -> None:
         buffer, made = x.kernel.buffers[x._written[0]], x._memory[1][0]
         if not buffer.dtype.is_float or is_noise(x) or not is_stored(x):
             continue
-        values = made[ZONE:-ZONE].view(buffer.dtype.numpy)
+        values = made[ZONE_BYTES:-ZONE_BYTES].view(buffer.dtype.numpy)
         at = int(np.argmax(np.abs(values)))
         values[at] *= 1.01
         assert f"buffer {x._written[0]}: 1 of" in x.difference()
@@ -144,7 +144,7 @@ def test_faults_of_alternative_kernels_are_found() -> None:
         assert "the first is nan" in x.difference()
         x.clear()
         assert x.difference() == ""
-        made[ZONE - 1] = 0
+        made[ZONE_BYTES - 1] = 0
         assert "memory beside" in x.difference()
 
 

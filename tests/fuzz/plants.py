@@ -257,8 +257,8 @@ PLANTS: list[Plant] = [
          "%first = add i64 0, %t",
          "threads begin with their number instead of with their share"),
         ("result-memory", "runtime/buffers.py",
-         "if sys.getrefcount(block) <= _UNUSED:",
-         "if sys.getrefcount(block) <= _UNUSED + 1:",
+         "if sys.getrefcount(block) <= _UNUSED_REFERENCES:",
+         "if sys.getrefcount(block) <= _UNUSED_REFERENCES + 1:",
          "the memory of a result that is still held is given to the next"),
     ),
     *_of(

@@ -32,9 +32,9 @@ def test_memory_is_lent_again_when_no_view_is_left():
 
 
 def test_little_is_kept():
-    held = [recycled((buffers.KEPT // 16,)) for _ in range(6)]
+    held = [recycled((buffers.MAX_KEPT_BYTES // 16,)) for _ in range(6)]
     del held
-    assert sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks) <= buffers.KEPT
+    assert sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks) <= buffers.MAX_KEPT_BYTES
 
 
 def test_buffers_in_use_are_kept(monkeypatch):
@@ -45,13 +45,13 @@ def test_buffers_in_use_are_kept(monkeypatch):
     for n in range(2, 6):
         recycled((n * size,))
     held = sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks)
-    monkeypatch.setattr(buffers, "KEPT", held + size)  # no room for one more
+    monkeypatch.setattr(buffers, "MAX_KEPT_BYTES", held + size)  # no room for one more
     made = []
     for _ in range(6):  # each result lives until the next one is there
         result = recycled((size,))
         made.append(weakref.ref(result.base))
     assert made[2]() is made[4]() is not None and made[3]() is made[5]() is not None
-    assert sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks) <= buffers.KEPT
+    assert sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks) <= buffers.MAX_KEPT_BYTES
 
 
 def test_addresses_are_those_that_numpy_tells():

@@ -21,15 +21,15 @@ pytestmark = pytest.mark.skipif(TEAM is None, reason="no OpenMP runtime is loade
 def team(monkeypatch):
     monkeypatch.setattr(thread_count, "decided", True)
     monkeypatch.setattr(thread_count, "team", TEAM)
-    monkeypatch.setattr(thread_count, "_away_until", 0.0)
-    monkeypatch.setattr(thread_count, "LATE", 1 << 62)  # busy as the machine may be
+    monkeypatch.setattr(thread_count, "_team_unused_until", 0.0)
+    monkeypatch.setattr(thread_count, "MAX_WAIT_NS", 1 << 62)  # busy as the machine may be
 
 
 def generations() -> tuple[int, int]:
     """Return how often workers of our own, and a team, have been told of a launch."""
     with pool.lock:
         held = pool.current()
-        own, shared = (state[:4].view(np.int32) for state in (held.state, held.apart))
+        own, shared = (state[:4].view(np.int32) for state in (held.state, held.team_state))
         return int(own[0]), int(shared[0])
 
 
@@ -105,17 +105,17 @@ def test_a_team_that_is_kept_from_its_processors_is_left_for_a_while(team, netwo
         g = es.jit(network)
         want = g(x, w)
         first = generations()
-        monkeypatch.setattr(thread_count, "LATE", -1)
-        monkeypatch.setattr(thread_count, "DEAR", 0.0)  # every wait is too long
+        monkeypatch.setattr(thread_count, "MAX_WAIT_NS", -1)
+        monkeypatch.setattr(thread_count, "MAX_WAIT_SHARE", 0.0)  # every wait is too long
         assert np.array_equal(g(x, w), want)
         second = generations()
         assert second[0] == first[0] and second[1] > first[1]
-        monkeypatch.setattr(thread_count, "LATE", 1 << 62)
+        monkeypatch.setattr(thread_count, "MAX_WAIT_NS", 1 << 62)
         assert np.array_equal(g(x, w), want)
         third = generations()
         assert third[0] > second[0] and third[1] == second[1]
-        assert now[0] < thread_count._away_until
-        now[0] = thread_count._away_until
+        assert now[0] < thread_count._team_unused_until
+        now[0] = thread_count._team_unused_until
         assert np.array_equal(g(x, w), want)
         last = generations()
         assert last[0] == third[0] and last[1] > third[1]
@@ -126,11 +126,11 @@ def test_a_team_that_is_kept_from_its_processors_is_left_for_a_while(team, netwo
 def test_a_wait_is_compared_with_the_program(monkeypatch):
     now = 100.0
     monkeypatch.setattr(thread_count.time, "monotonic", lambda: now)
-    monkeypatch.setattr(thread_count, "_away_until", 0.0)
+    monkeypatch.setattr(thread_count, "_team_unused_until", 0.0)
     thread_count.leave_team(2_000_000, 30_000_000)  # 2 ms of 30
-    assert not thread_count._away_until
+    assert not thread_count._team_unused_until
     thread_count.leave_team(20_000_000, 30_000_000)
-    assert thread_count._away_until == pytest.approx(now + 0.02 / thread_count.LOST)
+    assert thread_count._team_unused_until == pytest.approx(now + 0.02 / thread_count.MAX_LOST_SHARE)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -28,7 +28,7 @@ def load():
     global es, pool, threads, product, model, step, dynamic
     import einsmith as es
     from einsmith.runtime import pool, thread_count
-    thread_count.LATE = 1 << 62  # busy as the machine may be
+    thread_count.MAX_WAIT_NS = 1 << 62  # busy as the machine may be
     es.set_threads(2)
     product = es.op("C[i,j] = sum[k](A[i,k] * B[k,j])")
     def network():
@@ -40,7 +40,7 @@ def load():
 def generations():  # how often workers of our own, and a team, have been told of a launch
     with pool.lock:
         held = pool.current()
-        return tuple(int(s[:4].view(np.int32)[0]) for s in (held.state, held.apart))
+        return tuple(int(s[:4].view(np.int32)[0]) for s in (held.state, held.team_state))
 
 def jitted():
     f = es.jit(lambda a, b: es.functional.tanh(product(a, b)))
@@ -270,7 +270,7 @@ class TestForks:
 def undecided(monkeypatch):
     monkeypatch.setattr(thread_count, "team", None)
     monkeypatch.setattr(thread_count, "decided", False)
-    monkeypatch.setattr(thread_count, "_away_until", 0.0)
+    monkeypatch.setattr(thread_count, "_team_unused_until", 0.0)
 
 
 def test_a_library_that_is_still_being_imported_is_looked_for_again(undecided, monkeypatch):
