@@ -36,20 +36,20 @@ def _makers() -> dict[str, Any]:
     class Chance(Search):
         """Legal configurations drawn at random: one of those worth a measurement, with some genes drawn anew."""
 
-        def _child(self) -> Candidate | None:
+        def _breed(self) -> Candidate | None:
             for _ in range(200):
                 parent = self._random.choice(self._ranked)
                 child = parent
                 for _ in range(self._random.randrange(4)):
-                    child = self._of(child, child) or child
-                if child not in self._seen:
+                    child = self._cross(child, child) or child
+                if child not in self._known:
                     return child
             return None
 
     class Every(Search):
         """What the patterns hold to be worth a measurement, in order of their predictions."""
 
-        def _child(self) -> Candidate | None:
+        def _breed(self) -> Candidate | None:
             return None
 
     def unguided(kind: type) -> Any:
@@ -75,24 +75,24 @@ def measure(kernel: Any, threads: int, count: int) -> dict:
             curve: list[float] = []
             tried: set[Candidate] = set()
 
-            def tell(f: session.Found, c: Candidate, s: float, tried=tried, curve=curve) -> None:
+            def tell(f: session.SearchResult, c: Candidate, s: float, tried=tried, curve=curve) -> None:
                 if c not in tried:
                     tried.add(c)
                     curve.append(min(s / f.prior, curve[-1] if curve else 1.0))
 
-            while not search.found.over and len(tried) < count:
+            while not search.result.over and len(tried) < count:
                 before = len(tried)
                 search.visit(bench, threads, inf, tell, lambda _: ())
                 if len(tried) == before:
                     break
-            curves[name], best[name] = curve, search.found.best or search.found.choice
-        choice = search.found.choice
+            curves[name], best[name] = curve, search.result.best or search.result.choice
+        choice = search.result.choice
         runners = list(dict.fromkeys([choice, *best.values()]))
         bench.begin(kernel, target, threads)
         for n, c in enumerate(runners):
             if reason := bench.prepare(n, c):
                 raise RuntimeError(f"{c}: {reason}")
-        times, _ = bench.race([*range(len(runners))], 4.0, whole=True)
+        times, _ = bench.race([*range(len(runners))], 4.0, final=True)
     took = [median(b / a for a, b in zip(times[0], t, strict=False)) for t in times]
     least = min(took)
     return {

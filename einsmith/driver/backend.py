@@ -17,10 +17,10 @@ from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall
-from einsmith.tuning.kernels.race import Raced
-from einsmith.tuning.kernels.session import Found, Part, Tell
+from einsmith.tuning.kernels.race import RaceResult
+from einsmith.tuning.kernels.session import Part, SearchResult, Tell
 
-__all__ = ["Backend", "Found", "Part", "Raced", "Runnable", "Tell", "Watched"]
+__all__ = ["Backend", "SearchResult", "Part", "RaceResult", "Runnable", "Tell", "Watched"]
 
 
 class Runnable(Protocol):
@@ -208,7 +208,7 @@ class Backend(ABC):
         """Return the seconds of a kernel that tuning has measured; None where it has not."""
         return None
 
-    def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> Raced:
+    def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> RaceResult:
         """Time two programs in alternating runs, for at most `seconds` but several rounds. Raises ArgumentError where
         the back end does not tune graphs."""
         raise self._not_tunable_error()
@@ -244,7 +244,9 @@ class Backend(ABC):
     ) -> list[float]:
         """Measure a kernel in each (pattern, configuration) on data of its own; return the seconds of each."""
 
-    def tune(self, parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell) -> list[Found]:
+    def tune(
+        self, parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell
+    ) -> list[SearchResult]:
         """Search the configurations of a program's kernels for `seconds`, and record those that are correct and faster
         than the model's choices; programs compiled later use them.
 
@@ -252,11 +254,11 @@ class Backend(ABC):
         """
         raise ArgumentError(f"the back end {self.name!r} has no search; pass tune=0")
 
-    def keep(self, result: Found, target: Target) -> None:
+    def keep(self, result: SearchResult, target: Target) -> None:
         """Record the best configuration found for a kernel."""
         raise ArgumentError(f"the back end {self.name!r} stores no results of tuning")
 
-    def settle(self, result: Found, target: Target, confirmed: bool) -> None:
+    def settle(self, result: SearchResult, target: Target, confirmed: bool) -> None:
         """Confirm that the configuration found for a kernel is the faster one inside a program too; where it is not,
         restore the record that stood before."""
         raise ArgumentError(f"the back end {self.name!r} has no search")

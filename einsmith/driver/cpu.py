@@ -15,8 +15,8 @@ from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels import decisions, race, records, session
 from einsmith.tuning.kernels.genetic import Candidate, candidate_of
-from einsmith.tuning.kernels.race import Raced
-from einsmith.tuning.kernels.session import Found, Part, Tell
+from einsmith.tuning.kernels.race import RaceResult
+from einsmith.tuning.kernels.session import Part, SearchResult, Tell
 
 
 class Cpu(CpuBackend):
@@ -35,8 +35,8 @@ class Cpu(CpuBackend):
     ) -> None:
         records.record_without(graph, target, passes, seconds, spread, prior)
 
-    def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> Raced:
-        return race.of_programs(first, second, seconds)
+    def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> RaceResult:
+        return race.race_programs(first, second, seconds)
 
     def workshop(self, target: Target, threads: int) -> Workshop:
         with locks.IMPORTING:
@@ -91,7 +91,9 @@ class Cpu(CpuBackend):
 
         return ObjectCode()
 
-    def tune(self, parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell) -> list[Found]:
+    def tune(
+        self, parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell
+    ) -> list[SearchResult]:
         return session.tune(
             parts,
             target,
@@ -102,7 +104,7 @@ class Cpu(CpuBackend):
             lambda result: self.keep(result, target),
         )
 
-    def keep(self, result: Found, target: Target) -> None:
+    def keep(self, result: SearchResult, target: Target) -> None:
         if result.best is None:
             return
         if result.former is None:
@@ -112,7 +114,7 @@ class Cpu(CpuBackend):
         record = records.new(result.kernel, result.best.text, result.seconds, spread, result.prior, confirmed=0)
         records.record_choice(result.kernel, target, record)
 
-    def settle(self, result: Found, target: Target, confirmed: bool) -> None:
+    def settle(self, result: SearchResult, target: Target, confirmed: bool) -> None:
         if confirmed:
             records.confirm(result.kernel, target)
         elif result.former is not None:

@@ -24,7 +24,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels import measure, records, worker
-from einsmith.tuning.kernels.bench import own_patterns
+from einsmith.tuning.kernels.bench import sendable_patterns
 from einsmith.tuning.kernels.genetic import Search, candidate_of
 from einsmith.tuning.kernels.session import least
 
@@ -150,7 +150,7 @@ class _WorkshopProcess(Worker):
 
     def start(self) -> None:
         if not self._begun:
-            self.set_up(PROCESSOR_LIMIT, own_patterns(), self.idle)
+            self.set_up(PROCESSOR_LIMIT, sendable_patterns(), self.idle)
         super().start()
 
     def _read_clock(self) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from einsmith.cli import main
 from einsmith.cli.search import Dot, draw
-from einsmith.driver.backend import Raced
+from einsmith.driver.backend import RaceResult
 from einsmith.tuning.programs import graph_search, kernel_search
 
 
@@ -50,7 +50,7 @@ def test_the_graph_is_tuned_first_and_what_is_found_is_said(tmp_path, capfd, mon
 
     def race(first, second, inputs, end):
         a, b = (0.5 if run.without else 1.0 for run in (first, second))
-        return Raced(a, b, b / a, b / a, b / a, "", True)
+        return RaceResult(a, b, b / a, b / a, b / a, "", True)
 
     monkeypatch.setattr(graph_search, "race", race)
     monkeypatch.setattr(graph_search, "FAR", 1e9)

@@ -51,7 +51,7 @@ def test_an_expired_pause_ends(aside) -> None:
         time.sleep(0.01)
     assert state(aside) == "T" and aside.resumed == 0
     thread.join(60)
-    assert answers and not aside.paused and aside.resumed == 1 and aside._rested >= 1.5
+    assert answers and not aside.paused and aside.resumed == 1 and aside._paused_seconds >= 1.5
 
 
 def test_an_idle_process_answers(aside) -> None:

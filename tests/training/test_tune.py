@@ -10,7 +10,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base.errors import ArgumentError
-from einsmith.driver.backend import Found
+from einsmith.driver.backend import SearchResult
 from einsmith.driver.cpu import Cpu
 from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels import records
@@ -41,7 +41,7 @@ def _others(self, parts, target, threads, seconds, tell):
         name, config, _ = autoconfig.choose(kernel, target).alternatives[-1]
         chosen = autoconfig.choose(kernel, target)
         choice, best = Candidate(chosen.pattern.name, chosen.config), Candidate(name, config)
-        found = Found(kernel, turns, choice, 2e-6, 1e-6, best if best != choice else None, (0.4, 0.6), 3)
+        found = SearchResult(kernel, turns, choice, 2e-6, 1e-6, best if best != choice else None, (0.4, 0.6), 3)
         tell(found, best, 1e-6)
         out.append(found)
     return out
@@ -119,7 +119,7 @@ def test_the_next_process_uses_what_is_in_the_store(batch):
     (run,) = step._programs.values()
     call = max(run.calls, key=lambda c: len(autoconfig.choose(c.kernel, run.target).alternatives))
     name, config, _ = autoconfig.choose(call.kernel, run.target).alternatives[1]
-    found = Found(call.kernel, 1, Candidate(name, config), 2e-6, 1e-6, Candidate(name, config))
+    found = SearchResult(call.kernel, 1, Candidate(name, config), 2e-6, 1e-6, Candidate(name, config))
     run.backend.keep(found, run.target)
     once = made()
     once(*batch)
@@ -142,12 +142,12 @@ def test_former_records_stay_without_better_ones(batch, monkeypatch):
     (run,) = step._programs.values()
     call = max(run.calls, key=lambda c: len(autoconfig.choose(c.kernel, run.target).alternatives))
     every = [Candidate(name, config) for name, config, _ in autoconfig.choose(call.kernel, run.target).alternatives]
-    run.backend.keep(Found(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target)
-    run.backend.settle(Found(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target, True)
+    run.backend.keep(SearchResult(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target)
+    run.backend.settle(SearchResult(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target, True)
     before = records.every()
 
     def search(self, parts, target, threads, seconds, tell):
-        found = Found(call.kernel, 1, every[0], 2e-6, 1e-6, every[2])
+        found = SearchResult(call.kernel, 1, every[0], 2e-6, 1e-6, every[2])
         self.keep(found, target)
         return [found]
 

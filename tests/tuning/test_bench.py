@@ -24,7 +24,7 @@ from einsmith.tuning.kernels import bench as bench_module
 from einsmith.tuning.kernels.bench import BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.measure import example_buffers, make
-from einsmith.tuning.kernels.race import LEAST, bounds, is_decided
+from einsmith.tuning.kernels.race import MIN_ROUNDS, bounds, is_decided
 from einsmith.tuning.kernels.session import Part, tune
 from einsmith.tuning.kernels.worker import fault_of, subject_of
 from tests.tuning.planted import FAULTS, SHAPE, Planted
@@ -77,9 +77,9 @@ def test_every_fault_is_named_and_the_next_candidate_is_measured_all_the_same(pl
 
 def test_faults_are_never_kept(planted, scaled, monkeypatch):
     kernel, target = scaled
-    monkeypatch.setattr("einsmith.tuning.kernels.bench.LIMIT", 3.0)
+    monkeypatch.setattr("einsmith.tuning.kernels.bench.REQUEST_SECONDS", 3.0)
     told = {}
-    monkeypatch.setattr("einsmith.tuning.kernels.session.MOST", 24)
+    monkeypatch.setattr("einsmith.tuning.kernels.session.MAX_CANDIDATES", 24)
     (found,) = tune([Part(kernel)], target, 1, 60.0, lambda f, c, s: told.__setitem__(c, s))
     named = {c.config for c, _ in found.faults}
     assert found.best is None or found.best.pattern != "planted" or found.best.config in OK
@@ -181,7 +181,7 @@ def test_a_worker_ends_with_the_process_that_started_it(planted, scaled):
 
 
 def test_the_bounds_of_a_median_are_those_of_the_sign_test():
-    for n in range(LEAST, 61):
+    for n in range(MIN_ROUNDS, 61):
         ordered = [float(x) for x in range(n)]
         low, high = bounds(ordered)
         k = int(low)
@@ -223,11 +223,11 @@ def test_patterns_that_no_other_process_can_have_are_named_once(monkeypatch):
 
     known = Planted()
     monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS, known, Local(), Script()])
-    bench_module._SAID.clear()
+    bench_module._WARNED.clear()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for _ in range(3):
-            assert bench_module.own_patterns() == [known]
+            assert bench_module.sendable_patterns() == [known]
     assert [w.category for w in said] == [EinsmithWarning] * 2
     local, script = (str(w.message) for w in said)
     assert "of the pattern 'local'," in local and "cannot be pickled" in local and "define the class" in local

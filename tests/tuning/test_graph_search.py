@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.driver.backend import Raced
+from einsmith.driver.backend import RaceResult
 from einsmith.driver.executable import Executable
 from einsmith.passes import pipeline
 from einsmith.tuning.kernels import database, records
@@ -49,9 +49,9 @@ def program(step: es.TrainStep, batch: tuple) -> Executable:
 def raced(monkeypatch, seconds: Callable[[Executable], float]) -> None:
     """Instead of a race: steps of a form take so long."""
 
-    def race(first: Executable, second: Executable, inputs: Any, left: float) -> Raced:
+    def race(first: Executable, second: Executable, inputs: Any, left: float) -> RaceResult:
         a, b = seconds(first), seconds(second)
-        return Raced(a, b, b / a, b / a, b / a, "", True)
+        return RaceResult(a, b, b / a, b / a, b / a, "", True)
 
     monkeypatch.setattr(graph_search, "race", race)
 

@@ -18,17 +18,17 @@ from einsmith.tuning.kernels.genetic import Candidate
 
 CHOICE = 0
 """The number of the model's choice, with which all other candidates are compared."""
-LIMIT = 20.0
-"""Seconds that compiling a candidate and running it once, or a race, may take at most; LLVM takes up to 2 for the
-largest kernels there are."""
-RUNS = 40
+REQUEST_SECONDS = 20.0
+"""Most seconds that compiling a candidate and running it once, or a race, takes; LLVM takes up to 2 for the largest
+kernels there are."""
+RACE_LIMIT_RUNS = 40
 """Runs of each candidate that the time limit of a race allows for, in case the candidates are slow."""
-START = 60.0
-"""Seconds that a process may take to start."""
-_SAID = Once("patterns that tuning leaves out", 64)
+START_SECONDS = 60.0
+"""Most seconds that a process takes to start."""
+_WARNED = Once("patterns that tuning leaves out", 64)
 
 
-def unsendable(pattern: Pattern) -> str:
+def find_import_fault(pattern: Pattern) -> str:
     """Return why another process cannot import a pattern; empty where it can."""
     if type(pattern).__module__ == "__main__":
         return "its class is defined in a script"
@@ -39,11 +39,11 @@ def unsendable(pattern: Pattern) -> str:
         return f"it cannot be pickled: {e}"
 
 
-def own_patterns() -> list[Pattern]:
+def sendable_patterns() -> list[Pattern]:
     """Return the user's patterns that another process can import (`worker.register`). Warns once of each other one."""
-    found = [(p, unsendable(p)) for p in autoconfig.PATTERNS if not is_builtin(p)]
-    for pattern, why in found:
-        if why and _SAID((pattern.name, why)):
+    patterns = [(p, find_import_fault(p)) for p in autoconfig.PATTERNS if not is_builtin(p)]
+    for pattern, why in patterns:
+        if why and _WARNED((pattern.name, why)):
             warnings.warn(
                 f"tuning tries no configuration of the pattern {pattern.name!r}, as its process cannot import "
                 f"the pattern: {why}; define the class in a module that can be imported, with attributes that can be "
@@ -51,14 +51,16 @@ def own_patterns() -> list[Pattern]:
                 EinsmithWarning,
                 stacklevel=3,
             )
-    return [p for p, why in found if not why]
+    return [p for p, why in patterns if not why]
 
 
 class BenchProcess(Worker):
     """A `worker.Bench` in a process of its own."""
 
     def __init__(self, limit: float | None = None):
-        super().__init__("einsmith.tuning.kernels.worker:Bench", LIMIT if limit is None else limit, START)
+        super().__init__(
+            "einsmith.tuning.kernels.worker:Bench", REQUEST_SECONDS if limit is None else limit, START_SECONDS
+        )
         self._known: set[int] = set()
 
     def start(self) -> None:
@@ -69,7 +71,7 @@ class BenchProcess(Worker):
     def begin(self, kernel: Kernel | Rows, target: Target, threads: int, cold: bool = False) -> None:
         """Set the kernel that later requests are about. User patterns that no other process can import are left
         out."""
-        self.set_up(kernel, target, threads, cold, own_patterns())
+        self.set_up(kernel, target, threads, cold, sendable_patterns())
 
     def prepare(self, number: int, candidate: Candidate) -> str:
         """Compile a candidate and run it once; return the reason where it cannot be run, else an empty string."""
@@ -90,11 +92,11 @@ class BenchProcess(Worker):
         self._known.difference_update(gone)
 
     def race(
-        self, numbers: Sequence[int], seconds: float, whole: bool = False, run: float = 0.0
+        self, numbers: Sequence[int], seconds: float, final: bool = False, run: float = 0.0
     ) -> tuple[list[list[float]], str]:
         """Race candidates in the process; see `worker.Bench.race`. run: approximate seconds of one run."""
-        limit = self.limit + seconds + RUNS * run * len(numbers)
-        return self.ask("race", list(numbers), seconds, whole, limit=limit)
+        limit = self.limit + seconds + RACE_LIMIT_RUNS * run * len(numbers)
+        return self.ask("race", list(numbers), seconds, final, limit=limit)
 
     def vet(self, number: int, seed: int) -> str:
         """Return why a candidate may not be used; see `worker.Bench.vet`."""

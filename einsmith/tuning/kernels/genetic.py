@@ -24,25 +24,25 @@ from einsmith.kernels.pattern import Pattern, cost_of
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.decisions import change_genes, choice_of, written
 
-FIRST = 8
+FIRST_GENERATION_SIZE = 8
 """Candidates of the first generation, which are measured before children are bred."""
-FAR = 6.0
+MAX_FIRST_RATIO = 6.0
 """Most times the choice's predicted seconds that a pattern's best prediction may be for the pattern to be measured in
 the first generation."""
-PARENTS = 6
+PARENT_POOL_SIZE = 6
 """Number of fastest measured candidates from which parents are drawn."""
-BROOD = 8
-"""Number of children bred for each proposal, of which the most promising is proposed."""
-TRIES = 60
-"""Configurations drawn without a new legal one, after which none is assumed to be left."""
-CROSSED, NEAR = 0.5, 0.7
+BROOD_SIZE = 8
+"""Number of children bred for each proposal, of which the one with the least predicted seconds is proposed."""
+MAX_DRAWS = 60
+"""Most configurations drawn without a new legal one; after them none is assumed to be left."""
+CROSSOVER_PROBABILITY, NEIGHBOUR_PROBABILITY = 0.5, 0.7
 """Probability that a child has two parents, and that a changed gene takes a value near its own, where values are
 ordered."""
-MUTATED = 1.5
+MEAN_MUTATIONS = 1.5
 """Genes that a child changes, on average."""
-FIXED = (FORM, "way", "pattern")
+INHERITED_GENES = (FORM, "way", "pattern")
 """Genes that determine which other genes a configuration has; a child takes their values from its first parent."""
-RIDGE = 1.0
+RIDGE_WEIGHT = 1.0
 """Weight of the ridge penalty: pseudo-measurements without a deviation added for every value of a gene, so that a
 single measurement moves the prediction little."""
 
@@ -91,12 +91,12 @@ class Search:
         self._random = random.Random(seed)
         self._patterns = {p.name: p for p in autoconfig.eligible_patterns(kernel, target) if p.match(kernel)}
         self._spaces: dict[str, Space] = {}
-        self._seen: set[Candidate] = set()
+        self._known: set[Candidate] = set()
         self._costs: dict[Candidate, float] = {}
-        self._ranked = self._by_rank()
-        self._first = self._generation_of(first)
+        self._ranked = self._rank_candidates()
+        self._first = self._list_first_generation(first)
         self._over = False
-        self._off: Correction | None = None
+        self._correction: Correction | None = None
 
     # -- asking and telling
 
@@ -104,19 +104,19 @@ class Search:
         """Return a candidate to measure that was never proposed before; None where no legal one is left."""
         if self._over:
             return None
-        found = next(self._first, None) or self._child()
-        if found is None:
-            found = next((c for c in self._ranked if c not in self._seen), None)
-        if found is None:
+        candidate = next(self._first, None) or self._breed()
+        if candidate is None:
+            candidate = next((c for c in self._ranked if c not in self._known), None)
+        if candidate is None:
             self._over = True
             return None
-        return self._new(found)
+        return self._mark_known(candidate)
 
     def tell(self, candidate: Candidate, seconds: float) -> None:
         """Report a candidate's measured seconds; infinity where it cannot run or gives wrong results."""
-        self._seen.add(candidate)
+        self._known.add(candidate)
         self.measured[candidate] = seconds
-        self._off = None
+        self._correction = None
 
     @property
     def best(self) -> Candidate | None:
@@ -124,83 +124,92 @@ class Search:
         known = {c: s for c, s in self.measured.items() if s < inf}
         return min(known, key=known.__getitem__) if known else None
 
-    def _new(self, c: Candidate) -> Candidate:
-        self._seen.add(c)
+    def _mark_known(self, c: Candidate) -> Candidate:
+        self._known.add(c)
         return c
 
     # -- the first generation
 
-    def _by_rank(self) -> list[Candidate]:
+    def _rank_candidates(self) -> list[Candidate]:
         """Return the candidates that the patterns hold to be worth a measurement, the cheapest by prediction first, or
         shuffled in an unguided search."""
-        found = self.choice.alternatives
-        self._costs |= {Candidate(name, config): cost.rank for name, config, cost in found}
-        ranked = [Candidate(name, config) for name, config, _ in found]
+        alternatives = self.choice.alternatives
+        self._costs |= {Candidate(name, config): cost.rank for name, config, cost in alternatives}
+        ranked = [Candidate(name, config) for name, config, _ in alternatives]
         if not self.guided:
             self._random.shuffle(ranked)
         return ranked
 
-    def _generation_of(self, first: Sequence[Candidate]) -> Iterator[Candidate]:
+    def _list_first_generation(self, first: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield the first generation: the choice, the candidates handed in, the best of every pattern that may win,
         and the next by rank."""
         if not self.guided:
-            yield from self._ranked[:FIRST]
+            yield from self._ranked[:FIRST_GENERATION_SIZE]
             return
-        limit = FAR * self._cost(self.chosen)
-        heads = {c.pattern: c for c in reversed(self._ranked) if self._costs[c] <= limit}
-        wanted = [self.chosen, *first, *sorted(heads.values(), key=self._cost), *self._ranked]
-        every = [c for c in dict.fromkeys(wanted) if c.pattern in self._patterns]
-        yield from every[: max(FIRST, 1 + len(first) + len(heads))]
+        limit = MAX_FIRST_RATIO * self._cost(self.chosen)
+        best_of_patterns = {c.pattern: c for c in reversed(self._ranked) if self._costs[c] <= limit}
+        ordered = [self.chosen, *first, *sorted(best_of_patterns.values(), key=self._cost), *self._ranked]
+        every = [c for c in dict.fromkeys(ordered) if c.pattern in self._patterns]
+        yield from every[: max(FIRST_GENERATION_SIZE, 1 + len(first) + len(best_of_patterns))]
 
     # -- children
 
-    def _child(self) -> Candidate | None:
+    def _breed(self) -> Candidate | None:
         """Breed a legal candidate that was not proposed before from the fastest ones; return None where none is
         found."""
         known = sorted((s, n, c) for n, (c, s) in enumerate(self.measured.items()) if s < inf)
         every = [(c, s) for s, _, c in known]
-        pools = [every[:PARENTS], *([p for p in every if p[0].pattern == name][:PARENTS] for name in self._patterns)]
+        pools = [
+            every[:PARENT_POOL_SIZE],
+            *([p for p in every if p[0].pattern == name][:PARENT_POOL_SIZE] for name in self._patterns),
+        ]
         pools = [p for p in pools if p]
         brood: dict[Candidate, float] = {}
-        for n in range(TRIES if pools else 0):  # half of them within one pattern, which may be slower so far
+        for n in range(MAX_DRAWS if pools else 0):  # half of them within one pattern, which may be slower so far
             pool = self._random.choice(pools) if n % 2 else pools[0]
-            first, second = self._parent(pool), self._parent(pool)
-            child = self._of(first[0], second[0])
-            if child is None or child in self._seen or child in brood:
+            first, second = self._draw_parent(pool), self._draw_parent(pool)
+            child = self._cross(first[0], second[0])
+            if child is None or child in self._known or child in brood:
                 continue
-            brood[child] = self._promise(child) if self.guided else 0.0
-            if not self.guided or len(brood) == BROOD:
+            brood[child] = self._predict(child) if self.guided else 0.0
+            if not self.guided or len(brood) == BROOD_SIZE:
                 break
         return min(brood, key=brood.__getitem__) if brood else None
 
-    def _parent(self, parents: Sequence[tuple[Candidate, float]]) -> tuple[Candidate, float]:
+    def _draw_parent(self, parents: Sequence[tuple[Candidate, float]]) -> tuple[Candidate, float]:
         """Return the faster of two parents drawn at random."""
         return parents[min(self._random.randrange(len(parents)) for _ in range(2))]
 
-    def _of(self, first: Candidate, second: Candidate) -> Candidate | None:
+    def _cross(self, first: Candidate, second: Candidate) -> Candidate | None:
         """Cross and mutate two candidates; the second contributes genes that both have. Return None where the child is
         not legal."""
         pattern = self._patterns[first.pattern]
-        own = genes(first.config)
+        first_genes = genes(first.config)
         space = self._space(pattern)
         values: dict[str, Any] = {}
-        other = genes(second.config) if second.pattern == first.pattern else {}
-        alike = own.keys() == other.keys() and all(own[g] == other[g] for g in own if _is_inherited(g))
-        crossed = alike and first != second and self._random.random() < CROSSED
+        second_genes = genes(second.config) if second.pattern == first.pattern else {}
+        alike = first_genes.keys() == second_genes.keys() and all(
+            first_genes[g] == second_genes[g] for g in first_genes if _is_inherited(g)
+        )
+        crossed = alike and first != second and self._random.random() < CROSSOVER_PROBABILITY
         if crossed:
-            values |= {g: v for g, v in other.items() if self._random.random() < 0.5}
-        free = [g for g in own if len(space.get(g, ())) > 1 and not _is_inherited(g)]
+            values |= {g: v for g, v in second_genes.items() if self._random.random() < 0.5}
+        free = [g for g in first_genes if len(space.get(g, ())) > 1 and not _is_inherited(g)]
         if not free:
             return None
-        count = 0 if crossed and self._random.random() < 0.5 else 1 + int(self._random.expovariate(1 / (MUTATED - 0.5)))
+        count = (
+            0
+            if crossed and self._random.random() < 0.5
+            else 1 + int(self._random.expovariate(1 / (MEAN_MUTATIONS - 0.5)))
+        )
         for _ in range(count):
             gene = self._random.choice(free)
-            value = self._value(space[gene], values.get(gene, own[gene]))
+            value = self._mutate_value(space[gene], values.get(gene, first_genes[gene]))
             values[gene] = value
             if self._random.random() < 0.5:  # pieces of one kernel mostly want equal values
                 last = gene.rpartition(".")[2]
                 values |= {g: value for g in free if g.rpartition(".")[2] == last and value in space[g]}
-        values = {g: v for g, v in values.items() if not _is_inherited(g) and own[g] != v}
+        values = {g: v for g, v in values.items() if not _is_inherited(g) and first_genes[g] != v}
         if not values:
             return None
         try:
@@ -211,21 +220,22 @@ class Search:
             return None
         return Candidate(first.pattern, config)
 
-    def _value(self, values: Sequence[Any], now: Any) -> Any:
-        """Return another value of a gene: with probability NEAR a neighbouring one, where values are ordered."""
+    def _mutate_value(self, values: Sequence[Any], now: Any) -> Any:
+        """Return another value of a gene: where values are ordered, a neighbouring one with probability
+        NEIGHBOUR_PROBABILITY."""
         ordered = all(type(v) is int for v in values) and now in values
-        if ordered and self._random.random() < NEAR:
+        if ordered and self._random.random() < NEIGHBOUR_PROBABILITY:
             at = values.index(now)
             step = 1 + int(self._random.expovariate(0.7))
             return values[max(0, min(len(values) - 1, at + self._random.choice((-step, step))))]
         return self._random.choice([v for v in values if v != now])
 
-    def _promise(self, child: Candidate) -> float:
+    def _predict(self, child: Candidate) -> float:
         """Return a child's predicted seconds, corrected by how far off the predictions were for measured candidates
         with the same gene values."""
-        if self._off is None:
-            self._off = Correction([(c, log(s / self._cost(c))) for c, s in self.measured.items() if s < inf])
-        return self._cost(child) * exp(self._off(child))
+        if self._correction is None:
+            self._correction = Correction([(c, log(s / self._cost(c))) for c, s in self.measured.items() if s < inf])
+        return self._cost(child) * exp(self._correction(child))
 
     def _cost(self, c: Candidate) -> float:
         known = self._costs.get(c)
@@ -241,7 +251,7 @@ class Search:
 
 
 def _is_inherited(gene: str) -> bool:
-    return gene.rpartition(".")[2] in FIXED
+    return gene.rpartition(".")[2] in INHERITED_GENES
 
 
 class Correction:
@@ -254,9 +264,9 @@ class Correction:
         x = np.zeros((len(rows), len(self._columns)))
         for n, row in enumerate(rows):
             x[n, row] = 1.0
-        off = np.array([r for _, r in known])
-        self._mean = float(off.mean()) if off.size else 0.0
-        self._parts = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ (off - self._mean))
+        log_ratios = np.array([r for _, r in known])
+        self._mean = float(log_ratios.mean()) if log_ratios.size else 0.0
+        self._parts = np.linalg.solve(x.T @ x + RIDGE_WEIGHT * np.eye(x.shape[1]), x.T @ (log_ratios - self._mean))
 
     def __call__(self, c: Candidate) -> float:
         return self._mean + sum(self._parts[self._columns[f]] for f in _features(c) if f in self._columns)

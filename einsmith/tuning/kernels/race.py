@@ -9,24 +9,24 @@ from typing import NamedTuple
 
 from einsmith.tuning.calibration import load
 
-LEAST, MOST = 5, 60
+MIN_ROUNDS, MAX_ROUNDS = 5, 60
 """Fewest and most rounds of a race. From 5 rounds on, the smallest and largest ratio of paired runs bound their median
 with 94 % confidence."""
-WHOLE = 100
+FINAL_ROUNDS = 100
 """Rounds of a race that decides whether a candidate is kept."""
-APART = 0.01
-"""Relative difference below which candidates count as equal: a race does not go on to tell which is first."""
-SLOW = 1.5
-"""Ratio of times in both of the first two rounds from which on a candidate loses at once."""
-OUTSIDE = 0.0625
-"""Probability with which the median may lie outside its bounds."""
-STEPS = 40
+EQUALITY_TOLERANCE = 0.01
+"""Relative difference of times below which candidates count as equal; the race then ends."""
+LOSING_RATIO = 1.5
+"""Largest ratio of times, in both of the first two rounds, at which a candidate does not lose at once."""
+MAX_ERROR_PROBABILITY = 0.0625
+"""Largest probability with which the median lies outside its bounds."""
+PROGRAM_ROUNDS = 40
 """Rounds of a race of whole programs that is decided."""
-SLOWER = 1.03
-"""Ratio of times from which on a program, with confidence, loses before its last round."""
+LOSING_PROGRAM_RATIO = 1.03
+"""Ratio of times from which on a program, with confidence, loses a race of programs before its last round."""
 
 
-class Raced(NamedTuple):
+class RaceResult(NamedTuple):
     """The result of a race of two programs.
 
     Attributes:
@@ -49,33 +49,35 @@ class Raced(NamedTuple):
 def is_decided(first: Sequence[float], other: Sequence[float]) -> bool:
     """Return whether paired runs show with confidence that one candidate is faster, or that both are equal."""
     ratios = pair_ratios(first, other)
-    if len(ratios) >= 2 and ratios[0] > SLOW:
+    if len(ratios) >= 2 and ratios[0] > LOSING_RATIO:
         return True
-    if len(ratios) < LEAST:
+    if len(ratios) < MIN_ROUNDS:
         return False
     low, high = bounds(ratios)
-    return high < 1 or low > 1 or (low > 1 - APART and high < 1 + APART)
+    return high < 1 or low > 1 or (low > 1 - EQUALITY_TOLERANCE and high < 1 + EQUALITY_TOLERANCE)
 
 
-def of_programs(first: Callable[[], object], second: Callable[[], object], seconds: float) -> Raced:
-    """Race two programs in alternating runs for at most `seconds`, but for at least LEAST rounds. The race ends early
-    where the second program is slower with confidence."""
+def race_programs(first: Callable[[], object], second: Callable[[], object], seconds: float) -> RaceResult:
+    """Race two programs in alternating runs for at most `seconds`, but for at least MIN_ROUNDS rounds.
+
+    The race ends early where the second program is slower with confidence.
+    """
     runs = first, second
     times: tuple[list[float], list[float]] = [], []
     for run in (*runs, *runs):  # the first runs are slow
         run()
     watch, end = load.Watch(), time.perf_counter() + seconds
-    for n in range(STEPS):
+    for n in range(PROGRAM_ROUNDS):
         for which in (0, 1) if n % 2 == 0 else (1, 0):
             start = time.perf_counter()
             runs[which]()
             times[which].append(time.perf_counter() - start)
-        if n + 1 >= LEAST and (time.perf_counter() > end or bounds(pair_ratios(*times))[0] > SLOWER):
+        if n + 1 >= MIN_ROUNDS and (time.perf_counter() > end or bounds(pair_ratios(*times))[0] > LOSING_PROGRAM_RATIO):
             break
     ratios = pair_ratios(*times)
     low, high = bounds(ratios)
-    busy, whole = watch.disturbance(), len(ratios) == STEPS
-    return Raced(median(times[0]), median(times[1]), median(ratios), low, high, busy, whole)
+    busy, whole = watch.disturbance(), len(ratios) == PROGRAM_ROUNDS
+    return RaceResult(median(times[0]), median(times[1]), median(ratios), low, high, busy, whole)
 
 
 def pair_ratios(first: Sequence[float], other: Sequence[float]) -> list[float]:
@@ -84,13 +86,13 @@ def pair_ratios(first: Sequence[float], other: Sequence[float]) -> list[float]:
 
 
 def bounds(ordered: Sequence[float]) -> tuple[float, float]:
-    """Return bounds of the median of five or more ordered ratios that fail with probability at most OUTSIDE: the order
-    statistics of the sign test."""
-    n, out = len(ordered), 0
+    """Return bounds of the median of five or more ordered ratios that fail with probability at most
+    MAX_ERROR_PROBABILITY: the order statistics of the sign test."""
+    n, dropped = len(ordered), 0
     tail = term = 0.5**n
-    while out < (n - 1) // 2:
-        term *= (n - out) / (out + 1)
-        if 2 * (tail + term) > OUTSIDE:
+    while dropped < (n - 1) // 2:
+        term *= (n - dropped) / (dropped + 1)
+        if 2 * (tail + term) > MAX_ERROR_PROBABILITY:
             break
-        out, tail = out + 1, tail + term
-    return ordered[out], ordered[n - 1 - out]
+        dropped, tail = dropped + 1, tail + term
+    return ordered[dropped], ordered[n - 1 - dropped]

@@ -24,27 +24,27 @@ from einsmith.tuning.kernels.bench import CHOICE, BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate, Search
 from einsmith.tuning.kernels.race import bounds, pair_ratios
 
-GENERATION = 4
-"""Candidates that race at once with the choice."""
-VISIT = 2
-"""Generations of a visit."""
-MOST = 100
-"""Most candidates of one kernel."""
-RACE, FINAL = 0.3, 1.0
-"""Most seconds of a race, and of the race that decides."""
-GAIN = 0.98
+GENERATION_SIZE = 4
+"""Number of candidates that race at once with the model's choice."""
+VISIT_GENERATIONS = 2
+"""Most generations of candidates that one visit to a kernel measures."""
+MAX_CANDIDATES = 100
+"""Most candidates of one kernel that a search measures."""
+RACE_SECONDS, FINAL_RACE_SECONDS = 0.3, 1.0
+"""Most seconds of a race, and of the race that decides whether a candidate is kept."""
+MAX_KEPT_RATIO = 0.98
 """Most of the choice's time, as a fraction, that a configuration may take to be kept: a smaller gain is lost in the
 noise of a program."""
-PEAK = 0.95
+MAX_BOUND_SHARE = 0.95
 """Fraction of the roofline (what its bytes and operations allow) from which on a kernel is not searched."""
-LEAST = 0.002
-"""Fraction of the program's time below which no kernel is worth a visit."""
-PATIENCE = 3
-"""Most times that a deciding race is run where the machine is busy."""
-DECIDED = 2
-"""Most candidates of a visit that get a deciding race of their own."""
-UNKNOWN = 0.3
-"""Fraction of its predicted time that a kernel not measured yet is assumed to lose."""
+MIN_GAIN_SHARE = 0.002
+"""Least expected gain of a visit, as a fraction of the program's time; below it the search ends."""
+MAX_FINAL_RACES = 3
+"""Most times that a final race is run where the machine is busy."""
+MAX_DECIDED = 2
+"""Most candidates of a visit that get a final race of their own."""
+UNMEASURED_GAIN_SHARE = 0.3
+"""Fraction of its predicted time that a kernel which is not measured yet is expected to save."""
 
 
 class Part(NamedTuple):
@@ -55,7 +55,7 @@ class Part(NamedTuple):
 
 
 @dataclass
-class Found:
+class SearchResult:
     """State and result of the search over one kernel.
 
     Attributes:
@@ -83,10 +83,10 @@ class Found:
     """The earlier record, which the best configuration has replaced."""
 
 
-Tell = Callable[[Found, Candidate, float], None]
+Tell = Callable[[SearchResult, Candidate, float], None]
 """Callback for every measured candidate: the state of its kernel's search, the candidate, and its seconds (infinity:
 it cannot run)."""
-First = Callable[[Kernel | Rows], Sequence[Candidate]]
+FirstGuesses = Callable[[Kernel | Rows], Sequence[Candidate]]
 """Function that returns the first guesses for a kernel, which others have found."""
 
 
@@ -110,73 +110,75 @@ class KernelSearch:
     def __init__(self, part: Part, target: Target, make: Callable[..., Search] = Search):
         self.make = make
         self.choice = autoconfig.choose(part.kernel, target)
-        own = Candidate(self.choice.pattern.name, self.choice.config)
-        self.found = Found(part.kernel, part.turns, own, self.choice.cost.seconds, self.choice.cost.seconds)
+        candidate = Candidate(self.choice.pattern.name, self.choice.config)
+        self.result = SearchResult(
+            part.kernel, part.turns, candidate, self.choice.cost.seconds, self.choice.cost.seconds
+        )
         self.target = target
         self.floor = max(least(part.kernel, target), self.choice.pattern.bound(part.kernel, target))
         self.search: Search | None = None
-        self.barren = 0
+        self.visits_without_gain = 0
         """Number of visits since the last one that brought a gain."""
         self.number = CHOICE
         self._decided: set[Candidate] = set()
 
     @property
-    def worth(self) -> float:
+    def expected_gain(self) -> float:
         """Return the seconds that another visit may save in a run of the program."""
-        f = self.found
-        if f.over:
+        result = self.result
+        if result.over:
             return 0.0
         if self.search is None:
-            return f.turns * max(f.seconds - self.floor, UNKNOWN * f.seconds)
-        return f.turns * (f.seconds - self.floor) * 0.5**self.barren
+            return result.turns * max(result.seconds - self.floor, UNMEASURED_GAIN_SHARE * result.seconds)
+        return result.turns * (result.seconds - self.floor) * 0.5**self.visits_without_gain
 
-    def visit(self, bench: BenchProcess, threads: int, end: float, tell: Tell, first: First) -> None:
+    def visit(self, bench: BenchProcess, threads: int, end: float, tell: Tell, first: FirstGuesses) -> None:
         """Measure some candidates, and keep a faster one. Raises Lost or Failed where the choice itself cannot be
         measured."""
-        f, before = self.found, self.found.seconds
+        result, before = self.result, self.result.seconds
         if self.search is None:
-            seed = int.from_bytes(f.kernel.digest[:4], "little")
-            self.search = self.make(f.kernel, self.target, seed, first(f.kernel))
-        bench.begin(f.kernel, self.target, threads, self.target.kept < KEPT)
-        self._anchor(bench)
-        for n in range(VISIT):
-            if (n and time.monotonic() > end) or not self._generation(bench, self.search, tell):
+            seed = int.from_bytes(result.kernel.digest[:4], "little")
+            self.search = self.make(result.kernel, self.target, seed, first(result.kernel))
+        bench.begin(result.kernel, self.target, threads, self.target.kept < KEPT)
+        self._prepare_choice(bench)
+        for n in range(VISIT_GENERATIONS):
+            if (n and time.monotonic() > end) or not self._race_generation(bench, self.search, tell):
                 break
         self._decide(bench, self.search, tell)
-        if not f.over and f.tried >= MOST:
-            f.over = f"{MOST} candidates were tried"
-        if not f.over and f.seconds * PEAK <= self.floor:
-            f.over = f"it is within {1 - PEAK:.0%} of its roofline bound"
-        self.barren = 0 if f.seconds < GAIN * before else self.barren + 1
+        if not result.over and result.tried >= MAX_CANDIDATES:
+            result.over = f"{MAX_CANDIDATES} candidates were tried"
+        if not result.over and result.seconds * MAX_BOUND_SHARE <= self.floor:
+            result.over = f"it is within {1 - MAX_BOUND_SHARE:.0%} of its roofline bound"
+        self.visits_without_gain = 0 if result.seconds < MAX_KEPT_RATIO * before else self.visits_without_gain + 1
 
-    def _anchor(self, bench: BenchProcess) -> None:
+    def _prepare_choice(self, bench: BenchProcess) -> None:
         """Prepare the choice, with which every candidate is compared."""
-        if reason := bench.prepare(CHOICE, self.found.choice):
+        if reason := bench.prepare(CHOICE, self.result.choice):
             raise Failed(reason)
 
-    def _generation(self, bench: BenchProcess, search: Search, tell: Tell) -> bool:
+    def _race_generation(self, bench: BenchProcess, search: Search, tell: Tell) -> bool:
         """Race some candidates with the choice; return whether there were any."""
-        f, ready = self.found, dict[int, Candidate]()
-        while len(ready) < GENERATION and f.tried < MOST:
+        result, ready = self.result, dict[int, Candidate]()
+        while len(ready) < GENERATION_SIZE and result.tried < MAX_CANDIDATES:
             candidate = search.propose()
             if candidate is None:
-                f.over = "all configurations were tried"
+                result.over = "all configurations were tried"
                 break
-            if candidate == f.choice:
+            if candidate == result.choice:
                 continue  # the choice races with every candidate
-            f.tried += 1
-            number = self._fit(bench, search, candidate, tell)
+            result.tried += 1
+            number = self._prepare(bench, search, candidate, tell)
             if number is not None:
                 ready[number] = candidate
         ready = {n: c for n, c in ready.items() if bench.ready(n)}
-        found = self._race(bench, search, ready, RACE)[0]
-        for n, ratios in found.items():
-            search.tell(ready[n], median(ratios) * f.prior)
-            tell(f, ready[n], median(ratios) * f.prior)
+        ratios_by_number = self._race(bench, search, ready, RACE_SECONDS)[0]
+        for n, ratios in ratios_by_number.items():
+            search.tell(ready[n], median(ratios) * result.prior)
+            tell(result, ready[n], median(ratios) * result.prior)
         bench.drop(list(ready))
-        return bool(found)
+        return bool(ratios_by_number)
 
-    def _fit(self, bench: BenchProcess, search: Search, candidate: Candidate, tell: Tell) -> int | None:
+    def _prepare(self, bench: BenchProcess, search: Search, candidate: Candidate, tell: Tell) -> int | None:
         """Prepare a candidate; return its number, or None where it cannot be compiled and run. Where the process dies
         of it, the candidates prepared before are lost."""
         self.number += 1
@@ -184,73 +186,73 @@ class KernelSearch:
             reason = bench.prepare(self.number, candidate)
         except (Lost, Failed) as e:
             reason = str(e)
-            self.found.faults.append((candidate, reason))
-            self._anchor(bench)
+            self.result.faults.append((candidate, reason))
+            self._prepare_choice(bench)
         if not reason:
             return self.number
         search.tell(candidate, inf)
-        tell(self.found, candidate, inf)
+        tell(self.result, candidate, inf)
         return None
 
     def _race(
-        self, bench: BenchProcess, search: Search, ready: dict[int, Candidate], seconds: float, whole: bool = False
+        self, bench: BenchProcess, search: Search, ready: dict[int, Candidate], seconds: float, final: bool = False
     ) -> tuple[dict[int, list[float]], str]:
         """Race candidates with the choice; return the ascending ratios of each candidate's times to the choice's, by
         number, and what disturbed the race."""
         if not ready:
             return {}, ""
-        f = self.found
+        result = self.result
         try:
-            times, disturbed = bench.race([CHOICE, *ready], seconds, whole, f.prior)
+            times, disturbed = bench.race([CHOICE, *ready], seconds, final, result.prior)
         except Lost as e:  # each ran once before; the one at fault is not known
             for c in ready.values():
-                f.faults.append((c, f"in a race: {e}"))
+                result.faults.append((c, f"in a race: {e}"))
                 search.tell(c, inf)
-            self._anchor(bench)
+            self._prepare_choice(bench)
             return {}, ""
-        if f.choice not in search.measured:
-            f.prior = f.seconds = median(times[0])
-            search.tell(f.choice, f.prior)
+        if result.choice not in search.measured:
+            result.prior = result.seconds = median(times[0])
+            search.tell(result.choice, result.prior)
         pairs = zip(ready, times[1:], strict=True)
-        return {n: pair_ratios(times[0], own) for n, own in pairs}, disturbed
+        return {n: pair_ratios(times[0], seconds_of_candidate) for n, seconds_of_candidate in pairs}, disturbed
 
     def _decide(self, bench: BenchProcess, search: Search, tell: Tell) -> None:
         """Keep the fastest candidate that is faster than all before it, correct, and significantly faster than the
         choice."""
-        f = self.found
-        known = sorted((s, n, c) for n, (c, s) in enumerate(search.measured.items()) if c not in self._decided)
-        for s, _, candidate in known[:DECIDED]:
-            if s >= GAIN * f.prior or s >= f.seconds or candidate == f.choice:
+        result = self.result
+        ranking = sorted((s, n, c) for n, (c, s) in enumerate(search.measured.items()) if c not in self._decided)
+        for s, _, candidate in ranking[:MAX_DECIDED]:
+            if s >= MAX_KEPT_RATIO * result.prior or s >= result.seconds or candidate == result.choice:
                 return
-            number = self._fit(bench, search, candidate, tell)
+            number = self._prepare(bench, search, candidate, tell)
             if number is None:
                 continue
-            for _ in range(PATIENCE):
-                found, f.busy = self._race(bench, search, {number: candidate}, FINAL, True)
-                if not f.busy:
+            for _ in range(MAX_FINAL_RACES):
+                ratios_by_number, result.busy = self._race(bench, search, {number: candidate}, FINAL_RACE_SECONDS, True)
+                if not result.busy:
                     break
-            if number not in found or f.busy:
+            if number not in ratios_by_number or result.busy:
                 continue
             self._decided.add(candidate)
-            low, high = bounds(found[number])
-            seconds = median(found[number]) * f.prior
+            low, high = bounds(ratios_by_number[number])
+            seconds = median(ratios_by_number[number]) * result.prior
             search.tell(candidate, seconds)
-            if high < 1 and seconds < min(f.seconds, GAIN * f.prior):
-                wrong = self._fault_of(bench, number)
-                if wrong:
-                    f.faults.append((candidate, wrong))
+            if high < 1 and seconds < min(result.seconds, MAX_KEPT_RATIO * result.prior):
+                fault = self._fault_of(bench, number)
+                if fault:
+                    result.faults.append((candidate, fault))
                     search.tell(candidate, inf)
                     seconds = inf
                 else:
-                    f.best, f.seconds, f.spread = candidate, seconds, (low, high)
-            tell(f, candidate, seconds)
+                    result.best, result.seconds, result.spread = candidate, seconds, (low, high)
+            tell(result, candidate, seconds)
             bench.drop([number])
 
     def _fault_of(self, bench: BenchProcess, number: int) -> str:
         try:
-            return bench.vet(number, self.found.tried)
+            return bench.vet(number, self.result.tried)
         except (Lost, Failed) as e:
-            self._anchor(bench)
+            self._prepare_choice(bench)
             return str(e)
 
 
@@ -260,9 +262,9 @@ def tune(
     threads: int,
     seconds: float,
     tell: Tell = lambda *_: None,
-    first: First = lambda _: (),
-    keep: Callable[[Found], None] = lambda _: None,
-) -> list[Found]:
+    first: FirstGuesses = lambda _: (),
+    keep: Callable[[SearchResult], None] = lambda _: None,
+) -> list[SearchResult]:
     """Search the kernels of a program for `seconds`, or until there is no gain left; return the state of every kernel.
 
     Args:
@@ -278,19 +280,19 @@ def tune(
     turns: dict[Kernel | Rows, int] = {}
     for part in parts:
         turns[part.kernel] = turns.get(part.kernel, 0) + part.turns
-    every = [KernelSearch(Part(k, n), target) for k, n in turns.items()]
+    searches = [KernelSearch(Part(k, n), target) for k, n in turns.items()]
     end = time.monotonic() + seconds
     with BenchProcess() as bench:
-        while every and time.monotonic() < end:
-            next_one = max(every, key=lambda k: k.worth)
-            f = next_one.found
-            if next_one.worth <= LEAST * sum(k.found.turns * k.found.seconds for k in every):
+        while searches and time.monotonic() < end:
+            search = max(searches, key=lambda k: k.expected_gain)
+            result = search.result
+            if search.expected_gain <= MIN_GAIN_SHARE * sum(k.result.turns * k.result.seconds for k in searches):
                 break
-            best = f.best
+            best = result.best
             try:
-                next_one.visit(bench, threads, end, tell, first)
+                search.visit(bench, threads, end, tell, first)
             except (Lost, Failed) as e:
-                f.over = f"the model's choice cannot be measured: {e}"
-            if f.best != best:
-                keep(f)
-    return [k.found for k in every]
+                result.over = f"the model's choice cannot be measured: {e}"
+            if result.best != best:
+                keep(result)
+    return [k.result for k in searches]

@@ -27,11 +27,11 @@ from einsmith.tuning.calibration import load
 from einsmith.tuning.kernels import measure
 from einsmith.tuning.kernels.bench import CHOICE
 from einsmith.tuning.kernels.genetic import Candidate
-from einsmith.tuning.kernels.race import LEAST, MOST, WHOLE, is_decided
+from einsmith.tuning.kernels.race import FINAL_ROUNDS, MAX_ROUNDS, MIN_ROUNDS, is_decided
 
-COPIES = 64
+MAX_COPIES = 64
 """Most copies of a kernel's data; with the smallest kernels, some copies stay in a cache all the same."""
-WARM = 2e-3
+WARMUP_SECONDS = 2e-3
 """Seconds for which each candidate runs before a race. Without it the choice, which runs first, seemed 20 % slower in
 the first race of a process than in all later ones."""
 
@@ -41,7 +41,7 @@ class Ready(NamedTuple):
     they share."""
 
     candidate: Candidate
-    made: measure.MachineCode
+    code: measure.MachineCode
     runs: Iterator[Program]
     workspace: np.ndarray
 
@@ -60,7 +60,7 @@ class Bench:
         register(patterns)
         first = measure.example_buffers(kernel)
         each = sum(a.nbytes for a in first)
-        copies = min(COPIES, 1 + 2 * (target.l3 if cold else target.l2 * target.cores) // max(1, each))
+        copies = min(MAX_COPIES, 1 + 2 * (target.l3 if cold else target.l2 * target.cores) // max(1, each))
         self._data = [first, *([_copy(a) for a in first] for _ in range(copies - 1))]
         self._ready: dict[int, Ready] = {}
 
@@ -73,12 +73,12 @@ class Bench:
             reason = pattern.legal(self.kernel, candidate.config, self.target)
             if reason:
                 return reason
-            made = measure.make(self.kernel, pattern, candidate.config, self.target)
+            code = measure.make(self.kernel, pattern, candidate.config, self.target)
         except CompileError as e:
             return str(e)
-        workspace = buffers.empty((made.workspace,), np.uint8)
-        runs = [measure.on(made, arrays, workspace, self.threads).program for arrays in self._data]
-        self._ready[number] = Ready(candidate, made, cycle(runs), workspace)
+        workspace = buffers.empty((code.workspace,), np.uint8)
+        programs = [measure.on(code, arrays, workspace, self.threads).program for arrays in self._data]
+        self._ready[number] = Ready(candidate, code, cycle(programs), workspace)
         return ""
 
     def drop(self, numbers: Sequence[int]) -> None:
@@ -86,40 +86,40 @@ class Bench:
         for n in numbers:
             self._ready.pop(n, None)
 
-    def race(self, numbers: Sequence[int], seconds: float, whole: bool) -> tuple[list[list[float]], str]:
+    def race(self, numbers: Sequence[int], seconds: float, final: bool) -> tuple[list[list[float]], str]:
         """Race candidates; return each one's seconds, one run a round, and what else the machine did meanwhile
         (`load.Watch`).
 
         Runs alternate, so that a disturbance meets all candidates. Every candidate is compared with the first one, and
         stops as soon as the comparison is decided with confidence (`race.is_decided`). The race ends after `seconds`
-        in all. whole: no candidate stops early, and the race ends after WHOLE rounds or `seconds`, as repeated tests
-        find differences that do not exist.
+        in all. final: no candidate stops early, and the race ends after FINAL_ROUNDS rounds or `seconds`, as repeated
+        tests find differences that do not exist.
         """
         runs = [self._ready[n].runs for n in numbers]
         times: list[list[float]] = [[] for _ in numbers]
         running = list(range(len(numbers)))
-        for own in runs:  # the first runs after a pause are slow for any candidate
-            end = time.perf_counter() + WARM
+        for programs in runs:  # the first runs after a pause are slow for any candidate
+            end = time.perf_counter() + WARMUP_SECONDS
             while time.perf_counter() < end:
-                next(own).run()
+                next(programs).run()
         watch = load.Watch()
         end = time.perf_counter() + seconds
-        for done in range(WHOLE if whole else MOST):
-            for i in running if done % 2 == 0 else reversed(running):
+        for rounds in range(FINAL_ROUNDS if final else MAX_ROUNDS):
+            for i in running if rounds % 2 == 0 else reversed(running):
                 # The shorter of two: the workers may sleep when the first one begins.
                 times[i].append(min(float(next(runs[i]).run_timed()[1].sum()) for _ in range(2)))
-            if not whole:
+            if not final:
                 running = [i for i in running if i == 0 or not is_decided(times[0], times[i])]
-            if len(running) < 2 or (time.perf_counter() > end and done + 1 >= (LEAST if whole else 3)):
+            if len(running) < 2 or (time.perf_counter() > end and rounds + 1 >= (MIN_ROUNDS if final else 3)):
                 break
         return times, watch.disturbance()
 
     def vet(self, number: int, seed: int) -> str:
         """Return why a candidate may not be used; empty where it is correct (`fault_of`)."""
-        candidate, made, _, _ = self._ready[number]
-        subject = subject_of(self.kernel, self.target, self.threads, made, candidate.pattern, str(candidate.config))
+        candidate, code, _, _ = self._ready[number]
+        subject = subject_of(self.kernel, self.target, self.threads, code, candidate.pattern, str(candidate.config))
         choice = self._ready.get(CHOICE)
-        return fault_of(subject, None if choice is None else choice.made, seed)
+        return fault_of(subject, None if choice is None else choice.code, seed)
 
 
 def register(patterns: Sequence[Pattern]) -> None:
@@ -131,13 +131,13 @@ def register(patterns: Sequence[Pattern]) -> None:
 
 
 def subject_of(
-    kernel: Kernel | Rows, target: Target, threads: int, made: measure.MachineCode, pattern: str, config: str
+    kernel: Kernel | Rows, target: Target, threads: int, code: measure.MachineCode, pattern: str, config: str
 ) -> CheckedKernel:
     """Return machine code as a kernel to check."""
-    launches = tuple((address, tasks) for address, tasks, _ in made.launches)
+    launches = tuple((address, tasks) for address, tasks, _ in code.launches)
     nothing = KernelSource("", (), 0, 0)
     return CheckedKernel(
-        kernel, target, launches, made.scratch, made.workspace, pattern, config, lambda: nothing, threads
+        kernel, target, launches, code.scratch, code.workspace, pattern, config, lambda: nothing, threads
     )
 
 
@@ -148,21 +148,21 @@ def fault_of(subject: CheckedKernel, choice: measure.MachineCode | None, seed: i
     kernel = subject.kernel
     arrays = measure.example_buffers(kernel, seed)
     pairs = zip(arrays, kernel.buffers, strict=True)
-    held = [Held(a.ctypes.data, a.view(np.uint8)[: b.nbytes]) for a, b in pairs]
+    memories = [Held(a.ctypes.data, a.view(np.uint8)[: b.nbytes]) for a, b in pairs]
     try:
-        found = check(subject, held)
-        if evaluate(subject, held, found, seed):
+        results = check(subject, memories)
+        if evaluate(subject, memories, results, seed):
             return ""
         if choice is None:
             return "there are no results to compare its results with"
         launches = tuple((address, tasks) for address, tasks, _ in choice.launches)
-        other = replace(subject, launches=launches, scratch=choice.scratch, workspace=choice.workspace)
-        wanted = check(other, held, compare=False)
+        choice_subject = replace(subject, launches=launches, scratch=choice.scratch, workspace=choice.workspace)
+        choice_results = check(choice_subject, memories, compare=False)
     except KernelFault as e:
         return e.text
     for n, mask in written_buffers(kernel).items():
         b = kernel.buffers[n]
-        x, y = (elements(v.values[n].view(b.dtype.numpy), b) for v in (found, wanted))
+        x, y = (elements(v.values[n].view(b.dtype.numpy), b) for v in (results, choice_results))
         wrong = mask_differences(x, y, b.dtype, kernel) & (True if mask is None else mask)
         if wrong.any():
             return f"{int(wrong.sum())} of {wrong.size} elements of buffer {n} differ from those of the model's choice"

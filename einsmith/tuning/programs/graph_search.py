@@ -18,7 +18,7 @@ import numpy as np
 
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, CompileError
-from einsmith.driver.backend import Raced
+from einsmith.driver.backend import RaceResult
 from einsmith.driver.executable import FINITE, Executable
 from einsmith.passes.pipeline import optional
 from einsmith.schedule.printer import layouts
@@ -149,7 +149,7 @@ def _switch(run: Executable, gene: str, say: Callable[[str], None]) -> ProgramFo
     return None if kernels[0] == kernels[1] else ProgramForm(other, price(other))
 
 
-def race(first: Executable, second: Executable, inputs: Sequence[np.ndarray], seconds: float) -> Raced | None:
+def race(first: Executable, second: Executable, inputs: Sequence[np.ndarray], seconds: float) -> RaceResult | None:
     """Run steps of two forms of a program in turns; None where the loss is not finite, so that not all kernels run."""
     with first.preserved():
         if FINITE in (first(inputs)[0], second(inputs)[0]):

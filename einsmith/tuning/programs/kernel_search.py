@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from einsmith.base.errors import ArgumentError
-from einsmith.driver.backend import Found, Part, Tell
+from einsmith.driver.backend import Part, SearchResult, Tell
 from einsmith.driver.executable import FINITE, Executable
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.decisions import name_of
@@ -47,8 +47,8 @@ class Report:
     seconds of a run of the program; seconds: duration of the search; run: the resulting program.
     """
 
-    found: list[Found]
-    kept: list[Found]
+    found: list[SearchResult]
+    kept: list[SearchResult]
     before: float
     after: float
     seconds: float
