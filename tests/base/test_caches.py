@@ -41,7 +41,7 @@ GROWING = {
     "einsmith.base.files._mine": "files that are being written",
     "einsmith.base.folders._held": "lock files that are open",
     "einsmith.codegen.cache.objects._written": "folders of the cache",
-    "einsmith.tuning.kernels.database._resting": "reading and writing",
+    "einsmith.tuning.kernels.database._unusable": "reading and writing",
     "einsmith.codegen.cache.native._loaded": "machine code, which is held weakly",
     "einsmith.codegen.llvm.jit._loaded": "machine code that a program or a cache holds, or that is released",
     "einsmith.codegen.llvm.jit._released": "machine code that is unloaded when some is loaded",

@@ -20,7 +20,7 @@ KERNEL, OTHER = product(13, 37, 19), product(13, 37, 20)
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(database, "_resting", {})
+    monkeypatch.setattr(database, "_unusable", {})
 
 
 def put() -> None:

@@ -36,7 +36,7 @@ from tests.kernels.test_space import KERNELS, mutants
 def store(tmp_path, monkeypatch) -> None:
     """A store of the test's own; what other tests have compiled is not met."""
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(database, "_resting", {})
+    monkeypatch.setattr(database, "_unusable", {})
     cpu_kernels._NATIVE.clear()
     cpu_kernels._WARNED.clear()
 

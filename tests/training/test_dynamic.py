@@ -35,7 +35,7 @@ from tests.tuning.planted import FAULTS, SHAPE, Planted
 @pytest.fixture(autouse=True)
 def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(database, "_resting", {})
+    monkeypatch.setattr(database, "_unusable", {})
     monkeypatch.setattr(workshop._WorkshopProcess, "idle", False)  # tests leave it no processor
     cpu_kernels._NATIVE.clear()
 

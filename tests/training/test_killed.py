@@ -88,7 +88,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    monkeypatch.setattr(database, "_resting", {})
+    monkeypatch.setattr(database, "_unusable", {})
 
 
 def begun(arguments: Sequence[object]) -> subprocess.Popen[str]:

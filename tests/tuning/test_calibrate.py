@@ -33,7 +33,7 @@ def static(tmp_path, monkeypatch) -> Target:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("EINSMITH_CALIBRATE", "1")
     calibrate.forget()
-    calibrate._SAID.clear()
+    calibrate._WARNED.clear()
     yield native.host_target()
     calibrate.forget()
 
@@ -75,7 +75,7 @@ def test_vectors_multiplied_in_a_cycle_are_a_power_of_two(vectors, multiplies):
 def test_implausible_findings_are_bounded(factor):
     static = replace(Target(), cores=2)
     target = calibrate.assemble(static, found_as(static, factor))
-    low, high = 0.9 / calibrate.SLOWER, 1.1 * calibrate.FASTER
+    low, high = 0.9 / calibrate.MAX_SLOWDOWN, 1.1 * calibrate.MAX_SPEEDUP
     assert low < target.fma_per_second / static.fma_per_second < high
     for fn, seconds in target.special_seconds:
         assert 1 / high < seconds / static.special(fn) < 1 / low
@@ -95,7 +95,7 @@ def test_threads_that_never_met_leave_static_proportions():
     static = replace(Target(), cores=2)
     found = found_as(static) | {"launch": 8.1e-6, "memory all": 1e-12}
     target = calibrate.assemble(static, found)
-    assert not calibrate.met(static, found) and target.launch_seconds == static.launch_seconds
+    assert not calibrate.has_simultaneous_runs(static, found) and target.launch_seconds == static.launch_seconds
     assert target.memory_bandwidth == pytest.approx(static.memory_bandwidth, rel=0.06)
 
 
@@ -109,7 +109,7 @@ def test_nothing_found_is_the_static_machine_up_to_rounding():
 def test_rounding_is_coarse_and_stays(value):
     out = calibrate.round_to_step(value)
     assert (
-        calibrate.round_to_step(out) == out and abs(math.log10(out / value)) <= 0.5 / calibrate.STEPS_A_DECADE + 0.002
+        calibrate.round_to_step(out) == out and abs(math.log10(out / value)) <= 0.5 / calibrate.STEPS_PER_DECADE + 0.002
     )
     assert calibrate.round_to_step(value * 1.005) in (out, calibrate.round_to_step(out * 1.1))
 

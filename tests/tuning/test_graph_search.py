@@ -21,7 +21,7 @@ from einsmith.tuning.programs import graph_search
 @pytest.fixture(autouse=True)
 def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(database, "_resting", {})
+    monkeypatch.setattr(database, "_unusable", {})
 
 
 def made(**options: Any) -> es.TrainStep:

@@ -37,8 +37,8 @@ KERNEL = product(13, 37, 19)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A store of the test's own, which does not exist yet."""
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    database._said.clear()
-    monkeypatch.setattr(database, "_resting", {})
+    database._reported.clear()
+    monkeypatch.setattr(database, "_unusable", {})
     yield tmp_path / "tuning"
 
 
@@ -207,7 +207,7 @@ def test_bytes_that_change_anywhere_are_harmless(capfd: pytest.CaptureFixture[st
         start = draw.randrange(len(whole))
         content[start : start + draw.choice((1, 16, 4096))] = draw.randbytes(16)
         path.write_bytes(content)
-        database._resting.clear()
+        database._unusable.clear()
         found = records.texts_of([product(n, 5, 7) for n in range(1, 60)], HERE)
         assert all(isinstance(text, str) for text in found.values())
         records.near(product(99, 5, 7), HERE)
@@ -229,24 +229,24 @@ def test_a_store_of_another_format(folder: Path, capfd: pytest.CaptureFixture[st
 
 def test_a_store_that_is_locked_for_long(monkeypatch, capfd: pytest.CaptureFixture[str]) -> None:
     clock, opened, connect = [100.0], [], sqlite3.connect
-    monkeypatch.setattr(database, "PATIENCE", 0.05)
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.05)
     monkeypatch.setattr(database, "time", SimpleNamespace(monotonic=lambda: clock[0], strftime=time.strftime))
     put("first")
     link = sqlite3.connect(database.path_of(), isolation_level=None)
     link.execute("BEGIN IMMEDIATE")
     assert records.text_of(KERNEL, HERE) == "first", "who reads waits for nobody"
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: opened.append(clock[0]) or connect(*args, **kwargs))
-    for later in (0.0, 0.0, database.REST - 1, 2.0, 0.0):
+    for later in (0.0, 0.0, database.RETRY_SECONDS - 1, 2.0, 0.0):
         clock[0] += later
         put("second")
-    assert opened == [100.0, 101.0 + database.REST], "it is left alone for a while, and then tried again"
+    assert opened == [100.0, 101.0 + database.RETRY_SECONDS], "it is left alone for a while, and then tried again"
     assert records.text_of(KERNEL, HERE) == "first" and len(opened) == 3, "who reads is not kept from it"
     assert capfd.readouterr().err.count("not kept: ") == 1
     with pytest.raises(StoreError, match="locked"):
         records.forget()
     link.execute("COMMIT")
     link.close()
-    monkeypatch.setattr(database, "_resting", {})
+    monkeypatch.setattr(database, "_unusable", {})
     put("third")
     assert records.text_of(KERNEL, HERE) == "third"
 
@@ -289,7 +289,7 @@ def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch, capfd: pytes
     assert [p.name for p in folder.iterdir()] == [database.path_of().name]
     put("second")
     assert "readonly" in capfd.readouterr().err
-    monkeypatch.setattr(database, "_resting", {})
+    monkeypatch.setattr(database, "_unusable", {})
     assert records.text_of(KERNEL, HERE) == "first"
 
 
@@ -313,7 +313,7 @@ def test_records_that_others_may_have_written_are_not_used(folder: Path, monkeyp
         for use in (records.every, records.forget):
             with pytest.raises(StoreError, match=reason):
                 use()
-    monkeypatch.setattr(database, "_resting", {})
+    monkeypatch.setattr(database, "_unusable", {})
     assert records.text_of(KERNEL, HERE) == "first"
 
 
@@ -333,7 +333,7 @@ import sys
 from einsmith.tuning.kernels import database, records
 from tests.kernels.samples import product
 from tests.tuning.test_records import HERE, record
-database.PATIENCE = 30.0
+database.LOCK_SECONDS = 30.0
 first, count = int(sys.argv[1]), int(sys.argv[2])
 for n in range(first, first + count):
     kernel = product(n, 5, 7)

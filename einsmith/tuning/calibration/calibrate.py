@@ -33,10 +33,10 @@ from einsmith.tuning.calibration import store
 from einsmith.tuning.calibration.load import Watch
 from einsmith.tuning.calibration.probes import PLAIN, Probe, probes
 
-_SAID = Once("why a machine is not measured", 64)
+_WARNED = Once("why a machine is not measured", 64)
 
 BUDGET = 2.6
-"""Seconds that a calibration may take; probes that find no time keep their static figures."""
+"""Most seconds of a calibration; probes that find no time keep their static figures."""
 ROUNDS_SECONDS = 0.8
 """Seconds of measuring after all probes are compiled: long enough to include quiet moments."""
 MEASURE_SECONDS = 0.3
@@ -44,16 +44,19 @@ MEASURE_SECONDS = 0.3
 ATTEMPTS = 3
 """Most calibrations made on request, until the machine is quiet in one."""
 MIN_ROUNDS = 4
-SLOW_EVERY = 6
-SLOWER, FASTER = 5.0, 20.0
-"""Factors by which a measured figure may be slower or faster than the static one. A disturbance only ever makes a
+"""Fewest rounds in which all probes run."""
+SLOW_PROBE_ROUNDS = 6
+"""Rounds for each run of a slow probe (`Probe.slow`); the other probes run in every round."""
+MAX_SLOWDOWN, MAX_SPEEDUP = 5.0, 20.0
+"""Largest factors by which a plausible figure is slower or faster than the static one. A disturbance only ever makes a
 figure slower."""
-INVERTED = 1.25
-"""Factor by which a level of the memory hierarchy may measure faster than the level before it."""
-STEPS_A_DECADE = 24
+MAX_LEVEL_SPEEDUP = 1.25
+"""Largest factor by which a level of the memory hierarchy plausibly measures faster than the level before it."""
+STEPS_PER_DECADE = 24
+"""Number of values between 1 and 10 to which coefficients are rounded: steps of 10 %."""
 
 PATTERN_SECONDS = 0.2
-"""Seconds that measuring for one registered pattern may take, once a machine."""
+"""Most seconds of measuring for one registered pattern, once a machine."""
 
 _lock = locks.lock()
 _target: Target | None = None
@@ -74,8 +77,8 @@ def target(threads: int | None = None) -> Target:
             _target, _patterns = _find(), 0
         if _patterns != len(autoconfig.PATTERNS):
             _target, _patterns = with_patterns(_target, overwrite=False), len(autoconfig.PATTERNS)
-        found = _target
-    return found if threads is None or threads >= found.cores else replace(found, cores=threads)
+        machine = _target
+    return machine if threads is None or threads >= machine.cores else replace(machine, cores=threads)
 
 
 def forget() -> None:
@@ -103,11 +106,11 @@ def _find() -> Target:
         if known is not None:
             return known
         _writable(store.path_of(static).parent)
-        found = _measure(static)
-        if found.disturbance:
-            _say(f"calibrated for this process only, as the machine is busy: {found.disturbance}")
-            return assemble(static, found.seconds)
-        return _keep(static, found, overwrite=False)
+        figures = _measure(static)
+        if figures.disturbance:
+            _say(f"calibrated for this process only, as the machine is busy: {figures.disturbance}")
+            return assemble(static, figures.seconds)
+        return _save(static, figures, overwrite=False)
     except (OSError, MemoryError, EinsmithError) as e:
         _warn(f"this machine cannot be measured, so kernels are chosen by static figures of the processor: {e}")
         return static
@@ -122,28 +125,28 @@ def calibrate() -> Target:
     static = native.host_target()
     _writable(store.path_of(static).parent)
     for _ in range(ATTEMPTS):
-        found = _measure(static)
-        if not found.disturbance:
-            return _keep(static, found, overwrite=True)
-    stands = "the earlier figures stay valid" if store.load(static) is not None else "no figures are stored"
-    raise BusyError(f"the machine is busy: while it was measured {found.disturbance}; {stands}; try again later")
+        figures = _measure(static)
+        if not figures.disturbance:
+            return _save(static, figures, overwrite=True)
+    consequence = "the earlier figures stay valid" if store.load(static) is not None else "no figures are stored"
+    raise BusyError(f"the machine is busy: while it was measured {figures.disturbance}; {consequence}; try again later")
 
 
 def _measure(static: Target) -> Figures:
     """Run the probes; return their plausible figures, and the reasons why others are left out."""
     start = time.perf_counter()
     seconds, left_out, disturbance = measure(static, BUDGET)
-    found, rejected = plausible(static, seconds)
-    if not met(static, found):
-        apart = [x for x in found if x == "launch" or x.endswith(" all")]
-        rejected |= dict.fromkeys(apart, "the threads never ran at the same time")
-        found = {name: x for name, x in found.items() if name not in apart}
+    plausible_seconds, rejected = plausible(static, seconds)
+    if not has_simultaneous_runs(static, plausible_seconds):
+        shared_figures = [x for x in plausible_seconds if x == "launch" or x.endswith(" all")]
+        rejected |= dict.fromkeys(shared_figures, "the threads never ran at the same time")
+        plausible_seconds = {name: x for name, x in plausible_seconds.items() if name not in shared_figures}
     _say(f"calibrated in {time.perf_counter() - start:.2f} s")
-    return Figures(found, left_out | rejected, disturbance)
+    return Figures(plausible_seconds, left_out | rejected, disturbance)
 
 
-def _keep(static: Target, found: Figures, overwrite: bool) -> Target:
-    return store.save(assemble(static, found.seconds), sorted(found.seconds), overwrite, found.left_out)
+def _save(static: Target, figures: Figures, overwrite: bool) -> Target:
+    return store.save(assemble(static, figures.seconds), sorted(figures.seconds), overwrite, figures.left_out)
 
 
 def _say(what: str) -> None:
@@ -153,7 +156,7 @@ def _say(what: str) -> None:
 
 def _warn(what: str) -> None:
     """Warn once that kernels are chosen without measurements."""
-    if _SAID(what):
+    if _WARNED(what):
         warnings.warn(what, StoreWarning, stacklevel=4)
 
 
@@ -163,7 +166,7 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
     patterns' defaults stand."""
     if not environment.CALIBRATE.get():
         return target
-    found: dict[str, float] = {}
+    measured: dict[str, float] = {}
     for pattern in autoconfig.PATTERNS:
         code = code_of(pattern)
         if type(pattern).probes is Pattern.probes or code is None:
@@ -174,18 +177,18 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
             if known is None:
                 _writable(store.path_of(target).parent)
                 start = time.perf_counter()
-                made = _compile_probes(pattern.probes(target), start + BUDGET)
+                compiled = _compile_probes(pattern.probes(target), start + BUDGET)
                 watch = Watch()
-                _run(made, time.perf_counter() + PATTERN_SECONDS, start + BUDGET)
-                known = {p.name: round_to_step(p.seconds) for p in made}
+                _run(compiled, time.perf_counter() + PATTERN_SECONDS, start + BUDGET)
+                known = {p.name: round_to_step(p.seconds) for p in compiled}
                 if disturbance := watch.disturbance():
                     _say(f"measured for the pattern {pattern.name!r} in this process only: {disturbance}")
                 else:
                     known = store.save_pattern(target, key, known, overwrite)
-            found |= known
+            measured |= known
         except (OSError, MemoryError, EinsmithError) as e:
             _warn(f"the pattern {pattern.name!r} cannot be measured and uses its defaults: {e}")
-    return replace(target, measured=tuple(sorted(found.items()))) if found else target
+    return replace(target, measured=tuple(sorted(measured.items()))) if measured else target
 
 
 def _compile_probes(programs: Iterable[Probe], latest: float) -> list[Probe]:
@@ -199,14 +202,14 @@ def _compile_probes(programs: Iterable[Probe], latest: float) -> list[Probe]:
     return out
 
 
-def _run(made: Sequence[Probe], end: float, latest: float) -> None:
+def _run(probes_to_run: Sequence[Probe], end: float, latest: float) -> None:
     """Run all probes in turn, many times: a disturbance then hits one run of each instead of every run of one. At
     least MIN_ROUNDS rounds are run, and more until `end`. No run begins after `latest`, as one may take a
     thousand times longer on a machine whose cores are busy with something else."""
     rounds = 0
     while rounds < MIN_ROUNDS or time.perf_counter() < end:
-        for probe in made:
-            if probe.slow and rounds % SLOW_EVERY:
+        for probe in probes_to_run:
+            if probe.slow and rounds % SLOW_PROBE_ROUNDS:
                 continue
             if time.perf_counter() > latest:
                 return
@@ -225,15 +228,15 @@ def _writable(folder: Path) -> None:
 def measure(static: Target, budget: float) -> Figures:
     """Return the figures of those probes that have time to run in `budget` seconds."""
     latest = time.perf_counter() + budget
-    made = _compile_probes(probes(static, memory_bytes(static)), latest - MEASURE_SECONDS)
+    compiled = _compile_probes(probes(static, memory_bytes(static)), latest - MEASURE_SECONDS)
     watch = Watch()
-    _run(made, time.perf_counter() + ROUNDS_SECONDS, latest)
-    while (again := [p for p in made if not p.steady]) and time.perf_counter() < latest:
+    _run(compiled, time.perf_counter() + ROUNDS_SECONDS, latest)
+    while (again := [p for p in compiled if not p.steady]) and time.perf_counter() < latest:
         for probe in again:
             if time.perf_counter() < latest:
                 probe.run()
-    unsteady = {p.name: f"its {len(p.runs)} runs disagree" for p in made if not p.steady}
-    return Figures({p.name: p.seconds for p in made if p.steady}, unsteady, watch.disturbance())
+    unsteady = {p.name: f"its {len(p.runs)} runs disagree" for p in compiled if not p.steady}
+    return Figures({p.name: p.seconds for p in compiled if p.steady}, unsteady, watch.disturbance())
 
 
 def defaults(static: Target) -> dict[str, float]:
@@ -249,20 +252,21 @@ def defaults(static: Target) -> dict[str, float]:
 _LEVELS = ("l1", "l2", "l3", "memory")
 
 
-def plausible(static: Target, found: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
+def plausible(static: Target, figures: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
     """Split figures into plausible ones and reasons why the others are not. A figure is implausible where it is far
     from the static one, or where a level of the memory hierarchy measures slower than the level behind it."""
-    copy, rejected = found.get(PLAIN, 0.0), dict[str, str]()
+    copy, rejected = figures.get(PLAIN, 0.0), dict[str, str]()
     for name, default in defaults(static).items():
-        if name in found:
+        if name in figures:
             # A special function is measured on top of a copy.
-            most = default * SLOWER + (copy if static.special(name) else 0.0)
-            if not default / FASTER <= found[name] <= most:
-                rejected[name] = f"{found[name] / default:.2g} times the static figure"
-    for near, far in zip(_LEVELS, _LEVELS[1:], strict=False):
-        if near in found and far in found and near not in rejected and found[far] * INVERTED < found[near]:
-            rejected[near] = f"slower than {far}"
-    return {name: seconds for name, seconds in found.items() if name not in rejected}, rejected
+            most = default * MAX_SLOWDOWN + (copy if static.special(name) else 0.0)
+            if not default / MAX_SPEEDUP <= figures[name] <= most:
+                rejected[name] = f"{figures[name] / default:.2g} times the static figure"
+    for nearer, farther in zip(_LEVELS, _LEVELS[1:], strict=False):
+        is_known = nearer in figures and farther in figures and nearer not in rejected
+        if is_known and figures[farther] * MAX_LEVEL_SPEEDUP < figures[nearer]:
+            rejected[nearer] = f"slower than {farther}"
+    return {name: seconds for name, seconds in figures.items() if name not in rejected}, rejected
 
 
 def memory_bytes(static: Target) -> int:
@@ -273,38 +277,40 @@ def memory_bytes(static: Target) -> int:
         free = int(lines["MemAvailable"].split()[0]) << 10
     except (OSError, KeyError, ValueError):
         free = 1 << 30
-    wanted = max(64 << 20, min(4 * static.l3, 192 << 20))
-    return wanted if wanted <= free // 8 else 0
+    size = max(64 << 20, min(4 * static.l3, 192 << 20))
+    return size if size <= free // 8 else 0
 
 
-def assemble(static: Target, found: dict[str, float]) -> Target:
+def assemble(static: Target, figures: dict[str, float]) -> Target:
     """Return the machine with coefficients computed from the probes' seconds per unit; a coefficient without a probe
     stays static."""
 
     def rate(name: str, default: float) -> float:
-        return round_to_step(1 / bound(found[name], 1 / default)) if name in found else default
+        return round_to_step(1 / bound(figures[name], 1 / default)) if name in figures else default
 
     def seconds(name: str, default: float, less: float = 0.0) -> float:
         # Time of a function beyond a copy's; the copy overlaps with it, so at least half counts.
-        return round_to_step(bound(max(found[name] - less, found[name] / 2), default)) if name in found else default
+        return (
+            round_to_step(bound(max(figures[name] - less, figures[name] / 2), default)) if name in figures else default
+        )
 
     fma = rate("fma", static.fma_per_second)
-    waits = found.get("chain", 0.0) / static.overheads.latency * fma / static.lanes()  # vectors multiplied in a cycle
+    waits = figures.get("chain", 0.0) / static.overheads.latency * fma / static.lanes()  # vectors multiplied in a cycle
     multiplies = min(4.0, max(0.5, 2.0 ** round(math.log2(waits)))) if waits else static.multiplies
     levels = [rate(n, r) for n, r in zip(_LEVELS, static.bytes_per_second, strict=False)]
     core = rate("memory", static.core_bandwidth)
     levels = [*levels, core]
     for i in range(1, 4):  # no level is faster than the one before it
         levels[i] = min(levels[i], levels[i - 1])
-    together = met(static, found)
-    launch = found["launch"] - found["task"] if together else static.launch_seconds
+    together = has_simultaneous_runs(static, figures)
+    launch = figures["launch"] - figures["task"] if together else static.launch_seconds
     l3 = shared_bandwidth(
-        found, "l3", levels[2], static.l3_bandwidth / static.bytes_per_second[2], static.cores, together
+        figures, "l3", levels[2], static.l3_bandwidth / static.bytes_per_second[2], static.cores, together
     )
     memory = shared_bandwidth(
-        found, "memory", levels[3], static.memory_bandwidth / static.core_bandwidth, static.cores, together
+        figures, "memory", levels[3], static.memory_bandwidth / static.core_bandwidth, static.cores, together
     )
-    plain = found.get(PLAIN, 0.0)
+    plain = figures.get(PLAIN, 0.0)
     return replace(
         static,
         fma_per_second=fma,
@@ -323,34 +329,34 @@ def assemble(static: Target, found: dict[str, float]) -> Target:
     )
 
 
-def met(static: Target, found: dict[str, float]) -> bool:
+def has_simultaneous_runs(static: Target, figures: dict[str, float]) -> bool:
     """Return whether all threads were seen at work at once.
 
     Where other programs keep the cores busy they never are; the probes then say nothing about launches and shared
     levels, and the static figures give the proportions.
     """
-    task, launch = found.get("task", 0.0), found.get("launch", math.inf)
+    task, launch = figures.get("task", 0.0), figures.get("launch", math.inf)
     return static.cores > 1 and launch - task < 0.5 * task * (static.cores - 1)
 
 
 def shared_bandwidth(
-    found: dict[str, float], level: str, alone: float, share: float, cores: int, together: bool
+    figures: dict[str, float], level: str, alone: float, share: float, cores: int, together: bool
 ) -> float:
     """Return the bytes per second of all cores together from a level of the memory hierarchy; one core alone gets
     `alone`."""
     share = max(1.0, min(share, cores))
-    if together and f"{level} all" in found and level in found:
-        share = max(1.0, min(found[level] / found[f"{level} all"], cores))
+    if together and f"{level} all" in figures and level in figures:
+        share = max(1.0, min(figures[level] / figures[f"{level} all"], cores))
     return round_to_step(alone * share)
 
 
 def bound(seconds: float, default: float) -> float:
     """Clamp `seconds` to the plausible factors of `default`."""
-    return min(max(seconds, default / FASTER), default * SLOWER)
+    return min(max(seconds, default / MAX_SPEEDUP), default * MAX_SLOWDOWN)
 
 
 def round_to_step(value: float) -> float:
-    """Round to the nearest of STEPS_A_DECADE steps a decade (10 % apart), to three digits, so that two calibrations
+    """Round to the nearest of STEPS_PER_DECADE steps a decade (10 % apart), to three digits, so that two calibrations
     mostly agree."""
-    step = 10 ** (round(math.log10(value) * STEPS_A_DECADE) / STEPS_A_DECADE)
+    step = 10 ** (round(math.log10(value) * STEPS_PER_DECADE) / STEPS_PER_DECADE)
     return float(f"{step:.3g}")

@@ -10,15 +10,15 @@ import os
 import time
 from pathlib import Path
 
-OTHERS = 0.2
-"""Most of the processors' time, as a fraction, that other programs may take; a desktop at rest takes a few hundredths,
-one more program on two cores takes half."""
-TICK = 0.01
+MAX_OTHERS_SHARE = 0.2
+"""Largest fraction of the processors' time that other programs take on a quiet machine; a desktop at rest takes a few
+hundredths, one more program on two cores takes half."""
+TICK_SECONDS = 0.01
 """Processor seconds by which the system's count may exceed the process's own (proc(5) counts hundredths of a
 second)."""
-KEPT = 0.2
-"""Most of the wall-clock time, as a fraction, for which this thread may not run; waiting for other threads to finish
-alone takes up to a tenth."""
+MAX_WAITING_SHARE = 0.2
+"""Largest fraction of the wall-clock time for which this thread does not run on a quiet machine; waiting for other
+threads to finish alone takes up to a tenth."""
 
 
 class Watch:
@@ -33,11 +33,15 @@ class Watch:
         if wall <= 0:
             return ""
         count = len(_processors())
-        others = ((total - process) / count - TICK) / wall
-        if others > OTHERS:
+        others = ((total - process) / count - TICK_SECONDS) / wall
+        if others > MAX_OTHERS_SHARE:
             return f"other programs took {others:.0%} of {count} processor{'s' * (count > 1)}"
-        kept = 1 - thread / wall
-        return f"this program had to wait for a processor for {kept:.0%} of the time" if kept > KEPT else ""
+        waiting = 1 - thread / wall
+        return (
+            f"this program had to wait for a processor for {waiting:.0%} of the time"
+            if waiting > MAX_WAITING_SHARE
+            else ""
+        )
 
 
 def _times() -> tuple[float, float, float, float]:

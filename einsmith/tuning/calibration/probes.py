@@ -21,14 +21,21 @@ from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
 
 BINARY = ("div", "pow", "floordiv", "mod")
+"""Special functions of two arguments."""
 PLAIN = "copy"
 """The probe of a load and a store alone, whose time is subtracted from a special function's time."""
 UNROLL = 4
-CHAINED = 8
+"""Vectors in one iteration of the loops over arrays."""
+CHAIN_LENGTH = 8
+"""Dependent multiply-adds in one iteration of the latency probe."""
 SPECIAL_ELEMENTS = 2048
-K = 128
-SMALL = 4096  # f32 elements that fit in L1: 16 KiB
-LAUNCHES = 16
+"""Elements (f32) of each array of a special function's probe."""
+TILE_DEPTH = 128
+"""Terms of each sum of the register tile's probe."""
+L1_ELEMENTS = 4096
+"""Elements (f32) of an array that fits in L1: 16 KiB."""
+LAUNCHES_PER_RUN = 16
+"""Launches in a run of the launch probe."""
 RUN_SECONDS = 3e-5
 """Seconds that one run of a probe that fits a cache takes: long compared with the clock's resolution, short compared
 with a time slice."""
@@ -39,7 +46,7 @@ TASK_TURNS = 6000
 launch."""
 
 
-AGREEING, SPREAD = 3, 0.1
+MIN_AGREEING_RUNS, MAX_RUN_SPREAD = 3, 0.1
 """Number of runs of a probe that must agree on its figure, and the relative spread within which they agree."""
 
 
@@ -69,7 +76,7 @@ class Probe:
         """Return whether AGREEING runs are as short as the shortest one: on a busy machine every run is disturbed
         differently."""
         runs = sorted(self.runs)
-        return len(runs) >= AGREEING and runs[AGREEING - 1] <= (1 + SPREAD) * runs[0]
+        return len(runs) >= MIN_AGREEING_RUNS and runs[MIN_AGREEING_RUNS - 1] <= (1 + MAX_RUN_SPREAD) * runs[0]
 
 
 def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:
@@ -111,10 +118,10 @@ def _control(elements: int, repeats: int) -> np.ndarray:
 def _random(n: int) -> np.ndarray:
     """Return random numbers between 0.25 and 2.25, where every special function takes its general path."""
     out = buffers.empty((n,), np.float32)
-    some = default_rng(0).random(min(n, SMALL), np.float32) * 2 + 0.25
-    whole = n // len(some) * len(some)
-    out[:whole].reshape(-1, len(some))[:] = some
-    out[whole:] = some[: n - whole]
+    some = default_rng(0).random(min(n, L1_ELEMENTS), np.float32) * 2 + 0.25
+    full = n // len(some) * len(some)
+    out[:full].reshape(-1, len(some))[:] = some
+    out[full:] = some[: n - full]
     return out
 
 
@@ -164,7 +171,7 @@ def _tile(target: Target) -> Probe:
     left, right, out = b.buffers[:3]
     with b.loop(0, repeats):
         zeros = [b.const(0.0, "f32", lanes)] * (mr * nv)
-        with b.loop(0, K, init=zeros) as loop:
+        with b.loop(0, TILE_DEPTH, init=zeros) as loop:
             at = b.mul(loop.var, b.const(nv * lanes))
             row = [b.load(right, b.add(at, b.const(j * lanes)), "f32", lanes) for j in range(nv)]
             first = b.mul(loop.var, b.const(mr))
@@ -176,8 +183,8 @@ def _tile(target: Target) -> Probe:
             loop.next = total
         for i, v in enumerate(loop.results):
             b.store(v, out, b.const(i * lanes))
-    arrays = [_random(K * mr), _random(K * nv * lanes), _random(mr * nv * lanes)]
-    return probe("fma", b.finish(), target, arrays, float(repeats * K * mr * nv * lanes))
+    arrays = [_random(TILE_DEPTH * mr), _random(TILE_DEPTH * nv * lanes), _random(mr * nv * lanes)]
+    return probe("fma", b.finish(), target, arrays, float(repeats * TILE_DEPTH * mr * nv * lanes))
 
 
 def _chain(target: Target) -> Probe:
@@ -187,13 +194,13 @@ def _chain(target: Target) -> Probe:
     factor, more = (b.splat(b.load(b.buffers[0], b.const(i), "f32"), lanes) for i in range(2))
     with b.loop(0, repeats, init=[b.const(1.0, "f32", lanes)]) as loop:
         x = loop.carried[0]
-        for _ in range(CHAINED):
+        for _ in range(CHAIN_LENGTH):
             x = b.fma(x, factor, more)
         loop.next = [x]
     b.store(loop.results[0], b.buffers[0], b.const(2))
     out = buffers.zeros((2 + lanes,), np.float32)
     out[:2] = 0.5, 1.0
-    return probe("chain", b.finish(), target, [out], float(repeats * CHAINED))
+    return probe("chain", b.finish(), target, [out], float(repeats * CHAIN_LENGTH))
 
 
 def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:
@@ -238,7 +245,7 @@ def _launches(target: Target) -> Iterator[Probe]:
     out = _random(16 * target.cores)
     f = b.finish()
     for name, tasks in (("task", 1), ("launch", target.cores)):
-        yield Probe(name, Program([_launch(f, target, [out], tasks)] * LAUNCHES, tasks), 1.0, keep=[out])
+        yield Probe(name, Program([_launch(f, target, [out], tasks)] * LAUNCHES_PER_RUN, tasks), 1.0, keep=[out])
 
 
 def _small(target: Target, name: str, f: Function, arrays: list[np.ndarray], elements: int, units: int) -> Probe:
@@ -255,7 +262,9 @@ def _load(target: Target, name: str, first: int) -> Probe:
         return [b.add(v, b.load(b.buffers[1], p, "f32", lanes)) for v, p in zip(sums, places, strict=True)]
 
     f = _sweep(f"probe_{name}", 2, count * lanes, body, [(0.0, lanes)] * count)
-    return _small(target, name, f, [_random(count * lanes), _random(SMALL + lanes)], SMALL, SMALL // lanes)
+    return _small(
+        target, name, f, [_random(count * lanes), _random(L1_ELEMENTS + lanes)], L1_ELEMENTS, L1_ELEMENTS // lanes
+    )
 
 
 def _broadcast(target: Target, name: str) -> Probe:
@@ -266,7 +275,7 @@ def _broadcast(target: Target, name: str) -> Probe:
         return [b.add(v, b.splat(x, lanes)) for v, x in zip(sums, scalars, strict=True)]
 
     f = _sweep(f"probe_{name}", 2, count, body, [(0.0, lanes)] * count)
-    return _small(target, name, f, [_random(count * lanes), _random(SMALL)], 512, 512)
+    return _small(target, name, f, [_random(count * lanes), _random(L1_ELEMENTS)], 512, 512)
 
 
 def _store(target: Target, name: str) -> Probe:
@@ -278,7 +287,12 @@ def _store(target: Target, name: str) -> Probe:
         return []
 
     return _small(
-        target, name, _sweep(f"probe_{name}", 1, count * lanes, body), [_random(SMALL)], SMALL, SMALL // lanes
+        target,
+        name,
+        _sweep(f"probe_{name}", 1, count * lanes, body),
+        [_random(L1_ELEMENTS)],
+        L1_ELEMENTS,
+        L1_ELEMENTS // lanes,
     )
 
 
@@ -291,8 +305,8 @@ def _gather(target: Target, name: str) -> Probe:
 
     f = _sweep(f"probe_{name}", 3, count * lanes, body, [(0.0, lanes)] * count)
     places = buffers.empty((512,), np.int32)
-    places[:] = default_rng(1).integers(0, SMALL, 512)
-    return _small(target, name, f, [_random(count * lanes), _random(SMALL), places], 512, 512)
+    places[:] = default_rng(1).integers(0, L1_ELEMENTS, 512)
+    return _small(target, name, f, [_random(count * lanes), _random(L1_ELEMENTS), places], 512, 512)
 
 
 def special_function(target: Target, fn: str, lanes: int) -> Probe:

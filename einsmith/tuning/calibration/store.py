@@ -99,11 +99,11 @@ def load_pattern(target: Target, pattern: str) -> dict[str, float] | None:
     return body["coefficients"] if body is not None else None
 
 
-def save_pattern(target: Target, pattern: str, found: dict[str, float], overwrite: bool) -> dict[str, float]:
+def save_pattern(target: Target, pattern: str, coefficients: dict[str, float], overwrite: bool) -> dict[str, float]:
     """Record the coefficients that a pattern has measured; return the recorded ones, which may be another process's
     (see `save`)."""
-    _write(target, path_of(target, pattern), {"coefficients": found}, overwrite)
-    return load_pattern(target, pattern) or found
+    _write(target, path_of(target, pattern), {"coefficients": coefficients}, overwrite)
+    return load_pattern(target, pattern) or coefficients
 
 
 def load(target: Target) -> Target | None:
@@ -112,10 +112,10 @@ def load(target: Target) -> Target | None:
     if body is None:
         return None
     try:
-        found = body["coefficients"]
-        found["bytes_per_second"] = tuple(found["bytes_per_second"])
-        found["special_seconds"] = tuple((name, seconds) for name, seconds in found["special_seconds"])
-        return replace(target, **{name: found[name] for name in COEFFICIENTS})
+        coefficients = body["coefficients"]
+        coefficients["bytes_per_second"] = tuple(coefficients["bytes_per_second"])
+        coefficients["special_seconds"] = tuple((name, seconds) for name, seconds in coefficients["special_seconds"])
+        return replace(target, **{name: coefficients[name] for name in COEFFICIENTS})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

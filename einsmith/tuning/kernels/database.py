@@ -21,9 +21,9 @@ from einsmith.base.caches import Once
 
 FORMAT = 1
 """Number of the format; it grows with every change of the tables."""
-PATIENCE = 2.0
+LOCK_SECONDS = 2.0
 """Seconds that an operation waits for another process's transaction."""
-REST = 60.0
+RETRY_SECONDS = 60.0
 """Seconds for which a store that could not be used is not tried again."""
 _TABLES = """
 CREATE TABLE records (
@@ -37,8 +37,8 @@ CREATE INDEX by_structure ON records (structure);
 
 T = TypeVar("T")
 _LOCK = locks.Awaited("using the store of tuned configurations")
-_said = Once("problems of the store of tuned configurations", 64)
-_resting: dict[bool, tuple[Path, float]] = {}
+_reported = Once("problems of the store of tuned configurations", 64)
+_unusable: dict[bool, tuple[Path, float]] = {}
 """The store that could not be written (key True) or read (key False), and the clock time until which it is not tried
 again."""
 
@@ -56,13 +56,13 @@ def attempt(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = F
     """Run `work` like `run`, but return `nothing` where the store cannot be used; a message says so once, and the
     caller continues without the store."""
     path = path_of()
-    left, until = _resting.get(write, (None, 0.0))
-    if left == path and time.monotonic() < until:
+    unusable_path, until = _unusable.get(write, (None, 0.0))
+    if unusable_path == path and time.monotonic() < until:
         return nothing
     try:
         return run(work, nothing, write)
     except (sqlite3.Error, OSError) as e:
-        _resting[write] = path, time.monotonic() + REST
+        _unusable[write] = path, time.monotonic() + RETRY_SECONDS
         _say(f"tuned configurations are {'not kept' if write else 'not used'}: {path}: {e}")
         return nothing
 
@@ -81,19 +81,19 @@ def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False
         files.tidy(path.parent)
     with _LOCK:
         for last in (False, False, True):
-            seen = _number(path)
-            if not seen and not write:
+            inode = _inode_of(path)
+            if not inode and not write:
                 break
             try:
-                if not seen:
+                if not inode:
                     _create(path)
                 with _open(path, write) as link:
                     return work(link)
             except sqlite3.Error as e:
-                if last or not (_is_damage(e) or _number(path) != seen):  # else another process has moved it aside
+                if last or not (_is_damage(e) or _inode_of(path) != inode):  # else another process has moved it aside
                     raise
                 if _is_damage(e):
-                    _put_aside(path, seen, e)
+                    _move_aside(path, inode, e)
     return nothing
 
 
@@ -101,12 +101,12 @@ def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False
 def _open(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     mode = "mode=rw" if writable else "mode=ro&immutable=1"  # else SQLite creates files next to it even to read
-    link = sqlite3.connect(f"{path.as_uri()}?{mode}", PATIENCE, isolation_level=None, uri=True)
+    link = sqlite3.connect(f"{path.as_uri()}?{mode}", LOCK_SECONDS, isolation_level=None, uri=True)
     link.text_factory = lambda data: data.decode("utf-8", "replace")  # a damaged text is read as an invalid decision
     try:
-        (found,) = link.execute("PRAGMA user_version").fetchone()
-        if found != FORMAT:
-            raise Foreign(f"it has format {found}, not {FORMAT}")
+        (format_number,) = link.execute("PRAGMA user_version").fetchone()
+        if format_number != FORMAT:
+            raise Foreign(f"it has format {format_number}, not {FORMAT}")
         if write:
             link.execute("PRAGMA synchronous=NORMAL")
             link.execute("BEGIN IMMEDIATE")
@@ -123,7 +123,7 @@ def _create(path: Path) -> None:
     """Put an empty store in place, unless another process is quicker."""
     files.make_private(path.parent)
     with files.temporary_path(path) as work:
-        link = sqlite3.connect(work, PATIENCE, isolation_level=None)
+        link = sqlite3.connect(work, LOCK_SECONDS, isolation_level=None)
         try:
             with suppress(sqlite3.OperationalError):
                 link.execute("PRAGMA journal_mode=WAL")
@@ -143,12 +143,12 @@ def _is_damage(e: sqlite3.Error) -> bool:
     return isinstance(e, Foreign) or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _put_aside(path: Path, seen: int, why: Exception) -> None:
-    """Move a damaged store away if it is still the file with inode `seen`: of two processes that find the damage, only
+def _move_aside(path: Path, inode: int, why: Exception) -> None:
+    """Move a damaged store away if its file still has the number `inode`: of two processes that find the damage, only
     one moves the file."""
-    if _number(path) != seen:
+    if _inode_of(path) != inode:
         return
-    aside = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{seen}"
+    aside = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{inode}"
     for end in ("-wal", "-shm", ""):  # the file itself last: until then no process creates a new one
         with suppress(FileNotFoundError):
             os.replace(path.with_name(path.name + end), path.with_name(aside + end))
@@ -158,7 +158,7 @@ def _put_aside(path: Path, seen: int, why: Exception) -> None:
     )
 
 
-def _number(path: Path) -> int:
+def _inode_of(path: Path) -> int:
     """Return the file's inode number, which tells it from a file put in its place; 0 where there is no file."""
     try:
         return path.stat().st_ino
@@ -167,5 +167,5 @@ def _number(path: Path) -> int:
 
 
 def _say(what: str) -> None:
-    if _said(what):
+    if _reported(what):
         print(f"einsmith: {what}", file=sys.stderr)

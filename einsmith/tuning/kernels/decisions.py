@@ -17,8 +17,8 @@ from einsmith.kernels.pattern import Lowered, Pattern, cost_of, describe
 from einsmith.kernels.sources import is_builtin
 from einsmith.schedule.kernel import Kernel, Rows
 
-WHOLE = "config"
-"""The gene of a configuration without parts."""
+SINGLE_GENE = "config"
+"""Name of the only gene of a configuration without parts, whose value is the whole configuration."""
 
 
 def name_of(kernel: Kernel | Rows) -> str:
@@ -41,17 +41,17 @@ def parse_choice(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig
     """
     where = f"the kernel {name_of(kernel)[:8]} ({describe(kernel)})"
     pattern, words = _pattern(kernel, target, text, where)
-    space = pattern.space(kernel, target) or {WHOLE: tuple(pattern.configs(kernel, target))}
+    space = pattern.space(kernel, target) or {SINGLE_GENE: tuple(pattern.configs(kernel, target))}
     values: dict[str, Any] = {}
     for word in words:
         gene, _, value = word.partition("=")
         names = [gene] if gene in space else [g for g in space if g.endswith(f".{gene}")]
-        found = {g: [v for v in space[g] if _text(v) == value] for g in names}
-        if not any(found.values()):
+        matches = {g: [v for v in space[g] if _text(v) == value] for g in names}
+        if not any(matches.values()):
             raise CompileError(
                 f"{word!r} is no gene of {pattern.name} on {where}; the genes and their values: {show_space(space)}"
             )
-        values |= {g: vs[0] for g, vs in found.items() if vs}
+        values |= {g: vs[0] for g, vs in matches.items() if vs}
     config = _nearest(pattern, kernel, target, values)
     reason = "no configuration has these genes" if config is None else pattern.legal(kernel, config, target)
     if reason:
@@ -69,7 +69,7 @@ def written(pattern: Pattern, config: Any) -> str:
 
 def _genes(config: Any) -> dict[str, Any]:
     """Return a configuration's genes; a configuration without parts is its own single gene."""
-    return {WHOLE: config} if members(config) is None else genes(config)
+    return {SINGLE_GENE: config} if members(config) is None else genes(config)
 
 
 def _pattern(kernel: Kernel | Rows, target: Target, text: str, where: str) -> tuple[Pattern, list[str]]:
@@ -93,23 +93,23 @@ def _nearest(pattern: Pattern, kernel: Kernel | Rows, target: Target, values: Ma
     None if no configuration has these genes.
     """
     forms = {g: v for g, v in values.items() if g.rpartition(".")[2] == FORM}
-    rest = {g: v for g, v in values.items() if g not in forms}
-    found = None
+    other_values = {g: v for g, v in values.items() if g not in forms}
+    nearest = None
     for config in pattern.configs(kernel, target):
-        own = _genes(config)
-        if all(own.get(g) == v for g, v in forms.items()) and set(rest) <= set(own):
-            if len(own) == len(values):
-                return change_genes(config, rest)
-            found = found or change_genes(config, rest)
-    return found
+        config_genes = _genes(config)
+        if all(config_genes.get(g) == v for g, v in forms.items()) and set(other_values) <= set(config_genes):
+            if len(config_genes) == len(values):
+                return change_genes(config, other_values)
+            nearest = nearest or change_genes(config, other_values)
+    return nearest
 
 
 def change_genes(config: Any, values: Mapping[str, Any]) -> Any:
     """Return the configuration with other values of some genes. Raises KeyError for a gene that it does not have."""
-    if members(config) is None and values.keys() <= {WHOLE}:
-        return values.get(WHOLE, config)
+    if members(config) is None and values.keys() <= {SINGLE_GENE}:
+        return values.get(SINGLE_GENE, config)
     inner: dict[str, dict[str, Any]] = {}
-    own: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     parts = members(config) or {}
     for name, value in values.items():
         first, _, rest = name.partition(".")
@@ -118,13 +118,13 @@ def change_genes(config: Any, values: Mapping[str, Any]) -> Any:
         if rest:
             inner.setdefault(first, {})[rest] = value
         else:
-            own[name] = value
-    own |= {name: change_genes(parts[name], more) for name, more in inner.items()}
+            changed[name] = value
+    changed |= {name: change_genes(parts[name], more) for name, more in inner.items()}
     if hasattr(config, "_fields"):
-        return config._replace(**own)
+        return config._replace(**changed)
     if is_dataclass(config) and not isinstance(config, type):
-        return replace(config, **own)
-    return tuple(own.get(str(n), x) for n, x in enumerate(config))
+        return replace(config, **changed)
+    return tuple(changed.get(str(n), x) for n, x in enumerate(config))
 
 
 def show_space(space: Space) -> str:
@@ -143,18 +143,18 @@ def lower_choice(chosen: autoconfig.Choice) -> Lowered:
     """Return the launches of a choice. Raises CompileError where the pattern's result cannot be run."""
     pattern, kernel = chosen.pattern, chosen.kernel
     if not is_builtin(pattern):
-        wrong = pattern.legal(kernel, chosen.config, chosen.target)
-        if wrong:
-            raise CompileError(f"pattern {pattern.name!r} chooses {chosen.config} on {describe(kernel)}: {wrong}")
-    out = pattern.lower(kernel, chosen.config, chosen.target)
-    if not isinstance(out, Lowered):
-        raise unfit(chosen, f"{out!r}; a Lowered is needed")
-    for x in out.launches:
+        reason = pattern.legal(kernel, chosen.config, chosen.target)
+        if reason:
+            raise CompileError(f"pattern {pattern.name!r} chooses {chosen.config} on {describe(kernel)}: {reason}")
+    lowered = pattern.lower(kernel, chosen.config, chosen.target)
+    if not isinstance(lowered, Lowered):
+        raise unfit(chosen, f"{lowered!r}; a Lowered is needed")
+    for x in lowered.launches:
         if x.tasks < 0:
             raise unfit(chosen, f"{x.tasks} tasks of a launch")
-    if out.workspace < 0:
-        raise unfit(chosen, f"a workspace of {out.workspace} bytes")
-    return out
+    if lowered.workspace < 0:
+        raise unfit(chosen, f"a workspace of {lowered.workspace} bytes")
+    return lowered
 
 
 def unfit(chosen: autoconfig.Choice, what: str) -> CompileError:

@@ -18,9 +18,11 @@ from einsmith.runtime.steps import RunLaunch
 from einsmith.schedule.kernel import Kernel, Rows, Stage
 
 MIN_ROUNDS = 5
-SLOW = 4.0
-SMALL = 8
-"""Bound below which random whole numbers lie, as classes, positions in a window and counts do."""
+"""Fewest rounds in which `shortest` runs its candidates."""
+MAX_RATIO = 4.0
+"""Largest ratio of a candidate's time to the fastest one's with which the candidate runs in more than two rounds."""
+INTEGER_BOUND = 8
+"""Bound below which random integers lie, as classes, positions in a window and counts do."""
 
 
 def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
@@ -34,7 +36,9 @@ def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
         if b.dtype.is_float:
             array[...] = rng.standard_normal(array.size, np.float32)
         else:
-            array[...] = rng.integers(0, min(2 if b.dtype.is_bool else SMALL, limits.get(n, SMALL)), array.size)
+            array[...] = rng.integers(
+                0, min(2 if b.dtype.is_bool else INTEGER_BOUND, limits.get(n, INTEGER_BOUND)), array.size
+            )
         out.append(array)
     return out
 
@@ -75,7 +79,7 @@ class MachineCode(NamedTuple):
     workspace: int
 
 
-def make(kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
+def compile_kernel(kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
     """Compile a kernel in one configuration. Raises CompileError where it cannot be lowered."""
     lowered = pattern.lower(kernel, config, target)
     functions = [x.function for x in lowered.launches]
@@ -91,14 +95,14 @@ class Prepared(NamedTuple):
     memory: list[np.ndarray]
 
 
-def on(made: MachineCode, arrays: Sequence[np.ndarray], workspace: np.ndarray, threads: int) -> Prepared:
+def prepare_code(code: MachineCode, arrays: Sequence[np.ndarray], workspace: np.ndarray, threads: int) -> Prepared:
     """Prepare machine code to run on `arrays`, one for each of the kernel's buffers (`example_buffers`), and run it
     once."""
     pointers = [a.ctypes.data for a in (*arrays, workspace)]
-    steps = [RunLaunch(address, tasks, pointers) for address, tasks, _ in made.launches]
-    Program(steps, threads, made.scratch).run()
-    steps = [x for x, (_, _, once) in zip(steps, made.launches, strict=True) if not once]
-    return Prepared(Program(steps, threads, made.scratch), [*arrays, workspace])
+    steps = [RunLaunch(address, tasks, pointers) for address, tasks, _ in code.launches]
+    Program(steps, threads, code.scratch).run()
+    steps = [x for x, (_, _, once) in zip(steps, code.launches, strict=True) if not once]
+    return Prepared(Program(steps, threads, code.scratch), [*arrays, workspace])
 
 
 def prepare(
@@ -109,22 +113,22 @@ def prepare(
 
     Raises CompileError where it cannot be lowered.
     """
-    made = make(kernel, pattern, config, target)
-    return on(made, arrays, buffers.empty((made.workspace,), np.uint8), threads)
+    code = compile_kernel(kernel, pattern, config, target)
+    return prepare_code(code, arrays, buffers.empty((code.workspace,), np.uint8), threads)
 
 
 def shortest(candidates: Sequence[Prepared], budget: float = 0.05) -> list[float]:
     """Return the seconds of each candidate: the shortest of interleaved runs, with warm caches.
 
-    budget: seconds to spend in all, though each candidate has MIN_ROUNDS turns; one that takes SLOW times as long as
-    the quickest stops after two. A turn is two runs: the workers may sleep when a candidate follows one that needs no
-    worker.
+    budget: seconds to spend in all, though each candidate has MIN_ROUNDS turns; one that takes MAX_RATIO times as
+    long as the quickest stops after two. A turn is two runs: the workers may sleep when a candidate follows one that
+    needs no worker.
     """
     best = [float("inf")] * len(candidates)
     end, rounds = time.perf_counter() + budget, 0
     while rounds < MIN_ROUNDS or time.perf_counter() < end:
         for i, candidate in enumerate(candidates):
-            if rounds < 2 or best[i] <= SLOW * min(best):
+            if rounds < 2 or best[i] <= MAX_RATIO * min(best):
                 best[i] = min(best[i], *(float(candidate.program.run_timed()[1].sum()) for _ in range(2)))
         rounds += 1
     return best

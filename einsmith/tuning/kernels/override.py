@@ -20,12 +20,12 @@ SHORTEST = 4
 
 
 class Overrides:
-    """Decisions by the leading digits of kernels' digests (as `einsmith explain` prints them). `seen`: the kernels
+    """Decisions by the leading digits of kernels' digests (as `einsmith explain` prints them). `compiled`: the kernels
     compiled while the overrides are active; `used`: the decisions that some kernel follows."""
 
     def __init__(self, texts: Mapping[str, str]):
         self.texts = dict(texts)
-        self.seen: dict[str, Kernel | Rows] = {}
+        self.compiled: dict[str, Kernel | Rows] = {}
         self.used: set[str] = set()
         for digest, text in self.texts.items():
             if len(digest) < SHORTEST or not set(digest) <= set("0123456789abcdef"):
@@ -40,12 +40,12 @@ class Overrides:
         """Return the decision for a kernel; empty where there is none. Raises CompileError where two decisions name
         the kernel."""
         digest = name_of(kernel)
-        self.seen[digest] = kernel
-        found = [x for x in self.texts if digest.startswith(x)]
-        if len(found) > 1:
-            raise CompileError(f"the kernel {digest} has two overrides: {' and as '.join(found)}")
-        self.used.update(found)
-        return self.texts[found[0]] if found else ""
+        self.compiled[digest] = kernel
+        matches = [x for x in self.texts if digest.startswith(x)]
+        if len(matches) > 1:
+            raise CompileError(f"the kernel {digest} has two overrides: {' and as '.join(matches)}")
+        self.used.update(matches)
+        return self.texts[matches[0]] if matches else ""
 
 
 _OVERRIDES: ContextVar[Overrides | None] = ContextVar("overrides", default=None)
@@ -55,19 +55,19 @@ _OVERRIDES: ContextVar[Overrides | None] = ContextVar("overrides", default=None)
 def overriding(texts: Mapping[str, str]) -> Iterator[None]:
     """Compile kernels inside the `with` block to these decisions. `texts`: as `decisions.parse_choice` reads them.
     Raises CompileError for a text that cannot be read, and, at the end, for a kernel that was not compiled."""
-    made = Overrides(texts)
-    token = _OVERRIDES.set(made)
+    overrides = Overrides(texts)
+    token = _OVERRIDES.set(overrides)
     try:
         yield
     finally:
         _OVERRIDES.reset(token)
-    missing = [x for x in made.texts if x not in made.used]
+    missing = [x for x in overrides.texts if x not in overrides.used]
     if missing:
-        known = "; ".join(f"{digest[:8]} ({describe(k)})" for digest, k in made.seen.items()) or "none"
+        known = "; ".join(f"{digest[:8]} ({describe(k)})" for digest, k in overrides.compiled.items()) or "none"
         raise CompileError(f"no kernel {', '.join(missing)} was compiled; those that were: {known}")
 
 
 def text_of(kernel: Kernel | Rows) -> str:
     """Return the decision that the active overrides hold for a kernel; empty where there is none."""
-    found = _OVERRIDES.get()
-    return "" if found is None else found.text_of(kernel)
+    overrides = _OVERRIDES.get()
+    return "" if overrides is None else overrides.text_of(kernel)

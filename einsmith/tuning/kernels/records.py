@@ -33,7 +33,7 @@ MOST_RECORDS = 20_000
 GUESSES = 8
 """Most first guesses of one kind."""
 EXPORTED = "einsmith: tuned configurations"
-_ASKED = 500
+_MAX_QUERY_KERNELS = 500
 """Most kernels in one query: SQLite's own limit on parameters may be 999."""
 
 T = TypeVar("T")
@@ -72,12 +72,13 @@ class StoredRecord(NamedTuple):
     own: bool
 
 
-_OWN = "kernel=? AND machine=? AND version=? AND own=1"
+_WHERE_OWN = "kernel=? AND machine=? AND version=? AND own=1"
 """SQL condition of a record found for a kernel on this machine with these sources."""
-_USED = "own=1 AND confirmed>0"
+_WHERE_USED = "own=1 AND confirmed>0"
 """SQL condition of records that programs are compiled to: found here, and faster inside a program too. A search that
 is killed leaves unconfirmed ones."""
-_OF_RECORD = "kernel, text, seconds, spread, prior, at, confirmed, described"
+_RECORD_COLUMNS = "kernel, text, seconds, spread, prior, at, confirmed, described"
+"""Columns of the fields of a `Record`, in their order."""
 GRAPH = "graph"
 """The `structure` of a graph's record."""
 WITHOUT = "without "
@@ -97,7 +98,7 @@ _COLUMNS: dict[str, type] = {
     "extents": str,
 }
 """Columns of the table of records, except the one that says whether a record is this machine's own."""
-_PUT = f"INSERT OR REPLACE INTO records ({', '.join(_COLUMNS)}, own) VALUES ({'?, ' * len(_COLUMNS)}?)"
+_INSERT = f"INSERT OR REPLACE INTO records ({', '.join(_COLUMNS)}, own) VALUES ({'?, ' * len(_COLUMNS)}?)"
 
 
 def version() -> str:
@@ -116,8 +117,8 @@ def _sizes(kernel: Kernel | Rows) -> str:
 # -- used while programs are compiled: nothing here raises an error
 
 
-def _find(query: str, asked: Sequence[Any]) -> list[tuple]:
-    return database.attempt(lambda link: link.execute(query, asked).fetchall(), list[tuple]())
+def _find(query: str, parameters: Sequence[Any]) -> list[tuple]:
+    return database.attempt(lambda link: link.execute(query, parameters).fetchall(), list[tuple]())
 
 
 def text_of(kernel: Kernel | Rows, target: Target) -> str:
@@ -133,14 +134,14 @@ def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | 
     names = list(by_name)
 
     def find(link: sqlite3.Connection) -> dict[Kernel | Rows, str]:
-        found: dict[Kernel | Rows, str] = {}
-        for first in range(0, len(names), _ASKED):
-            some = names[first : first + _ASKED]
-            places = ", ".join("?" * len(some))
-            where = f"kernel IN ({places}) AND machine=? AND version=? AND {_USED}"
+        texts: dict[Kernel | Rows, str] = {}
+        for first in range(0, len(names), _MAX_QUERY_KERNELS):
+            chunk = names[first : first + _MAX_QUERY_KERNELS]
+            places = ", ".join("?" * len(chunk))
+            where = f"kernel IN ({places}) AND machine=? AND version=? AND {_WHERE_USED}"
             query = f"SELECT kernel, text FROM records WHERE {where}"
-            found |= {by_name[name]: str(text) for name, text in link.execute(query, (*some, *_here(target)))}
-        return found
+            texts |= {by_name[name]: str(text) for name, text in link.execute(query, (*chunk, *_here(target)))}
+        return texts
 
     return database.attempt(find, {})
 
@@ -148,7 +149,9 @@ def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | 
 def guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
     """Return first guesses for a kernel, newest first: its records by other machines, with other sources, from
     imported files, or never confirmed."""
-    query = f"SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND {_USED}) ORDER BY at DESC"
+    query = (
+        f"SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND {_WHERE_USED}) ORDER BY at DESC"
+    )
     rows = _find(query, (name_of(kernel), *_here(target)))
     return list(dict.fromkeys(str(text) for (text,) in rows))[:GUESSES]
 
@@ -158,15 +161,15 @@ def near(kernel: Kernel | Rows, target: Target) -> list[str]:
     each group by increasing distance of the extents."""
     query = "SELECT text, extents, machine=? AND version=? FROM records WHERE structure=? AND kernel<>?"
     rows = _find(query, (*_here(target), structure(kernel), name_of(kernel)))
-    own = extents(kernel)
+    kernel_extents = extents(kernel)
 
     def distance(row: Sequence[Any]) -> tuple[bool, float]:
         try:
             sizes = [int(n) for n in str(row[1]).split(",")]
-            far = sum(abs(math.log((a + 1) / (b + 1))) for a, b in zip(own, sizes, strict=True))
+            total = sum(abs(math.log((a + 1) / (b + 1))) for a, b in zip(kernel_extents, sizes, strict=True))
         except ValueError:
-            far = math.inf
-        return not row[2], far
+            total = math.inf
+        return not row[2], total
 
     return list(dict.fromkeys(str(row[0]) for row in sorted(rows, key=distance)))[:GUESSES]
 
@@ -182,11 +185,11 @@ def record_choice(kernel: Kernel | Rows, target: Target, record: Record) -> None
 
 
 def _record_work(record: Record, target: Target, structure: str, extents: str) -> None:
-    machine, made = _here(target)
+    machine, code_version = _here(target)
     values = {
         "kernel": record.kernel,
         "machine": machine,
-        "version": made,
+        "version": code_version,
         "text": record.text,
         "seconds": record.seconds,
         "spread": record.spread,
@@ -199,7 +202,7 @@ def _record_work(record: Record, target: Target, structure: str, extents: str) -
     }
 
     def insert(link: sqlite3.Connection) -> None:
-        link.execute(_PUT, (*(values[c] for c in _COLUMNS), 1))
+        link.execute(_INSERT, (*(values[c] for c in _COLUMNS), 1))
         _trim(link)
 
     database.attempt(insert, None, write=True)
@@ -214,24 +217,24 @@ def _trim(link: sqlite3.Connection) -> None:
 
 def confirm(kernel: Kernel | Rows, target: Target) -> None:
     """Count that a kernel's recorded configuration was the fastest once more."""
-    _change(f"UPDATE records SET confirmed=confirmed+1 WHERE {_OWN}", kernel, target)
+    _change(f"UPDATE records SET confirmed=confirmed+1 WHERE {_WHERE_OWN}", kernel, target)
 
 
 def find(kernel: Kernel | Rows, target: Target) -> Record | None:
     """Return the record found for a kernel on this machine with these sources; None where there is none."""
-    query = f"SELECT {_OF_RECORD} FROM records WHERE {_OWN}"
+    query = f"SELECT {_RECORD_COLUMNS} FROM records WHERE {_WHERE_OWN}"
     rows = _find(query, (name_of(kernel), *_here(target)))
     return Record(*rows[0]) if rows else None
 
 
 def remove(kernel: Kernel | Rows, target: Target) -> None:
     """Remove the record found for a kernel on this machine with these sources."""
-    _change(f"DELETE FROM records WHERE {_OWN}", kernel, target)
+    _change(f"DELETE FROM records WHERE {_WHERE_OWN}", kernel, target)
 
 
 def _change(query: str, kernel: Kernel | Rows, target: Target) -> None:
-    asked = (name_of(kernel), *_here(target))
-    database.attempt(lambda link: link.execute(query, asked).rowcount, 0, write=True)
+    parameters = (name_of(kernel), *_here(target))
+    database.attempt(lambda link: link.execute(query, parameters).rowcount, 0, write=True)
 
 
 # -- of graphs
@@ -251,9 +254,9 @@ def name_of_graph(graph: Graph) -> str:
 
 def without(graph: Graph, target: Target) -> frozenset[str]:
     """Return the passes that are recorded to be left out of a graph's program."""
-    query = f"SELECT kernel, text FROM records WHERE structure=? AND machine=? AND version=? AND {_USED}"
-    found = {str(name): str(text) for name, text in _find(query, (GRAPH, *_here(target)))}
-    text = found.get(name_of_graph(graph), "") if found else ""
+    query = f"SELECT kernel, text FROM records WHERE structure=? AND machine=? AND version=? AND {_WHERE_USED}"
+    texts = {str(name): str(text) for name, text in _find(query, (GRAPH, *_here(target)))}
+    text = texts.get(name_of_graph(graph), "") if texts else ""
     return frozenset(text.removeprefix(WITHOUT).split(", ")) if text else frozenset()
 
 
@@ -263,13 +266,15 @@ def record_without(
     """Record the passes that a graph's program is faster without; where there are none, remove the earlier record."""
     name, text = name_of_graph(graph), WITHOUT + ", ".join(sorted(passes))
     if passes:
-        made = sum(isinstance(t, Compute) for t in postorder(graph.roots))
+        tensors = sum(isinstance(t, Compute) for t in postorder(graph.roots))
         inputs = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in graph.inputs)
-        described = f"a graph of {made} tensors, of {inputs}"
+        described = f"a graph of {tensors} tensors, of {inputs}"
         _record_work(Record(name, text, seconds, spread, prior, time.time(), 1, described), target, GRAPH, "")
     else:
-        asked = (name, *_here(target))
-        database.attempt(lambda link: link.execute(f"DELETE FROM records WHERE {_OWN}", asked).rowcount, 0, write=True)
+        parameters = (name, *_here(target))
+        database.attempt(
+            lambda link: link.execute(f"DELETE FROM records WHERE {_WHERE_OWN}", parameters).rowcount, 0, write=True
+        )
 
 
 # -- for people: these raise StoreError where the store cannot be used
@@ -288,9 +293,12 @@ def _all(query: str) -> list[tuple]:
 
 def every() -> list[StoredRecord]:
     """Return all records, the newest first."""
-    query = f"SELECT machine, version, own, {_OF_RECORD} FROM records ORDER BY at DESC"
+    query = f"SELECT machine, version, own, {_RECORD_COLUMNS} FROM records ORDER BY at DESC"
     rows = _all(query)
-    return [StoredRecord(Record(*record), machine, made, bool(own)) for machine, made, own, *record in rows]
+    return [
+        StoredRecord(Record(*record), machine, code_version, bool(is_own))
+        for machine, code_version, is_own, *record in rows
+    ]
 
 
 def forget(prefix: str = "") -> int:
@@ -330,23 +338,23 @@ def import_file(path: Path) -> int:
         raise StoreError(f"{path} is not a valid file of `einsmith tune --export`: {e}; nothing was changed") from None
 
     def insert(link: sqlite3.Connection) -> None:
-        link.executemany(_PUT, [(*row, 0) for row in rows])
+        link.executemany(_INSERT, [(*row, 0) for row in rows])
         _trim(link)
 
     _query(insert, None, write=True)
     return len(rows)
 
 
-def _content(found: Any) -> list[tuple]:
+def _content(content: Any) -> list[tuple]:
     """Return the rows of a file. Raises ValueError, KeyError or TypeError where the file is not sound."""
-    if not isinstance(found, dict) or found.get("format") != EXPORTED:
+    if not isinstance(content, dict) or content.get("format") != EXPORTED:
         raise ValueError("it has another format")
-    if found["number"] != database.FORMAT:
-        raise ValueError(f"its format has the number {found['number']!r}, and only {database.FORMAT} can be read")
-    if found["checksum"] != _checksum(found["records"]):
+    if content["number"] != database.FORMAT:
+        raise ValueError(f"its format has the number {content['number']!r}, and only {database.FORMAT} can be read")
+    if content["checksum"] != _checksum(content["records"]):
         raise ValueError("its content does not match its checksum")
     rows = []
-    for record in found["records"]:
+    for record in content["records"]:
         values = [record[name] for name in _COLUMNS]
         for (name, kind), value in zip(_COLUMNS.items(), values, strict=True):
             if type(value) is not kind or (isinstance(value, float) and not 0 <= value < math.inf):

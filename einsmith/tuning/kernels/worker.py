@@ -73,11 +73,11 @@ class Bench:
             reason = pattern.legal(self.kernel, candidate.config, self.target)
             if reason:
                 return reason
-            code = measure.make(self.kernel, pattern, candidate.config, self.target)
+            code = measure.compile_kernel(self.kernel, pattern, candidate.config, self.target)
         except CompileError as e:
             return str(e)
         workspace = buffers.empty((code.workspace,), np.uint8)
-        programs = [measure.on(code, arrays, workspace, self.threads).program for arrays in self._data]
+        programs = [measure.prepare_code(code, arrays, workspace, self.threads).program for arrays in self._data]
         self._ready[number] = Ready(candidate, code, cycle(programs), workspace)
         return ""
 
