@@ -87,7 +87,7 @@ def as_object(report: kernel_search.Report) -> dict[str, Any]:
         for f in report.kept
     ]
     faults = [
-        {"kernel": name_of(f.kernel), "candidate": str(c), "why": why} for f in report.found for c, why in f.faults
+        {"kernel": name_of(f.kernel), "candidate": str(c), "why": why} for f in report.results for c, why in f.faults
     ]
     return {
         "seconds": report.seconds,

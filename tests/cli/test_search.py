@@ -53,8 +53,8 @@ def test_the_graph_is_tuned_first_and_what_is_found_is_said(tmp_path, capfd, mon
         return RaceResult(a, b, b / a, b / a, b / a, "", True)
 
     monkeypatch.setattr(graph_search, "race", race)
-    monkeypatch.setattr(graph_search, "FAR", 1e9)
-    monkeypatch.setattr(kernel_search, "ROUNDS", 5)
+    monkeypatch.setattr(graph_search, "MAX_PRICE_RATIO", 1e9)
+    monkeypatch.setattr(kernel_search, "MAX_ROUNDS", 5)
     words = ["tune", str(file), "--graph", "--seconds", "2", "--threads", "1"]
     assert main.run([*words, "--json"]) == main.OK
     found = json.loads(capfd.readouterr().out)

@@ -6,20 +6,20 @@ import random
 
 import pytest
 
-from einsmith.tuning.programs.budget import QUIET, RESUMED, SUSPENDED, Budget
+from einsmith.tuning.programs.budget import MAX_QUIET_RATIO, MAX_STEP_RATIO, RESUME_SHARE, Budget
 
 
 def test_the_loss_is_the_time_beyond_usual_steps() -> None:
     budget = Budget(0.02)
-    assert not budget.may(1e-9) and budget.usual == 0.0
+    assert not budget.can_spend(1e-9) and budget.usual == 0.0
     for _ in range(100):
         budget.step(1e-3, quiet=True)
-    assert budget.usual == pytest.approx(1e-3) and budget.lost == 0.0
-    assert budget.may(1.99e-3) and not budget.may(2.01e-3)
+    assert budget.usual == pytest.approx(1e-3) and budget.lost_seconds == 0.0
+    assert budget.can_spend(1.99e-3) and not budget.can_spend(2.01e-3)
     budget.step(1.5e-3, quiet=False)
     budget.work(1e-3)
-    assert budget.lost == pytest.approx(1.5e-3) and budget.total == pytest.approx(101.5e-3)
-    assert budget.may(0.5e-3) and not budget.may(0.6e-3)
+    assert budget.lost_seconds == pytest.approx(1.5e-3) and budget.total == pytest.approx(101.5e-3)
+    assert budget.can_spend(0.5e-3) and not budget.can_spend(0.6e-3)
 
 
 def test_cold_caches_after_work_are_not_counted_as_usual() -> None:
@@ -27,7 +27,7 @@ def test_cold_caches_after_work_are_not_counted_as_usual() -> None:
     budget = Budget(0.02)
     for n in range(1000):
         budget.step((1.2, 1.1, 1.0, 1.0)[n % 4], quiet=n % 4 > 0)
-    assert budget.usual == pytest.approx(1.0) and budget.lost == pytest.approx(250 * 0.3, rel=0.05)
+    assert budget.usual == pytest.approx(1.0) and budget.lost_seconds == pytest.approx(250 * 0.3, rel=0.05)
 
 
 def test_work_of_threads_counts_once() -> None:
@@ -36,18 +36,18 @@ def test_work_of_threads_counts_once() -> None:
     for _ in range(1000):
         budget.step(1e-3, quiet=True)
     budget.step(6e-3, quiet=False, threads=True)
-    assert budget.lost == pytest.approx(5e-3)
+    assert budget.lost_seconds == pytest.approx(5e-3)
     budget.work(4e-3)
-    assert budget.lost == pytest.approx(5e-3)
+    assert budget.lost_seconds == pytest.approx(5e-3)
     budget.work(2e-3)
-    assert budget.lost == pytest.approx(6e-3)
+    assert budget.lost_seconds == pytest.approx(6e-3)
 
 
 def test_work_between_steps_counts_as_loss() -> None:
     budget = Budget(0.02)
     for _ in range(1000):
-        budget.step(1e-3, quiet=True, more=1e-5)
-    assert budget.lost == pytest.approx(1e-2) and budget.total == pytest.approx(1.01)
+        budget.step(1e-3, quiet=True, more_seconds=1e-5)
+    assert budget.lost_seconds == pytest.approx(1e-2) and budget.total == pytest.approx(1.01)
 
 
 def test_work_rests_until_there_is_time_again() -> None:
@@ -59,9 +59,9 @@ def test_work_rests_until_there_is_time_again() -> None:
     budget.step(2.0, quiet=False)
     assert budget.stopped
     while budget.stopped:
-        assert budget.lost > RESUMED * 0.02 * budget.total
+        assert budget.lost_seconds > RESUME_SHARE * 0.02 * budget.total
         budget.step(1.0, quiet=True)
-    assert budget.lost <= RESUMED * 0.02 * budget.total
+    assert budget.lost_seconds <= RESUME_SHARE * 0.02 * budget.total
 
 
 def test_steps_that_take_more_and_less_lose_nothing(seed: int = 0) -> None:
@@ -69,7 +69,7 @@ def test_steps_that_take_more_and_less_lose_nothing(seed: int = 0) -> None:
     draw, budget = random.Random(seed), Budget(0.02)
     for n in range(20_000):
         budget.step(1e-3 * draw.uniform(0.8, 1.2), quiet=n % 4 > 1)
-    assert budget.lost < 0.002 * budget.total
+    assert budget.lost_seconds < 0.002 * budget.total
 
 
 def test_a_machine_that_slept() -> None:
@@ -77,9 +77,9 @@ def test_a_machine_that_slept() -> None:
     for _ in range(50):
         budget.step(1.0, quiet=True)
     budget.step(1e6, quiet=True)
-    assert budget.usual <= 1 + QUIET / 50
+    assert budget.usual <= 1 + MAX_QUIET_RATIO / 50
     budget.step(1e9, quiet=False)
-    assert budget.lost <= SUSPENDED * budget.usual
+    assert budget.lost_seconds <= MAX_STEP_RATIO * budget.usual
 
 
 def test_a_first_step_that_is_cold_hides_no_loss() -> None:
@@ -89,7 +89,7 @@ def test_a_first_step_that_is_cold_hides_no_loss() -> None:
     for n in range(100):
         budget.step(0.1 if n % 2 else 0.133, quiet=n % 2 == 1)
         lost += 0.033 * (n % 2 == 0)
-    assert budget.lost >= lost - 4 * 0.1 and budget.stopped
+    assert budget.lost_seconds >= lost - 4 * 0.1 and budget.stopped
 
 
 def test_gains_of_the_machine_are_not_credited_forever() -> None:
@@ -101,4 +101,4 @@ def test_gains_of_the_machine_are_not_credited_forever() -> None:
         budget.step(0.5, quiet=False)
     for _ in range(20):
         budget.step(1.5, quiet=False)
-    assert budget.lost > 5
+    assert budget.lost_seconds > 5

@@ -133,7 +133,7 @@ def explored(made: es.TrainStep, simulated: Simulated | None = None, seconds: fl
 
 
 def test_the_results_are_those_of_static_mode(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "told_apart", at_random)
+    monkeypatch.setattr(online, "judge", at_random)
     made = step("dynamic")
     losses = explored(made, simulated)
     x = exploration(made)
@@ -149,7 +149,7 @@ def at_random(ratios: list[float]) -> bool:
 
 
 def test_winners_are_swapped_in_and_recorded(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
     made = step("dynamic")
     explored(made, simulated)
     x, (run,) = exploration(made), made._programs.values()
@@ -162,7 +162,7 @@ def test_winners_are_swapped_in_and_recorded(simulated, monkeypatch) -> None:
 
 
 def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "told_apart", lambda ratios: False)
+    monkeypatch.setattr(online, "judge", lambda ratios: False)
     made = step("dynamic")
     explored(made, simulated)
     x, (run,) = exploration(made), made._programs.values()
@@ -173,8 +173,8 @@ def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
 
 def test_candidates_with_other_results_never_stay(simulated, monkeypatch) -> None:
     """Of whatever is wrong and was not found before."""
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
-    difference = Comparison.difference
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
+    difference = Beside.difference
 
     def planted(self: Comparison) -> str:
         buffer, made = self.kernel.buffers[self._written[0]], self._memory[1][0]
@@ -246,8 +246,8 @@ def test_the_time_for_it(simulated, monkeypatch) -> None:
 
 def test_a_busy_machine(simulated, monkeypatch) -> None:
     monkeypatch.setattr(online, "MAX_SPREAD", -1.0)
-    monkeypatch.setattr(online, "told_apart", lambda ratios: None)
-    monkeypatch.setattr(online, "MAX_BARREN", 1000)
+    monkeypatch.setattr(online, "judge", lambda ratios: None)
+    monkeypatch.setattr(online, "MAX_FAILURES", 1000)
     made = step("dynamic")
     explored(made, simulated)
     assert exploration(made).over == "the machine is too busy" and not exploration(made).kept
@@ -288,7 +288,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
     for module in (online, exploring):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(online, "MAX_COST_SHARE", 0.02)
-    monkeypatch.setattr(online, "told_apart", lambda ratios: None if len(ratios) < 5 else True)
+    monkeypatch.setattr(online, "judge", lambda ratios: None if len(ratios) < 5 else True)
     tried, paused, lost, total = [], [], 0.0, 0.0
 
     def passes(run: Executable) -> None:
@@ -314,16 +314,16 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
         total = clock.now - begun
         # What is begun is brought to an end: a step that tries something and one that takes longer, and some work of
         # each of the two threads.
-        assert lost <= 0.02 * total + 3 * seconds and x.budget.lost <= 0.02 * total + 4 * seconds + 4e-3
+        assert lost <= 0.02 * total + 3 * seconds and x.budget.lost_seconds <= 0.02 * total + 4 * seconds + 4e-3
     x.close()
     assert any(tried) and any(paused) and not all(paused) and x.kept
     assert x.budget.total == pytest.approx(total)
-    assert x.budget.lost >= 0.9 * lost, "and it knows of all that is lost"
+    assert x.budget.lost_seconds >= 0.9 * lost, "and it knows of all that is lost"
 
 
 def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
-    """Comparison a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
+    """Beside a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
     plain = step()
     plain.compile(*BATCH)
     (run,) = plain._programs.values()
@@ -368,7 +368,7 @@ def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]
 
 def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) -> None:
     """It has run beside the program, which takes less."""
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
     large: list[tuple[Kernel | Rows, str]] = []
 
     def vetted(kernel: Kernel | Rows, text: str) -> str:
@@ -390,7 +390,7 @@ def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) 
 
 
 def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
     refused = refuse(monkeypatch, lambda texts: len(texts) > 1)
     made = step("dynamic")
     explored(made, simulated)
@@ -402,7 +402,7 @@ def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch) -> None:
 @pytest.mark.parametrize("stepping", [True, False], ids=["another step", "no step more"])
 def test_late_winners_are_swapped_in_or_unconfirmed(simulated, monkeypatch, stepping: bool) -> None:
     """The budget is used up by the pairs of steps that decide, and then there is no time left."""
-    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "judge", lambda ratios: True)
     may, won = Budget.may, []
     monkeypatch.setattr(Budget, "may", lambda own, seconds=0.0: not won and may(own, seconds))
     pair = Exploration._pair
@@ -525,7 +525,7 @@ def planted(monkeypatch) -> Iterator[None]:
 
 
 def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
-    monkeypatch.setattr(workshop, "LIMIT", 3.0)
+    monkeypatch.setattr(workshop, "PROCESSOR_LIMIT", 3.0)
     traced = trace_call(es.op("y[i,j] = x[i,j] * 2.5"), (np.ones(SHAPE, np.float32),), {})
     run = Executable(traced.graph, traced.bind, 1)
     kernel = run.calls[0].kernel
@@ -552,7 +552,7 @@ def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
 def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> None:
     monkeypatch.setattr(online, "MAX_COST_SHARE", 0.5)
     monkeypatch.setattr(online, "MAX_SPREAD", inf)
-    monkeypatch.setattr(online, "told_apart", lambda ratios: len(ratios) >= 2 and sum(ratios) < 2 * len(ratios))
+    monkeypatch.setattr(online, "judge", lambda ratios: len(ratios) >= 2 and sum(ratios) < 2 * len(ratios))
     made = step("dynamic")
     made.compile(*BATCH)
     x, losses = exploration(made), []

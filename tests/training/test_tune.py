@@ -105,7 +105,7 @@ def test_a_search_changes_no_weight_and_no_state(batch, monkeypatch):
     before = {n: a.copy() for n, a in step.model.state_dict().items()}
     state = {n: s.data.copy() for n, s in step.current_state().items()}
     report = kernel_search.tune(run, [*batch], 0.5)
-    assert report.before > 0 and report.after > 0 and str(report).startswith(f"{3 * len(report.found)} candidates")
+    assert report.before > 0 and report.after > 0 and str(report).startswith(f"{3 * len(report.results)} candidates")
     for n, a in step.model.state_dict().items():
         np.testing.assert_array_equal(a, before[n])
     for n, s in step.current_state().items():

@@ -23,7 +23,7 @@ from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels import bench as bench_module
 from einsmith.tuning.kernels.bench import BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate
-from einsmith.tuning.kernels.measure import example_buffers, make
+from einsmith.tuning.kernels.measure import compile_kernel, example_buffers
 from einsmith.tuning.kernels.race import MIN_ROUNDS, bounds, is_decided
 from einsmith.tuning.kernels.session import Part, tune
 from einsmith.tuning.kernels.worker import fault_of, subject_of
@@ -124,7 +124,7 @@ def _fault(f, wrong, *arrays):
 
 def _made(kernel, target):
     chosen = autoconfig.choose(kernel, target)
-    return make(kernel, chosen.pattern, chosen.config, target)
+    return compile_kernel(kernel, chosen.pattern, chosen.config, target)
 
 
 def test_large_kernels_are_compared_with_the_choice():

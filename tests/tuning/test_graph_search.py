@@ -62,7 +62,7 @@ def test_faster_graphs_are_kept_and_found_again(batch, monkeypatch) -> None:
     gene, *others = graph_search.genes(run)
     assert others, "several genes"
     raced(monkeypatch, lambda r: 1.0 if gene in r.without else 2.0)
-    monkeypatch.setattr(graph_search, "FAR", 1e9)
+    monkeypatch.setattr(graph_search, "MAX_PRICE_RATIO", 1e9)
     report = graph_search.tune(run, [*batch], 60)
     assert report.without == {gene} and (report.before, report.after) == (2.0, 1.0) and report.tried > 1
     assert f"without {gene}" in str(report)
@@ -100,7 +100,7 @@ def test_another_process_finds_it(batch, monkeypatch) -> None:
 def test_graphs_with_other_results_are_rejected(batch, monkeypatch) -> None:
     run = program(made(), batch)
     raced(monkeypatch, lambda r: 1.0 if r.without else 2.0)
-    monkeypatch.setattr(graph_search, "FAR", 1e9)
+    monkeypatch.setattr(graph_search, "MAX_PRICE_RATIO", 1e9)
     call = Executable.__call__
     weight = next(a for leaf, a in run.bound.items() if leaf.shape == (4, 3, 3, 3))
 
@@ -141,7 +141,7 @@ def test_a_step_with_graph_search(batch, monkeypatch) -> None:
     monkeypatch.setattr(kernel_search, "GRAPH_SECONDS", 1.0)
     gene = graph_search.genes(program(made(), batch))[0]
     raced(monkeypatch, lambda r: 1.0 if gene in r.without else 2.0)
-    monkeypatch.setattr(graph_search, "FAR", 1e9)
+    monkeypatch.setattr(graph_search, "MAX_PRICE_RATIO", 1e9)
     step, plain = made(tune="graph"), made()
     found, wanted = [step(*batch) for _ in range(3)], [plain(*batch) for _ in range(3)]
     np.testing.assert_allclose(found, wanted, rtol=1e-5)

@@ -13,7 +13,7 @@ class Explorer:
     """Explorer of the programs of a training step, one at a time: two would compete for processors."""
 
     def __init__(self) -> None:
-        self._now: weakref.ref[Exploration] | None = None
+        self._current: weakref.ref[Exploration] | None = None
 
     def begin(
         self, run: Executable, threads: int, seconds: float, programs: Sequence[Executable]
@@ -21,11 +21,11 @@ class Explorer:
         """Begin to explore a program; return None where another one of `programs` (all of the step) is being explored.
 
         threads: worker threads of the program; seconds: time limit."""
-        now = None if self._now is None else self._now()
-        if now is not None and not now.over:
-            if any(other is now.run for other in programs):
+        current = None if self._current is None else self._current()
+        if current is not None and not current.over:
+            if any(other is current.run for other in programs):
                 return None
-            now.end("its program is no longer used")
-        found = Exploration(run, run.backend.workshop(run.target, threads), seconds)
-        self._now = weakref.ref(found)
-        return found
+            current.end("its program is no longer used")
+        exploration = Exploration(run, run.backend.workshop(run.target, threads), seconds)
+        self._current = weakref.ref(exploration)
+        return exploration

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 LOOK = 0.1
 """Seconds between two polls of a waiting thread."""
-LEFT_SECONDS = 0.2
+JOIN_SECONDS = 0.2
 """Seconds that a closing program waits for its threads."""
 
-Kept = tuple[Kernel | Rows, str, float, float, float, bool]
+RecordArguments = tuple[Kernel | Rows, str, float, float, float, bool]
 """Arguments of `Workshop.keep` for a configuration that won."""
 
 
@@ -34,21 +34,21 @@ class Flag:
 def loop(ref: weakref.ref[Exploration], name: str) -> None:
     """Call the exploration's method `name`, and wait the seconds that it returns, until the exploration ends or is
     garbage-collected. Errors end the exploration, not the training."""
-    while (own := ref()) is not None and not own._stop.up:
-        stop, seconds = own._stop, 0.0
+    while (exploration := ref()) is not None and not exploration._stop.up:
+        stop, seconds = exploration._stop, 0.0
         try:
-            own._record()
-            if time.monotonic() > own._end:
-                own.end("the time limit is reached")
+            exploration._record()
+            if time.monotonic() > exploration._end:
+                exploration.end("the time limit is reached")
             else:
-                seconds = getattr(own, name)()
+                seconds = getattr(exploration, name)()
         except Exception as e:  # the training goes on
-            if not own._stop.up:
-                own.fail(e)
-        del own
+            if not exploration._stop.up:
+                exploration.fail(e)
+        del exploration
         end = time.monotonic() + seconds
-        while not stop.up and ref() is not None and (left := end - time.monotonic()) > 0:
-            time.sleep(min(LOOK, left))
+        while not stop.up and ref() is not None and (remaining := end - time.monotonic()) > 0:
+            time.sleep(min(LOOK, remaining))
 
 
 def close(
@@ -56,22 +56,22 @@ def close(
     stop: Flag,
     workshop: Workshop,
     threads: Sequence[threading.Thread],
-    found: queue.SimpleQueue[Kept],
+    unrecorded: queue.SimpleQueue[RecordArguments],
     recording: Any,
 ) -> None:
-    """Stop the threads, close the workshop and record what was found; a forked child only leaves the workshop."""
+    """Stop the threads, close the workshop and record the unrecorded configurations; in a forked child, do nothing."""
     if os.getpid() != pid:  # a forked child has neither threads nor the process
         return
     stop.up = True
     workshop.close()
     for thread in threads:
         if thread.is_alive() and thread is not threading.current_thread():
-            thread.join(LEFT_SECONDS)
-    record(workshop, found, recording)
+            thread.join(JOIN_SECONDS)
+    record(workshop, unrecorded, recording)
 
 
-def record(workshop: Workshop, found: queue.SimpleQueue[Kept], recording: Any) -> None:
-    """Write queued findings to the workshop's store, in their order."""
+def record(workshop: Workshop, unrecorded: queue.SimpleQueue[RecordArguments], recording: Any) -> None:
+    """Write queued configurations to the workshop's store, in their order."""
     with recording:
-        while not found.empty():
-            workshop.keep(*found.get())
+        while not unrecorded.empty():
+            workshop.keep(*unrecorded.get())

@@ -23,9 +23,9 @@ from einsmith.driver.executable import FINITE, Executable
 from einsmith.passes.pipeline import optional
 from einsmith.schedule.printer import layouts
 
-FAR = 1.5
+MAX_PRICE_RATIO = 1.5
 """Largest price of a form that is raced, as a multiple of the present program's price."""
-GAIN = 0.98
+MAX_KEPT_RATIO = 0.98
 """Largest time of a form that is kept, as a fraction of the present program's; smaller gains are lost in noise."""
 LAYOUTS = "layouts"
 
@@ -59,8 +59,8 @@ class GraphReport:
         return self.run.without
 
     def __str__(self) -> str:
-        found = f"without {', '.join(sorted(self.without))}" if self.without else "all passes are kept"
-        return "\n".join([f"{self.tried} variants of the graph tried in {self.seconds:.0f} s: {found}", *self.log])
+        passes = f"without {', '.join(sorted(self.without))}" if self.without else "all passes are kept"
+        return "\n".join([f"{self.tried} variants of the graph tried in {self.seconds:.0f} s: {passes}", *self.log])
 
 
 def genes(run: Executable) -> list[str]:
@@ -72,9 +72,9 @@ def genes(run: Executable) -> list[str]:
 def price(run: Executable) -> float:
     """Return the seconds of a run as the sum over its kernels, measured or predicted."""
     total = 0.0
-    for call, made, turns in zip(run.calls, run.kernels, run.turns, strict=True):
-        seconds = None if made.unfollowed else run.backend.measured(call.kernel, run.target)
-        total += turns * (made.seconds if seconds is None else seconds)
+    for call, kernel, turns in zip(run.calls, run.kernels, run.turns, strict=True):
+        seconds = None if kernel.unfollowed else run.backend.measured(call.kernel, run.target)
+        total += turns * (kernel.seconds if seconds is None else seconds)
     return total
 
 
@@ -99,33 +99,36 @@ def tune(
         form = _switch(run, gene, say) if time.monotonic() < end else None
         if form is not None:
             forms[gene] = form
-    now, limit = run, FAR * price(run)
+    current, limit = run, MAX_PRICE_RATIO * price(run)
     for gene in sorted(forms, key=lambda g: forms[g].price):
-        name = f"{'with' if gene in now.without else 'without'} {gene}"
+        name = f"{'with' if gene in current.without else 'without'} {gene}"
         if forms[gene].price > limit:
-            say(f"{name}: not tried, as its kernels should take {forms[gene].price / limit * FAR:.2f} times as long")
+            ratio = forms[gene].price / limit * MAX_PRICE_RATIO
+            say(f"{name}: not tried, as its kernels should take {ratio:.2f} times as long")
             continue
         if time.monotonic() > end:
             say(f"{name}: not tried, as no time is left")
             continue
-        other = forms[gene] if now is run else _switch(now, gene, say)
-        if other is None:
+        candidate = forms[gene] if current is run else _switch(current, gene, say)
+        if candidate is None:
             continue
         report.tried += 1
-        raced = race(now, other.run, inputs, end - time.monotonic())
+        raced = race(current, candidate.run, inputs, end - time.monotonic())
         if raced is None:
             say(f"{name}: the loss is not finite, so its steps cannot be compared")
             continue
         say(f"{name}: {raced.ratio:.3f} of the time{f', while {raced.busy}' if raced.busy else ''}")
-        if raced.busy or not raced.decides or raced.high >= 1 or raced.ratio > GAIN:
+        if raced.busy or not raced.decides or raced.high >= 1 or raced.ratio > MAX_KEPT_RATIO:
             continue
-        if wrong := difference(now, other.run, inputs):
-            say(f"{name}: rejected: {wrong}")
+        if fault := difference(current, candidate.run, inputs):
+            say(f"{name}: rejected: {fault}")
             continue
         report.before, report.after = report.before or raced.first, raced.second
-        spread, now = (raced.high - raced.low) / 2, other.run
-        now.backend.keep_without(now.given, now.target, now.without, report.after, spread, report.before)
-    report.run, report.seconds = now, time.monotonic() - begun
+        spread, current = (raced.high - raced.low) / 2, candidate.run
+        current.backend.keep_without(
+            current.given, current.target, current.without, report.after, spread, report.before
+        )
+    report.run, report.seconds = current, time.monotonic() - begun
     return report
 
 
@@ -141,12 +144,12 @@ def tune_graph(run: Executable, inputs: Sequence[np.ndarray], seconds: float) ->
 def _switch(run: Executable, gene: str, say: Callable[[str], None]) -> ProgramForm | None:
     """Return the program with one gene switched; None where that changes nothing or fails."""
     try:
-        other = run.compiled_without(run.without ^ {gene})
+        switched = run.compiled_without(run.without ^ {gene})
     except (ArgumentError, CompileError) as e:  # MemoryLimitError: it needs more memory than allowed
         say(f"{gene} cannot be switched: {e}")
         return None
-    kernels = [[(c.kernel, n) for c, n in zip(r.calls, r.turns, strict=True)] for r in (run, other)]
-    return None if kernels[0] == kernels[1] else ProgramForm(other, price(other))
+    kernels = [[(c.kernel, n) for c, n in zip(r.calls, r.turns, strict=True)] for r in (run, switched)]
+    return None if kernels[0] == kernels[1] else ProgramForm(switched, price(switched))
 
 
 def race(first: Executable, second: Executable, inputs: Sequence[np.ndarray], seconds: float) -> RaceResult | None:

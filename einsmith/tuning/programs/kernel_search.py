@@ -18,9 +18,9 @@ from einsmith.driver.executable import FINITE, Executable
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.decisions import name_of
 
-ROUNDS = 25
+MAX_ROUNDS = 25
 """Most runs of a program in each of the two forms that are run in turns."""
-CONFIRMING = 0.15
+CONFIRM_SHARE = 0.15
 """Fraction of the tuning time that is reserved for runs of the whole program."""
 Seconds = Annotated[float, 0, 7 * 86400]
 """Duration of a search; more than a week is rejected as a mistaken unit."""
@@ -43,11 +43,11 @@ def parse_tune(tune: float | str) -> tuple[float, float]:
 class Report:
     """The result of a search over the kernels of a program.
 
-    found: the result of every kernel; kept: results whose configurations are used from now on; before, after: median
+    results: the result of every kernel; kept: results whose configurations are used from now on; before, after: median
     seconds of a run of the program; seconds: duration of the search; run: the resulting program.
     """
 
-    found: list[SearchResult]
+    results: list[SearchResult]
     kept: list[SearchResult]
     before: float
     after: float
@@ -57,23 +57,23 @@ class Report:
     @property
     def tried(self) -> int:
         """Return the number of candidates tried, over all kernels."""
-        return sum(f.tried for f in self.found)
+        return sum(f.tried for f in self.results)
 
     @property
     def busy(self) -> str:
         """Describe other load on the machine, where it kept measurements from being significantly different; else
         empty."""
-        return next((f.busy for f in self.found if f.busy), "")
+        return next((f.busy for f in self.results if f.busy), "")
 
     def __str__(self) -> str:
         lines = [
-            f"{self.tried} candidates of {sum(1 for f in self.found if f.tried)} kernels tried in {self.seconds:.0f} "
+            f"{self.tried} candidates of {sum(1 for f in self.results if f.tried)} kernels tried in {self.seconds:.0f} "
             f"s: {len(self.kept)} kept, a run takes {self.after * 1e3:.3f} ms, {self.before * 1e3:.3f} ms before"
         ]
         for f in sorted(self.kept, key=lambda f: f.turns * (f.seconds - f.prior)):
             times = f"{f.prior * 1e6:.1f} -> {f.seconds * 1e6:.1f} us"
             lines.append(f"  {name_of(f.kernel)[:8]}  {times}  {f.best}  (was {f.choice})")
-        for f in self.found:
+        for f in self.results:
             lines += [f"  {name_of(f.kernel)[:8]}  rejected: {c}: {why}" for c, why in f.faults]
         if self.busy:
             lines.append(f"  the machine was too busy to compare some candidates with the model's choices: {self.busy}")
@@ -82,8 +82,8 @@ class Report:
 
 def parts_of(run: Executable) -> list[Part]:
     """Return the kernels that a search may tune: all whose configuration is not fixed by a user's decision."""
-    made = zip(run.calls, run.kernels, run.turns, strict=True)
-    return [Part(call.kernel, turns) for call, kernel, turns in made if kernel.tuned or not kernel.decision]
+    kernels = zip(run.calls, run.kernels, run.turns, strict=True)
+    return [Part(call.kernel, turns) for call, kernel, turns in kernels if kernel.tuned or not kernel.decision]
 
 
 def predict_seconds(run: Executable) -> dict[Kernel | Rows, float]:
@@ -101,45 +101,45 @@ def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Te
     equal kernels get the faster configurations, as does the report's program.
     """
     begun = time.monotonic()
-    found = run.backend.tune(parts_of(run), run.target, run.threads, seconds * (1 - CONFIRMING), tell)
-    texts = {f.kernel: f.best.text for f in found if f.best}
-    end = max(begun + seconds, time.monotonic() + seconds * CONFIRMING / 2)
-    now = run
+    results = run.backend.tune(parts_of(run), run.target, run.threads, seconds * (1 - CONFIRM_SHARE), tell)
+    texts = {f.kernel: f.best.text for f in results if f.best}
+    end = max(begun + seconds, time.monotonic() + seconds * CONFIRM_SHARE / 2)
+    tuned = run
     if texts:
         try:
             ratios = alternate(run, run.with_decisions(texts), inputs, end)[2]
         except ArgumentError:  # the faster program takes more memory than it may hold
             ratios = {}
-        for f in found:
+        for f in results:
             if f.best:
                 run.backend.settle(f, run.target, ratios.get(f.kernel, math.inf) < 1.0)
         texts = {k: text for k, text in texts.items() if ratios.get(k, math.inf) < 1.0}
-        now = run.with_decisions(texts)
-    before, after, _ = alternate(run, now, inputs, end)
-    kept = [f for f in found if f.kernel in texts]
-    return Report(found, kept, before, after, time.monotonic() - begun, now)
+        tuned = run.with_decisions(texts)
+    before, after, _ = alternate(run, tuned, inputs, end)
+    kept = [f for f in results if f.kernel in texts]
+    return Report(results, kept, before, after, time.monotonic() - begun, tuned)
 
 
 def alternate(
     first: Executable, second: Executable, inputs: Sequence[np.ndarray], end: float
 ) -> tuple[float, float, dict[Kernel | Rows, float]]:
     """Run two forms of a program in turns until the time `end` (monotonic clock, seconds), each at least 5 and at most
-    ROUNDS times.
+    MAX_ROUNDS times.
 
     Returns the median seconds of each, and for each kernel the median of its time in the second form over that in the
     first. A program that ends early because its loss is not finite gives no kernel ratios.
     """
     with first.preserved():
-        whole = FINITE not in (first(inputs)[0], second(inputs)[0])
+        is_finite = FINITE not in (first(inputs)[0], second(inputs)[0])
         rows: list[list[list[float]]] = [[], []]
-        for n in range(ROUNDS):
+        for n in range(MAX_ROUNDS):
             for which in (0, 1) if n % 2 == 0 else (1, 0):
                 rows[which].append((first, second)[which].timed(inputs)[2])
             if time.monotonic() > end and n >= 4:
                 break
     times = [np.array(r) for r in rows]
     out: dict[Kernel | Rows, float] = {}
-    for kernel in dict.fromkeys(c.kernel for c in first.calls) if whole else ():
+    for kernel in dict.fromkeys(c.kernel for c in first.calls) if is_finite else ():
         at = [i for i, c in enumerate(first.calls) if c.kernel is kernel]
         a, b = (t[:, at].sum(1) for t in times)
         out[kernel] = median(y / x if x > 0 else math.inf for x, y in zip(a, b, strict=True))

@@ -34,9 +34,9 @@ from einsmith.driver.executable import FINITE, Executable
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.programs.budget import Budget
-from einsmith.tuning.programs.exploring import LOOK, Flag, Kept, close, loop, record
+from einsmith.tuning.programs.exploring import LOOK, Flag, RecordArguments, close, loop, record
 from einsmith.tuning.programs.trial import (
-    FEWEST,
+    MIN_PAIRS,
     KernelRecord,
     Seconds,
     Trial,
@@ -62,7 +62,7 @@ it, the kernel is already close to the bound."""
 MIN_GAIN_SHARE = 0.01
 """Least fraction of a step's usual time that all kernels together may still save; exploring ends when the possible gain
 is smaller."""
-MAX_BARREN = 12
+MAX_FAILURES = 12
 """Consecutive configurations of a kernel without a gain after which the kernel is not tuned any more."""
 MAX_SPREAD = 0.25
 """Largest spread (`trial.spread`, a fraction) of the times of equal steps; beyond it the machine is too busy to compare
@@ -134,7 +134,7 @@ class Exploration:
         self._unit_seconds: dict[str, float] = {}
         """Processor seconds of the last unit of each kind of work."""
         self._trial: Trial | None = None
-        self._unrecorded: queue.SimpleQueue[Kept] = queue.SimpleQueue()
+        self._unrecorded: queue.SimpleQueue[RecordArguments] = queue.SimpleQueue()
         """Configurations that won and are not yet written to the store."""
         self._busy_trials = 0
         """Number of consecutive trials on a machine that was too busy."""
@@ -206,10 +206,10 @@ class Exploration:
         """
         trial, budget = self._trial, self.budget
         if len(self._profiled_steps) < PROFILED_STEPS:
-            return (False, self._profile(arrays)) if budget.may(FIRST_UNIT_SECONDS) else (True, self.run(arrays))
+            return (False, self._profile(arrays)) if budget.can_spend(FIRST_UNIT_SECONDS) else (True, self.run(arrays))
         if trial is None or trial.ran:
             return True, self.run(arrays)
-        if not (trial.first or budget.may(self._expect("_compile") if trial.won or trial.lost else 0.0)):
+        if not (trial.first or budget.can_spend(self._expect("_compile") if trial.won or trial.lost else 0.0)):
             return True, self.run(arrays)
         if trial.comparing is not None:
             out = trial.comparing(arrays)
@@ -267,16 +267,16 @@ class Exploration:
         for k in trial.texts:
             trial.ratios.setdefault(k, []).append(seconds[k] / trial.first[k] if trial.first[k] > 0 else inf)
         verdicts = {k: judge(r) for k, r in trial.ratios.items() if k in trial.texts}
-        unsteady = len(trial.steps) >= FEWEST and median_deviation(trial.steps) > MAX_SPREAD
+        unsteady = len(trial.steps) >= MIN_PAIRS and median_deviation(trial.steps) > MAX_SPREAD
         if unsteady:
             verdicts = dict.fromkeys(verdicts, False)
         self._busy_trials = (
-            self._busy_trials + 1 if unsteady else 0 if len(trial.steps) >= FEWEST else self._busy_trials
+            self._busy_trials + 1 if unsteady else 0 if len(trial.steps) >= MIN_PAIRS else self._busy_trials
         )
         lost = [k for k, faster in verdicts.items() if faster is False]
         for k in lost:
             self._report(k, trial.texts[k], self.kernels[k].seconds * median(trial.ratios[k]))
-            self.kernels[k].barren += not unsteady
+            self.kernels[k].failures += not unsteady
         for k in [k for k, faster in verdicts.items() if faster]:
             trial.won[k] = trial.texts.pop(k)
             self._say(f"{name_of(k)[:8]}: {median(trial.ratios[k]):.3f} of the time with {trial.won[k]}")
@@ -371,7 +371,7 @@ class Exploration:
 
         work: a method of this class or of the workshop, which reports itself when its process works (`busy`, `begun`).
         """
-        if not self.budget.may(self._expect(work.__name__)):
+        if not self.budget.can_spend(self._expect(work.__name__)):
             return None
         begun, name = time.thread_time(), work.__name__
         if name.startswith("_"):  # a method of this class: work in this process
@@ -449,8 +449,8 @@ class Exploration:
         Return None if there is none, or if all kernels together can gain less than MIN_GAIN_SHARE.
         """
         for measured in self.kernels.values():
-            if measured.barren >= MAX_BARREN:
-                measured.over = measured.over or f"{MAX_BARREN} configurations in a row gained nothing"
+            if measured.failures >= MAX_FAILURES:
+                measured.over = measured.over or f"{MAX_FAILURES} configurations in a row gained nothing"
         gains = {k: measured.gain for k, measured in self.kernels.items() if not measured.over}
         if sum(gains.values()) < MIN_GAIN_SHARE * self.budget.usual:
             return None
@@ -529,7 +529,7 @@ class Exploration:
     def _reject(self, kernel: Kernel | Rows, text: str, fault: str) -> None:
         """Exclude a faulty configuration from the workshop's search, and log its fault."""
         self._report(kernel, text, inf)
-        self.kernels[kernel].barren += 1
+        self.kernels[kernel].failures += 1
         self._say(f"{name_of(kernel)[:8]}: rejected: {text}: {fault}")
 
     def _say(self, line: str) -> None:

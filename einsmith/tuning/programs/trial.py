@@ -10,11 +10,11 @@ from statistics import median
 from einsmith.driver.executable import Executable
 from einsmith.schedule.kernel import Kernel, Rows
 
-FEWEST, MOST = 8, 14
+MIN_PAIRS, MAX_PAIRS = 8, 14
 """Pairs of steps after which a configuration can win, and after which one that has not won is dropped."""
-GAIN = 0.98
+MAX_KEPT_RATIO = 0.98
 """Largest median time ratio with which a configuration wins; smaller gains are lost in the noise of a program."""
-SLOW = 1.25
+LOSING_RATIO = 1.25
 """Time ratio; a configuration is dropped at once when every ratio of its first two or more pairs exceeds it."""
 
 Seconds = dict[Kernel | Rows, float]
@@ -25,7 +25,7 @@ class KernelRecord:
     """Measurements of one kernel during exploring.
 
     seconds: time of one run with the current configuration; runs: runs in a step; least: lower bound of the seconds of
-    a run with any configuration; part: current time as a fraction of the original time; barren: consecutive
+    a run with any configuration; part: current time as a fraction of the original time; failures: consecutive
     configurations without a gain; over: the reason why the kernel is not tuned any more, or "".
     """
 
@@ -33,19 +33,19 @@ class KernelRecord:
     runs: int
     least: float = 0.0
     part: float = 1.0
-    barren: int = 0
+    failures: int = 0
     over: str = ""
 
     @property
     def gain(self) -> float:
         """Seconds per step that other configurations may save, discounted by 0.8 for each one without a gain."""
-        return max(0.0, self.seconds - self.least) * self.runs * 0.8**self.barren
+        return max(0.0, self.seconds - self.least) * self.runs * 0.8**self.failures
 
     def becomes(self, ratio: float) -> None:
         """Scale the kernel's time by `ratio` after a new configuration was installed."""
         self.part *= ratio
         self.seconds *= ratio
-        self.barren = 0
+        self.failures = 0
 
 
 @dataclass
@@ -73,17 +73,17 @@ class Trial:
 def judge(ratios: Sequence[float]) -> bool | None:
     """Judge a candidate by the ratios of its times to the current ones in pairs of steps.
 
-    Return True where it is faster, False where it has to be dropped, None while undecided. Faster means by GAIN in the
-    median, and in all pairs but one of eight."""
+    Return True where it is faster, False where it has to be dropped, None while undecided. Faster means a
+    median of at most MAX_KEPT_RATIO, and faster in all pairs but one of eight."""
     n = len(ratios)
-    if n >= 2 and min(ratios) > SLOW:
+    if n >= 2 and min(ratios) > LOSING_RATIO:
         return False
-    if n < FEWEST:
+    if n < MIN_PAIRS:
         return False if n >= 5 and sorted(ratios)[1] > 1 else None
     slower = sum(r >= 1 for r in ratios)
-    if median(ratios) <= GAIN and slower <= n // 8:
+    if median(ratios) <= MAX_KEPT_RATIO and slower <= n // 8:
         return True
-    return False if n >= MOST or median(ratios) > 1 else None
+    return False if n >= MAX_PAIRS or median(ratios) > 1 else None
 
 
 def sum_by_kernel(run: Executable, seconds: Sequence[float]) -> Seconds:
