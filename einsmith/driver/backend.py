@@ -20,7 +20,7 @@ from einsmith.schedule.plan import KernelCall
 from einsmith.tuning.kernels.race import RaceResult
 from einsmith.tuning.kernels.session import Part, SearchResult, Tell
 
-__all__ = ["Backend", "SearchResult", "Part", "RaceResult", "Runnable", "Tell", "Watched"]
+__all__ = ["Backend", "Part", "ProgramInfo", "RaceResult", "Runnable", "SearchResult", "Tell"]
 
 
 class Runnable(Protocol):
@@ -48,15 +48,15 @@ class Runnable(Protocol):
 
 
 @dataclass(frozen=True)
-class Watched:
-    """What a checked run needs to know of the whole program.
+class ProgramInfo:
+    """Information on a whole program that a checked run of it needs.
 
     Attributes:
         graph, bind: as the caller of compilation passed them
         inputs: the graph's inputs that are not in `bind`
         outputs: the tensors in whose memory the outputs lie, in order
         calls, kernels: the kernel calls, and the code compiled for each
-        block: the memory of intermediate results, whose first `own` bytes are the program's
+        block: the memory of intermediate results, whose first `own_bytes` bytes are the program's
     """
 
     graph: Graph
@@ -68,7 +68,7 @@ class Watched:
     kernels: Sequence[CompiledKernel]
     target: Target
     block: Block
-    own: int
+    own_bytes: int
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class ProgramTable:
     codes: Mapping[int, int]
 
 
-Tried = tuple[str, float]
+Measurement = tuple[str, float]
 """A configuration's text (`decisions`; empty for the model's choice) and the seconds that it took; infinity for
 one that may not be used."""
 
 
-class Proposed(NamedTuple):
+class Answer(NamedTuple):
     """A workshop's answer.
 
     Attributes:
@@ -111,7 +111,7 @@ class Workshop(Protocol):
         ...
 
     @property
-    def begun(self) -> int:
+    def start_count(self) -> int:
         """Return how many times the workshop has begun to compute or has resumed after a pause."""
         ...
 
@@ -119,11 +119,11 @@ class Workshop(Protocol):
         """Pause the workshop for `seconds` from now, replacing an earlier pause; 0 resumes it at once."""
         ...
 
-    def propose(self, kernel: Kernel | Rows) -> Proposed:
+    def propose(self, kernel: Kernel | Rows) -> Answer:
         """Propose the configuration of a kernel to try next; no configuration is proposed twice."""
         ...
 
-    def vet(self, kernel: Kernel | Rows, text: str) -> Proposed:
+    def vet(self, kernel: Kernel | Rows, text: str) -> Answer:
         """Compile a configuration of a kernel and find out whether it may be used."""
         ...
 
@@ -233,7 +233,7 @@ class Backend(ABC):
         """Return the bytes of memory that a program needs for its scratch, besides its intermediate results."""
         return 0
 
-    def checked(self, assembler: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
+    def checked(self, assembler: Assembler, info: ProgramInfo, threads: int, scratch_bytes: int) -> Runnable:
         """Return the assembled steps as a program that is checked while it runs (EINSMITH_CHECK). Raises CheckError
         where the back end cannot check."""
         raise CheckError(f"EINSMITH_CHECK cannot check programs of the back end {self.name!r}; unset it")

@@ -10,7 +10,7 @@ import numpy as np
 from einsmith.base import environment
 from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import show_size
-from einsmith.driver.backend import Runnable, Watched
+from einsmith.driver.backend import ProgramInfo, Runnable
 from einsmith.driver.compile import Compiled, MemoryLimit
 from einsmith.ir.nodes import Leaf, Tensor, size
 from einsmith.ir.views import producer, storage
@@ -117,8 +117,8 @@ class Binding:
         self.call_of_step = assembler.calls_of_steps()
         self.program: Runnable
         if environment.CHECK.get():
-            watched = Watched(
-                compiled.given,
+            info = ProgramInfo(
+                compiled.source_graph,
                 arrays,
                 compiled.inputs,
                 [plan.home.get(s, s) for s in map(storage, compiled.graph.outputs)],
@@ -129,7 +129,7 @@ class Binding:
                 block,
                 self.arena_bytes,
             )
-            self.program = backend.checked(assembler, watched, compiled.threads, compiled.scratch)
+            self.program = backend.checked(assembler, info, compiled.threads, compiled.scratch)
         else:
             self.program = backend.program(assembler, compiled.threads, compiled.scratch, base + self.arena_bytes)
         slots = self.program.slots
@@ -138,7 +138,7 @@ class Binding:
         self._inside = pointers[(addresses >= base) & (addresses < base + self.arena_bytes)]
         """Positions in the table of pointers into the arena."""
         self._offsets = self.program.table[self._inside] - np.uint64(base)
-        self.seen = block.number
+        self.block_number = block.number
         """Number of the arena's block that the table points into."""
         self.slots = [(slots[s], n, offset) for n, at in enumerate((*in_slots, *out_slots)) for s, offset in at]
         """Words of the table that a run sets: the word, the number of the input or output, and the offset (bytes)."""
@@ -186,10 +186,10 @@ class Binding:
         """Point the program at the arena's current block and return the block, which the caller must keep alive during
         the run."""
         block = self.arena.reserve(self.reserved, self.compiled.backend.allocate)
-        # Marked as seen last: a signal or a fork in between makes the next run repeat the move.
+        # The number is stored last: a signal or a fork in between makes the next run repeat the move.
         self.program.table[self._inside] = self._offsets + np.uint64(block.address)
         self.program.move_scratch(block.address + self.arena_bytes)
-        self.seen = block.number
+        self.block_number = block.number
         return block
 
 

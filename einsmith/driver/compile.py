@@ -47,7 +47,7 @@ class MemoryLimit:
 class Compiled:
     """A graph compiled for a machine: a plan and the code of its kernels, whatever memory a run is given.
 
-    given: the graph before the passes
+    source_graph: the graph before the passes
     plan: calls of kernels, in order
     code: the compiled kernel of each kernel of the plan
     bound: leaves whose memory lives as long as the program; runs are given the other inputs
@@ -60,7 +60,7 @@ class Compiled:
     alternatives: second configurations of kernels, which run in addition to the program's own
     """
 
-    given: Graph
+    source_graph: Graph
     plan: Plan
     code: Mapping[Kernel | Rows, CompiledKernel]
     bound: frozenset[Leaf]
@@ -167,7 +167,7 @@ def compile_graph(
     without = backend.without(graph, target) if decided is None else decided
     with trace.compiling(), leaving_out(without):
         index = graph.outputs.index(finite) if finite is not None else -1
-        given = graph
+        source_graph = graph
         checks = dict((*index_checks(graph.roots), *graph.checks))
         graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
         changes = Changes()
@@ -186,7 +186,7 @@ def compile_graph(
         if limit is not None:
             kernels.fit(limit, threads)
     return Compiled(
-        given,
+        source_graph,
         kernels.plan,
         kernels.code,
         kernels.bound,

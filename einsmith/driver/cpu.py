@@ -7,7 +7,7 @@ from functools import partial
 
 from einsmith.base import environment, locks
 from einsmith.cost.facts import Target
-from einsmith.driver.backend import AheadOfTime, Runnable, Watched, Workshop
+from einsmith.driver.backend import AheadOfTime, ProgramInfo, Runnable, Workshop
 from einsmith.driver.cpu_kernels import CpuBackend, Decision, compile_decided, decisions_of
 from einsmith.ir.nodes import Graph
 from einsmith.runtime.arena import Block, host
@@ -47,18 +47,18 @@ class Cpu(CpuBackend):
     def allocate(self, nbytes: int) -> Block:
         return host(nbytes)
 
-    def checked(self, assembler: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
+    def checked(self, assembler: Assembler, info: ProgramInfo, threads: int, scratch_bytes: int) -> Runnable:
         with locks.IMPORTING:
             from einsmith.checking import others  # imported late: only checked runs need them
             from einsmith.checking.kernel_check import CheckedKernel
             from einsmith.checking.program import CheckedProgram, ReportContext
 
-        graph_before_passes, bind, target = watched.graph, watched.bind, watched.target
+        source_graph, bind, target = info.graph, info.bind, info.target
         graph = Graph(
-            (*bind, *watched.inputs),
-            graph_before_passes.outputs,
-            graph_before_passes.updates,
-            graph_before_passes.checks,
+            (*bind, *info.inputs),
+            source_graph.outputs,
+            source_graph.updates,
+            source_graph.checks,
         )
         subjects = [
             CheckedKernel(
@@ -71,14 +71,14 @@ class Cpu(CpuBackend):
                 k.config,
                 partial(others.source_of, partial(decisions.choice_of, call.kernel, target, k.decision)),
             )
-            for call, k in zip(watched.calls, watched.kernels, strict=True)
+            for call, k in zip(info.calls, info.kernels, strict=True)
         ]
-        context = ReportContext(graph, len(bind), bind, target.winograd, tuple(watched.outputs))
+        context = ReportContext(graph, len(bind), bind, target.winograd, tuple(info.outputs))
         return CheckedProgram(
             assembler,
             subjects,
-            watched.labels,
-            watched.block.array[: watched.own],
+            info.labels,
+            info.block.array[: info.own_bytes],
             context,
             threads,
             scratch_bytes,

@@ -60,7 +60,7 @@ class Executable:
         shared: memory for intermediate results that other executables also use, in other runs.
         memory: most bytes that a run may hold in all, including what is bound to leaves, inputs and outputs.
         backend: the back end that compiles, if it is not the target's own.
-        apart: bytes held elsewhere that count towards `memory`.
+        other_bytes: bytes held elsewhere that count towards `memory`.
         guard: the lock of the parameters and the state in `bind`, held by every run.
         origins: origins of the graph's leaves and indices, for messages.
     Raises:
@@ -78,7 +78,7 @@ class Executable:
         shared: Arena | None = None,
         memory: int | None = None,
         backend: Backend | None = None,
-        apart: int = 0,
+        other_bytes: int = 0,
         guard: locks.Guard | None = None,
         origins: Origins | None = None,
     ):
@@ -86,7 +86,7 @@ class Executable:
         self.note: Any = None  # set by the caller that had it compiled
         self._index = graph.outputs.index(finite) if finite is not None else -1
         self._origins = origins or Origins()
-        self.bound, self._apart, self._memory = dict(bind), apart, memory
+        self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
         compiled = compile_graph(graph, bind, threads, finite, target, winograd, backend, self._limit)
         stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
@@ -113,7 +113,7 @@ class Executable:
     @property
     def _leaf_bytes(self) -> int:
         """Return the bytes that are bound to leaves or otherwise held."""
-        return self._apart + sum(a.nbytes for a in self.bound.values())
+        return self._other_bytes + sum(a.nbytes for a in self.bound.values())
 
     # -- other programs for the same graph
 
@@ -139,19 +139,19 @@ class Executable:
     def compiled_without(self, passes: frozenset[str]) -> Executable:
         """Return the graph compiled anew without these passes. The two programs share one memory and take turns on
         it."""
-        compiled, source = self.compiled, self.given
+        compiled, source_graph = self.compiled, self.source_graph
         with leaving_out(passes):
             program = Executable(
-                source,
+                source_graph,
                 self.bound,
                 self.threads,
-                None if self._index < 0 else source.outputs[self._index],
+                None if self._index < 0 else source_graph.outputs[self._index],
                 compiled.target,
                 compiled.target.winograd,
                 self._arena,
                 self._memory,
                 compiled.backend,
-                self._apart,
+                self._other_bytes,
                 self._lock,
                 self._origins,
             )
@@ -172,9 +172,9 @@ class Executable:
         return self._binding.compiled
 
     @property
-    def given(self) -> Graph:
+    def source_graph(self) -> Graph:
         """Return the graph before the passes."""
-        return self.compiled.given
+        return self.compiled.source_graph
 
     @property
     def graph(self) -> Graph:
@@ -392,7 +392,7 @@ class Executable:
         try:
             words = binding.words
             block = self._arena.block  # kept until the run ends
-            if block.number != binding.seen:
+            if block.number != binding.block_number:
                 block = binding.move()
             for i, n, offset in binding.slots:
                 words[i] = places[n] + offset
@@ -415,7 +415,7 @@ class Executable:
     def _explain(self, error: IndexOutOfRange, inputs: Sequence[np.ndarray]) -> IndexOutOfRange:
         """Return the error with the user's own index and its value, where they can be found."""
         known = self.bound | dict(zip(self.compiled.inputs, inputs, strict=True))
-        return IndexOutOfRange(violation(self.given.roots, known, self._origins) or str(error))
+        return IndexOutOfRange(violation(self.source_graph.roots, known, self._origins) or str(error))
 
     def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray], binding: Binding) -> list[np.ndarray]:
         """Return the graph's outputs: arrays that the run wrote, and copies of others."""

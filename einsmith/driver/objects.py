@@ -16,7 +16,7 @@ from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost.facts import Target
-from einsmith.driver.backend import AheadOfTime, ProgramTable, Runnable, Watched
+from einsmith.driver.backend import AheadOfTime, ProgramInfo, ProgramTable, Runnable
 from einsmith.driver.cpu_kernels import CpuBackend, Decision, decisions_of, lower, warn_unfollowed
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
@@ -65,7 +65,7 @@ class ObjectCode(CpuBackend, AheadOfTime):
     def allocate(self, nbytes: int) -> Block:
         return Block(None, self.arena, nbytes)
 
-    def checked(self, assembler: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
+    def checked(self, assembler: Assembler, info: ProgramInfo, threads: int, scratch_bytes: int) -> Runnable:
         raise CheckError("EINSMITH_CHECK checks only programs of this process, no exported ones; unset it")
 
     def table(self, program: Runnable) -> ProgramTable:

@@ -19,7 +19,7 @@ from einsmith.base.errors import CompileError
 from einsmith.base.workers import Failed, Lost, Worker
 from einsmith.cost.facts import Target
 from einsmith.driver import cpu_kernels
-from einsmith.driver.backend import Proposed, Tried, Workshop
+from einsmith.driver.backend import Answer, Measurement, Workshop
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel, Rows
@@ -64,13 +64,13 @@ class Shop:
         return time.process_time()
 
     def propose(
-        self, kernel: Kernel | Rows, target: Target, guesses: Sequence[str], tried: Sequence[Tried]
+        self, kernel: Kernel | Rows, target: Target, guesses: Sequence[str], measurements: Sequence[Measurement]
     ) -> tuple[str | None, float]:
         """Return the text of the configuration to try next, or None where none is left, and the processor seconds
         spent.
 
         guesses: texts of configurations that others have found
-        tried: configurations measured so far, which a restarted process does not know
+        measurements: configurations measured so far, which a restarted process does not know
         """
         start = self._start_clock()
         search = self._searches.get((kernel, target))
@@ -78,7 +78,7 @@ class Shop:
             first = [c for text in guesses if (c := candidate_of(kernel, target, text)) is not None]
             search = Search(kernel, target, first=first)
             self._searches[kernel, target] = search
-        for text, seconds in tried:
+        for text, seconds in measurements:
             c = candidate_of(kernel, target, text)
             if c is not None:
                 search.tell(c, seconds)
@@ -174,7 +174,7 @@ class ProcessWorkshop(Workshop):
         self._worker = _WorkshopProcess()
         self._lock = locks.lock()
         self.target, self.threads = target, threads
-        self._tried: dict[Kernel | Rows, list[Tried]] = {}
+        self._measurements: dict[Kernel | Rows, list[Measurement]] = {}
         self._reported: dict[Kernel | Rows, int] = {}
         self._is_waiting = False
         self._requests = 0
@@ -184,7 +184,7 @@ class ProcessWorkshop(Workshop):
         return self._is_waiting and not self._worker.paused
 
     @property
-    def begun(self) -> int:
+    def start_count(self) -> int:
         return self._requests + self._worker.resumed
 
     def pause(self, seconds: float) -> None:
@@ -198,23 +198,23 @@ class ProcessWorkshop(Workshop):
         finally:
             self._is_waiting = False
 
-    def propose(self, kernel: Kernel | Rows) -> Proposed:
+    def propose(self, kernel: Kernel | Rows) -> Answer:
         with self._lock:  # one exchange reads and updates what the process knows
             reported = self._reported.get(kernel)
-            unreported = self._tried.setdefault(kernel, [])[reported or 0 :]
+            unreported = self._measurements.setdefault(kernel, [])[reported or 0 :]
             try:
                 guesses = self._guesses(kernel) if reported is None else []
                 text, seconds = self._ask("propose", kernel, self.target, guesses, unreported)
             except (Lost, Failed) as e:
                 self._reported.clear()
-                return Proposed(None, str(e), 0.0)
+                return Answer(None, str(e), 0.0)
             self._reported[kernel] = (reported or 0) + len(unreported)
-        return Proposed(text, "", seconds)
+        return Answer(text, "", seconds)
 
     def _guesses(self, kernel: Kernel | Rows) -> list[str]:
         return [*records.guesses(kernel, self.target)[:MAX_GUESSES], *records.near(kernel, self.target)[:MAX_GUESSES]]
 
-    def vet(self, kernel: Kernel | Rows, text: str) -> Proposed:
+    def vet(self, kernel: Kernel | Rows, text: str) -> Answer:
         start = time.monotonic()
         with self._lock:
             try:
@@ -224,10 +224,10 @@ class ProcessWorkshop(Workshop):
                 fault, seconds = str(e), min(PROCESSOR_LIMIT, time.monotonic() - start)
         if fault:
             self.tell(kernel, text, inf)
-        return Proposed(text, fault, seconds)
+        return Answer(text, fault, seconds)
 
     def tell(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
-        self._tried.setdefault(kernel, []).append((text, seconds))
+        self._measurements.setdefault(kernel, []).append((text, seconds))
 
     def keep(
         self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: bool

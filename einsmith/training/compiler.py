@@ -108,26 +108,26 @@ class StepCompiler:
             self.find_or_compile(arrays)  # it needs more memory: its error comes before anything is gathered
         guard, definition = self._state.store.guard, self._definition
         with guard:
-            made = self.trace(arrays, gather)
+            traced = self.trace(arrays, gather)
             threads, generation = definition.threads or get_threads(), self._generation
             key = tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather
-            apart = self._state.untouched_bytes(made.bind.values())
+            untouched_bytes = self._state.untouched_bytes(traced.bind.values())
         run = Executable(
-            made.graph,
-            made.bind,
+            traced.graph,
+            traced.bind,
             threads,
-            finite=made.graph.outputs[0],
+            finite=traced.graph.outputs[0],
             winograd=definition.winograd,
             shared=self._arena,
             memory=self._memory_limit,
-            apart=apart,
+            other_bytes=untouched_bytes,
             guard=guard,
-            origins=made.origins,
+            origins=traced.origins,
         )
         exploration, is_tuned = None, not gather and self.search.is_asked_for()
         if is_tuned and self.search.mode == "dynamic":
             exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
-        run.note = Note(made.groups, exploration)
+        run.note = Note(traced.groups, exploration)
         if is_tuned and self.search.mode == "static":
             with guard:
                 self._numbers.set(arrays)
@@ -142,15 +142,15 @@ class StepCompiler:
         with self._state.store.guard:
             self.compare()
             with trace.compiling(), self._definition.model.in_mode(training=True):
-                made = step_graph.build(self._definition, self._state, self._numbers, arrays, gather)
-            self._dependencies.add(made)
+                traced = step_graph.build(self._definition, self._state, self._numbers, arrays, gather)
+            self._dependencies.add(traced)
             if not gather or not self._reports.names:
-                self._reports.names = made.reports
-            if made.divided:
+                self._reports.names = traced.reports
+            if traced.divided:
                 self._drop()
-            self._state.store.protect(memory for _, memory in made.live)
+            self._state.store.protect(memory for _, memory in traced.live)
             self.compare()
-            return made
+            return traced
 
     def compare(self) -> None:
         """Drop invalid programs, and what is kept for them, after a change of anything that programs depend on.
@@ -172,8 +172,8 @@ class StepCompiler:
         is_redefined = is_ruled_anew or self._loss is not definition.loss or structure != self._structure
         if is_replaced or is_moved or is_redefined:
             self._drop()
-            for kept in (self._dependencies, self._numbers, self._reports):
-                kept.clear()
+            for dependent in (self._dependencies, self._numbers, self._reports):
+                dependent.clear()
         self._optimizer, self._loss, self._structure = definition.optimizer, definition.loss, structure
         self._dependencies.update_number(definition.model)
 

@@ -128,7 +128,7 @@ def test_both_in_one_process(backend):
     inputs = [x, np.arange(len(x)) % 4]
     with run.preserved():
         _, (wanted,) = run(inputs)
-    other = Executable(run.given, run.bound, 2, target=Machine(cores=2))
+    other = Executable(run.source_graph, run.bound, 2, target=Machine(cores=2))
     with other.preserved():
         _, (found,) = other(inputs)
     np.testing.assert_allclose(found, wanted, rtol=1e-5)

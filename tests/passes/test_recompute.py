@@ -187,7 +187,7 @@ def trained(net: es.nn.Module, *shape: int, steps: int = 0) -> tuple[es.TrainSte
 def given(step: es.TrainStep) -> Graph:
     """The graph of a training step before all passes."""
     (program,) = step._programs.values()
-    return program.given
+    return program.source_graph
 
 
 def held(g: Graph) -> int:

@@ -126,7 +126,7 @@ def test_roles_are_kept_by_every_pass(name, rule):
     A forward pass made by itself has as many nodes."""
     step, batch = trained(name, rule)
     run = step.compiler.find_or_compile(batch_arrays(batch))
-    given = run.given
+    given = run.source_graph
     rules = {
         memory.ctypes.data
         for memory in (*step.numbers.hyperparameters.values(), *(s.data for s in step.store.state.values()))
@@ -174,7 +174,7 @@ def test_the_forward_part_is_the_forward_pass():
     """A step's forward kernels are those of the loss alone."""
     step, batch = trained("mlp", "momentum")
     run = step.compiler.find_or_compile(batch_arrays(batch))
-    given = run.given
+    given = run.source_graph
     alone = Executable(Graph(given.inputs, given.outputs, (), given.checks), run.bound, 1)
     forward = [c for c, r in zip(run.calls, run.roles, strict=True) if r == "forward"]
     assert len(forward) == len(alone.calls) > 2

@@ -18,7 +18,7 @@ import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base.errors import ArgumentError
 from einsmith.driver import cpu, cpu_kernels, workshop
-from einsmith.driver.backend import Proposed
+from einsmith.driver.backend import Answer
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.comparison import Comparison
@@ -72,7 +72,7 @@ class Simulated:
         self.run: Executable | None = None
         self.closed = False
         self.busy = self.paused = False
-        self.begun = 0
+        self.start_count = 0
         self._left: dict[Kernel | Rows, Iterator[str]] = {}
 
     def _alternatives(self, kernel: Kernel | Rows) -> Iterator[str]:
@@ -80,12 +80,12 @@ class Simulated:
         for name, config, _ in autoconfig.choose(kernel, self.run.target).alternatives[1:3]:
             yield written(autoconfig.pattern_of(name), config)
 
-    def propose(self, kernel: Kernel | Rows) -> Proposed:
+    def propose(self, kernel: Kernel | Rows) -> Answer:
         left = self._left.setdefault(kernel, self._alternatives(kernel))
-        return Proposed(next(left, None), "", 0.0)
+        return Answer(next(left, None), "", 0.0)
 
-    def vet(self, kernel: Kernel | Rows, text: str) -> Proposed:
-        return Proposed(text, self.vetted(kernel, text), 0.0)
+    def vet(self, kernel: Kernel | Rows, text: str) -> Answer:
+        return Answer(text, self.vetted(kernel, text), 0.0)
 
     def tell(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
         self.told.append((kernel, text, seconds))

@@ -84,7 +84,7 @@ def test_work_within_a_step_is_seen(simulated: Simulated, monkeypatch) -> None:
     monkeypatch.setattr(budget, "step", lambda seconds, q, *_: quiet.append(q))
 
     def answers(run: Executable, arrays: Any) -> Any:
-        simulated.begun += len(quiet) % 2
+        simulated.start_count += len(quiet) % 2
         return called(run, arrays)
 
     monkeypatch.setattr(Executable, "__call__", answers)

@@ -72,7 +72,11 @@ def test_faster_graphs_are_kept_and_found_again(batch, monkeypatch) -> None:
     assert gene not in other.changes.tensors
     np.testing.assert_allclose([again(*batch) for _ in range(5)], [plain(*batch) for _ in range(5)], rtol=1e-5)
     (stored,) = records.every()
-    assert stored.record.text == f"without {gene}" and stored.own and records.without(run.given, run.target) == {gene}
+    assert (
+        stored.record.text == f"without {gene}"
+        and stored.own
+        and records.without(run.source_graph, run.target) == {gene}
+    )
     monkeypatch.setenv("EINSMITH_TUNED", "0")
     assert program(made(), batch).without == frozenset()
     monkeypatch.delenv("EINSMITH_TUNED")
@@ -85,7 +89,7 @@ def test_another_process_finds_it(batch, monkeypatch) -> None:
     """A graph is known by its structure: leaves have other numbers there."""
     run = program(made(), batch)
     gene = graph_search.genes(run)[0]
-    run.backend.keep_without(run.given, run.target, frozenset({gene}), 1.0, 0.0, 2.0)
+    run.backend.keep_without(run.source_graph, run.target, frozenset({gene}), 1.0, 0.0, 2.0)
     code = (
         "import numpy as np, einsmith as es\n"
         "from tests.tuning.test_graph_search import made, program\n"

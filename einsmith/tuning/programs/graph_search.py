@@ -126,7 +126,7 @@ def tune(
         report.before, report.after = report.before or raced.first, raced.second
         spread, current = (raced.high - raced.low) / 2, candidate.run
         current.backend.keep_without(
-            current.given, current.target, current.without, report.after, spread, report.before
+            current.source_graph, current.target, current.without, report.after, spread, report.before
         )
     report.run, report.seconds = current, time.monotonic() - begun
     return report
@@ -167,16 +167,18 @@ def difference(first: Executable, second: Executable, inputs: Sequence[np.ndarra
     tensors, from the largest change that the step makes to any tensor of the type, as some gradients are only the
     residue of terms that cancel.
     """
-    leaves = [leaf for leaf, _ in first.given.updates if leaf in first.bound]
+    leaves = [leaf for leaf, _ in first.source_graph.updates if leaf in first.bound]
     outputs: list[list[np.ndarray]] = []
     ends: list[list[np.ndarray]] = []
     with first.preserved():  # no other thread steps between the two runs
         starts = [_wide(leaf.dtype, first.bound[leaf]) for leaf in leaves]
         for run in (first, second):
             with run.preserved():
-                outputs.append([_wide(t.dtype, a) for t, a in zip(first.given.outputs, run(inputs)[1], strict=True)])
+                outputs.append(
+                    [_wide(t.dtype, a) for t, a in zip(first.source_graph.outputs, run(inputs)[1], strict=True)]
+                )
                 ends.append([_wide(leaf.dtype, run.bound[leaf]) for leaf in leaves])
-    for n, (t, x, y) in enumerate(zip(first.given.outputs, *outputs, strict=True)):
+    for n, (t, x, y) in enumerate(zip(first.source_graph.outputs, *outputs, strict=True)):
         if _differ(t.dtype, x, y, _largest(x)):
             return f"output {n} differs"
     moved: dict[DType, float] = {}

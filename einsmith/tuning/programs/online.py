@@ -173,12 +173,12 @@ class Exploration:
         entered = time.perf_counter()
         workshop, units_begun = self._workshop, self._units_begun
         threads_work = bool(self._units_under_way)
-        quiet, begun = not workshop.busy, workshop.begun
+        quiet, start_count = not workshop.busy, workshop.start_count
         start = time.perf_counter()
         plain, out = self._step(arrays)
         end = time.perf_counter()
         threads_work = threads_work or self._units_begun != units_begun
-        quiet = plain and quiet and not threads_work and workshop.begun == begun
+        quiet = plain and quiet and not threads_work and workshop.start_count == start_count
         self.budget.step(end - start, quiet, threads_work, self._bookkeeping_seconds)
         if self.budget.stopped or self._renew_pause_at:
             self._pause(end)
@@ -369,7 +369,8 @@ class Exploration:
     def _work(self, work: Callable[..., T], *arguments: Any) -> T | None:
         """Do a unit of work and return its result; return None without working if the budget has no time for it.
 
-        work: a method of this class or of the workshop, which reports itself when its process works (`busy`, `begun`).
+        work: a method of this class or of the workshop, which reports itself when its process works (`busy`,
+            `start_count`).
         """
         if not self.budget.can_spend(self._expect(work.__name__)):
             return None
