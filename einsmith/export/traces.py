@@ -129,7 +129,7 @@ def _add_numbers(step: TrainStep, settings: tuple[ExportedSetting, ...], memorie
     groups = step.counts.groups
     for name, count in ((STEPS, step.steps), (GATHERED, step.gathered), (SAMPLES, step.gathered_samples)):
         memories.add(name, exported.TRAINING, np.array(count, np.int64))
-    memories.add(UPDATES, exported.TRAINING, np.array([g.done for g in groups], np.int64))
+    memories.add(UPDATES, exported.TRAINING, np.array([g.updates for g in groups], np.int64))
     values = [np.nan if s.table else s.value for s in settings]
     memories.add(VALUES, exported.TRAINING, np.array(values, np.float64))
     memories.add_number(step.numbers.count, exported.COUNT)

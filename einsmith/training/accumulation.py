@@ -26,7 +26,7 @@ class Accumulation:
         """Count an update of the parameters of these groups, after which no batch waits."""
         self.steps += 1
         for group in groups:
-            group.done += 1
+            group.updates += 1
         self.batches = self.samples = 0
 
     def drop(self) -> None:

@@ -26,10 +26,10 @@ from einsmith.base.errors import EinsmithError, EinsmithWarning, SaveError
 from einsmith.nn import Module
 from einsmith.training import TrainStep, manifest
 from einsmith.training.manifest import FILES, META, PLAN, STATE, WEIGHTS
-from einsmith.training.state import OWN
+from einsmith.training.state import STEP_STATE_KINDS
 from einsmith.tuning.programs import kernel_search
 
-_READS = 100
+_MAX_READS = 100
 """Most attempts to read a save that other processes are replacing."""
 
 
@@ -94,7 +94,7 @@ class _Snapshot:
         with step.store.guard:
             self.weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
             self.state = {k: np.array(s.data, order="C") for k, s in step.current_state().items()}
-            self.told = _metadata(step)
+            self.metadata = _metadata(step)
         self.plan = step.plan
 
     def write(self, work: Path, others: Mapping[str, Callable[[Path], None]]) -> None:
@@ -102,9 +102,9 @@ class _Snapshot:
         save_file(self.weights, work / WEIGHTS)
         save_file(self.state, work / STATE)
         (work / PLAN).write_text(self.plan + "\n")
-        for name, put in others.items():
-            put(work / name)
-        manifest.write(work, self.told)
+        for name, write_file in others.items():
+            write_file(work / name)
+        manifest.write(work, self.metadata)
         for name in (*FILES, *others):
             with open(work / name, "rb") as f:
                 os.fsync(f.fileno())
@@ -210,8 +210,8 @@ def load(
                 f"{source} does not fit the model: {name} is {array.dtype}{list(array.shape)}, which matches no "
                 "parameter"
             )
-        others = [] if kind in OWN else [s for s in shapes if f"{owner}/{s}" not in state]
-        if kind not in (*shapes, *OWN) or others:
+        others = [] if kind in STEP_STATE_KINDS else [s for s in shapes if f"{owner}/{s}" not in state]
+        if kind not in (*shapes, *STEP_STATE_KINDS) or others:
             raise SaveError(
                 f"{source} does not fit the optimizer, whose state is {list(shapes) or 'empty'}: it has "
                 f"{name}" + (f" but no {', '.join(others)}" if others else "")
@@ -222,7 +222,7 @@ def load(
             f"{source} does not fit the model: {META} counts the updates of {', '.join(updates)}, but the model has "
             f"{', '.join(step.store.parameters)}"
         )
-    _check_whole(source, step, state, meta["updates"] or {})
+    _check_state(source, step, state, meta["updates"] or {})
     _warn_frozen(source, step, meta["frozen"])
     kinds = {n: s.dtype.numpy.kind for n, s in (*model.named_parameters(), *model.named_buffers())}
     for name, array in weights.items():
@@ -243,7 +243,7 @@ def load(
     return step
 
 
-def _check_whole(source: Path, step: TrainStep, state: Mapping[str, np.ndarray], updates: Mapping[str, int]) -> None:
+def _check_state(source: Path, step: TrainStep, state: Mapping[str, np.ndarray], updates: Mapping[str, int]) -> None:
     """Raise SaveError where the save lacks optimizer state of a parameter that has been updated: training would restart
     that state from zeros."""
     for name, count in updates.items():
@@ -261,10 +261,10 @@ def _warn_frozen(source: Path, step: TrainStep, frozen: Sequence[str]) -> None:
     """Warn where the given model trains other parameters than the saved one."""
     now = {n for n, p in step.model.named_parameters() if not p.requires_grad}
     parts = [("trains", sorted({*frozen} - now)), ("freezes", sorted(now - {*frozen}))]
-    told = " and ".join(f"{verb} {', '.join(names)}" for verb, names in parts if names)
-    if told:
+    differences = " and ".join(f"{verb} {', '.join(names)}" for verb, names in parts if names)
+    if differences:
         warnings.warn(
-            f"{source}: the given model {told}, unlike the saved one. To continue as saved, set their "
+            f"{source}: the given model {differences}, unlike the saved one. To continue as saved, set their "
             "requires_grad before the next step",
             EinsmithWarning,
             stacklevel=4,
@@ -273,19 +273,19 @@ def _warn_frozen(source: Path, step: TrainStep, frozen: Sequence[str]) -> None:
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the metadata, weights and state of one save, consistent even while other processes replace it."""
-    for left in reversed(range(_READS)):
+    for reads_left in reversed(range(_MAX_READS)):
         folders.find(source, manifest.is_saved_step)
         before = _description(source)
         try:
             read = manifest.read(source), _tensors(source, WEIGHTS), _tensors(source, STATE)
         except SaveError:
             moving = not source.exists() and folders.is_locked(source)
-            if left == 0 or (_description(source) == before and not moving):
+            if reads_left == 0 or (_description(source) == before and not moving):
                 raise
         else:
             if _description(source) == before:  # it has the checksums of all files read
                 return read
-    raise SaveError(f"{source} was replaced {_READS} times while it was read; load it from a folder of its own")
+    raise SaveError(f"{source} was replaced {_MAX_READS} times while it was read; load it from a folder of its own")
 
 
 def _description(source: Path) -> bytes | None:

@@ -124,7 +124,7 @@ class StepCompiler:
             guard=guard,
             origins=traced.origins,
         )
-        exploration, is_tuned = None, not gather and self.search.is_asked_for()
+        exploration, is_tuned = None, not gather and self.search.can_tune()
         if is_tuned and self.search.mode == "dynamic":
             exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
         run.note = Note(traced.groups, exploration)

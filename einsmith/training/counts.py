@@ -12,10 +12,10 @@ import numpy as np
 class CountGroup:
     """Parameters that were always updated together.
 
-    done: updates so far; memory: 0-d array from which programs read the number of the next update."""
+    updates: number of updates so far; memory: 0-d array from which programs read the number of the next update."""
 
     names: set[str]
-    done: int = 0
+    updates: int = 0
     memory: np.ndarray = field(default_factory=lambda: np.zeros((), np.float64))
 
 
@@ -39,35 +39,35 @@ class Counts:
         for g in self.groups:
             g.names.intersection_update(names)
 
-    def together(self, names: Collection[str]) -> tuple[list[CountGroup], bool]:
-        """Return (the groups that consist of the named parameters, whether a group was split for that).
+    def regroup(self, names: Collection[str]) -> tuple[list[CountGroup], bool]:
+        """Split groups so that some consist of the named parameters alone; return (these, whether a group was split).
 
         After a split, programs compiled before it are invalid: they read too few counts."""
-        chosen: list[CountGroup] = []
-        rest: list[CountGroup] = []
+        selected: list[CountGroup] = []
+        others: list[CountGroup] = []
         divided = False
         for g in self.groups:
-            inside = g.names & set(names)
-            if inside and inside != g.names:
+            common = g.names & set(names)
+            if common and common != g.names:
                 divided = True
-                rest.append(CountGroup(g.names - inside, g.done))
-                g.names = inside
-            (chosen if inside else rest).append(g)
-        self.groups = chosen + rest
-        return chosen, divided
+                others.append(CountGroup(g.names - common, g.updates))
+                g.names = common
+            (selected if common else others).append(g)
+        self.groups = selected + others
+        return selected, divided
 
     def set(self) -> None:
         """Write the number of each group's next update to the memory that programs read."""
         for g in self.groups:
-            g.memory[...] = g.done + 1
+            g.memory[...] = g.updates + 1
 
     def by_name(self) -> dict[str, int]:
         """Return the number of updates so far of each parameter."""
-        return {n: g.done for g in self.groups for n in sorted(g.names)}
+        return {n: g.updates for g in self.groups for n in sorted(g.names)}
 
-    def restore(self, done: Mapping[str, int]) -> None:
+    def restore(self, updates: Mapping[str, int]) -> None:
         """Replace all counts by those that `by_name` returned."""
         known: dict[int, set[str]] = {}
-        for name, n in done.items():
+        for name, n in updates.items():
             known.setdefault(n, set()).add(name)
         self.groups = [CountGroup(names, n) for n, names in known.items()]

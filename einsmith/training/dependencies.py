@@ -10,14 +10,15 @@ from einsmith.runtime.memory import Memory
 from einsmith.training.step_graph import StepGraph
 
 _STATES = Bound("states of modules in training steps", 1024)
+"""Bound of the module states that all training steps keep together."""
 _NUMBERS = count()
-"""Numbers of the modules' states (`_STATES`), which are part of the programs' keys."""
+"""Numbers for the modules' states; a number is part of the programs' keys."""
 
 
 class Dependencies:
     """The objects that graphs of a step have captured, with their memory, and the modules met while tracing them.
 
-    number: that of the modules' present state, part of the key of programs. Equal states have equal numbers."""
+    number: number of the modules' present state, part of the key of programs. Equal states have equal numbers."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -25,10 +26,10 @@ class Dependencies:
         self._modules: dict[int, Any] = {}
         self._states: Cache[tuple, int] = Cache(_STATES)
 
-    def add(self, made: StepGraph) -> None:
+    def add(self, graph: StepGraph) -> None:
         """Add what a graph has captured and the modules that it has met."""
-        self._captured |= {id(o): (o, memory) for o, memory in made.live}
-        self._modules |= made.depends
+        self._captured |= {id(o): (o, memory) for o, memory in graph.live}
+        self._modules |= graph.depends
 
     def is_moved(self) -> bool:
         """Return whether a captured object has other memory than when a graph captured it."""
@@ -43,8 +44,8 @@ class Dependencies:
         """Set `number` to that of the present state of the model's modules, and of others met while tracing."""
         modules = {id(m): m for m in model.modules()} | self._modules
         state = tuple(m.trace_key(modes=False) for m in modules.values())
-        known = self._states.get(state)
-        if known is None:
-            known = next(_NUMBERS)
-            self._states.put(state, known)
-        self.number = known
+        number = self._states.get(state)
+        if number is None:
+            number = next(_NUMBERS)
+            self._states.put(state, number)
+        self.number = number

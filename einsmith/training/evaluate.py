@@ -23,22 +23,22 @@ class _Mean:
         self.f = f
 
     def reset(self) -> None:
-        self.total, self.seen = 0.0, 0
+        self.total, self.samples = 0.0, 0
 
     def update(self, output: Any, target: np.ndarray) -> None:
         n = len(target) if target.ndim else 1
         if not n:  # the mean over no samples is NaN
             return
-        found = self.f(output, target)
+        result = self.f(output, target)
         try:
-            number = float(found)
+            number = float(result)
         except (TypeError, ValueError, OverflowError):
             name = getattr(self.f, "__name__", type(self.f).__name__)
-            raise ArgumentError(f"the metric {name} returned {show(found)}; it must return a number") from None
-        self.total, self.seen = self.total + number * n, self.seen + n
+            raise ArgumentError(f"the metric {name} returned {show(result)}; it must return a number") from None
+        self.total, self.samples = self.total + number * n, self.samples + n
 
     def compute(self) -> float:
-        return self.total / self.seen if self.seen else float("nan")
+        return self.total / self.samples if self.samples else float("nan")
 
 
 def as_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def as_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _raised_as_ours(batches: Iterable) -> Iterator[Any]:
-    """Yield the batches. Raises DataError for what they raise."""
+def _wrap_errors(batches: Iterable) -> Iterator[Any]:
+    """Yield the batches. Raises DataError for exceptions that they raise."""
     try:
         yield from batches
     except EinsmithError:
@@ -111,10 +111,10 @@ class Evaluator:
         for metric in measured.values():
             metric.reset()
         sums: dict[str, float] = {"loss": 0.0}
-        right, seen, classes = 0, 0, True
+        correct, label_count, classes = 0, 0, True
         ignored = getattr(self.loss, "ignore_index", IGNORED)
         with self.model.in_mode(training=False):
-            for batch in _raised_as_ours(batches):
+            for batch in _wrap_errors(batches):
                 *inputs, target = as_tuple(batch)
                 target = to_array(target, "target")
                 value, out, parts = self._run(tuple(inputs), target)
@@ -125,15 +125,15 @@ class Evaluator:
                     metric.update(out, target)
                 if classes:
                     n -= int((target == ignored).sum())
-                    best, sound = predicted(out)
-                    right += int(((best == target) & (target != ignored) & sound).sum())
+                    best, is_valid = predicted(out)
+                    correct += int(((best == target) & (target != ignored) & is_valid).sum())
                 if n:  # the mean over no labels is NaN
-                    seen += n
+                    label_count += n
                     for name, x in {"loss": value, **parts}.items():
                         sums[name] = sums.get(name, 0.0) + float(x) * n
-        if not seen:
+        if not label_count:
             raise ShapeError("the batches are empty, or every label in them is ignored")
-        results = {name: total / seen for name, total in sums.items()}
+        results = {name: total / label_count for name, total in sums.items()}
         if classes:
-            results["accuracy"] = right / seen
+            results["accuracy"] = correct / label_count
         return results | {name: float(metric.compute()) for name, metric in measured.items()}

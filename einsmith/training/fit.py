@@ -56,14 +56,14 @@ class Fit:
         report = Progress(self.progress)
         step, epochs = self.step, self.step.epochs
         # Only what a callback defines is called after each batch.
-        each = [c.on_step for c in self.callbacks if type(c).on_step is not Callback.on_step]
+        step_callbacks = [c.on_step for c in self.callbacks if type(c).on_step is not Callback.on_step]
         if self.on_step is not None:
-            each.insert(0, self.on_step)
+            step_callbacks.insert(0, self.on_step)
         try:
             stop = any([c.on_begin(step) for c in self.callbacks])
             while epochs.epoch < self.epochs and not stop:
                 start = time.perf_counter()
-                self._epoch(report, each, start)
+                self._epoch(report, step_callbacks, start)
                 row = self._row(time.perf_counter() - start)
                 self._validate(row)  # an interruption here leaves the epoch unfinished
                 with step.store.guard:  # a save by another thread has all of this or none
@@ -91,10 +91,10 @@ class Fit:
             raise ArgumentError("metrics= needs validation data; pass validation=, or pass the metrics to `evaluate`")
         as_metrics(self.metrics or {})
 
-    def _epoch(self, report: Progress, each: Sequence[Callable], start: float) -> None:
+    def _epoch(self, report: Progress, step_callbacks: Sequence[Callable], start: float) -> None:
         """Train on the rest of the step's current epoch."""
         step, epochs = self.step, self.step.epochs
-        begun = epochs.samples
+        samples_before = epochs.samples
         length = len(self.batches) if isinstance(self.batches, Sized) else None
         look_ahead = step.settings.accumulate > 1
         for item in _mark_last(self._batches()) if look_ahead else self._batches():
@@ -102,10 +102,10 @@ class Fit:
             arrays = batch_arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)))
             samples = len(arrays[-1]) if arrays[-1].ndim else 1  # as `count_samples`, without a call
             value = step.train_arrays(arrays, samples, last)
-            rate = (epochs.samples - begun) / (time.perf_counter() - start)
+            rate = (epochs.samples - samples_before) / (time.perf_counter() - start)
             mean = epochs.loss / epochs.samples
             report.step(epochs.epoch, self.epochs, epochs.position, length, mean, rate)
-            for f in each:
+            for f in step_callbacks:
                 f(step, value)
         if not epochs.position:
             once = isinstance(self.batches, Iterator) and epochs.epoch
@@ -124,7 +124,7 @@ class Fit:
             if isinstance(batches, Iterator):
                 if epochs.source is None or epochs.source.batches is not batches:
                     epochs.source = _Source(batches)
-                yield from epochs.source.rest(epochs)
+                yield from epochs.source.yield_remaining(epochs)
                 return
             for i, batch in enumerate(batches):
                 if i >= start:
@@ -133,10 +133,10 @@ class Fit:
             raise
         except Exception as e:
             lines = [line.strip() for line in str(e).splitlines() if line.strip()]
-            told = " ... ".join(dict.fromkeys((*lines[:1], *lines[-1:]))) or "no message"
+            message = " ... ".join(dict.fromkeys((*lines[:1], *lines[-1:]))) or "no message"
             raise DataError(
-                f"the batches raised {type(e).__name__} in epoch {epoch + 1}, after batch {epochs.position}: {told}\n"
-                "Nothing is lost: another call of fit continues after that batch"
+                f"the batches raised {type(e).__name__} in epoch {epoch + 1}, after batch {epochs.position}: "
+                f"{message}\nNothing is lost: another call of fit continues after that batch"
             ) from e
 
     def _row(self, seconds: float) -> dict[str, Any]:
@@ -151,8 +151,8 @@ class Fit:
     def _validate(self, row: dict[str, Any]) -> None:
         step = self.step
         if self.validation is not None:
-            found = step.evaluate(self.validation, metrics=self.metrics, averaged=step.settings.ema is not None)
-            row |= {f"val_{name}": value for name, value in found.items()}
+            results = step.evaluate(self.validation, metrics=self.metrics, averaged=step.settings.ema is not None)
+            row |= {f"val_{name}": value for name, value in results.items()}
         schedules = {id(v): v for rule in step.optimizer.rules.values() for v in rule.hyper.values()}
         for schedule in schedules.values():
             if hasattr(schedule, "observe"):
@@ -166,11 +166,11 @@ class _Source:
 
     def __init__(self, batches: Iterator[Any]):
         self.batches = batches
-        self._kept: dict[int, Any] = {}
+        self._pending: dict[int, Any] = {}
         self._drawn = 0
         self._failed = False
 
-    def rest(self, epochs: Epochs) -> Iterator[Any]:
+    def yield_remaining(self, epochs: Epochs) -> Iterator[Any]:
         """Yield the batches from the position in the epoch on. Raises DataError where the iterator has ended after an
         error, as a generator does."""
         number, none = epochs.position, object()
@@ -183,11 +183,11 @@ class _Source:
                 self._failed = False
                 if batch is none:
                     return
-                self._kept[self._drawn] = batch
+                self._pending[self._drawn] = batch
                 self._drawn += 1
-                for k in [k for k in self._kept if k < epochs.position]:
-                    del self._kept[k]
-            yield self._kept[number]
+                for k in [k for k in self._pending if k < epochs.position]:
+                    del self._pending[k]
+            yield self._pending[number]
             number += 1
 
 

@@ -20,8 +20,9 @@ from einsmith.tuning.programs.kernel_search import GRAPH
 
 FORMAT = "einsmith-step"
 VERSION = 6
+"""Version of the format in which saves are written."""
 SIGNED = 6
-"""The first version whose step.json has a checksum of itself and those of all files of the save."""
+"""First version whose step.json holds its own checksum and the checksums of all files of the save."""
 FILES = WEIGHTS, STATE, META, PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
 LOSSES = tuple(
     name
@@ -183,8 +184,8 @@ def _verify(folder: Path, text: bytes, meta: dict[str, Any]) -> None:
             stacklevel=5,  # the caller of es.load
         )
         return
-    found = _LAST.fullmatch(text)
-    if found is None or hashlib.sha256(found[1]).hexdigest().encode() != found[2]:
+    match = _LAST.fullmatch(text)
+    if match is None or hashlib.sha256(match[1]).hexdigest().encode() != match[2]:
         raise SaveError(f"{folder}: {META} was changed; its checksum differs from the saved one")
 
 
@@ -218,16 +219,16 @@ def read(folder: Path) -> dict[str, Any]:
         raise SaveError(f"{folder}: {META} lacks {', '.join(sorted(missing))}")
     for name, (allowed, what) in ENTRIES.items():
         if not allowed(meta[name]):
-            raise SaveError(f"{folder}: {META} has {name!r}: {_short(meta[name])}, which is not {what}")
+            raise SaveError(f"{folder}: {META} has {name!r}: {_shorten(meta[name])}, which is not {what}")
     lacking = {WEIGHTS, STATE, *((PLAN,) if meta["version"] >= SIGNED else ())} - set(meta["files"])
     if lacking:
         raise SaveError(f"{folder}: {META} lacks the checksums of {', '.join(sorted(lacking))}")
     for name, saved in meta["files"].items():
         try:
-            found = digest(folder / name)
+            checksum = digest(folder / name)
         except OSError as e:
             raise SaveError(f"{folder}: {name} is missing") from e
-        if found != saved:
+        if checksum != saved:
             raise SaveError(f"{folder}: {name} is truncated or was changed; its checksum differs from the saved one")
     return meta
 
@@ -255,7 +256,7 @@ def loss_name(loss: Callable) -> str | None:
     return next((n for n in LOSSES if getattr(ops, n) is loss), None)
 
 
-def _short(x: Any) -> str:
+def _shorten(x: Any) -> str:
     try:
         text = json.dumps(x)
     except ValueError:  # an integer of too many digits to print

@@ -54,12 +54,12 @@ class StepNumbers:
             self._set_derived(arrays)
 
     def _set_derived(self, arrays: list[np.ndarray]) -> None:
-        done, settings, samples = self._accumulation, self._definition.settings, count_samples(arrays)
+        accumulation, settings, samples = self._accumulation, self._definition.settings, count_samples(arrays)
         values = settings.numbers | {
-            "draw": done.steps * settings.accumulate + done.batches + 1,
+            "draw": accumulation.steps * settings.accumulate + accumulation.batches + 1,
             "weight": samples,
-            "begins": done.batches == 0,
-            "samples": done.samples + samples,
+            "begins": accumulation.batches == 0,
+            "samples": accumulation.samples + samples,
         }
         for name, memory in self.derived.items():
             memory[...] = values[name]

@@ -122,7 +122,7 @@ class SearchProgress:
     def __init__(self, seconds: float, step: Mapping[Any, float], show: bool = True):
         self.seconds, self.show = seconds, show
         self._parts = dict(step)
-        self._tried = 0
+        self._candidates = 0
         self._began = self._last = time.monotonic()
         self._rich: Any = None
         if self.show and sys.stderr.isatty():
@@ -145,16 +145,16 @@ class SearchProgress:
         """Seconds of all kernels in a run, measured where known, else predicted."""
         return sum(self._parts.values())
 
-    def __call__(self, found: Any, candidate: Any, seconds: float) -> None:
-        self._parts[found.kernel] = found.turns * found.seconds
-        self._tried += 1
-        if self.show and len(found.faults) > 0 and found.faults[-1][0] == candidate:
-            self._say(f"rejected, {found.faults[-1][1]}: {candidate} for {name_of(found.kernel)[:8]}")
+    def __call__(self, result: Any, candidate: Any, seconds: float) -> None:
+        self._parts[result.kernel] = result.turns * result.seconds
+        self._candidates += 1
+        if self.show and len(result.faults) > 0 and result.faults[-1][0] == candidate:
+            self._say(f"rejected, {result.faults[-1][1]}: {candidate} for {name_of(result.kernel)[:8]}")
         now = time.monotonic()
         if not self.show or now - self._last < (0.1 if self._rich is not None else self.LINE_SECONDS):
             return
         self._last = now
-        text = f"{self._tried} tried, kernels {self.total * 1e3:.3f} ms"
+        text = f"{self._candidates} tried, kernels {self.total * 1e3:.3f} ms"
         if self._rich is not None:
             self._rich.update(self._task, completed=now - self._began, text=f"{text}  {candidate}"[:120])
         else:

@@ -8,9 +8,9 @@ import numpy as np
 
 
 class Reports:
-    """The values that the last step reported beside its loss.
+    """The values that the last step reported in addition to its loss.
 
-    names: those of the programs' outputs after the loss; losses: the losses by name, where there are several;
+    names: names of the programs' outputs after the loss; losses: the losses by name, where there are several;
     grad_norm: the norm of the gradients before they were clipped, None where it is not limited."""
 
     def __init__(self) -> None:

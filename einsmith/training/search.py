@@ -22,13 +22,13 @@ MODES = "static", "dynamic"
 class ProgramSearch:
     """The search for faster programs of a training step: before their first step, or while they train.
 
-    tune: as in TrainStep; seconds_left, graph_seconds_left: what is left for kernels and for graphs, of all programs
-    together."""
+    tune: as in TrainStep; remaining_seconds, remaining_graph_seconds: seconds left for kernels and for graphs, for all
+    programs together."""
 
     def __init__(self, mode: str, tune: float | str):
         self.mode = mode
         self.tune = tune
-        self.seconds_left, self.graph_seconds_left = kernel_search.parse_tune(tune)
+        self.remaining_seconds, self.remaining_graph_seconds = kernel_search.parse_tune(tune)
         self._explorer = Explorer()
 
     @property
@@ -42,9 +42,9 @@ class ProgramSearch:
             raise ArgumentError(f"mode={mode!r} is not available; use {' or '.join(map(repr, MODES))}")
         self._mode = mode
 
-    def is_asked_for(self) -> bool:
+    def can_tune(self) -> bool:
         """Return whether the next program is to be tuned. Warns where EINSMITH_CHECK forbids it."""
-        if self._mode == "static" and self.seconds_left < 1:
+        if self._mode == "static" and self.remaining_seconds < 1:
             return False
         if environment.CHECK.get():
             warnings.warn("programs are not tuned while EINSMITH_CHECK is set; unset it to tune", EinsmithWarning, 3)
@@ -53,14 +53,14 @@ class ProgramSearch:
 
     def explore(self, run: Executable, threads: int, programs: Sequence[Executable]) -> Exploration | None:
         """Begin to explore a program while it trains; return None where another one of `programs` is being explored."""
-        return self._explorer.begin(run, threads, self.seconds_left or inf, programs)
+        return self._explorer.begin(run, threads, self.remaining_seconds or inf, programs)
 
     def search(self, run: Executable, arrays: list[np.ndarray]) -> Executable:
         """Search for faster graphs and kernels in the time that is left, and return the resulting program.
 
         The numbers that its runs of this batch read are set before."""
-        run, self.graph_seconds_left = graph_search.tune_graph(run, arrays, self.graph_seconds_left)
-        with SearchProgress(self.seconds_left, kernel_search.predict_seconds(run)) as progress:
-            report = kernel_search.tune(run, arrays, self.seconds_left, progress)
-        self.seconds_left -= report.seconds
+        run, self.remaining_graph_seconds = graph_search.tune_graph(run, arrays, self.remaining_graph_seconds)
+        with SearchProgress(self.remaining_seconds, kernel_search.predict_seconds(run)) as progress:
+            report = kernel_search.tune(run, arrays, self.remaining_seconds, progress)
+        self.remaining_seconds -= report.seconds
         return report.run

@@ -66,8 +66,8 @@ class Settings:
     @property
     def numbers(self) -> dict[str, float]:
         """The settings that programs read at each run, by name, where they are given."""
-        given = {"clip_grad_norm": self.clip_grad_norm, "clip_grad_value": self.clip_grad_value, "ema": self.ema}
-        return {n: float(v) for n, v in given.items() if v is not None}
+        values = {"clip_grad_norm": self.clip_grad_norm, "clip_grad_value": self.clip_grad_value, "ema": self.ema}
+        return {n: float(v) for n, v in values.items() if v is not None}
 
 
 class Setting:

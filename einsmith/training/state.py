@@ -14,7 +14,7 @@ from einsmith.training.definition import StepDefinition
 
 GRADIENT, AVERAGE = "#gradient", "#average"
 """Names of the step's own state of a parameter; no rule's state can have a name that begins with #."""
-OWN = (GRADIENT, AVERAGE)
+STEP_STATE_KINDS = (GRADIENT, AVERAGE)
 
 
 class TrainingState:
@@ -53,7 +53,7 @@ class TrainingState:
         store.parameters = parameters
         store.protect(x.memory for x in (*parameters.values(), *model.buffers()))
         if new_rules:
-            store.keep(OWN)
+            store.keep(STEP_STATE_KINDS)
             self.counts.begin(parameters)
             self._check_rules()
         return bool(replaced)

@@ -51,7 +51,7 @@ class _Build:
     def __init__(self, definition: StepDefinition, state: TrainingState, numbers: StepNumbers):
         self.definition, self.settings = definition, definition.settings
         self.state, self.numbers = state, numbers
-        self.own: list[tuple[Any, Leaf]] = []  # arrays captured by the step itself
+        self.own_captures: list[tuple[Any, Leaf]] = []  # arrays captured by the step itself
         self.updates: list[tuple[Leaf, Tensor]] = []
         self.groups: list[CountGroup] = []
         self.divided = False
@@ -59,7 +59,7 @@ class _Build:
     def read_number(self, memory: np.ndarray) -> Value:
         """Capture a 0-d float64 number that is set at each run."""
         x = leaf((), dt.f64)
-        self.own.append((memory, x))
+        self.own_captures.append((memory, x))
         return Value(x, weak=True)
 
     def read_state(
@@ -70,7 +70,7 @@ class _Build:
         layout = memory.layout if shape == memory.shape else None
         slot = self.state.store.slot(f"{name}/{kind}", shape, memory.dtype, initial, layout)
         x = leaf(shape, dtype_of(memory.dtype))
-        self.own.append((slot, x))
+        self.own_captures.append((slot, x))
         return Value(x), x
 
     def build(self, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:
@@ -104,17 +104,17 @@ class _Build:
                 raise GradientError(
                     "the gradient of the loss is zero for every parameter; remove the stop_gradient before them"
                 )
-            stored, told = others[: len(t.updates)], others[len(t.updates) :]
-            reports = dict(zip(parts, told, strict=True))
-            found = {name: Value(g) for (name, _), g in zip(trained, grads, strict=True)}
+            stored, reported = others[: len(t.updates)], others[len(t.updates) :]
+            reports = dict(zip(parts, reported, strict=True))
+            gradients_by_name = {name: Value(g) for (name, _), g in zip(trained, grads, strict=True)}
             if self.settings.accumulate > 1:
-                found = self.accumulate(found, gather)
+                gradients_by_name = self.accumulate(gradients_by_name, gather)
             if not gather:
-                found = self.clip(found, reports)
-                self.update({n: Value(x) for n, x in trained}, dict(trained), found, count)
+                gradients_by_name = self.clip(gradients_by_name, reports)
+                self.update({n: Value(x) for n, x in trained}, dict(trained), gradients_by_name, count)
             for (obj, _), value in zip(t.updates.values(), stored, strict=True):
                 self.updates.append((t.capture(obj, value.shape, value.dtype), value))
-        captured = [*self.own, *t.captured.values()]
+        captured = [*self.own_captures, *t.captured.values()]
         live = [(o, o.memory) for o, _ in t.captured.values() if not isinstance(o, np.ndarray)]
         leaves = (*inputs, *(x for _, x in captured))
         graph = Graph(leaves, (out, *reports.values()), tuple(self.updates), (), tuple(grads))
@@ -157,8 +157,8 @@ class _Build:
         """Update every parameter and its state by its own rule, and the averages of the weights."""
         hyper: dict[str, Value] = {}
         decay = self.read_number(self.numbers.derive("ema")) if self.settings.ema is not None else None
-        self.groups, self.divided = self.state.counts.together(parameters)
-        own = {name: x for g in self.groups for x in [self.read_number(g.memory)] for name in g.names}
+        self.groups, self.divided = self.state.counts.regroup(parameters)
+        step_numbers = {name: x for g in self.groups for x in [self.read_number(g.memory)] for name in g.names}
         for name, p in parameters.items():
             group, rule = self.state.rules[name]
             known = {n: f"{group}/{n}" if group else n for n in rule.hyper}
@@ -168,7 +168,9 @@ class _Build:
             before, places = {}, {}
             for s, shape in rule.states(p.shape, p.dtype).items():
                 before[s], places[s] = self.read_state(name, s, shape, rule.initial(s))
-            new, after = rule.update(p, grads[name], before, {n: hyper[key] for n, key in known.items()}, own[name])
+            new, after = rule.update(
+                p, grads[name], before, {n: hyper[key] for n, key in known.items()}, step_numbers[name]
+            )
             self.updates += [(places[s], v.tensor) for s, v in after.items()]
             self.updates.append((leaves[name], new.tensor))
             if decay is not None:

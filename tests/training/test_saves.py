@@ -277,7 +277,7 @@ def test_a_run_resumes_in_its_mode(tmp_path):
     found = [es.load(tmp_path / mode, model=Net()) for mode in ("dynamic", "static")]
     assert [(s.mode, s.tune) for s in found] == [("dynamic", 7), ("static", 0)]
     again = es.load(tmp_path / "static", model=Net(), mode="dynamic", tune=5)
-    assert (again.mode, again.tune, again.compiler.search.seconds_left) == ("dynamic", 5, 5)
+    assert (again.mode, again.tune, again.compiler.search.remaining_seconds) == ("dynamic", 5, 5)
     with pytest.raises(es.EinsmithError, match="mode='fast' is not available"):
         es.load(tmp_path / "static", model=Net(), mode="fast")
     with pytest.raises(es.EinsmithError, match="tune=-1"):
