@@ -274,7 +274,7 @@ def main() -> None:
     if options.workers:
         from einsmith.runtime import thread_count
 
-        thread_count.decided = True
+        thread_count.is_team_final = True
     for name in ORDERS[options.order]:
         importlib.import_module(name)
         if name == "einsmith":  # whose workers are there, and were used, before PyTorch comes

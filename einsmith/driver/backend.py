@@ -183,7 +183,7 @@ class Backend(ABC):
         reads, empty for the model's choice. Raises CompileError for a decision that cannot be followed."""
         raise CompileError(f"kernels of the back end {self.name!r} are always compiled to the cost model's choice")
 
-    def without(self, graph: Graph, target: Target) -> frozenset[str]:
+    def find_omitted_passes(self, graph: Graph, target: Target) -> frozenset[str]:
         """Return the passes that tuning recorded to be left out of a graph's program, as it was measured faster
         without them."""
         return frozenset()
@@ -204,7 +204,7 @@ class Backend(ABC):
         """
         raise self._not_tunable_error()
 
-    def measured(self, kernel: Kernel | Rows, target: Target) -> float | None:
+    def find_measured_seconds(self, kernel: Kernel | Rows, target: Target) -> float | None:
         """Return the seconds of a kernel that tuning has measured; None where it has not."""
         return None
 

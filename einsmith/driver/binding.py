@@ -114,7 +114,7 @@ class Binding:
         self.turns = [turns for _, _, turns in plan.kernel_calls()]
         """How often a run executes each kernel."""
         self.roles = kernel_roles(plan)
-        self.call_of_step = assembler.calls_of_steps()
+        self.call_of_step = assembler.map_steps_to_calls()
         self.program: Runnable
         if environment.CHECK.get():
             info = ProgramInfo(

@@ -164,7 +164,7 @@ def compile_graph(
     if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
         raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
     decided = decided_out()
-    without = backend.without(graph, target) if decided is None else decided
+    without = backend.find_omitted_passes(graph, target) if decided is None else decided
     with trace.compiling(), leaving_out(without):
         index = graph.outputs.index(finite) if finite is not None else -1
         source_graph = graph

@@ -181,10 +181,10 @@ class CpuBackend(Backend):
     def target(self, threads: int) -> Target:
         return calibrate.target(threads)
 
-    def without(self, graph: Graph, target: Target) -> frozenset[str]:
+    def find_omitted_passes(self, graph: Graph, target: Target) -> frozenset[str]:
         return records.without(graph, target) if environment.TUNED.get() else frozenset()
 
-    def measured(self, kernel: Kernel | Rows, target: Target) -> float | None:
+    def find_measured_seconds(self, kernel: Kernel | Rows, target: Target) -> float | None:
         record = records.find(kernel, target)
         return record.seconds if record is not None and record.confirmed else None
 

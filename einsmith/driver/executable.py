@@ -136,7 +136,7 @@ class Executable:
         program._binding = Binding(compiled, self.bound, self._arena, self._limit, more)
         return program
 
-    def compiled_without(self, passes: frozenset[str]) -> Executable:
+    def compile_without(self, passes: frozenset[str]) -> Executable:
         """Return the graph compiled anew without these passes. The two programs share one memory and take turns on
         it."""
         compiled, source_graph = self.compiled, self.source_graph
@@ -280,7 +280,7 @@ class Executable:
         return sum(k.nbytes + NODES_BYTES for k in self.kernels) + self.program.table.nbytes
 
     @contextmanager
-    def preserved(self) -> Iterator[None]:
+    def preserve(self) -> Iterator[None]:
         """Restore bound memory at the end of the block, undoing the stores of its runs. No other thread reads or
         changes it until then."""
         with self._lock:
@@ -313,7 +313,7 @@ class Executable:
         """Run the program like a call, for a caller that holds the guard."""
         return self._call(inputs, self._binding)
 
-    def timed(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray], list[float]]:
+    def run_timed(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray], list[float]]:
         """Run the program and return (status, outputs, seconds of each kernel summed over all iterations of its
         loop)."""
         step_times: list[np.ndarray] = []
@@ -334,9 +334,9 @@ class Executable:
 
     def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:
         """Return the median seconds of each kernel inside whole runs, whose changes to bound memory are undone."""
-        with self.preserved():
+        with self.preserve():
             self(inputs)
-            times = np.array([self.timed(inputs)[2] for _ in range(repeats)])
+            times = np.array([self.run_timed(inputs)[2] for _ in range(repeats)])
         return [float(x) for x in np.median(times, 0)]
 
     def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:

@@ -175,7 +175,7 @@ class Stored:
     def _move(self, dtype: np.dtype, layout: Layout | None) -> None:
         """Exchange the memory for another one that holds the same values."""
         with self.memory.guard:
-            self.memory = self.memory.moved(dtype, layout)
+            self.memory = self.memory.convert(dtype, layout)
         touch()
 
     def __einsmith_value__(self) -> Value:

@@ -150,7 +150,7 @@ class Assembler:
         stored = [at[0] for at in self.values if at in self.places and isinstance(self.places[at].owner, Leaf)]
         return min(stored, default=None)
 
-    def calls_of_steps(self) -> np.ndarray:
+    def map_steps_to_calls(self) -> np.ndarray:
         """Return the number of the call that each step belongs to; the number of calls for a step that belongs to
         none."""
         calls = np.full(len(self.steps), len(self.kernels))

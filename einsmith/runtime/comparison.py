@@ -32,7 +32,7 @@ class Comparison:
 
     def __init__(self, kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel):
         self.kernel, self.other = kernel, other
-        self._written = written(kernel)
+        self._written = list_written_buffers(kernel)
         self._memory: list[list[np.ndarray]] = []
         self._work: list[np.ndarray] = []
         self.ways: list[SideRun] = []
@@ -85,14 +85,14 @@ class Comparison:
 
 def scratch_bytes(kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel) -> int:
     """Return the bytes of memory that a Beside needs."""
-    results = sum(kernel.buffers[n].nbytes + 2 * ZONE_BYTES for n in written(kernel))
+    results = sum(kernel.buffers[n].nbytes + 2 * ZONE_BYTES for n in list_written_buffers(kernel))
     return 2 * results + sum(max(MIN_WORKSPACE_BYTES, compiled.workspace) for compiled in (own, other))
 
 
-def written(kernel: Kernel | Rows) -> tuple[int, ...]:
+def list_written_buffers(kernel: Kernel | Rows) -> tuple[int, ...]:
     """Return the numbers of the buffers that a kernel stores to."""
     if isinstance(kernel, Rows):
-        places = (m.places[n] for m in kernel.members for n in written(m.kernel))
+        places = (m.places[n] for m in kernel.members for n in list_written_buffers(m.kernel))
         return tuple(sorted({n for n in places if n < len(kernel.buffers)}))
     return tuple(sorted({n for s in kernel.stages for n in s.outputs if n is not None}))
 

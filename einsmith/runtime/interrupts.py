@@ -29,15 +29,15 @@ jit.provide(watch.RAISED, lambda: ctypes.addressof(_RAISED))
 
 
 @cache
-def handler() -> int:
+def compile_handler() -> int:
     """Return the address of the native function that handles signals in the middle of a run of the main thread."""
     code = native.compile_text(watch.HANDLER, (watch.HANDLE,), native.host_target())
     return code.addresses[watch.HANDLE]
 
 
-def handler_here() -> int:
+def find_handler() -> int:
     """Return the handler's address for a run of this thread; 0 where another thread handles signals."""
-    return handler() if get_ident() == main_thread().ident else 0
+    return compile_handler() if get_ident() == main_thread().ident else 0
 
 
 def raise_again() -> None:

@@ -86,7 +86,7 @@ class Memory:
         with self.guard:
             return self.logical().copy()
 
-    def moved(self, dtype: np.dtype, layout: Layout | None) -> Memory:
+    def convert(self, dtype: np.dtype, layout: Layout | None) -> Memory:
         """Return new memory with these elements, under this guard, which the caller holds."""
         memory = Memory(self.shape, dtype, layout, self.guard)
         memory.store(self.logical())

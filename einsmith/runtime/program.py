@@ -203,7 +203,7 @@ class Program:
         """Run in this thread's turn. shared_pool: the pool; None inside a run of the same thread."""
         words = record.words
         if self.watched:
-            words[_HANDLE] = 0 if shared_pool is None else interrupts.handler_here()
+            words[_HANDLE] = 0 if shared_pool is None else interrupts.find_handler()
         if shared_pool is None:
             words[_POOL], words[_THREADS] = 0, 1
         elif self._forks:

@@ -67,7 +67,7 @@ class ParameterStore:
         if state.memory.shape != shape:
             raise ShapeError(f"state {name!r} has shape {state.memory.shape}, its parameter {shape}")
         if state.memory.dtype != dtype or state.memory.layout is not layout:
-            state.memory = state.memory.moved(dtype, layout)
+            state.memory = state.memory.convert(dtype, layout)
         return state
 
     def forget(self, parameter: str) -> None:

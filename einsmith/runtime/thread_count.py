@@ -28,7 +28,7 @@ _threads: int | None = None
 
 team: Team | None = None
 """Threads of PyTorch's OpenMP runtime that run programs of the CPU; None where Einsmith's own workers do."""
-decided: bool = openmp.is_forked() and bool(openmp.runtimes())
+is_team_final: bool = openmp.is_forked() and bool(openmp.runtimes())
 """Whether `team` is final. A forked process never uses a runtime that was loaded before the fork: the runtime
 counts on threads that stayed in the parent, and would wait for them for ever."""
 _team_unused_until = 0.0
@@ -41,10 +41,10 @@ def current_team() -> Team | None:
     PyTorch's threads watch for work for milliseconds after each of its operators. The pool's workers would share their
     processors, and either side would run at half its speed. So programs run on PyTorch's threads once it is loaded.
     """
-    global team, decided, _team_unused_until
-    if not decided and openmp.LIBRARY in sys.modules:
+    global team, is_team_final, _team_unused_until
+    if not is_team_final and openmp.LIBRARY in sys.modules:
         team = openmp.find_team()
-        decided = True
+        is_team_final = True
     if _team_unused_until:
         if time.monotonic() < _team_unused_until:
             return None
@@ -64,8 +64,8 @@ def leave_team(waited: int, span: int) -> None:
 
 
 def _reset_after_fork() -> None:
-    global team, decided
-    team, decided = None, decided or bool(openmp.runtimes())
+    global team, is_team_final
+    team, is_team_final = None, is_team_final or bool(openmp.runtimes())
 
 
 if hasattr(os, "register_at_fork"):

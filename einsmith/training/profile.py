@@ -39,7 +39,7 @@ def measure(run: Executable, arrays: Sequence[np.ndarray], repeats: int) -> Prof
     """Time a step and each of its kernels, `repeats` times each. Parameters and state are restored afterwards.
 
     The step's time is the median."""
-    with run.preserved():
+    with run.preserve():
         run(arrays)
         times = []
         for _ in range(repeats):

@@ -102,7 +102,7 @@ def test_programs_take_turns_on_one_memory(name: str) -> None:
     found = []
     for n in range(6):  # parameters and state go on from one to the other
         if n % 2:
-            status, outputs, seconds = other.timed(batch)
+            status, outputs, seconds = other.run_timed(batch)
             assert status == 0 and len(seconds) == len(run.calls) and min(seconds) > 0
         else:
             _, outputs = run(batch)

@@ -126,10 +126,10 @@ def test_both_in_one_process(backend):
     (run,) = step._programs.values()
     x = NETWORKS["images"][1]
     inputs = [x, np.arange(len(x)) % 4]
-    with run.preserved():
+    with run.preserve():
         _, (wanted,) = run(inputs)
     other = Executable(run.source_graph, run.bound, 2, target=Machine(cores=2))
-    with other.preserved():
+    with other.preserve():
         _, (found,) = other(inputs)
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
     assert run.backend is CPU and other.backend is backend and not isinstance(other.program, type(run.program))

@@ -282,12 +282,12 @@ def test_short_programs_are_not_watched():
     f = es.op("y[i] = 2*x[i]")
     f(np.ones(17))
     seen = []
-    told = interrupts.handler_here
+    told = interrupts.find_handler
     try:
-        interrupts.handler_here = lambda: seen.append(1) or told()
+        interrupts.find_handler = lambda: seen.append(1) or told()
         f(np.ones(17))
     finally:
-        interrupts.handler_here = told
+        interrupts.find_handler = told
     assert not seen
 
 

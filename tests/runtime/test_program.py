@@ -30,7 +30,7 @@ from einsmith.runtime.thread_count import get_threads, set_threads
 def own_workers(monkeypatch):
     """Not the threads of another library that the process has loaded (tests/runtime/test_team.py)."""
     monkeypatch.setattr(thread_count, "team", None)
-    monkeypatch.setattr(thread_count, "decided", True)
+    monkeypatch.setattr(thread_count, "is_team_final", True)
 
 
 CPU, FEATURES, TRIPLE = jit.host()

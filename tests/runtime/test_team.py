@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(TEAM is None, reason="no OpenMP runtime is loade
 
 @pytest.fixture
 def team(monkeypatch):
-    monkeypatch.setattr(thread_count, "decided", True)
+    monkeypatch.setattr(thread_count, "is_team_final", True)
     monkeypatch.setattr(thread_count, "team", TEAM)
     monkeypatch.setattr(thread_count, "_team_unused_until", 0.0)
     monkeypatch.setattr(thread_count, "MAX_WAIT_NS", 1 << 62)  # busy as the machine may be

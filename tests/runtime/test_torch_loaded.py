@@ -269,7 +269,7 @@ class TestForks:
 @pytest.fixture
 def undecided(monkeypatch):
     monkeypatch.setattr(thread_count, "team", None)
-    monkeypatch.setattr(thread_count, "decided", False)
+    monkeypatch.setattr(thread_count, "is_team_final", False)
     monkeypatch.setattr(thread_count, "_team_unused_until", 0.0)
 
 
@@ -278,9 +278,9 @@ def test_a_library_that_is_still_being_imported_is_looked_for_again(undecided, m
     monkeypatch.setattr(openmp, "find_team", lambda: team)
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     monkeypatch.delitem(sys.modules, openmp.LIBRARY, raising=False)
-    assert thread_count.current_team() is None and not thread_count.decided
+    assert thread_count.current_team() is None and not thread_count.is_team_final
     monkeypatch.setitem(sys.modules, openmp.LIBRARY, ModuleType(openmp.LIBRARY))
-    assert thread_count.current_team() is team and thread_count.decided
+    assert thread_count.current_team() is team and thread_count.is_team_final
     monkeypatch.setattr(openmp, "find_team", lambda: None)
     assert thread_count.current_team() is team
 
@@ -290,7 +290,7 @@ def test_a_library_without_openmp_is_looked_for_once(undecided, monkeypatch):
     monkeypatch.setattr(openmp, "runtimes", lambda: looks.append(1) or [])
     monkeypatch.setitem(sys.modules, openmp.LIBRARY, ModuleType(openmp.LIBRARY))  # has no file
     assert thread_count.current_team() is None and thread_count.current_team() is None
-    assert thread_count.decided and len(looks) == 1
+    assert thread_count.is_team_final and len(looks) == 1
 
 
 def test_runtimes_of_pytorch_come_first(monkeypatch, tmp_path):

@@ -403,8 +403,8 @@ def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch) -> None:
 def test_late_winners_are_swapped_in_or_unconfirmed(simulated, monkeypatch, stepping: bool) -> None:
     """The budget is used up by the pairs of steps that decide, and then there is no time left."""
     monkeypatch.setattr(online, "judge", lambda ratios: True)
-    may, won = Budget.may, []
-    monkeypatch.setattr(Budget, "may", lambda own, seconds=0.0: not won and may(own, seconds))
+    can_spend, won = Budget.can_spend, []
+    monkeypatch.setattr(Budget, "can_spend", lambda own, seconds=0.0: not won and can_spend(own, seconds))
     pair = Exploration._pair
 
     def decides(own: Exploration, *arguments: Any) -> None:

@@ -76,8 +76,8 @@ def race_programs(first: Callable[[], object], second: Callable[[], object], sec
             break
     ratios = pair_ratios(*times)
     low, high = bounds(ratios)
-    busy, whole = watch.disturbance(), len(ratios) == PROGRAM_ROUNDS
-    return RaceResult(median(times[0]), median(times[1]), median(ratios), low, high, busy, whole)
+    busy, is_complete = watch.disturbance(), len(ratios) == PROGRAM_ROUNDS
+    return RaceResult(median(times[0]), median(times[1]), median(ratios), low, high, busy, is_complete)
 
 
 def pair_ratios(first: Sequence[float], other: Sequence[float]) -> list[float]:

@@ -73,7 +73,7 @@ def price(run: Executable) -> float:
     """Return the seconds of a run as the sum over its kernels, measured or predicted."""
     total = 0.0
     for call, kernel, turns in zip(run.calls, run.kernels, run.turns, strict=True):
-        seconds = None if kernel.unfollowed else run.backend.measured(call.kernel, run.target)
+        seconds = None if kernel.unfollowed else run.backend.find_measured_seconds(call.kernel, run.target)
         total += turns * (kernel.seconds if seconds is None else seconds)
     return total
 
@@ -144,7 +144,7 @@ def tune_graph(run: Executable, inputs: Sequence[np.ndarray], seconds: float) ->
 def _switch(run: Executable, gene: str, say: Callable[[str], None]) -> ProgramForm | None:
     """Return the program with one gene switched; None where that changes nothing or fails."""
     try:
-        switched = run.compiled_without(run.without ^ {gene})
+        switched = run.compile_without(run.without ^ {gene})
     except (ArgumentError, CompileError) as e:  # MemoryLimitError: it needs more memory than allowed
         say(f"{gene} cannot be switched: {e}")
         return None
@@ -154,7 +154,7 @@ def _switch(run: Executable, gene: str, say: Callable[[str], None]) -> ProgramFo
 
 def race(first: Executable, second: Executable, inputs: Sequence[np.ndarray], seconds: float) -> RaceResult | None:
     """Run steps of two forms of a program in turns; None where the loss is not finite, so that not all kernels run."""
-    with first.preserved():
+    with first.preserve():
         if FINITE in (first(inputs)[0], second(inputs)[0]):
             return None
         return first.backend.race(lambda: first(inputs), lambda: second(inputs), seconds)
@@ -170,10 +170,10 @@ def difference(first: Executable, second: Executable, inputs: Sequence[np.ndarra
     leaves = [leaf for leaf, _ in first.source_graph.updates if leaf in first.bound]
     outputs: list[list[np.ndarray]] = []
     ends: list[list[np.ndarray]] = []
-    with first.preserved():  # no other thread steps between the two runs
+    with first.preserve():  # no other thread steps between the two runs
         starts = [_wide(leaf.dtype, first.bound[leaf]) for leaf in leaves]
         for run in (first, second):
-            with run.preserved():
+            with run.preserve():
                 outputs.append(
                     [_wide(t.dtype, a) for t, a in zip(first.source_graph.outputs, run(inputs)[1], strict=True)]
                 )

@@ -129,12 +129,12 @@ def alternate(
     Returns the median seconds of each, and for each kernel the median of its time in the second form over that in the
     first. A program that ends early because its loss is not finite gives no kernel ratios.
     """
-    with first.preserved():
+    with first.preserve():
         is_finite = FINITE not in (first(inputs)[0], second(inputs)[0])
         rows: list[list[list[float]]] = [[], []]
         for n in range(MAX_ROUNDS):
             for which in (0, 1) if n % 2 == 0 else (1, 0):
-                rows[which].append((first, second)[which].timed(inputs)[2])
+                rows[which].append((first, second)[which].run_timed(inputs)[2])
             if time.monotonic() > end and n >= 4:
                 break
     times = [np.array(r) for r in rows]

@@ -223,11 +223,11 @@ class Exploration:
         if trial.other is None:
             return False, self.run(arrays)
         if not trial.first:
-            status, outputs, seconds = self.run.timed(arrays)
+            status, outputs, seconds = self.run.run_timed(arrays)
             if status != FINITE:  # if the loss is not finite, not all kernels have run
                 trial.first = sum_by_kernel(self.run, seconds)
             return False, (status, outputs)
-        status, outputs, seconds = trial.other.timed(arrays)
+        status, outputs, seconds = trial.other.run_timed(arrays)
         if status != FINITE:
             self._run_guarded(self._pair, trial, sum_by_kernel(trial.other, seconds))
         trial.first = {}
@@ -243,7 +243,7 @@ class Exploration:
 
     def _profile(self, arrays: Sequence[np.ndarray]) -> Step:
         """Run one training step and note the seconds of its kernels; the last profiled step starts the threads."""
-        status, outputs, seconds = self.run.timed(arrays)
+        status, outputs, seconds = self.run.run_timed(arrays)
         if status != FINITE:
             self._profiled_steps.append(sum_by_kernel(self.run, seconds))
         if len(self._profiled_steps) == PROFILED_STEPS:
