@@ -261,7 +261,7 @@ class TileArithmetic(polynomials.Arith):
     def narrow_int(self, x: TileValue) -> TileValue:
         return self.b.cast(x, self.word)
 
-    def rarely(
+    def replace_rare(
         self, where: TileValue, value: TileValue, name: str, slow: Callable[..., TileValue], *args: TileValue
     ) -> TileValue:
         """Compute both sides and select: a GPU lane shares its branch with 31 others."""

@@ -47,7 +47,9 @@ def widen(v: LaneArithmetic, x: str, elem: str) -> str:
     normal = v.iadd(moved, v.i(_REBIAS))
     beyond = v.ior(moved, v.i(0x7F800000))
     small = v.bits(v.mul(v.from_int(size), v.f(2.0**-24)))
-    out = v.iselect(v.apart(size, v.i(0x400)), small, v.iselect(v.apart(v.i(0x7BFF), size), beyond, normal))
+    out = v.iselect(
+        v.less_unsigned(size, v.i(0x400)), small, v.iselect(v.less_unsigned(v.i(0x7BFF), size), beyond, normal)
+    )
     return v.unbits(v.ior(out, v.shl(v.iand(h, v.i(0x8000)), 16)))
 
 
@@ -59,7 +61,7 @@ def narrow(v: LaneArithmetic, x: str, elem: str) -> str:
         return text.emit(f"bitcast {half} {text.emit(f'fptrunc {single} {x} to {half}')} to {bits}")
     b = v.bits(x)
     size = v.iand(b, v.i(0x7FFFFFFF))
-    is_nan = v.apart(v.i(0x7F800000), size)
+    is_nan = v.less_unsigned(v.i(0x7F800000), size)
     if elem == "bf16":
         odd = v.iand(v.lshr(b, 16), v.i(1))
         rounded = v.lshr(v.iadd(b, v.iadd(odd, v.i(0x7FFF))), 16)
@@ -68,5 +70,7 @@ def narrow(v: LaneArithmetic, x: str, elem: str) -> str:
     normal = v.lshr(v.iadd(v.isub(size, v.i(_REBIAS)), v.iadd(odd, v.i(0xFFF))), 13)
     small = v.isub(v.bits(v.add(v.unbits(size), v.f(0.5))), v.i(0x3F000000))  # in units of 2**-24, that of 0.5
     large = v.iselect(is_nan, v.i(0x7E00), v.i(0x7C00))
-    out = v.iselect(v.apart(size, v.i(0x38800000)), small, v.iselect(v.apart(size, v.i(0x47800000)), normal, large))
+    out = v.iselect(
+        v.less_unsigned(size, v.i(0x38800000)), small, v.iselect(v.less_unsigned(size, v.i(0x47800000)), normal, large)
+    )
     return v.ops.cast(v.ior(out, v.iand(v.lshr(b, 16), v.i(0x8000))), v.int, "i16")

@@ -117,7 +117,7 @@ class MemoryEmitter:
         if self.number(offset) == 0:
             return base
         memory = LLVM_ELEM["i8" if elem == "i1" else elem]
-        return self.text.once(f"getelementptr {memory}, ptr {base}, {spell(offset.type)} {self.get(offset)}")
+        return self.text.emit_shared(f"getelementptr {memory}, ptr {base}, {spell(offset.type)} {self.get(offset)}")
 
     def to_memory(self, value: SSAValue) -> tuple[Type, str]:
         """Return a value's type and operand in memory, where bools are bytes."""
@@ -136,12 +136,12 @@ class MemoryEmitter:
     def guarded(self, mask: SSAValue, emit: Any, other: tuple[Type, str] | None) -> str:
         """Emit a branch: the value of `emit()` where the scalar mask holds, else `other`."""
         then, end, before = self.text.fresh("then"), self.text.fresh("end"), self.text.block
-        self.text.do(f"br i1 {self.get(mask)}, label %{then}, label %{end}")
+        self.text.emit_void(f"br i1 {self.get(mask)}, label %{then}, label %{end}")
         self.text.label(then)
-        self.text.enter()
+        self.text.open_region()
         value = emit()
-        self.text.leave()
-        self.text.do(f"br label %{end}")
+        self.text.close_region()
+        self.text.emit_void(f"br label %{end}")
         self.text.label(end)
         if other is None:
             return ""
@@ -194,7 +194,7 @@ class MemoryEmitter:
             return self.resized(whole, loaded, memory.lanes)
         out, part = rest, Type(memory.elem, n)
         for i in (n * at for at, some in enumerate(held) if some):
-            at = self.text.once(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {i}") if i else where
+            at = self.text.emit_shared(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {i}") if i else where
             few = load(part, at, self.lanes_from(mask.type, self.get(mask), i, n), self.lanes_from(memory, rest, i, n))
             picks = [memory.lanes + k - i if i <= k < i + n else k for k in range(memory.lanes)]
             out = self.shuffled(memory, out, self.resized(part, few, memory.lanes), picks)
@@ -207,7 +207,7 @@ class MemoryEmitter:
     def shuffled(self, t: Type, a: str, b: str, picks: Sequence[int | None]) -> str:
         """Return the lanes `picks` of two concatenated vectors; None picks an undefined value."""
         lanes = ", ".join(f"i32 {'poison' if n is None else n}" for n in picks)
-        return self.text.once(f"shufflevector {spell(t)} {a}, {spell(t)} {b}, <{len(picks)} x i32> <{lanes}>")
+        return self.text.emit_shared(f"shufflevector {spell(t)} {a}, {spell(t)} {b}, <{len(picks)} x i32> <{lanes}>")
 
     def do_store(self, op: Op) -> None:
         """Emit a store, a masked one unless the mask is known to be true; none where it is known to be false."""
@@ -220,7 +220,9 @@ class MemoryEmitter:
         size = _SIZE[memory.elem]
 
         def plain() -> str:
-            self.text.do(f"store {spell(memory)} {operand}, ptr {self.at(ptr, offset, memory.elem)}, align {size}")
+            self.text.emit_void(
+                f"store {spell(memory)} {operand}, ptr {self.at(ptr, offset, memory.elem)}, align {size}"
+            )
             return ""
 
         lane = only_lane(self.lanes_of(mask))
@@ -230,8 +232,8 @@ class MemoryEmitter:
             one = self.text.emit(f"extractelement {spell(memory)} {operand}, i32 {lane}")
             where = self.at(ptr, offset, memory.elem)
             if lane:
-                where = self.text.once(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {lane}")
-            self.text.do(f"store {LLVM_ELEM[memory.elem]} {one}, ptr {where}, align {size}")
+                where = self.text.emit_shared(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {lane}")
+            self.text.emit_void(f"store {LLVM_ELEM[memory.elem]} {one}, ptr {where}, align {size}")
         elif not memory.lanes:
             self.guarded(mask, plain, None)
         else:
@@ -255,7 +257,7 @@ class MemoryEmitter:
         if not self.mask_registers or not eight_bytes or self.lanes_of(mask) is not None:
             return memory, operand
         wider = self.resized(mask.type, operand, 16)
-        return Type("i8", 16), self.text.once(f"and <16 x i1> {wider}, {LANES_KEPT}")
+        return Type("i8", 16), self.text.emit_shared(f"and <16 x i1> {wider}, {LANES_KEPT}")
 
     def resized(self, t: Type, operand: str, lanes: int) -> str:
         """Return a vector's first lanes, or all of them followed by undefined ones."""
@@ -277,7 +279,7 @@ class MemoryEmitter:
         call = f"call {back} @{name}({', '.join(f'{t} {a}' for t, a in args)})"
         if result is not None:
             return self.text.emit(call)
-        self.text.do(call)
+        self.text.emit_void(call)
         return ""
 
     def do_stream(self, op: Op) -> None:
@@ -287,7 +289,7 @@ class MemoryEmitter:
         memory, operand = self.to_memory(value)
         align = _SIZE[memory.elem] * max(1, memory.lanes)
         where = self.at(ptr, offset, memory.elem)
-        self.text.do(f"store {spell(memory)} {operand}, ptr {where}, align {align}, !nontemporal !0")
+        self.text.emit_void(f"store {spell(memory)} {operand}, ptr {where}, align {align}, !nontemporal !0")
 
     def lanes_at(self, ptr: SSAValue | None, offsets: SSAValue, elem: str) -> str:
         """Return the vector of addresses `offsets` (elements) after `ptr`, one for each lane."""
@@ -349,7 +351,7 @@ class MemoryEmitter:
         """Emit the address a fixed number of bytes after a pointer."""
         assert op.args[0] is not None and op.result is not None
         where = f"getelementptr i8, ptr {self.get(op.args[0])}, i64 {op.attrs[0]}"
-        self.put(op.result, self.text.once(where))
+        self.put(op.result, self.text.emit_shared(where))
 
     def do_advance(self, op: Op) -> None:
         """Bind the result to the address an offset (elements) after a pointer."""

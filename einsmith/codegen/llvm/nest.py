@@ -76,7 +76,7 @@ class _Emitter(MemoryEmitter):
         self.operand[f.scratch.id] = "%scratch"
         self.operand[f.task.id] = "%task"
         self.region(f.body)
-        self.text.do("ret void")
+        self.text.emit_void("ret void")
         head = f'define void @"{f.name}"(ptr %buffers, ptr %scratch, i64 %task) #0 {{\nentry:\n'
         return head + "\n".join(self.text.lines) + "\n}\n"
 
@@ -117,12 +117,12 @@ class _Emitter(MemoryEmitter):
                 self.region(x.body)
             return
         then, end = self.text.fresh("then"), self.text.fresh("end")
-        self.text.do(f"br i1 {self.get(x.cond)}, label %{then}, label %{end}")
+        self.text.emit_void(f"br i1 {self.get(x.cond)}, label %{then}, label %{end}")
         self.text.label(then)
-        self.text.enter()
+        self.text.open_region()
         self.region(x.body)
-        self.text.leave()
-        self.text.do(f"br label %{end}")
+        self.text.close_region()
+        self.text.emit_void(f"br label %{end}")
         self.text.label(end)
 
     def loop(self, x: Loop) -> None:
@@ -160,11 +160,11 @@ class _Emitter(MemoryEmitter):
         guarded = trips is None and not x.runs
         if guarded:
             runs = text.emit(f"icmp slt i64 {lo}, {hi}")
-            text.do(f"br i1 {runs}, label %{body}, label %{end}")
+            text.emit_void(f"br i1 {runs}, label %{body}, label %{end}")
         else:
-            text.do(f"br label %{body}")
+            text.emit_void(f"br label %{body}")
         self.text.label(body)
-        text.enter()
+        text.open_region()
         var = "%" + text.fresh("i")
         names = ["%" + text.fresh("c") for _ in x.init]
         phis = len(text.lines)  # the phis are written last, when the carried values are known
@@ -178,8 +178,8 @@ class _Emitter(MemoryEmitter):
         back = self.text.block
         following = text.emit(f"add nsw i64 {var}, {x.step * x.unroll}")
         again = text.emit(f"icmp slt i64 {following}, {hi}")
-        text.do(f"br i1 {again}, label %{body}, label %{end}")
-        text.leave()
+        text.emit_void(f"br i1 {again}, label %{body}, label %{end}")
+        text.close_region()
         lines = [f"  {var} = phi i64 [ {lo}, %{before} ], [ {following}, %{back} ]"]
         for name, init, (operand, _) in zip(names, x.init, state, strict=True):
             lines.append(f"  {name} = phi {spell(init.type)} [ {self.get(init)}, %{before} ], [ {operand}, %{back} ]")
@@ -206,12 +206,12 @@ class _Emitter(MemoryEmitter):
         turn = "%" + text.fresh("t")
         after = text.emit(f"add i64 {turn}, 1")
         due = text.emit(f"icmp eq i64 {text.emit(f'and i64 {after}, {every - 1}')}, 0")
-        text.do(f"br i1 {due}, label %{ask}, label %{on}, !prof !1")
+        text.emit_void(f"br i1 {due}, label %{ask}, label %{on}, !prof !1")
         text.label(ask)
         stopped = text.emit(f"icmp ne i32 {text.emit(f'call i32 @{looks.LOOK}()')}, 0")
-        text.do(f"br i1 {stopped}, label %{stop}, label %{on}, !prof !1")
+        text.emit_void(f"br i1 {stopped}, label %{stop}, label %{on}, !prof !1")
         text.label(stop)
-        text.do("ret void")
+        text.emit_void("ret void")
         text.label(on)
         return turn, after
 
@@ -267,7 +267,7 @@ class _Emitter(MemoryEmitter):
                 self.put(result, x)
             return True
         if op.name == "mul":
-            self.put(result, self.text.once(f"mul {elem} {x}, {c}"))
+            self.put(result, self.text.emit_shared(f"mul {elem} {x}, {c}"))
             return True
         return False
 
@@ -300,7 +300,7 @@ class _Emitter(MemoryEmitter):
         total = (total + half) % (2 * half) - half
         if total == 0:
             return base
-        name = self.text.once(f"add {elem} {base}, {total}")
+        name = self.text.emit_shared(f"add {elem} {base}, {total}")
         self.sums[name] = (base, total)
         return name
 
@@ -326,9 +326,9 @@ class _Emitter(MemoryEmitter):
             self.put(result, constant(number, result.type), number)
             return
         v, s = spell(result.type), spell(x.type)
-        one = self.text.once(f"insertelement {v} poison, {s} {self.get(x)}, i32 0")
+        one = self.text.emit_shared(f"insertelement {v} poison, {s} {self.get(x)}, i32 0")
         mask = f"<{result.type.lanes} x i32> zeroinitializer"
-        self.put(result, self.text.once(f"shufflevector {v} {one}, {v} poison, {mask}"))
+        self.put(result, self.text.emit_shared(f"shufflevector {v} {one}, {v} poison, {mask}"))
 
     def do_cast(self, op: Op) -> None:
         (x,), result = op.args, op.result
@@ -342,7 +342,7 @@ class _Emitter(MemoryEmitter):
             self.put_lanes(result, lanes)
             return
         if number is None and not x.type.lanes and x.type.elem == "i32" and elem == "i64":
-            self.put(result, self.text.once(f"sext i32 {self.get(x)} to i64"))
+            self.put(result, self.text.emit_shared(f"sext i32 {self.get(x)} to i64"))
             return
         self.put(result, self.ops.cast(self.get(x), x.type, elem))
 
@@ -381,10 +381,10 @@ class _Emitter(MemoryEmitter):
         x, y = self.get(a), self.get(b)
         (left, c), (right, d) = self.sums.get(x, (x, 0)), self.sums.get(y, (y, 0))
         if op.name == "add" and (c or d):
-            inner = self.text.once(f"add {a.type.elem} {left}, {right}")
+            inner = self.text.emit_shared(f"add {a.type.elem} {left}, {right}")
             self.put(op.result, self.plus(inner, c + d, a.type.elem))
             return
-        self.put(op.result, self.text.once(f"{op.name} {a.type.elem} {x}, {y}"))
+        self.put(op.result, self.text.emit_shared(f"{op.name} {a.type.elem} {x}, {y}"))
 
     def do_shuffle(self, op: Op) -> None:
         a, b = op.args
@@ -416,7 +416,7 @@ class _Emitter(MemoryEmitter):
         self.put(op.result, self.text.call(name, Type("i1"), [(x.type, self.get(x))]))
 
     def do_barrier(self, op: Op) -> None:
-        self.text.do('call void asm sideeffect "", "~{memory}"()')
+        self.text.emit_void('call void asm sideeffect "", "~{memory}"()')
 
 
 def _fits(x: int, elem: str) -> bool:

@@ -121,7 +121,7 @@ class FunctionText:
         self.lines.append(f"  {name} = {text}")
         return name
 
-    def do(self, text: str) -> None:
+    def emit_void(self, text: str) -> None:
         """Emit an instruction that has no result."""
         self.lines.append("  " + text)
 
@@ -130,9 +130,9 @@ class FunctionText:
         self.lines.append(f"{name}:")
         self.block = name
 
-    def once(self, text: str) -> str:
+    def emit_shared(self, text: str) -> str:
         """Emit a pure instruction and return the operand of its result. Where this region or an enclosing one has an
-        equal instruction emitted by `once`, its result is returned instead."""
+        equal instruction emitted by `emit_shared`, its result is returned instead."""
         for region in self._shared:
             if text in region:
                 return region[text]
@@ -140,12 +140,12 @@ class FunctionText:
         self._shared[-1][text] = name
         return name
 
-    def enter(self) -> None:
-        """Open a region, such as a branch. Code after it does not reuse what `once` emits in it, as that may not have
-        run."""
+    def open_region(self) -> None:
+        """Open a region, such as a branch. Code after it does not reuse the results that `emit_shared` emits in it, as
+        the region may not have run."""
         self._shared.append({})
 
-    def leave(self) -> None:
+    def close_region(self) -> None:
         """Close the region that was opened last."""
         self._shared.pop()
 
@@ -168,7 +168,7 @@ class Ops:
     def __init__(self, text: FunctionText):
         self.text = text
 
-    def bin(self, op: str, t: Type, a: str, b: str) -> str:
+    def emit_binary(self, op: str, t: Type, a: str, b: str) -> str:
         """Emit the LLVM instruction `op`, such as `fadd`, of two operands."""
         return self.text.emit(f"{op} {spell(t)} {a}, {b}")
 
@@ -199,9 +199,9 @@ class Ops:
             CompileError: the instruction has no form in LLVM.
         """
         if name in _FLOAT_BINARY and t.elem in FLOATS:
-            return self.bin(_FLOAT_BINARY[name], t, args[0], args[1])
+            return self.emit_binary(_FLOAT_BINARY[name], t, args[0], args[1])
         if name in _INT_BINARY and t.elem not in FLOATS:
-            return self.bin(_INT_BINARY[name], t, args[0], args[1])
+            return self.emit_binary(_INT_BINARY[name], t, args[0], args[1])
         if name in _COMPARE:
             by_float, by_int = _COMPARE[name]
             if t.elem == "i1":  # as a signed number, true would be -1
@@ -224,11 +224,13 @@ class Ops:
 
     def op_neg(self, t: Type, x: str) -> str:
         """Emit -x."""
-        return self.text.emit(f"fneg {spell(t)} {x}") if t.elem in FLOATS else self.bin("sub", t, constant(0, t), x)
+        if t.elem in FLOATS:
+            return self.text.emit(f"fneg {spell(t)} {x}")
+        return self.emit_binary("sub", t, constant(0, t), x)
 
     def op_not(self, t: Type, x: str) -> str:
         """Emit the complement of a condition or of all bits."""
-        return self.bin("xor", t, x, constant(1 if t.elem == "i1" else -1, t))
+        return self.emit_binary("xor", t, x, constant(1 if t.elem == "i1" else -1, t))
 
     def op_abs(self, t: Type, x: str) -> str:
         """Emit |x|; the absolute value of the least integer is itself, as overflow wraps."""
@@ -242,7 +244,7 @@ class Ops:
         if t.elem not in FLOATS:
             low = self.select(t, self.compare("slt", t, x, zero), minus, x)
             return self.select(t, self.compare("sgt", t, x, zero), one, low)
-        same = self.bin("fadd", t, x, zero)  # NaN stays, and -0 becomes 0
+        same = self.emit_binary("fadd", t, x, zero)  # NaN stays, and -0 becomes 0
         low = self.select(t, self.compare("olt", t, x, zero), minus, same)
         return self.select(t, self.compare("ogt", t, x, zero), one, low)
 
@@ -256,14 +258,14 @@ class Ops:
 
     def op_rsqrt(self, t: Type, x: str) -> str:
         """Emit 1/sqrt(x); the root and the quotient are both rounded."""
-        return self.bin("fdiv", t, constant(1.0, t), self.op_sqrt(t, x))
+        return self.emit_binary("fdiv", t, constant(1.0, t), self.op_sqrt(t, x))
 
     def op_random_bits(self, t: Type, *words: str) -> str:
         """Emit 32 random bits from two words of a key and two of a counter (`ir.random.threefry`)."""
         return threefry(
             words,
-            add=lambda a, b: self.bin("add", t, a, b),
-            xor=lambda a, b: self.bin("xor", t, a, b),
+            add=lambda a, b: self.emit_binary("add", t, a, b),
+            xor=lambda a, b: self.emit_binary("xor", t, a, b),
             rotate=lambda x, n: self.intrinsic("fshl", t, x, x, constant(n, t)),
             const=lambda n: constant(n, t),
         )
@@ -275,10 +277,11 @@ class Ops:
     def op_fma(self, t: Type, a: str, b: str, c: str) -> str:
         """Emit a*b + c; floats are rounded once where the target has an fma instruction, else twice."""
         if t.elem not in FLOATS:
-            return self.bin("add", t, self.bin("mul", t, a, b), c)
+            return self.emit_binary("add", t, self.emit_binary("mul", t, a, b), c)
         if self.text.fma:
             return self.intrinsic("fma", t, a, b, c)
-        return self.bin("fadd", t, self.bin("fmul", t, a, b), c)  # llvm.fma would become a call of the C library
+        # Here llvm.fma would become a call of the C library.
+        return self.emit_binary("fadd", t, self.emit_binary("fmul", t, a, b), c)
 
     def extremum(self, name: str, t: Type, args: Sequence[str], literals: Sequence[float | int | bool | None]) -> str:
         """Emit the maximum or minimum of two operands; NaN if either operand is NaN.
@@ -312,26 +315,26 @@ class Ops:
             n = int(divisor)
             if n & (n - 1) == 0:  # a power of two
                 if name == "mod":
-                    return self.bin("and", t, a, constant(n - 1, t))
-                return a if n == 1 else self.bin("ashr", t, a, constant(n.bit_length() - 1, t))
+                    return self.emit_binary("and", t, a, constant(n - 1, t))
+                return a if n == 1 else self.emit_binary("ashr", t, a, constant(n.bit_length() - 1, t))
             if name == "mod":
-                r = self.bin("srem", t, a, b)
-                return self.select(t, self.compare("slt", t, r, zero), self.bin("add", t, r, b), r)
-            q = self.bin("sdiv", t, a, b)
-            r = self.bin("sub", t, a, self.bin("mul", t, q, b))
-            return self.bin("add", t, q, self.bin("ashr", t, r, constant(BITS[t.elem] - 1, t)))
+                r = self.emit_binary("srem", t, a, b)
+                return self.select(t, self.compare("slt", t, r, zero), self.emit_binary("add", t, r, b), r)
+            q = self.emit_binary("sdiv", t, a, b)
+            r = self.emit_binary("sub", t, a, self.emit_binary("mul", t, q, b))
+            return self.emit_binary("add", t, q, self.emit_binary("ashr", t, r, constant(BITS[t.elem] - 1, t)))
         # Divisors 0 and -1 are replaced by 1, and the results corrected: x86 traps at a division by zero, and at the
         # overflow of the least integer over -1.
         minus, one = constant(-1, t), constant(1, t)
         is_zero, is_minus = self.compare("eq", t, b, zero), self.compare("eq", t, b, minus)
-        is_replaced = self.bin("or", Type("i1", t.lanes), is_zero, is_minus)
+        is_replaced = self.emit_binary("or", Type("i1", t.lanes), is_zero, is_minus)
         d = self.select(t, is_replaced, one, b)
-        r = self.bin("srem", t, a, d)
-        signs_differ = self.compare("slt", t, self.bin("xor", t, r, d), zero)
-        adjust = self.bin("and", Type("i1", t.lanes), self.compare("ne", t, r, zero), signs_differ)
+        r = self.emit_binary("srem", t, a, d)
+        signs_differ = self.compare("slt", t, self.emit_binary("xor", t, r, d), zero)
+        adjust = self.emit_binary("and", Type("i1", t.lanes), self.compare("ne", t, r, zero), signs_differ)
         if name == "mod":
-            return self.bin("add", t, r, self.select(t, adjust, d, zero))
-        q = self.bin("sub", t, self.bin("sdiv", t, a, d), self.select(t, adjust, one, zero))
+            return self.emit_binary("add", t, r, self.select(t, adjust, d, zero))
+        q = self.emit_binary("sub", t, self.emit_binary("sdiv", t, a, d), self.select(t, adjust, one, zero))
         q = self.select(t, is_minus, self.op_neg(t, a), q)
         return self.select(t, is_zero, zero, q)
 
@@ -344,23 +347,23 @@ class Ops:
         zero, flag = constant(0.0, t), Type("i1", t.lanes)
         m = self.remainder(t, a, b)
         # `wrong`: the remainder is not zero, and its sign is not the divisor's.
-        wrong = self.bin(
+        wrong = self.emit_binary(
             "and",
             flag,
             self.compare("une", t, m, zero),
-            self.bin("xor", flag, self.compare("olt", t, b, zero), self.compare("olt", t, m, zero)),
+            self.emit_binary("xor", flag, self.compare("olt", t, b, zero), self.compare("olt", t, m, zero)),
         )
         if name == "mod":
-            out = self.select(t, wrong, self.bin("fadd", t, m, b), m)
+            out = self.select(t, wrong, self.emit_binary("fadd", t, m, b), m)
             is_multiple = self.compare("oeq", t, m, zero)
             return self.select(t, is_multiple, self.intrinsic("copysign", t, zero, b), out)
-        div = self.bin("fdiv", t, self.bin("fsub", t, a, m), b)
-        div = self.select(t, wrong, self.bin("fsub", t, div, constant(1.0, t)), div)
+        div = self.emit_binary("fdiv", t, self.emit_binary("fsub", t, a, m), b)
+        div = self.select(t, wrong, self.emit_binary("fsub", t, div, constant(1.0, t)), div)
         # `div` is a whole number but for its rounding, so that it is rounded to the nearest one.
         floor = self.op_floor(t, div)
-        is_below = self.compare("ogt", t, self.bin("fsub", t, div, floor), constant(0.5, t))
-        out = self.select(t, is_below, self.bin("fadd", t, floor, constant(1.0, t)), floor)
-        quotient = self.bin("fdiv", t, a, b)
+        is_below = self.compare("ogt", t, self.emit_binary("fsub", t, div, floor), constant(0.5, t))
+        out = self.select(t, is_below, self.emit_binary("fadd", t, floor, constant(1.0, t)), floor)
+        quotient = self.emit_binary("fdiv", t, a, b)
         out = self.select(t, self.compare("oeq", t, div, zero), self.intrinsic("copysign", t, zero, quotient), out)
         return self.select(t, self.compare("oeq", t, b, zero), quotient, out)
 
@@ -372,7 +375,7 @@ class Ops:
         |b| is added. Quotients too large for this are left to the C library.
         """
         if not self.text.fma:
-            return self.bin("frem", t, a, b)
+            return self.emit_binary("frem", t, a, b)
         v = LaneArithmetic(self, t)
         x, y = v.abs(a), v.abs(b)
         quotient = v.div(x, y)
@@ -380,9 +383,13 @@ class Ops:
         r = v.select(v.lt(r, v.f(0.0)), v.add(r, y), r)
         r = v.select(v.lt(x, y), x, r)  # covers an infinite divisor
         largest = v.f(2.0**22 if t.elem == "f32" else 2.0**51)  # largest quotient for which this holds
-        return v.rarely(v.lt(largest, quotient), v.copysign(r, a), "fmod", lambda w, *z: w.library("fmod", *z), a, b)
+        return v.replace_rare(
+            v.lt(largest, quotient), v.copysign(r, a), "fmod", lambda w, *z: w.library("fmod", *z), a, b
+        )
 
-    def rarely(self, t: Type, where: str, value: str, name: str, slow: Callable[..., str], args: Sequence[str]) -> str:
+    def replace_rare(
+        self, t: Type, where: str, value: str, name: str, slow: Callable[..., str], args: Sequence[str]
+    ) -> str:
         """Emit a value in which the lanes that satisfy a rare condition are replaced by a slower computation.
 
         The slower computation is an internal function of the module, called behind a branch if a lane needs it.
@@ -403,15 +410,16 @@ class Ops:
             names = [f"%x{n}" for n in range(len(args))]
             parameters = ", ".join(f"{spell(t)} {x}" for x in names)
             text.declarations[function] = ""  # reserves its place before the declarations that its body adds
-            inner.do(f"ret {spell(t)} {slow(LaneArithmetic(Ops(inner), t), *names)}")
+            inner.emit_void(f"ret {spell(t)} {slow(LaneArithmetic(Ops(inner), t), *names)}")
             head = f"define internal {spell(t)} @{function}({parameters}) #0 {{\nentry:\n"
             text.declarations[function] = head + "\n".join(inner.lines) + "\n}"
         rare, end, before = text.fresh("rare"), text.fresh("end"), text.block
-        text.do(f"br i1 {needed}, label %{rare}, label %{end}, !prof !1")  # !1: branch weights of `nest.emit_module`
+        # !1: the branch weights of `nest.emit_module`
+        text.emit_void(f"br i1 {needed}, label %{rare}, label %{end}, !prof !1")
         text.label(rare)
         replacement = text.call(function, t, [(t, a) for a in args])
         chosen = self.select(t, where, replacement, value)
-        text.do(f"br label %{end}")
+        text.emit_void(f"br label %{end}")
         text.label(end)
         return text.emit(f"phi {spell(t)} [ {value}, %{before} ], [ {chosen}, %{rare} ]")
 
@@ -484,16 +492,16 @@ class LaneArithmetic(polynomials.Arith):
         return constant(value, self.int)
 
     def add(self, a: str, b: str) -> str:
-        return self.ops.bin("fadd", self.t, a, b)
+        return self.ops.emit_binary("fadd", self.t, a, b)
 
     def sub(self, a: str, b: str) -> str:
-        return self.ops.bin("fsub", self.t, a, b)
+        return self.ops.emit_binary("fsub", self.t, a, b)
 
     def mul(self, a: str, b: str) -> str:
-        return self.ops.bin("fmul", self.t, a, b)
+        return self.ops.emit_binary("fmul", self.t, a, b)
 
     def div(self, a: str, b: str) -> str:
-        return self.ops.bin("fdiv", self.t, a, b)
+        return self.ops.emit_binary("fdiv", self.t, a, b)
 
     def fma(self, a: str, b: str, c: str) -> str:
         return self.ops.op_fma(self.t, a, b, c)
@@ -526,31 +534,31 @@ class LaneArithmetic(polynomials.Arith):
         return self.ops.text.emit(f"sitofp {spell(self.int)} {x} to {spell(self.t)}")
 
     def iadd(self, a: str, b: str) -> str:
-        return self.ops.bin("add", self.int, a, b)
+        return self.ops.emit_binary("add", self.int, a, b)
 
     def isub(self, a: str, b: str) -> str:
-        return self.ops.bin("sub", self.int, a, b)
+        return self.ops.emit_binary("sub", self.int, a, b)
 
     def iand(self, a: str, b: str) -> str:
-        return self.ops.bin("and", self.int, a, b)
+        return self.ops.emit_binary("and", self.int, a, b)
 
     def shl(self, a: str, n: int) -> str:
-        return self.ops.bin("shl", self.int, a, constant(n, self.int))
+        return self.ops.emit_binary("shl", self.int, a, constant(n, self.int))
 
     def ashr(self, a: str, n: int) -> str:
-        return self.ops.bin("ashr", self.int, a, constant(n, self.int))
+        return self.ops.emit_binary("ashr", self.int, a, constant(n, self.int))
 
     def lshr(self, a: str, n: int) -> str:
-        return self.ops.bin("lshr", self.int, a, constant(n, self.int))
+        return self.ops.emit_binary("lshr", self.int, a, constant(n, self.int))
 
     def imul(self, a: str, b: str) -> str:
-        return self.ops.bin("mul", self.int, a, b)
+        return self.ops.emit_binary("mul", self.int, a, b)
 
     def ior(self, a: str, b: str) -> str:
-        return self.ops.bin("or", self.int, a, b)
+        return self.ops.emit_binary("or", self.int, a, b)
 
     def ixor(self, a: str, b: str) -> str:
-        return self.ops.bin("xor", self.int, a, b)
+        return self.ops.emit_binary("xor", self.int, a, b)
 
     def ieq(self, a: str, b: str) -> str:
         return self.ops.compare("eq", self.int, a, b)
@@ -562,15 +570,15 @@ class LaneArithmetic(polynomials.Arith):
         return self.ops.op_floor(self.t, x)
 
     def both(self, a: str, b: str) -> str:
-        return self.ops.bin("and", self.flag, a, b)
+        return self.ops.emit_binary("and", self.flag, a, b)
 
     def either(self, a: str, b: str) -> str:
-        return self.ops.bin("or", self.flag, a, b)
+        return self.ops.emit_binary("or", self.flag, a, b)
 
     def negate(self, a: str) -> str:
         return self.ops.op_not(self.flag, a)
 
-    def apart(self, a: str, b: str) -> str:
+    def less_unsigned(self, a: str, b: str) -> str:
         """Emit the condition a < b of unsigned integers."""
         return self.ops.compare("ult", self.int, a, b)
 
@@ -589,8 +597,8 @@ class LaneArithmetic(polynomials.Arith):
     def narrow_int(self, x: str) -> str:
         return self.ops.text.emit(f"trunc {spell(Type('i64', self.t.lanes))} {x} to {spell(self.int)}")
 
-    def rarely(self, where: str, value: str, name: str, slow: Callable[..., str], *args: str) -> str:
-        return self.ops.rarely(self.t, where, value, name, slow, args)
+    def replace_rare(self, where: str, value: str, name: str, slow: Callable[..., str], *args: str) -> str:
+        return self.ops.replace_rare(self.t, where, value, name, slow, args)
 
     def library(self, name: str, *args: str) -> str:
         return self.ops.libm(name, self.t, args)

@@ -22,9 +22,9 @@ class Arith(Protocol):
     """Arithmetic on lanes of one float type (`elem`: f32 or f64) and integers of equal width. Operands are opaque.
 
     `fused`: fma rounds once. `wide()` is the f64 arithmetic of as many lanes; `extend` and `narrow` convert to it and
-    back (`narrow` is a method of the narrow side). Conditions combine by `both`, `either` and `negate`. `rarely`
-    replaces a value where a condition holds by the result of `slow` on the arguments, at no cost while it holds
-    nowhere. `library` calls the C library, lane by lane.
+    back (`narrow` is a method of the narrow side). Conditions combine by `both`, `either` and `negate`.
+    `replace_rare` replaces a value where a condition holds by the result of `slow` on the arguments, at no cost while
+    it holds nowhere. `library` calls the C library, lane by lane.
     """
 
     elem: str
@@ -138,7 +138,7 @@ class Arith(Protocol):
     def narrow_int(self, x: Any) -> Any:
         """Return the low bits of an i64 value as this side's integer."""
 
-    def rarely(self, where: Any, value: Any, name: str, slow: Callable[..., Any], *args: Any) -> Any:
+    def replace_rare(self, where: Any, value: Any, name: str, slow: Callable[..., Any], *args: Any) -> Any:
         """Return `value`, where the condition `where` holds replaced by slow(arithmetic, *args).
 
         Args:

@@ -67,10 +67,10 @@ def _turn(v: Arith, x: Any, quarter: int) -> Any:
         rare = v.either(lost, v.lt(v.f(_LIMIT64), a))
         out = _quadrant(v, n, quarter, _sin64(v, r, tail), _cos64(v, r, tail))
         out = out if quarter else v.select(v.eq(x, v.f(0.0)), x, out)
-        return v.rarely(rare, out, name, lambda w, y: w.library(name, y), x)
+        return v.replace_rare(rare, out, name, lambda w, y: w.library(name, y), x)
     n, r = _near32(v, x)
     out = _signed32(v, x, n, r, quarter)
-    return v.rarely(v.lt(v.f(_LIMIT32), a), out, name, lambda w, y: _far32(w, y, quarter), x)
+    return v.replace_rare(v.lt(v.f(_LIMIT32), a), out, name, lambda w, y: _far32(w, y, quarter), x)
 
 
 def _signed32(v: Arith, x: Any, n: Any, r: Any, quarter: int) -> Any:
