@@ -23,7 +23,7 @@ VERSION = llvm.llvm_version_info
 def test_llvm_still_has_the_fault(fault):
     """Fails where a new LLVM is right: its entry then gets a `last` version, and the emitter may be simpler."""
     shown = re.search(fault.wrong, jit.emit_assembly(fault.text, fault.machine))
-    assert bool(shown) == fault.exists(VERSION), f"LLVM {VERSION} {'has' if shown else 'no longer has'}: {fault.what}"
+    assert bool(shown) == fault.is_in(VERSION), f"LLVM {VERSION} {'has' if shown else 'no longer has'}: {fault.what}"
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
@@ -109,7 +109,7 @@ def test_loads_stay_operands_elsewhere():
     b.store(b.op("where", mask, b.fma(x, w, c), c), b.buffers[3], b.const(0))
     code = _instructions(b, UNMASKED.machine)
     assert any(re.match(r"vfmadd\S+\s+\(%\w+\), .*%k", x) for x in code), code
-    assert faults.chosen_sums(b.finish().body)
+    assert faults.find_selected_sums(b.finish().body)
 
 
 CONJUNCTIONS = {

@@ -52,7 +52,7 @@ def test_any_block_computes_what_it_did(seed, monkeypatch):
 @pytest.mark.parametrize("width", [2, 4])
 def test_every_instruction_follows_its_arguments_once(seed, width):
     ops = block(seed).body
-    found = list(lockstep.groups(ops, FUNCTIONS, width))
+    found = list(lockstep.group_instructions(ops, FUNCTIONS, width))
     order = [op for group in found for op in group]
     assert sorted(map(id, order)) == sorted(map(id, ops))
     assert max(map(len, found)) <= width
@@ -86,4 +86,4 @@ def test_a_function_of_another_waits():
     y = b.op("erf", x)
     z = b.op("exp", b.add(y, x))
     b.store(z, b.buffers[0], b.const(0))
-    assert all(len(g) == 1 for g in lockstep.groups(b.body, FUNCTIONS, 4))
+    assert all(len(g) == 1 for g in lockstep.group_instructions(b.body, FUNCTIONS, 4))

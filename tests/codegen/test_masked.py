@@ -106,7 +106,7 @@ def test_more_masks_than_registers(rng, name, lanes):
 @pytest.mark.skipif("avx512bw" not in jit.host()[1].replace("-avx512bw", ""), reason="AVX-512")
 def test_the_sweep_notices_a_fault(monkeypatch):
     """As it is emitted without the cure."""
-    if not faults.NARROWED.exists(llvm.llvm_version_info):
+    if not faults.NARROWED.is_in(llvm.llvm_version_info):
         pytest.skip("this LLVM does not have the fault")
     monkeypatch.setattr(llvm_memory, "only_lane", lambda mask: None)
     assert _failures([("i32", "i8", 16, False, False)], TARGETS["host"], full=True)
@@ -114,10 +114,10 @@ def test_the_sweep_notices_a_fault(monkeypatch):
 
 @pytest.mark.skipif("avx512bw" not in jit.host()[1].replace("-avx512bw", ""), reason="AVX-512")
 def test_the_sweep_notices_widened_masks(rng, monkeypatch):
-    if not faults.WIDENED.exists(llvm.llvm_version_info):
+    if not faults.WIDENED.is_in(llvm.llvm_version_info):
         pytest.skip("this LLVM does not have the fault")
     plain = llvm_memory.MemoryEmitter.get
-    monkeypatch.setattr(llvm_memory.MemoryEmitter, "whole_mask", lambda self, memory, mask: (memory, plain(self, mask)))
+    monkeypatch.setattr(llvm_memory.MemoryEmitter, "widen_mask", lambda self, memory, mask: (memory, plain(self, mask)))
     assert list(run_all([kept(rng, "i8", 8, "eq", True)], TARGETS["host"]))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.elf import in_one_segment
+from einsmith.codegen.llvm.elf import make_constants_executable
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.runtime.program import Program
@@ -80,10 +80,10 @@ def test_objects_share_maps_and_give_them_back() -> None:
 def test_linkers_go_with_their_objects() -> None:
     code = jit.emit_object(emit_module([scaled(3)], TARGET), TARGET)
     first = jit.load(code, ["scaled"])
-    while first._number % jit._LINKED:  # one that others have nothing of
+    while first._number % jit._OBJECTS_PER_LINKER:  # one that others have nothing of
         first = jit.load(code, ["scaled"])
     linker, _ = jit._loaded[first._number]
-    for _ in range(2 * jit._LINKED):
+    for _ in range(2 * jit._OBJECTS_PER_LINKER):
         jit.load(code, ["scaled"])
     assert call(first.addresses()["scaled"]) == 6 and not linker.closed
     del first
@@ -109,10 +109,10 @@ def test_unloading_ends_before_other_threads_enter_llvm(monkeypatch: pytest.Monk
 
 
 def test_other_object_formats_are_left_alone() -> None:
-    assert in_one_segment(b"\xcf\xfa\xed\xfe" + bytes(60)) == b"\xcf\xfa\xed\xfe" + bytes(60)
+    assert make_constants_executable(b"\xcf\xfa\xed\xfe" + bytes(60)) == b"\xcf\xfa\xed\xfe" + bytes(60)
     code = jit.emit_object(emit_module([scaled(3)], TARGET), TARGET)
-    once = in_one_segment(code)
-    assert in_one_segment(once) == once and len(once) == len(code)
+    once = make_constants_executable(code)
+    assert make_constants_executable(once) == once and len(once) == len(code)
 
 
 def test_a_program_keeps_its_code_while_another_thread_runs_it() -> None:

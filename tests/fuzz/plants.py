@@ -40,7 +40,7 @@ PLANTS: list[Plant] = [
          'out = self.select(t, wrong, self.emit_binary("fsub", t, m, b), m)',
          "the remainder of operands of two signs has the wrong sign"),
         ("extreme-nan", "codegen/llvm/ops.py",
-         'return out if fixed[0] else self.select(t, self.compare("uno", t, a, a), a, out)',
+         'return out if is_number[0] else self.select(t, self.compare("uno", t, a, a), a, out)',
          "return out",
          "max and min lose a NaN of the first operand"),
         ("bool-to-float", "codegen/llvm/ops.py",

@@ -13,7 +13,7 @@ _FLAGS = 8
 _WRITE, _ALLOCATE, _EXECUTE = 1, 2, 4
 
 
-def in_one_segment(code: bytes) -> bytes:
+def make_constants_executable(code: bytes) -> bytes:
     """Return the object with its constants declared executable, as its code is; other formats are returned unchanged.
 
     A linker gives each kind of access pages of its own. With only one kind, an object is one memory map, and the

@@ -29,7 +29,7 @@ class LlvmFault:
     wrong: str
     emitter: str
 
-    def exists(self, version: Sequence[int]) -> bool:
+    def is_in(self, version: Sequence[int]) -> bool:
         """Return whether this version of LLVM is known to have the fault."""
         return self.first <= tuple(version[:2]) and (self.last is None or tuple(version[:2]) <= self.last)
 
@@ -130,7 +130,7 @@ end:
 declare <8 x i8> @llvm.masked.load.v8i8.p0(ptr, <8 x i1>, <8 x i8>)
 """,
     r"vptestnmb\s.*, %k(\d)\n\s+(kmovw\s+%k\1, -?\d+\(%rsp\)\n\s+){2}",
-    "llvm_memory.MemoryEmitter.whole_mask",
+    "llvm_memory.MemoryEmitter.widen_mask",
 )
 EMPTY = LlvmFault(
     "empty register",
@@ -156,7 +156,7 @@ declare <16 x i32> @llvm.masked.load.v16i32.p0(ptr, <16 x i1>, <16 x i32>)
 declare void @llvm.masked.store.v16i8.p0(<16 x i8>, ptr, <16 x i1>)
 """,
     r"v?movup[sd]\s+32\(%rsi\)",
-    "llvm_memory.MemoryEmitter.masked_load",
+    "llvm_memory.MemoryEmitter.emit_masked_load",
 )
 LANES_KEPT = "<" + ", ".join(f"i1 {str(n < 8).lower()}" for n in range(16)) + ">"
 """Constant that limits a widened mask to its first eight lanes, in an instruction that is not a move (see WIDENED)."""
@@ -170,7 +170,7 @@ def only_lane(mask: Sequence[Any] | None) -> int | None:
     return allowed[0] if len(allowed) == 1 else None
 
 
-def chosen_sums(body: Sequence[Any]) -> dict[int, list[SSAValue]]:
+def find_selected_sums(body: Sequence[Any]) -> dict[int, list[SSAValue]]:
     """Return the values that the results of each fused multiply-add of a function are selected against (see
     UNMASKED)."""
     sums: set[int] = set()

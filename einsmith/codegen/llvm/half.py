@@ -43,12 +43,12 @@ def widen(v: LaneArithmetic, x: str, elem: str) -> str:
         return text.emit(f"fpext {half} {text.emit(f'bitcast {bits} {x} to {half}')} to {single}")
     h = v.ops.cast(x, Type("i16", lanes), "i32")
     size = v.iand(h, v.i(0x7FFF))
-    moved = v.shl(size, 13)
-    normal = v.iadd(moved, v.i(_REBIAS))
-    beyond = v.ior(moved, v.i(0x7F800000))
-    small = v.bits(v.mul(v.from_int(size), v.f(2.0**-24)))
+    shifted = v.shl(size, 13)
+    normal = v.iadd(shifted, v.i(_REBIAS))
+    not_finite = v.ior(shifted, v.i(0x7F800000))
+    subnormal = v.bits(v.mul(v.from_int(size), v.f(2.0**-24)))
     out = v.iselect(
-        v.less_unsigned(size, v.i(0x400)), small, v.iselect(v.less_unsigned(v.i(0x7BFF), size), beyond, normal)
+        v.less_unsigned(size, v.i(0x400)), subnormal, v.iselect(v.less_unsigned(v.i(0x7BFF), size), not_finite, normal)
     )
     return v.unbits(v.ior(out, v.shl(v.iand(h, v.i(0x8000)), 16)))
 
@@ -68,9 +68,11 @@ def narrow(v: LaneArithmetic, x: str, elem: str) -> str:
         return v.ops.cast(v.iselect(is_nan, v.ior(v.lshr(b, 16), v.i(0x40)), rounded), v.int, "i16")
     odd = v.iand(v.lshr(size, 13), v.i(1))
     normal = v.lshr(v.iadd(v.isub(size, v.i(_REBIAS)), v.iadd(odd, v.i(0xFFF))), 13)
-    small = v.isub(v.bits(v.add(v.unbits(size), v.f(0.5))), v.i(0x3F000000))  # in units of 2**-24, that of 0.5
-    large = v.iselect(is_nan, v.i(0x7E00), v.i(0x7C00))
+    subnormal = v.isub(v.bits(v.add(v.unbits(size), v.f(0.5))), v.i(0x3F000000))  # in units of 2**-24, that of 0.5
+    not_finite = v.iselect(is_nan, v.i(0x7E00), v.i(0x7C00))
     out = v.iselect(
-        v.less_unsigned(size, v.i(0x38800000)), small, v.iselect(v.less_unsigned(size, v.i(0x47800000)), normal, large)
+        v.less_unsigned(size, v.i(0x38800000)),
+        subnormal,
+        v.iselect(v.less_unsigned(size, v.i(0x47800000)), normal, not_finite),
     )
     return v.ops.cast(v.ior(out, v.iand(v.lshr(b, 16), v.i(0x8000))), v.int, "i16")

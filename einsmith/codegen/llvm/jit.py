@@ -18,7 +18,7 @@ import llvmlite.binding as llvm
 
 from einsmith.base import locks
 from einsmith.base.errors import CompileError
-from einsmith.codegen.llvm.elf import in_one_segment
+from einsmith.codegen.llvm.elf import make_constants_executable
 
 VERSION = f"{llvmlite.__version__}/{'.'.join(map(str, llvm.llvm_version_info))}"
 
@@ -39,7 +39,7 @@ _X86 = ("x86_64", "i386", "i486", "i586", "i686")
 _lock = locks.Awaited("compiling")
 """The lock held in every use of LLVM, which has locks of its own that a forked child would find held."""
 _numbers = count()
-_LINKED = 64
+_OBJECTS_PER_LINKER = 64
 """Most objects that one linker loads. It keeps 9 KB of each until it is freed, which happens with its last object;
 making a linker takes a millisecond."""
 _loaded: dict[int, tuple[Any, Any]] = {}
@@ -69,9 +69,9 @@ class Machine(NamedTuple):
 
 def resolve(target: Any) -> Machine:
     """Return a target's names for LLVM, with "host" replaced by this machine's."""
-    mine = host() if "host" in (target.cpu, target.features, target.triple) else ("", "", "")
-    given = (target.cpu, target.features, target.triple)
-    cpu, features, triple = (h if g == "host" else g for g, h in zip(given, mine, strict=True))
+    host_names = host() if "host" in (target.cpu, target.features, target.triple) else ("", "", "")
+    names = (target.cpu, target.features, target.triple)
+    cpu, features, triple = (own if name == "host" else name for name, own in zip(names, host_names, strict=True))
     return Machine(cpu, features, triple, getattr(target, "vector_bytes", 0))
 
 
@@ -140,9 +140,9 @@ def emit_object(text: str, target: Any, opt: int = OPT) -> bytes:
     target = resolve(target)
     try:
         with _lock:
-            made = machine(target.cpu, target.features, target.triple, opt)
+            target_machine = machine(target.cpu, target.features, target.triple, opt)
             with llvm.create_context() as context, llvm.parse_assembly(text, context) as module:  # both are freed
-                return made.emit_object(module)
+                return target_machine.emit_object(module)
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the generated code: {e}") from None
 
@@ -153,7 +153,7 @@ def emit_hidden(texts: Sequence[str], target: Any) -> bytes:
     target = resolve(target)
     try:
         with _lock:
-            made = machine(target.cpu, target.features, target.triple)
+            target_machine = machine(target.cpu, target.features, target.triple)
             with llvm.create_context() as context:
                 first, *others = [llvm.parse_assembly(text, context) for text in texts]
                 for module in others:
@@ -162,7 +162,7 @@ def emit_hidden(texts: Sequence[str], target: Any) -> bytes:
                     for defined in (*first.functions, *first.global_variables):
                         if not defined.is_declaration and defined.linkage == llvm.Linkage.external:
                             defined.visibility = "hidden"
-                    return made.emit_object(first)
+                    return target_machine.emit_object(first)
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the generated code: {e}") from None
 
@@ -221,16 +221,16 @@ def provide(name: str, address: Callable[[], int]) -> None:
 def load(code: bytes, names: Sequence[str], metadata: dict[str, Any] | None = None) -> Code:
     """Link object code into the process, and unload code without references. Raises CompileError if it does not
     link."""
-    provided = {n: find() for n, find in _provided.items() if n not in names and n.encode() in code}
+    provided = {n: address() for n, address in _provided.items() if n not in names and n.encode() in code}
     with _lock:
         unload()
-        library = llvm.JITLibraryBuilder().add_object_img(in_one_segment(code)).add_current_process()
+        library = llvm.JITLibraryBuilder().add_object_img(make_constants_executable(code)).add_current_process()
         for name in names:
             library.export_symbol(name)
         for name, address in provided.items():
             library.import_symbol(name, address)
         number = next(_numbers)
-        linker = _linker(number // _LINKED)
+        linker = _linker(number // _OBJECTS_PER_LINKER)
         try:
             tracker = library.link(linker, f"einsmith{number}")
             places = {name: int(tracker[name]) for name in names}

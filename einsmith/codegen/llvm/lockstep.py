@@ -18,7 +18,7 @@ _STORES = ("store", "stream", "scatter", "barrier", "prefetch")
 _LOADS = ("load", "gather")
 
 
-def groups(run: Sequence[Op], special: Collection[str], width: int) -> Iterator[list[Op]]:
+def group_instructions(run: Sequence[Op], special: Collection[str], width: int) -> Iterator[list[Op]]:
     """Yield the instructions of a block without branches in an order in which each follows its arguments. Instructions
     that are emitted together, at most `width` of the functions `special` on vectors, are one list.
 
@@ -36,20 +36,20 @@ def groups(run: Sequence[Op], special: Collection[str], width: int) -> Iterator[
     placed: set[int] = set()
     waiting = dict.fromkeys(chains)
 
-    def missing(n: int, stored: int) -> list[int] | None:
+    def collect_missing(n: int, stored: int) -> list[int] | None:
         """Return the instructions that n needs and that are not placed yet, in order; None where one of them has to
         wait."""
-        found: set[int] = set()
+        unplaced: set[int] = set()
         todo = [n]
         while todo:
             for m in needs[todo.pop()]:
-                if m in placed or m in found:
+                if m in placed or m in unplaced:
                     continue
                 if m in waiting or run[m].name in _LOADS and stores[m] > stored:
                     return None
-                found.add(m)
+                unplaced.add(m)
                 todo.append(m)
-        return sorted(found)
+        return sorted(unplaced)
 
     for n in range(len(run)):
         if n in placed:
@@ -57,7 +57,7 @@ def groups(run: Sequence[Op], special: Collection[str], width: int) -> Iterator[
         group = [n]
         if n in waiting:
             for m in list(islice((m for m in waiting if m > n), 2 * width)):
-                first = missing(m, stores[n]) if len(group) < width else None
+                first = collect_missing(m, stores[n]) if len(group) < width else None
                 if first is not None:
                     placed.update(first)
                     yield from ([run[x]] for x in first)
@@ -68,7 +68,7 @@ def groups(run: Sequence[Op], special: Collection[str], width: int) -> Iterator[
         yield [run[m] for m in group]
 
 
-def in_turn(parts: Sequence[list[str]]) -> list[str]:
+def interleave(parts: Sequence[list[str]]) -> list[str]:
     """Merge the lines of several chains, one of each in turn; keep one chain after the other where some chain branches
     (a line that ends in a colon begins a block)."""
     if any(line.endswith(":") for part in parts for line in part):

@@ -54,7 +54,7 @@ class MemoryEmitter:
         self.literal: dict[int, Number] = {}
         self.lanes: dict[str, tuple[Number, ...]] = {}  # by operand that is a constant vector
         self.masked: set[str] = set()  # operands that are masked loads
-        self.partly: dict[str, tuple[bool | None, ...]] = {}  # known lanes of masks that are not constant
+        self.partial_masks: dict[str, tuple[bool | None, ...]] = {}  # known lanes of masks that are not constant
 
     # -- values
 
@@ -89,16 +89,20 @@ class MemoryEmitter:
     def known_lanes(self, mask: SSAValue) -> tuple[bool | None, ...]:
         """Return for each lane of a mask whether it is known to be True or False, else None."""
         lanes = self.lanes_of(mask)
-        return self.partly.get(self.get(mask), (None,) * mask.type.lanes) if lanes is None else tuple(map(bool, lanes))
+        return (
+            self.partial_masks.get(self.get(mask), (None,) * mask.type.lanes)
+            if lanes is None
+            else tuple(map(bool, lanes))
+        )
 
-    def note(self, op: Op) -> None:
+    def note_mask(self, op: Op) -> None:
         """Record the known lanes of a mask that is computed from others, where they decide how memory is read."""
         logic = None if self.mask_registers else _LANES.get(op.name)
         if logic is None or op.result is None or op.result.type.elem != "i1" or not op.result.type.lanes:
             return
-        found = tuple(logic(*x) for x in zip(*(self.known_lanes(a) for a in op.args if a is not None), strict=True))
-        if any(x is not None for x in found):
-            self.partly[self.get(op.result)] = found
+        lanes = tuple(logic(*x) for x in zip(*(self.known_lanes(a) for a in op.args if a is not None), strict=True))
+        if any(x is not None for x in lanes):
+            self.partial_masks[self.get(op.result)] = lanes
 
     def get(self, value: SSAValue) -> str:
         """Return the operand of a value."""
@@ -110,7 +114,7 @@ class MemoryEmitter:
 
     # -- memory
 
-    def at(self, ptr: SSAValue | None, offset: SSAValue | None, elem: str) -> str:
+    def address(self, ptr: SSAValue | None, offset: SSAValue | None, elem: str) -> str:
         """Return the address of the element `offset` (elements) after `ptr`."""
         assert ptr is not None and offset is not None
         base = self.get(ptr)
@@ -133,7 +137,7 @@ class MemoryEmitter:
             operand = self.ops.cast(operand, Type("i8", t.lanes), "i1")
         self.put(result, operand)
 
-    def guarded(self, mask: SSAValue, emit: Any, other: tuple[Type, str] | None) -> str:
+    def emit_guarded(self, mask: SSAValue, emit: Any, other: tuple[Type, str] | None) -> str:
         """Emit a branch: the value of `emit()` where the scalar mask holds, else `other`."""
         then, end, before = self.text.fresh("then"), self.text.fresh("end"), self.text.block
         self.text.emit_void(f"br i1 {self.get(mask)}, label %{then}, label %{end}")
@@ -163,48 +167,50 @@ class MemoryEmitter:
             return
         plain = f"load {spell(memory)}, ptr {{}}, align {_SIZE[memory.elem]}"
         if mask is None or allowed:
-            loaded = self.text.emit(plain.format(self.at(ptr, offset, memory.elem)))
+            loaded = self.text.emit(plain.format(self.address(ptr, offset, memory.elem)))
         elif not memory.lanes:
-            loaded = self.guarded(
-                mask, lambda: self.text.emit(plain.format(self.at(ptr, offset, memory.elem))), (memory, rest)
+            loaded = self.emit_guarded(
+                mask, lambda: self.text.emit(plain.format(self.address(ptr, offset, memory.elem))), (memory, rest)
             )
         else:
-            loaded = self.masked_load(memory, self.at(ptr, offset, memory.elem), mask, rest)
+            loaded = self.emit_masked_load(memory, self.address(ptr, offset, memory.elem), mask, rest)
             self.masked.add(loaded)
         self.from_memory(result, loaded)
 
-    def masked_load(self, memory: Type, where: str, mask: SSAValue, rest: str) -> str:
+    def emit_masked_load(self, memory: Type, where: str, mask: SSAValue, rest: str) -> str:
         """Load a vector from `where`, with the lanes of `rest` where the mask does not hold. Registers for which no
         lane of the mask can hold are not loaded (see faults.EMPTY)."""
 
         def load(t: Type, at: str, allows: str, other: str) -> str:
-            return self.memory_call(
+            return self.emit_memory_call(
                 f"llvm.masked.load.{mangle(t)}.p0",
                 t,
                 [("ptr", f"align {_SIZE[t.elem]} {at}"), (spell(Type("i1", t.lanes)), allows), (spell(t), other)],
             )
 
-        n, held = max(1, self.register // _SIZE[memory.elem]), [True]
+        n, can_hold = max(1, self.register // _SIZE[memory.elem]), [True]
         if not self.mask_registers and self.lanes_of(mask) is None:
             known = self.known_lanes(mask)
-            held = [any(x is not False for x in known[i : i + n]) for i in range(0, memory.lanes, n)]
-        if all(held):
-            whole, allows = self.whole_mask(memory, mask)
-            loaded = load(whole, where, allows, self.resized(memory, rest, whole.lanes))
-            return self.resized(whole, loaded, memory.lanes)
+            can_hold = [any(x is not False for x in known[i : i + n]) for i in range(0, memory.lanes, n)]
+        if all(can_hold):
+            whole, allows = self.widen_mask(memory, mask)
+            loaded = load(whole, where, allows, self.resize(memory, rest, whole.lanes))
+            return self.resize(whole, loaded, memory.lanes)
         out, part = rest, Type(memory.elem, n)
-        for i in (n * at for at, some in enumerate(held) if some):
+        for i in (n * at for at, is_loaded in enumerate(can_hold) if is_loaded):
             at = self.text.emit_shared(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {i}") if i else where
-            few = load(part, at, self.lanes_from(mask.type, self.get(mask), i, n), self.lanes_from(memory, rest, i, n))
+            loaded = load(
+                part, at, self.slice_lanes(mask.type, self.get(mask), i, n), self.slice_lanes(memory, rest, i, n)
+            )
             picks = [memory.lanes + k - i if i <= k < i + n else k for k in range(memory.lanes)]
-            out = self.shuffled(memory, out, self.resized(part, few, memory.lanes), picks)
+            out = self.emit_shuffle(memory, out, self.resize(part, loaded, memory.lanes), picks)
         return out
 
-    def lanes_from(self, t: Type, operand: str, first: int, count: int) -> str:
+    def slice_lanes(self, t: Type, operand: str, first: int, count: int) -> str:
         """Return `count` lanes of a vector from lane `first` on."""
-        return self.shuffled(t, operand, "poison", range(first, first + count))
+        return self.emit_shuffle(t, operand, "poison", range(first, first + count))
 
-    def shuffled(self, t: Type, a: str, b: str, picks: Sequence[int | None]) -> str:
+    def emit_shuffle(self, t: Type, a: str, b: str, picks: Sequence[int | None]) -> str:
         """Return the lanes `picks` of two concatenated vectors; None picks an undefined value."""
         lanes = ", ".join(f"i32 {'poison' if n is None else n}" for n in picks)
         return self.text.emit_shared(f"shufflevector {spell(t)} {a}, {spell(t)} {b}, <{len(picks)} x i32> <{lanes}>")
@@ -221,7 +227,7 @@ class MemoryEmitter:
 
         def plain() -> str:
             self.text.emit_void(
-                f"store {spell(memory)} {operand}, ptr {self.at(ptr, offset, memory.elem)}, align {size}"
+                f"store {spell(memory)} {operand}, ptr {self.address(ptr, offset, memory.elem)}, align {size}"
             )
             return ""
 
@@ -230,42 +236,42 @@ class MemoryEmitter:
             plain()
         elif lane is not None:
             one = self.text.emit(f"extractelement {spell(memory)} {operand}, i32 {lane}")
-            where = self.at(ptr, offset, memory.elem)
+            where = self.address(ptr, offset, memory.elem)
             if lane:
                 where = self.text.emit_shared(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {lane}")
             self.text.emit_void(f"store {LLVM_ELEM[memory.elem]} {one}, ptr {where}, align {size}")
         elif not memory.lanes:
-            self.guarded(mask, plain, None)
+            self.emit_guarded(mask, plain, None)
         else:
-            whole, allows = self.whole_mask(memory, mask)
-            operand = self.resized(memory, operand, whole.lanes)
-            self.memory_call(
+            whole, allows = self.widen_mask(memory, mask)
+            operand = self.resize(memory, operand, whole.lanes)
+            self.emit_memory_call(
                 f"llvm.masked.store.{mangle(whole)}.p0",
                 None,
                 [
                     (spell(whole), operand),
-                    ("ptr", f"align {size} {self.at(ptr, offset, memory.elem)}"),
+                    ("ptr", f"align {size} {self.address(ptr, offset, memory.elem)}"),
                     (spell(Type("i1", whole.lanes)), allows),
                 ],
             )
 
-    def whole_mask(self, memory: Type, mask: SSAValue) -> tuple[Type, str]:
+    def widen_mask(self, memory: Type, mask: SSAValue) -> tuple[Type, str]:
         """Return the type to load or store under a mask, and the mask. Both are widened to a whole register where LLVM
         would widen the access itself and might lose the mask's limit (see faults.WIDENED)."""
         operand = self.get(mask)
         eight_bytes = (LLVM_ELEM[memory.elem], memory.lanes) == ("i8", 8)
         if not self.mask_registers or not eight_bytes or self.lanes_of(mask) is not None:
             return memory, operand
-        wider = self.resized(mask.type, operand, 16)
+        wider = self.resize(mask.type, operand, 16)
         return Type("i8", 16), self.text.emit_shared(f"and <16 x i1> {wider}, {LANES_KEPT}")
 
-    def resized(self, t: Type, operand: str, lanes: int) -> str:
+    def resize(self, t: Type, operand: str, lanes: int) -> str:
         """Return a vector's first lanes, or all of them followed by undefined ones."""
         if lanes == t.lanes:
             return operand
-        return self.shuffled(t, operand, "poison", [n if n < t.lanes else None for n in range(lanes)])
+        return self.emit_shuffle(t, operand, "poison", [n if n < t.lanes else None for n in range(lanes)])
 
-    def memory_call(self, name: str, result: Type | None, args: Sequence[tuple[str, str]]) -> str:
+    def emit_memory_call(self, name: str, result: Type | None, args: Sequence[tuple[str, str]]) -> str:
         """Emit a call of an intrinsic and declare it; return the result's operand.
 
         Args:
@@ -288,10 +294,10 @@ class MemoryEmitter:
         assert value is not None
         memory, operand = self.to_memory(value)
         align = _SIZE[memory.elem] * max(1, memory.lanes)
-        where = self.at(ptr, offset, memory.elem)
+        where = self.address(ptr, offset, memory.elem)
         self.text.emit_void(f"store {spell(memory)} {operand}, ptr {where}, align {align}, !nontemporal !0")
 
-    def lanes_at(self, ptr: SSAValue | None, offsets: SSAValue, elem: str) -> str:
+    def lane_addresses(self, ptr: SSAValue | None, offsets: SSAValue, elem: str) -> str:
         """Return the vector of addresses `offsets` (elements) after `ptr`, one for each lane."""
         assert ptr is not None
         return self.text.emit(
@@ -309,8 +315,8 @@ class MemoryEmitter:
         memory = Type("i8" if result.type.elem == "i1" else result.type.elem, result.type.lanes)
         pointers = Type("ptr", memory.lanes)
         allowed = self.get(mask) if mask is not None else constant(True, Type("i1", memory.lanes))
-        where = self.lanes_at(ptr, offsets, memory.elem)
-        loaded = self.memory_call(
+        where = self.lane_addresses(ptr, offsets, memory.elem)
+        loaded = self.emit_memory_call(
             f"llvm.masked.gather.{mangle(memory)}.{mangle(pointers)}",
             memory,
             [
@@ -331,8 +337,8 @@ class MemoryEmitter:
         memory, operand = self.to_memory(value)
         pointers = Type("ptr", memory.lanes)
         allowed = self.get(mask) if mask is not None else constant(True, Type("i1", memory.lanes))
-        where = self.lanes_at(ptr, offsets, memory.elem)
-        self.memory_call(
+        where = self.lane_addresses(ptr, offsets, memory.elem)
+        self.emit_memory_call(
             f"llvm.masked.scatter.{mangle(memory)}.{mangle(pointers)}",
             None,
             [
@@ -344,8 +350,8 @@ class MemoryEmitter:
 
     def do_prefetch(self, op: Op) -> None:
         """Emit a prefetch of the cache line of an element, for reading."""
-        where = self.at(op.args[0], op.args[1], op.attrs[0])
-        self.memory_call("llvm.prefetch.p0", None, [("ptr", where), ("i32", "0"), ("i32", "3"), ("i32", "1")])
+        where = self.address(op.args[0], op.args[1], op.attrs[0])
+        self.emit_memory_call("llvm.prefetch.p0", None, [("ptr", where), ("i32", "0"), ("i32", "3"), ("i32", "1")])
 
     def do_address(self, op: Op) -> None:
         """Emit the address a fixed number of bytes after a pointer."""
@@ -356,4 +362,4 @@ class MemoryEmitter:
     def do_advance(self, op: Op) -> None:
         """Bind the result to the address an offset (elements) after a pointer."""
         assert op.result is not None
-        self.put(op.result, self.at(op.args[0], op.args[1], op.attrs[0]))
+        self.put(op.result, self.address(op.args[0], op.args[1], op.attrs[0]))

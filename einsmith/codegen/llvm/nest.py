@@ -65,67 +65,71 @@ class _Emitter(MemoryEmitter):
         super().__init__(text, masks, max(16, register))
         self.chains = chains
         self.function = function
-        self.chosen = faults.chosen_sums(function.body) if text.fma and folds else {}
+        self.selected_against = faults.find_selected_sums(function.body) if text.fma and folds else {}
         self.sums: dict[str, tuple[str, int]] = {}  # operand -> (operand, constant) that it is the sum of
 
     def run(self) -> str:
+        """Return the text of the function."""
         f = self.function
         for n, buffer in enumerate(f.buffers):
             at = self.text.emit(f"getelementptr ptr, ptr %buffers, i64 {n}")
             self.operand[buffer.id] = self.text.emit(f"load ptr, ptr {at}, align 8")
         self.operand[f.scratch.id] = "%scratch"
         self.operand[f.task.id] = "%task"
-        self.region(f.body)
+        self.emit_region(f.body)
         self.text.emit_void("ret void")
         head = f'define void @"{f.name}"(ptr %buffers, ptr %scratch, i64 %task) #0 {{\nentry:\n'
         return head + "\n".join(self.text.lines) + "\n}\n"
 
     # -- regions
 
-    def region(self, block: Sequence[Any]) -> None:
-        some = sum(x.name in FUNCTIONS for x in block if isinstance(x, Op)) > 1
-        for plain, found in groupby(block, lambda x: some and isinstance(x, Op)):
-            if plain:
-                for group in lockstep.groups(list(found), FUNCTIONS, self.chains):
-                    self.together(group)
+    def emit_region(self, block: Sequence[Any]) -> None:
+        """Emit the instructions, loops and branches of a region."""
+        interleaves = sum(x.name in FUNCTIONS for x in block if isinstance(x, Op)) > 1
+        for is_interleaved, run in groupby(block, lambda x: interleaves and isinstance(x, Op)):
+            if is_interleaved:
+                for group in lockstep.group_instructions(list(run), FUNCTIONS, self.chains):
+                    self.emit_interleaved(group)
                 continue
-            for x in found:
+            for x in run:
                 if isinstance(x, Loop):
-                    self.loop(x)
+                    self.emit_loop(x)
                 elif isinstance(x, If):
-                    self.branch(x)
+                    self.emit_branch(x)
                 else:
-                    self.instruction(x)
+                    self.emit_instruction(x)
 
-    def together(self, group: Sequence[Op]) -> None:
+    def emit_interleaved(self, group: Sequence[Op]) -> None:
         """Emit instructions that do not need each other's results, interleaved."""
         if len(group) == 1:
-            self.instruction(group[0])
+            self.emit_instruction(group[0])
             return
         before, parts = self.text.lines, []
         for op in group:
             self.text.lines = []
-            self.instruction(op)
+            self.emit_instruction(op)
             parts.append(self.text.lines)
         self.text.lines = before
-        before += lockstep.in_turn(parts)
+        before += lockstep.interleave(parts)
 
-    def branch(self, x: If) -> None:
+    def emit_branch(self, x: If) -> None:
+        """Emit a branch; where its condition is known, the body alone or nothing."""
         known = self.number(x.cond)
         if known is not None:
             if known:
-                self.region(x.body)
+                self.emit_region(x.body)
             return
         then, end = self.text.fresh("then"), self.text.fresh("end")
         self.text.emit_void(f"br i1 {self.get(x.cond)}, label %{then}, label %{end}")
         self.text.label(then)
         self.text.open_region()
-        self.region(x.body)
+        self.emit_region(x.body)
         self.text.close_region()
         self.text.emit_void(f"br label %{end}")
         self.text.label(end)
 
-    def loop(self, x: Loop) -> None:
+    def emit_loop(self, x: Loop) -> None:
+        """Emit a loop: nothing where it has no turn, its turns one after another where it is unrolled whole."""
         lo, hi = self.number(x.lo), self.number(x.hi)
         trips = None if lo is None or hi is None else max(0, -(-(int(hi) - int(lo)) // x.step))
         if trips == 0:
@@ -138,21 +142,21 @@ class _Emitter(MemoryEmitter):
             state = [(self.get(v), self.number(v)) for v in x.init]
             for turn in range(trips):
                 self.put_int(x.var, int(lo or 0) + turn * x.step)
-                state = self.turn(x, state)
+                state = self.emit_turn(x, state)
             for out, (operand, number) in zip(x.results, state, strict=True):
                 self.put(out, operand, number)
             return
-        self.counted(x, trips)
+        self.emit_counted_loop(x, trips)
 
-    def turn(self, x: Loop, state: Sequence[tuple[str, Number | None]]) -> list[tuple[str, Number | None]]:
+    def emit_turn(self, x: Loop, state: Sequence[tuple[str, Number | None]]) -> list[tuple[str, Number | None]]:
         """Emit a loop's body once, with its variable set and the carried values `state`; return the values it
         yields."""
         for carried, (operand, number) in zip(x.carried, state, strict=True):
             self.put(carried, operand, number)
-        self.region(x.body)
+        self.emit_region(x.body)
         return [(self.get(v), self.number(v)) for v in x.next]
 
-    def counted(self, x: Loop, trips: int | None) -> None:
+    def emit_counted_loop(self, x: Loop, trips: int | None) -> None:
         """Emit a loop with its test at the bottom, behind a guard unless it is known to run."""
         text = self.text
         body, end = text.fresh("loop"), text.fresh("done")
@@ -172,9 +176,9 @@ class _Emitter(MemoryEmitter):
         state: list[tuple[str, Number | None]] = [(name, None) for name in names]
         for turn in range(x.unroll):
             if turn:
-                self.put(x.var, self.plus(var, turn * x.step, "i64"))
-            state = self.turn(x, state)
-        looked = self.look(x, trips)
+                self.put(x.var, self.add_constant(var, turn * x.step, "i64"))
+            state = self.emit_turn(x, state)
+        turns = self.emit_signal_check(x, trips)
         back = self.text.block
         following = text.emit(f"add nsw i64 {var}, {x.step * x.unroll}")
         again = text.emit(f"icmp slt i64 {following}, {hi}")
@@ -183,9 +187,9 @@ class _Emitter(MemoryEmitter):
         lines = [f"  {var} = phi i64 [ {lo}, %{before} ], [ {following}, %{back} ]"]
         for name, init, (operand, _) in zip(names, x.init, state, strict=True):
             lines.append(f"  {name} = phi {spell(init.type)} [ {self.get(init)}, %{before} ], [ {operand}, %{back} ]")
-        if looked:
-            count, counted = looked
-            lines.append(f"  {count} = phi i64 [ 0, %{before} ], [ {counted}, %{back} ]")
+        if turns:
+            turn_before, turn_after = turns
+            lines.append(f"  {turn_before} = phi i64 [ 0, %{before} ], [ {turn_after}, %{back} ]")
         text.lines[phis:phis] = lines
         self.text.label(end)
         for out, init, (operand, _) in zip(x.results, x.init, state, strict=True):
@@ -194,7 +198,7 @@ class _Emitter(MemoryEmitter):
                 operand = text.emit(f"phi {spell(init.type)} {pairs}")
             self.put(out, operand)
 
-    def look(self, x: Loop, trips: int | None) -> tuple[str, str] | None:
+    def emit_signal_check(self, x: Loop, trips: int | None) -> tuple[str, str] | None:
         """Emit a check for signals in some of a loop's turns; return the names of its turn counter before and after
         this turn."""
         every = looks.period(x, trips, self.number) if self.function.looks else 0
@@ -217,7 +221,8 @@ class _Emitter(MemoryEmitter):
 
     # -- instructions
 
-    def instruction(self, op: Op) -> None:
+    def emit_instruction(self, op: Op) -> None:
+        """Emit an instruction: by its method `do_...` if there is one, else folded, else by `Ops.apply`."""
         special = getattr(self, "do_" + op.name, None)
         if special is not None:
             special(op)
@@ -236,7 +241,7 @@ class _Emitter(MemoryEmitter):
             return
         operands = [self.get(a) for a in args]
         self.put(op.result, self.ops.apply(op.name, t, operands, numbers))
-        self.note(op)
+        self.note_mask(op)
         if op.name == "neg" and operands[0] in self.masked:  # a sign is part of a fused multiply-add
             self.masked.add(self.get(op.result))
 
@@ -258,7 +263,7 @@ class _Emitter(MemoryEmitter):
         x = self.get(args[0] if numbers[0] is None else args[1])
         c, on_right = known[0], numbers[1] is not None
         if op.name == "add" or (op.name == "sub" and on_right):
-            self.put(result, self.plus(x, c if op.name == "add" else -c, elem))
+            self.put(result, self.add_constant(x, c if op.name == "add" else -c, elem))
             return True
         if op.name == "mul" and c in (0, 1) or op.name in ("floordiv", "mod") and on_right and c == 1:
             if c == 0 or op.name == "mod":
@@ -292,7 +297,7 @@ class _Emitter(MemoryEmitter):
         self.put_lanes(result, lanes)
         return True
 
-    def plus(self, x: str, c: int, elem: str) -> str:
+    def add_constant(self, x: str, c: int, elem: str) -> str:
         """Emit x + c, with chains of constants summed (integers wrap, so that the order is free)."""
         base, already = self.sums.get(x, (x, 0))
         total = already + c
@@ -351,22 +356,22 @@ class _Emitter(MemoryEmitter):
         args = [a for a in op.args if a is not None]
         operands, numbers = [self.get(a) for a in args], [self.number(a) for a in args]
         t = op.result.type
-        others = self.chosen.get(op.result.id, ())
+        others = self.selected_against.get(op.result.id, ())
         if t.elem in FLOATS and any(self.number(x) == 0 or x.id not in self.operand for x in others):
             # A masked load stays an instruction of its own: see faults.UNMASKED.
             operands = [self.ops.intrinsic("arithmetic.fence", t, x) if x in self.masked else x for x in operands]
         self.put(op.result, self.ops.apply("fma", t, operands, numbers))
 
     def do_add(self, op: Op) -> None:
-        self.shared(op)
+        self.emit_arithmetic(op)
 
     def do_sub(self, op: Op) -> None:
-        self.shared(op)
+        self.emit_arithmetic(op)
 
     def do_mul(self, op: Op) -> None:
-        self.shared(op)
+        self.emit_arithmetic(op)
 
-    def shared(self, op: Op) -> None:
+    def emit_arithmetic(self, op: Op) -> None:
         """Emit add, sub or mul. 64-bit scalars are addresses mostly, and are computed once a region."""
         a, b = op.args
         assert a is not None and b is not None and op.result is not None
@@ -379,10 +384,10 @@ class _Emitter(MemoryEmitter):
         if self.fold(op, [a, b], numbers):
             return
         x, y = self.get(a), self.get(b)
-        (left, c), (right, d) = self.sums.get(x, (x, 0)), self.sums.get(y, (y, 0))
+        (x_base, c), (y_base, d) = self.sums.get(x, (x, 0)), self.sums.get(y, (y, 0))
         if op.name == "add" and (c or d):
-            inner = self.text.emit_shared(f"add {a.type.elem} {left}, {right}")
-            self.put(op.result, self.plus(inner, c + d, a.type.elem))
+            inner = self.text.emit_shared(f"add {a.type.elem} {x_base}, {y_base}")
+            self.put(op.result, self.add_constant(inner, c + d, a.type.elem))
             return
         self.put(op.result, self.text.emit_shared(f"{op.name} {a.type.elem} {x}, {y}"))
 

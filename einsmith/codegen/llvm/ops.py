@@ -297,12 +297,12 @@ class Ops:
         if t.elem not in FLOATS:
             return self.intrinsic(("u" if t.elem == "i1" else "s") + name, t, a, b)
         predicate = "ogt" if name == "max" else "olt"
-        fixed = [x is not None and not math.isnan(x) for x in literals]
-        if fixed[1] and not fixed[0]:
-            a, b, fixed = b, a, [True, False]
+        is_number = [x is not None and not math.isnan(x) for x in literals]
+        if is_number[1] and not is_number[0]:
+            a, b, is_number = b, a, [True, False]
         # Where either operand is NaN the select gives b, which is right unless a is NaN; x86 has an instruction for it.
         out = self.select(t, self.compare(predicate, t, a, b), a, b)
-        return out if fixed[0] else self.select(t, self.compare("uno", t, a, a), a, out)
+        return out if is_number[0] else self.select(t, self.compare("uno", t, a, a), a, out)
 
     def int_division(self, name: str, t: Type, a: str, b: str, divisor: float | int | bool | None) -> str:
         """Emit the quotient of integers a and b rounded towards minus infinity (floordiv), or its remainder (mod).
