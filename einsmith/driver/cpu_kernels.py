@@ -166,7 +166,9 @@ def lower(
         "unfollowed": unfollowed,
     }
     busy = choice.cost.seconds * min(target.cores, max((launch.tasks for launch in lowered.launches), default=1))
-    return [replace(launch.function, looks=busy >= LONG_TASK * launch.tasks) for launch in lowered.launches], meta
+    return [
+        replace(launch.function, checks_signals=busy >= LONG_TASK * launch.tasks) for launch in lowered.launches
+    ], meta
 
 
 class CpuBackend(Backend):

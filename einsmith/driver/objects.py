@@ -79,7 +79,10 @@ class ObjectCode(CpuBackend, AheadOfTime):
 
     def object_code(self, prefix: str, functions: Sequence[int], constants: bytes, target: Target) -> bytes:
         triple = jit.resolve(target).triple
-        named = [replace(self._functions[f], name=f"{prefix}_kernel_{n}", looks=False) for n, f in enumerate(functions)]
+        named = [
+            replace(self._functions[f], name=f"{prefix}_kernel_{n}", checks_signals=False)
+            for n, f in enumerate(functions)
+        ]
         places = ", ".join(f'ptr @"{f.name}"' for f in named)
         data = "\\" + constants.hex("\\") if constants else ""
         tables = [

@@ -40,7 +40,7 @@ def test_any_block_computes_what_it_did(seed, monkeypatch):
     start = np.random.default_rng(seed).uniform(-1, 1, SIZE).astype(np.float32)
     together, alone = start.copy(), start.copy()
     run(block(seed), together)
-    monkeypatch.setattr(lockstep, "groups", lambda run, special, width: ([op] for op in run))
+    monkeypatch.setattr(lockstep, "group_instructions", lambda run, special, width: ([op] for op in run))
     b = block(seed)
     b.name += "alone"
     run(b, alone)

@@ -28,8 +28,8 @@ PLANTS: list[Plant] = [
     *_of(
         "emitter",
         ("tail-mask", "codegen/loopnest/hoist.py",
-         "active = None if active >= self.lanes else self.first(active)",
-         "active = None if active >= self.lanes else self.first(active + 1)",
+         "active = None if active >= self.lanes else self.first_lanes(active)",
+         "active = None if active >= self.lanes else self.first_lanes(active + 1)",
          "one lane too many counts in the last vector of a row"),
         ("floor-division", "codegen/llvm/ops.py",
          'return self.emit_binary("add", t, q, self.emit_binary("ashr", t, r, constant(BITS[t.elem] - 1, t)))',

@@ -18,7 +18,7 @@ import pytest
 
 import einsmith as es
 from einsmith.codegen.cache.native import compile_functions
-from einsmith.codegen.llvm import looks
+from einsmith.codegen.llvm import signal_checks
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.ir.nodes import Leaf
@@ -298,6 +298,6 @@ def test_only_long_tasks_look_themselves():
         with b.loop(0, 3):
             b.store(b.const(1), b.buffers[0], 1)
     f = b.finish()
-    assert looks.LOOK not in emit_module([f], TARGET)
-    f.looks = True
-    assert emit_module([f], TARGET).count(f"call i32 @{looks.LOOK}") == 1
+    assert signal_checks.CHECK_FUNCTION not in emit_module([f], TARGET)
+    f.checks_signals = True
+    assert emit_module([f], TARGET).count(f"call i32 @{signal_checks.CHECK_FUNCTION}") == 1

@@ -2,9 +2,9 @@
 
 Python handles signals between its own instructions, of which there are none during a run. So a run that may be long is
 given a function that handles pending signals. The thread that has begun the run calls it every INTERVAL, between
-steps, between tasks, and inside long tasks (`codegen.loopnest.nest.Function.looks`); the other threads check whether
-the run has been stopped. Then tasks end where they are, and the run ends with status INTERRUPTED. Checks end at the
-first step that stores into parameters or state (`commit`): from there the run ends as if there were no signals.
+steps, between tasks, and inside long tasks (`codegen.loopnest.nest.Function.checks_signals`); the other threads check
+whether the run has been stopped. Then tasks end where they are, and the run ends with status INTERRUPTED. Checks end at
+the first step that stores into parameters or state (`commit`): from there the run ends as if there were no signals.
 
 The words of @einsmith_watch: the function, or 0; the thread that may call it; when it is due; the control register of
 the thread that runs the program; whether the run is stopped; whether the function is at work.

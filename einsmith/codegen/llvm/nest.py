@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from einsmith.base.errors import CompileError
-from einsmith.codegen.llvm import faults, lockstep, looks
+from einsmith.codegen.llvm import faults, lockstep, signal_checks
 from einsmith.codegen.llvm.jit import has_fma, has_halves, resolve
 from einsmith.codegen.llvm.memory import MemoryEmitter, Number
 from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, FunctionText, constant, mangle, spell
@@ -201,18 +201,18 @@ class _Emitter(MemoryEmitter):
     def emit_signal_check(self, x: Loop, trips: int | None) -> tuple[str, str] | None:
         """Emit a check for signals in some of a loop's turns; return the names of its turn counter before and after
         this turn."""
-        every = looks.period(x, trips, self.number) if self.function.looks else 0
+        every = signal_checks.period(x, trips, self.number) if self.function.checks_signals else 0
         if not every:
             return None
         text = self.text
-        text.declarations[looks.LOOK] = f"declare i32 @{looks.LOOK}()"
+        text.declarations[signal_checks.CHECK_FUNCTION] = f"declare i32 @{signal_checks.CHECK_FUNCTION}()"
         ask, stop, on = text.fresh("ask"), text.fresh("stop"), text.fresh("on")
         turn = "%" + text.fresh("t")
         after = text.emit(f"add i64 {turn}, 1")
         due = text.emit(f"icmp eq i64 {text.emit(f'and i64 {after}, {every - 1}')}, 0")
         text.emit_void(f"br i1 {due}, label %{ask}, label %{on}, !prof !1")
         text.label(ask)
-        stopped = text.emit(f"icmp ne i32 {text.emit(f'call i32 @{looks.LOOK}()')}, 0")
+        stopped = text.emit(f"icmp ne i32 {text.emit(f'call i32 @{signal_checks.CHECK_FUNCTION}()')}, 0")
         text.emit_void(f"br i1 {stopped}, label %{stop}, label %{on}, !prof !1")
         text.label(stop)
         text.emit_void("ret void")

@@ -49,9 +49,9 @@ def memories_of(kernel: Kernel, pointers: Sequence[SSAValue] | None = None) -> d
     return {n: BufferMemory(pointers[n] if pointers else None, x) for n, x in enumerate(kernel.buffers)}
 
 
-def arguments_of(kernel: Kernel, found: Mapping[int, BufferMemory]) -> dict[int, BufferMemory]:
-    """Return the memory of the root's arguments, by slot; found: memory of the kernel's buffers, by number."""
-    return {slot: found[ref[1]] for slot, ref in enumerate(kernel.stages[0].args)}
+def arguments_of(kernel: Kernel, memories: Mapping[int, BufferMemory]) -> dict[int, BufferMemory]:
+    """Return the memory of the root's arguments, by slot; memories: memory of the kernel's buffers, by number."""
+    return {slot: memories[ref[1]] for slot, ref in enumerate(kernel.stages[0].args)}
 
 
 class Affine(NamedTuple):

@@ -46,7 +46,7 @@ class ExpressionEmitter(ABC):
         None where the value must be computed from the expression's operands. `elem` may be wider than their type."""
 
     @abstractmethod
-    def unsafe(self, x: Expr) -> bool:
+    def is_unsafe(self, x: Expr) -> bool:
         """Return whether x holds a read that may be out of bounds where a guard around it does not hold."""
 
     def guard_of(self, x: Expr, guard: SSAValue | None) -> SSAValue | None:
@@ -82,16 +82,16 @@ class ExpressionEmitter(ABC):
         if isinstance(x, Read):
             return self.read(x, guard)
         if isinstance(x, Axis):
-            found = self.index(x, "i32")
-            assert found is not None
-            return found
+            value = self.index(x, "i32")
+            assert value is not None
+            return value
         assert isinstance(x, Apply)
         if x.fn == "where":
             return (yield from self._where(x, guard))
         if x.dtype.is_int and x.fn in ("floordiv", "mod", "cast"):
-            found = self.index(x, elem_of(x.dtype))
-            if found is not None:
-                return found
+            value = self.index(x, elem_of(x.dtype))
+            if value is not None:
+                return value
             narrow = modulo(x.args[0], x.dtype) if x.fn == "cast" else None
             if narrow is not None:
                 return (yield narrow, guard)
@@ -107,9 +107,9 @@ class ExpressionEmitter(ABC):
         condition = yield x.args[0], guard
         sides = []
         for side, holds in ((x.args[1], True), (x.args[2], False)):
-            inner = guard
-            if self.unsafe(side):
-                taken = condition if holds else self.op("not", condition)
-                inner = taken if guard is None else self.op("and", guard, taken)
-            sides.append((yield side, inner))
+            side_guard = guard
+            if self.is_unsafe(side):
+                side_condition = condition if holds else self.op("not", condition)
+                side_guard = side_condition if guard is None else self.op("and", guard, side_condition)
+            sides.append((yield side, side_guard))
         return self.op("where", condition, *sides)

@@ -1,7 +1,7 @@
 """Hoist loop-invariant instructions out of loops, and share equal ones.
 
-Every instruction is placed in the outermost open region where its arguments exist, and equal instructions are made once
-per region.
+Every instruction is placed in the outermost open region where its arguments exist, and equal instructions are emitted
+once per region.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Hoisting:
         self.b, self.lanes = b, lanes
         self.mask: int | SSAValue | None = None
         self._levels: dict[int, int] = {v.id: 0 for v in (*b.buffers, b.scratch_base, b.task)}
-        self._made: dict[tuple, tuple[SSAValue, int, list]] = {}
+        self._hoisted: dict[tuple, tuple[SSAValue, int, list]] = {}
 
-    def stay(self, v: SSAValue) -> None:
+    def pin(self, v: SSAValue) -> None:
         """Pin v: instructions that depend on it stay inside the region that is open now."""
         self._levels[v.id] = self.b.depth
 
@@ -32,17 +32,17 @@ class Hoisting:
         """Return the depth of the outermost open region in which v is available (0: the function's top)."""
         return min(self._levels.setdefault(v.id, 0 if self.b.known(v) is not None else self.b.depth), self.b.depth)
 
-    def made(self, key: tuple, args: Sequence[SSAValue | None], make: Callable[[], SSAValue]) -> SSAValue:
-        """Return the value of `make()`, placed in the outermost region where `args` exist, and made once per `key`."""
+    def hoist(self, key: tuple, args: Sequence[SSAValue | None], make: Callable[[], SSAValue]) -> SSAValue:
+        """Return the value of `make()`, emitted once per `key` into the outermost region where `args` exist."""
         blocks = self.b._blocks
-        old = self._made.get(key)
-        if old is not None and old[1] < len(blocks) and blocks[old[1]] is old[2]:
-            return old[0]
+        shared = self._hoisted.get(key)
+        if shared is not None and shared[1] < len(blocks) and blocks[shared[1]] is shared[2]:
+            return shared[0]
         depth = max((self.level(a) for a in args if a is not None), default=0)
         with self.b.at(depth):
             out = make()
         self._levels[out.id] = max(self._levels.get(out.id, 0), depth)  # it may be a shared constant
-        self._made[key] = (out, depth, blocks[depth])
+        self._hoisted[key] = (out, depth, blocks[depth])
         return out
 
     def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> SSAValue:
@@ -55,24 +55,24 @@ class Hoisting:
         """Return a vector of x in every lane (x itself where it is a vector, or where there are no lanes)."""
         if x.type.lanes or not self.lanes:
             return x
-        return self.made(("splat", x.id), [x], lambda: self.b.splat(x, self.lanes))
+        return self.hoist(("splat", x.id), [x], lambda: self.b.splat(x, self.lanes))
 
     def op(self, fn: str, *args: SSAValue | int) -> SSAValue:
         """Emit `Builder.op`, hoisted and shared; scalars are splatted where they meet vectors."""
         values = [self.const(a) if isinstance(a, int) else a for a in args]
         if any(a.type.lanes for a in values):
             values = [self.splat(a) for a in values]
-        return self.made((fn, *(a.id for a in values)), values, lambda: self.b.op(fn, *values))
+        return self.hoist((fn, *(a.id for a in values)), values, lambda: self.b.op(fn, *values))
 
     def cast(self, x: SSAValue, elem: str) -> SSAValue:
         """Emit a conversion in the outermost region that has its operand."""
         if x.type.elem == elem:
             return x
-        return self.made(("cast", x.id, elem), [x], lambda: self.b.cast(x, elem))
+        return self.hoist(("cast", x.id, elem), [x], lambda: self.b.cast(x, elem))
 
     def shuffle(self, a: SSAValue, c: SSAValue, lanes: Sequence[int]) -> SSAValue:
         """Emit a choice of lanes of two vectors in the outermost region that has both."""
-        return self.made(("shuffle", a.id, c.id, tuple(lanes)), [a, c], lambda: self.b.shuffle(a, c, lanes))
+        return self.hoist(("shuffle", a.id, c.id, tuple(lanes)), [a, c], lambda: self.b.shuffle(a, c, lanes))
 
     def literal(self, values: Sequence[float | int | bool], elem: str) -> SSAValue:
         """Return a vector of literals."""
@@ -80,7 +80,7 @@ class Hoisting:
         self._levels[out.id] = 0
         return out
 
-    def first(self, n: int) -> SSAValue:
+    def first_lanes(self, n: int) -> SSAValue:
         """Return the i1 vector whose first n lanes hold."""
         return self.op("lt", self.literal(range(self.lanes), "i32"), self.const(n, "i32", self.lanes))
 
@@ -88,7 +88,7 @@ class Hoisting:
         """Return the i1 vector of the active lanes for which `guard` holds; None: all lanes."""
         active = self.mask
         if isinstance(active, int):
-            active = None if active >= self.lanes else self.first(active)
+            active = None if active >= self.lanes else self.first_lanes(active)
         if guard is None:
             return active
         guard = self.splat(guard)
@@ -101,15 +101,15 @@ class Hoisting:
 
         That is safe because a launch does not write memory that it reads at other positions."""
         key = ("load", ptr.id, offset.id, elem, lanes, None if mask is None else mask.id)
-        return self.made(key, [ptr, offset, mask], lambda: self.b.load(ptr, offset, elem, lanes, mask))
+        return self.hoist(key, [ptr, offset, mask], lambda: self.b.load(ptr, offset, elem, lanes, mask))
 
     def address(self, ptr: SSAValue, offset: SSAValue, elem: str) -> SSAValue:
         """Emit the address `offset` elements after `ptr` in the outermost region that has both."""
-        out = self.made(("address", ptr.id, offset.id, elem), [ptr, offset], lambda: self.b.address(ptr, offset, elem))
+        out = self.hoist(("address", ptr.id, offset.id, elem), [ptr, offset], lambda: self.b.address(ptr, offset, elem))
         assert out.type == PTR
         return out
 
     def gather(self, ptr: SSAValue, offsets: SSAValue, elem: str, mask: SSAValue | None) -> SSAValue:
         """Emit a load of one element per lane in the outermost region that has the operands."""
         key = ("gather", ptr.id, offsets.id, elem, None if mask is None else mask.id)
-        return self.made(key, [ptr, offsets, mask], lambda: self.b.gather(ptr, offsets, elem, mask))
+        return self.hoist(key, [ptr, offsets, mask], lambda: self.b.gather(ptr, offsets, elem, mask))

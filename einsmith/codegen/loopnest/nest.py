@@ -42,7 +42,7 @@ def elem_of(dtype: DType) -> str:
 
 BYTES = {elem_of(d): d.itemsize for d in dt.ALL}
 """Bytes of an element in memory, by element type name."""
-_FORMATS = frozenset(elem_of(d) for d in dt.ALL if d.in_memory_only)
+_MEMORY_ONLY = frozenset(elem_of(d) for d in dt.ALL if d.in_memory_only)
 """Element types that are loaded, stored, selected and converted, but not computed in."""
 
 
@@ -95,9 +95,9 @@ class Loop:
         self._builder._blocks.pop()
         self._builder = None  # without reference cycles a nest is freed with its last reference
         if kind is None:
-            got, want = [v.type for v in self.next], [v.type for v in self.init]
-            if got != want:
-                raise CompileError(f"a loop yields {got} where it carries {want}")
+            yielded, carried = [v.type for v in self.next], [v.type for v in self.init]
+            if yielded != carried:
+                raise CompileError(f"a loop yields {yielded} where it carries {carried}")
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class If:
 class Function:
     """A finished kernel body. Parameters: `buffers` pointers, `scratch` pointer, `task` number.
 
-    looks: a task takes so long that it polls whether its run is cancelled, and then ends."""
+    checks_signals: a task takes so long that it checks for signals, and ends where its run has been stopped."""
 
     name: str
     buffers: tuple[SSAValue, ...]
@@ -129,7 +129,7 @@ class Function:
     task: SSAValue
     body: list
     scratch_bytes: int
-    looks: bool = False
+    checks_signals: bool = False
 
 
 _UNARY = {"neg", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "abs", "sign", "floor", "not"}
@@ -149,7 +149,7 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "eq": operator.eq,
     "ne": operator.ne,
 }
-_UNIT = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1}
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1}
 """The neutral second argument of each function, by which it is folded."""
 
 
@@ -186,7 +186,7 @@ class Builder:
     # -- constants and shapes of values
 
     def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> SSAValue:
-        """Return a literal, splatted where lanes > 0. Made once per function."""
+        """Return a literal, splatted where lanes > 0. Equal literals are one value."""
         key = (repr(value), elem, lanes)
         if key not in self._consts:
             out = self._new(Type(elem, lanes))
@@ -228,7 +228,7 @@ class Builder:
             return x
         return self._emit("splat", [x], Type(x.type.elem, lanes))
 
-    def _same(self, args: Sequence[SSAValue | int]) -> list[SSAValue]:
+    def _splat_all(self, args: Sequence[SSAValue | int]) -> list[SSAValue]:
         values = [self.index(a) for a in args]
         lanes = max(a.type.lanes for a in values)
         return [self.splat(a, lanes) for a in values]
@@ -242,11 +242,11 @@ class Builder:
             return None
         x, y = numbers
         if x is not None and y is not None and fn in _FOLD and not (fn in ("floordiv", "mod") and y <= 0):
-            found = _FOLD[fn](x, y)
-            return self.const(found, "i1" if fn in _COMPARE else "i64") if -(2**63) <= found < 2**63 else None
-        if y is not None and y == _UNIT.get(fn):
+            folded = _FOLD[fn](x, y)
+            return self.const(folded, "i1" if fn in _COMPARE else "i64") if -(2**63) <= folded < 2**63 else None
+        if y is not None and y == _NEUTRAL.get(fn):
             return self.index(args[0])
-        if fn in ("add", "mul") and x == _UNIT[fn]:
+        if fn in ("add", "mul") and x == _NEUTRAL[fn]:
             return self.index(args[1])
         return self.const(0) if fn == "mul" and 0 in (x, y) or fn == "mod" and y == 1 else None
 
@@ -262,10 +262,10 @@ class Builder:
             CompileError: the argument types do not match, or there is no such instruction."""
         fn = "select" if fn == "where" else fn
         if any(isinstance(a, int) or a in self._known for a in args):
-            found = self._fold(fn, args)
-            if found is not None:
-                return found
-        a = self._same(args)
+            folded = self._fold(fn, args)
+            if folded is not None:
+                return folded
+        a = self._splat_all(args)
         if fn == "select":
             type = a[1].type
             if a[1].type != a[2].type or a[0].type.elem != "i1":
@@ -273,7 +273,7 @@ class Builder:
             return self._emit("select", a, type)
         if len({x.type for x in a}) != 1:
             raise CompileError(f"{fn} of {[str(x.type) for x in a]}")
-        if a[0].type.elem in _FORMATS:
+        if a[0].type.elem in _MEMORY_ONLY:
             raise CompileError(f"{fn} in {a[0].type.elem}, a storage type")
         if fn in _COMPARE:
             return self._emit(fn, a, Type("i1", a[0].type.lanes))
@@ -385,9 +385,9 @@ class Builder:
 
     def alloc(self, elem: str, n: int) -> SSAValue:
         """Return a pointer to n elements of the thread's scratch, aligned to 64 bytes, uninitialised at each task."""
-        at = self._scratch
+        offset = self._scratch
         self._scratch += (n * BYTES[elem] + 63) // 64 * 64
-        return self._emit("address", [self.scratch_base], PTR, (at,))
+        return self._emit("address", [self.scratch_base], PTR, (offset,))
 
     def address(self, ptr: SSAValue, offset: SSAValue | int, elem: str) -> SSAValue:
         """Return ptr advanced by offset elements."""
@@ -469,11 +469,11 @@ def show(f: Function) -> str:
         return "None" if v is None else literals.get(v, str(v))
 
     def line(x: Op) -> str:
-        left = f"{x.result}: {x.result.type} = " if x.result is not None else ""
+        assigned = f"{x.result}: {x.result.type} = " if x.result is not None else ""
         args = list(x.args)
         while args and args[-1] is None:  # omitted arguments at the end: no mask, no other value
             args.pop()
-        return f"{left}{x.name}({', '.join(map(name, args))}){f' {list(x.attrs)}' if x.attrs else ''}"
+        return f"{assigned}{x.name}({', '.join(map(name, args))}){f' {list(x.attrs)}' if x.attrs else ''}"
 
     def walk(block: list, depth: int) -> None:
         pad = "  " * depth

@@ -11,7 +11,7 @@ from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue
 T = TypeVar("T")
 
 
-def blocks(b: Builder | Hoisting, vectors: list[SSAValue], n: int, width: int) -> list[SSAValue]:
+def transpose_blocks(b: Builder | Hoisting, vectors: list[SSAValue], n: int, width: int) -> list[SSAValue]:
     """Transpose the blocks of `width` lanes of n / width vectors: result L concatenates block L of every vector.
 
     n: lanes of a vector."""
@@ -22,7 +22,7 @@ def blocks(b: Builder | Hoisting, vectors: list[SSAValue], n: int, width: int) -
         lanes = [at + i for at in range(odd * width, n, 2 * width) for i in range(width)]
         lanes += [n + x for x in lanes]
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
-        sides.append(blocks(b, [b.shuffle(x, y, lanes) for x, y in pairs], n, width))
+        sides.append(transpose_blocks(b, [b.shuffle(x, y, lanes) for x, y in pairs], n, width))
     return [x for pair in zip(*sides, strict=True) for x in pair]
 
 
@@ -40,21 +40,21 @@ def transpose(b: Builder | Hoisting, rows: Sequence[SSAValue], size: int = 1) ->
                 lanes += [*range(at, at + unit), *range(n + at, n + at + unit)]
         return b.shuffle(x, y, lanes)
 
-    def columns(group: Sequence[SSAValue], unit: int) -> list[SSAValue]:
+    def collect_columns(group: Sequence[SSAValue], unit: int) -> list[SSAValue]:
         """Return vectors whose vector c holds, in block L, element c of block L of every vector of the group."""
         if len(group) == 1:
             return list(group)
         pairs = list(zip(group[::2], group[1::2], strict=True))
         halves = [[interleave(x, y, unit, high) for x, y in pairs] for high in (False, True)]
-        return [c for half in halves for c in columns(half, 2 * unit)]
+        return [c for half in halves for c in collect_columns(half, 2 * unit)]
 
     each = width // size
-    groups = [columns(rows[g : g + each], size) for g in range(0, n // size, each)]
-    every = [blocks(b, [g[c] for g in groups], n, width) for c in range(each)]
-    return [every[k % each][k // each] for k in range(n // size)]
+    groups = [collect_columns(rows[g : g + each], size) for g in range(0, n // size, each)]
+    columns_by_number = [transpose_blocks(b, [g[c] for g in groups], n, width) for c in range(each)]
+    return [columns_by_number[k % each][k // each] for k in range(n // size)]
 
 
-def tree(values: Sequence[T], merge: Callable[[T, T], T]) -> T:
+def merge_in_tree(values: Sequence[T], merge: Callable[[T, T], T]) -> T:
     """Merge all values in a tree, neighbours first."""
     while len(values) > 1:
         values = [merge(*values[i : i + 2]) if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]

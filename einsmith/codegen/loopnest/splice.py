@@ -19,21 +19,21 @@ def splice(b: Builder, f: Function, buffers: Sequence[SSAValue], scratch: SSAVal
     values: dict[int, SSAValue] = {v.id: w for v, w in zip(f.buffers, buffers, strict=True)}
     values[f.scratch.id], values[f.task.id] = scratch, task
 
-    def new(v: SSAValue) -> SSAValue:
+    def rename(v: SSAValue) -> SSAValue:
         values[v.id] = b._new(v.type)
         return values[v.id]
 
-    def known(found: Sequence[SSAValue]) -> tuple[SSAValue, ...]:
-        return tuple(values[v.id] for v in found)
+    def lookup(old: Sequence[SSAValue]) -> tuple[SSAValue, ...]:
+        return tuple(values[v.id] for v in old)
 
     def copy(block: list, out: list[Any]) -> None:
         for x in block:
             if isinstance(x, Loop):
-                lo, hi, init = values[x.lo.id], values[x.hi.id], known(x.init)
-                carried, results = tuple(map(new, x.carried)), tuple(map(new, x.results))
-                loop = Loop(new(x.var), lo, hi, x.step, init, carried, results, unroll=x.unroll, runs=x.runs)
+                lo, hi, init = values[x.lo.id], values[x.hi.id], lookup(x.init)
+                carried, results = tuple(map(rename, x.carried)), tuple(map(rename, x.results))
+                loop = Loop(rename(x.var), lo, hi, x.step, init, carried, results, unroll=x.unroll, runs=x.runs)
                 copy(x.body, loop.body)
-                loop.next = known(x.next)
+                loop.next = lookup(x.next)
                 out.append(loop)
             elif isinstance(x, If):
                 branch = If(values[x.cond.id])
@@ -41,20 +41,20 @@ def splice(b: Builder, f: Function, buffers: Sequence[SSAValue], scratch: SSAVal
                 out.append(branch)
             else:
                 args = tuple(None if a is None else values[a.id] for a in x.args)
-                out.append(Op(x.name, args, None if x.result is None else new(x.result), x.attrs))
+                out.append(Op(x.name, args, None if x.result is None else rename(x.result), x.attrs))
 
     copy(f.body, b._blocks[-1])
 
 
 def rebind(f: Function, name: str, places: Sequence[tuple[int, int]], count: int) -> Function:
     """Return the function over `count` buffers, with its own buffers at `places`: (buffer's number, byte offset)."""
-    # A part may be made of parts: its value numbers are at or above _FRESH already.
+    # A part may itself consist of parts: then its value numbers are at or above _FRESH already.
     used = [v.id for v in (*f.buffers, *(x.result for x in f.body if isinstance(x, Op))) if v is not None]
     fresh = max(_FRESH, 1 + max(used))
     outer = [SSAValue(fresh + n, PTR) for n in range(count)]
-    first: list[Op] = []
-    for own, (number, start) in zip(f.buffers, places, strict=True):
-        offset = SSAValue(fresh + count + len(first), I64)
-        first.append(Op("const", (), offset, (start,)))
-        first.append(Op("advance", (outer[number], offset), own, ("i8",)))
-    return replace(f, name=name, buffers=tuple(outer), body=[*first, *f.body])
+    prologue: list[Op] = []
+    for buffer, (number, start) in zip(f.buffers, places, strict=True):
+        offset = SSAValue(fresh + count + len(prologue), I64)
+        prologue.append(Op("const", (), offset, (start,)))
+        prologue.append(Op("advance", (outer[number], offset), buffer, ("i8",)))
+    return replace(f, name=name, buffers=tuple(outer), body=[*prologue, *f.body])

@@ -165,15 +165,15 @@ def emit_carrying_loop(
     """Emit a loop that carries a state; return the final state."""
     ends = list(accumulate(map(len, state), initial=0))
 
-    def grouped(flat: Sequence[SSAValue]) -> State:
+    def split_groups(flat: Sequence[SSAValue]) -> State:
         return [list(flat[low:high]) for low, high in pairwise(ends)]
 
     with b.loop(*bounds, step, init=[v for x in state for v in x]) as loop:
-        loop.next = [v for x in body(grouped(loop.carried), loop.var) for v in x]
-    return grouped(loop.results)
+        loop.next = [v for x in body(split_groups(loop.carried), loop.var) for v in x]
+    return split_groups(loop.results)
 
 
-def in_groups(
+def emit_groups(
     b: Builder,
     extent: int,
     group: int,

@@ -12,7 +12,7 @@ from math import prod
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.shuffle import blocks
+from einsmith.codegen.loopnest.shuffle import transpose_blocks
 from einsmith.codegen.loopnest.walk import digits
 from einsmith.ir.nodes import Apply, Axis, Expr, Read, postorder
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
@@ -200,7 +200,7 @@ class LaneCursor(ExpressionEmitter):
             return self.const(0, elem)
         return self.cast(self.opaque[x.position], elem)
 
-    def unsafe(self, x: Expr) -> bool:
+    def is_unsafe(self, x: Expr) -> bool:
         reads = (e for e in postorder([x]) if isinstance(e, Read))
         return any(e.slot not in self.s.given_slots and not self.s.is_safe(e) for e in reads)
 
@@ -365,7 +365,7 @@ class LaneCursor(ExpressionEmitter):
         s, b = self.s, self.b
         form, n = s.extra[extra], s.lanes
         at, width = self.offset(form), n // len(rows)
-        whole = blocks(b, [b.splat(x, n) for x in rows], n, width)
+        whole = transpose_blocks(b, [b.splat(x, n) for x in rows], n, width)
         for j, (value, more) in enumerate(zip(whole, self.run_offsets[form], strict=True)):
             b.store(value, pointer, b.add(at, b.add(more, j * width)))
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from einsmith.codegen.loopnest.address import BufferMemory, leaves
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.shuffle import transpose
-from einsmith.codegen.loopnest.walk import State, blocks, digits, in_groups, part_bounds, task_range, tile_count
+from einsmith.codegen.loopnest.walk import State, blocks, digits, emit_groups, part_bounds, task_range, tile_count
 from einsmith.ir.analysis.ends import end_of, guards_around
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Expr, Read, axes_of, has_read, reads
@@ -112,14 +112,14 @@ def emit_vector_tiles(
     within: tuple[SSAValue, SSAValue] | None = None,
 ) -> None:
     """Call `emit` for groups of `unroll` vectors along an axis; tile, tiles, within: see part, parts, within of
-    `in_groups`."""
+    `emit_groups`."""
     group = em.lanes * unroll
 
     def body(state: State, base: SSAValue | int, count: int) -> State:
         emit(make_ramps(base, count, em.lanes, group))
         return state
 
-    in_groups(em.b, extent, group, [], body, tile, tiles, within)
+    emit_groups(em.b, extent, group, [], body, tile, tiles, within)
 
 
 def sweep_box(

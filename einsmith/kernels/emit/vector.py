@@ -77,7 +77,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         base = position.base if isinstance(position, LanePattern) else position
         number = self.b.known(base)  # a literal position within the axis is valid in all regions
         if isinstance(base, SSAValue) and not (number is not None and 0 <= number < self.extents[axis]):
-            self.stay(base)
+            self.pin(base)
         self._memo.clear()
 
     def position(self, axis: int) -> Position:
@@ -93,7 +93,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         """Set the source of a slot: memory that its reads load from, or the value of every read whatever its index."""
         self._slots[slot] = source
         if isinstance(source, SSAValue):
-            self.stay(source)
+            self.pin(source)
         else:
             self._unsafe.clear()
         self._memo.clear()
@@ -216,7 +216,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return self.evaluate(x, mask, self._memo)
 
     def guard_of(self, x: Expr, guard: SSAValue | None) -> SSAValue | None:
-        return guard if guard is not None and self.unsafe(x) else None
+        return guard if guard is not None and self.is_unsafe(x) else None
 
     def index(self, x: Expr, elem: str) -> SSAValue | None:
         if isinstance(x, Axis):
@@ -250,7 +250,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             self._ranges[x] = self._facts.bounds(self.flat(x).expr())
         return self._ranges[x]
 
-    def unsafe(self, x: Expr) -> bool:
+    def is_unsafe(self, x: Expr) -> bool:
         """Return whether x holds a read that is in bounds only because of a guard around it."""
         if x not in self._unsafe:
             for e in postorder([x]):
@@ -279,7 +279,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             if guard is not None and guard.type.lanes:
                 lanes = self.lane_mask(guard)
                 assert lanes is not None
-                mask = self.made(("any", lanes.id), [lanes], lambda: self.b.any(lanes))
+                mask = self.hoist(("any", lanes.id), [lanes], lambda: self.b.any(lanes))
             at, mask = self._limit_load(source, self.total(part), mask, 1)
             return self.load(source.pointer, at, elem, 0, mask)
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
@@ -329,7 +329,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         vectors = []
         for w in range(wide):
             left = span - w * n
-            mask = None if whole or left >= n else self.first(left)
+            mask = None if whole or left >= n else self.first_lanes(left)
             at = self.total(part, low - lead + w * n)
             vectors.append(self.load(source.pointer, at, elem, n, mask))
         picks = [p - low + lead for p in used] + [-1] * (n - count)

@@ -7,8 +7,8 @@ from functools import partial
 from itertools import islice, product
 
 from einsmith.codegen.loopnest.nest import SSAValue
-from einsmith.codegen.loopnest.shuffle import tree
-from einsmith.codegen.loopnest.walk import emit_carrying_loop, in_groups, part_bounds
+from einsmith.codegen.loopnest.shuffle import merge_in_tree
+from einsmith.codegen.loopnest.walk import emit_carrying_loop, emit_groups, part_bounds
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis
 from einsmith.kernels.emit import loops
@@ -141,7 +141,7 @@ class Sweep:
             em.give({})
             return states
 
-        return in_groups(self.b, self.extent(s.last), n, states, piece)
+        return emit_groups(self.b, self.extent(s.last), n, states, piece)
 
     def emit_row(self, *_) -> None:
         """Emit one output in row mode: lanes along the reduction, `unroll` accumulators, merged in a tree."""
@@ -163,11 +163,11 @@ class Sweep:
         def inner(states: list[Accumulators]) -> list[Accumulators]:
             part = self.part if axis == self.s.split_axis else None
             within = self._guarded_range(axis) if part is None else None
-            return in_groups(self.b, self.s.extent, group, states, points, part, self.s.parts, within)
+            return emit_groups(self.b, self.s.extent, group, states, points, part, self.s.parts, within)
 
         states = self.emit_nest(start, inner)
         em.mask = None
-        self.finish(self.combine.across(tree(states, self.combine.merge)))
+        self.finish(self.combine.across(merge_in_tree(states, self.combine.merge)))
 
     def finish(self, state: Accumulators) -> None:
         """Emit the epilogue and the stores of one output or a vector of outputs."""

@@ -9,7 +9,7 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
-from einsmith.codegen.loopnest.shuffle import tree
+from einsmith.codegen.loopnest.shuffle import merge_in_tree
 from einsmith.codegen.loopnest.walk import digits, part_range, strips, task_range
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
@@ -212,4 +212,4 @@ def _sum_parts(b: Builder, sums: PartialSums, workspace: SSAValue, elem: str, at
     out = list(running)
     for i in range(full, count):
         out[i - full] = b.add(out[i - full], load(i))
-    return tree(out, b.add)
+    return merge_in_tree(out, b.add)

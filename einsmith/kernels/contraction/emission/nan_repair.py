@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
-from einsmith.codegen.loopnest.shuffle import tree
+from einsmith.codegen.loopnest.shuffle import merge_in_tree
 from einsmith.codegen.loopnest.walk import sweep
 from einsmith.kernels.contraction.problem import Problem, needs_exact_guards
 from einsmith.kernels.emit.access import OperandAccess
@@ -57,10 +57,10 @@ class NanRepair:
         """
         if not self.is_needed:
             return list(sums)
-        b, n, s, total = self.b, sums[0].type.lanes, self.sampler, tree(sums, self.b.add)
-        rounds = b.cast(b.any(b.op("ne", total, total)), "i64")
-        scratch, groups = self.scratch, s.groups(k_axes)
-        with b.loop(0, rounds, init=sums) as loop:
+        b, n, s, total = self.b, sums[0].type.lanes, self.sampler, merge_in_tree(sums, self.b.add)
+        again = b.cast(b.any(b.op("ne", total, total)), "i64")
+        room, groups = self.room, s.groups(k_axes)
+        with b.loop(0, again, init=sums) as loop:
             for i, x in enumerate(init):
                 b.store(x, scratch, i * n)
             with b.loop(0, len(sums)) as numbers:
