@@ -57,7 +57,7 @@ def build(missing: Makers, target: Any) -> Iterator[tuple[str, CachedObject]]:
             else:
                 crew.waiting.put(job)
         if crew.workers:
-            yield from crew.finish(len(missing))
+            yield from crew.collect(len(missing))
     finally:
         crew.close()
 
@@ -97,7 +97,7 @@ class _Crew:
                 if job is not None:
                     self.waiting.put(job)
 
-    def finish(self, count: int) -> Iterator[tuple[str, CachedObject]]:
+    def collect(self, count: int) -> Iterator[tuple[str, CachedObject]]:
         """Compile along with the workers until all `count` jobs are done; yield each key and entry."""
         for _ in range(count):
             job, data = self._next()

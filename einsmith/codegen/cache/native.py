@@ -65,8 +65,8 @@ def compile_functions(functions: Sequence[Function], target: Any) -> dict[str, A
 def compile_text(text: str, names: Sequence[str], target: Any, opt: int = jit.OPT) -> NativeCode:
     """Compile LLVM IR text at a code generation level; return the addresses of the named functions."""
     key = digest(b"text", text.encode(), target, opt)
-    found = _find(key)
-    return found or _keep(key, CachedObject(_object(text, names, target, opt), tuple(names), {}))
+    loaded = _find(key)
+    return loaded or _keep(key, CachedObject(_object(text, names, target, opt), tuple(names), {}))
 
 
 def compile_cached(key: bytes, make: Maker, target: Any) -> NativeCode:
@@ -83,18 +83,18 @@ def compile_many(
     """Compile several kernels as `compile_cached` does; worker processes share the work where many are missing.
     `prepare` is called with the numbers of the missing items before the first of them is lowered."""
     keys = [digest(b"kernel", key, target) for key, _ in items]
-    found = {key: _find(key) for key in dict.fromkeys(keys)}
-    missing = {key: make for key, (_, make) in zip(keys, items, strict=True) if found[key] is None}
+    codes = {key: _find(key) for key in dict.fromkeys(keys)}
+    missing = {key: make for key, (_, make) in zip(keys, items, strict=True) if codes[key] is None}
     start = time.perf_counter()
     if missing:
         if prepare is not None:
             prepare([n for n, key in enumerate(keys) if key in missing])
         for key, entry in build.build(missing, target):
-            found[key] = _keep(key, entry)
+            codes[key] = _keep(key, entry)
         if environment.debug() >= 1:
             seconds = time.perf_counter() - start
             print(f"einsmith: compiled {len(missing)} kernels in {seconds:.2f} s", file=sys.stderr)
-    return [found[key] for key in keys]  # type: ignore[misc]
+    return [codes[key] for key in keys]  # type: ignore[misc]
 
 
 def digest(kind: bytes, key: bytes, target: Any, opt: int = jit.OPT) -> str:

@@ -24,8 +24,8 @@ from einsmith.base.caches import Once
 from einsmith.base.errors import StoreWarning
 
 FORMAT = b"EINSMITH-OBJ-2\n"
-_SUM = 32
-_SLACK = 16
+_CHECKSUM_BYTES = 32
+_SLACK_SHARE = 16
 """Fraction (1/16) of the limit that a process writes between two scans of the folder. A scan shrinks the folder to
 that much below the limit, so that a process that writes alone stays within it."""
 _warned = Once("reasons not to keep compiled code", 64)
@@ -52,7 +52,7 @@ def source_hash() -> bytes:
     return out.digest()
 
 
-def _say(problem: str) -> None:
+def _warn(problem: str) -> None:
     """Warn once that the cache is not used; compilation continues without it."""
     if _warned(problem):
         warnings.warn(f"compiled code is not kept on disk: {problem}", StoreWarning, stacklevel=3)
@@ -69,7 +69,7 @@ def folder(create: bool = True) -> Path | None:
         except OSError as e:
             problem = str(e) if e.strerror is None else _unwritable(path, e)
     if problem:
-        _say(problem)
+        _warn(problem)
     return path if is_there and not problem else None
 
 
@@ -87,14 +87,14 @@ def read(key: str) -> CachedObject | None:
     except OSError:
         return None
     try:
-        found = _decode(data, key)
+        entry = _decode(data, key)
     except (ValueError, KeyError, TypeError, IndexError):
         if environment.debug() >= 1:
             print(f"einsmith: the cache entry {key} is damaged and is compiled again", file=sys.stderr)
         return None
     with suppress(OSError):  # removed meanwhile, or read-only: it is read anyway
         os.utime(where / key)
-    return found
+    return entry
 
 
 def write(key: str, entry: CachedObject) -> None:
@@ -106,33 +106,33 @@ def write(key: str, entry: CachedObject) -> None:
     try:
         with files.replacing(where / key) as work:
             work.write_bytes(data)
-        _limit(where, len(data))
+        _enforce_limit(where, len(data))
     except OSError as e:
-        _say(_unwritable(where, e))
+        _warn(_unwritable(where, e))
 
 
-def _limit(where: Path, written: int) -> None:
+def _enforce_limit(where: Path, written: int) -> None:
     """Count bytes written into the folder, and remove the least recently used entries where a scan is due."""
     limit = environment.CACHE_LIMIT.get() << 20
     with _lock:
-        due = where not in _written or _written[where] + written > limit // _SLACK
+        due = where not in _written or _written[where] + written > limit // _SLACK_SHARE
         _written[where] = 0 if due else _written[where] + written
     if not due:
         return
     total = 0
-    found: list[tuple[float, int, Path]] = []
+    entries: list[tuple[float, int, Path]] = []
     for path in where.iterdir():
         with suppress(OSError):  # another process has removed or renamed it
             info = path.lstat()
             if not stat.S_ISREG(info.st_mode):
                 continue
             if not files.is_begun(path.name):
-                found.append((info.st_mtime, info.st_size, path))
+                entries.append((info.st_mtime, info.st_size, path))
                 total += info.st_size
-    if total <= limit - limit // _SLACK:
+    if total <= limit - limit // _SLACK_SHARE:
         return
-    for _, size, path in sorted(found):
-        if total <= limit - limit // _SLACK:
+    for _, size, path in sorted(entries):
+        if total <= limit - limit // _SLACK_SHARE:
             break
         with suppress(OSError):
             path.unlink()
@@ -159,15 +159,15 @@ def usage() -> tuple[int, int]:
 def _encode(entry: CachedObject, key: str) -> bytes:
     head = json.dumps({"key": key, "names": entry.names, "metadata": entry.metadata}).encode()
     body = len(head).to_bytes(8, "little") + head + entry.code
-    return FORMAT + hashlib.blake2b(body, digest_size=_SUM).digest() + body
+    return FORMAT + hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest() + body
 
 
 def _decode(data: bytes, key: str) -> CachedObject:
-    start = len(FORMAT) + _SUM
+    start = len(FORMAT) + _CHECKSUM_BYTES
     if data[: len(FORMAT)] != FORMAT:
         raise ValueError("format")
     body = data[start:]
-    if hashlib.blake2b(body, digest_size=_SUM).digest() != data[len(FORMAT) : start]:
+    if hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest() != data[len(FORMAT) : start]:
         raise ValueError("checksum")
     size = int.from_bytes(body[:8], "little")
     head = json.loads(body[8 : 8 + size])
