@@ -58,16 +58,16 @@ def sign(b: TileBuilder, x: TileValue) -> TileValue:
     return b.select(b.op("lt", zero, x), one, b.select(b.op("lt", x, zero), b.op("neg", one), b.op("add", x, zero)))
 
 
-def division(b: TileBuilder, fn: str, x: TileValue, y: TileValue, natural: bool = False) -> TileValue:
+def division(b: TileBuilder, fn: str, x: TileValue, y: TileValue, is_nonnegative: bool = False) -> TileValue:
     """Emit `floordiv` or `mod` of integers, towards minus infinity; division by zero gives 0.
 
-    natural: x is not below 0 at any point. Lanes that are no points hold any value, for which a divisor that is not a
-    literal must be defined too.
+    is_nonnegative: x is not below 0 at any point. Lanes that are no points hold any value, for which a divisor that is
+    not a literal must be defined too.
     """
     divisor = b.known(y)
     if divisor is not None and divisor > 0:
         q, r = b.op("quot", x, y), b.op("rem", x, y)
-        if natural:
+        if is_nonnegative:
             return q if fn == "floordiv" else r
         below = b.op("lt", r, 0)
         return b.select(below, b.op("sub", q, 1), q) if fn == "floordiv" else b.select(below, b.op("add", r, y), r)

@@ -16,11 +16,11 @@ from einsmith.ir.nodes import Expr, Read
 from einsmith.kernels.contraction.problem import Operand, Problem, needs_exact_guards
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.tiles.ir import TileBuilder, TileValue
-from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots
-from einsmith.tiles.points import NARROW, Points, TileMemory, numbers, unravel
+from einsmith.tiles.pieces import Functions, Tiling, blocks, bound_masks, emit_epilogue, least_power, stage_arguments
+from einsmith.tiles.points import MOST_I32_POINTS, Points, TileMemory, number_lanes, unravel
 from einsmith.tiles.verify import LEAST_K
 
-LEAST = 16
+LEAST_DOT_EXTENT = 16
 """Fewest rows and columns of a dot."""
 
 
@@ -51,7 +51,7 @@ class _Tile:
         return [*self.left.live, *self.right.live]
 
 
-def contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], tiling: Tiling) -> None:
+def lower_contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], tiling: Tiling) -> None:
     """Lower a piece whose terms are products: tiles of `m` by `n` results, `k` terms at once, divided among `split`
     programs."""
     batch, m, n, k = p.sizes
@@ -67,17 +67,17 @@ def contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[Tile
         _side(b, p, p.left, row, t.m, 1),
         _side(b, p, p.right, column, t.n, 0),
     )
-    lo = b.op("mul", b.cast(part, "i64") if k > NARROW else part, share)
+    lo = b.op("mul", b.cast(part, "i64") if k > MOST_I32_POINTS else part, share)
     hi = b.op("min", b.op("add", lo, share), k)
     total = _sum(b, kernel, p, tile, places, t, lo, hi)
     if t.split == 1:
-        _finish(b, kernel, p, tile.axes, tile.live, total, places)
+        _emit_piece_epilogue(b, kernel, p, tile.axes, tile.live, total, places)
         to.add(b, batch * blocks(m, t.m) * blocks(n, t.n))
         return
-    held = to.room(KernelBuffer(p.dtype, (t.split, batch, m, n)))
-    held.store(b, [part, number, tile.left.number, tile.right.number], total, tile.live)
+    partial_sums = to.reserve(KernelBuffer(p.dtype, (t.split, batch, m, n)))
+    partial_sums.store(b, [part, number, tile.left.number, tile.right.number], total, tile.live)
     to.add(b, batch * blocks(m, t.m) * blocks(n, t.n) * t.split)
-    _emit_sums(to, kernel, p, places, t, held)
+    _emit_sums(to, kernel, p, places, t, partial_sums)
 
 
 def _fit(t: Tiling, p: Problem) -> Tiling:
@@ -88,8 +88,8 @@ def _fit(t: Tiling, p: Problem) -> Tiling:
     share = blocks(blocks(k, depth), parts)
     return replace(
         t,
-        m=max(LEAST, min(t.m, least_power(m))),
-        n=max(LEAST, min(t.n, least_power(n))),
+        m=max(LEAST_DOT_EXTENT, min(t.m, least_power(m))),
+        n=max(LEAST_DOT_EXTENT, min(t.n, least_power(n))),
         k=depth,
         split=blocks(blocks(k, depth), share),
         precision=t.precision if p.dtype is dt.f32 else "ieee",
@@ -99,10 +99,10 @@ def _fit(t: Tiling, p: Problem) -> Tiling:
 def _side(b: TileBuilder, p: Problem, axes: Sequence[int], block: TileValue, size: int, expand: int) -> _Side:
     """Return one dimension of the tile, of `size` points; expand: the number of the other dimension."""
     count = p.count(axes)
-    first = b.op("mul", b.cast(block, "i64") if count > NARROW else block, size)
-    number = b.expand(numbers(b, b.arange(size), first, count), expand)
+    first = b.op("mul", b.cast(block, "i64") if count > MOST_I32_POINTS else block, size)
+    number = b.expand(number_lanes(b, b.arange(size), first, count), expand)
     values = unravel(b, number, [p.extents[a] for a in axes])
-    return _Side(number, dict(zip(axes, values, strict=True)), below(b, number, count, size))
+    return _Side(number, dict(zip(axes, values, strict=True)), bound_masks(b, number, count, size))
 
 
 def _sum(
@@ -116,18 +116,18 @@ def _sum(
     hi: TileValue,
 ) -> TileValue:
     """Emit the sums of the terms lo .. hi-1."""
-    arguments = slots(kernel.stages[0], places)
+    arguments = stage_arguments(kernel.stages[0], places)
     count = p.count(p.k)
     extents = [p.extents[a] for a in p.k]
 
     def operand(o: Operand, side: _Side, first: TileValue, expand: int, shape: tuple[int, int]) -> TileValue:
         """Emit the tile of an operand whose K runs along the dimension that is not expanded."""
-        number = b.expand(numbers(b, b.arange(t.k), first, count), expand)
+        number = b.expand(number_lanes(b, b.arange(t.k), first, count), expand)
         at = dict(zip(p.k, unravel(b, number, extents), strict=True))
-        live = [*side.live, *below(b, number, count, t.k)]
+        live = [*side.live, *bound_masks(b, number, count, t.k)]
         points = Points(b, p.extents, {**tile.batch, **side.axes, **at}, live, arguments)
         value = points.value(o.expr, o.guards)
-        mask = b.both([*live, *points.holds(o.guards)])
+        mask = b.conjoin([*live, *points.conditions(o.guards)])
         if mask is not None and not (isinstance(o.expr, Read) and value.shape == shape):  # a load gives zero by itself
             value = b.select(mask, value, b.const(0.0, value.elem))
         return b.broadcast(value, shape)
@@ -155,13 +155,13 @@ def _repair(
         at = dict(zip(p.k, unravel(b, loop.var, extents), strict=True))
         points = Points(b, p.extents, {**tile.axes, **at}, tile.live, arguments)
         term = points.value(p.term, p.exact)
-        mask = b.both([*tile.live, *points.holds(p.exact)])
+        mask = b.conjoin([*tile.live, *points.conditions(p.exact)])
         term = term if mask is None else b.select(mask, term, b.const(0.0, term.elem))
         loop.next = [b.op("add", loop.carried[0], term)]
     return b.select(odd, loop.results[0], total)
 
 
-def _finish(
+def _emit_piece_epilogue(
     b: TileBuilder,
     kernel: Kernel,
     p: Problem,
@@ -171,21 +171,21 @@ def _finish(
     places: Sequence[TileMemory],
 ) -> None:
     """Emit the steps that follow the sum within the root, then the stages and the stores."""
-    every = {a: axes.get(a, b.const(0)) for a in range(len(p.piece.extents))}
-    points = Points(b, p.extents, every, live, slots(kernel.stages[0], places))
-    for fn, e in p.epilogue:
-        beside: Expr | None = e
-        if beside is None:
+    axis_values = {a: axes.get(a, b.const(0)) for a in range(len(p.piece.extents))}
+    points = Points(b, p.extents, axis_values, live, stage_arguments(kernel.stages[0], places))
+    for fn, e in p.finish:
+        operand: Expr | None = e
+        if operand is None:
             total = b.op(fn, total)
         elif fn == "where":
-            total = b.select(points.value(beside), total, b.const(0.0, total.elem))
+            total = b.select(points.value(operand), total, b.const(0.0, total.elem))
         else:
-            total = b.op(fn, total, points.value(beside))
-    finish(b, kernel, p.piece, [every[a] for a in range(len(p.piece.extents))], live, [total], places)
+            total = b.op(fn, total, points.value(operand))
+    emit_epilogue(b, kernel, p.piece, [axis_values[a] for a in range(len(p.piece.extents))], live, [total], places)
 
 
 def _emit_sums(
-    to: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], t: Tiling, held: TileMemory
+    to: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], t: Tiling, partial_sums: TileMemory
 ) -> None:
     """Emit the function that adds the parts of each result in order, then the steps that follow."""
     order = (*p.batch, *p.left, *p.right)
@@ -193,13 +193,13 @@ def _emit_sums(
     count = p.count(order)
     size = min(t.m * t.n, least_power(count))
     b = to.begin("add")
-    first = b.op("mul", b.cast(b.program(), "i64") if count > NARROW else b.program(), size)
-    number = numbers(b, b.arange(size), first, count)
-    live = below(b, number, count, size)
-    flat = TileMemory(KernelBuffer(held.layout.dtype, (t.split, count)), None, held.offset)
+    first = b.op("mul", b.cast(b.program(), "i64") if count > MOST_I32_POINTS else b.program(), size)
+    number = number_lanes(b, b.arange(size), first, count)
+    live = bound_masks(b, number, count, size)
+    flat = TileMemory(KernelBuffer(partial_sums.layout.dtype, (t.split, count)), None, partial_sums.offset)
     with b.loop(0, t.split, 1, [b.full((size,), 0.0, p.dtype.name)]) as loop:
-        x = b.load(flat.parameter(b), flat.offsets(b, [loop.var, number]), b.both(live))
+        x = b.load(flat.parameter(b), flat.offsets(b, [loop.var, number]), b.conjoin(live))
         loop.next = [b.op("add", loop.carried[0], x)]
     axes = dict(zip(order, unravel(b, number, extents), strict=True))
-    _finish(b, kernel, p, axes, live, loop.results[0], places)
+    _emit_piece_epilogue(b, kernel, p, axes, live, loop.results[0], places)
     to.add(b, blocks(count, size))

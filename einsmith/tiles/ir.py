@@ -61,7 +61,7 @@ def elem_of(dtype: DType) -> str:
     return "i1" if dtype.is_bool else dtype.name
 
 
-def stored(elem: str) -> str:
+def memory_elem(elem: str) -> str:
     """Return the element type in memory: a bool is a byte, 0 or 1."""
     return "i8" if elem == "i1" else elem
 
@@ -159,11 +159,11 @@ _FOLD: dict[str, Callable[..., int | bool]] = {
 }  # fmt: skip
 """Functions of integer literals that are folded, so that no printer need spell them."""
 _PACKED = {"i32": "<i", "i64": "<q", "f32": "<f", "f64": "<d"}
-_UNIT = {"add": 0, "sub": 0, "mul": 1, "quot": 1}
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "quot": 1}
 """Second operands that change nothing."""
 
 
-def common(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Return the common shape of tiles that are combined: of one rank, with extents that are equal or 1; scalars
     combine with any shape. Raises CompileError."""
     ranks = {len(s) for s in shapes if s}
@@ -187,7 +187,7 @@ class TileBuilder:
         self._known: dict[TileValue, int | float | bool] = {}
         self._constant_ops: list[TileOp] = []
         self._blocks: list[list[TileOp | TileLoop]] = [[]]
-        self._made: list[dict[tuple, tuple[TileValue, ...]]] = [{}]
+        self._shared: list[dict[tuple, tuple[TileValue, ...]]] = [{}]
 
     def finish(self, programs: int) -> TileFunction:
         """Return the function, which a number of programs run."""
@@ -207,12 +207,12 @@ class TileBuilder:
         self, name: str, args: Sequence[TileValue], types: Sequence[TileType], attrs: tuple = ()
     ) -> tuple[TileValue, ...]:
         key = (name, tuple(args), tuple(types), attrs)
-        for made in self._made:
-            if key in made:
-                return made[key]
+        for shared in self._shared:
+            if key in shared:
+                return shared[key]
         results = tuple(map(self._new, types))
         self._blocks[-1].append(TileOp(name, tuple(args), results, attrs))
-        self._made[-1][key] = results
+        self._shared[-1][key] = results
         return results
 
     # -- literals
@@ -241,14 +241,14 @@ class TileBuilder:
     def op(self, fn: str, *args: TileValue | int) -> TileValue:
         """Emit a function of UNARY, BINARY or COMPARE, lane by lane. Raises CompileError for types that do not fit."""
         a = self._values(args)
-        found = self._fold(fn, a)
-        if found is not None:
-            return found
+        folded = self._fold(fn, a)
+        if folded is not None:
+            return folded
         elem = a[0].elem
         fits = (fn in UNARY and len(a) == 1) or (fn in (*BINARY, *COMPARE) and len(a) == 2)
         if not fits or any(x.elem != elem for x in a):
             raise CompileError(f"{fn} of {', '.join(str(x.type) for x in a)}")
-        type = TileType("i1" if fn in COMPARE else elem, common([x.shape for x in a]))
+        type = TileType("i1" if fn in COMPARE else elem, common_shape([x.shape for x in a]))
         return self._pure(fn, a, [type])[0]
 
     def _fold(self, fn: str, a: Sequence[TileValue]) -> TileValue | None:
@@ -264,9 +264,9 @@ class TileBuilder:
                 if one is not None and fn in ("and", "or"):
                     return other if one == (fn == "and") else self.const(one, "i1")
             return None
-        if y is not None and y == _UNIT.get(fn):
+        if y is not None and y == _NEUTRAL.get(fn):
             return a[0]
-        if fn in ("add", "mul") and x == _UNIT[fn]:
+        if fn in ("add", "mul") and x == _NEUTRAL[fn]:
             return a[1]
         if (fn == "mul" and 0 in (x, y)) or (fn == "rem" and y == 1):
             return self.const(0, elem)
@@ -287,13 +287,13 @@ class TileBuilder:
             return a if self.known(c) else b
         if c.elem != "i1" or a.elem != b.elem:
             raise CompileError(f"where of {c.type}, {a.type} and {b.type}")
-        return (
-            a if a is b else self._pure("select", [c, a, b], [TileType(a.elem, common([c.shape, a.shape, b.shape]))])[0]
-        )
+        if a is b:
+            return a
+        return self._pure("select", [c, a, b], [TileType(a.elem, common_shape([c.shape, a.shape, b.shape]))])[0]
 
     def fma(self, a: TileValue, b: TileValue, c: TileValue) -> TileValue:
         """Emit a*b + c of floats, rounded once."""
-        return self._pure("fma", [a, b, c], [TileType(a.elem, common([a.shape, b.shape, c.shape]))])[0]
+        return self._pure("fma", [a, b, c], [TileType(a.elem, common_shape([a.shape, b.shape, c.shape]))])[0]
 
     def cast(self, x: TileValue, elem: str) -> TileValue:
         """Emit a conversion to another type. The module's docstring says for which numbers it is defined."""
@@ -311,7 +311,7 @@ class TileBuilder:
             return self.const(struct.unpack(_PACKED[elem], struct.pack(_PACKED[x.elem], value))[0], elem)
         return self._pure("bitcast", [x], [TileType(elem, x.shape)])[0]
 
-    def both(self, conditions: Sequence[TileValue]) -> TileValue | None:
+    def conjoin(self, conditions: Sequence[TileValue]) -> TileValue | None:
         """Emit the conjunction of conditions; None where it holds everywhere."""
         out: TileValue | None = None
         for c in dict.fromkeys(conditions):
@@ -357,7 +357,7 @@ class TileBuilder:
     def load(self, parameter: int, offset: TileValue, mask: TileValue | None = None) -> TileValue:
         """Load the elements at offsets; zero where the mask does not hold."""
         elem = self.parameters[parameter].elem
-        shape = offset.shape if mask is None else common([offset.shape, mask.shape])
+        shape = offset.shape if mask is None else common_shape([offset.shape, mask.shape])
         out = self._new(TileType(elem, shape))
         other = None if mask is None else self.const(0.0 if elem[0] in "fb" else 0, elem)
         args = (self.broadcast(offset, shape), None if mask is None else self.broadcast(mask, shape), other)
@@ -373,7 +373,7 @@ class TileBuilder:
         self._write("atomic_add", parameter, offset, value, mask)
 
     def _write(self, name: str, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None) -> None:
-        shape = common([offset.shape, value.shape, () if mask is None else mask.shape])
+        shape = common_shape([offset.shape, value.shape, () if mask is None else mask.shape])
         args = [None if x is None else self.broadcast(x, shape) for x in (offset, value, mask)]
         self._blocks[-1].append(TileOp(name, tuple(args), (), (), parameter))
 
@@ -395,10 +395,10 @@ class TileBuilder:
         out = TileLoop(var, lo, hi, step, tuple(init), carried, results)
         self._blocks[-1].append(out)
         self._blocks.append(out.body)
-        self._made.append({})
+        self._shared.append({})
         yield out
         self._blocks.pop()
-        self._made.pop()
+        self._shared.pop()
         if [v.type for v in out.next] != types:
             raise CompileError(f"a loop yields {[str(v.type) for v in out.next]} where it carries {types}")
 
@@ -412,6 +412,6 @@ def operations(body: Sequence[TileOp | TileLoop]) -> Iterator[TileOp]:
             yield x
 
 
-def points(type: TileType) -> int:
+def count_lanes(type: TileType) -> int:
     """Return the number of lanes of a tile."""
     return prod(type.shape)

@@ -11,13 +11,13 @@ from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.pattern import Launch, Lowered, describe
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tiles.contraction import LEAST, contraction
-from einsmith.tiles.pieces import Functions, Tiling, own, pointwise
+from einsmith.tiles.contraction import LEAST_DOT_EXTENT, lower_contraction
+from einsmith.tiles.pieces import Functions, Tiling, lower_pointwise, own_memory
 from einsmith.tiles.points import TileMemory
-from einsmith.tiles.reduction import reduction
-from einsmith.tiles.rows import places_of, row_wise
+from einsmith.tiles.reduction import lower_reduction
+from einsmith.tiles.rows import lower_row_wise, places_of
 from einsmith.tiles.scatter import scatter_to_reductions
-from einsmith.tiles.stencil import along_results, few_terms, stencil
+from einsmith.tiles.stencil import has_few_terms, is_contiguous_along_results, lower_stencil
 
 
 def patterns(kernel: Kernel | Rows) -> tuple[str, ...]:
@@ -29,13 +29,13 @@ def patterns(kernel: Kernel | Rows) -> tuple[str, ...]:
     if not any(isinstance(p.body, Reduce) for p in kernel.root.parts):
         return ("pointwise",)
     terms: tuple[str, ...] = ("reduction",)
-    if few_terms(kernel):
-        terms = ("stencil", "reduction") if along_results(kernel) else ("reduction", "stencil")
-    found = problems(kernel.root)
-    if found is None:
+    if has_few_terms(kernel):
+        terms = ("stencil", "reduction") if is_contiguous_along_results(kernel) else ("reduction", "stencil")
+    products = problems(kernel.root)
+    if products is None:
         return terms
     # A dot with mostly unused rows or columns takes longer than its terms one by one.
-    full = all(min(p.count(p.left), p.count(p.right)) >= LEAST // 2 for p in found)
+    full = all(min(p.count(p.left), p.count(p.right)) >= LEAST_DOT_EXTENT // 2 for p in products)
     return ("contraction", *terms) if full else (*terms, "contraction")
 
 
@@ -45,52 +45,52 @@ def lower(kernel: Kernel | Rows, tiling: Tiling, pattern: str | None = None) -> 
     for the first. Raises CompileError for a kernel that the pattern does not take."""
     to = Functions()
     if isinstance(kernel, Rows):
-        _rows(to, kernel, tiling)
+        _lower_rows(to, kernel, tiling)
     else:
-        _kernel(to, kernel, own(kernel), tiling, pattern or patterns(kernel)[0])
+        _lower_kernel(to, kernel, own_memory(kernel), tiling, pattern or patterns(kernel)[0])
     return Lowered([Launch(f, f.programs) for f in to.done], to.workspace)
 
 
-def _kernel(to: Functions, kernel: Kernel, places: Sequence[TileMemory], tiling: Tiling, pattern: str) -> None:
+def _lower_kernel(to: Functions, kernel: Kernel, places: Sequence[TileMemory], tiling: Tiling, pattern: str) -> None:
     """Lower a kernel whose buffers lie at `places`."""
     if pattern not in patterns(kernel):
         raise CompileError(f"the pattern {pattern!r} on tiles does not take the kernel {describe(kernel)}")
     if pattern == "scatter":
         for part in scatter_to_reductions(kernel):
-            _pieces(to, part, part.root.parts, places, tiling)
+            _lower_pieces(to, part, part.root.parts, places, tiling)
     elif pattern == "contraction":
-        found = problems(kernel.root) or ()
-        for p in found:
-            contraction(to, kernel, p, places, tiling)
-        _pieces(to, kernel, [piece for p in found for piece in p.constant_pieces], places, tiling)
+        products = problems(kernel.root) or ()
+        for p in products:
+            lower_contraction(to, kernel, p, places, tiling)
+        _lower_pieces(to, kernel, [piece for p in products for piece in p.beside], places, tiling)
     else:
-        reduces = stencil if pattern == "stencil" else reduction
-        _pieces(to, kernel, kernel.root.parts, places, tiling, reduces)
+        lower_reduce = lower_stencil if pattern == "stencil" else lower_reduction
+        _lower_pieces(to, kernel, kernel.root.parts, places, tiling, lower_reduce)
 
 
-def _pieces(
+def _lower_pieces(
     to: Functions,
     kernel: Kernel,
     parts: Sequence,
     places: Sequence[TileMemory],
     tiling: Tiling,
-    reduces: Callable[..., None] = reduction,
+    lower_reduce: Callable[..., None] = lower_reduction,
 ) -> None:
-    """Lower each piece on its own; `reduces` lowers a piece with a Reduce."""
+    """Lower each piece on its own; `lower_reduce` lowers a piece with a Reduce."""
     for piece in parts:
         assert isinstance(piece, Piece)
         if prod(piece.extents):
-            (reduces if isinstance(piece.body, Reduce) else pointwise)(to, kernel, piece, places, tiling)
+            (lower_reduce if isinstance(piece.body, Reduce) else lower_pointwise)(to, kernel, piece, places, tiling)
 
 
-def _rows(to: Functions, rows: Rows, tiling: Tiling) -> None:
+def _lower_rows(to: Functions, rows: Rows, tiling: Tiling) -> None:
     """Lower the members in order; consecutive members that do not sum over the rows become one function."""
     places = places_of(to, rows)
     numbered = list(enumerate(rows.members))
-    for reduces, found in groupby(numbered, key=lambda x: x[1].reduces):
-        group = list(found)
+    for reduces, members in groupby(numbered, key=lambda x: x[1].reduces):
+        group = list(members)
         if not reduces:
-            row_wise(to, rows.rows, [m for _, m in group], [places[n] for n, _ in group], tiling)
+            lower_row_wise(to, rows.rows, [m for _, m in group], [places[n] for n, _ in group], tiling)
             continue
         for n, m in group:
-            _kernel(to, m.kernel, places[n], tiling, patterns(m.kernel)[0])
+            _lower_kernel(to, m.kernel, places[n], tiling, patterns(m.kernel)[0])

@@ -10,7 +10,7 @@ from math import prod
 from einsmith.ir.nodes import Piece
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileValue
-from einsmith.tiles.points import NARROW, Points, Slot, TileMemory, numbers, unravel
+from einsmith.tiles.points import MOST_I32_POINTS, Points, Slot, TileMemory, number_lanes, unravel
 
 ALIGNED = 64
 """Alignment (bytes) of each part of the workspace."""
@@ -52,21 +52,23 @@ class Functions:
         if programs:
             self.done.append(b.finish(programs))
 
-    def room(self, layout: KernelBuffer) -> TileMemory:
+    def reserve(self, layout: KernelBuffer) -> TileMemory:
         """Reserve a part of the workspace for a buffer."""
         at = self.workspace
         self.workspace += -(-layout.nbytes // ALIGNED) * ALIGNED
         return TileMemory(layout, None, at)
 
 
-def own(kernel: Kernel | Rows) -> list[TileMemory]:
+def own_memory(kernel: Kernel | Rows) -> list[TileMemory]:
     """Return the memory of a kernel's own buffers."""
     return [TileMemory(layout, n) for n, layout in enumerate(kernel.buffers)]
 
 
-def slots(stage: Stage, places: Sequence[TileMemory], made: Sequence[Sequence[TileValue]] = ()) -> list[Slot]:
+def stage_arguments(
+    stage: Stage, places: Sequence[TileMemory], results: Sequence[Sequence[TileValue]] = ()
+) -> list[Slot]:
     """Return the arguments of a stage: memory of the kernel's buffers, or results of earlier stages."""
-    return [places[where[0]] if kind == "buffer" else made[where[0]][where[1]] for kind, *where in stage.args]
+    return [places[where[0]] if kind == "buffer" else results[where[0]][where[1]] for kind, *where in stage.args]
 
 
 def blocks(points: int, block: int) -> int:
@@ -79,22 +81,22 @@ def least_power(points: int) -> int:
     return 1 << max(0, points - 1).bit_length()
 
 
-def below(b: TileBuilder, number: TileValue, count: int, block: int) -> list[TileValue]:
-    """Return the condition that a number is below a count, if blocks that begin at multiples of `block` may go past
+def bound_masks(b: TileBuilder, number: TileValue, count: int, block: int) -> list[TileValue]:
+    """Return the condition that a number is below a count; nothing where blocks at multiples of `block` do not go past
     it."""
     return [b.op("lt", number, b.const(count, number.elem))] if count % block else []
 
 
-def some_points(
+def number_points(
     b: TileBuilder, first: TileValue, block: int, extents: Sequence[int]
 ) -> tuple[list[TileValue], list[TileValue]]:
     """Return the axes at `block` points of a box from number `first` on, and the conditions that hold at points."""
     count = prod(extents)
-    number = numbers(b, b.arange(block), first, count)
-    return list(unravel(b, number, extents)), below(b, number, count, block)
+    number = number_lanes(b, b.arange(block), first, count)
+    return list(unravel(b, number, extents)), bound_masks(b, number, count, block)
 
 
-def finish(
+def emit_epilogue(
     b: TileBuilder,
     kernel: Kernel,
     piece: Piece,
@@ -106,24 +108,24 @@ def finish(
     """Emit the stages after the root at points of one of its pieces, and all stores. axes: the piece's axes; root: the
     root's results at the points. Stores come last, as their memory may be the memory that was read."""
     at = [b.op("add", b.op("mul", x, s), o) for o, s, x in zip(piece.offset, piece.step, axes, strict=True)]
-    made: list[Sequence[TileValue]] = [root]
+    results: list[Sequence[TileValue]] = [root]
     for stage in kernel.stages[1:]:
         t = stage.template
-        points = Points(b, t.shape, dict(enumerate(at)), live, slots(stage, places, made))
-        made.append(points.values(t.parts[0].bodies))
-    for stage, values in zip(kernel.stages, made, strict=True):
+        points = Points(b, t.shape, dict(enumerate(at)), live, stage_arguments(stage, places, results))
+        results.append(points.values(t.parts[0].bodies))
+    for stage, values in zip(kernel.stages, results, strict=True):
         for n, value in zip(stage.outputs, values, strict=True):
             if n is not None:
                 places[n].store(b, at, value, live)
 
 
-def pointwise(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
+def lower_pointwise(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
     """Lower a piece without a reduction: a program computes `m` of its points."""
     count = prod(piece.extents)
     block = min(tiling.m, least_power(count))
     b = to.begin("pointwise")
-    first = b.op("mul", b.cast(b.program(), "i64") if count > NARROW else b.program(), block)
-    axes, live = some_points(b, first, block, piece.extents)
-    points = Points(b, piece.domain, dict(enumerate(axes)), live, slots(kernel.stages[0], places))
-    finish(b, kernel, piece, axes, live, points.values(piece.bodies), places)
+    first = b.op("mul", b.cast(b.program(), "i64") if count > MOST_I32_POINTS else b.program(), block)
+    axes, live = number_points(b, first, block, piece.extents)
+    points = Points(b, piece.domain, dict(enumerate(axes)), live, stage_arguments(kernel.stages[0], places))
+    emit_epilogue(b, kernel, piece, axes, live, points.values(piece.bodies), places)
     to.add(b, blocks(count, block))

@@ -15,9 +15,9 @@ from einsmith.ir.analysis.widths import Reaches
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 from einsmith.schedule.kernel import KernelBuffer
 from einsmith.tiles import arith
-from einsmith.tiles.ir import TileBuilder, TileParameter, TileValue, elem_of, stored
+from einsmith.tiles.ir import TileBuilder, TileParameter, TileValue, elem_of, memory_elem
 
-NARROW = 1 << 30
+MOST_I32_POINTS = 1 << 30
 """Most elements and points that are numbered in i32: the numbers of lanes behind the last point must not wrap
 either."""
 
@@ -31,12 +31,12 @@ class TileMemory(NamedTuple):
 
     def parameter(self, b: TileBuilder) -> int:
         """Return the number of the function's parameter that points to the memory."""
-        elem = stored(elem_of(self.layout.dtype))
+        elem = memory_elem(elem_of(self.layout.dtype))
         return b.parameter(TileParameter(elem, self.layout.size, self.buffer, self.offset))
 
     def offsets(self, b: TileBuilder, index: Sequence[TileValue]) -> TileValue:
         """Return the offsets of the elements at an index."""
-        elem = "i64" if self.layout.size > NARROW else "i32"
+        elem = "i64" if self.layout.size > MOST_I32_POINTS else "i32"
         out = b.const(0, elem)
         for i, stride in zip(index, self.layout.strides, strict=True):
             out = b.op("add", out, b.op("mul", b.cast(i, elem), stride))
@@ -48,7 +48,7 @@ class TileMemory(NamedTuple):
         """Store a tile's lanes at an index, where all of `live` hold."""
         if value.elem == "i1":
             value = b.select(value, b.const(1, "i8"), b.const(0, "i8"))
-        b.store(self.parameter(b), self.offsets(b, index), value, b.both(list(live)))
+        b.store(self.parameter(b), self.offsets(b, index), value, b.conjoin(list(live)))
 
 
 Slot = TileMemory | TileValue
@@ -62,9 +62,9 @@ class Flat(NamedTuple):
     axes: tuple[TileValue, ...]
 
 
-def numbers(b: TileBuilder, lane: TileValue, first: TileValue, count: int) -> TileValue:
+def number_lanes(b: TileBuilder, lane: TileValue, first: TileValue, count: int) -> TileValue:
     """Return first + lane, in a type that can number `count` points."""
-    elem = "i64" if count > NARROW else "i32"
+    elem = "i64" if count > MOST_I32_POINTS else "i32"
     return b.op("add", b.cast(first, elem), b.cast(lane, elem))
 
 
@@ -75,7 +75,7 @@ def unravel(b: TileBuilder, number: TileValue, extents: Sequence[int]) -> tuple[
         last = d == 0 or prod(extents[:d]) == 1
         at = number if last else b.op("rem", number, n)
         number = b.const(0, number.elem) if last else b.op("quot", number, n)
-        out.append(b.const(0) if n == 1 else at if n > NARROW else b.cast(at, "i32"))
+        out.append(b.const(0) if n == 1 else at if n > MOST_I32_POINTS else b.cast(at, "i32"))
     return tuple(reversed(out))
 
 
@@ -105,21 +105,21 @@ class Points:
         self.b, self.axes, self.live, self.slots = b, axes, list(live), slots
         self._reaches = Reaches(domain)
         self._known: dict[tuple[Expr, tuple[Expr, ...]], TileValue] = {}
-        self._reading: dict[Expr, bool] = {}
+        self._reads_memory: dict[Expr, bool] = {}
 
     def values(self, roots: Iterable[Expr], guards: Sequence[Expr] = ()) -> list[TileValue]:
         """Return the values of expressions where all `guards` hold; in other lanes they are undefined. A read under a
         condition loads only where the condition holds."""
         roots = list(roots)
-        for e in postorder([*roots, *guards], self._reading):
-            self._reading[e] = isinstance(e, Read) or any(self._reading[a] for a in e.args)
+        for e in postorder([*roots, *guards], self._reads_memory):
+            self._reads_memory[e] = isinstance(e, Read) or any(self._reads_memory[a] for a in e.args)
         for _ in self._reaches.add([*roots, *guards]):  # determines which integers may be negative
             pass
         keys = [self._key(e, tuple(guards)) for e in roots]
         stack = list(keys)
         while stack:
             key = stack[-1]
-            below = [] if key in self._known else [k for k in self._below(*key) if k not in self._known]
+            below = [] if key in self._known else [k for k in self._operand_keys(*key) if k not in self._known]
             stack += below
             if not below:
                 stack.pop()
@@ -131,21 +131,21 @@ class Points:
         """Evaluate an expression at the points where guards hold."""
         return self.values([e], guards)[0]
 
-    def holds(self, guards: Sequence[Expr]) -> list[TileValue]:
+    def conditions(self, guards: Sequence[Expr]) -> list[TileValue]:
         """Return the conditions, each evaluated where the preceding ones hold."""
         return [self.value(g, tuple(guards[:n])) for n, g in enumerate(guards)]
 
     def _key(self, e: Expr, guards: tuple[Expr, ...]) -> tuple[Expr, tuple[Expr, ...]]:
         """Return the key of an expression's value: an expression that reads nothing has one value under all
         conditions."""
-        return (e, tuple(dict.fromkeys(guards))) if self._reading[e] else (e, ())
+        return (e, tuple(dict.fromkeys(guards))) if self._reads_memory[e] else (e, ())
 
-    def _below(self, e: Expr, guards: tuple[Expr, ...]) -> list[tuple[Expr, tuple[Expr, ...]]]:
+    def _operand_keys(self, e: Expr, guards: tuple[Expr, ...]) -> list[tuple[Expr, tuple[Expr, ...]]]:
         """Return the keys of an expression's arguments, and of the conditions of its read."""
         if isinstance(e, Apply) and e.fn == "where":
             c, x, y = e.args
             negated = apply("not", c)
-            self._reading[negated] = self._reading[c]
+            self._reads_memory[negated] = self._reads_memory[c]
             return [self._key(c, guards), self._key(x, (*guards, c)), self._key(y, (*guards, negated))]
         out = [self._key(a, guards) for a in (e.args[:1] if _is_twin(e) else e.args)]
         if isinstance(e, Read) and isinstance(self.slots[e.slot], TileMemory):
@@ -158,7 +158,7 @@ class Points:
             return b.const(e.value, elem_of(e.dtype))
         if isinstance(e, Axis):
             return self.axes[e.position]
-        args = [self._known[k] for k in self._below(e, guards)]
+        args = [self._known[k] for k in self._operand_keys(e, guards)]
         if isinstance(e, Read):
             return self._read(e, args[: len(e.index)], args[len(e.index) :])
         if e.fn == "where":
@@ -171,7 +171,7 @@ class Points:
         args = [self._narrow(a, x) for a, x in zip(e.args, args, strict=False)]
         if e.fn in ("floordiv", "mod") and e.dtype.is_int:
             reach = self._reaches.known[e.args[0]]
-            return arith.division(b, e.fn, args[0], args[1], natural=reach is not None and reach[0] >= 0)
+            return arith.division(b, e.fn, args[0], args[1], is_nonnegative=reach is not None and reach[0] >= 0)
         return arith.apply(b, e.fn, *args)
 
     def _narrow(self, e: Expr, x: TileValue) -> TileValue:
@@ -185,7 +185,7 @@ class Points:
         at = slot.offsets(b, index)
         wide = {d for x in (at, *guards) for d, n in enumerate(x.shape) if n > 1}
         here = [x for x in self.live if {d for d, n in enumerate(x.shape) if n > 1} <= wide]
-        out = b.load(slot.parameter(b), at, b.both([*here, *guards]))
+        out = b.load(slot.parameter(b), at, b.conjoin([*here, *guards]))
         return b.op("ne", out, b.const(0, "i8")) if e.dtype.is_bool else out
 
 

@@ -16,9 +16,9 @@ from einsmith.base.errors import CompileError
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.schedule.kernel import Kernel, KernelBuffer
-from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of, stored
-from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots
-from einsmith.tiles.points import NARROW, Points, TileMemory, expand, numbers, unravel
+from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of, memory_elem
+from einsmith.tiles.pieces import Functions, Tiling, blocks, bound_masks, emit_epilogue, least_power, stage_arguments
+from einsmith.tiles.points import MOST_I32_POINTS, Points, TileMemory, expand, number_lanes, unravel
 
 
 class TileCombine:
@@ -32,30 +32,32 @@ class TileCombine:
         self.b, self.combiner = b, reduce.combiner
         self.arg = reduce.combiner.startswith("arg")
         self.flags = [d.is_bool for d in reduce.dtypes]
-        self.elems = [stored(elem_of(d)) for d in reduce.dtypes]
-        self.first: list[Any] = [identity(reduce.combiner, x.dtype) for x in reduce.bodies]
-        self.first += [dt.i32.range[1]] * self.arg
+        self.elems = [memory_elem(elem_of(d)) for d in reduce.dtypes]
+        self.identities: list[Any] = [identity(reduce.combiner, x.dtype) for x in reduce.bodies]
+        self.identities += [dt.i32.range[1]] * self.arg
         unfit = [e for e in self.elems if e not in (*FLOATS, *INTEGERS)]
         if unfit:
             raise CompileError(f"a {reduce.combiner} of {unfit[0]}, a storage type, is not lowered to tiles")
 
-    def start(self, shape: tuple[int, ...]) -> list[TileValue]:
+    def identity_state(self, shape: tuple[int, ...]) -> list[TileValue]:
         """Return the state of no terms, the identity of the combination."""
-        return [self.b.full(shape, v, e) for v, e in zip(self.first, self.elems, strict=True)]
+        return [self.b.full(shape, v, e) for v, e in zip(self.identities, self.elems, strict=True)]
 
-    def terms(
-        self, values: Sequence[TileValue], place: TileValue, live: Sequence[TileValue], shape: tuple[int, ...]
+    def term_states(
+        self, values: Sequence[TileValue], position: TileValue, live: Sequence[TileValue], shape: tuple[int, ...]
     ) -> list[TileValue]:
         """Return the state of one term in each lane; lanes that are no points get the state of no terms."""
         b = self.b
-        made = [b.select(v, b.const(1, "i8"), b.const(0, "i8")) if v.elem == "i1" else v for v in values]
-        made += [b.cast(place, "i32")] * self.arg
-        mask = b.both(live)
+        state = [b.select(v, b.const(1, "i8"), b.const(0, "i8")) if v.elem == "i1" else v for v in values]
+        state += [b.cast(position, "i32")] * self.arg
+        mask = b.conjoin(live)
         if mask is not None:
-            made = [b.select(mask, v, b.const(x, e)) for v, x, e in zip(made, self.first, self.elems, strict=True)]
-        return [b.broadcast(v, shape) for v in made]
+            state = [
+                b.select(mask, v, b.const(x, e)) for v, x, e in zip(state, self.identities, self.elems, strict=True)
+            ]
+        return [b.broadcast(v, shape) for v in state]
 
-    def two(self, x: Sequence[TileValue], y: Sequence[TileValue]) -> list[TileValue]:
+    def merge(self, x: Sequence[TileValue], y: Sequence[TileValue]) -> list[TileValue]:
         """Combine two states."""
         b = self.b
         if not self.arg:
@@ -64,13 +66,13 @@ class TileCombine:
         greater, less = (w, v) if self.combiner == "argmax" else (v, w)
         better, same = b.op("lt", less, greater), b.op("eq", v, w)
         if v.elem in FLOATS:  # a NaN goes before every number
-            odd, other = b.op("ne", w, w), b.op("ne", v, v)
-            better = b.op("or", better, b.op("and", odd, b.op("not", other)))
-            same = b.op("or", same, b.op("and", odd, other))
-        take = b.op("or", better, b.op("and", same, b.op("lt", j, i)))
-        return [b.select(take, w, v), b.select(take, j, i)]
+            second_is_nan, first_is_nan = b.op("ne", w, w), b.op("ne", v, v)
+            better = b.op("or", better, b.op("and", second_is_nan, b.op("not", first_is_nan)))
+            same = b.op("or", same, b.op("and", second_is_nan, first_is_nan))
+        takes_second = b.op("or", better, b.op("and", same, b.op("lt", j, i)))
+        return [b.select(takes_second, w, v), b.select(takes_second, j, i)]
 
-    def along(self, state: Sequence[TileValue], axis: int) -> list[TileValue]:
+    def merge_lanes(self, state: Sequence[TileValue], axis: int) -> list[TileValue]:
         """Combine the lanes along a dimension."""
         if self.arg:
             return list(self.b.reduce(self.combiner, axis, *state))
@@ -85,7 +87,7 @@ class TileCombine:
         return [KernelBuffer(dt.dtype_of(e), shape) for e in self.elems]
 
 
-def reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
+def lower_reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
     """Lower a piece with a Reduce: a program computes one of `split` parts of `m` results, `k` terms at once."""
     body = piece.body
     assert isinstance(body, Reduce)
@@ -95,21 +97,21 @@ def reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Tile
     share = blocks(blocks(terms, t.k), t.split) * t.k
     program = b.program()
     part, block = b.op("rem", program, t.split), b.op("quot", program, t.split)
-    first = b.op("mul", b.cast(block, "i64") if results > NARROW else block, t.m)
-    number = numbers(b, b.arange(t.m), first, results)
-    live = below(b, number, results, t.m)
-    lo = b.op("mul", b.cast(part, "i64") if terms > NARROW else part, share)
+    first = b.op("mul", b.cast(block, "i64") if results > MOST_I32_POINTS else block, t.m)
+    number = number_lanes(b, b.arange(t.m), first, results)
+    live = bound_masks(b, number, results, t.m)
+    lo = b.op("mul", b.cast(part, "i64") if terms > MOST_I32_POINTS else part, share)
     hi = b.op("min", b.op("add", lo, share), terms)
-    combine, state = swept(b, kernel, piece, unravel(b, number, piece.extents), live, places, t, lo, hi)
+    combine, state = combine_terms(b, kernel, piece, unravel(b, number, piece.extents), live, places, t, lo, hi)
     if t.split == 1:
-        finish(b, kernel, piece, unravel(b, number, piece.extents), live, combine.results(state), places)
+        emit_epilogue(b, kernel, piece, unravel(b, number, piece.extents), live, combine.results(state), places)
         to.add(b, blocks(results, t.m))
         return
-    held = [to.room(layout) for layout in combine.layouts((t.split, results))]
-    for memory, v in zip(held, state, strict=True):
+    partial_states = [to.reserve(layout) for layout in combine.layouts((t.split, results))]
+    for memory, v in zip(partial_states, state, strict=True):
         memory.store(b, [part, number], v, live)
     to.add(b, blocks(results, t.m) * t.split)
-    _emit_combination(to, kernel, piece, places, t, held)
+    _emit_combination(to, kernel, piece, places, t, partial_states)
 
 
 def fit(t: Tiling, results: int, terms: int) -> Tiling:
@@ -121,7 +123,7 @@ def fit(t: Tiling, results: int, terms: int) -> Tiling:
     return replace(t, m=min(t.m, least_power(results)), k=k, split=split)
 
 
-def swept(
+def combine_terms(
     b: TileBuilder,
     kernel: Kernel,
     piece: Piece,
@@ -140,34 +142,47 @@ def swept(
     shape = (t.m, t.k)
     outer = dict(enumerate(expand(b, axes, 1)))
     rows = expand(b, live, 1)
-    with b.loop(lo, hi, t.k, combine.start(shape)) as loop:
-        number = numbers(b, b.arange(t.k), loop.var, terms)
+    with b.loop(lo, hi, t.k, combine.identity_state(shape)) as loop:
+        number = number_lanes(b, b.arange(t.k), loop.var, terms)
         inner = expand(b, unravel(b, number, body.extents), 0)
-        columns = expand(b, below(b, number, terms, t.k), 0)
+        columns = expand(b, bound_masks(b, number, terms, t.k), 0)
         at = {**outer, **{len(outer) + d: x for d, x in enumerate(inner)}}
-        points = Points(b, piece.domain, at, [*rows, *columns], slots(kernel.stages[0], places))
-        found = combine.terms(points.values(body.bodies), b.expand(number, 0), columns, shape)
-        loop.next = combine.two(loop.carried, found)
-    return combine, combine.along(loop.results, 1)
+        points = Points(b, piece.domain, at, [*rows, *columns], stage_arguments(kernel.stages[0], places))
+        new_states = combine.term_states(points.values(body.bodies), b.expand(number, 0), columns, shape)
+        loop.next = combine.merge(loop.carried, new_states)
+    return combine, combine.merge_lanes(loop.results, 1)
 
 
 def _emit_combination(
-    to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], t: Tiling, held: Sequence[TileMemory]
+    to: Functions,
+    kernel: Kernel,
+    piece: Piece,
+    places: Sequence[TileMemory],
+    t: Tiling,
+    partial_states: Sequence[TileMemory],
 ) -> None:
     """Emit the function that combines the parts of each result, then the steps that follow."""
     assert isinstance(piece.body, Reduce)
     results, parts = prod(piece.extents), least_power(t.split)
     b = to.begin("combine")
     combine = TileCombine(b, piece.body)
-    first = b.op("mul", b.cast(b.program(), "i64") if results > NARROW else b.program(), t.m)
-    number = numbers(b, b.arange(t.m), first, results)
-    live = below(b, number, results, t.m)
+    first = b.op("mul", b.cast(b.program(), "i64") if results > MOST_I32_POINTS else b.program(), t.m)
+    number = number_lanes(b, b.arange(t.m), first, results)
+    live = bound_masks(b, number, results, t.m)
     part = b.expand(b.arange(parts), 0)
-    whole = [b.op("lt", part, t.split)] if parts > t.split else []
+    in_parts = [b.op("lt", part, t.split)] if parts > t.split else []
     state = []
-    for memory, start in zip(held, combine.first, strict=True):
+    for memory, initial in zip(partial_states, combine.identities, strict=True):
         at = memory.offsets(b, [part, b.expand(number, 1)])
-        x = b.load(memory.parameter(b), at, b.both([*expand(b, live, 1), *whole]))
-        state.append(b.select(whole[0], x, b.const(start, x.elem)) if whole else x)
-    finish(b, kernel, piece, unravel(b, number, piece.extents), live, combine.results(combine.along(state, 1)), places)
+        x = b.load(memory.parameter(b), at, b.conjoin([*expand(b, live, 1), *in_parts]))
+        state.append(b.select(in_parts[0], x, b.const(initial, x.elem)) if in_parts else x)
+    emit_epilogue(
+        b,
+        kernel,
+        piece,
+        unravel(b, number, piece.extents),
+        live,
+        combine.results(combine.merge_lanes(state, 1)),
+        places,
+    )
     to.add(b, blocks(results, t.m))

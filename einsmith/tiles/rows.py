@@ -16,28 +16,28 @@ from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.pattern import describe
 from einsmith.schedule.kernel import Kernel, Member, Rows
 from einsmith.tiles.ir import TileBuilder, TileValue
-from einsmith.tiles.pieces import Functions, Tiling, blocks, finish, least_power, own, slots
-from einsmith.tiles.points import NARROW, Points, TileMemory, unravel
-from einsmith.tiles.reduction import swept
+from einsmith.tiles.pieces import Functions, Tiling, blocks, emit_epilogue, least_power, own_memory, stage_arguments
+from einsmith.tiles.points import MOST_I32_POINTS, Points, TileMemory, unravel
+from einsmith.tiles.reduction import combine_terms
 
 
 def places_of(to: Functions, rows: Rows) -> list[list[TileMemory]]:
     """Return the memory of each member's buffers, in the member's own layout of them."""
-    held = own(rows) + [to.room(layout) for layout in rows.local]
+    memories = own_memory(rows) + [to.reserve(layout) for layout in rows.local]
     return [
-        [held[place]._replace(layout=seen) for place, seen in zip(m.places, m.kernel.buffers, strict=True)]
+        [memories[place]._replace(layout=layout) for place, layout in zip(m.places, m.kernel.buffers, strict=True)]
         for m in rows.members
     ]
 
 
-def row_wise(
+def lower_row_wise(
     to: Functions, rows: int, members: Sequence[Member], places: Sequence[Sequence[TileMemory]], tiling: Tiling
 ) -> None:
     """Emit the function of members that do not sum over the rows."""
     columns = [prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members]
     count = max(1, min(tiling.m // least_power(max(columns)), rows))  # rows in a block
     b = to.begin("rows")
-    program = b.cast(b.program(), "i64") if rows * max(columns) > NARROW else b.program()
+    program = b.cast(b.program(), "i64") if rows * max(columns) > MOST_I32_POINTS else b.program()
     first = b.op("mul", program, count)
     last = b.op("min", b.op("add", first, count), rows)
     for n, (member, at) in enumerate(zip(members, places, strict=True)):
@@ -47,11 +47,11 @@ def row_wise(
             if not isinstance(piece, Piece) or (piece.offset[member.axis], piece.step[member.axis]) != (0, 1):
                 raise CompileError(f"rows of several pieces are not lowered to tiles: {describe(member.kernel)}")
             if prod(piece.extents):
-                _piece(b, member, piece, at, tiling, first, last)
+                _emit_piece(b, member, piece, at, tiling, first, last)
     to.add(b, blocks(rows, count))
 
 
-def _piece(
+def _emit_piece(
     b: TileBuilder,
     member: Member,
     piece: Piece,
@@ -73,12 +73,12 @@ def _piece(
     with b.loop(b.op("mul", first, columns), end, t.m) as loop:
         number = b.op("add", loop.var, b.cast(b.arange(t.m), loop.var.elem))
         live = [b.op("lt", number, end)]
-        found = dict(zip(order, unravel(b, number, extents), strict=True))
-        axes = [found[d] for d in range(len(order))]
+        axis_values = dict(zip(order, unravel(b, number, extents), strict=True))
+        axes = [axis_values[d] for d in range(len(order))]
         if isinstance(piece.body, Reduce):
-            combine, state = swept(b, kernel, piece, axes, live, places, t, 0, terms)
+            combine, state = combine_terms(b, kernel, piece, axes, live, places, t, 0, terms)
             values = combine.results(state)
         else:
-            points = Points(b, piece.domain, found, live, slots(kernel.stages[0], places))
+            points = Points(b, piece.domain, axis_values, live, stage_arguments(kernel.stages[0], places))
             values = points.values(piece.bodies)
-        finish(b, kernel, piece, axes, live, values, places)
+        emit_epilogue(b, kernel, piece, axes, live, values, places)

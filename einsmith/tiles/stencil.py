@@ -21,20 +21,20 @@ from einsmith.ir.nodes import Apply, Const, Expr, Piece, Reduce, axes_of, reads
 from einsmith.ir.rebuild import substitute
 from einsmith.ir.rewrite.simplify import simplify
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles.pieces import Functions, Tiling, blocks, finish, least_power, slots, some_points
-from einsmith.tiles.points import NARROW, Points, TileMemory
+from einsmith.tiles.pieces import Functions, Tiling, blocks, emit_epilogue, least_power, number_points, stage_arguments
+from einsmith.tiles.points import MOST_I32_POINTS, Points, TileMemory
 from einsmith.tiles.reduction import TileCombine
 
 MOST_TERMS = 64
 """Most terms that are unrolled: the text grows with each, as does the time to compile it."""
 
 
-def few_terms(kernel: Kernel) -> bool:
+def has_few_terms(kernel: Kernel) -> bool:
     """Return whether every Reduce of the root has at most MOST_TERMS terms."""
     return all(prod(p.body.extents) <= MOST_TERMS for p in kernel.root.parts if isinstance(p.body, Reduce))
 
 
-def along_results(kernel: Kernel) -> bool:
+def is_contiguous_along_results(kernel: Kernel) -> bool:
     """Return whether neighbouring results read neighbouring elements: the contiguous dimension of a buffer follows an
     axis of the output."""
     return any(_follows(kernel, p) for p in kernel.root.parts if isinstance(p, Piece) and isinstance(p.body, Reduce))
@@ -57,18 +57,18 @@ def _factors(combiner: str, bodies: Sequence[Expr]) -> tuple[Expr, ...]:
     return term.args if combiner == "sum" and not more and product_of_floats else ()
 
 
-def stencil(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
+def lower_stencil(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
     """Lower a piece with a Reduce of few terms: a program computes `m` of its results."""
     body = piece.body
     assert isinstance(body, Reduce)
     count, rank = prod(piece.extents), len(piece.extents)
     block = min(tiling.m, least_power(count))
     b = to.begin("stencil")
-    first = b.op("mul", b.cast(b.program(), "i64") if count > NARROW else b.program(), block)
-    axes, live = some_points(b, first, block, piece.extents)
+    first = b.op("mul", b.cast(b.program(), "i64") if count > MOST_I32_POINTS else b.program(), block)
+    axes, live = number_points(b, first, block, piece.extents)
     combine = TileCombine(b, body)
-    state = combine.start((block,))
-    points = Points(b, piece.extents, dict(enumerate(axes)), live, slots(kernel.stages[0], places))
+    state = combine.identity_state((block,))
+    points = Points(b, piece.extents, dict(enumerate(axes)), live, stage_arguments(kernel.stages[0], places))
     for number, term in enumerate(product(*map(range, body.extents))):
         here = {rank + d: Const(x, dt.i32) for d, x in enumerate(term)}
         bodies = [simplify(substitute(x, here), piece.extents) for x in body.bodies]
@@ -76,6 +76,6 @@ def stencil(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMe
         if factors:
             state = [b.fma(*points.values(factors), *state)]
         else:
-            state = combine.two(state, combine.terms(points.values(bodies), b.const(number), [], (block,)))
-    finish(b, kernel, piece, axes, live, combine.results(state), places)
+            state = combine.merge(state, combine.term_states(points.values(bodies), b.const(number), [], (block,)))
+    emit_epilogue(b, kernel, piece, axes, live, combine.results(state), places)
     to.add(b, blocks(count, block))

@@ -91,12 +91,17 @@ def signature(f: TileFunction, launches: Iterable[Sequence[int]]) -> list[str]:
     launches: for each launch the addresses of the kernel's buffers and, last, of the workspace. Raises CompileError
     where there is no launch.
     """
-    at = list(launches)
-    if not at:
+    launch_addresses = list(launches)
+    if not launch_addresses:
         raise CompileError(f"{f.name}: nothing is known of where its arguments lie")
-    starts = [[x[-1] + p.offset if p.buffer is None else x[p.buffer] for x in at] for p in f.parameters]
+    starts = [
+        [addresses[-1] + p.offset if p.buffer is None else addresses[p.buffer] for addresses in launch_addresses]
+        for p in f.parameters
+    ]
     promised = [all(n % ALIGNED == 0 for n in s) for s in starts]
-    return [_POINTERS[p.elem] + f":{ALIGNED}" * far for p, far in zip(f.parameters, promised, strict=True)]
+    return [
+        _POINTERS[p.elem] + f":{ALIGNED}" * is_aligned for p, is_aligned in zip(f.parameters, promised, strict=True)
+    ]
 
 
 def _literal(value: float | int | bool, elem: str) -> str:

@@ -20,12 +20,12 @@ from einsmith.tiles.ir import (
     TileOp,
     TileType,
     TileValue,
-    common,
-    points,
-    stored,
+    common_shape,
+    count_lanes,
+    memory_elem,
 )
 
-LARGEST = 1 << 20
+MOST_LANES = 1 << 20
 """Most lanes of a tile."""
 LEAST_K = 16
 """Fewest terms of a dot along K, which tensor cores take at once."""
@@ -41,7 +41,7 @@ def verify(f: TileFunction) -> None:
         _expect(op.name == "const" and not op.args and len(op.results) == 1, f, op, "no literal stands here")
         seen.update(op.results)
     for p in f.parameters:
-        if p.elem not in BYTES or p.elem != stored(p.elem):
+        if p.elem not in BYTES or p.elem != memory_elem(p.elem):
             raise VerifyError(f"{f.name}: memory holds no {p.elem}")
         if p.buffer is None and p.offset % BYTES[p.elem]:
             raise VerifyError(f"{f.name}: {p.elem} at byte {p.offset} of the workspace is not aligned")
@@ -49,22 +49,22 @@ def verify(f: TileFunction) -> None:
         raise VerifyError(f"{f.name} is run by no program")
     if f.programs > MOST_PROGRAMS:
         raise VerifyError(f"{f.name} is run by {f.programs} programs, and a grid has at most {MOST_PROGRAMS}")
-    _block(f, f.body, seen)
+    _verify_block(f, f.body, seen)
 
 
-def _block(f: TileFunction, body: Sequence[TileOp | TileLoop], outside: set[TileValue]) -> None:
+def _verify_block(f: TileFunction, body: Sequence[TileOp | TileLoop], outside: set[TileValue]) -> None:
     seen = set(outside)
     for x in body:
         if isinstance(x, TileLoop):
-            _loop(f, x, seen)
+            _verify_loop(f, x, seen)
         else:
-            _see(f, x, x.args, seen)
+            _expect_defined(f, x, x.args, seen)
             _check(f, x)
         seen.update(x.results)
 
 
-def _loop(f: TileFunction, x: TileLoop, seen: set[TileValue]) -> None:
-    _see(f, x, (x.lo, x.hi, *x.init), seen)
+def _verify_loop(f: TileFunction, x: TileLoop, seen: set[TileValue]) -> None:
+    _expect_defined(f, x, (x.lo, x.hi, *x.init), seen)
     _expect(x.step > 0, f, x, "its step is not positive")
     bounds = {x.var.type, x.lo.type, x.hi.type}
     _expect(
@@ -76,12 +76,14 @@ def _loop(f: TileFunction, x: TileLoop, seen: set[TileValue]) -> None:
     groups = [[v.type for v in vs] for vs in (x.init, x.carried, x.next, x.results)]
     _expect(all(g == groups[0] for g in groups), f, x, "what it carries changes its type")
     inner = {*seen, x.var, *x.carried}
-    _block(f, x.body, inner)
-    made = {v for y in x.body for v in y.results}
-    _see(f, x, x.next, inner | made)
+    _verify_block(f, x.body, inner)
+    inner_results = {v for y in x.body for v in y.results}
+    _expect_defined(f, x, x.next, inner | inner_results)
 
 
-def _see(f: TileFunction, x: TileOp | TileLoop, values: Sequence[TileValue | None], seen: set[TileValue]) -> None:
+def _expect_defined(
+    f: TileFunction, x: TileOp | TileLoop, values: Sequence[TileValue | None], seen: set[TileValue]
+) -> None:
     for v in values:
         _expect(v is None or v in seen, f, x, f"{v} is not known there")
 
@@ -95,7 +97,7 @@ def _expect(holds: bool, f: TileFunction, x: TileOp | TileLoop, message: str) ->
 def _check(f: TileFunction, x: TileOp) -> None:
     for r in x.results:
         _expect(all(n & (n - 1) == 0 and n > 0 for n in r.shape), f, x, f"{r.type} has an extent that is no power of 2")
-        _expect(points(r.type) <= LARGEST, f, x, f"{r.type} has more than {LARGEST} lanes")
+        _expect(count_lanes(r.type) <= MOST_LANES, f, x, f"{r.type} has more than {MOST_LANES} lanes")
         _expect(r.elem in BYTES, f, x, f"there is no type {r.elem}")
     rule = _RULES.get(x.name)
     _expect(rule is not None, f, x, "there is no such operation")
@@ -110,7 +112,7 @@ def _types(x: TileOp) -> list[TileType]:
 
 def _shape(x: TileOp) -> tuple[int, ...] | None:
     try:
-        return common([t.shape for t in _types(x)])
+        return common_shape([t.shape for t in _types(x)])
     except Exception:
         return None
 
@@ -226,7 +228,7 @@ def _load(f: TileFunction, x: TileOp) -> str:
         return "offset, mask and result have several shapes"
     if x.results[0].elem != p.elem or (other is not None and other.type != TileType(p.elem)):
         return f"the memory holds {p.elem}"
-    return _reachable(offset, p.size)
+    return _check_reach(offset, p.size)
 
 
 def _store(f: TileFunction, x: TileOp) -> str:
@@ -240,14 +242,14 @@ def _store(f: TileFunction, x: TileOp) -> str:
         return f"the memory holds {p.elem}"
     if x.name == "atomic_add" and p.elem not in ("i32", "i64"):
         return "sums of floats by atomics differ from run to run"
-    return _reachable(offset, p.size)
+    return _check_reach(offset, p.size)
 
 
-def _reachable(offset: TileValue, size: int) -> str:
+def _check_reach(offset: TileValue, size: int) -> str:
     return "offsets of i32 do not reach its end" if offset.elem == "i32" and size > 2**31 else ""
 
 
-def _nothing(f: TileFunction, x: TileOp) -> str:
+def _accept(f: TileFunction, x: TileOp) -> str:
     return ""
 
 
@@ -267,5 +269,5 @@ _RULES: dict[str, Callable[[TileFunction, TileOp], str]] = {
     "load": _load,
     "store": _store,
     "atomic_add": _store,
-    "barrier": _nothing,
+    "barrier": _accept,
 }

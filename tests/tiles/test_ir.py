@@ -272,7 +272,7 @@ def test_equal_instructions_are_shared() -> None:
     assert b.known(b.bitcast(b.const(0x3F800000), "f32")) == 1.0
     held = b.op("lt", x, 3)
     assert b.op("and", held, b.const(True, "i1")) is held and b.known(b.op("and", held, b.const(False, "i1"))) is False
-    assert b.known(b.op("or", held, b.const(True, "i1"))) is True and b.both([held, held]) is held
+    assert b.known(b.op("or", held, b.const(True, "i1"))) is True and b.conjoin([held, held]) is held
     with b.loop(0, 4, 1) as loop:
         inner = b.op("add", loop.var, 9)
     assert b.op("add", x, 3) in [v for y in b._blocks[0] for v in y.results] and inner is not b.op("add", x, 9)
