@@ -15,13 +15,13 @@ from einsmith.ir.nodes import Apply, Axis, Const, Piece, Reduce, Template, posto
 from einsmith.ir.rebuild import substitute
 from einsmith.schedule.kernel import Kernel, Rows
 
-WORK = 4_000_000
+MOST_VALUES = 4_000_000
 """Expression values that one comparison may evaluate; of a larger kernel only a part is computed."""
-WINOGRAD = 64.0
+WINOGRAD_FACTOR = 64.0
 """Factor by which Winograd's form rounds more (F(4x4, 3x3): Lavin and Gray 2016, section 5)."""
 
 
-class Wanted(NamedTuple):
+class ExpectedBuffer(NamedTuple):
     """A buffer's expected values and bounds of their errors; the greatest magnitude met during evaluation; `known`:
     the part of the buffer that was computed (None: all)."""
 
@@ -79,34 +79,36 @@ def _points(p: Piece) -> tuple[slice, ...]:
 
 
 @lru_cache(maxsize=4096)
-def work(t: Template) -> int:
+def count_values(t: Template) -> int:
     """Return the number of expression values that a template's evaluation computes."""
     return sum(prod(p.domain) * sum(1 for _ in postorder(p.bodies)) for p in t.parts)
 
 
 def expected_content(
     kernel: Kernel | Rows, arrays: Sequence[np.ndarray], rng: np.random.Generator, pattern: str = ""
-) -> list[dict[int, Wanted]] | None:
+) -> list[dict[int, ExpectedBuffer]] | None:
     """Return the expected content of the written buffers, by number, given the buffers' content before the kernel.
 
     A kernel that is too large to be evaluated whole is evaluated in some boxes of its output, the first and the last
     among them; the list has a mapping for each box. Return None where even boxes cost too much.
     """
-    factor = WINOGRAD if pattern == "winograd" else 1.0
+    factor = WINOGRAD_FACTOR if pattern == "winograd" else 1.0
     if isinstance(kernel, Rows):
-        if sum(work(s.template) for s in kernel.stages) > WORK:
+        if sum(count_values(s.template) for s in kernel.stages) > MOST_VALUES:
             return None
-        return [_rows(kernel, arrays, factor)]
-    if sum(work(s.template) for s in kernel.stages) <= WORK:
-        return [_kernel(kernel, [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)], factor)]
+        return [_expect_rows(kernel, arrays, factor)]
+    if sum(count_values(s.template) for s in kernel.stages) <= MOST_VALUES:
+        return [
+            _expect_kernel(kernel, [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)], factor)
+        ]
     if kernel.root.is_scatter:
         return None
-    per_point = max(sum(work(s.template) for s in kernel.stages) // max(1, prod(kernel.shape)), 1)
-    points = WORK // 3 // per_point
+    per_point = max(sum(count_values(s.template) for s in kernel.stages) // max(1, prod(kernel.shape)), 1)
+    points = MOST_VALUES // 3 // per_point
     if points < 1:
         return None
     pairs = [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)]
-    return [_kernel(kernel, pairs, factor, box) for box in _boxes(kernel.shape, points, rng)]
+    return [_expect_kernel(kernel, pairs, factor, box) for box in _boxes(kernel.shape, points, rng)]
 
 
 Box = tuple[tuple[int, int], ...]
@@ -123,13 +125,15 @@ def _boxes(shape: tuple[int, ...], points: int, rng: np.random.Generator) -> lis
     return [tuple((a, a + e) for a, e in zip(at, extents, strict=True)) for at in (first, last, anywhere)]
 
 
-def _kernel(kernel: Kernel, held: Sequence[Pair], factor: float, box: Box | None = None) -> dict[int, Wanted]:
+def _expect_kernel(
+    kernel: Kernel, buffers: Sequence[Pair], factor: float, box: Box | None = None
+) -> dict[int, ExpectedBuffer]:
     results: list[list[Pair]] = []
-    out: dict[int, Wanted] = {}
+    out: dict[int, ExpectedBuffer] = {}
     known = None if box is None else tuple(slice(lo, hi) for lo, hi in box)
     greatest = 0.0
     for stage in kernel.stages:
-        args = [held[w[0]] if kind == "buffer" else results[w[0]][w[1]] for kind, *w in stage.args]
+        args = [buffers[w[0]] if kind == "buffer" else results[w[0]][w[1]] for kind, *w in stage.args]
         template = stage.template if box is None else restrict(stage.template, box)
         pairs, most = template_errors(template, args)
         greatest = max(greatest, most)
@@ -138,26 +142,27 @@ def _kernel(kernel: Kernel, held: Sequence[Pair], factor: float, box: Box | None
         results.append(pairs)
         for member, buffer in enumerate(stage.outputs):
             if buffer is not None:
-                out[buffer] = Wanted(*pairs[member], greatest, known)
+                out[buffer] = ExpectedBuffer(*pairs[member], greatest, known)
     return out
 
 
-def _rows(kernel: Rows, arrays: Sequence[np.ndarray], factor: float) -> dict[int, Wanted]:
-    held: list[Pair] = [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)]
-    held += [pair_of(np.zeros(b.shape, b.dtype.numpy), b.dtype) for b in kernel.local]
-    out: dict[int, Wanted] = {}
+def _expect_rows(kernel: Rows, arrays: Sequence[np.ndarray], factor: float) -> dict[int, ExpectedBuffer]:
+    buffers: list[Pair] = [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)]
+    buffers += [pair_of(np.zeros(b.shape, b.dtype.numpy), b.dtype) for b in kernel.local]
+    out: dict[int, ExpectedBuffer] = {}
     greatest = 0.0
     for m in kernel.members:
         args = [
-            tuple(x.reshape(b.shape) for x in held[place]) for place, b in zip(m.places, m.kernel.buffers, strict=True)
+            tuple(x.reshape(b.shape) for x in buffers[place])
+            for place, b in zip(m.places, m.kernel.buffers, strict=True)
         ]
-        for n, x in _kernel(m.kernel, args, factor).items():  # type: ignore[arg-type]
+        for n, x in _expect_kernel(m.kernel, args, factor).items():  # type: ignore[arg-type]
             place = m.places[n]
-            shape = held[place][0].shape
+            shape = buffers[place][0].shape
             greatest = max(greatest, x.greatest)
-            held[place] = x.value.reshape(shape), x.error.reshape(shape)
+            buffers[place] = x.value.reshape(shape), x.error.reshape(shape)
             if place < len(arrays):
-                out[place] = Wanted(*held[place], greatest, None)
+                out[place] = ExpectedBuffer(*buffers[place], greatest, None)
     return out
 
 
@@ -199,29 +204,29 @@ class Difference(NamedTuple):
     error: float
 
 
-def difference(got: np.ndarray, want: Wanted, dtype: DType, mask: np.ndarray | None) -> Difference | None:
+def find_difference(got: np.ndarray, want: ExpectedBuffer, dtype: DType, mask: np.ndarray | None) -> Difference | None:
     """Compare a result with the expected one; return None where every element (of the mask) lies within its bound."""
     where = want.known or ()
     g, v, e = got[where], want.value[where], want.error[where]
     with np.errstate(all="ignore"):
         if dtype.is_float:
-            most = dtype.max
+            largest = dtype.max
             wide, narrow = dtype.wide(g), dtype.rounded(v)
-            far = ~(np.abs(wide - v) <= np.where(np.isnan(e), np.inf, e))
+            wrong = ~(np.abs(wide - v) <= np.where(np.isnan(e), np.inf, e))
             same = (np.isnan(wide) & np.isnan(v)) | (wide == narrow)
-            beyond = np.abs(v) + np.where(np.isnan(e), np.inf, e) > most
+            may_overflow = np.abs(v) + np.where(np.isnan(e), np.inf, e) > largest
             # An intermediate number beyond the type's range makes infinities and NaN that the evaluator does not see.
-            left = ~np.isfinite(wide) & (want.greatest > most)
-            far &= ~same & ~(beyond & ~np.isfinite(wide)) & ~left & ~np.isinf(e)
+            overflowed = ~np.isfinite(wide) & (want.greatest > largest)
+            wrong &= ~same & ~(may_overflow & ~np.isfinite(wide)) & ~overflowed & ~np.isinf(e)
         elif dtype.is_bool:
-            far = (g.view(np.uint8) != v.view(np.uint8)) & ~(e > 0)
+            wrong = (g.view(np.uint8) != v.view(np.uint8)) & ~(e > 0)
         else:
-            far = (g != v.astype(dtype.numpy)) & ~(np.abs(g.astype(np.float64) - v) <= e)  # integers wrap
+            wrong = (g != v.astype(dtype.numpy)) & ~(np.abs(g.astype(np.float64) - v) <= e)  # integers wrap
     if mask is not None:
-        far &= mask[where]
-    if not far.any():
+        wrong &= mask[where]
+    if not wrong.any():
         return None
-    at = np.unravel_index(int(np.argmax(far)), far.shape)
+    at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
     first = [s.start for s in where] if where else [0] * len(at)
     index = tuple(int(i) + a for i, a in zip(at, first, strict=True))
-    return Difference(int(far.sum()), index, g[at].item(), v[at].item(), float(e[at]))
+    return Difference(int(wrong.sum()), index, g[at].item(), v[at].item(), float(e[at]))

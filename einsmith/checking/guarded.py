@@ -15,9 +15,9 @@ from einsmith.base.errors import CheckError
 from einsmith.runtime.buffers import ALIGNMENT
 
 PAGE = mmap.PAGESIZE
-GUARD = 16 * PAGE
+GUARD_BYTES = 16 * PAGE
 """Bytes on either side of a block that cannot be accessed."""
-RED = 0xA5
+RED_BYTE = 0xA5
 """Byte that fills the rest of a block's pages, so that a write there is noticed."""
 
 
@@ -26,7 +26,7 @@ class GuardedBlock(NamedTuple):
 
     name: str
     nbytes: int
-    on_line: bool = False
+    is_line_aligned: bool = False
 
 
 def view(address: int, nbytes: int) -> np.ndarray:
@@ -44,7 +44,7 @@ class Guarded:
     def __init__(self, blocks: Sequence[GuardedBlock], before: bool):
         self.blocks, self.before = tuple(blocks), before
         inner = [max(1, -(-b.nbytes // PAGE)) * PAGE for b in blocks]
-        total = sum(inner) + GUARD * (len(inner) + 1)
+        total = sum(inner) + GUARD_BYTES * (len(inner) + 1)
         self._memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._raw = np.frombuffer(self._memory, np.uint8)
         self.low = self._raw.ctypes.data
@@ -57,33 +57,33 @@ class Guarded:
         self._pages: list[tuple[int, int]] = []
         at = 0
         for b, n in zip(blocks, inner, strict=True):
-            if protect(self.low + at, GUARD, 0):
+            if protect(self.low + at, GUARD_BYTES, 0):
                 raise CheckError(f"the system forbids no more pages (error {ctypes.get_errno()})")
-            at += GUARD
+            at += GUARD_BYTES
             own = self._raw[at : at + n]
-            first = 0 if before else n - (-(-b.nbytes // ALIGNMENT) * ALIGNMENT if b.on_line else b.nbytes)
+            first = 0 if before else n - (-(-b.nbytes // ALIGNMENT) * ALIGNMENT if b.is_line_aligned else b.nbytes)
             self.bytes.append(own[first : first + b.nbytes])
             self.addresses.append(self.low + at + first)
             zones = own[max(0, first - PAGE) : first], own[first + b.nbytes :]
             for zone in zones:
-                zone[:] = RED
+                zone[:] = RED_BYTE
             self._zones.append(zones)
             self._pages.append((self.low + at, self.low + at + n))
             at += n
-        protect(self.low + at, GUARD, 0)
+        protect(self.low + at, GUARD_BYTES, 0)
 
-    def written_beside(self) -> tuple[int, int] | None:
+    def find_red_zone_write(self) -> tuple[int, int] | None:
         """Return (block, byte from its beginning) of the first overwritten byte in a red zone; None where there is
         none."""
         for i, (front, back) in enumerate(self._zones):
             for zone, first in ((front, -front.size), (back, self.bytes[i].size)):
-                wrong = zone != RED
+                wrong = zone != RED_BYTE
                 if wrong.any():
                     return i, first + int(np.argmax(wrong))
         return None
 
-    def nearest(self, address: int) -> tuple[int, int]:
+    def find_nearest(self, address: int) -> tuple[int, int]:
         """Return (block, byte from its beginning) of the block nearest to an address in a forbidden page."""
-        apart = [0 if a <= address < b else min(abs(address - a), abs(address - b)) for a, b in self._pages]
-        i = int(np.argmin(apart))
+        distances = [0 if a <= address < b else min(abs(address - a), abs(address - b)) for a, b in self._pages]
+        i = int(np.argmin(distances))
         return i, address - self.addresses[i]

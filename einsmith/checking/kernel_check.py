@@ -12,7 +12,7 @@ from numpy.random import default_rng
 
 from einsmith.base.errors import IndexOutOfRange
 from einsmith.checking import trap
-from einsmith.checking.expected import Difference, difference, expected_content, read_buffers, written_buffers
+from einsmith.checking.expected import Difference, expected_content, find_difference, read_buffers, written_buffers
 from einsmith.checking.guarded import Guarded, GuardedBlock
 from einsmith.cost.facts import Target
 from einsmith.runtime.program import Program
@@ -53,7 +53,7 @@ class CheckedKernel:
     threads: int = 1
 
 
-class Held(NamedTuple):
+class BufferState(NamedTuple):
     """A buffer before the kernel runs: its address, its bytes, and a mask of the bytes that hold a value (None: all).
     Buffers whose memory overlaps at these addresses overlap in the check too."""
 
@@ -99,7 +99,7 @@ class RunMode(NamedTuple):
 
 def check(
     subject: CheckedKernel,
-    held: Sequence[Held],
+    states: Sequence[BufferState],
     work: np.ndarray | None = None,
     compare: bool = True,
     turn: int = 0,
@@ -109,7 +109,7 @@ def check(
 
     Args:
         subject: the kernel
-        held: the buffers before the run
+        states: the buffers before the run
         work: the workspace before the run (None: it holds nothing yet)
         compare: run in all modes, which must agree; otherwise run in one mode, which changes from one `turn` to the
             next
@@ -120,23 +120,25 @@ def check(
         KernelFault: the kernel is wrong
     """
     written = written_buffers(subject.kernel) if written is None else written
-    ways = [RunMode(False, FILLS[0]), RunMode(True, FILLS[1])]
+    modes = [RunMode(False, FILLS[0]), RunMode(True, FILLS[1])]
     if not compare:
-        return run(subject, held, work, ways[turn % 2], written)
+        return run(subject, states, work, modes[turn % 2], written)
     if subject.threads > 1 and max((n for _, n in subject.launches), default=0) > 1:
-        ways.append(RunMode(False, FILLS[0], subject.threads))
-    first = run(subject, held, work, ways[0], written)
-    for way in ways[1:]:
-        again = run(subject, held, work, way, written)
+        modes.append(RunMode(False, FILLS[0], subject.threads))
+    result = run(subject, states, work, modes[0], written)
+    for mode in modes[1:]:
+        other = run(subject, states, work, mode, written)
         for n, mask in written.items():
-            _same(subject, n, first.values[n], again.values[n], mask, way)
-        left = first.workspace != again.workspace
-        if not written and (left & ~((first.workspace == FILLS[0]) & (again.workspace == way.fill))).any():
+            _check_agreement(subject, n, result.values[n], other.values[n], mask, mode)
+        differs = result.workspace != other.workspace
+        if not written and (differs & ~((result.workspace == FILLS[0]) & (other.workspace == mode.fill))).any():
             raise KernelFault("the workspace after its first launches differs from run to run")
-    return first
+    return result
 
 
-def _same(subject: CheckedKernel, n: int, a: np.ndarray, b: np.ndarray, mask: np.ndarray | None, way: RunMode) -> None:
+def _check_agreement(
+    subject: CheckedKernel, n: int, a: np.ndarray, b: np.ndarray, mask: np.ndarray | None, mode: RunMode
+) -> None:
     buffer = subject.kernel.buffers[n]
     x, y = (elements(v.view(buffer.dtype.numpy), buffer) for v in (a, b))
     wrong = elements((a != b).reshape(-1, buffer.dtype.itemsize).any(1), buffer)
@@ -145,8 +147,8 @@ def _same(subject: CheckedKernel, n: int, a: np.ndarray, b: np.ndarray, mask: np
     if wrong.any():
         at = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
         other = (
-            f"on {way.threads} threads"
-            if way.threads
+            f"on {mode.threads} threads"
+            if mode.threads
             else "with other values in unwritten memory, at another address, and with its tasks in another order"
         )
         raise KernelFault(
@@ -157,27 +159,27 @@ def _same(subject: CheckedKernel, n: int, a: np.ndarray, b: np.ndarray, mask: np
         )
 
 
-def evaluate(subject: CheckedKernel, held: Sequence[Held], got: Outcome, seed: int = 0) -> bool:
+def evaluate(subject: CheckedKernel, states: Sequence[BufferState], got: Outcome, seed: int = 0) -> bool:
     """Compare results with the evaluator's; return whether the evaluation was affordable. Raises KernelFault."""
     kernel = subject.kernel
     arrays = []
-    for h, b in zip(held, kernel.buffers, strict=True):
+    for h, b in zip(states, kernel.buffers, strict=True):
         values = h.values
         if h.known is not None:
             values = np.where(h.known, values, 0).astype(np.uint8)
         arrays.append(elements(values.view(b.dtype.numpy), b))
     try:
-        found = expected_content(kernel, arrays, default_rng(seed), subject.pattern)
+        expected = expected_content(kernel, arrays, default_rng(seed), subject.pattern)
     except (IndexError, IndexOutOfRange) as e:
         raise KernelFault(f"its formula reads or writes outside of a tensor: {e}") from None
-    for results in found or ():
-        for n, want in results.items():
+    for results in expected or ():
+        for n, expected_buffer in results.items():
             b = kernel.buffers[n]
             array = elements(got.values[n].view(b.dtype.numpy), b)
-            wrong = difference(array, want, b.dtype, written_buffers(kernel)[n])
+            wrong = find_difference(array, expected_buffer, b.dtype, written_buffers(kernel)[n])
             if wrong is not None:
                 raise KernelFault(describe_difference(wrong, array.size, "the evaluator"), n)
-    return found is not None
+    return expected is not None
 
 
 def describe_difference(d: Difference, count: int, whose: str) -> str:
@@ -189,43 +191,43 @@ def describe_difference(d: Difference, count: int, whose: str) -> str:
 
 
 def run(
-    subject: CheckedKernel, held: Sequence[Held], work: np.ndarray | None, way: RunMode, written: Written
+    subject: CheckedKernel, states: Sequence[BufferState], work: np.ndarray | None, mode: RunMode, written: Written
 ) -> Outcome:
     """Run the kernel once in one mode. Raises KernelFault where it accesses memory that it must not, or changes a
     buffer that it only reads."""
     kernel = subject.kernel
     read = read_buffers(kernel)
-    groups = _groups(held, written)
+    groups = _groups(states, written)
     blocks = [
         GuardedBlock(
             "",
-            max(held[n].address + held[n].values.size for n in g) - min(held[n].address for n in g),
-            any(kernel.buffers[n].non_temporal for n in g),
+            max(states[n].address + states[n].values.size for n in g) - min(states[n].address for n in g),
+            any(kernel.buffers[n].far for n in g),
         )
         for g in groups
     ]
     blocks += [GuardedBlock("workspace", subject.workspace, True), GuardedBlock("scratch", subject.scratch, True)]
-    memory = Guarded(blocks, way.before)
-    place = {n: (i, held[n].address - min(held[m].address for m in g)) for i, g in enumerate(groups) for n in g}
+    memory = Guarded(blocks, mode.before)
+    places = {n: (i, states[n].address - min(states[m].address for m in g)) for i, g in enumerate(groups) for n in g}
     for b in memory.bytes[: len(groups)]:
-        b[:] = way.fill
-    for n in sorted(place, key=lambda n: n in written):
+        b[:] = mode.fill
+    for n in sorted(places, key=lambda n: n in written):
         if n in read or n not in written:
-            own = _bytes(memory, place[n], held[n])
-            known = held[n].known
-            own[:] = held[n].values if known is None else np.where(known, held[n].values, way.fill)
+            content = _bytes(memory, places[n], states[n])
+            known = states[n].known
+            content[:] = states[n].values if known is None else np.where(known, states[n].values, mode.fill)
         elif written[n] is not None:  # elements that the kernel must not change
-            _bytes(memory, place[n], held[n])[:] = held[n].values
-            _fill(_bytes(memory, place[n], held[n]), written[n], kernel.buffers[n], way.fill)
+            _bytes(memory, places[n], states[n])[:] = states[n].values
+            _fill(_bytes(memory, places[n], states[n]), written[n], kernel.buffers[n], mode.fill)
     space = memory.bytes[len(groups)]
-    space[:] = way.fill if work is None else work
-    before = [_bytes(memory, place[n], held[n]).copy() for n in range(len(held))]
-    pointers = [memory.addresses[place[n][0]] + place[n][1] for n in range(len(held))]
+    space[:] = mode.fill if work is None else work
+    before = [_bytes(memory, places[n], states[n]).copy() for n in range(len(states))]
+    pointers = [memory.addresses[places[n][0]] + places[n][1] for n in range(len(states))]
     pointers.append(memory.addresses[len(groups)])
-    _go(subject, memory, pointers, way, groups)
-    after = [_bytes(memory, place[n], held[n]).copy() for n in range(len(held))]
+    _run_launches(subject, memory, pointers, mode, groups)
+    after = [_bytes(memory, places[n], states[n]).copy() for n in range(len(states))]
     shared = {n for g in groups if len(g) > 1 for n in g}
-    for n in range(len(held)):
+    for n in range(len(states)):
         if n in written:
             if written[n] is not None:
                 _check_untouched(kernel, n, before[n], after[n], ~written[n])  # type: ignore[operator]
@@ -234,13 +236,13 @@ def run(
     return Outcome(after, space.copy())
 
 
-def _bytes(memory: Guarded, place: tuple[int, int], held: Held) -> np.ndarray:
-    return memory.bytes[place[0]][place[1] : place[1] + held.values.size]
+def _bytes(memory: Guarded, place: tuple[int, int], state: BufferState) -> np.ndarray:
+    return memory.bytes[place[0]][place[1] : place[1] + state.values.size]
 
 
-def _fill(own: np.ndarray, mask: np.ndarray | None, buffer: KernelBuffer, fill: int) -> None:
+def _fill(content: np.ndarray, mask: np.ndarray | None, buffer: KernelBuffer, fill: int) -> None:
     assert mask is not None
-    own.reshape(-1, buffer.dtype.itemsize)[elements(np.arange(buffer.size), buffer)[mask]] = fill
+    content.reshape(-1, buffer.dtype.itemsize)[elements(np.arange(buffer.size), buffer)[mask]] = fill
 
 
 def _check_untouched(
@@ -258,42 +260,44 @@ def _check_untouched(
         raise KernelFault(f"element {at} was overwritten, which the kernel must not write", n)
 
 
-def _groups(held: Sequence[Held], written: Written) -> list[list[int]]:
+def _groups(states: Sequence[BufferState], written: Written) -> list[list[int]]:
     """Group buffers that share memory of which some is written; every other buffer is a group of its own."""
     groups: list[list[int]] = []
-    for n, h in enumerate(held):
+    for n, h in enumerate(states):
         mine = [n]
         for g in list(groups):
-            if any(_meet(h, held[m]) and (n in written or m in written) for m in g):
+            if any(_overlap(h, states[m]) and (n in written or m in written) for m in g):
                 groups.remove(g)
                 mine = [*g, *mine]
         groups.append(mine)
     return groups
 
 
-def _meet(a: Held, b: Held) -> bool:
+def _overlap(a: BufferState, b: BufferState) -> bool:
     sizes = a.values.size and b.values.size
     return bool(sizes) and a.address < b.address + b.values.size and b.address < a.address + a.values.size
 
 
-def _go(subject: CheckedKernel, memory: Guarded, pointers: list[int], way: RunMode, groups: list[list[int]]) -> None:
+def _run_launches(
+    subject: CheckedKernel, memory: Guarded, pointers: list[int], mode: RunMode, groups: list[list[int]]
+) -> None:
     """Run all launches. Raises KernelFault where one of them accesses forbidden memory."""
     table = (ctypes.c_uint64 * len(pointers))(*pointers)
     scratch = memory.bytes[-1]
-    with trap.trap_accesses(memory.low, memory.high) as touched:
-        if way.threads:
+    with trap.trap_accesses(memory.low, memory.high) as first_touched:
+        if mode.threads:
             steps = [RunLaunch(address, tasks, pointers) for address, tasks in subject.launches]
-            Program(steps, way.threads, subject.scratch).run()
+            Program(steps, mode.threads, subject.scratch).run()
         else:
             for address, tasks in subject.launches:
-                trap.each(
-                    address, ctypes.addressof(table), memory.addresses[-1], scratch.size, tasks, way.before, way.fill
+                trap.run_each(
+                    address, ctypes.addressof(table), memory.addresses[-1], scratch.size, tasks, mode.before, mode.fill
                 )
-        at = touched()
-    found = memory.nearest(at) if at else memory.written_beside()
-    if found is None:
+        at = first_touched()
+    access = memory.find_nearest(at) if at else memory.find_red_zone_write()
+    if access is None:
         return
-    block, offset = found
+    block, offset = access
     n = groups[block][0] if block < len(groups) else None
     size = memory.blocks[block].nbytes
     if n is None:
@@ -306,7 +310,7 @@ def _go(subject: CheckedKernel, memory: Guarded, pointers: list[int], way: RunMo
     raise KernelFault(f"memory was {verb} {side} of its {what}, of {size // unit} elements", n)
 
 
-def with_code(subject: CheckedKernel, addresses: Sequence[int], source: KernelSource, name: str) -> CheckedKernel:
+def replace_code(subject: CheckedKernel, addresses: Sequence[int], source: KernelSource, name: str) -> CheckedKernel:
     """Return the kernel with other machine code."""
     launches = tuple((a, n) for a, (_, n) in zip(addresses, source.launches, strict=True))
     return replace(

@@ -10,15 +10,15 @@ import numpy as np
 
 from einsmith.base.dtypes import DType
 from einsmith.checking.kernel_check import (
+    BufferState,
     CheckedKernel,
-    Held,
     KernelFault,
     KernelSource,
     Outcome,
     RunMode,
     Written,
+    replace_code,
     run,
-    with_code,
 )
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.nest import emit_module
@@ -52,10 +52,10 @@ def compile_subject(subject: CheckedKernel, source: KernelSource, target: Target
     """Return the subject compiled from a text for a target, whose processor's code must run on this machine."""
     names = [name for name, _ in source.launches]
     addresses = native.compile_text(source.text, names, target, opt).addresses
-    return with_code(subject, [addresses[n] for n, _ in source.launches], source, name)
+    return replace_code(subject, [addresses[n] for n, _ in source.launches], source, name)
 
 
-def rebuilt(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool]]:
+def build_variants(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool]]:
     """Yield the kernel built in other ways, and whether its results must be bit-identical. The kernel's own text
     compiled otherwise must give the same bits (True); another configuration or pattern must give approximately equal
     numbers (False)."""
@@ -78,16 +78,16 @@ def rebuilt(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool]]:
             yield compile_subject(subject, other, target, opt, f"by the pattern {name} {config}"), False
 
 
-def compare(subject: CheckedKernel, held: Sequence[Held], got: Outcome, written: Written) -> None:
+def compare(subject: CheckedKernel, states: Sequence[BufferState], outcome: Outcome, written: Written) -> None:
     """Compare the kernel's results with those of other builds. Raises KernelFault where they differ."""
-    for other, exact in rebuilt(subject):
+    for other, exact in build_variants(subject):
         try:
-            found = run(other, held, None, RunMode(False, 0xFF), written)
+            other_outcome = run(other, states, None, RunMode(False, 0xFF), written)
         except KernelFault as e:
             raise KernelFault(f"{other.config}: {e.text}", e.buffer) from None
         for n in written:
             b = subject.kernel.buffers[n]
-            x, y = (v.view(b.dtype.numpy).reshape(b.shape) for v in (got.values[n], found.values[n]))
+            x, y = (v.view(b.dtype.numpy).reshape(b.shape) for v in (outcome.values[n], other_outcome.values[n]))
             wrong = (x != y) & ~((x != x) & (y != y)) if exact else mask_differences(x, y, b.dtype, subject.kernel)
             if wrong.any():
                 at = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))

@@ -15,9 +15,16 @@ import numpy as np
 
 from einsmith.base.errors import CheckError
 from einsmith.checking import kernel_check, report, trap
-from einsmith.checking.expected import WORK, Wanted, difference, read_buffers, work, written_buffers
+from einsmith.checking.expected import (
+    MOST_VALUES,
+    ExpectedBuffer,
+    count_values,
+    find_difference,
+    read_buffers,
+    written_buffers,
+)
 from einsmith.checking.guarded import view
-from einsmith.checking.kernel_check import CheckedKernel, Held, KernelFault
+from einsmith.checking.kernel_check import BufferState, CheckedKernel, KernelFault
 from einsmith.checking.tolerance import errors
 from einsmith.codegen.entry.entry_program import RUN_WORDS
 from einsmith.ir.nodes import Compute, Graph, Leaf, Recurrence, postorder
@@ -77,7 +84,7 @@ class _Shadow:
             self.known[where] |= mask
 
 
-def due(n: int) -> bool:
+def is_due(n: int) -> bool:
     """Return whether the n-th of many runs, counted from 1, is compared: runs 1 to 3 and every power of two."""
     return n <= 3 or n & (n - 1) == 0
 
@@ -86,7 +93,7 @@ class CheckedProgram(Program):
     """A `Program` that runs under EINSMITH_CHECK; runs raise CheckError.
 
     Args:
-        made: the assembler of the steps
+        assembler: the assembler of the steps
         subjects, labels: its kernels, and their names
         arena: the memory of intermediate tensors
         level: the value of the environment variable
@@ -94,7 +101,7 @@ class CheckedProgram(Program):
 
     def __init__(
         self,
-        made: Assembler,
+        assembler: Assembler,
         subjects: Sequence[CheckedKernel],
         labels: Sequence[str],
         arena: np.ndarray,
@@ -103,10 +110,10 @@ class CheckedProgram(Program):
         scratch_bytes: int,
         level: int,
     ):
-        super().__init__(made.steps, threads, scratch_bytes)
-        self.made, self.arena, self.context, self.level = made, arena, context, level
+        super().__init__(assembler.steps, threads, scratch_bytes)
+        self.assembler, self.arena, self.context, self.level = assembler, arena, context, level
         self.subjects, self.labels = [replace(s, threads=self.threads) for s in subjects], labels
-        self.number = {step: n for n, (_, steps) in enumerate(made.kernels) for step in steps}
+        self.number = {step: n for n, (_, steps) in enumerate(assembler.kernels) for step in steps}
         self.ends = self._ends()
         self.moved: dict[At, At] = {}
         for n, step in enumerate(self.steps):
@@ -123,7 +130,7 @@ class CheckedProgram(Program):
         used."""
         while at in self.moved:
             at = self.moved[at]
-        return self.made.places.get(at)
+        return self.assembler.places.get(at)
 
     def _call(self, record: Any) -> int:
         if record.words[_TIMES]:
@@ -131,9 +138,9 @@ class CheckedProgram(Program):
         with trap.LOCK:
             self.calls += 1
             run = _Run(self)
-            status = run.all_steps()
-            run.finish(status)
-            if self.level > 1 or due(self.calls):
+            status = run.run_steps()
+            run.verify_end(status)
+            if self.level > 1 or is_due(self.calls):
                 run.compare_native(status, lambda: super(CheckedProgram, self)._call(record))
             return status
 
@@ -149,7 +156,7 @@ class _Run:
         self.log: list[tuple[int, int, str]] = []
         self.updates: dict[Any, PointerTarget] = {}  # memory to update, by the update's value
         self.loops: list[tuple[int, int, int]] = []  # step of the beginning, turn, turns left
-        for at, place in program.made.places.items():
+        for at, place in program.assembler.places.items():
             self.base[place.owner] = int(self.table[program.slots[at]]) - place.offset, place.nbytes
         self.before: dict[Leaf, np.ndarray] = {}
         program.arena.fill(kernel_check.FILLS[0])
@@ -168,7 +175,7 @@ class _Run:
 
     # -- steps
 
-    def all_steps(self) -> int:
+    def run_steps(self) -> int:
         """Run every step in order; return 0, or the code of the check that ends the run."""
         steps, n = self.p.steps, 0
         while n < len(steps):
@@ -177,47 +184,47 @@ class _Run:
                 end = n + 1
                 while end < len(steps) and self.p.number.get(end) == self.p.number[n]:
                     end += 1
-                self.kernel(self.p.number[n], list(range(n, end)))
+                self.run_kernel(self.p.number[n], list(range(n, end)))
                 n = end
             elif isinstance(step, BeginLoop):
-                n = self.begin(n, step)
+                n = self.begin_loop(n, step)
             elif isinstance(step, EndLoop):
-                n = self.turn(n)
+                n = self.end_turn(n)
             else:
-                if self.fails(n, step):
+                if self.is_failing(n, step):
                     return step.code
                 n += 1
         return 0
 
-    def begin(self, n: int, step: BeginLoop) -> int:
+    def begin_loop(self, n: int, step: BeginLoop) -> int:
         stop, start = step.most, 0
         if step.stop:
-            stop = min(stop, int(self.scalar((n, "stop"), np.int64)))
+            stop = min(stop, int(self.read_scalar((n, "stop"), np.int64)))
         if step.first:
-            start = max(0, int(self.scalar((n, "first"), np.int64)))
+            start = max(0, int(self.read_scalar((n, "first"), np.int64)))
         if stop <= start:
             return self.p.ends[n] + 1
         self.loops.append((n, stop - 1 if step.reverse else start, stop - start - 1))
-        self.move()
+        self.move_pointers()
         return n + 1
 
-    def turn(self, n: int) -> int:
-        begin, turn, left = self.loops.pop()
+    def end_turn(self, n: int) -> int:
+        begin, turn, turns_left = self.loops.pop()
         for key, place in list(self.updates.items()):
             if isinstance(key, tuple) and key[0] == begin:
-                self.settle(key, place)
+                self.commit_update(key, place)
         for key in list(self.shadows):
             if isinstance(key, tuple) and key[0] == begin:
                 del self.shadows[key]  # a step's own tensors hold nothing in the next step
-        if not left:
+        if not turns_left:
             return n + 1
         step = self.p.steps[begin]
         assert isinstance(step, BeginLoop)
-        self.loops.append((begin, turn + (-1 if step.reverse else 1), left - 1))
-        self.move()
+        self.loops.append((begin, turn + (-1 if step.reverse else 1), turns_left - 1))
+        self.move_pointers()
         return begin + 1
 
-    def move(self) -> None:
+    def move_pointers(self) -> None:
         begin, turn, _ = self.loops[-1]
         step = self.p.steps[begin]
         assert isinstance(step, BeginLoop)
@@ -225,37 +232,41 @@ class _Run:
             base = int(self.table[self.p.slots[begin, k]])
             self.table[self.p.slots[m.step, m.pointer]] = np.uint64((base + m.offset + m.delta * turn) % 2**64)
 
-    def settle(self, key: Any, place: PointerTarget) -> None:
+    def commit_update(self, key: Any, place: PointerTarget) -> None:
         """Make an update the value of the memory that it was stored to."""
         new = self.shadows.pop(key)
         self.shadow(place.owner).write(0, new.values, None if new.known.all() else new.known)
         del self.updates[key]
 
-    def scalar(self, at: At, dtype: Any) -> Any:
-        held = self.held(at, np.dtype(dtype).itemsize, "the value that decides how the program continues", True)
-        if held.known is not None:
+    def read_scalar(self, at: At, dtype: Any) -> Any:
+        state = self.expected_state(
+            at, np.dtype(dtype).itemsize, "the value that decides how the program continues", True
+        )
+        if state.known is not None:
             raise self.blame(
                 "the program reads a loop bound or check before it is stored (kernels run in a wrong order)"
             )
-        return held.values.view(dtype)[0]
+        return state.values.view(dtype)[0]
 
-    def fails(self, n: int, step: CheckZero | CheckFinite) -> bool:
+    def is_failing(self, n: int, step: CheckZero | CheckFinite) -> bool:
         if isinstance(step, CheckZero):
-            return bool(self.scalar((n, 0), np.int32))
-        return not np.isfinite(self.scalar((n, 0), np.float32 if step.elem == "f32" else np.float64))
+            return bool(self.read_scalar((n, 0), np.int32))
+        return not np.isfinite(self.read_scalar((n, 0), np.float32 if step.elem == "f32" else np.float64))
 
     # -- kernels
 
-    def held(self, at: At, nbytes: int, what: str, read: bool, also_written: bool = False) -> Held:
+    def expected_state(self, at: At, nbytes: int, what: str, read: bool, also_written: bool = False) -> BufferState:
         """Return what the memory behind a pointer must hold, from its tensor's shadow. Raises CheckError where the
         memory holds other bytes and `read` is set."""
         address, place = int(self.table[self.p.slots[at]]), self.p.place(at)
         if place is None:
             unknown = np.zeros(nbytes, bool)
             at_number = at[1] if isinstance(at[1], int) else 0
-            return Held(_ELSEWHERE + (at_number << 40), np.full(nbytes, kernel_check.FILLS[0], np.uint8), unknown)
+            return BufferState(
+                _ELSEWHERE + (at_number << 40), np.full(nbytes, kernel_check.FILLS[0], np.uint8), unknown
+            )
         offset = address - self.base[place.owner][0]
-        key = self.p.made.values.get(at)
+        key = self.p.assembler.values.get(at)
         if key is not None and key not in self.shadows:
             new = self.shadow(key, place.nbytes)
             if also_written:  # an update that starts from the value before it
@@ -263,8 +274,8 @@ class _Run:
                 new.values[:], new.known[:] = old.values, old.known
         values, known = self.shadow(place.owner if key is None else key, place.nbytes).read(offset, nbytes)
         if read:
-            found = view(address, nbytes)
-            wrong = found != values if known is None else (found != values) & known
+            content = view(address, nbytes)
+            wrong = content != values if known is None else (content != values) & known
             if wrong.any():
                 first = int(np.argmax(wrong))
                 guilty = [name for lo, hi, name in self.log if lo <= address + first < hi]
@@ -272,67 +283,75 @@ class _Run:
                     f"{what} was overwritten at byte {offset + first} before it was read: two tensors lie in the same "
                     f"memory, or kernels run in a wrong order; last written by {guilty[-1] if guilty else 'nobody'}"
                 )
-        return Held(address, values.copy(), None if known is None else known.copy())
+        return BufferState(address, values.copy(), None if known is None else known.copy())
 
-    def kernel(self, number: int, steps: list[int]) -> None:
+    def run_kernel(self, number: int, steps: list[int]) -> None:
         subject, label = self.p.subjects[number], f"{number}: {self.p.labels[number]}"
         kernel, first = subject.kernel, steps[0]
-        all_steps = self.p.made.kernels[number][1]
-        once = steps != all_steps and steps[0] == all_steps[0]
+        all_steps = self.p.assembler.kernels[number][1]
+        is_prologue = steps != all_steps and steps[0] == all_steps[0]
         launches = tuple((s.code, s.tasks) for n in steps if isinstance(s := self.p.steps[n], RunLaunch))
         subject = replace(subject, launches=launches)
-        written = {} if once else written_buffers(kernel)
-        read = read_buffers(kernel)
-        held = []
+        written = {} if is_prologue else written_buffers(kernel)
+        read_numbers = read_buffers(kernel)
+        states = []
         for b, buffer in enumerate(kernel.buffers):
             what = f"buffer {b} of kernel {label}"
-            held.append(self.held((first, b), buffer.nbytes, what, b in read, b in read and b in written))
+            states.append(
+                self.expected_state(
+                    (first, b), buffer.nbytes, what, b in read_numbers, b in read_numbers and b in written
+                )
+            )
         at = first, len(kernel.buffers)
         keeps = steps != all_steps  # launches before the loop have filled the workspace
-        work = self.held(at, subject.workspace, f"the workspace of kernel {label}", True) if keeps else None
-        space = work.values if work is not None and not once else None
-        compare = self.p.level > 1 or due(self.p.calls) and all(due(t + 1) or not left for _, t, left in self.loops)
+        work = self.expected_state(at, subject.workspace, f"the workspace of kernel {label}", True) if keeps else None
+        space = work.values if work is not None and not is_prologue else None
+        compare = (
+            self.p.level > 1
+            or is_due(self.p.calls)
+            and all(is_due(t + 1) or not turns_left for _, t, turns_left in self.loops)
+        )
         try:
-            if once or not compare:
-                got = kernel_check.check(subject, held, space, compare, self.p.calls, written)
+            if is_prologue or not compare:
+                outcome = kernel_check.check(subject, states, space, compare, self.p.calls, written)
             else:
-                rebuilt = not keeps and number not in self.p.rebuilt
+                compares_builds = not keeps and number not in self.p.rebuilt
                 self.p.rebuilt.add(number)
-                got = report.opinions(subject, held, space, self.p.calls, rebuilt)
+                outcome = report.check_thoroughly(subject, states, space, self.p.calls, compares_builds)
         except KernelFault as e:
-            raise report.kernel_fault(subject, held, e, label) from None
+            raise report.kernel_fault(subject, states, e, label) from None
         for n, mask in written.items():
-            self.store((first, n), held[n], got.values[n], mask, label)
+            self.store((first, n), states[n], outcome.values[n], mask, label)
         if keeps and work is not None and subject.workspace:
-            self.store(at, work, got.workspace, None, label)
+            self.store(at, work, outcome.workspace, None, label)
 
-    def store(self, at: At, held: Held, values: np.ndarray, mask: np.ndarray | None, label: str) -> None:
+    def store(self, at: At, state: BufferState, values: np.ndarray, mask: np.ndarray | None, label: str) -> None:
         place = self.p.place(at)
         assert place is not None
         if values.size == 0:
             return
-        found = view(held.address, values.size)
+        content = view(state.address, values.size)
         if mask is not None:
             mask = np.repeat(mask.reshape(-1), values.size // mask.size)
-            found[mask] = values[mask]
+            content[mask] = values[mask]
         else:
-            found[:] = values
-        key = self.p.made.values.get(at)
-        offset = held.address - self.base[place.owner][0]
+            content[:] = values
+        key = self.p.assembler.values.get(at)
+        offset = state.address - self.base[place.owner][0]
         self.shadow(place.owner if key is None else key, place.nbytes).write(offset, values, mask)
         if key is not None:
             self.updates[key] = place
-        self.log.append((held.address, held.address + values.size, label))
+        self.log.append((state.address, state.address + values.size, label))
 
     # -- the end
 
-    def finish(self, status: int) -> None:
+    def verify_end(self, status: int) -> None:
         """Verify at the end of a run that parameters, state and outputs hold the stored bytes; after a failed check,
         that parameters and state hold what they held before."""
         for key, place in list(self.updates.items()):
             if status:
                 raise self.blame("memory was updated before the check that ended the run")
-            self.settle(key, place)
+            self.commit_update(key, place)
         low = self.p.arena.ctypes.data
         for owner, (address, nbytes) in self.base.items():
             inner = isinstance(owner, tuple) or low <= address < low + self.p.arena.size
@@ -344,7 +363,7 @@ class _Run:
                 raise self.blame(f"nothing was stored to byte {at} of {nbytes} of the result {_describe(owner)}")
             if not np.array_equal(view(address, nbytes), shadow.values):
                 raise self.blame(f"{_describe(owner)} was overwritten after its last kernel")
-        if not status and (self.p.level > 1 or due(self.p.calls)):
+        if not status and (self.p.level > 1 or is_due(self.p.calls)):
             self.compare_whole()
 
     def compare_whole(self) -> None:
@@ -354,7 +373,10 @@ class _Run:
         nodes = list(postorder(graph.roots))
         if any(isinstance(n, Recurrence) for n in nodes):
             return
-        if sum(work(n.template) for n in nodes if isinstance(n, Compute)) > WORK or self.p.context.winograd:
+        if (
+            sum(count_values(n.template) for n in nodes if isinstance(n, Compute)) > MOST_VALUES
+            or self.p.context.winograd
+        ):
             return
         pairs, greatest = errors(graph, [self.value(x) for x in graph.inputs])
         roots = [*graph.outputs, *(t for _, t in graph.updates)]
@@ -363,7 +385,7 @@ class _Run:
             if owner not in self.base:
                 continue
             got = self.shadow(owner).values.view(t.dtype.numpy).reshape(t.shape)
-            wrong = difference(got, Wanted(v, e, greatest, None), t.dtype, None)
+            wrong = find_difference(got, ExpectedBuffer(v, e, greatest, None), t.dtype, None)
             if wrong is not None:
                 kind = f"output {n}" if n < len(graph.outputs) else f"update {n - len(graph.outputs)}"
                 why = kernel_check.describe_difference(wrong, got.size, "the evaluator")
@@ -374,21 +396,23 @@ class _Run:
 
     def compare_native(self, status: int, run: Callable[[], int]) -> None:
         """Check that the whole program, run natively on all threads, gives the same bits."""
-        kept = {
+        expected = {
             owner: (*at, self.shadow(owner).values)
             for owner, at in self.base.items()
             if isinstance(owner, Leaf) or owner in self.p.context.outputs
         }
         for owner, old in self.before.items():
-            address, _, now = kept[owner]
+            address, _, now = expected[owner]
             if not np.array_equal(now, old):
                 view(address, old.size)[:] = old
-        if (found := run()) != status:
-            raise self.blame(f"the program ends with status {found}, and with {status} when its kernels run one by one")
-        for owner, (address, nbytes, want) in kept.items():
+        if (native_status := run()) != status:
+            raise self.blame(
+                f"the program ends with status {native_status}, and with {status} when its kernels run one by one"
+            )
+        for owner, (address, nbytes, values) in expected.items():
             if status and not isinstance(owner, Leaf):
                 continue
-            wrong = view(address, nbytes) != want
+            wrong = view(address, nbytes) != values
             if wrong.any():
                 at = int(np.argmax(wrong)) // owner.dtype.itemsize
                 raise self.blame(

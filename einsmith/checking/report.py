@@ -16,7 +16,7 @@ from einsmith.base import environment
 from einsmith.base.errors import CheckError
 from einsmith.checking import kernel_check, others
 from einsmith.checking.expected import written_buffers
-from einsmith.checking.kernel_check import CheckedKernel, Held, KernelFault, KernelSource
+from einsmith.checking.kernel_check import BufferState, CheckedKernel, KernelFault, KernelSource
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import Target
 from einsmith.ir.interned import Node
@@ -82,14 +82,16 @@ def describe(subject: CheckedKernel, label: str = "") -> str:
     return "\n".join(lines)
 
 
-def kernel_fault(subject: CheckedKernel, held: Sequence[Held], fault: KernelFault, label: str = "") -> CheckError:
+def kernel_fault(
+    subject: CheckedKernel, states: Sequence[BufferState], fault: KernelFault, label: str = ""
+) -> CheckError:
     """Write the folder of a kernel's fault; return the error to raise."""
     text = describe(subject, label)
     message = fault.text if fault.buffer is None else f"buffer {fault.buffer}: {fault.text}"
     where = folder()
     source = subject.source()
     arrays: dict[str, np.ndarray] = {}
-    for n, (h, b) in enumerate(zip(held, subject.kernel.buffers, strict=True)):
+    for n, (h, b) in enumerate(zip(states, subject.kernel.buffers, strict=True)):
         arrays[f"buffer{n}"] = h.values.view(b.dtype.numpy).reshape(b.shape)
         if h.known is not None:
             arrays[f"known{n}"] = h.known
@@ -102,7 +104,7 @@ def kernel_fault(subject: CheckedKernel, held: Sequence[Held], fault: KernelFaul
         "config": subject.config,
         "threads": subject.threads,
         "target": _machine(subject.target),
-        "addresses": [h.address for h in held],
+        "addresses": [h.address for h in states],
     }
     _write(where, facts, arrays, f"{message}\n\n{text}\n", _KERNEL)
     (where / "kernel.ll").write_text(source.text)
@@ -159,8 +161,8 @@ def replay(where: Path | str, anew: bool = False) -> None:
         source = KernelSource(text, launches, facts["scratch"], facts["workspace"])
     empty = CheckedKernel(kernel, target, (), 0, 0, facts["pattern"], facts["config"], lambda: source, facts["threads"])
     subject = others.compile_subject(empty, source, target, native.jit.OPT, facts["config"])
-    held = [
-        Held(
+    states = [
+        BufferState(
             facts["addresses"][n],
             np.ascontiguousarray(arrays[f"buffer{n}"]).reshape(-1).view(np.uint8),
             arrays.get(f"known{n}"),
@@ -168,22 +170,26 @@ def replay(where: Path | str, anew: bool = False) -> None:
         for n in range(len(kernel.buffers))
     ]
     try:
-        opinions(subject, held)
+        check_thoroughly(subject, states)
     except KernelFault as e:
         message = e.text if e.buffer is None else f"buffer {e.buffer}: {e.text}"
         raise CheckError(f"{describe(subject)}\n{message}") from None
 
 
-def opinions(
-    subject: CheckedKernel, held: Sequence[Held], work: np.ndarray | None = None, turn: int = 0, rebuilt: bool = True
+def check_thoroughly(
+    subject: CheckedKernel,
+    states: Sequence[BufferState],
+    work: np.ndarray | None = None,
+    turn: int = 0,
+    compares_builds: bool = True,
 ) -> kernel_check.Outcome:
     """Run a kernel in all modes and compare it with the evaluator; return its results. Where the evaluation is not
     affordable, compare the kernel with other machine code instead. Raises KernelFault where two results differ."""
-    got = kernel_check.check(subject, held, work, True, turn)
-    whole = kernel_check.evaluate(subject, held, got, turn)
-    if rebuilt and not whole and work is None:
-        others.compare(subject, held, got, written_buffers(subject.kernel))
-    return got
+    outcome = kernel_check.check(subject, states, work, True, turn)
+    is_evaluated = kernel_check.evaluate(subject, states, outcome, turn)
+    if compares_builds and not is_evaluated and work is None:
+        others.compare(subject, states, outcome, written_buffers(subject.kernel))
+    return outcome
 
 
 def graph_of(where: Path | str) -> tuple[Graph, list[np.ndarray], dict]:

@@ -40,8 +40,8 @@ from einsmith.ir.nodes import (
     postorder,
 )
 
-C = 4.0  # roundings of one operation, those of the vector functions (2.7 ULP) included
-TINY = 1e-37  # results below are flushed to zero
+ROUNDINGS = 4.0  # roundings of one operation, those of the vector functions (2.7 ULP) included
+LEAST_RESULT = 1e-37  # results below are flushed to zero
 
 Pair = tuple[np.ndarray, np.ndarray]  # value, bound of its error (for conditions: whether it is uncertain, as 0 or inf)
 
@@ -148,7 +148,7 @@ class Analysis:
                 for v, e in args:
                     more = np.where(np.isfinite(e), e, 1.0) * rng.choice([-1, 1], v.shape)
                     if v.dtype.kind == "f":
-                        more = more + 2 * C * unit * np.abs(v) * rng.standard_normal(v.shape)
+                        more = more + 2 * ROUNDINGS * unit * np.abs(v) * rng.standard_normal(v.shape)
                     noisy.append((v + more).astype(v.dtype) if v.dtype.kind == "f" else v)
                 disturbed.append(noisy)
             for given in disturbed:
@@ -160,7 +160,7 @@ class Analysis:
             self.narrow(v, d)
             if d.is_float:
                 scale = np.abs(np.where(np.isfinite(v), v, 0)).max(initial=1.0)
-                out.append((v, 8 * m + 16 * C * unit * sqrt(node.steps + 1) * scale))
+                out.append((v, 8 * m + 16 * ROUNDINGS * unit * sqrt(node.steps + 1) * scale))
             else:
                 out.append((v, np.where(m > 0, np.inf, 0.0)))
         return out
@@ -203,7 +203,7 @@ class Analysis:
                 error = e.sum(axis=axes)
                 value = self.note(v.sum(axis=axes, dtype=v.dtype))
                 if unit:
-                    error = error + unit * max(k, C * sqrt(k + 1)) * (magnitude + error)
+                    error = error + unit * max(k, ROUNDINGS * sqrt(k + 1)) * (magnitude + error)
                     error = bound_error(magnitude + error, value, error, expr.dtype)
                     lost = _mask_lost_infinities(v, e).any(axis=axes)
                     if not np.isfinite(value).all() and distributes(body, rank):
@@ -212,7 +212,7 @@ class Analysis:
                 out.append((value, error))
             elif body.combiner == "prod":
                 most = (np.abs(v) + e).prod(axis=axes)
-                error = most - np.abs(v).prod(axis=axes) + C * unit * (k + 1) * most
+                error = most - np.abs(v).prod(axis=axes) + ROUNDINGS * unit * (k + 1) * most
                 error = np.where(_mask_lost_infinities(v, e).any(axis=axes), np.inf, error)
                 out.append((self.note(v.prod(axis=axes, dtype=v.dtype)), error))
                 self.narrow(out[-1][0], expr.dtype)
@@ -242,7 +242,7 @@ class Analysis:
             np.add.at(out[0], at, v)
             self.note(out[0])
             unit = _unit(s.body.dtype)
-            more = e + C * unit * (sqrt(prod(full)) * (np.abs(v) + e) + first) if unit else e
+            more = e + ROUNDINGS * unit * (sqrt(prod(full)) * (np.abs(v) + e) + first) if unit else e
             np.add.at(out[1], at, np.where(_mask_lost_infinities(v, e), np.inf, more))
         else:  # the error is at most the largest of the compared terms
             best: Any = FUNCTIONS[COMBINING[s.combiner]].numpy
@@ -320,7 +320,7 @@ class Analysis:
                 else:
                     moved = np.abs(corner.astype(float) - value)
                 error = np.maximum(error, np.where(np.isnan(moved), np.inf, moved))
-            error = np.maximum(error, self.between(e.fn, args))
+            error = np.maximum(error, self.bound_inside(e.fn, args))
             if e.fn in ("eq", "ne"):  # equal numbers may lie between the corners
                 (v, u), (k, w) = args
                 error = np.where((u + w > 0) & ~(np.abs(v.astype(float) - k) > u + w), np.inf, error)
@@ -329,14 +329,14 @@ class Analysis:
                 with np.errstate(all="ignore"):
                     near = np.minimum(np.abs(value), np.abs(k) - np.abs(value)) <= u + np.abs(v / k) * w + error
                 error = np.where(near, np.maximum(error, np.abs(k) + w), error)
-        if e.dtype.is_float and not self.free(e, value):
-            error = error + C * _unit(e.dtype) * (np.abs(value) + error) + TINY
+        if e.dtype.is_float and not self.is_exact(e, value):
+            error = error + ROUNDINGS * _unit(e.dtype) * (np.abs(value) + error) + LEAST_RESULT
             error = bound_error(np.abs(value) + error, value, error, e.dtype)
         self.note(value)
         return value, np.where(lost, np.inf, error)
 
     @staticmethod
-    def between(fn: str, args: Sequence[Pair]) -> np.ndarray | float:
+    def bound_inside(fn: str, args: Sequence[Pair]) -> np.ndarray | float:
         """Bound how far a function goes beyond its values at the corners of the interval: at a pole, and in waves."""
         if fn in ("div", "floordiv", "mod"):
             divisor, error = args[1]
@@ -348,7 +348,7 @@ class Analysis:
         return np.minimum(args[0][1], 2.0) if fn in ("sin", "cos") else 0.0
 
     @staticmethod
-    def free(e: Apply, value: np.ndarray) -> bool:
+    def is_exact(e: Apply, value: np.ndarray) -> bool:
         """Return whether the operation is exact."""
         if e.fn in ("neg", "abs", "min", "max", "sign", "floor", "stop_gradient"):
             return True

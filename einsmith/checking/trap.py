@@ -102,18 +102,18 @@ def _native() -> _Native:
     target = native.host_target()
     family = {"x86_64": "x86", "aarch64": "aarch64"}.get(target.triple.split("-")[0], "other")
     text = f'target triple = "{target.triple}"\n' + FLUSH[family] + _BODY.replace("{page}", str(mmap.PAGESIZE))
-    found = native.compile_text(text, _NAMES, target).addresses
+    addresses = native.compile_text(text, _NAMES, target).addresses
     word, pointer = ctypes.c_int64, ctypes.c_void_p
-    each = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, word, word, word, word)(found[_NAMES[0]])
-    state = ctypes.CFUNCTYPE(pointer)(found[_NAMES[2]])()
-    return _Native(each, found[_NAMES[1]], (ctypes.c_uint64 * 32).from_address(state), found)
+    each = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, word, word, word, word)(addresses[_NAMES[0]])
+    state = ctypes.CFUNCTYPE(pointer)(addresses[_NAMES[2]])()
+    return _Native(each, addresses[_NAMES[1]], (ctypes.c_uint64 * 32).from_address(state), addresses)
 
 
 LOCK = locks.Awaited("in a checked run")
 """The lock of checked runs: one at a time, as the handler knows one guarded range."""
 
 
-def each(f: int, buffers: int, scratch: int, nbytes: int, tasks: int, down: bool, fill: int) -> None:
+def run_each(f: int, buffers: int, scratch: int, nbytes: int, tasks: int, down: bool, fill: int) -> None:
     """Run the tasks 0 .. tasks-1 of the function at `f`, downward if `down`, with scratch filled with the byte `fill`
     before each."""
     _native().each(f, buffers, scratch, nbytes, tasks, down, fill)
@@ -123,16 +123,16 @@ def each(f: int, buffers: int, scratch: int, nbytes: int, tasks: int, down: bool
 def trap_accesses(low: int, high: int) -> Iterator[Callable[[], int]]:
     """Note accesses to forbidden pages in low .. high inside the `with` block; the yielded function returns the first
     address, or 0."""
-    found = _native()
+    helpers = _native()
     libc = ctypes.CDLL(None)
     action = (ctypes.c_uint64 * (_ACTION // 8))()
-    action[0] = found.trap
+    action[0] = helpers.trap
     action[17] = _FLAGS
-    found.state[0], found.state[1], found.state[2] = low, high, 0
-    before = ctypes.byref(found.state, 64)
+    helpers.state[0], helpers.state[1], helpers.state[2] = low, high, 0
+    before = ctypes.byref(helpers.state, 64)
     if libc.sigaction(_SIGSEGV, action, before):
         raise CheckError("the system does not let a handler of segmentation faults be set")
     try:
-        yield lambda: int(found.state[2])
+        yield lambda: int(helpers.state[2])
     finally:
         libc.sigaction(_SIGSEGV, before, None)

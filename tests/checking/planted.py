@@ -8,7 +8,7 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.checking import others
-from einsmith.checking.kernel_check import CheckedKernel, Held, KernelSource
+from einsmith.checking.kernel_check import BufferState, CheckedKernel, KernelSource
 from einsmith.codegen.cache import native
 from einsmith.ir.nodes import Axis, Const, Expr, Read, Reduce, apply, cast, template
 from einsmith.schedule.kernel import Kernel
@@ -98,11 +98,11 @@ def subject(
     return others.compile_subject(empty, source, target, native.jit.OPT, "planted")
 
 
-def held(kernel: Kernel, rng: np.random.Generator) -> list[Held]:
+def held(kernel: Kernel, rng: np.random.Generator) -> list[BufferState]:
     """Values for what a kernel reads, apart from each other."""
     out = []
     for n, b in enumerate(kernel.buffers):
         array = rng.integers(-90, -5, b.shape) if b.dtype.is_int else -1 - rng.random(b.shape)
         values = array.astype(b.dtype.numpy).reshape(-1).view(np.uint8)
-        out.append(Held((n + 1) << 40, values, None if n == 0 else np.zeros(values.size, bool)))
+        out.append(BufferState((n + 1) << 40, values, None if n == 0 else np.zeros(values.size, bool)))
     return out

@@ -159,14 +159,14 @@ def with_declarations(text: str) -> str:
 @pytest.mark.parametrize("case", range(len(RIGHT)))
 def test_a_kernel_without_a_fault_passes(case, rng):
     kernel, text, more = RIGHT[case]
-    report.opinions(subject(kernel, with_declarations(text), **more), held(kernel, rng))
+    report.check_thoroughly(subject(kernel, with_declarations(text), **more), held(kernel, rng))
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_planted_fault_is_noticed(name, rng):
     kernel, text, more, message = WRONG[name]
     with pytest.raises(KernelFault, match=message):
-        report.opinions(subject(kernel, with_declarations(text), **more), held(kernel, rng))
+        report.check_thoroughly(subject(kernel, with_declarations(text), **more), held(kernel, rng))
 
 
 @pytest.mark.parametrize("name", ["a read beyond the end", "a wrong identity of a maximum", "too little scratch"])
@@ -176,7 +176,7 @@ def test_the_folder_of_a_fault_shows_it_again(name, rng, tmp_path, monkeypatch):
     kernel, text, more, message = WRONG[name]
     it, buffers = subject(kernel, with_declarations(text), **more), held(kernel, rng)
     with pytest.raises(KernelFault) as found:
-        report.opinions(it, buffers)
+        report.check_thoroughly(it, buffers)
     error = report.kernel_fault(it, buffers, found.value, "3: planted")
     assert "kernel 3: planted" in str(error) and "x0[" in str(error)
     (where,) = (tmp_path / "faults").iterdir()
@@ -195,31 +195,31 @@ def test_the_folder_of_a_fault_shows_it_again(name, rng, tmp_path, monkeypatch):
 
 def test_other_machine_code_is_a_second_opinion(rng, monkeypatch):
     """Where the evaluator cannot be afforded, the same text compiled in other ways is compared."""
-    monkeypatch.setattr("einsmith.checking.expected.WORK", 0)
+    monkeypatch.setattr("einsmith.checking.expected.MOST_VALUES", 0)
     kernel = reduction("sum")
-    report.opinions(subject(kernel, with_declarations(folded("0.0", PLUS))), held(kernel, rng))
+    report.check_thoroughly(subject(kernel, with_declarations(folded("0.0", PLUS))), held(kernel, rng))
     with pytest.raises(KernelFault, match="by the pattern|differ from those of"):
-        report.opinions(subject(kernel, with_declarations(folded("1.0", PLUS))), held(kernel, rng))
+        report.check_thoroughly(subject(kernel, with_declarations(folded("1.0", PLUS))), held(kernel, rng))
 
 
 def test_a_fault_of_the_optimiser_is_noticed(rng, monkeypatch):
     """Machine code that is not what its text says, as a wrong optimisation gives."""
-    monkeypatch.setattr("einsmith.checking.expected.WORK", 0)
+    monkeypatch.setattr("einsmith.checking.expected.MOST_VALUES", 0)
     kernel = pointwise()
     right, wrong = (subject(kernel, with_declarations(loop(doubled(*at)))) for at in ((), ("0",)))
     with pytest.raises(KernelFault, match="unoptimised"):
-        report.opinions(replace(right, launches=wrong.launches), held(kernel, rng))
+        report.check_thoroughly(replace(right, launches=wrong.launches), held(kernel, rng))
 
 
 def test_large_kernels_are_evaluated_in_parts(rng, monkeypatch):
     """The first and the last elements of an output are among those that are compared."""
-    monkeypatch.setattr("einsmith.checking.expected.WORK", 40)
+    monkeypatch.setattr("einsmith.checking.expected.MOST_VALUES", 40)
     monkeypatch.setattr("einsmith.checking.report.others.compare", lambda *a: None)
     kernel = pointwise()
     buffers = held(kernel, rng)
-    report.opinions(subject(kernel, with_declarations(loop(doubled()))), buffers)
+    report.check_thoroughly(subject(kernel, with_declarations(loop(doubled()))), buffers)
     for at in (0, N - 1):
         spoilt = loop(doubled(), after=f"  %e = getelementptr float, ptr %y, i64 {at}\n  store float 3.0, ptr %e")
         with pytest.raises(KernelFault, match="not the evaluator's"):
-            report.opinions(subject(kernel, with_declarations(spoilt)), buffers)
+            report.check_thoroughly(subject(kernel, with_declarations(spoilt)), buffers)
     assert np.isfinite(buffers[0].array(kernel.buffers[0])).all()

@@ -16,7 +16,7 @@ _spec = importlib.util.spec_from_file_location(
 assert _spec is not None and _spec.loader is not None
 _module = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_module)
-C = _module.C
+C = _module.ROUNDINGS
 
 
 class _Digits(_module.Analysis):

@@ -15,7 +15,15 @@ import numpy as np
 
 from einsmith.base.errors import CompileError
 from einsmith.checking.expected import written_buffers
-from einsmith.checking.kernel_check import CheckedKernel, Held, KernelFault, KernelSource, check, elements, evaluate
+from einsmith.checking.kernel_check import (
+    BufferState,
+    CheckedKernel,
+    KernelFault,
+    KernelSource,
+    check,
+    elements,
+    evaluate,
+)
 from einsmith.checking.others import mask_differences
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
@@ -148,7 +156,7 @@ def fault_of(subject: CheckedKernel, choice: measure.MachineCode | None, seed: i
     kernel = subject.kernel
     arrays = measure.example_buffers(kernel, seed)
     pairs = zip(arrays, kernel.buffers, strict=True)
-    memories = [Held(a.ctypes.data, a.view(np.uint8)[: b.nbytes]) for a, b in pairs]
+    held = [BufferState(a.ctypes.data, a.view(np.uint8)[: b.nbytes]) for a, b in pairs]
     try:
         results = check(subject, memories)
         if evaluate(subject, memories, results, seed):
