@@ -65,8 +65,8 @@ def _recurrence(node: Recurrence, new: Mapping, batched: Mapping, extent: int) -
     places |= {len(args) + i: 1 for i in range(len(node.members))}
     members = tuple((d, (s[0], extent, *s[1:])) for d, s in node.results)
     params = (*((a.dtype, a.shape) for a in args), *members)
-    made = tuple(_template(m, 1, places, extent, params) for m in node.members)
-    return Recurrence(node.steps, node.reverse, node.origins, made, args, node.checkpoint)
+    templates = tuple(_template(m, 1, places, extent, params) for m in node.members)
+    return Recurrence(node.steps, node.reverse, node.origins, templates, args, node.checkpoint)
 
 
 def _template(t: Template, at: int, places: Mapping[int, int], extent: int, params: tuple) -> Template:
@@ -80,7 +80,7 @@ def _template(t: Template, at: int, places: Mapping[int, int], extent: int, para
             return Read(e.slot, (*index[:k], Axis(at), *index[k:]), e.dtype)
         return None
 
-    def grown(sizes: tuple, x: Any) -> tuple:
+    def insert(sizes: tuple, x: Any) -> tuple:
         return (*sizes[:at], x, *sizes[at:])
 
     parts: list[Piece | Scatter] = []
@@ -88,13 +88,13 @@ def _template(t: Template, at: int, places: Mapping[int, int], extent: int, para
     for part in t.parts:
         bodies = rebuild(part.bodies, rule, memo)
         if isinstance(part, Scatter):
-            index = grown(tuple(bodies[:-1]), Axis(at))
-            parts.append(Scatter(part.combiner, grown(part.extents, extent), index, bodies[-1]))
+            index = insert(tuple(bodies[:-1]), Axis(at))
+            parts.append(Scatter(part.combiner, insert(part.extents, extent), index, bodies[-1]))
             continue
         r = part.body
         body = Reduce(r.combiner, r.extents, tuple(bodies)) if isinstance(r, Reduce) else bodies[0]
-        parts.append(Piece(grown(part.offset, 0), grown(part.step, 1), grown(part.extents, extent), body))
-    return Template(grown(t.shape, extent), params, tuple(parts))
+        parts.append(Piece(insert(part.offset, 0), insert(part.step, 1), insert(part.extents, extent), body))
+    return Template(insert(t.shape, extent), params, tuple(parts))
 
 
 def _swap_axes(t: Tensor) -> Compute:

@@ -39,19 +39,19 @@ from einsmith.ir.nodes import (
 
 
 def tangents(
-    outputs: Sequence[Tensor], inputs: Sequence[Tensor], moved: Sequence[Tensor]
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], directions: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Compute Jacobian-vector products: the derivative of each output along `moved`, the tangents of `inputs`.
+    """Compute Jacobian-vector products: the derivative of each output along `directions`, the tangents of `inputs`.
 
     A tangent has its tensor's shape and type. Returns (outputs, tangents); the outputs have the same values, rewritten
     to share nodes with the tangents. Tangents of integers, and of tensors that do not depend on the inputs, are zeros.
-    Accepts its own results and those of `gradients`. Raises GradientError if `moved` does not match `inputs` in number,
-    shapes or types.
+    Accepts its own results and those of `gradients`. Raises GradientError if `directions` does not match `inputs` in
+    number, shapes or types.
     """
-    if len(inputs) != len(moved):
-        raise GradientError(f"{len(inputs)} inputs need as many tangents, got {len(moved)}")
+    if len(inputs) != len(directions):
+        raise GradientError(f"{len(inputs)} inputs need as many tangents, got {len(directions)}")
     known: dict[Tensor, Tensor] = {}
-    for n, (x, t) in enumerate(zip(inputs, moved, strict=True)):
+    for n, (x, t) in enumerate(zip(inputs, directions, strict=True)):
         if t.shape != x.shape or t.dtype is not x.dtype:
             raise GradientError(
                 f"input {n} is {x.dtype.name}{list(x.shape)}, its tangent {t.dtype.name}{list(t.shape)}"
@@ -70,14 +70,14 @@ def tangents(
         if not active:
             continue
         plan, numbers = _plan(node.template, active)
-        made = plan.tensors(node, [known.get(a) for a in node.args])
+        tensors = plan.tensors(node, [known.get(a) for a in node.args])
         several = len(node.template.dtypes) > 1
         for member, number in numbers.items():
-            direction = made[number]
+            direction = tensors[number]
             assert direction is not None
             known[Item(node, member) if several else node] = direction
         for member, number in plan.replaced.items():
-            new = made[number]
+            new = tensors[number]
             assert isinstance(new, Item)
             replaced[Item(node, member) if several else node] = new
     results = [convert(known[o], o.dtype) if o in known else zeros(o.shape, o.dtype) for o in outputs]
@@ -137,7 +137,7 @@ class _Forward(Adjoint):
         moved: dict[Expr, Expr] = {}
         for e in postorder([root]):
             if isinstance(e, Read):
-                if e.slot in self.wanted and e.dtype.is_float:
+                if e.slot in self.needed and e.dtype.is_float:
                     moved[e] = self.out.read(self.first_tangent + e.slot, e.index)
             elif isinstance(e, Apply) and e.dtype.is_float:
                 new = self._apply(e, moved, values.get(e, e))

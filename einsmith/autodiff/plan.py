@@ -75,9 +75,9 @@ class AdjointPlan:
         if number >= first:
             t, sources, _ = self.steps[number - first]
             slots = dict(enumerate(sources))
-            found = [p for p in map_bodies(t, lambda b: substitute(b, {}, slots)).parts if isinstance(p, Piece)]
-            if not t.is_scatter and not any(isinstance(p.body, Reduce) for p in found):
-                return found
+            own = [p for p in map_bodies(t, lambda b: substitute(b, {}, slots)).parts if isinstance(p, Piece)]
+            if not t.is_scatter and not any(isinstance(p.body, Reduce) for p in own):
+                return own
         shape = self.params[number][1]
         at = tuple(Axis(d) for d in range(len(shape)))
         return [Piece((0,) * len(shape), (1,) * len(shape), shape, self.read(number, at))]
@@ -99,8 +99,8 @@ class AdjointPlan:
         out: list[Tensor | None] = [*args, *results, *cotangents]
         for t, sources, member in self.steps:
             args = tuple(a for s in sources if (a := out[s]) is not None)
-            made = canonical(t, args) if len(set(args)) < len(args) else Compute(t, args)
-            out.append(Item(made, member) if len(t.dtypes) > 1 else made)
+            tensor = canonical(t, args) if len(set(args)) < len(args) else Compute(t, args)
+            out.append(Item(tensor, member) if len(t.dtypes) > 1 else tensor)
         return out
 
 

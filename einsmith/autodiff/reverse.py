@@ -40,8 +40,8 @@ def gradients(
     # The gradients by all factors of a long product share its steps.
     steps: dict = {}
     outputs = rebuild(outputs, _in_steps, steps)
-    rewritten, found = _swept(outputs, cotangents, [steps.get(t, t) for t in wrt])
-    return rewritten, [convert(g, t.dtype) for g, t in zip(found, wrt, strict=True)]
+    rewritten, results = _swept(outputs, cotangents, [steps.get(t, t) for t in wrt])
+    return rewritten, [convert(g, t.dtype) for g, t in zip(results, wrt, strict=True)]
 
 
 def _in_steps(node: Tensor) -> Tensor | None:
@@ -69,7 +69,7 @@ def _swept(
             needed.add(node)
     pending = {t: list(gs) for t, gs in seeds.items() if t in needed}
     members: dict[Compute | Recurrence, dict[int, Tensor]] = {}
-    found: dict[Tensor, Tensor] = {}
+    gradients_of: dict[Tensor, Tensor] = {}
     replaced: dict[Tensor, Tensor] = {}
     for node in reversed(order):
         if node not in needed:
@@ -78,22 +78,22 @@ def _swept(
             _node(node, members.pop(node), needed, pending, replaced)
             continue
         if isinstance(node, Recurrence):
-            given = members.pop(node, {})
+            cotangents_of_members = members.pop(node, {})
             if 0 < node.checkpoint < node.steps:
-                found_here, again = differentiate_with_recomputation(
-                    node, given, needed, _alone(order, targets), _swept
+                contributions, again = differentiate_with_recomputation(
+                    node, cotangents_of_members, needed, _alone(order, targets), _swept
                 )
                 replaced |= again
             else:
-                found_here = pull_back(node, given, needed)
-            for a, g in found_here:
+                contributions = pull_back(node, cotangents_of_members, needed)
+            for a, g in contributions:
                 pending.setdefault(a, []).append(g)
             continue
         if node not in pending:
             continue
         g = add(pending.pop(node))
         if node in targets:
-            found[node] = g
+            gradients_of[node] = g
         if isinstance(node, Item):
             if node.node in needed:
                 members.setdefault(node.node, {})[node.member] = g
@@ -101,7 +101,7 @@ def _swept(
             _node(node, {0: g}, needed, pending, replaced)
         elif not isinstance(node, Leaf):
             raise GradientError(f"{type(node).__name__} has no gradient")
-    results = [found[t] if t in found else zeros(t.shape, t.dtype.arithmetic) for t in wrt]
+    results = [gradients_of[t] if t in gradients_of else zeros(t.shape, t.dtype.arithmetic) for t in wrt]
     rewritten = exchange([*outputs, *results], replaced)
     return rewritten[: len(outputs)], rewritten[len(outputs) :]
 
@@ -113,28 +113,28 @@ def _alone(order: Sequence[Tensor], targets: set[Tensor]) -> set[Tensor]:
 
 
 def _node(
-    node: Compute, given: dict[int, Tensor], needed: set, pending: dict[Tensor, list[Tensor]], replaced: dict
+    node: Compute, results: dict[int, Tensor], needed: set, pending: dict[Tensor, list[Tensor]], replaced: dict
 ) -> None:
     """Add the contributions of the cotangents of a node's results to the pending cotangents of its arguments."""
     t = node.template
-    wanted = frozenset(s for s, a in enumerate(node.args) if a in needed and a.dtype.is_float)
-    if not wanted:
+    needed_slots = frozenset(s for s, a in enumerate(node.args) if a in needed and a.dtype.is_float)
+    if not needed_slots:
         return
-    cotangents = [given.get(m) for m in range(len(t.dtypes))]
-    plan = plan_adjoint(t, wanted, tuple(False if g is None else constant_value(g) for g in cotangents))
+    cotangents = [results.get(m) for m in range(len(t.dtypes))]
+    plan = plan_adjoint(t, needed_slots, tuple(False if g is None else constant_value(g) for g in cotangents))
     if not any(plan.contributions.values()):
         return  # all behind stop_gradient: the node is unchanged
     tensors = plan.tensors(node, cotangents)
     for slot, numbers in plan.contributions.items():
         for number in numbers:
-            made = tensors[number]
-            assert made is not None
-            pending.setdefault(node.args[slot], []).append(made)
+            tensor = tensors[number]
+            assert tensor is not None
+            pending.setdefault(node.args[slot], []).append(tensor)
     for member, number in plan.replaced.items():
         whole = Item(node, member) if len(t.dtypes) > 1 else node
-        made = tensors[number]
-        assert isinstance(made, Item)
-        replaced[whole] = made
+        tensor = tensors[number]
+        assert isinstance(tensor, Item)
+        replaced[whole] = tensor
 
 
 def exchange(roots: list[Tensor], replaced: Mapping[Tensor, Tensor]) -> list[Tensor]:

@@ -21,14 +21,14 @@ from einsmith.ir.nodes import Axis, Const, Expr, Piece, Reduce, axes_of, templat
 from einsmith.ir.rebuild import substitute
 
 
-def gather_adjoint(plan: AdjointPlan, shape: tuple[int, ...], found: list[tuple[list[Fibre], list[Expr]]]) -> list[int]:
+def gather_adjoint(plan: AdjointPlan, shape: tuple[int, ...], sums: list[tuple[list[Fibre], list[Expr]]]) -> list[int]:
     """Add the tensors of one argument's adjoint to the plan; return their numbers. Contributions without loops over
     equal parts are added in one body. Contributions over boxes are added in one tensor of common smaller boxes; their
     loops become separate tensors of the boxes' sizes."""
     merged: dict[tuple, tuple[list[Fibre], list[Expr]]] = {}
     out = []
-    joined = sum(_in_boxes(fibres) for fibres, _ in found) > 1
-    for fibres, bodies in found:
+    joined = sum(_in_boxes(fibres) for fibres, _ in sums) > 1
+    for fibres, bodies in sums:
         if any(f.free for f in fibres):
             if not joined or not _in_boxes(fibres):
                 out.append(_sum(plan, shape, fibres, bodies))
@@ -49,7 +49,7 @@ def gather_adjoint(plan: AdjointPlan, shape: tuple[int, ...], found: list[tuple[
 
 def _by_box(plan: AdjointPlan, fibres: list[Fibre], bodies: list[Expr]) -> tuple[list[Fibre], list[Expr]]:
     """Return the parts and bodies without loops: each loop is moved into a separate tensor, as large as its part."""
-    made: list[Expr] = []
+    plain_bodies: list[Expr] = []
     plain = []
     for f, body in zip(fibres, bodies, strict=True):
         if f.free:
@@ -57,8 +57,8 @@ def _by_box(plan: AdjointPlan, fibres: list[Fibre], bodies: list[Expr]) -> tuple
             number = _sum(plan, f.extents, [replace(f, offset=zero)], [body])
             body = plan.read(number, [Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(f.extents)])
         plain.append(replace(f, free=()))
-        made.append(body)
-    return plain, made
+        plain_bodies.append(body)
+    return plain, plain_bodies
 
 
 def _sum(plan: AdjointPlan, shape: tuple[int, ...], fibres: list[Fibre], bodies: list[Expr]) -> int:

@@ -74,7 +74,7 @@ More terms are merged into one. Limits the size of adjoints: each term passes th
 
 def plan_adjoint(
     t: Template,
-    wanted: frozenset[int],
+    needed: frozenset[int],
     constants: tuple[float | bool | None, ...],
     sums: frozenset[int] = frozenset(),
 ) -> AdjointPlan:
@@ -82,7 +82,7 @@ def plan_adjoint(
 
     Args:
         t: the template.
-        wanted: slots of the arguments whose adjoints are planned.
+        needed: slots of the arguments whose adjoints are planned.
         constants: for each result, False if it has no cotangent, a number if its cotangent is this constant everywhere,
             None if its cotangent is any tensor.
         sums: slots of arguments that get sums only, no Scatter, whatever the costs.
@@ -90,15 +90,15 @@ def plan_adjoint(
     Raises:
         GradientError: the positions in a max or min exceed int32.
     """
-    key = f"adjoint {sorted(wanted)} {constants} {sorted(sums)}"
-    return t.memo(key, lambda _: Adjoint(t, wanted, constants, sums).plan())
+    key = f"adjoint {sorted(needed)} {constants} {sorted(sums)}"
+    return t.memo(key, lambda _: Adjoint(t, needed, constants, sums).plan())
 
 
 class Adjoint:
     """The plan of one template's adjoint under construction.
 
     Attributes:
-        t, wanted, constants, sums: see `plan_adjoint`.
+        t, needed, constants, sums: see `plan_adjoint`.
         out: the plan. Its tensors are the arguments, the results, the results' cotangents, then those to be created.
         first_result: number of the first result in the plan.
         first_cotangent: number of the first cotangent in the plan.
@@ -106,18 +106,19 @@ class Adjoint:
         products: for (piece, result) of a product, the numbers of two tensors: the product of the factors that are not
             zero, and 2**(number of zeros).
         positions: for each condition that a point is the chosen one, the read of the chosen position.
-        gathers: for each wanted slot, its contributions that are sums: fibres, with the expression to add up in each.
-        scatters: for each wanted slot, its contributions that are scatters.
+        gathers: for each slot of `needed`, its contributions that are sums: fibres, with the expression to add up in
+            each.
+        scatters: for each slot of `needed`, its contributions that are scatters.
     """
 
     def __init__(
         self,
         t: Template,
-        wanted: frozenset[int],
+        needed: frozenset[int],
         constants: tuple[float | bool | None, ...],
         sums: frozenset[int] = frozenset(),
     ):
-        self.t, self.wanted, self.constants, self.sums = t, wanted, constants, sums
+        self.t, self.needed, self.constants, self.sums = t, needed, constants, sums
         results = [(d, t.shape) for d in t.dtypes]
         self.out = AdjointPlan([*t.params, *results, *((d.arithmetic, t.shape) for d in t.dtypes)])
         self.first_result = len(t.params)
@@ -125,8 +126,8 @@ class Adjoint:
         self.arg: dict[tuple[Piece, int], int] = {}
         self.products: dict[tuple[Piece, int], tuple[int, int]] = {}
         self.positions: dict[Expr, Read] = {}
-        self.gathers: dict[int, list[tuple[list[Fibre], list[Expr]]]] = {s: [] for s in sorted(wanted)}
-        self.scatters: dict[int, list[Scatter]] = {s: [] for s in sorted(wanted)}
+        self.gathers: dict[int, list[tuple[list[Fibre], list[Expr]]]] = {s: [] for s in sorted(needed)}
+        self.scatters: dict[int, list[Scatter]] = {s: [] for s in sorted(needed)}
 
     def plan(self) -> AdjointPlan:
         """Complete the plan with the contributions of all parts of the template, and return it."""
@@ -300,7 +301,7 @@ class Adjoint:
         active: set[Expr] = set()
         for e in order:
             if isinstance(e, Read):
-                if e.slot in self.wanted and e.dtype.is_float:
+                if e.slot in self.needed and e.dtype.is_float:
                     active.add(e)
             elif isinstance(e, Apply) and e.dtype.is_float:
                 if any(a in active and rule for a, rule in zip(e.args, RULES[e.fn], strict=True)):

@@ -13,7 +13,7 @@ positions of r, the remaining loop is over r, with two iterations in one phase o
 3. Unknowns in no row are loops.
 4. Tighten: a loop whose bounds `l(z) <= t <= u(z)` are closer than its extent is shifted to begin at l(z).
 5. Phases: where z % m is left, each residue is a separate part, in which a congruence fixes or shortens a loop.
-6. Guards on z alone leave the sum: the part is split into the window where there are points, and empty parts.
+6. Guards on z alone leave the sum: the part is split into the bounding box of its points, and empty parts.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _parts(index, extents, guards, offset, step, box, budget, outer_first) -> li
         return []
     system = SolvedPart(index, extents, guards, offset, step, box, outer_first)
     if system.feasible and system.free():
-        moduli = system.moduli(budget)
+        moduli = system.choose_moduli(budget)
         if prod(moduli) > 1:
             out = []
             for residue in product(*map(range, moduli)):
@@ -113,32 +113,32 @@ def _parts(index, extents, guards, offset, step, box, budget, outer_first) -> li
     if not system.feasible:
         return [Fibre(offset, step, box, (), (), (FALSE,))]
     if system.free():
-        window = system.window()
-        if window is None:
+        bounding_box = system.find_bounding_box()
+        if bounding_box is None:
             return [Fibre(offset, step, box, (), (), (FALSE,))]
-        if any(w != (0, e) for w, e in zip(window, box, strict=True)):
-            return _split(index, extents, guards, offset, step, box, budget, outer_first, window)
-    return [Fibre(offset, step, box, *system.solution())]
+        if any(w != (0, e) for w, e in zip(bounding_box, box, strict=True)):
+            return _split(index, extents, guards, offset, step, box, budget, outer_first, bounding_box)
+    return [Fibre(offset, step, box, *system.build_solution())]
 
 
-def _split(index, extents, guards, offset, step, box, budget, outer_first, window) -> list[Fibre]:
-    """Return the part inside `window`, where the fibres are, and empty parts around it: a guard on z alone leaves the
+def _split(index, extents, guards, offset, step, box, budget, outer_first, bounding_box) -> list[Fibre]:
+    """Return the fibres of the part inside `bounding_box`, and empty parts around it: a guard on z alone leaves the
     sum."""
     out = []
     ranges = [(0, e) for e in box]
 
-    def shifted(axes: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def locate(axes: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         first = tuple(o + s * lo for o, s, (lo, _) in zip(offset, step, axes, strict=True))
         return first, tuple(hi - lo for lo, hi in axes)
 
-    for k, (lo, hi) in enumerate(window):
+    for k, (lo, hi) in enumerate(bounding_box):
         for side in ((0, lo), (hi, box[k])):
             if side[0] < side[1]:
-                first, part = shifted([*ranges[:k], side, *ranges[k + 1 :]])
+                first, part = locate([*ranges[:k], side, *ranges[k + 1 :]])
                 if all(part):
                     out.append(Fibre(first, step, part, (), (), (FALSE,)))
         ranges[k] = (lo, hi)
-    first, part = shifted(ranges)
+    first, part = locate(ranges)
     return out + _parts(index, extents, guards, first, step, part, budget, outer_first)
 
 

@@ -12,7 +12,7 @@ from einsmith.ir.nodes import Apply, Axis, Expr, apply, axes_of, cast, reads
 
 
 class SolvedPart(System):
-    """The solved equations of a part, with its loops, phases, window and points."""
+    """The solved equations of a part, with its loops, phases, bounding box and points."""
 
     def tighten(self) -> None:
         """Shorten loops by the congruences and inequalities that bind them."""
@@ -117,26 +117,26 @@ class SolvedPart(System):
 
     # ----------------------------------------------------------------------------- steps 5 and 6: parts of z-space
 
-    def moduli(self, budget: int) -> list[int]:
+    def choose_moduli(self, budget: int) -> list[int]:
         """Return, for each z axis, the modulus whose residues decide the guards; 1 where phases do not help. Their
         product is at most `budget`."""
         out = [1] * self.n
 
         def require(x: LinearForm, m: int) -> None:
-            wanted = [1] * self.n
+            required = [1] * self.n
             todo = [(x, m)]
             while todo:
                 x, m = todo.pop()
                 for a, c in x.terms.items():
-                    left = m // gcd(c, m)
+                    rest = m // gcd(c, m)
                     if isinstance(a, Axis):
                         if a.position < self.n:
-                            wanted[a.position] = lcm(wanted[a.position], left)
+                            required[a.position] = lcm(required[a.position], rest)
                     elif a in self._floors and all(p < self.n for p in axes_of(a)):
-                        todo.append((self._floors[a][0], self._floors[a][1] * left))
-                    elif left > 1:
+                        todo.append((self._floors[a][0], self._floors[a][1] * rest))
+                    elif rest > 1:
                         return
-            out[:] = map(lcm, out, wanted)
+            out[:] = map(lcm, out, required)
 
         for x, m in self.congruences:
             require(x, m)
@@ -150,7 +150,7 @@ class SolvedPart(System):
             out[out.index(max(out))] = 1
         return out
 
-    def window(self) -> list[tuple[int, int]] | None:
+    def find_bounding_box(self) -> list[tuple[int, int]] | None:
         """Return, for each z axis (a dimension of the gradient), the interval [low, end) in which its guards can hold.
 
         Only guards on a single z axis count. Returns None where an interval is empty.
@@ -174,7 +174,7 @@ class SolvedPart(System):
             box[atom.position] = (lo, hi)
         return box
 
-    def solution(self) -> tuple[tuple[int, ...], tuple[Expr, ...], tuple[Expr, ...]]:
+    def build_solution(self) -> tuple[tuple[int, ...], tuple[Expr, ...], tuple[Expr, ...]]:
         """Return (extents of the loops, renumbered n, n+1, ...; the domain's axes; the remaining guards)."""
         loops = self.free()
         out = Quasi([*self.extents[: self.n], *(self.extents[p] for p in loops)])
@@ -182,22 +182,22 @@ class SolvedPart(System):
         env |= {p: LinearForm(0, {Axis(self.n + k): 1}) for k, p in enumerate(loops)}
         memo: dict = {}
 
-        def final(lin: LinearForm) -> LinearForm:
+        def resolve(lin: LinearForm) -> LinearForm:
             lin = self.resolve(lin)
             total = LinearForm(lin.const)
             for atom, c in lin.terms.items():
                 total = total + out.linear(atom, env, memo) * c
             return total
 
-        axes = tuple(out.emit(final(LinearForm(0, {Axis(p): 1})), dt.i32) for p in self.domain)
+        axes = tuple(out.emit(resolve(LinearForm(0, {Axis(p): 1})), dt.i32) for p in self.domain)
         guards: list[Expr] = [out.expr(g, env, memo) for g in self.others]
         for x in self.nonnegative:
-            guards.append(_nonnegative(out, final(x)))
+            guards.append(_nonnegative(out, resolve(x)))
         for x, m in self.congruences:
-            remainder = out.mod(final(x), m)
+            remainder = out.mod(resolve(x), m)
             guards.append(_compare(out, "eq", remainder, LinearForm()))
         for x in self.zeros:
-            x = final(x)
+            x = resolve(x)
             if any(c < 0 for a, c in x.terms.items() if reads(a)):
                 x = x * -1
             left = LinearForm(0, {a: c for a, c in x.terms.items() if c > 0})

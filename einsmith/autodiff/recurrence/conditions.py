@@ -45,7 +45,7 @@ class Condition:
 
 def common_condition(tensors: Iterable[Tensor | None]) -> Condition | None:
     """Return the condition outside of which all of the tensors, of one shape, are zero; None if there is none."""
-    found: Condition | None = None
+    shared: Condition | None = None
     for t in tensors:
         parts = t.template.parts if isinstance(t, Compute) else ()
         if not isinstance(t, Compute) or t.template.is_scatter or len(t.template.dtypes) > 1:
@@ -54,11 +54,11 @@ def common_condition(tensors: Iterable[Tensor | None]) -> Condition | None:
             if is_zero(p.body):
                 continue
             assert isinstance(p, Piece)
-            here = _condition(p, t)
-            if here is None or (found is not None and here != found):
+            condition = _condition(p, t)
+            if condition is None or (shared is not None and condition != shared):
                 return None
-            found = here
-    return found
+            shared = condition
+    return shared
 
 
 def _condition(p: Piece, t: Compute) -> Condition | None:
@@ -82,51 +82,51 @@ def _whole(p: Piece, shape: tuple[int, ...], axes: Iterable[int]) -> bool:
     return all((p.offset[d], p.step[d], p.extents[d]) == (0, 1, shape[d]) for d in axes)
 
 
-def under(made: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
+def under(tensor: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
     """Return a tensor that is linear in a cotangent, computed only where the condition lets the cotangent's elements be
     nonzero; the tensor itself if the condition would be inside of a product."""
-    if not isinstance(made, Compute) or cotangent not in made.args or made.template.is_scatter:
-        return made
-    slot, parts = made.args.index(cotangent), []
-    spoken_of = sorted({e.position for e in postorder([condition.holds]) if isinstance(e, Axis)})
+    if not isinstance(tensor, Compute) or cotangent not in tensor.args or tensor.template.is_scatter:
+        return tensor
+    slot, parts = tensor.args.index(cotangent), []
+    condition_axes = sorted({e.position for e in postorder([condition.holds]) if isinstance(e, Axis)})
     outer: set[Expr] = set()
-    for p in made.template.parts:
+    for p in tensor.template.parts:
         assert isinstance(p, Piece)
         if is_zero(p.body):
             parts.append(p)
             continue
         read = dict.fromkeys(r.index for b in p.bodies for r in reads(b) if r.slot == slot)
-        if len({tuple(index[d] for d in spoken_of) for index in read}) != 1 or len(p.bodies) != 1:
-            return made
+        if len({tuple(index[d] for d in condition_axes) for index in read}) != 1 or len(p.bodies) != 1:
+            return tensor
         index = next(iter(read))
-        moved = {s: len(made.args) + s for s in range(len(condition.tensors))}
+        moved = {s: len(tensor.args) + s for s in range(len(condition.tensors))}
         holds = substitute(condition.holds, dict(enumerate(index)), moved)
         if not all(isinstance(i, (Axis, Const)) for r in reads(holds) for i in r.index):
-            return made
+            return tensor
         used = {e.position for e in postorder([holds]) if isinstance(e, Axis)}
         if isinstance(p.body, Reduce) and max(used) >= len(p.extents):
             along = {e.position for i in index for e in postorder([i]) if isinstance(e, Axis)}
             if p.body.combiner != "sum" or len(read) > 1 or not along >= {d for d, n in enumerate(p.extents) if n > 1}:
-                return made
-            inner = _where(holds, p.bodies[0], p.domain, len(made.args), condition.tensors)
+                return tensor
+            inner = _where(holds, p.bodies[0], p.domain, len(tensor.args), condition.tensors)
             parts.append(Piece(p.offset, p.step, p.extents, Reduce("sum", p.body.extents, (inner,))))
-        elif not _whole(p, made.shape, used):
-            return made
+        elif not _whole(p, tensor.shape, used):
+            return tensor
         else:
             outer.add(holds)
             parts.append(p)
-    if len(outer) > 1 or (outer and any(a is not b for a, b in zip(parts, made.template.parts, strict=True))):
-        return made
-    args = (*made.args, *condition.tensors)
+    if len(outer) > 1 or (outer and any(a is not b for a, b in zip(parts, tensor.template.parts, strict=True))):
+        return tensor
+    args = (*tensor.args, *condition.tensors)
     params = tuple((a.dtype, a.shape) for a in args)
     if not outer:
-        return canonical(Template(made.shape, params, tuple(parts)), args)
+        return canonical(Template(tensor.shape, params, tuple(parts)), args)
     (holds,) = outer
-    whole = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(made.shape))
-    value = Read(len(args), whole, made.dtype)
-    body = _where(holds, value, made.shape, len(made.args), condition.tensors)
-    piece = Piece((0,) * len(made.shape), (1,) * len(made.shape), made.shape, body)
-    return canonical(Template(made.shape, (*params, (made.dtype, made.shape)), (piece,)), (*args, made))
+    whole = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(tensor.shape))
+    value = Read(len(args), whole, tensor.dtype)
+    body = _where(holds, value, tensor.shape, len(tensor.args), condition.tensors)
+    piece = Piece((0,) * len(tensor.shape), (1,) * len(tensor.shape), tensor.shape, body)
+    return canonical(Template(tensor.shape, (*params, (tensor.dtype, tensor.shape)), (piece,)), (*args, tensor))
 
 
 def _where(holds: Expr, value: Expr, domain: Sequence[int], first: int, tensors: Sequence[Tensor]) -> Expr:

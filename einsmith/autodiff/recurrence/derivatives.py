@@ -40,17 +40,19 @@ from einsmith.ir.recurrence.drafts import clipped, moved, shifted
 from einsmith.ir.rewrite.simplify import canonical
 
 
-def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Return (argument, contribution to its cotangent) for the float arguments in `needed`; `given` are the cotangents
+def pull_back(
+    node: Recurrence, cotangents: Mapping[int, Tensor], needed: Container[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Return (argument, contribution to its cotangent) for the float arguments in `needed`; `cotangents` are those
     that the members have from outside."""
     count = len(node.args)
     items = [Item(node, j) for j in range(len(node.members))]
-    wanted = {s for s, a in enumerate(node.args) if a in needed and a.dtype.is_float}
-    active = _active(node, wanted)
-    reached = _reach(given, lambda j: (i for i in _members_read(node, j) if i in active)) & active
-    found: dict[int, list[Tensor]] = {j: [given[j]] if j in given else [] for j in sorted(reached)}
+    needed_slots = {s for s, a in enumerate(node.args) if a in needed and a.dtype.is_float}
+    active = _active(node, needed_slots)
+    reached = _reach(cotangents, lambda j: (i for i in _members_read(node, j) if i in active)) & active
+    contributions: dict[int, list[Tensor]] = {j: [cotangents[j]] if j in cotangents else [] for j in sorted(reached)}
     # The cotangent of a member's steps is a separate tensor, without the initial values.
-    own = {j: leaf((node.steps, *node.results[j][1][1:]), node.results[j][0].arithmetic) for j in found}
+    own = {j: leaf((node.steps, *node.results[j][1][1:]), node.results[j][0].arithmetic) for j in contributions}
     outside: list[tuple[Tensor, Tensor]] = []
 
     def add_contributions(
@@ -65,18 +67,18 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
         values of these pieces; the cotangent is zero where `condition` does not hold."""
         t = Template((steps, *node.results[j][1][1:]), node.members[j].params, tuple(parts))
         within = frozenset(count + i for i in own)
-        slots = frozenset(s for s in _slots(t) if s in wanted or s in within)
+        slots = frozenset(s for s in _slots(t) if s in needed_slots or s in within)
         plan = plan_adjoint(t, slots, (None,), within)
         tensors = plan.instantiate([*node.args, *items], part, [cotangent])
         for slot, numbers in plan.contributions.items():
-            for made in (tensors[n] for n in numbers):
-                assert made is not None
+            for contribution in (tensors[n] for n in numbers):
+                assert contribution is not None
                 if condition is not None and isinstance(cotangent, Leaf):
-                    made = under(made, cotangent, condition)
+                    contribution = under(contribution, cotangent, condition)
                 if slot >= count:
-                    found[slot - count].append(made)
+                    contributions[slot - count].append(contribution)
                 else:
-                    outside.append((node.args[slot], made))
+                    outside.append((node.args[slot], contribution))
 
     for j, cotangent in reversed(own.items()):
         first = node.origins[j]
@@ -84,27 +86,27 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
         # Operands of a step are computed before their readers: these contributions are complete, unless an
         # earlier member reads this one.
         complete = not any(j in _members_read(node, i) for i in own if i <= j)
-        condition = common_condition(_span(t, first, node.steps) for t in found[j]) if complete else None
+        condition = common_condition(_span(t, first, node.steps) for t in contributions[j]) if complete else None
         add_contributions(j, steps, node.steps, cotangent, [_slice(items[j], first, node.steps)], condition)
     definitions: dict[Leaf, Tensor] = {}
     for j, x in own.items():
         first, size = node.origins[j], node.results[j][1][0]
-        definitions[x] = _total(found[j], first, node.steps, x)
+        definitions[x] = _total(contributions[j], first, node.steps, x)
         for start, n in ((0, first), (first + node.steps, size - first - node.steps)):
             parts = _clipped_parts(node.members[j], start, n)
-            if n and any(s in wanted for p in parts for s in _slots_of(p)):
-                add_contributions(j, parts, n, _total(found[j], start, n, x), [_slice(items[j], start, n)])
+            if n and any(s in needed_slots for p in parts for s in _slots_of(p)):
+                add_contributions(j, parts, n, _total(contributions[j], start, n, x), [_slice(items[j], start, n)])
     solved = solve(definitions, [g for _, g in outside])
     return [(a, g) for (a, _), g in zip(outside, solved, strict=True)]
 
 
-def _total(found: Sequence[Tensor], first: int, n: int, like: Leaf) -> Tensor:
+def _total(tensors: Sequence[Tensor], first: int, n: int, like: Leaf) -> Tensor:
     """Return the sum of tensors at positions first .. first+n-1 of dimension 0. A tensor that is zero everywhere else
     is computed for these positions alone."""
     shape = (n, *like.shape[1:])
     terms: list[Expr] = []
     args: list[Tensor] = []
-    for t in found:
+    for t in tensors:
         here = _span(t, first, n)
         if here is not None and _all_zero(here):
             continue
@@ -165,14 +167,14 @@ def push_forward(
     items = [Item(node, j) for j in range(len(node.members))]
     active = _active(node, {s for s, a in enumerate(node.args) if a in known})
     own = {j: leaf(node.results[j][1], node.results[j][0].arithmetic) for j in sorted(active)}
-    moved = [known.get(a) for a in node.args] + [own.get(j) for j in range(len(items))]
+    tangents = [known.get(a) for a in node.args] + [own.get(j) for j in range(len(items))]
     definitions: dict[Leaf, Tensor] = {}
     for j, x in own.items():
-        slots = frozenset(s for s in _slots(node.members[j]) if moved[s] is not None)
+        slots = frozenset(s for s in _slots(node.members[j]) if tangents[s] is not None)
         plan, numbers = plan_of(node.members[j], slots)
-        made = plan.instantiate([*node.args, *items], [items[j]], moved)[numbers[0]]
-        assert made is not None
-        definitions[x] = made
+        tangent = plan.instantiate([*node.args, *items], [items[j]], tangents)[numbers[0]]
+        assert tangent is not None
+        definitions[x] = tangent
     solved = recurrence(definitions)
     return {j: solved[x] for j, x in own.items()}
 

@@ -52,18 +52,18 @@ def _absorb_arguments(node: Recurrence, alone: Container[Tensor]) -> Recurrence:
     """Return the recurrence with some arguments converted to members that precede the others: those in `alone` of which
     each step reads only its own element. They are then recomputed as well, and not saved."""
     while True:
-        found = next((s for s, a in enumerate(node.args) if a in alone and _by_steps(node, s)), None)
-        if found is None:
+        slot = next((s for s, a in enumerate(node.args) if a in alone and _by_steps(node, s)), None)
+        if slot is None:
             return node
-        made = node.args[found]
-        assert isinstance(made, Compute)
-        args = (*node.args, *made.args)
+        absorbed = node.args[slot]
+        assert isinstance(absorbed, Compute)
+        args = (*node.args, *absorbed.args)
         count, members = len(args), len(node.members)
         slots = {s: s for s in range(len(node.args))} | {len(node.args) + j: count + 1 + j for j in range(members)}
-        slots[found] = count
-        t = made.template
-        params = (*((a.dtype, a.shape) for a in args), (made.dtype, made.shape), *node.results)
-        moved = {s: len(node.args) + s for s in range(len(made.args))}
+        slots[slot] = count
+        t = absorbed.template
+        params = (*((a.dtype, a.shape) for a in args), (absorbed.dtype, absorbed.shape), *node.results)
+        moved = {s: len(node.args) + s for s in range(len(absorbed.args))}
         first = map_bodies(t, lambda b: substitute(b, {}, moved), params)  # noqa: B023
         others = (map_bodies(m, lambda b: substitute(b, {}, slots), params) for m in node.members)  # noqa: B023
         new = Recurrence(node.steps, node.reverse, (0, *node.origins), (first, *others), args, node.checkpoint)
@@ -93,7 +93,7 @@ def _by_steps(node: Recurrence, slot: int) -> bool:
 
 def differentiate_with_recomputation(
     node: Recurrence,
-    given: Mapping[int, Tensor],
+    cotangents: Mapping[int, Tensor],
     needed: Container[Tensor],
     alone: Container[Tensor],
     gradients: Gradients,
@@ -105,7 +105,7 @@ def differentiate_with_recomputation(
 
     Args:
         node: the recurrence.
-        given: cotangents of members.
+        cotangents: cotangents of members, by member.
         needed: tensors whose cotangents are needed.
         alone: tensors with one reader.
         gradients: the reverse sweep.
@@ -116,26 +116,31 @@ def differentiate_with_recomputation(
     whole = _absorb_arguments(node, alone)
     more = len(whole.members) - len(node.members)
     try:
-        found, members = _Recomputed(whole, {j + more: g for j, g in given.items()}, needed, gradients).run()
+        contributions, members = _Recomputed(
+            whole, {j + more: g for j, g in cotangents.items()}, needed, gradients
+        ).run()
     except RecurrenceError as e:
         raise GradientError(e.message) from e
-    return found, {Item(node, j): members[j + more] for j in range(len(node.members))}
+    return contributions, {Item(node, j): members[j + more] for j in range(len(node.members))}
 
 
 class _Recomputed:
-    """The adjoint by segments of a recurrence: `count` segments of `size` steps, and `left` more steps after them."""
+    """The adjoint by segments of a recurrence: `count` segments of `size` steps, and `remainder` more steps after
+    them."""
 
-    def __init__(self, node: Recurrence, given: Mapping[int, Tensor], needed: Container[Tensor], gradients: Gradients):
-        self.given, self.gradients, self.original = given, gradients, node
+    def __init__(
+        self, node: Recurrence, cotangents: Mapping[int, Tensor], needed: Container[Tensor], gradients: Gradients
+    ):
+        self.cotangents, self.gradients, self.original = cotangents, gradients, node
         self.size = node.checkpoint
         self.count = node.steps // self.size
-        self.left = node.steps - self.count * self.size
+        self.remainder = node.steps - self.count * self.size
         # Leaves take the place of the arguments, so that the sweep does not differentiate these.
         self.args = tuple(leaf(a.shape, a.dtype) for a in node.args)
         self.node = Recurrence(node.steps, node.reverse, node.origins, node.members, self.args)
-        self.base = self.left if node.reverse else 0
+        self.base = self.remainder if node.reverse else 0
         self.seg = segment(self.node, self.size, self.base, self.count)
-        self.wanted = [x for x, a in zip(self.args, node.args, strict=True) if a in needed and a.dtype.is_float]
+        self.needed = [x for x, a in zip(self.args, node.args, strict=True) if a in needed and a.dtype.is_float]
 
     def run(self) -> tuple[list[tuple[Tensor, Tensor]], dict[int, Tensor]]:
         """Return the contributions to the arguments' cotangents, and the members."""
@@ -144,24 +149,26 @@ class _Recomputed:
         sources |= {x: (t, 0) for x, t in seg.slices.items()}
         starts = {j: initial_slots(node, j, x.shape[0]) for j, x in seg.states.items()}
         carried = [Carried(x, seg.ends[j], starts[j]) for j, x in seg.states.items()]
-        made, states = lifted(self.count, node.reverse, list(seg.values.values()), carried, sources, seg.number)
-        values, state = dict(zip(seg.values, made, strict=True)), dict(zip(seg.states, states, strict=True))
+        stacked, states = lifted(self.count, node.reverse, list(seg.values.values()), carried, sources, seg.number)
+        values, state = dict(zip(seg.values, stacked, strict=True)), dict(zip(seg.states, states, strict=True))
 
         # Outside of the segments: the members, from the segments' values.
         whole = {j: leaf(t.shape, t.dtype) for j, t in values.items()}
         last = {j: leaf(x.shape, x.dtype) for j, x in seg.states.items()}
         members = self._members(whole, last)
-        seen = [*whole.values(), *last.values(), *self.wanted]
-        _, found = self.gradients([members[j] for j in self.given], list(self.given.values()), seen)
-        cotangent = dict(zip(seen, found, strict=True))
-        totals = {x: [cotangent[x]] for x in self.wanted}
+        seen = [*whole.values(), *last.values(), *self.needed]
+        _, gradients = self.gradients([members[j] for j in self.cotangents], list(self.cotangents.values()), seen)
+        cotangent = dict(zip(seen, gradients, strict=True))
+        totals = {x: [cotangent[x]] for x in self.needed}
 
         # Within a segment.
-        given = [j for j, t in seg.values.items() if t.dtype.is_float and constant_value(cotangent[whole[j]]) != 0]
-        on_values = {j: leaf(seg.values[j].shape, seg.values[j].dtype.arithmetic) for j in given}
+        differentiated = [
+            j for j, t in seg.values.items() if t.dtype.is_float and constant_value(cotangent[whole[j]]) != 0
+        ]
+        on_values = {j: leaf(seg.values[j].shape, seg.values[j].dtype.arithmetic) for j in differentiated}
         on_states = {j: leaf(x.shape, x.dtype.arithmetic) for j, x in seg.states.items() if x.dtype.is_float}
-        parts = [x for x, t in seg.slices.items() if any(a in self.wanted for a in t.args)]
-        targets = [*(seg.states[j] for j in on_states), *parts, *self.wanted]
+        parts = [x for x, t in seg.slices.items() if any(a in self.needed for a in t.args)]
+        targets = [*(seg.states[j] for j in on_states), *parts, *self.needed]
         outputs = [*(seg.values[j] for j in on_values), *(seg.ends[j] for j in on_states)]
         _, inner = self.gradients(outputs, [*on_values.values(), *on_states.values()], targets)
         of = dict(zip(targets, inner, strict=True))
@@ -169,7 +176,7 @@ class _Recomputed:
         # The segments backward.
         sources |= {x: (state[j], int(node.reverse)) for j, x in seg.states.items()}
         sources |= {x: (cotangent[whole[j]], 0) for j, x in on_values.items()}
-        sums = {x: leaf(x.shape, x.dtype.arithmetic) for x in self.wanted if constant_value(of[x]) != 0}
+        sums = {x: leaf(x.shape, x.dtype.arithmetic) for x in self.needed if constant_value(of[x]) != 0}
         carried = [Carried(x, of[seg.states[j]], cotangent[last[j]]) for j, x in on_states.items()]
         carried += [Carried(s, add([s, of[x]]), zeros(x.shape, x.dtype.arithmetic)) for x, s in sums.items()]
         on_parts, slots = lifted(self.count, not node.reverse, [of[x] for x in parts], carried, sources, seg.number)
@@ -177,16 +184,16 @@ class _Recomputed:
         for x, g in zip(sums, ends[len(on_states) :], strict=True):
             totals[x].append(g)
         outputs = [*(seg.slices[x] for x in parts), *(starts[j] for j in on_states)]
-        _, found = self.gradients(outputs, [*on_parts, *ends[: len(on_states)]], self.wanted)
-        for x, g in zip(self.wanted, found, strict=True):
+        _, gradients = self.gradients(outputs, [*on_parts, *ends[: len(on_states)]], self.needed)
+        for x, g in zip(self.needed, gradients, strict=True):
             totals[x].append(g)
 
         # Express the results in terms of the arguments.
         real: dict = dict(zip(self.args, self.original.args, strict=True))
         memo = dict(real)
         ended = [_element(state[j], 0 if node.reverse else self.count) for j in last]
-        made = rebuild([*values.values(), *ended], _same, memo)
-        memo |= dict(zip([*whole.values(), *last.values()], made, strict=True))
+        rebuilt = rebuild([*values.values(), *ended], _same, memo)
+        memo |= dict(zip([*whole.values(), *last.values()], rebuilt, strict=True))
         pairs = [(real[x], g) for x, gs in totals.items() for g in gs if constant_value(g) != 0]
         contributions = rebuild([g for _, g in pairs], _same, memo)
         again = rebuild(members.values(), _same, memo)
@@ -195,7 +202,7 @@ class _Recomputed:
     def _members(self, whole: Mapping[int, Leaf], last: Mapping[int, Leaf]) -> dict[int, Tensor]:
         """Return every member: its initial values, the segments' steps (`whole`), the remaining steps."""
         node, steps = self.node, self.count * self.size
-        after = self._recompute_remainder(last) if self.left else {}
+        after = self._recompute_remainder(last) if self.remainder else {}
         by = Const(self.size, Axis.dtype)
         out: dict[int, Tensor] = {}
         for j, (dtype, shape) in enumerate(node.results):
@@ -210,11 +217,11 @@ class _Recomputed:
             t = Axis(0) if steps > 1 else Const(0, Axis.dtype)
             place = apply("floordiv", t, by), apply("mod", t, by)
             parts.append(_copy(first + self.base, (steps, *shape[1:]), slot, place, dtype))
-            if self.left:
+            if self.remainder:
                 args.append(after[j])
                 start = first + (0 if node.reverse else steps)
-                t = Axis(0) if self.left > 1 else Const(0, Axis.dtype)
-                parts.append(_copy(start, (self.left, *shape[1:]), slot + 1, (t,), dtype))
+                t = Axis(0) if self.remainder > 1 else Const(0, Axis.dtype)
+                parts.append(_copy(start, (self.remainder, *shape[1:]), slot + 1, (t,), dtype))
             params = tuple((a.dtype, a.shape) for a in args)
             out[j] = canonical(Template(shape, params, tuple(parts)), args)
         return out
@@ -225,7 +232,7 @@ class _Recomputed:
         last: the state at the end of the last whole segment, by member
         """
         node = self.node
-        rest = segment(node, self.left, 0 if node.reverse else self.count * self.size, 1)
+        rest = segment(node, self.remainder, 0 if node.reverse else self.count * self.size, 1)
         memo: dict = {x: last[j] for j, x in rest.states.items()}
         for x, t in rest.slices.items():
             memo[x] = rebuild([_element(t, 0)], _same, dict(memo))[0]
