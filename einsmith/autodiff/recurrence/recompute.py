@@ -42,7 +42,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import map_bodies, prune_recurrence, rebuild, substitute
 from einsmith.ir.recurrence.define import step_parts
 from einsmith.ir.recurrence.drafts import clipped
-from einsmith.ir.recurrence.segments import Carried, initial_slots, lifted, segment
+from einsmith.ir.recurrence.segments import Carried, initial_slots, lift, segment
 from einsmith.ir.rewrite.simplify import canonical
 
 Gradients = Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]]
@@ -149,7 +149,7 @@ class _Recomputed:
         sources |= {x: (t, 0) for x, t in seg.slices.items()}
         starts = {j: initial_slots(node, j, x.shape[0]) for j, x in seg.states.items()}
         carried = [Carried(x, seg.ends[j], starts[j]) for j, x in seg.states.items()]
-        stacked, states = lifted(self.count, node.reverse, list(seg.values.values()), carried, sources, seg.number)
+        stacked, states = lift(self.count, node.reverse, list(seg.values.values()), carried, sources, seg.number)
         values, state = dict(zip(seg.values, stacked, strict=True)), dict(zip(seg.states, states, strict=True))
 
         # Outside of the segments: the members, from the segments' values.
@@ -179,7 +179,7 @@ class _Recomputed:
         sums = {x: leaf(x.shape, x.dtype.arithmetic) for x in self.needed if constant_value(of[x]) != 0}
         carried = [Carried(x, of[seg.states[j]], cotangent[last[j]]) for j, x in on_states.items()]
         carried += [Carried(s, add([s, of[x]]), zeros(x.shape, x.dtype.arithmetic)) for x, s in sums.items()]
-        on_parts, slots = lifted(self.count, not node.reverse, [of[x] for x in parts], carried, sources, seg.number)
+        on_parts, slots = lift(self.count, not node.reverse, [of[x] for x in parts], carried, sources, seg.number)
         ends = [_element(t, self.count if node.reverse else 0) for t in slots]
         for x, g in zip(sums, ends[len(on_states) :], strict=True):
             totals[x].append(g)

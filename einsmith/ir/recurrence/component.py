@@ -37,13 +37,13 @@ from einsmith.ir.recurrence.drafts import (
     Draft,
     Edge,
     find_edges,
-    mapped,
+    find_offending_edge,
+    insert_carries,
+    map_piece,
     moved,
-    offender,
     potentials,
+    split_free_ends,
     time_first,
-    with_carries,
-    with_free_ends,
 )
 from einsmith.ir.recurrence.members import Members, schedule
 from einsmith.ir.rewrite.simplify import canonical
@@ -58,7 +58,7 @@ class Illegal(Exception):
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltRecurrence:
     """The recurrence of a component, and each node's tensor in terms of it."""
 
     node: Recurrence
@@ -85,10 +85,10 @@ class Component:
         self.drafts: list[Draft] = []
         for node in nodes:
             sources = {s: number[a] if a in number else self._source(outside(a)) for s, a in enumerate(node.args)}
-            t = map_bodies(node.template, partial(_rewritten, rule=partial(_reread, sources)))
+            t = map_bodies(node.template, partial(_rewrite, rule=partial(_redirect_read, sources)))
             parts = [p for p in t.parts if isinstance(p, Piece)]
             self.drafts.append(Draft(node.shape, node.dtype, tuple(parts)))
-        self.given = len(self.args.tensors)
+        self.outside_args = len(self.args.tensors)
 
     def _source(self, a: Tensor) -> tuple[int, tuple[Expr, ...]]:
         """Return the slot and index of the tensor that `a` is a slice or a transposition of; of `a` itself for
@@ -104,7 +104,7 @@ class Component:
             a = a.args[part.body.slot]
         return self.args.slot(a), at
 
-    def unproven(self) -> tuple[int, int] | None:
+    def find_unproven_index(self) -> tuple[int, int] | None:
         """Return a node and one that gives it an index not proven to exist, which no check ahead of the steps covers;
         else None."""
         shapes = {n: d.shape for n, d in enumerate(self.drafts)}
@@ -113,32 +113,34 @@ class Component:
             for part in draft.parts:
                 for read, facts in reads_under(part):
                     for i, extent in zip(read.index, shapes[read.slot], strict=True):
-                        made = [e.slot for e in postorder([i]) if isinstance(e, Read) and e.slot < ARGS]
-                        if made:
+                        index_sources = [e.slot for e in postorder([i]) if isinstance(e, Read) and e.slot < ARGS]
+                        if index_sources:
                             low, high = facts.bounds(i)
                             if low is None or low < 0 or high is None or high >= extent:
-                                return n, made[0]
+                                return n, index_sources[0]
         return None
 
     # ------------------------------------------------------------------------------------------------ which axis
 
-    def axes(self) -> Iterator[tuple[int, ...]]:
+    def propose_time_axes(self) -> Iterator[tuple[int, ...]]:
         """Yield assignments of the time dimension to every node, as the reads suggest."""
-        found = [
+        member_reads = [
             (n, part, r)
             for n, d in enumerate(self.drafts)
             for part in d.parts
             for r in dict.fromkeys(r for r, _ in reads_under(part))
             if r.slot < ARGS
         ]
-        first = next((n for n, _, r in found if r.slot == n), 0)
+        first = next((n for n, _, r in member_reads if r.slot == n), 0)
         stack: list[dict[int, int]] = [{first: d} for d in reversed(range(len(self.drafts[first].shape)))]
         while stack:
             known = stack.pop()
             if len(known) == len(self.drafts):
                 yield tuple(known[n] for n in range(len(known)))
                 continue
-            options = [self._candidates(n, p, r, known) for n, p, r in found if (n in known) != (r.slot in known)]
+            options = [
+                self._candidates(n, p, r, known) for n, p, r in member_reads if (n in known) != (r.slot in known)
+            ]
             other = next(n for n in range(len(self.drafts)) if n not in known)
             options = options or [(other, list(range(len(self.drafts[other].shape))))]
             node, dims = min(options, key=lambda o: len(o[1]))
@@ -149,13 +151,13 @@ class Component:
         end's time."""
         if n in known:
             axis, step = Axis(known[n]), part.step[known[n]]
-            found = [d for d, i in enumerate(r.index) if linear(i).coefficient(axis) == step]
-            return r.slot, found or list(range(len(r.index)))
+            dims = [d for d, i in enumerate(r.index) if linear(i).coefficient(axis) == step]
+            return r.slot, dims or list(range(len(r.index)))
         form = linear(r.index[known[r.slot]])
-        found = [d for d, s in enumerate(part.step) if form.coefficient(Axis(d)) == s]
-        return n, found or list(range(len(part.step)))
+        dims = [d for d, s in enumerate(part.step) if form.coefficient(Axis(d)) == s]
+        return n, dims or list(range(len(part.step)))
 
-    def timed(self, axes: Sequence[int]) -> list[Draft]:
+    def reorder_drafts(self, axes: Sequence[int]) -> list[Draft]:
         """Return the nodes with time as dimension 0."""
         orders = [time_first(d, len(n.shape)) for d, n in zip(axes, self.drafts, strict=True)]
         out = []
@@ -171,7 +173,7 @@ class Component:
 
             parts = []
             for p in draft.parts:
-                p = mapped(p, partial(_rewritten, rule=rule))
+                p = map_piece(p, partial(_rewrite, rule=rule))
                 move = [tuple(x[d] for d in order) for x in (p.offset, p.step, p.extents)]
                 parts.append(Piece(*move, p.body))
             out.append(Draft(tuple(draft.shape[d] for d in order), draft.dtype, tuple(parts)))
@@ -179,16 +181,16 @@ class Component:
 
     # --------------------------------------------------------------------------------------------------- building
 
-    def build(self, axes: Sequence[int]) -> Built:
+    def build(self, axes: Sequence[int]) -> BuiltRecurrence:
         """Return the recurrence along these axes. Raises Illegal. Cycles within a step are not examined."""
-        drafts = self.timed(axes)
+        drafts = self.reorder_drafts(axes)
         edges = find_edges(drafts)
         sign = next((s for s in (1, -1) if potentials(edges, [0] * len(drafts), s) is not None), None)
         if sign is None:
-            raise Illegal(offender(edges), tuple(axes))
-        del self.args.tensors[self.given :]  # those of an earlier attempt
-        drafts, front = with_carries(drafts, edges, sign)
-        drafts = [with_free_ends(d) for d in drafts]
+            raise Illegal(find_offending_edge(edges), tuple(axes))
+        del self.args.tensors[self.outside_args :]  # those of an earlier attempt
+        drafts, front = insert_carries(drafts, edges, sign)
+        drafts = [split_free_ends(d) for d in drafts]
         layout = schedule(drafts, find_edges(drafts), sign)
         node, places = Members(self.args, self.exposed, drafts, layout, self.checkpoint).build()
         tensors = []
@@ -201,10 +203,10 @@ class Component:
             whole = order == tuple(range(len(order))) and item.shape == old.shape and front[n] == base
             view = template(old.shape, [(item.dtype, item.shape)], Read(0, tuple(at), item.dtype))
             tensors.append(item if whole else canonical(view, (item,)))
-        return Built(node, tuple(tensors))
+        return BuiltRecurrence(node, tuple(tensors))
 
 
-def _rewritten(body: Expr, rule: Callable[[Any], Any]) -> Expr:
+def _rewrite(body: Expr, rule: Callable[[Any], Any]) -> Expr:
     return rebuild([body], rule)[0]
 
 
@@ -216,7 +218,7 @@ def _is_plain(index: Expr) -> bool:
     )
 
 
-def _reread(sources: Mapping[int, Any], e: Expr) -> Expr | None:
+def _redirect_read(sources: Mapping[int, Any], e: Expr) -> Expr | None:
     """Rewrite a read of an argument as one of its source: a slot, or a slot and an index over the argument's axes."""
     if not isinstance(e, Read):
         return None

@@ -40,8 +40,8 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.order import components
 from einsmith.ir.rebuild import with_args
-from einsmith.ir.recurrence.component import Built, Component, Illegal
-from einsmith.ir.recurrence.results import results_apart
+from einsmith.ir.recurrence.component import BuiltRecurrence, Component, Illegal
+from einsmith.ir.recurrence.results import split_results
 from einsmith.ir.rewrite.simplify import canonical
 
 
@@ -86,9 +86,9 @@ class _Solver:
 
     def run(self) -> list[Tensor]:
         order: list[list[Any]] = components([*self.roots, *self.definitions.values()], self.below)
-        swept = {n for group in order if len(group) > 1 for n in group if _sweeps(n)}
-        if swept:
-            return self._split_results(swept).run()
+        reductions = {n for group in order if len(group) > 1 for n in group if _has_several_results(n)}
+        if reductions:
+            return self._split_results(reductions).run()
         self.users: dict[Any, list[Any]] = {}
         for group in order:
             for node in group:
@@ -106,16 +106,16 @@ class _Solver:
                 self.done[node] = with_args(node, tuple(self.done[a] for a in node.args)) if node.args else node
         return [self.done[r] for r in self.roots]
 
-    def _split_results(self, swept: set[Compute]) -> _Solver:
-        """Return this solver with each result of the reductions `swept` as a tensor of its own, since a member is one
+    def _split_results(self, reductions: set[Compute]) -> _Solver:
+        """Return this solver with each result of `reductions` as a tensor of its own, since a member is one
         tensor."""
         memo: dict[Any, Any] = {}
-        apart: dict[Any, list[Compute]] = {}
+        split: dict[Any, list[Compute]] = {}
         for node in postorder([*self.roots, *self.definitions.values()]):
             new = with_args(node, tuple(memo[a] for a in node.args)) if node.args else node
-            if node in swept:
-                apart[new] = results_apart(new.template, new.args)
-            memo[node] = apart[new.node][new.member] if isinstance(new, Item) and new.node in apart else new
+            if node in reductions:
+                split[new] = split_results(new.template, new.args)
+            memo[node] = split[new.node][new.member] if isinstance(new, Item) and new.node in split else new
         definitions = {x: memo[t] for x, t in self.definitions.items()}
         return _Solver(definitions, [memo[r] for r in self.roots], self.names, self.checkpoint)
 
@@ -145,23 +145,25 @@ class _Solver:
             number[node] = number[seen]
         roots = set(self.roots)
         exposed = {number[n] for n in group if n in roots or any(u not in inside for u in self.users.get(n, ()))}
-        built = self._built(Component(nodes, number, self.done.__getitem__, exposed, self.checkpoint), inside)
+        built = self._choose_time_axes(
+            Component(nodes, number, self.done.__getitem__, exposed, self.checkpoint), inside
+        )
         for node in group:
             self.done[node] = built.tensors[number[node]]
 
-    def _built(self, component: Component, inside: set) -> Built:
+    def _choose_time_axes(self, component: Component, inside: set) -> BuiltRecurrence:
         """Return the recurrence along the first axis without cycles within a step; else along the first axis whose
         cycles are recurrences themselves."""
-        if (found := component.unproven()) is not None:
-            name, other = (self._name(component.nodes[n], inside) for n in found)
+        if (unproven := component.find_unproven_index()) is not None:
+            name, other = (self._name(component.nodes[n], inside) for n in unproven)
             raise RecurrenceError(
                 f"{name} reads at an index that {other} computes in the recurrence, and so cannot be checked before it",
                 "limit the index, as in min(max(i, 0), extent-1)",
                 *self._placeholders(name, other),
             )
         first: Illegal | None = None
-        nested: list[Built] = []
-        for axes in component.axes():
+        nested: list[BuiltRecurrence] = []
+        for axes in component.propose_time_axes():
             try:
                 built = component.build(axes)
             except Illegal as e:
@@ -210,11 +212,11 @@ class _Solver:
         return RecurrenceError(message, _HINT, *self._placeholders(name, other))
 
     def _placeholders(self, *names: str) -> list[Leaf | None]:
-        found = {n: p for p, n in self.names.items()}
-        return [found.get(n) for n in names]
+        leaves = {n: p for p, n in self.names.items()}
+        return [leaves.get(n) for n in names]
 
 
-def _sweeps(node: Any) -> bool:
+def _has_several_results(node: Any) -> bool:
     """Return whether a node is a multi-output reduction."""
     return isinstance(node, Compute) and len(node.template.dtypes) > 1
 
@@ -316,7 +318,7 @@ def _at_step(node: Recurrence, group: tuple[int, ...]) -> Step:
     for j in group:
         known = distances(node, j)
 
-        def rule(e, known=known):
+        def shift_axis(e, known=known):
             if isinstance(e, Axis):
                 return now if e.position == 0 else Axis(e.position - 1)
             return None
@@ -327,7 +329,7 @@ def _at_step(node: Recurrence, group: tuple[int, ...]) -> Step:
             for e in postorder(p.bodies):
                 if e in memo:
                     continue
-                new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else (rule(e) or e)
+                new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else (shift_axis(e) or e)
                 if isinstance(e, Read) and isinstance(new, Read) and e.slot in slices and e in known:
                     _, low, high = known[e]
                     same = Read(slices[e.slot], new.index[1:], e.dtype)
@@ -335,7 +337,7 @@ def _at_step(node: Recurrence, group: tuple[int, ...]) -> Step:
                         new = same
                     elif low is None or high is None or low <= 0:
                         at = (linear(new.index[0]) - node.origins[e.slot - len(args)]).expr(dt.i64)
-                        new = Apply("where", (apply("eq", at, _wide(now)), same, new), e.dtype)
+                        new = Apply("where", (apply("eq", at, _widen(now)), same, new), e.dtype)
                 memo[e] = new
             body: Expr | Reduce
             if isinstance(p.body, Reduce):
@@ -345,9 +347,9 @@ def _at_step(node: Recurrence, group: tuple[int, ...]) -> Step:
             parts.append(Piece(p.offset[1:], p.step[1:], p.extents[1:], body))
         t = Template(node.results[j][1][1:], params, tuple(parts))
         definitions[own[j]] = canonical(t, tensors)
-    found = recurrence(definitions)
-    return Step(step, wholes, args, tuple(found[own[j]] for j in group))
+    solved = recurrence(definitions)
+    return Step(step, wholes, args, tuple(solved[own[j]] for j in group))
 
 
-def _wide(e: Expr) -> Expr:
+def _widen(e: Expr) -> Expr:
     return Apply("cast", (e,), dt.i64)

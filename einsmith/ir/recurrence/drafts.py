@@ -81,7 +81,7 @@ def moved(e: Expr, by: int) -> Expr:
     return (linear(e) + by).expr(e.dtype) if by else e
 
 
-def mapped(p: Piece, rule: Callable[[Expr], Expr]) -> Piece:
+def map_piece(p: Piece, rule: Callable[[Expr], Expr]) -> Piece:
     """Return the piece with its bodies passed through `rule`."""
     body = p.body
     if isinstance(body, Reduce):
@@ -97,7 +97,7 @@ def clipped(p: Piece, first: int, stop: int) -> list[Piece]:
         return []
     if (low, high) == (0, n):
         return [p]
-    p = mapped(p, lambda b: substitute(b, {0: moved(Axis(0), low)}))
+    p = map_piece(p, lambda b: substitute(b, {0: moved(Axis(0), low)}))
     return [Piece((o + s * low, *p.offset[1:]), p.step, (high - low, *p.extents[1:]), p.body)]
 
 
@@ -152,7 +152,7 @@ def potentials(edges: Sequence[Edge], start: Sequence[int], sign: int) -> list[i
     return None
 
 
-def offender(edges: Sequence[Edge]) -> Edge:
+def find_offending_edge(edges: Sequence[Edge]) -> Edge:
     """Return a read that rules out both directions: one that may lie anywhere, or both before and after."""
     for e in edges:
         if e.low is None or e.high is None:
@@ -164,7 +164,7 @@ def offender(edges: Sequence[Edge]) -> Edge:
 # ---------------------------------------------------------------------------------------------------- initial values
 
 
-def with_free_ends(d: Draft) -> Draft:
+def split_free_ends(d: Draft) -> Draft:
     """Return the draft with pieces divided where conditions on time alone leave positions at either end that read no
     node."""
     parts: list[Piece] = []
@@ -172,15 +172,15 @@ def with_free_ends(d: Draft) -> Draft:
         n = p.extents[0]
         at = [0, *_changes(p), n] if node_reads(p) else [0, n]
         spans = [(a, b) for a, b in pairwise(at)]
-        found = [_simplify(q) for a, b in spans for q in _span(p, a, b)]
-        free = [not node_reads(q) for q in found]
-        if len(found) < 2 or not (free[0] or free[-1]) or all(free):
+        simplified = [_simplify(q) for a, b in spans for q in _span(p, a, b)]
+        free = [not node_reads(q) for q in simplified]
+        if len(simplified) < 2 or not (free[0] or free[-1]) or all(free):
             parts.append(p)
             continue
         first = free.index(False)
         last = len(free) - free[::-1].index(False)
         middle = [_simplify(q) for q in _span(p, spans[first][0], spans[last - 1][1])]
-        parts += [*found[:first], *middle, *found[last:]]
+        parts += [*simplified[:first], *middle, *simplified[last:]]
     return replace(d, parts=tuple(parts))
 
 
@@ -191,7 +191,7 @@ def _span(p: Piece, first: int, stop: int) -> list[Piece]:
 
 
 def _simplify(p: Piece) -> Piece:
-    return mapped(p, lambda b: simplify(b, p.domain))
+    return map_piece(p, lambda b: simplify(b, p.domain))
 
 
 def _changes(p: Piece) -> list[int]:
@@ -203,13 +203,14 @@ def _changes(p: Piece) -> list[int]:
             if len(form.terms) == 1 and (c := form.coefficient(Axis(0))):
                 at = -form.const // c
                 out.update(t for t in (at, at + 1) if 0 < t < p.extents[0])
-    return sorted(out) if len(out) <= _CHANGES else []
+    return sorted(out) if len(out) <= _MAX_CHANGES else []
 
 
-_CHANGES = 8
+_MAX_CHANGES = 8
+"""Most values of the first axis at which a piece is divided; a piece with more of them stays whole."""
 
 
-def with_carries(drafts: list[Draft], edges: Sequence[Edge], sign: int) -> tuple[list[Draft], list[int]]:
+def insert_carries(drafts: list[Draft], edges: Sequence[Edge], sign: int) -> tuple[list[Draft], list[int]]:
     """Replace every `where(index in the tensor, M[index], X)` by a plain read of M, which holds X in slots ahead of its
     first step.
 
@@ -218,16 +219,16 @@ def with_carries(drafts: list[Draft], edges: Sequence[Edge], sign: int) -> tuple
     front = [0] * len(drafts)
     plain: dict[tuple[int, int, Expr], Read] = {}
     values: dict[int, tuple[int, Expr]] = {}
-    found = [
+    carries = [
         (n, k, e, *carry)
         for n, draft in enumerate(drafts)
         for k, part in enumerate(draft.parts)
         for e in postorder(part.bodies)
         if isinstance(e, Apply) and e.fn == "where" and (carry := _carry(e, part, drafts, sign)) is not None
     ]
-    for n, k, e, read, slots, value in sorted(found, key=lambda f: -f[4]):
+    for n, k, e, read, slots, value in sorted(carries, key=lambda f: -f[4]):
         most, widest = values.setdefault(read.slot, (slots, value))
-        if _agree(widest, most, value, slots, drafts[read.slot].shape, sign):
+        if _has_same_initial_values(widest, most, value, slots, drafts[read.slot].shape, sign):
             plain[n, k, e] = read
     for n, (slots, value) in values.items():
         d = drafts[n]
@@ -250,7 +251,7 @@ def with_carries(drafts: list[Draft], edges: Sequence[Edge], sign: int) -> tuple
                     memo[e] = Read(e.slot, (moved(args[0], front[e.slot]), *args[1:]), e.dtype)
                 else:
                     memo[e] = with_args(e, args) if args else e
-            pieces.append(mapped(p, memo.__getitem__))
+            pieces.append(map_piece(p, memo.__getitem__))
         out.append(replace(d, parts=tuple(pieces)))
     return out, front
 
@@ -300,7 +301,9 @@ def _carry(e: Apply, part: Piece, drafts: Sequence[Draft], sign: int) -> tuple[R
     return None
 
 
-def _agree(widest: Expr, most: int, value: Expr, slots: int, shape: tuple[int, ...], sign: int) -> bool:
+def _has_same_initial_values(
+    widest: Expr, most: int, value: Expr, slots: int, shape: tuple[int, ...], sign: int
+) -> bool:
     """Return whether the initial values in the slots next to the first step equal those that another read expects."""
     widest = substitute(widest, {0: moved(Axis(0), most - slots if sign > 0 else 0)})
     return simplify(widest, (slots, *shape[1:])) is simplify(value, (slots, *shape[1:]))

@@ -34,7 +34,7 @@ from einsmith.ir.recurrence.drafts import (
     Draft,
     Edge,
     clipped,
-    mapped,
+    map_piece,
     moved,
     node_reads,
     potentials,
@@ -48,7 +48,7 @@ from einsmith.ir.rewrite.simplify import canonical, simplify_template
 
 @dataclass(frozen=True)
 class StepLayout:
-    """The schedule of the nodes: node n is evaluated at `steps` positions from `window[n]` on, in the order `groups`
+    """The schedule of the nodes: node n is evaluated at `steps` positions from `first[n]` on, in the order `groups`
     within a step.
 
     `clean[n]`: up to this position (from it on, running downward) node n depends on no step.
@@ -56,7 +56,7 @@ class StepLayout:
 
     sign: int
     steps: int
-    window: tuple[int, ...]
+    first: tuple[int, ...]
     clean: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
 
@@ -70,7 +70,7 @@ def schedule(drafts: Sequence[Draft], edges: Sequence[Edge], sign: int) -> StepL
     # In the direction of evaluation, node n covers begin[n] .. end[n]-1.
     begin = [0 if sign > 0 else 1 - d.shape[0] for d in drafts]
     end = [b + d.shape[0] for b, d in zip(begin, drafts, strict=True)]
-    direct = [_clean(d, {}, b, e, sign) for d, b, e in zip(drafts, begin, end, strict=True)]
+    direct = [_find_first_dependent(d, {}, b, e, sign) for d, b, e in zip(drafts, begin, end, strict=True)]
     best: tuple[tuple[int, int], StepLayout] | None = None
     for start in (direct, [0] * len(drafts)):
         shift = potentials(edges, start, sign)
@@ -79,26 +79,29 @@ def schedule(drafts: Sequence[Draft], edges: Sequence[Edge], sign: int) -> StepL
         for group in _groups(edges, shift, sign):
             if len(group) == 1:
                 (n,) = group
-                read = {e.source for e in edges if e.reader == n and _tight(e, shift, sign)}
+                read = {e.source for e in edges if e.reader == n and _may_read_current_step(e, shift, sign)}
                 limits = {i: clean[i] for i in read if clean[i] > begin[i]}
-                clean[n] = max(clean[n], _clean(drafts[n], limits, begin[n], end[n], sign))
+                clean[n] = max(clean[n], _find_first_dependent(drafts[n], limits, begin[n], end[n], sign))
         shift = potentials(edges, clean, sign)
         assert shift is not None
         low = min(c - s for c, s in zip(clean, shift, strict=True))
-        window = [s + low for s in shift]
-        steps = max(e - w for e, w in zip(end, window, strict=True))
+        firsts = [s + low for s in shift]
+        steps = max(e - w for e, w in zip(end, firsts, strict=True))
         waste = sum(steps - (e - c) for e, c in zip(end, clean, strict=True))
         groups = tuple(tuple(g) for g in _groups(edges, shift, sign))
         if sign < 0:
-            window, clean = [1 - w - steps for w in window], [1 - c for c in clean]
-        found = (waste, sum(len(g) > 1 for g in groups)), StepLayout(sign, steps, tuple(window), tuple(clean), groups)
-        if best is None or found[0] < best[0]:
-            best = found
+            firsts, clean = [1 - w - steps for w in firsts], [1 - c for c in clean]
+        candidate = (
+            (waste, sum(len(g) > 1 for g in groups)),
+            StepLayout(sign, steps, tuple(firsts), tuple(clean), groups),
+        )
+        if best is None or candidate[0] < best[0]:
+            best = candidate
     assert best is not None
     return best[1]
 
 
-def _tight(e: Edge, shift: Sequence[int], sign: int) -> bool:
+def _may_read_current_step(e: Edge, shift: Sequence[int], sign: int) -> bool:
     """Return whether a read may be of the current step."""
     nearest = e.low if sign > 0 else e.high
     assert nearest is not None
@@ -109,12 +112,12 @@ def _groups(edges: Sequence[Edge], shift: Sequence[int], sign: int) -> list[list
     """Return the nodes in order of evaluation within a step; nodes of one group read each other in a cycle."""
     below: list[list[int]] = [[] for _ in shift]
     for e in edges:
-        if _tight(e, shift, sign):
+        if _may_read_current_step(e, shift, sign):
             below[e.reader].append(e.source)
     return components(range(len(shift)), below.__getitem__)
 
 
-def _clean(d: Draft, limits: Mapping[int, int], begin: int, end: int, sign: int) -> int:
+def _find_first_dependent(d: Draft, limits: Mapping[int, int], begin: int, end: int, sign: int) -> int:
     """Return the first position that depends on a step; a read of node i below `limits[i]` does not."""
     out = end
     for p in d.parts:
@@ -149,16 +152,16 @@ class Members:
     def _base(self, n: int) -> int:
         """Return the position that is slot 0 of a node's member."""
         lay = self.layout
-        return min(0, lay.window[n]) if lay.sign > 0 and self._is_kept(n) else lay.window[n]
+        return min(0, lay.first[n]) if lay.sign > 0 and self._is_kept(n) else lay.first[n]
 
     def _is_kept(self, n: int) -> bool:
-        """Return whether a node's values outside of its window are read, in a step or outside the recurrence."""
+        """Return whether a node's values outside of its steps are read, in a step or outside the recurrence."""
         if n in self.exposed:
             return True
-        first, stop = self.layout.window[n], self.layout.window[n] + self.layout.steps
+        first, stop = self.layout.first[n], self.layout.first[n] + self.layout.steps
         for m, d in enumerate(self.drafts):
             for p in d.parts:
-                for part in clipped(p, self.layout.window[m], self.layout.window[m] + self.layout.steps):
+                for part in clipped(p, self.layout.first[m], self.layout.first[m] + self.layout.steps):
                     for r, facts in reads_under(part):
                         if r.slot == n:
                             low, high = facts.bounds(r.index[0])
@@ -171,7 +174,7 @@ class Members:
         lay = self.layout
         for group in lay.groups:
             for n in group:
-                first, stop = lay.window[n], lay.window[n] + lay.steps
+                first, stop = lay.first[n], lay.first[n] + lay.steps
                 size = self.drafts[n].shape[0]
                 kept = self._is_kept(n)
                 low = self.base[n]
@@ -190,9 +193,9 @@ class Members:
         if low >= high:
             return []
         out = [q for p in self.drafts[n].parts for q in clipped(p, low, high)]
-        return [mapped(p, lambda b: rebuild([b], self._rewrite_known)[0]) for p in out]
+        return [map_piece(p, lambda b: rebuild([b], self._rewrite_read_outside)[0]) for p in out]
 
-    def _rewrite_known(self, e: Expr) -> Expr | None:
+    def _rewrite_read_outside(self, e: Expr) -> Expr | None:
         """Rewrite a read of a node, at a position that depends on no step, as a read of an outside tensor or as its
         value; else None."""
         if not isinstance(e, Read) or e.slot >= ARGS:
@@ -208,7 +211,7 @@ class Members:
         if n not in self.initial:
             args = self.args.tensors
             slots = {ARGS + s: s for s in range(len(args))}
-            own = tuple(mapped(p, lambda b: substitute(b, {}, slots)) for p in parts)
+            own = tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in parts)
             t = Template(shape, tuple((a.dtype, a.shape) for a in args), own)
             self.initial[n] = canonical(t, tuple(args))
         return Read(self.args.slot(self.initial[n]), at, e.dtype)
@@ -216,30 +219,30 @@ class Members:
     # -- steps
 
     def _step_parts(self, n: int) -> list[Piece]:
-        """Return the pieces of a node in its window, each along all of it."""
+        """Return the pieces of a node at its steps, each along all of them."""
         lay, d = self.layout, self.drafts[n]
-        first, stop = lay.window[n], lay.window[n] + lay.steps
+        first, stop = lay.first[n], lay.first[n] + lay.steps
         clean = range(lay.clean[n]) if lay.sign > 0 else range(lay.clean[n], d.shape[0])
-        found: list[Piece] = []
+        clipped_parts: list[Piece] = []
         for p in d.parts:
             for q in clipped(p, first, stop):
                 if q.offset[0] in clean and q.offset[0] + q.step[0] * (q.extents[0] - 1) in clean:
-                    q = mapped(q, lambda b: rebuild([b], self._rewrite_known)[0])
-                found.append(q)
+                    q = map_piece(q, lambda b: rebuild([b], self._rewrite_read_outside)[0])
+                clipped_parts.append(q)
         groups: dict[tuple, list[Piece]] = {}
-        for p in found:
+        for p in clipped_parts:
             groups.setdefault((p.offset[1:], p.step[1:], p.extents[1:]), []).append(p)
         if any(_boxes_meet(a, b) for a, b in combinations(groups, 2)):
-            groups = {((0,) * (len(d.shape) - 1), (1,) * (len(d.shape) - 1), d.shape[1:]): found}
+            groups = {((0,) * (len(d.shape) - 1), (1,) * (len(d.shape) - 1), d.shape[1:]): clipped_parts}
         out = []
         for (offset, step, extents), parts in groups.items():
             p = parts[0]
             if len(parts) > 1 or p.extents != (lay.steps, *extents) or p.step[0] != 1 or p.offset[0] != first:
-                p = self._chosen(n, parts, offset, step, extents)
-            out.append(mapped(p, self._reread))
+                p = self._select_by_position(n, parts, offset, step, extents)
+            out.append(map_piece(p, self._rewrite_reads))
         return out
 
-    def _reread(self, body: Expr) -> Expr:
+    def _rewrite_reads(self, body: Expr) -> Expr:
         """Return a body whose reads of nodes are at slots of their members."""
 
         def rule(e):
@@ -249,11 +252,11 @@ class Members:
 
         return rebuild([body], rule)[0]
 
-    def _chosen(self, n: int, parts: Sequence[Piece], offset, step, extents) -> Piece:
-        """Return one piece along the whole window that selects by position between the bodies of `parts`, each of which
+    def _select_by_position(self, n: int, parts: Sequence[Piece], offset, step, extents) -> Piece:
+        """Return one piece along all steps that selects by position between the bodies of `parts`, each of which
         covers a part of it."""
         lay, dtype = self.layout, self.drafts[n].dtype
-        whole = Piece((lay.window[n], *offset), (1, *step), (lay.steps, *extents), Const(0, dtype))
+        whole = Piece((lay.first[n], *offset), (1, *step), (lay.steps, *extents), Const(0, dtype))
         body: Expr = Const(0, dtype)
         for p in parts:
             condition: Expr | None = None
@@ -285,7 +288,7 @@ class Members:
         box = Piece(
             (0,) * len(whole.extents), (1,) * len(whole.extents), whole.extents, Reduce(r.combiner, r.extents, (inner,))
         )
-        box = mapped(box, self._reread)
+        box = map_piece(box, self._rewrite_reads)
         self.ready.append((Draft(whole.extents, inner.dtype, (box,)), 0))
         at = tuple(Axis(d) if e > 1 else Const(0, dt.i32) for d, e in enumerate(whole.extents))
         return Read(ARGS // 2 + len(self.ready) - 1, at, inner.dtype)
@@ -301,7 +304,7 @@ class Members:
         params = [(a.dtype, a.shape) for a in args] + [(d.dtype, d.shape) for d, _ in self.ready]
         members = []
         for d, _ in self.ready:
-            parts = tuple(mapped(p, lambda b: substitute(b, {}, slots)) for p in d.parts)
+            parts = tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in d.parts)
             members.append(simplify_template(Template(d.shape, tuple(params), parts)))
         origins = tuple(o for _, o in self.ready)
         node = Recurrence(self.layout.steps, self.layout.sign < 0, origins, tuple(members), args, self.checkpoint)
@@ -310,15 +313,15 @@ class Members:
     def _transpose_args(self) -> None:
         """Transpose arguments of which a step reads a slice along a dimension other than the first, so that it comes
         first."""
-        found: dict[int, set[int]] = {}
+        step_dims: dict[int, set[int]] = {}
         for d, _ in self.ready:
             for p in d.parts:
                 for r in dict.fromkeys(e for e in postorder(p.bodies) if isinstance(e, Read) and e.slot >= ARGS):
                     along = {k for k, i in enumerate(r.index) if Axis(0) in postorder([i])}
                     sliced = len(along) == 1 and all(len(linear(r.index[k]).terms) == 1 for k in along)
-                    found.setdefault(r.slot, set()).update(along if sliced else {0})
+                    step_dims.setdefault(r.slot, set()).update(along if sliced else {0})
         copies: dict[int, tuple[int, tuple[int, ...]]] = {}
-        for slot, along in found.items():
+        for slot, along in step_dims.items():
             a = self.args.tensors[slot - ARGS]
             if len(along) == 1 and along != {0}:
                 (first,) = along
@@ -336,10 +339,10 @@ class Members:
                 return Read(slot, tuple(e.index[d] for d in order), e.dtype)
             return None
 
-        def rewritten(d: Draft) -> Draft:
-            return replace(d, parts=tuple(mapped(p, lambda b: rebuild([b], rule)[0]) for p in d.parts))
+        def transpose_reads(d: Draft) -> Draft:
+            return replace(d, parts=tuple(map_piece(p, lambda b: rebuild([b], rule)[0]) for p in d.parts))
 
-        self.ready = [(rewritten(d), o) for d, o in self.ready]
+        self.ready = [(transpose_reads(d), o) for d, o in self.ready]
 
 
 def _neutral(combiner: str, dtype: DType) -> float | int:

@@ -25,7 +25,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rewrite.simplify import canonical
 
 
-def results_apart(t: Template, args: Sequence[Tensor]) -> list[Compute]:
+def split_results(t: Template, args: Sequence[Tensor]) -> list[Compute]:
     """Return one tensor for each result of a multi-output reduction's template."""
     out: list[Compute] = []
     for m in range(len(t.dtypes)):

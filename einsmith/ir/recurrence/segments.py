@@ -38,8 +38,8 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import map_bodies, prune_recurrence, rebuild, substitute, with_args
 from einsmith.ir.recurrence.define import distances, recurrence, step_parts
-from einsmith.ir.recurrence.drafts import clipped, mapped, moved, shifted
-from einsmith.ir.recurrence.results import results_apart
+from einsmith.ir.recurrence.drafts import clipped, map_piece, moved, shifted
+from einsmith.ir.recurrence.results import split_results
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 
 _OWN = 1 << 20
@@ -74,7 +74,7 @@ class _Builder:
     def __init__(self, node: Recurrence, size: int, base: int, count: int):
         self.node, self.size = node, size
         self.out = Segment(base, count, leaf((), dt.i32))
-        self.found: list[Tensor] = []  # leaves that the segment's recurrence reads
+        self.read_leaves: list[Tensor] = []  # tensors that the segment's recurrence reads
         self.depth = self._depth()
         self.spans: dict[tuple[int, int, int], tuple[int, int]] = {}  # (slot, dimension, coefficient of t): offsets
         self.parts: dict[tuple[int, int, int], Leaf] = {}
@@ -111,18 +111,20 @@ class _Builder:
         self._find_spans()
         drafts = [self._member(j) for j in range(len(node.members))]
         own = [leaf(self._shape(j), node.results[j][0]) for j in range(len(drafts))]
-        tensors = (*self.found, *own)
+        tensors = (*self.read_leaves, *own)
         params = tuple((a.dtype, a.shape) for a in tensors)
-        slots = {s: s for s in range(len(self.found))} | {_OWN + j: len(self.found) + j for j in range(len(own))}
+        slots = {s: s for s in range(len(self.read_leaves))} | {
+            _OWN + j: len(self.read_leaves) + j for j in range(len(own))
+        }
         definitions: dict[Leaf, Tensor] = {}
         for j, parts in enumerate(drafts):
-            t = Template(own[j].shape, params, tuple(mapped(p, lambda b: substitute(b, {}, slots)) for p in parts))
+            t = Template(own[j].shape, params, tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in parts))
             definitions[own[j]] = canonical(t, tensors)
-        made = recurrence(definitions)
+        solved = recurrence(definitions)
         for j, n in self.depth.items():
-            out.values[j] = _slice(made[own[j]], self._origin(j), self.size)
+            out.values[j] = _slice(solved[own[j]], self._origin(j), self.size)
             if n:
-                out.ends[j] = _slice(made[own[j]], 0 if node.reverse else self.size, n)
+                out.ends[j] = _slice(solved[own[j]], 0 if node.reverse else self.size, n)
         return out
 
     def _origin(self, j: int) -> int:
@@ -132,9 +134,9 @@ class _Builder:
         return (self.depth[j] + self.size, *self.node.results[j][1][1:])
 
     def _slot(self, x: Tensor) -> int:
-        if x not in self.found:
-            self.found.append(x)
-        return self.found.index(x)
+        if x not in self.read_leaves:
+            self.read_leaves.append(x)
+        return self.read_leaves.index(x)
 
     # -- parts of arguments
 
@@ -297,7 +299,7 @@ class Carried:
     start: Tensor
 
 
-def lifted(
+def lift(
     steps: int,
     reverse: bool,
     outputs: Sequence[Tensor],
@@ -329,7 +331,7 @@ class _Lift:
         readers = Counter([*outputs, *ends, *(a for n in nodes for a in n.args)])
         for node in nodes:
             if isinstance(node, Compute) and node in ends and readers[node] == 1:
-                continue  # made where it is carried
+                continue  # becomes a member where it is carried
             if isinstance(node, Recurrence):
                 self._recurrence(node)
             elif isinstance(node, Compute) and len(node.template.dtypes) > 1:
@@ -338,7 +340,7 @@ class _Lift:
                 parts = self._parts(node.template, node.args)
                 self.place[node] = len(self.members)
                 self.members.append((node.dtype, (self.steps, *node.shape), parts))
-        made = [self._member(t) for t in outputs]
+        output_members = [self._member(t) for t in outputs]
         first = len(self.members)
         for c in self.carried:
             shape = c.state.shape
@@ -358,7 +360,7 @@ class _Lift:
             steps = steps if self.reverse else [shifted(p, 1) for p in steps]
             self.members.append((c.state.dtype, (self.steps + 1, *shape), [start, *steps]))
         node = self._node(first)
-        return [Item(node, m) for m in made], [Item(node, first + n) for n in range(len(self.carried))]
+        return [Item(node, m) for m in output_members], [Item(node, first + n) for n in range(len(self.carried))]
 
     def _node(self, first: int) -> Recurrence:
         args = tuple(self.args)
@@ -368,7 +370,7 @@ class _Lift:
         params = tuple((a.dtype, a.shape) for a in args) + tuple((d, s) for d, s, _ in self.members)
         members = []
         for _, shape, parts in self.members:
-            own = tuple(mapped(p, lambda b: substitute(b, {}, slots)) for p in parts)
+            own = tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in parts)
             members.append(simplify_template(Template(shape, params, own)))
         origins = [0] * first + [0 if self.reverse else 1] * len(self.carried)
         return prune_recurrence(Recurrence(self.steps, self.reverse, tuple(origins), tuple(members), args))
@@ -399,8 +401,8 @@ class _Lift:
 
     def _results(self, node: Compute) -> None:
         """Add members for the results of a multi-output reduction."""
-        made = results_apart(node.template, node.args)
-        for m, t in enumerate(made):
+        results = split_results(node.template, node.args)
+        for m, t in enumerate(results):
             parts = self._parts(t.template, t.args)
             self.place[t] = self.place[Item(node, m)] = len(self.members)
             self.members.append((t.dtype, (self.steps, *t.shape), parts))
