@@ -35,14 +35,14 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import guarded, map_bodies, substitute, with_args
 from einsmith.ir.rewrite.simplify import canonical
 
-MOST = 16
+MAX_WHOLE_READS = 16
 """Most distinct reads of a body that stays whole: the derivatives by at most this many reads are always small."""
-LINK = 8
-"""Most distinct reads of a link of the chain. A link is a stored tensor, and its derivatives have LINK**2 factors."""
-GROWTH = 8
+MAX_LINK_READS = 8
+"""Most distinct reads of a link of the chain. A link is a stored tensor, and its derivatives have MAX_LINK_READS**2 factors."""
+MAX_GROWTH = 8
 """A body is split if the derivatives by its reads are together larger than the body by more than this factor. That
-holds for a product of MOST factors; it does not for a sum of any number of terms, which stays whole."""
-GUARDS = 4
+holds for a product of MAX_WHOLE_READS factors; it does not for a sum of any number of terms, which stays whole."""
+MAX_GUARDS = 4
 """Most conditions around a link; each is evaluated again where the link is computed."""
 
 Context = tuple[tuple[Expr, bool], ...]
@@ -89,10 +89,10 @@ def _steps(t: Template) -> tuple[Link, ...]:
 def _is_large(part: Piece) -> bool:
     """Return whether the derivatives by the reads of a body are many, and together much larger than the body."""
     order = list(postorder(part.bodies))
-    if len(order) <= MOST + MOST // 2:  # no function has more than three operands
+    if len(order) <= MAX_WHOLE_READS + MAX_WHOLE_READS // 2:  # no function has more than three operands
         return False
     reads = [e for e in order if isinstance(e, Read) and e.dtype.is_float]
-    if len(reads) <= MOST:
+    if len(reads) <= MAX_WHOLE_READS:
         return False
     below: dict[Expr, int] = {}  # nodes, as a tree, which is enough to tell a sum from a product
     for e in order:
@@ -107,7 +107,7 @@ def _is_large(part: Piece) -> bool:
         for a in e.args:
             if a.dtype.is_float:
                 adjoint[a] = min(len(order), max(adjoint.get(a, 0), own + _factor(e, a, below)))
-    return sum(adjoint.get(r, 0) for r in reads) > GROWTH * len(order)
+    return sum(adjoint.get(r, 0) for r in reads) > MAX_GROWTH * len(order)
 
 
 def _factor(e: Apply, a: Expr, below: dict[Expr, int]) -> int:
@@ -155,7 +155,7 @@ class _Chain:
             context = contexts[e]
             guards = (
                 None
-                if context is None or len(context) > GUARDS
+                if context is None or len(context) > MAX_GUARDS
                 else [new[c] if truth else apply("not", new[c]) for c, truth in context]
             )
             link = None if guards is None else self._link(new[e], guards, part.domain)
@@ -168,7 +168,7 @@ class _Chain:
             if e.args and not isinstance(e, Read):
                 whole = frozenset[Expr]().union(*(reads[a] for a in e.args))
                 for a in sorted(set(e.args), key=lambda a: -len(reads[a])):
-                    if len(whole) > LINK and len(reads[a]) > 1 and is_cut(a):
+                    if len(whole) > MAX_LINK_READS and len(reads[a]) > 1 and is_cut(a):
                         whole = frozenset[Expr]().union(*(reads[a] for a in e.args))
                 new[e], reads[e] = with_args(e, tuple(new[a] for a in e.args)), whole
             else:
@@ -199,7 +199,7 @@ def _contexts(bodies: tuple[Expr, ...], order: list[Expr]) -> dict[Expr, Context
         for n, a in enumerate(e.args):
             there = here
             if here is not None and n and isinstance(e, Apply) and e.fn == "where":
-                there = (*here, (e.args[0], n == 1))[: GUARDS + 1]
+                there = (*here, (e.args[0], n == 1))[: MAX_GUARDS + 1]
             out[a] = _outer(out[a], there) if a in out else there
     return out
 

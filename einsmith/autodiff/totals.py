@@ -9,17 +9,17 @@ from einsmith.base.dtypes import DType
 from einsmith.ir.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, cast, template
 from einsmith.ir.rewrite.simplify import canonical
 
-_TERMS = 16
+_MAX_TERMS = 16
 """Most tensors that one kernel adds up: each takes one of its pointers."""
 
 
 def add(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the sum of tensors of one shape, in their order, as one pointwise tensor. More than _TERMS tensors are
+    """Return the sum of tensors of one shape, in their order, as one pointwise tensor. More than _MAX_TERMS tensors are
     added by several tensors, each of which adds the next ones to the previous sum: bodies stay bounded, and additions
     need not wait for all terms."""
     total, *rest = tensors
-    for first in range(0, len(rest), _TERMS - 1):
-        total = _sum([total, *rest[first : first + _TERMS - 1]])
+    for first in range(0, len(rest), _MAX_TERMS - 1):
+        total = _sum([total, *rest[first : first + _MAX_TERMS - 1]])
     return total
 
 

@@ -38,7 +38,7 @@ class Origin:
     function: str = ""
 
     @property
-    def said(self) -> tuple:
+    def message_fields(self) -> tuple:
         """Return the fields that a message about this origin shows."""
         return self.tensor, self.source, self.text, self.offset, self.function
 
@@ -78,5 +78,5 @@ class Origins:
 
 
 def _only(origins: Iterable[Origin]) -> Origin | None:
-    found = {o.said: o for o in origins}
-    return next(iter(found.values())) if len(found) == 1 else None
+    by_message = {o.message_fields: o for o in origins}
+    return next(iter(by_message.values())) if len(by_message) == 1 else None

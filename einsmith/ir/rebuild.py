@@ -166,14 +166,14 @@ def without_twins(t: Template) -> Template:
 def slots_read(t: Template) -> tuple[int, ...]:
     """Return the slots that the template reads, each once, in order of first appearance. Computed once per template."""
 
-    def find(t: Template) -> tuple[int, ...]:
+    def collect(t: Template) -> tuple[int, ...]:
         bodies = (b for part in t.parts for b in part.bodies)
         return tuple(dict.fromkeys(e.slot for b in bodies for e in postorder([b]) if isinstance(e, Read)))
 
-    return t.memo("slots_read", find)
+    return t.memo("slots_read", collect)
 
 
-def renumbered(t: Template, slots: tuple[tuple[int, int], ...], params: tuple) -> Template:
+def renumber(t: Template, slots: tuple[tuple[int, int], ...], params: tuple) -> Template:
     """Return the template with slots renumbered by (old, new) pairs. Computed once per template and pairs."""
     new = dict(slots)
     return t.memo(("renumbered", slots), lambda t: map_bodies(t, lambda b: substitute(b, {}, new), params))
@@ -186,7 +186,7 @@ def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
     if len(order) == len(args) and read == tuple(range(len(args))):
         return Compute(t, args)
     slots = tuple((s, order[args[s]]) for s in read)
-    return Compute(renumbered(t, slots, tuple((a.dtype, a.shape) for a in order)), tuple(order))
+    return Compute(renumber(t, slots, tuple((a.dtype, a.shape) for a in order)), tuple(order))
 
 
 def prune_recurrence(node: Recurrence) -> Recurrence:
@@ -246,15 +246,15 @@ def _gradients(old: Graph, plain: Graph, new: Mapping[Tensor, Tensor]) -> tuple[
     forward = {n for n, role in plain.role.items() if role == "forward"}
     backward = set(postorder(images["backward"], forward))
     later: set[Tensor] = set()
-    found: dict[Tensor, None] = {}
+    gradients: dict[Tensor, None] = {}
     replaced = set(images["update"])
     for node in plain.role:
         if node in forward or node in backward:
             continue
         if node in replaced or any(a in later for a in node.args):
             later.add(node)
-            found |= dict.fromkeys(a for a in node.args if a in backward and not isinstance(a, Leaf))
+            gradients |= dict.fromkeys(a for a in node.args if a in backward and not isinstance(a, Leaf))
         else:
             backward.add(node)
-    found |= dict.fromkeys(t for _, t in plain.updates if t in backward)
-    return tuple(found)
+    gradients |= dict.fromkeys(t for _, t in plain.updates if t in backward)
+    return tuple(gradients)

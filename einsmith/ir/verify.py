@@ -14,7 +14,7 @@ from einsmith.ir.analysis.enumeration import holds_everywhere
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.intervals import Interval
 from einsmith.ir.analysis.linear import linear
-from einsmith.ir.analysis.widths import too_narrow
+from einsmith.ir.analysis.widths import find_overflow
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import (
@@ -128,7 +128,7 @@ def _fault(t: Template) -> Exception | None:
             _verify_body(t, part)
         for found in out_of_bounds(t):
             return BoundsError(found.message())
-        narrow = too_narrow(t)
+        narrow = find_overflow(t)
         if narrow is not None:
             e, (lo, hi) = narrow
             return VerifyError(f"{show(e)} has the range {lo} .. {hi}, which exceeds its type {e.dtype}")

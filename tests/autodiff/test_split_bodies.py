@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.api.jit import trace_call
-from einsmith.autodiff.split_bodies import MOST, split_body
+from einsmith.autodiff.split_bodies import MAX_WHOLE_READS, split_body
 from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Compute, postorder
 from tests.counting import python_calls
@@ -62,7 +62,7 @@ def test_the_work_of_compiling_gradients_is_linear(name: str, rng, monkeypatch) 
     assert many <= 25_000 * 2 * N
 
 
-@pytest.mark.parametrize("n", [MOST + 1, 31, 64])
+@pytest.mark.parametrize("n", [MAX_WHOLE_READS + 1, 31, 64])
 def test_derivatives_of_a_product_where_factors_are_zero(n: int, rng) -> None:
     xs = arguments(rng, n, 5)
     xs[3][1] = xs[9][2] = xs[12][2] = 0.0  # one zero, and two of them
@@ -135,7 +135,7 @@ def test_a_link_is_no_larger_than_operands_and_result(rng) -> None:
     assert max(np.prod(t.shape) for t in postorder(traced.graph.roots) if isinstance(t, Compute)) <= n * 130
 
 
-@pytest.mark.parametrize("name, n", [("sum of squares", 80), ("sum of products", 80), ("product", MOST)])
+@pytest.mark.parametrize("name, n", [("sum of squares", 80), ("sum of products", 80), ("product", MAX_WHOLE_READS)])
 def test_bodies_with_small_derivatives_stay_whole(name: str, n: int, rng) -> None:
     f = es.op(FORMULAS[name](n))
     (y,) = trace_call(lambda *a: f(*a), tuple(arguments(rng, n)), {}).graph.outputs

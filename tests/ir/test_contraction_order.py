@@ -37,8 +37,8 @@ def value_of(tensor, leaves, arrays) -> np.ndarray:
 @pytest.fixture
 def free(monkeypatch):
     """Steps that cost nothing but their multiply-adds, and may be of any size."""
-    monkeypatch.setattr(order, "MOVED", 0)
-    monkeypatch.setattr(order, "STEP", 0)
+    monkeypatch.setattr(order, "TRANSFER_COST", 0)
+    monkeypatch.setattr(order, "KERNEL_COST", 0)
 
 
 def index_of(rng, axes, extents):

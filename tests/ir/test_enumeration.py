@@ -49,7 +49,7 @@ def test_boxes_beyond_the_limit_are_unknown(monkeypatch):
     small = apply("le", U, k(2))
     facts = Facts.of((100, 1 << 19), [apply("lt", U, k(3)), apply("lt", add(U, J), k(3))])
     assert holds_everywhere(small, facts)  # with the guard on U alone
-    monkeypatch.setattr(enumeration, "POINTS", 99)
+    monkeypatch.setattr(enumeration, "MAX_POINTS", 99)
     assert not holds_everywhere(small, facts)
 
 
@@ -64,7 +64,7 @@ def test_the_verifier_accepts_reads_that_only_enumeration_proves(monkeypatch):
     verify_template(read(index, 1))
     with pytest.raises(BoundsError, match="not proven in bounds"):
         verify_template(read(add(index, div(U, 10)), 1))
-    monkeypatch.setattr(enumeration, "POINTS", 10)
+    monkeypatch.setattr(enumeration, "MAX_POINTS", 10)
     with pytest.raises(BoundsError, match="not proven in bounds"):
         verify_template(read(add(index, k(1)), 2))
 

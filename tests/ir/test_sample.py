@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.bounds import Facts
-from einsmith.ir.analysis.sample import POINTS, Sample
+from einsmith.ir.analysis.sample import SAMPLE_POINTS, Sample
 from einsmith.ir.nodes import Axis, Read, apply, template
 from einsmith.ir.template_evaluator import evaluate_template
 
@@ -43,7 +43,7 @@ def test_conditions_that_samples_cannot_decide():
     assert not facts.undecided(read, [small], True) and not facts.undecided(small, [read], True)
     assert not facts.undecided(small, [apply("lt", U, k(1))], True), "implied by the other"
     assert not facts.assume(read).undecided(small, [], True)
-    assert Sample((POINTS, 0)).everywhere().size == 0
+    assert Sample((SAMPLE_POINTS, 0)).everywhere().size == 0
 
 
 def test_simplifying_nested_remainders_searches_for_few_proofs(monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import VerifyError
-from einsmith.ir.analysis.widths import widened
+from einsmith.ir.analysis.widths import widen
 from einsmith.ir.nodes import Axis, Const, Read, Reduce, apply, cast, template
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.template_evaluator import evaluate_template
@@ -32,7 +32,7 @@ def test_a_planted_narrow_type_is_refused_and_widened(name, rng):
     with pytest.raises(VerifyError, match="exceeds its type i32"):
         verify_template(t)
     x = rng.standard_normal(30_000).astype(np.float32)
-    for new in (widened(t), simplify_template(t)):
+    for new in (widen(t), simplify_template(t)):
         verify_template(new)
         np.testing.assert_array_equal(evaluate_template(new, [x])[0], evaluate_template(t, [x])[0])
 
@@ -42,7 +42,7 @@ def test_narrow_values_stay_unchanged(name):
     extent = 30_000 if name == "a remainder" else 46_341
     t = template((extent,), [(dt.f32, (30_000,))], NARROW[name])
     verify_template(t)
-    assert widened(t) is t
+    assert widen(t) is t
 
 
 def test_guards_count():

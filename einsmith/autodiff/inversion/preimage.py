@@ -39,7 +39,7 @@ Branch = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 
 FALSE = Const(False, dt.bool_)
 
-WASTE = 1.25
+MAX_WASTE = 1.25
 """Ratio of visited points to the points of the larger box, above which other loops are tried."""
 
 
@@ -86,7 +86,7 @@ def invert(
     problem = tuple(index), tuple(extents), tuple(guards)
     parts = _parts(*problem, (0,) * n, (1,) * n, tuple(shape), MAX_PHASES, False)
     visited = sum(p.points for p in parts)
-    if visited > WASTE * max(prod(shape), prod(extents)):
+    if visited > MAX_WASTE * max(prod(shape), prod(extents)):
         others = _parts(*problem, (0,) * n, (1,) * n, tuple(shape), MAX_PHASES, True)
         if sum(p.points for p in others) < visited:
             return others

@@ -10,34 +10,34 @@ from einsmith.ir.nodes import Axis, Expr, Read, apply, postorder, template
 from einsmith.ir.rebuild import substitute
 from einsmith.ir.template_evaluator import evaluate_template
 
-POINTS = 1 << 18
+MAX_POINTS = 1 << 18
 """Most points evaluated in one proof."""
 
 
 def holds_everywhere(cond: Expr, facts: Facts) -> bool:
     """Return True if `cond` holds at every point of the box where the known conditions do.
 
-    False: it does not, it reads a tensor, or there are more than POINTS points. Known conditions that read tensors are
-    ignored.
+    False: it does not, it reads a tensor, or there are more than MAX_POINTS points. Known conditions that read tensors
+    are ignored.
     """
     axes = _axes(cond)
     extents = facts.extents
 
-    def points(some: frozenset[int]) -> int:
+    def count_points(some: frozenset[int]) -> int:
         return prod(extents[p] for p in some)
 
-    if points(axes) > POINTS or _reads(cond):
+    if count_points(axes) > MAX_POINTS or _has_read(cond):
         return False
-    known = [(c if truth else apply("not", c), _axes(c)) for c, truth in facts.known if not _reads(c)]
-    known.sort(key=lambda k: (points(k[1] | axes), k[0].digest))
+    known = [(c if truth else apply("not", c), _axes(c)) for c, truth in facts.known if not _has_read(c)]
+    known.sort(key=lambda k: (count_points(k[1] | axes), k[0].digest))
     guards: list[Expr] = []
     while True:  # conditions that share an axis with those before, while the box of all their axes is small
-        found = [k for k in known if k[1] & axes and points(k[1] | axes) <= POINTS]
-        if not found:
+        related = [k for k in known if k[1] & axes and count_points(k[1] | axes) <= MAX_POINTS]
+        if not related:
             break
-        guards.append(found[0][0])
-        axes |= found[0][1]
-        known.remove(found[0])
+        guards.append(related[0][0])
+        axes |= related[0][1]
+        known.remove(related[0])
     order = sorted(axes)
     for g in guards:
         cond = apply("or", apply("not", g), cond)
@@ -50,5 +50,5 @@ def _axes(e: Expr) -> frozenset[int]:
     return frozenset(x.position for x in postorder([e]) if isinstance(x, Axis))
 
 
-def _reads(e: Expr) -> bool:
+def _has_read(e: Expr) -> bool:
     return any(isinstance(x, Read) for x in postorder([e]))

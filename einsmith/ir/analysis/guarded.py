@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, Scatter, apply, postorder, rank
 
-_VISITS = 4096
+_MAX_VISITS = 4096
 """Most expressions visited when each is visited along every path to it."""
-_CONTEXTS = 8
+_MAX_CONTEXTS = 8
 """Most facts per expression if it is reachable on more paths; beyond that, their common facts are used."""
 
 
@@ -19,12 +19,12 @@ def reads_under(part: Piece | Scatter) -> Iterator[tuple[Read, Facts]]:
     A read under several different facts is yielded once for each. Sides of a `where` that are never chosen are left
     out.
     """
-    for e, known in met_under(part, lambda e: isinstance(e, Read)):
+    for e, known in collect_under(part, lambda e: isinstance(e, Read)):
         assert isinstance(e, Read)
         yield e, known
 
 
-def met_under(part: Piece | Scatter, wanted: Callable[[Expr], bool]) -> list[tuple[Expr, Facts]]:
+def collect_under(part: Piece | Scatter, is_wanted: Callable[[Expr], bool]) -> list[tuple[Expr, Facts]]:
     """Return (expression, facts of the `where`s around it) for every wanted expression of the part's bodies.
 
     Paths to a shared expression may be exponentially many in its depth. Where they are too many, conditions that say
@@ -35,14 +35,14 @@ def met_under(part: Piece | Scatter, wanted: Callable[[Expr], bool]) -> list[tup
         return []
     around: set[Expr] = set()
     for e in postorder(part.bodies):
-        if wanted(e) or not around.isdisjoint(e.args):
+        if is_wanted(e) or not around.isdisjoint(e.args):
             around.add(e)
-    found = _by_path(part.bodies, facts, wanted, around)
-    return _by_expression(part.bodies, facts, wanted, around) if found is None else found
+    by_path = _collect_by_path(part.bodies, facts, is_wanted, around)
+    return _collect_by_expression(part.bodies, facts, is_wanted, around) if by_path is None else by_path
 
 
-def _by_path(
-    bodies: Sequence[Expr], facts: Facts, wanted: Callable[[Expr], bool], around: set[Expr]
+def _collect_by_path(
+    bodies: Sequence[Expr], facts: Facts, is_wanted: Callable[[Expr], bool], around: set[Expr]
 ) -> list[tuple[Expr, Facts]] | None:
     """Collect the wanted expressions along every path; return None where the paths are too many."""
     out: list[tuple[Expr, Facts]] = []
@@ -53,9 +53,9 @@ def _by_path(
         if e not in around or (e, id(known)) in seen:
             continue
         seen.add((e, id(known)))
-        if len(seen) > max(_VISITS, 4 * len(around)):
+        if len(seen) > max(_MAX_VISITS, 4 * len(around)):
             return None
-        if wanted(e):
+        if is_wanted(e):
             out.append((e, known))
         if isinstance(e, Apply) and e.fn == "where":
             stack.append((e.args[0], known))
@@ -69,8 +69,8 @@ def _by_path(
     return out
 
 
-def _by_expression(
-    bodies: Sequence[Expr], facts: Facts, wanted: Callable[[Expr], bool], around: set[Expr]
+def _collect_by_expression(
+    bodies: Sequence[Expr], facts: Facts, is_wanted: Callable[[Expr], bool], around: set[Expr]
 ) -> list[tuple[Expr, Facts]]:
     out: list[tuple[Expr, Facts]] = []
     contexts: dict[Expr, dict[Facts, None]] = {e: {} for e in around}
@@ -80,9 +80,9 @@ def _by_expression(
         if e not in around:
             continue
         here = list(contexts.pop(e))
-        if len(here) > _CONTEXTS:
-            here = [_common(here, facts)]
-        if wanted(e):
+        if len(here) > _MAX_CONTEXTS:
+            here = [_intersect_facts(here, facts)]
+        if is_wanted(e):
             out += [(e, known) for known in here]
         is_where = isinstance(e, Apply) and e.fn == "where"
         for n, a in enumerate(e.args):
@@ -96,12 +96,12 @@ def _by_expression(
 
 def _assume(known: Facts, condition: Expr, truth: bool) -> Facts:
     """Return the facts extended by a condition, if it adds information about integers."""
-    if not of_integers(condition) or known.prove(condition, truth):
+    if not has_integer_comparison(condition) or known.prove(condition, truth):
         return known
     return known.assume(condition, truth)
 
 
-def _common(contexts: Sequence[Facts], facts: Facts) -> Facts:
+def _intersect_facts(contexts: Sequence[Facts], facts: Facts) -> Facts:
     """Return facts extended by all conditions that are proven in every context."""
     candidates = sorted({c for known in contexts for c in known.known}, key=lambda c: (rank(c[0]), c[1]))
     return facts.assume_all(
@@ -109,7 +109,7 @@ def _common(contexts: Sequence[Facts], facts: Facts) -> Facts:
     )
 
 
-def leaves(condition: Expr) -> list[Expr]:
+def atomic_conditions(condition: Expr) -> list[Expr]:
     """Return the conditions that `and`, `or` and `not` connect in a condition, constants excluded."""
     out: list[Expr] = []
     stack = [condition]
@@ -122,6 +122,6 @@ def leaves(condition: Expr) -> list[Expr]:
     return out
 
 
-def of_integers(condition: Expr) -> bool:
+def has_integer_comparison(condition: Expr) -> bool:
     """Return whether some comparison in a condition is of integers."""
-    return any(isinstance(x, Apply) and x.args[0].dtype.is_int for x in leaves(condition))
+    return any(isinstance(x, Apply) and x.args[0].dtype.is_int for x in atomic_conditions(condition))

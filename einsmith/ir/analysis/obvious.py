@@ -43,8 +43,8 @@ def given(guards: Iterable[Expr]) -> Given:
 def at_least(form: LinearForm, bound: int, extents: Sequence[int], known: Given) -> bool:
     """Return whether a form is proven to be at least `bound` over a non-empty box of axes. False: unknown, or it is
     not."""
-    found = ends(form, extents)
-    if found is not None and found[0] >= bound:
+    interval = ends(form, extents)
+    if interval is not None and interval[0] >= bound:
         return True
     low = known.get(frozenset(form.terms.items()))
     return low is not None and form.const + low >= bound

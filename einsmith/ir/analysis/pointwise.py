@@ -17,13 +17,13 @@ from einsmith.ir.nodes import (
     size,
 )
 
-_FREE = {"where", "cast", "stop_gradient", "lt", "le", "eq", "ne", "and", "or", "not"}
+_FREE_FUNCTIONS = {"where", "cast", "stop_gradient", "lt", "le", "eq", "ne", "and", "or", "not"}
 
 
 def is_copy(t: Template) -> bool:
     """Return whether the result equals the only argument, element by element."""
 
-    def find(t: Template) -> bool:
+    def check(t: Template) -> bool:
         body = pointwise_body(t)
         return (
             isinstance(body, Read)
@@ -34,14 +34,14 @@ def is_copy(t: Template) -> bool:
             )
         )
 
-    return t.memo("is_copy", find)
+    return t.memo("is_copy", check)
 
 
 def is_identity(e: Read, shape: Sequence[int]) -> bool:
     """Return whether a read in a body over `shape` accesses the body's own position in a tensor of that shape."""
     places = enumerate(zip(e.index, shape, strict=True)) if len(e.index) == len(shape) else ()
-    found = [i is Axis(d) or (n == 1 and isinstance(i, Const)) for d, (i, n) in places]
-    return len(found) == len(shape) and all(found)
+    matches = [i is Axis(d) or (n == 1 and isinstance(i, Const)) for d, (i, n) in places]
+    return len(matches) == len(shape) and all(matches)
 
 
 def pointwise_body(t: Template) -> Expr | None:
@@ -63,7 +63,7 @@ def total_operations(t: Template) -> int:
 
 
 def _reads_by_slot(t: Template) -> dict[int, set[Read]]:
-    def find(t: Template) -> dict[int, set[Read]]:
+    def collect(t: Template) -> dict[int, set[Read]]:
         out: dict[int, set[Read]] = {}
         for part in t.parts:
             for e in postorder(part.bodies):
@@ -71,13 +71,13 @@ def _reads_by_slot(t: Template) -> dict[int, set[Read]]:
                     out.setdefault(e.slot, set()).add(e)
         return out
 
-    return t.memo("reads_by_slot", find)
+    return t.memo("reads_by_slot", collect)
 
 
 def operations(body: Expr) -> int:
     """Return the number of floating-point operations of one evaluation; conditions, selection and index arithmetic are
     not counted."""
-    return sum(isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE for e in postorder([body]))
+    return sum(isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE_FUNCTIONS for e in postorder([body]))
 
 
 def points(t: Template) -> int:

@@ -8,11 +8,11 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 
-_VISITS = 256
+_MAX_VISITS = 256
 """Most expressions visited along separate paths."""
 
 
-def guarded_reads(body: Expr, wanted: Callable[[Read], bool]) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
+def guarded_reads(body: Expr, is_wanted: Callable[[Read], bool]) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
     """Yield (read, enclosing conditions) for every path to a wanted Read.
 
     The chosen side of a `where` is under its condition, the other under its negation. A read under several conditions
@@ -22,14 +22,14 @@ def guarded_reads(body: Expr, wanted: Callable[[Read], bool]) -> Iterator[tuple[
     """
     around: set[Expr] = set()
     for e in postorder([body]):
-        if (isinstance(e, Read) and wanted(e)) or not around.isdisjoint(e.args):
+        if (isinstance(e, Read) and is_wanted(e)) or not around.isdisjoint(e.args):
             around.add(e)
-    found = _by_path(body, wanted, around)
-    yield from _by_expression(body, wanted, around) if found is None else found
+    by_path = _collect_by_path(body, is_wanted, around)
+    yield from _collect_by_expression(body, is_wanted, around) if by_path is None else by_path
 
 
-def _by_path(
-    body: Expr, wanted: Callable[[Read], bool], around: set[Expr]
+def _collect_by_path(
+    body: Expr, is_wanted: Callable[[Read], bool], around: set[Expr]
 ) -> list[tuple[Read, tuple[Expr, ...]]] | None:
     """Return (read, enclosing conditions) for every path; None if there are too many paths."""
     out: list[tuple[Read, tuple[Expr, ...]]] = []
@@ -44,9 +44,9 @@ def _by_path(
         if e not in around or (e, guards) in seen:
             continue
         seen.add((e, guards))
-        if len(seen) > max(_VISITS, 4 * len(around)):
+        if len(seen) > max(_MAX_VISITS, 4 * len(around)):
             return None
-        if isinstance(e, Read) and wanted(e):
+        if isinstance(e, Read) and is_wanted(e):
             stack.append((e, guards, True))
         if isinstance(e, Apply) and e.fn == "where":
             c, a, b = e.args
@@ -56,8 +56,8 @@ def _by_path(
     return out
 
 
-def _by_expression(
-    body: Expr, wanted: Callable[[Read], bool], around: set[Expr]
+def _collect_by_expression(
+    body: Expr, is_wanted: Callable[[Read], bool], around: set[Expr]
 ) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
     no, yes = Const(False, dt.bool_), Const(True, dt.bool_)
     order = [e for e in postorder([body]) if e in around]
@@ -74,7 +74,7 @@ def _by_expression(
                 under = c if here is yes else apply("where", here, c, no)  # c may read only where it is reached
             reached[a] = under if yes is under or reached[a] is no else apply("or", reached[a], under)
     for e in order:
-        if isinstance(e, Read) and wanted(e):
+        if isinstance(e, Read) and is_wanted(e):
             yield e, () if reached[e] is yes else (reached[e],)
 
 

@@ -31,7 +31,7 @@ def reach_of(fn: str, args: Sequence[Range]) -> Range:
     """
     a, b = args[0], args[-1]
     if fn == "where":
-        return _close(intervals.hull(args[1:]))
+        return _assert_bounded(intervals.hull(args[1:]))
     if fn == "add":
         return a[0] + b[0], a[1] + b[1]
     if fn == "sub":
@@ -39,23 +39,23 @@ def reach_of(fn: str, args: Sequence[Range]) -> Range:
     if fn == "neg":
         return -a[1], -a[0]
     if fn == "mul":
-        return _close(intervals.mul(a, b))
+        return _assert_bounded(intervals.mul(a, b))
     if fn == "sign":
         return intervals.sign(a[0]), intervals.sign(a[1])
     if fn in ("min", "max"):
         pick = min if fn == "min" else max
         return pick(a[0], b[0]), pick(a[1], b[1])
     if fn in ("floordiv", "mod"):
-        found = (intervals.floordiv if fn == "floordiv" else intervals.mod)(a, b)
+        interval = (intervals.floordiv if fn == "floordiv" else intervals.mod)(a, b)
         most = max(map(abs, a if fn == "floordiv" else b))  # whatever the divisor's sign is
-        return (-most if found[0] is None else found[0]), (most if found[1] is None else found[1])
+        return (-most if interval[0] is None else interval[0]), (most if interval[1] is None else interval[1])
     if fn == "abs":
         ends = [abs(a[0]), abs(a[1])]
         return (0 if a[0] <= 0 <= a[1] else min(ends)), max(ends)
     return a  # stop_gradient, floor
 
 
-def _close(x: Interval) -> Range:
+def _assert_bounded(x: Interval) -> Range:
     lo, hi = x
     assert lo is not None and hi is not None
     return lo, hi

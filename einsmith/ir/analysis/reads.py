@@ -14,8 +14,8 @@ Uses = tuple[tuple[LinearForm, ...], frozenset[int]]
 @lru_cache(maxsize=4096)
 def uses(exprs: tuple[Expr, ...]) -> Uses:
     """Return the indices of all reads in expressions, as linear forms, and the axes that are used otherwise."""
-    found, others = _walk(exprs)
-    return tuple([index for index, _ in found]), frozenset(others)
+    indices, others = _walk(exprs)
+    return tuple([index for index, _ in indices]), frozenset(others)
 
 
 @lru_cache(maxsize=4096)
@@ -26,7 +26,7 @@ def item_sizes(exprs: tuple[Expr, ...]) -> tuple[int, ...]:
 
 def _walk(exprs: tuple[Expr, ...]) -> tuple[list[tuple[LinearForm, int]], set[int]]:
     """Return the index of every read with the bytes of an element, and the axes that are used otherwise."""
-    found: list[tuple[LinearForm, int]] = []
+    indices: list[tuple[LinearForm, int]] = []
     others: set[int] = set()
     seen: set[Expr] = set()
     todo = list(exprs)
@@ -39,11 +39,11 @@ def _walk(exprs: tuple[Expr, ...]) -> tuple[list[tuple[LinearForm, int]], set[in
             others.add(e.position)
         elif isinstance(e, Read):
             for i in e.index:
-                found.append((linear(i), e.dtype.itemsize))
-                todo += found[-1][0].atoms
+                indices.append((linear(i), e.dtype.itemsize))
+                todo += indices[-1][0].atoms
         else:
             todo += e.args
-    return found, others
+    return indices, others
 
 
 @lru_cache(maxsize=4096)

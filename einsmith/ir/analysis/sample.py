@@ -14,7 +14,7 @@ from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, postorder
 
-POINTS = 512
+SAMPLE_POINTS = 512
 """Most sample points; a box with no more points is sampled whole."""
 
 
@@ -68,10 +68,10 @@ class Sample:
 def _points(extents: tuple[int, ...]) -> np.ndarray:
     """Return points as columns: all of a small box; of a large one random points and as many near its edges."""
     count = prod(extents)
-    if count <= POINTS:
+    if count <= SAMPLE_POINTS:
         return np.indices(extents).reshape(len(extents), count)
     rng = default_rng(0)
     near = [sorted({max(0, min(x, n - 1)) for x in (0, 1, n - 2, n - 1)}) for n in extents]
-    anywhere = [rng.integers(0, n, POINTS // 2) for n in extents]
-    edges = [rng.choice(x, POINTS // 2) for x in near]
+    anywhere = [rng.integers(0, n, SAMPLE_POINTS // 2) for n in extents]
+    edges = [rng.choice(x, SAMPLE_POINTS // 2) for x in near]
     return np.array([np.concatenate(both) for both in zip(anywhere, edges, strict=True)])

@@ -1,4 +1,4 @@
-"""Widen integers over axes that overflow their types: `widened` converts them, `too_narrow` finds one.
+"""Widen integers over axes that overflow their types: `widen` converts them, `find_overflow` finds one.
 
 The rules and proofs of `ir` speak of unbounded integers; a machine computes modulo 2^32 or 2^64. Both agree where
 each observed integer lies in its type. Intermediate sums and multiples by constants may overflow, since they are right
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.ir.analysis.bounds import Facts
-from einsmith.ir.analysis.guarded import met_under
+from einsmith.ir.analysis.guarded import collect_under
 from einsmith.ir.analysis.ranges import Range, leaves, reach_of, wrapped
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, cast, postorder
 from einsmith.ir.rebuild import map_parts, rebuild
@@ -37,8 +37,8 @@ class Reaches:
     def add(self, roots: Iterable[Expr]) -> Iterator[Expr]:
         """Find the intervals of all integers below, arguments first; yield each that overflows its type."""
         for e in postorder(roots, self.known):
-            found = self.known[e] = self._of(e)
-            if found is not None and e.dtype.is_int and leaves(found, e.dtype):
+            reach = self.known[e] = self._of(e)
+            if reach is not None and e.dtype.is_int and leaves(reach, e.dtype):
                 yield e
 
     def _of(self, e: Expr) -> Range | None:
@@ -50,8 +50,8 @@ class Reaches:
             return int(e.value), int(e.value)
         if e.fn == "cast":
             of = e.args[0].dtype
-            found = (0, 1) if of.is_bool else self.known[e.args[0]] if of.is_int else None
-            return e.dtype.range if found is not None and leaves(found, e.dtype) else found
+            reach = (0, 1) if of.is_bool else self.known[e.args[0]] if of.is_int else None
+            return e.dtype.range if reach is not None and leaves(reach, e.dtype) else reach
         if e.fn not in _INTEGER:
             return None
         args = [self.known[a] for a in e.args]
@@ -70,7 +70,7 @@ def _is_sum(e: Expr) -> bool:
     return e.fn != "mul" or any(isinstance(a, Const) for a in e.args)
 
 
-def _may_leave(e: Expr, user: Expr | None) -> bool:
+def _may_overflow(e: Expr, user: Expr | None) -> bool:
     """Return whether an expression may overflow because its user only needs it modulo its type. `user` is None for a
     stored value.
 
@@ -81,7 +81,7 @@ def _may_leave(e: Expr, user: Expr | None) -> bool:
     return isinstance(e, Axis) and (isinstance(user, Read) or (user is not None and user.dtype is dt.i64))
 
 
-def too_narrow(t: Template) -> tuple[Expr, Range] | None:
+def find_overflow(t: Template) -> tuple[Expr, Range] | None:
     """Return an integer over axes that overflows its type where that matters, under its guards, and its interval; else
     None."""
     for part in t.parts:
@@ -93,19 +93,19 @@ def too_narrow(t: Template) -> tuple[Expr, Range] | None:
         uses += [(a, e) for e in postorder(part.bodies) for a in e.args]
         users: dict[Expr | None, dict[Expr, None]] = defaultdict(dict)
         for e, user in uses:
-            found = reaches.known[e]
-            if found is not None and e.dtype.is_int and leaves(found, e.dtype) and not _may_leave(e, user):
+            interval = reaches.known[e]
+            if interval is not None and e.dtype.is_int and leaves(interval, e.dtype) and not _may_overflow(e, user):
                 users[user][e] = None
         if not users:
             continue
-        met = [(e, Facts(part.domain)) for e in users.pop(None, ())]
-        for user, known in met_under(part, users.__contains__):
+        candidates = [(e, Facts(part.domain)) for e in users.pop(None, ())]
+        for user, known in collect_under(part, users.__contains__):
             for e in users[user]:
                 if isinstance(user, Apply) and user.fn == "where" and e is not user.args[0]:
-                    met += [(e, known.assume(user.args[0], n == 1)) for n in (1, 2) if user.args[n] is e]
+                    candidates += [(e, known.assume(user.args[0], n == 1)) for n in (1, 2) if user.args[n] is e]
                 else:
-                    met.append((e, known))
-        for e, known in met:
+                    candidates.append((e, known))
+        for e, known in candidates:
             (lo, hi), widest = known.bounds(e), reaches.known[e]
             assert widest is not None
             reach = widest[0] if lo is None else lo, widest[1] if hi is None else hi
@@ -114,61 +114,63 @@ def too_narrow(t: Template) -> tuple[Expr, Range] | None:
     return None
 
 
-def widened(t: Template) -> Template:
+def widen(t: Template) -> Template:
     """Return the template with every integer over axes that overflows int32 in int64."""
 
     def rule(part: Piece | Scatter) -> tuple[Expr, ...]:
         reaches = Reaches(part.domain)
         if not list(reaches.add(part.bodies)):
             return part.bodies
-        return _Wider(reaches).bodies(part)
+        return _Widener(reaches).widen_bodies(part)
 
     return map_parts(t, rule)
 
 
-class _Wider:
+class _Widener:
     def __init__(self, reaches: Reaches):
         self.reaches = reaches
 
-    def bodies(self, part: Piece | Scatter) -> tuple[Expr, ...]:
+    def widen_bodies(self, part: Piece | Scatter) -> tuple[Expr, ...]:
         """Return the part's bodies with integers widened, in their own types; indices of a scatter may have any integer
         type."""
-        bodies = rebuild(part.bodies, self._rule)
+        bodies = rebuild(part.bodies, self._widen_operands)
         last = len(bodies) - 1
         return tuple(
-            self._fit(b, True) if isinstance(part, Scatter) and n < last else cast(self._fit(b, False), b.dtype)
+            self._widen_overflow(b, True)
+            if isinstance(part, Scatter) and n < last
+            else cast(self._widen_overflow(b, False), b.dtype)
             for n, b in enumerate(bodies)
         )
 
-    def _rule(self, e: Expr) -> Expr | None:
+    def _widen_operands(self, e: Expr) -> Expr | None:
         if isinstance(e, Read):
-            return Read(e.slot, tuple(self._fit(i, True) for i in e.index), e.dtype)
+            return Read(e.slot, tuple(self._widen_overflow(i, True) for i in e.index), e.dtype)
         if not isinstance(e, Apply) or not e.args[0].dtype.is_int:
             return None
         if e.fn in _COMPARISONS:
-            a, b = (self._fit(x, False) for x in e.args)
+            a, b = (self._widen_overflow(x, False) for x in e.args)
             return apply(e.fn, cast(a, b.dtype), b) if b.dtype.bits > a.dtype.bits else apply(e.fn, a, cast(b, a.dtype))
         if e.fn == "cast":
-            return cast(self._fit(e.args[0], False), e.dtype)
+            return cast(self._widen_overflow(e.args[0], False), e.dtype)
         if e.fn == "random_bits":
-            return apply(e.fn, *(cast(self._fit(a, False), a.dtype) for a in e.args))
+            return apply(e.fn, *(cast(self._widen_overflow(a, False), a.dtype) for a in e.args))
         return None
 
-    def _fit(self, root: Expr, is_index: bool) -> Expr:
+    def _widen_overflow(self, root: Expr, is_index: bool) -> Expr:
         """Return the integer in int64 where some part of it overflows its type; others unchanged."""
         if not root.dtype.is_int:
             return root
         list(self.reaches.add([root]))
-        looked_at = [] if _may_leave(root, _read_at(root) if is_index else None) else [root]
+        checked = [] if _may_overflow(root, _read_at(root) if is_index else None) else [root]
         inner, stack = {root}, [root]
         while stack:
             e = stack.pop()
             for a in e.args if _is_inner(e) else ():
                 if a.dtype.is_int:
-                    looked_at += [] if _may_leave(a, e) else [a]
+                    checked += [] if _may_overflow(a, e) else [a]
                     stack += [] if a in inner else [a]
                     inner.add(a)
-        if not any((r := self.reaches.known[e]) is not None and leaves(r, e.dtype) for e in looked_at):
+        if not any((r := self.reaches.known[e]) is not None and leaves(r, e.dtype) for e in checked):
             return root
         new: dict[Expr, Expr] = {}
         for e in postorder([root]):

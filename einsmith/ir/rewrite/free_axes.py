@@ -175,8 +175,8 @@ def _points(conditions: Sequence[Expr], axis: int, extents: Sequence[int]) -> Ex
 
 def _quotient(rest: LinearForm, k: int, is_low: bool, dtype: DType) -> Expr:
     """Return the least j with k*j + rest >= 0, or the greatest with rest - k*j >= 0."""
-    found = apply("floordiv", rest.expr(dtype), Const(k, dtype))
-    return apply("neg", found) if is_low else found
+    quotient = apply("floordiv", rest.expr(dtype), Const(k, dtype))
+    return apply("neg", quotient) if is_low else quotient
 
 
 def _extreme(fn: str, plain: Sequence[LinearForm], others: Sequence[Expr], dtype: DType) -> Expr:

@@ -41,7 +41,7 @@ def _has_elements(atom: Expr) -> bool:
     )
 
 
-def _fitting(form: LinearForm, dtype: DType, facts: Facts) -> bool:
+def _is_in_range(form: LinearForm, dtype: DType, facts: Facts) -> bool:
     """Return whether a form that contains elements of tensors fits a type for all values of the elements.
 
     True for a form without elements, whose type is found for the result as a whole (`ir.analysis.widths`).
@@ -56,10 +56,10 @@ def _fitting(form: LinearForm, dtype: DType, facts: Facts) -> bool:
     return not leaves((low, high), dtype)
 
 
-def _operand(form: LinearForm, dtype: DType, facts: Facts) -> Expr | None:
+def _to_dividend(form: LinearForm, dtype: DType, facts: Facts) -> Expr | None:
     """Return the form as a dividend, or None where a constant or a value does not fit the type."""
     single = len(form.terms) == 1 and not form.const and 1 in form.terms.values()
-    return _expr(form, dtype) if single or _fitting(form, dtype, facts) else None
+    return _expr(form, dtype) if single or _is_in_range(form, dtype, facts) else None
 
 
 def collect_terms(e: Apply, facts: Facts) -> Expr | None:
@@ -115,7 +115,7 @@ def _quotient_of(inner: LinearForm, k: int, dtype: DType, facts: Facts) -> Expr 
             if nested is not None:
                 a, m = nested
                 joined = linear(a) + inner.const * m
-                if fits(k * m, dtype) and _operand(joined, dtype, facts) is not None:
+                if fits(k * m, dtype) and _to_dividend(joined, dtype, facts) is not None:
                     inner, k = joined, k * m
             else:
                 below = _digit(atom, "mod")
@@ -124,7 +124,7 @@ def _quotient_of(inner: LinearForm, k: int, dtype: DType, facts: Facts) -> Expr 
                     return None if q is None else apply("mod", q, Const(below[1] // k, dtype))
     if not fits(k, dtype):
         return None
-    body = _operand(inner, dtype, facts)
+    body = _to_dividend(inner, dtype, facts)
     return None if body is None else apply("floordiv", body, Const(k, dtype))
 
 
@@ -137,7 +137,7 @@ def divide_by_negative(e: Apply, facts: Facts) -> Expr | None:
     if not isinstance(e.args[1], Const) or e.args[1].value >= 0:
         return None
     k, form = -int(e.args[1].value), linear(e.args[0]) * -1
-    if not fits(k, e.dtype) or not _fitting(form, e.dtype, facts):
+    if not fits(k, e.dtype) or not _is_in_range(form, e.dtype, facts):
         return None
     body = _expr(form, e.dtype)
     if body is None:
@@ -161,7 +161,7 @@ def divide(e: Apply, facts: Facts) -> Expr | None:
         for atom, c in form.terms.items():  # c*(a % m) = c*a modulo k, where k divides c*m
             below = _digit(atom, "mod")
             if below is not None and c * below[1] % k == 0:
-                body = _operand(form.without(atom) + linear(below[0]) * c, dtype, facts)
+                body = _to_dividend(form.without(atom) + linear(below[0]) * c, dtype, facts)
                 if body is not None:
                     return apply("mod", body, Const(k, dtype))
     whole = LinearForm(0, {a: c // k for a, c in form.terms.items() if c % k == 0})
@@ -170,17 +170,17 @@ def divide(e: Apply, facts: Facts) -> Expr | None:
     if known is not None:
         return _expr(rest - known * k if is_mod else whole + known, dtype)
     quotient, const = divmod(rest.const, k)
-    g, low = _without_carry(rest - (rest.const - const), k, facts)
+    g, low = _split_off_digit(rest - (rest.const - const), k, facts)
     inner = LinearForm(const // g, {a: c // g for a, c in rest.terms.items() if a not in low.terms})
     if is_mod:
-        body = _operand(inner, dtype, facts)
+        body = _to_dividend(inner, dtype, facts)
         core = None if body is None else apply("mod", body, Const(k // g, dtype))
         return None if core is None else _expr(low + LinearForm(0, {core: g}), dtype)
     floor = _quotient_of(inner, k // g, dtype, facts)
     return None if floor is None else _expr(whole + quotient + LinearForm(0, {floor: 1}), dtype)
 
 
-def _without_carry(form: LinearForm, k: int, facts: Facts) -> tuple[int, LinearForm]:
+def _split_off_digit(form: LinearForm, k: int, facts: Facts) -> tuple[int, LinearForm]:
     """Split the form into g*a + r with 0 <= r < g where g divides k, so that r is a digit of its own; return (g, r)."""
     divisors = {k}
     for c in form.terms.values():
@@ -224,18 +224,18 @@ def decide(e: Expr, facts: Facts) -> Expr | None:
 SUMS = ("add", "sub", "neg", "mul", "cast")
 
 
-def plain_index(e: Read, facts: Facts) -> Expr | None:
+def narrow_indices(e: Read, facts: Facts) -> Expr | None:
     """Drop widening casts in a read's indices where int32 is certain to hold their values."""
     out = []
     for i in e.index:
         if isinstance(i, Apply) and i.fn in SUMS:
             form = linear(i)
-            i = _expr(form, _type_of(form, (i,), facts)) or i
+            i = _expr(form, _choose_type(form, (i,), facts)) or i
         out.append(i)
     return Read(e.slot, tuple(out), e.dtype)
 
 
-def _type_of(form: LinearForm, old: Sequence[Expr], facts: Facts, equal: bool = False) -> DType:
+def _choose_type(form: LinearForm, old: Sequence[Expr], facts: Facts, equal: bool = False) -> DType:
     """Return the type of a form made of integers that lie in their types: int32, unless only int64 is certain to hold
     it.
 
@@ -245,11 +245,11 @@ def _type_of(form: LinearForm, old: Sequence[Expr], facts: Facts, equal: bool = 
     values = form.const, *form.terms.values()
     if any(x.dtype.bits > 32 for x in form.terms) or not all(fits(v, dt.i32) for v in values):
         return dt.i64
-    if _fitting(form, dt.i32, facts):
+    if _is_in_range(form, dt.i32, facts):
         return dt.i32
     narrow = all(x.dtype.bits <= 32 for x in old)
     # Both sides of an equation differ by as much as in the original, less than 2^32: a wrapped sum is right.
-    return dt.i32 if narrow and (equal or not all(_fitting(linear(x), dt.i32, facts) for x in old)) else dt.i64
+    return dt.i32 if narrow and (equal or not all(_is_in_range(linear(x), dt.i32, facts) for x in old)) else dt.i64
 
 
 def compare(e: Apply, facts: Facts) -> Expr | None:
@@ -264,8 +264,8 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
     form = linear(b) - linear(a)
     g = gcd(*form.terms.values())
 
-    def pair(fn: str, x: LinearForm, y: LinearForm) -> Expr | None:
-        dtype = max((_type_of(f, e.args, facts, fn in ("eq", "ne")) for f in (x, y)), key=lambda t: t.bits)
+    def compare_forms(fn: str, x: LinearForm, y: LinearForm) -> Expr | None:
+        dtype = max((_choose_type(f, e.args, facts, fn in ("eq", "ne")) for f in (x, y)), key=lambda t: t.bits)
         left, right = _expr(x, dtype), _expr(y, dtype)
         return None if left is None or right is None else apply(fn, left, right)
 
@@ -274,28 +274,28 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
         lead = min(form.terms, key=lambda x: (not isinstance(x, Axis), x.position if isinstance(x, Axis) else x.digest))
         if form.terms[lead] < 0:
             form = form * -1
-        left, right = _sides(form)
+        left, right = _split_by_sign(form)
         if form.const > 0 and left.terms:
-            return pair(e.fn, right + form.const, left)
-        return pair(e.fn, right, left - form.const)
+            return compare_forms(e.fn, right + form.const, left)
+        return compare_forms(e.fn, right, left - form.const)
     if e.fn == "lt":
         form = form - 1
     form = LinearForm(form.const // g, {x: c // g for x, c in form.terms.items()})  # >= 0, rounded down
     distance = next((x for x, c in form.terms.items() if c < 0 and _is_distance(x)), None)
     if distance is not None:  # abs(x) <= c is -c <= x and x <= c, each of which is an end of the axes in it
         rest, x = form.without(distance), linear(distance.args[0]) * form.terms[distance]
-        ends = [pair("le", LinearForm(), rest + y) for y in (x, x * -1)]
+        ends = [compare_forms("le", LinearForm(), rest + y) for y in (x, x * -1)]
         new = [c if c is None else compare(c, facts) or c for c in ends]  # type: ignore[arg-type]
         return apply("and", *new) if None not in new else None  # type: ignore[arg-type]
-    left, right = _sides(form)  # left <= right + const
+    left, right = _split_by_sign(form)  # left <= right + const
     c = form.const
     if not right.terms:
-        return pair("lt", left, LinearForm(c + 1))
+        return compare_forms("lt", left, LinearForm(c + 1))
     if not left.terms:
-        return pair("le", LinearForm(-c), right)
+        return compare_forms("le", LinearForm(-c), right)
     if c == -1:
-        return pair("lt", left, right)
-    return pair("le", left, right + c) if c >= 0 else pair("le", left - c, right)
+        return compare_forms("lt", left, right)
+    return compare_forms("le", left, right + c) if c >= 0 else compare_forms("le", left - c, right)
 
 
 def _is_distance(x: Expr) -> bool:
@@ -304,7 +304,7 @@ def _is_distance(x: Expr) -> bool:
     return isinstance(x, Apply) and x.fn == "abs" and not _has_elements(x)
 
 
-def _sides(form: LinearForm) -> tuple[LinearForm, LinearForm]:
+def _split_by_sign(form: LinearForm) -> tuple[LinearForm, LinearForm]:
     """Return (the negative terms, negated; the positive terms)."""
     negative = LinearForm(0, {x: -c for x, c in form.terms.items() if c < 0})
     return negative, LinearForm(0, {x: c for x, c in form.terms.items() if c > 0})

@@ -32,7 +32,7 @@ from einsmith.ir.rewrite.integer_rules import (
     divide,
     divide_by_negative,
     fits,
-    plain_index,
+    narrow_indices,
 )
 
 Rewrite = Callable[[Any, Facts], "Expr | None"]
@@ -77,25 +77,25 @@ def p(fn: str, *args: Any) -> TermPattern:
     return TermPattern(fn, args)
 
 
-def _match(pattern: Any, e: Expr, found: dict[str, Expr]) -> bool:
+def _match(pattern: Any, e: Expr, bindings: dict[str, Expr]) -> bool:
     if isinstance(pattern, str):
         if pattern.startswith("k") and not isinstance(e, Const):
             return False
-        return found.setdefault(pattern, e) is e
+        return bindings.setdefault(pattern, e) is e
     if isinstance(pattern, TermPattern):
         return (
             isinstance(e, Apply)
             and e.fn == pattern.fn
-            and all(_match(q, a, found) for q, a in zip(pattern.args, e.args, strict=True))
+            and all(_match(q, a, bindings) for q, a in zip(pattern.args, e.args, strict=True))
         )
     return isinstance(e, Const) and e.value == pattern and copysign(1, e.value) == copysign(1, pattern)
 
 
-def _build(pattern: Any, found: dict[str, Expr], dtype: DType) -> Expr:
+def _build(pattern: Any, bindings: dict[str, Expr], dtype: DType) -> Expr:
     if isinstance(pattern, str):
-        return found[pattern]
+        return bindings[pattern]
     if isinstance(pattern, TermPattern):
-        return apply(pattern.fn, *(_build(q, found, dtype) for q in pattern.args))
+        return apply(pattern.fn, *(_build(q, bindings, dtype) for q in pattern.args))
     return Const(pattern, dt.bool_ if isinstance(pattern, bool) else dtype)
 
 
@@ -106,15 +106,15 @@ def rule(
     the type of the node."""
 
     def rewrite(e: Apply, facts: Facts) -> Expr | None:
-        found: dict[str, Expr] = {}
-        if not _match(pattern, e, found) or (when is not None and not when(**found)):
+        bindings: dict[str, Expr] = {}
+        if not _match(pattern, e, bindings) or (when is not None and not when(**bindings)):
             return None
-        return _build(result, found, e.dtype)
+        return _build(result, bindings, e.dtype)
 
     return RewriteRule(name, (pattern.fn,), rewrite, kinds)
 
 
-def _harmless(*conditions: Expr) -> bool:
+def _is_harmless(*conditions: Expr) -> bool:
     """Return whether expressions may be evaluated where a guard would have prevented it: no reads, no division by a
     non-constant."""
     for e in postorder(conditions):
@@ -129,7 +129,7 @@ _DIVISIONS = ("floordiv", "mod")
 # --------------------------------------------------------------------------------------------- order and constants
 
 _COMMUTATIVE = ("add", "mul", "min", "max", "eq", "ne")
-_FOLDED = ("add", "sub", "mul", "div", "floordiv", "mod", "neg", "min", "max", "sqrt", "abs", "sign", "floor",
+_FOLDABLE = ("add", "sub", "mul", "div", "floordiv", "mod", "neg", "min", "max", "sqrt", "abs", "sign", "floor",
            "lt", "le", "eq", "ne", "and", "or", "not")  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def _fold(e: Apply, facts: Facts) -> Expr | None:
 # ------------------------------------------------------------------------------------------------------ conditions
 
 
-def _same_ints(e: Apply, facts: Facts) -> Expr | None:
+def _compare_itself(e: Apply, facts: Facts) -> Expr | None:
     return Const(e.fn == "eq", dt.bool_) if e.args[0] is e.args[1] and not e.args[0].dtype.is_float else None
 
 
@@ -191,14 +191,14 @@ def connect(fn: str, parts: Iterable[Expr]) -> Expr:
     return Const(fn == "and", dt.bool_) if out is None else out
 
 
-def _connective(e: Apply, facts: Facts) -> Expr | None:
+def _simplify_connective(e: Apply, facts: Facts) -> Expr | None:
     """Flatten and order `and` and `or`, and drop operands that the others imply; False or True where they
     contradict."""
     unit = e.fn == "and"  # the identity operand; operands are examined while the others have this truth
     parts = [x for x in parts_of(e) if not (isinstance(x, Const) and bool(x.value) == unit)]
     if any(isinstance(x, Const) for x in parts):
         return Const(not unit, dt.bool_)
-    if 1 < len(parts) <= PRUNED:
+    if 1 < len(parts) <= MAX_PRUNED:
         n = 0
         while n < len(parts):
             rest = parts[:n] + parts[n + 1 :]
@@ -215,10 +215,11 @@ def _connective(e: Apply, facts: Facts) -> Expr | None:
     return connect(e.fn, parts)
 
 
-PRUNED = 8
+MAX_PRUNED = 8
+"""Most operands of an `and` or `or` that are examined for being implied by the others; each takes a proof."""
 
 
-def _not(e: Apply, facts: Facts) -> Expr | None:
+def _push_not_inward(e: Apply, facts: Facts) -> Expr | None:
     x = e.args[0]
     if not isinstance(x, Apply):
         return None
@@ -236,7 +237,7 @@ def _not(e: Apply, facts: Facts) -> Expr | None:
 # ----------------------------------------------------------------------------------------------------------- casts
 
 
-def _exact(a: DType, b: DType) -> bool:
+def _is_exact(a: DType, b: DType) -> bool:
     """Return whether every value of type a is a value of type b."""
     if a is b or a.is_bool:
         return True
@@ -259,16 +260,16 @@ def _cast(e: Apply, facts: Facts) -> Expr | None:
         return out if ok else None
     if e.dtype.is_bool:
         return apply("ne", x, Const(0, x.dtype))
-    if isinstance(x, Apply) and x.fn == "cast" and _exact(x.args[0].dtype, x.dtype):
-        short = cast(x.args[0], e.dtype)
-        return None if short is e else short
+    if isinstance(x, Apply) and x.fn == "cast" and _is_exact(x.args[0].dtype, x.dtype):
+        direct = cast(x.args[0], e.dtype)
+        return None if direct is e else direct
     if isinstance(x, Apply) and x.fn == "where" and all(isinstance(a, Const) for a in x.args[1:]):
         sides = [_cast(Apply("cast", (a,), e.dtype), facts) for a in x.args[1:]]
         return None if None in sides else Apply("where", (x.args[0], *sides), e.dtype)
     return None
 
 
-def _cast_is_true(e: Apply, facts: Facts) -> Expr | None:
+def _compare_cast_condition(e: Apply, facts: Facts) -> Expr | None:
     """Simplify a condition cast to a number and compared with 0 or 1."""
     x, k = e.args
     if not (isinstance(x, Apply) and x.fn == "cast" and x.args[0].dtype.is_bool and isinstance(k, Const)):
@@ -278,21 +279,21 @@ def _cast_is_true(e: Apply, facts: Facts) -> Expr | None:
     return None
 
 
-def _power_of_two(x: str = "", **found: Expr) -> bool:
-    k = found["k"]
+def _is_power_of_two(x: str = "", **bindings: Expr) -> bool:
+    k = bindings["k"]
     assert isinstance(k, Const)
     mantissa, exponent = frexp(k.value)
     return abs(mantissa) == 0.5 and abs(exponent) < (120 if k.dtype.bits == 32 else 1000)
 
 
-def _inverse(e: Apply, facts: Facts) -> Expr | None:
+def _multiply_by_inverse(e: Apply, facts: Facts) -> Expr | None:
     k = e.args[1]
-    if isinstance(k, Const) and isfinite(k.value) and _power_of_two(k=k):
+    if isinstance(k, Const) and isfinite(k.value) and _is_power_of_two(k=k):
         return apply("mul", e.args[0], Const(1 / k.value, k.dtype))
     return None
 
 
-def _negated_constant(e: Apply, facts: Facts) -> Expr | None:
+def _move_sign_into_constant(e: Apply, facts: Facts) -> Expr | None:
     """Move the sign into the constant in x * k with x = -y, and in -(x * k)."""
     product = e.args[0] if e.fn == "neg" else e
     if not (isinstance(product, Apply) and product.fn == "mul" and isinstance(product.args[1], Const)):
@@ -306,7 +307,7 @@ def _negated_constant(e: Apply, facts: Facts) -> Expr | None:
     return apply("mul", x, Const(-k.value, k.dtype))
 
 
-def _clamp_again(e: Apply, facts: Facts) -> Expr | None:
+def _merge_clamps(e: Apply, facts: Facts) -> Expr | None:
     """Merge clamps: max(max(x, k), l) -> max(x, max(k, l)), and likewise min."""
     x, k = e.args
     if not (isinstance(x, Apply) and x.fn == e.fn and isinstance(k, Const) and isinstance(x.args[1], Const)):
@@ -320,7 +321,7 @@ def _clamp_again(e: Apply, facts: Facts) -> Expr | None:
 # ----------------------------------------------------------------------------------------------------------- table
 
 RULES: tuple[RewriteRule, ...] = (
-    RewriteRule("fold constants", _FOLDED, _fold),
+    RewriteRule("fold constants", _FOLDABLE, _fold),
     RewriteRule("order operands", _COMMUTATIVE, _order),
     # integers
     RewriteRule("linear form", SUMS, collect_terms, "i"),
@@ -330,33 +331,33 @@ RULES: tuple[RewriteRule, ...] = (
     RewriteRule("decided cast", ("cast",), decide_cast, "i"),
     RewriteRule("decided extreme", ("min", "max"), decide_extreme, "i"),
     RewriteRule("decided sign", ("abs",), decide_sign, "i"),
-    RewriteRule("plain index", ("read",), plain_index),
+    RewriteRule("plain index", ("read",), narrow_indices),
     # conditions
     RewriteRule("known condition", ("lt", "le", "eq", "ne", "read", "cast", "where"), _decide, "b"),
-    RewriteRule("compare itself", ("eq", "ne"), _same_ints),
-    RewriteRule("condition as a number", ("eq", "ne"), _cast_is_true),
+    RewriteRule("compare itself", ("eq", "ne"), _compare_itself),
+    RewriteRule("condition as a number", ("eq", "ne"), _compare_cast_condition),
     RewriteRule("compare integers", ("lt", "le", "eq", "ne"), compare),
-    RewriteRule("and, or", ("and", "or"), _connective),
-    RewriteRule("not", ("not",), _not),
+    RewriteRule("and, or", ("and", "or"), _simplify_connective),
+    RewriteRule("not", ("not",), _push_not_inward),
     # where
     rule("where of equal sides", p("where", "c", "x", "x"), "x"),
     rule("where not", p("where", p("not", "c"), "x", "y"), p("where", "c", "y", "x")),
     rule("where differs", p("where", p("ne", "a", "b"), "x", "y"), p("where", p("eq", "a", "b"), "y", "x")),
     rule("where is its condition", p("where", "c", True, False), "c", "b"),
     rule("where is not its condition", p("where", "c", False, True), p("not", "c"), "b"),
-    rule("where as and", p("where", "c", "d", False), p("and", "c", "d"), "b", lambda c, d: _harmless(d)),
-    rule("where as or", p("where", "c", True, "d"), p("or", "c", "d"), "b", lambda c, d: _harmless(d)),
+    rule("where as and", p("where", "c", "d", False), p("and", "c", "d"), "b", lambda c, d: _is_harmless(d)),
+    rule("where as or", p("where", "c", True, "d"), p("or", "c", "d"), "b", lambda c, d: _is_harmless(d)),
     rule(
         "merge guards",
         p("where", "c", p("where", "d", "x", "y"), "y"),
         p("where", p("and", "c", "d"), "x", "y"),
-        when=lambda c, d, x, y: _harmless(d),
+        when=lambda c, d, x, y: _is_harmless(d),
     ),
     rule(
         "merge guards, other side",
         p("where", "c", "y", p("where", "d", "y", "x")),
         p("where", p("or", "c", "d"), "y", "x"),
-        when=lambda c, d, x, y: _harmless(d),
+        when=lambda c, d, x, y: _is_harmless(d),
     ),
     # floats; forbidden: x*0 -> 0, x-x -> 0, x/x -> 1
     rule("x * 1", p("mul", "x", 1.0), "x", "f"),
@@ -371,14 +372,14 @@ RULES: tuple[RewriteRule, ...] = (
     rule("x + -y", p("add", "x", p("neg", "y")), p("sub", "x", "y"), "f"),
     rule("-x + y", p("add", p("neg", "x"), "y"), p("sub", "y", "x"), "f"),
     rule("-x * -y", p("mul", p("neg", "x"), p("neg", "y")), p("mul", "x", "y"), "f"),
-    RewriteRule("-x * k", ("mul", "neg"), _negated_constant, "f"),
+    RewriteRule("-x * k", ("mul", "neg"), _move_sign_into_constant, "f"),
     rule("-x * y", p("mul", p("neg", "x"), "y"), p("neg", p("mul", "x", "y")), "f"),
     rule("x * -y", p("mul", "x", p("neg", "y")), p("neg", p("mul", "x", "y")), "f"),
     rule("-x / -y", p("div", p("neg", "x"), p("neg", "y")), p("div", "x", "y"), "f"),
     rule("-x / y", p("div", p("neg", "x"), "y"), p("neg", p("div", "x", "y")), "f"),
     rule("x / -y", p("div", "x", p("neg", "y")), p("neg", p("div", "x", "y")), "f"),
     rule("x * k / k", p("div", p("mul", "x", "k"), "k"), "x", "f", lambda x, k: k.value != 0 and isfinite(k.value)),
-    RewriteRule("x / 2**n", ("div",), _inverse, "f"),
+    RewriteRule("x / 2**n", ("div",), _multiply_by_inverse, "f"),
     rule("x ** 1", p("pow", "x", 1.0), "x", "f"),
     rule("x ** 2", p("pow", "x", 2.0), p("mul", "x", "x"), "f"),
     rule("x ** -1", p("pow", "x", -1.0), p("div", 1.0, "x"), "f"),
@@ -386,7 +387,7 @@ RULES: tuple[RewriteRule, ...] = (
     rule("log 1", p("log", 1.0), 0.0, "f"),
     rule("max of itself", p("max", "x", "x"), "x"),
     rule("min of itself", p("min", "x", "x"), "x"),
-    RewriteRule("max of max", ("max", "min"), _clamp_again),
+    RewriteRule("max of max", ("max", "min"), _merge_clamps),
     rule("abs of abs", p("abs", p("abs", "x")), p("abs", "x")),
     rule("abs of -x", p("abs", p("neg", "x")), p("abs", "x")),
     rule("stop_gradient twice", p("stop_gradient", p("stop_gradient", "x")), p("stop_gradient", "x")),

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsmith.ir.analysis.bounds import Facts
-from einsmith.ir.analysis.guarded import leaves, of_integers
+from einsmith.ir.analysis.guarded import atomic_conditions, has_integer_comparison
 from einsmith.ir.analysis.linear import LinearForm
-from einsmith.ir.analysis.widths import widened
+from einsmith.ir.analysis.widths import widen
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -43,22 +43,22 @@ from einsmith.ir.rebuild import (
     without_twins,
 )
 from einsmith.ir.rewrite.free_axes import fold_free_axes, fold_scattered_axes
-from einsmith.ir.rewrite.rules import PRUNED, RULES, RewriteRule, connect, parts_of
+from einsmith.ir.rewrite.rules import MAX_PRUNED, RULES, RewriteRule, connect, parts_of
 
-_REWRITES = 100_000
+_MAX_REWRITES = 100_000
 """Most rewrites of one expression; a rule table that cycles stops there, with the value still right."""
 
-_RENUMBERED = 1024
+_MAX_RENUMBERED = 1024
 """Most expressions that are simplified again to find a template's one numbering: enough for products of twelve factors,
 whose cycles have up to 28 rounds. Templates of the benchmarks' networks take 8 rounds at most."""
-_SHORTEST = 4
+_MIN_ROUNDS = 4
 """Fewest renumbering rounds of a template: the first simplifies it, the next ones show that it is a fixpoint."""
 
-_CONTEXTS = 4
+_MAX_CONTEXTS = 4
 """Most sets of facts that one expression is simplified under in one run. Paths to a shared expression are exponentially
 many in its depth: beyond the limit, it is simplified by the facts that hold all over the box."""
 
-_LOCAL = ("lt", "le", "eq", "ne", "and", "or", "not", "where", "floordiv", "mod", "min", "max", "abs", "sign")
+_FACT_DEPENDENT = ("lt", "le", "eq", "ne", "and", "or", "not", "where", "floordiv", "mod", "min", "max", "abs", "sign")
 """Functions whose rules query the facts that hold at their position."""
 
 
@@ -98,8 +98,8 @@ def simplify_template(
     is proven once.
     """
     if rules is not RULES:
-        return _template(t, rules, {})
-    out = t.memo("simplify", lambda t: _template(t, RULES, {} if boxes is None else boxes))
+        return _simplify_parts(t, rules, {})
+    out = t.memo("simplify", lambda t: _simplify_parts(t, RULES, {} if boxes is None else boxes))
     out.memo("simplify", lambda t: t)
     return out
 
@@ -140,16 +140,16 @@ def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
     # may be, exponential in their number: if it is not closed in time, the least ranks so far decide.
     boxes: dict[tuple[int, ...], Facts] = {}
     seen: dict[Template, tuple[int, ...]] = {}
-    found, slots = _number_slots(t, tuple(range(len(t.params))))
-    most = _SHORTEST
-    while found not in seen and len(seen) < most:
-        seen[found] = slots
-        if len(seen) == _SHORTEST:
+    current, slots = _number_slots(t, tuple(range(len(t.params))))
+    most = _MIN_ROUNDS
+    while current not in seen and len(seen) < most:
+        seen[current] = slots
+        if len(seen) == _MIN_ROUNDS:
             size = sum(1 for _ in postorder(b for p in t.parts for b in p.bodies))
-            most = max(_SHORTEST, _RENUMBERED // (size + 1))
-        found, slots = _number_slots(simplify_template(found, boxes=boxes), slots)
+            most = max(_MIN_ROUNDS, _MAX_RENUMBERED // (size + 1))
+        current, slots = _number_slots(simplify_template(current, boxes=boxes), slots)
     circle = list(seen)
-    circle = circle[circle.index(found) :] if found in seen else circle[1:]
+    circle = circle[circle.index(current) :] if current in seen else circle[1:]
     final = min(circle, key=lambda f: ([rank(b)[0] for p in f.parts for b in p.bodies], f.digest))
     slots = seen[final]
     final.memo("canonical", lambda f: (f, tuple(range(len(f.params)))))
@@ -170,12 +170,12 @@ def _number_slots(t: Template, slots: tuple[int, ...]) -> tuple[Template, tuple[
     return map_bodies(t, lambda b: substitute(b, {}, order), params), tuple(slots[s] for s in order)
 
 
-def _template(t: Template, rules: tuple[RewriteRule, ...], boxes: dict[tuple[int, ...], Facts]) -> Template:
+def _simplify_parts(t: Template, rules: tuple[RewriteRule, ...], boxes: dict[tuple[int, ...], Facts]) -> Template:
     run = _Run(rules)
     parts: list[Piece | Scatter] = []
     for part in t.parts:
         if isinstance(part, Piece):
-            body = _without_unit_axes(part.body, len(part.extents)) if isinstance(part.body, Reduce) else part.body
+            body = _drop_unit_axes(part.body, len(part.extents)) if isinstance(part.body, Reduce) else part.body
             step = tuple(s if n > 1 else 1 for s, n in zip(part.step, part.extents, strict=True))
             part = Piece(part.offset, step, part.extents, body)
         if part.domain not in boxes:
@@ -185,12 +185,12 @@ def _template(t: Template, rules: tuple[RewriteRule, ...], boxes: dict[tuple[int
             parts.append(part)
         elif isinstance(part, Scatter):
             index = tuple(run.simplify(i, facts) for i in part.index)
-            made = Scatter(part.combiner, part.extents, index, run.simplify(part.body, facts))
-            folded = fold_scattered_axes(made)
-            if folded is not made:
+            scatter = Scatter(part.combiner, part.extents, index, run.simplify(part.body, facts))
+            folded = fold_scattered_axes(scatter)
+            if folded is not scatter:
                 facts = Facts(folded.extents)
-                made = Scatter(made.combiner, folded.extents, folded.index, run.simplify(folded.body, facts))
-            parts.append(made)
+                scatter = Scatter(scatter.combiner, folded.extents, folded.index, run.simplify(folded.body, facts))
+            parts.append(scatter)
         elif isinstance(part.body, Reduce):
             r = part.body
             body = _simplify_reduction(
@@ -199,13 +199,13 @@ def _template(t: Template, rules: tuple[RewriteRule, ...], boxes: dict[tuple[int
             parts.append(Piece(part.offset, part.step, part.extents, body))
         else:
             parts.append(Piece(part.offset, part.step, part.extents, run.simplify(part.body, facts)))
-    if isinstance(parts[-1], Scatter) and all(_is(part, parts[-1].neutral) for part in parts[:-1]):
+    if isinstance(parts[-1], Scatter) and all(_is_constant(part, parts[-1].neutral) for part in parts[:-1]):
         parts = parts[-1:]  # the scatter starts from the identity element anyway
     full = [part for part in parts if 0 not in part.extents or (isinstance(part, Scatter) and len(parts) == 1)]
-    return widened(Template(t.shape, t.params, tuple(full or parts[:1])))
+    return widen(Template(t.shape, t.params, tuple(full or parts[:1])))
 
 
-def _is(part: Piece | Scatter, number: float | int | bool) -> bool:
+def _is_constant(part: Piece | Scatter, number: float | int | bool) -> bool:
     """Return whether a piece's body is this constant; -0.0 is not 0.0."""
     return isinstance(part.body, Const) and str(part.body.value) == str(number)
 
@@ -221,11 +221,11 @@ def _simplify_reduction(
             break
         facts = Facts((*outer, *folded.extents))
         bodies = tuple(run.simplify(b, facts) for b in folded.bodies)
-        body = _without_unit_axes(Reduce(combiner, folded.extents, bodies), len(outer))
+        body = _drop_unit_axes(Reduce(combiner, folded.extents, bodies), len(outer))
     return body
 
 
-def _without_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:
+def _drop_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:
     kept = [k for k, n in enumerate(r.extents) if n != 1]
     if len(kept) != len(r.extents):
         axes: dict[int, Expr] = {rank + k: Const(0, Axis.dtype) for k in range(len(r.extents))}
@@ -249,7 +249,7 @@ _TABLE = _by_function(RULES)
 
 
 @dataclass(frozen=True, eq=False)
-class _Assumed:
+class _Assumption:
     """A condition that is known to hold, or not to.
 
     It also holds the conditions that it decides by itself, as bits; -1: it is about integers, and may decide others.
@@ -266,35 +266,35 @@ class _Run:
     def __init__(self, rules: tuple[RewriteRule, ...]):
         self.rules = _TABLE if rules is RULES else _by_function(rules)
         self.done: dict[tuple[Expr, Facts], Expr] = {}
-        self.local: dict[Expr, bool] = {}
+        self.dependent: dict[Expr, bool] = {}
         self.base = Facts(())
-        self.assumed: dict[Facts, tuple[_Assumed, ...]] = {}  # conditions beyond the base's, outermost first
-        self.kept: dict[tuple[Expr, Facts], Facts] = {}
+        self.assumed: dict[Facts, tuple[_Assumption, ...]] = {}  # conditions beyond the base's, outermost first
+        self.relevant_facts: dict[tuple[Expr, Facts], Facts] = {}
         self.contexts: dict[Expr, set[Facts]] = defaultdict(set)
-        self.told: dict[Expr, int] = {}
+        self.condition_bits: dict[Expr, int] = {}
         self.bits: dict[Expr, int] = {}
         self.quotients: dict[Expr, bool] = {}
-        self.left = _REWRITES
+        self.rewrites_left = _MAX_REWRITES
 
-    def depends(self, e: Expr) -> bool:
+    def depends_on_facts(self, e: Expr) -> bool:
         """Return whether the result of simplifying an expression may depend on the facts."""
-        if e not in self.local:
-            for x in postorder([e], self.local):
-                here = x.dtype.is_bool or (isinstance(x, Apply) and x.fn in _LOCAL)
-                self.local[x] = here or any(self.local[a] for a in x.args)
-        return self.local[e]
+        if e not in self.dependent:
+            for x in postorder([e], self.dependent):
+                here = x.dtype.is_bool or (isinstance(x, Apply) and x.fn in _FACT_DEPENDENT)
+                self.dependent[x] = here or any(self.dependent[a] for a in x.args)
+        return self.dependent[e]
 
     def conditions(self, e: Expr) -> int:
         """Return the conditions in an expression, as bits."""
-        if e not in self.told:
-            for x in postorder([e], self.told):
-                found = self.bits.setdefault(x, 1 << len(self.bits)) if x.dtype.is_bool else 0
+        if e not in self.condition_bits:
+            for x in postorder([e], self.condition_bits):
+                bits = self.bits.setdefault(x, 1 << len(self.bits)) if x.dtype.is_bool else 0
                 for a in x.args:
-                    found |= self.told[a]
-                self.told[x] = found
-        return self.told[e]
+                    bits |= self.condition_bits[a]
+                self.condition_bits[x] = bits
+        return self.condition_bits[e]
 
-    def at(self, e: Expr, known: Facts) -> Facts:
+    def restrict_facts(self, e: Expr, known: Facts) -> Facts:
         """Return the subset of the facts that simplifying an expression may depend on.
 
         A condition that says nothing about integers matters only where it occurs, so that paths that differ only in
@@ -303,22 +303,22 @@ class _Run:
         assumed = self.assumed.get(known)
         if not assumed:
             return known
-        found = self.kept.get((e, known))
-        if found is None:
-            found = self.base
-            if self.depends(e):
+        relevant = self.relevant_facts.get((e, known))
+        if relevant is None:
+            relevant = self.base
+            if self.depends_on_facts(e):
                 inside = self.conditions(e)
                 chain = tuple(a for a in assumed if a.bits < 0 or a.bits & inside)
-                found = known if len(chain) == len(assumed) else self.context(chain)
+                relevant = known if len(chain) == len(assumed) else self.assume_chain(chain)
             contexts = self.contexts[e]
-            if len(contexts) < _CONTEXTS:
-                contexts.add(found)
-            elif found not in contexts:
-                found = self.base
-            self.kept[e, known] = found
-        return found
+            if len(contexts) < _MAX_CONTEXTS:
+                contexts.add(relevant)
+            elif relevant not in contexts:
+                relevant = self.base
+            self.relevant_facts[e, known] = relevant
+        return relevant
 
-    def context(self, chain: tuple[_Assumed, ...]) -> Facts:
+    def assume_chain(self, chain: tuple[_Assumption, ...]) -> Facts:
         known = self.base
         for a in chain:
             known = known.assume(a.condition, a.truth)
@@ -327,22 +327,22 @@ class _Run:
 
     def under(self, known: Facts, c: Expr, truth: bool, was: Expr, side: Expr) -> Facts:
         """Return the facts on a side of a `where` whose condition `was` has become c."""
-        if not self.depends(side):
+        if not self.depends_on_facts(side):
             return self.base
         under = known.assume(c, truth)
         if under not in self.assumed and known in self.assumed:
-            bits = -1 if of_integers(c) or of_integers(was) else 0
-            for x in (*leaves(c), *leaves(was)):
+            bits = -1 if has_integer_comparison(c) or has_integer_comparison(was) else 0
+            for x in (*atomic_conditions(c), *atomic_conditions(was)):
                 bits |= self.conditions(x) & self.bits[x]
-            self.assumed[under] = (*self.assumed[known], _Assumed(c, truth, bits))
-        return self.at(side, under) if under.feasible else under
+            self.assumed[under] = (*self.assumed[known], _Assumption(c, truth, bits))
+        return self.restrict_facts(side, under) if under.feasible else under
 
     def divides(self, e: Expr) -> bool:
         """Return whether a condition without reads contains a quotient or remainder of integers."""
         if e not in self.quotients:
             nodes = list(postorder([e]))
-            found = any(isinstance(x, Apply) and x.fn in ("floordiv", "mod") and x.dtype.is_int for x in nodes)
-            self.quotients[e] = found and not any(isinstance(x, Read) for x in nodes)
+            has_division = any(isinstance(x, Apply) and x.fn in ("floordiv", "mod") and x.dtype.is_int for x in nodes)
+            self.quotients[e] = has_division and not any(isinstance(x, Read) for x in nodes)
         return self.quotients[e]
 
     def simplify(self, root: Expr, facts: Facts) -> Expr:
@@ -362,11 +362,11 @@ class _Run:
                 continue
             fn = e.fn if isinstance(e, Apply) else ""
             if fn == "where":
-                new, missing = self._where(e, known)  # type: ignore[arg-type]
+                new, missing = self._simplify_where(e, known)  # type: ignore[arg-type]
             elif fn in ("and", "or"):
                 new, missing = self._simplify_connected(e, known)  # type: ignore[arg-type]
             else:
-                new, missing = self._plain(e, known)
+                new, missing = self._simplify_args(e, known)
             if missing:
                 stack.append((e, known, None))
                 stack += [(x, f, None) for x, f in missing]
@@ -380,42 +380,44 @@ class _Run:
                 stack.append((out, known, None))
         return done[root, facts]
 
-    def _plain(self, e: Expr, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
+    def _simplify_args(self, e: Expr, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
         if not e.args:
             return e, []
-        wanted = [(a, known if known is self.base else self.at(a, known)) for a in e.args]
-        missing = [w for w in wanted if w not in self.done]
-        return (None, missing) if missing else (with_args(e, tuple(self.done[w] for w in wanted)), [])
+        needed = [(a, known if known is self.base else self.restrict_facts(a, known)) for a in e.args]
+        missing = [w for w in needed if w not in self.done]
+        return (None, missing) if missing else (with_args(e, tuple(self.done[w] for w in needed)), [])
 
     def _simplify_connected(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
         """Simplify all operands of nested `and` or `or` first, so that the rule prunes them once, not once for each
         prefix."""
         parts = operands(e, e.fn)
-        if not 2 < len(parts) <= PRUNED:
-            return self._plain(e, known)
-        wanted = [(a, known if known is self.base else self.at(a, known)) for a in parts]
-        missing = [w for w in wanted if w not in self.done]
-        return (None, missing) if missing else (connect(e.fn, (self.done[w] for w in wanted)), [])
+        if not 2 < len(parts) <= MAX_PRUNED:
+            return self._simplify_args(e, known)
+        needed = [(a, known if known is self.base else self.restrict_facts(a, known)) for a in parts]
+        missing = [w for w in needed if w not in self.done]
+        return (None, missing) if missing else (connect(e.fn, (self.done[w] for w in needed)), [])
 
-    def _where(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
+    def _simplify_where(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
         """Simplify a `where`: its condition, and each side under the condition, or only the side that is chosen."""
-        first = e.args[0], self.at(e.args[0], known)
+        first = e.args[0], self.restrict_facts(e.args[0], known)
         if first not in self.done:
             return None, [first]
-        c, wanted = self._condition(self.done[first], known)
-        if wanted is not None:
-            return None, [wanted]
+        c, pending = self._simplify_condition(self.done[first], known)
+        if pending is not None:
+            return None, [pending]
         sides = []
         for truth, side in ((True, e.args[1]), (False, e.args[2])):
             if isinstance(c, Const):
                 if bool(c.value) != truth:
                     continue
-                under = self.at(side, known)
+                under = self.restrict_facts(side, known)
             else:
                 under = self.under(known, c, truth, e.args[0], side)
             sides.append((side, under))
         if len(sides) == 2 and not all(under.feasible for _, under in sides):
-            sides = [(side, self.at(side, known)) for side, under in sides if under.feasible][:1] or sides[:1]
+            sides = [(side, self.restrict_facts(side, known)) for side, under in sides if under.feasible][:1] or sides[
+                :1
+            ]
         missing = [s for s in sides if s not in self.done]
         if missing:
             return None, missing
@@ -423,7 +425,7 @@ class _Run:
             return self.done[sides[0]], []
         return Apply("where", (c, self.done[sides[0]], self.done[sides[1]]), e.dtype), []
 
-    def _condition(self, c: Expr, known: Facts) -> tuple[Expr, tuple[Expr, Facts] | None]:
+    def _simplify_condition(self, c: Expr, known: Facts) -> tuple[Expr, tuple[Expr, Facts] | None]:
         """Simplify the quotients and remainders in each part of a condition under the other parts.
 
         They are simplified so on the side that the condition guards, and both then have the same expression. Returns
@@ -432,7 +434,7 @@ class _Run:
         if not (isinstance(c, Apply) and c.fn == "and"):
             return c, None
         parts = parts_of(c)
-        if len(parts) > PRUNED:
+        if len(parts) > MAX_PRUNED:
             return c, None
         for n, x in enumerate(parts):
             if not self.divides(x):
@@ -455,6 +457,6 @@ class _Run:
         for rule in self.rules.get((fn, e.dtype.kind), ()):
             out = rule.rewrite(e, known)
             if out is not None and out is not e:
-                self.left -= 1
-                return out if self.left > 0 else None
+                self.rewrites_left -= 1
+                return out if self.rewrites_left > 0 else None
         return None
