@@ -38,7 +38,8 @@ from einsmith.ir.rewrite.simplify import canonical
 MAX_WHOLE_READS = 16
 """Most distinct reads of a body that stays whole: the derivatives by at most this many reads are always small."""
 MAX_LINK_READS = 8
-"""Most distinct reads of a link of the chain. A link is a stored tensor, and its derivatives have MAX_LINK_READS**2 factors."""
+"""Most distinct reads of a link of the chain. A link is a stored tensor, and its derivatives have MAX_LINK_READS**2
+factors."""
 MAX_GROWTH = 8
 """A body is split if the derivatives by its reads are together larger than the body by more than this factor. That
 holds for a product of MAX_WHOLE_READS factors; it does not for a sum of any number of terms, which stays whole."""

@@ -148,7 +148,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
         keys = key if isinstance(key, tuple) else (key,)
         if builtins.any(isinstance(k, Ex) for k in keys):
             return _read(self, keys)
-        plan, positions = views.slicing(self.shape, keys), [k for k in keys if isinstance(k, Value)]
+        plan, positions = views.plan_slicing(self.shape, keys), [k for k in keys if isinstance(k, Value)]
         return _view(("slice", plan), self, plan.shape, lambda axes, *at: views.slice_index(plan, axes, at), *positions)
 
     def reshape(self, *shape: Any) -> Value:
@@ -360,7 +360,7 @@ def trace_once(
         record = leaves, [v.tensor for v in results], [(v.weak, v.wide) for v in results], origins
         _RECORDS.put(record_key, record)
     elif record[3]:
-        trace.know(record[3])
+        trace.record_origins(record[3])
     leaves, outs, flags, _ = record
     tensors = rebuild(outs, lambda node: None, dict(zip(leaves, places, strict=True)))
     return tuple(Value(t, weak, wide=wide) for t, (weak, wide) in zip(tensors, flags, strict=True))

@@ -35,11 +35,12 @@ from einsmith.lang.lower import (
     push_guards,
 )
 from einsmith.lang.parser import Name, ParsedRead, ShapeOf
-from einsmith.lang.program import FormulaProgram, Line, conditions, reads_of
+from einsmith.lang.program import FormulaProgram, Line, find_conditions, reads_of
 from einsmith.lang.result_types import float_type, of_type, result_type
 from einsmith.lang.sweeps import in_one_sweep
 
-_COUNTABLE = 1_000_000  # most elements for which a message names the missing one
+_MAX_LISTED_ELEMENTS = 1_000_000
+"""Most elements of a tensor for which a message names an element that no piece defines."""
 
 
 def tensors(
@@ -62,13 +63,13 @@ def tensors(
     }
     for group in program.order:
         if len(group) > 1 or group[0] in reads_of(program, group[0]):
-            values |= _cycle(program, group, extents, values, numbers, checkpoint)
+            values |= _define_cycle(program, group, extents, values, numbers, checkpoint)
             continue
         values[group[0]] = _define(program, group[0], extents, values, numbers)
-    swept = in_one_sweep([v.tensor for v in values.values()])
+    merged = in_one_sweep([v.tensor for v in values.values()])
     return {
         n: v if t is v.tensor else Value(t, weak=v.weak, wide=v.wide)
-        for (n, v), t in zip(values.items(), swept, strict=True)
+        for (n, v), t in zip(values.items(), merged, strict=True)
     }
 
 
@@ -85,12 +86,12 @@ def _define(
     lines = [(k, program.lines[k]) for k in program.defined[name]]
     parts = [_Part(program, k, line, extents, values, numbers, dtype, pushed) for k, line in lines]
     try:
-        return _tensor(program, name, extents, parts)
+        return _build_tensor(program, name, extents, parts)
     except (FormulaError, VerifyError, ShapeError, DtypeError) as e:
         raise _locate(e, program, lines[0][1].statement.at) from None
 
 
-def _cycle(
+def _define_cycle(
     program: FormulaProgram,
     group: Sequence[str],
     extents: Extents,
@@ -104,7 +105,7 @@ def _cycle(
     is then no more than a number becomes a float of the formula's type, as in a tensor that does not read itself; types
     that this widens follow.
     """
-    logical = conditions(program, group, (n for n, v in values.items() if v.dtype.is_bool))
+    logical = find_conditions(program, group, (n for n, v in values.items() if v.dtype.is_bool))
     types: dict[str, Ty] = {n: dt.bool_ if n in logical else WeakForm.INT for n in group}
     while True:
         leaves = {n: leaf(extents.shapes[n], _assume_type(ty)) for n, ty in types.items()}
@@ -113,18 +114,18 @@ def _cycle(
             n: [_Part(program, k, program.lines[k], extents, known, numbers).body for k in program.defined[n]]
             for n in group
         }
-        found = {n: formula.join((types[n], *(b.ty for b in own))) for n, own in bodies.items()}
-        if found == types:  # a plain number takes the formula's float type
+        new_types = {n: formula.join((types[n], *(b.ty for b in own))) for n, own in bodies.items()}
+        if new_types == types:  # a plain number takes the formula's float type
             every = [b for own in bodies.values() for b in own]
             number = float_type(every)
-            whole = result_type(every) if all(ty is WeakForm.INT for ty in found.values()) else number
-            found = {n: whole if isinstance(ty, WeakForm) else ty for n, ty in found.items()}
-        if found == types:
+            whole = result_type(every) if all(ty is WeakForm.INT for ty in new_types.values()) else number
+            new_types = {n: whole if isinstance(ty, WeakForm) else ty for n, ty in new_types.items()}
+        if new_types == types:
             break
-        types = found
+        types = new_types
     names = {leaves[n]: n for n in group}
 
-    def solved(pushed: bool) -> dict[Leaf, Tensor]:
+    def solve(pushed: bool) -> dict[Leaf, Tensor]:
         definitions = {
             x: _define(program, n, extents, known, numbers, x.dtype, pushed).tensor for x, n in names.items()
         }
@@ -132,10 +133,10 @@ def _cycle(
 
     try:
         try:
-            made = solved(False)
+            solution = solve(False)
         except RecurrenceError as e:
             try:
-                made = solved(True)
+                solution = solve(True)
             except RecurrenceError:
                 raise e from None
     except RecurrenceError as e:
@@ -149,7 +150,7 @@ def _cycle(
         ]
         at = min(sites, key=lambda s: s[1])[0] if sites else program.lines[program.defined[group[0]][0]].statement.at
         raise FormulaError(e.message, program.text, at, e.hint) from None
-    return {n: Value(made[x]) for x, n in names.items()}
+    return {n: Value(solution[x]) for x, n in names.items()}
 
 
 def _assume_type(ty: Ty) -> DType:
@@ -163,7 +164,7 @@ def _locate(e: Exception, program: FormulaProgram, at: int) -> Exception:
     return e
 
 
-def _tensor(
+def _build_tensor(
     program: FormulaProgram,
     name: str,
     extents: Extents,
@@ -172,11 +173,11 @@ def _tensor(
     shape = extents.shapes[name]
     plain = [p for p in parts if not p.line.statement.accumulate]
     added = parts[len(plain) :]
-    if len(parts) == 1 and plain and parts[0].plain:
-        return Value(lower(parts[0].left, parts[0].body))
-    pieces = [p.piece() for p in plain]
+    if len(parts) == 1 and plain and parts[0].is_plain:
+        return Value(lower(parts[0].output_axes, parts[0].body))
+    pieces = [p.build_piece() for p in plain]
     if pieces:
-        _partition(program, name, shape, pieces, [p.line.statement.at for p in plain])
+        _check_partition(program, name, shape, pieces, [p.line.statement.at for p in plain])
     if not added:
         return Value(lower_pieces(shape, pieces))
     bodies = [p.body for p in parts]
@@ -185,13 +186,14 @@ def _tensor(
     total = lower_pieces(shape, pieces, dtype) if pieces else None
     for p in added:
         assert p.line.statement.combiner is not None
-        total = lower_scatter(p.line.statement.combiner, shape, p.left, p.index, p.body, dtype, total, name)
+        total = lower_scatter(p.line.statement.combiner, shape, p.output_axes, p.index, p.body, dtype, total, name)
     assert total is not None
     return Value(convert(total, ty) if isinstance(ty, DType) and (ty.is_float or not summed) else total)
 
 
 class _Part:
-    """One statement lowered to forms: its left axes and indices, and its body, of type `dtype` if that is given.
+    """One statement lowered to forms: the axes and indices of its left side, and its body, of type
+    `dtype` unless it is None.
 
     `pushed`: repeat conditions around a reduction inside its body, so that the body reads nothing where its value is
     unused.
@@ -210,7 +212,7 @@ class _Part:
     ):
         self.program, self.line = program, line
         axes = {a: AxisVar(a, extents.axes[k, a]) for a in line.axes}
-        self.left = [axes[a] for a in line.left]
+        self.output_axes = [axes[a] for a in line.output_axes]
 
         def name(node: Name) -> Form:
             return Index(axes[node.id]) if node.id in axes else numbers[node.id]
@@ -230,23 +232,23 @@ class _Part:
         build = Elaborator(program.text, name, read, shape, lambda a: extents.axes[k, a], axes.__getitem__)
         self.index = [build.form(i) for i in line.statement.index]
         body = build.form(line.statement.value)
-        found = formula.join(
+        input_type = formula.join(
             v.dtype for n, v in values.items() if n in program.inputs and v.dtype.is_float and not v.weak
         )
-        if isinstance(found, DType) and found.is_float:
-            body = of_type(body, found)
+        if isinstance(input_type, DType) and input_type.is_float:
+            body = of_type(body, input_type)
         if dtype is not None and body.ty is not dtype:
             body = of_type(body, dtype, always=True)
         self.body = push_guards(body) if pushed else body
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         return all(isinstance(i, Index) for i in self.index)
 
-    def piece(self) -> tuple[list[int], list[int], list[AxisVar], Form]:
+    def build_piece(self) -> tuple[list[int], list[int], list[AxisVar], Form]:
         """Return the offset, step and axis of each output dimension, and the body; a constant index gets an axis of
         extent 1."""
-        scope = TemplateScope(self.left, float_type([self.body]))
+        scope = TemplateScope(self.output_axes, float_type([self.body]))
         offset, step, out = [], [], []
         for d, i in enumerate(self.index):
             at = self.line.statement.index[d].at
@@ -267,7 +269,7 @@ class _Part:
         return offset, step, out, self.body
 
 
-def _partition(
+def _check_partition(
     program: FormulaProgram, name: str, shape: tuple[int, ...], pieces: Sequence[tuple], ats: Sequence[int]
 ) -> None:
     """Raise FormulaError where pieces overlap, leave a gap, or exceed the tensor."""
@@ -296,7 +298,7 @@ def _partition(
     if written == whole:
         return
     gap = f"some elements: the pieces define {written}, and the shape {shape} has {whole}"
-    if whole <= _COUNTABLE:
+    if whole <= _MAX_LISTED_ELEMENTS:
         cells = np.zeros(shape, np.int8)
         for offset, step, axes, _ in pieces:
             cells[tuple(slice(o, o + s * a.extent, s) for o, s, a in zip(offset, step, axes, strict=True))] = 1

@@ -48,10 +48,11 @@ from einsmith.lang.program import FormulaProgram, resolve_source
 if TYPE_CHECKING:
     from einsmith.lang.op import Operator
 
-LONGEST = 20_000
+MAX_TERMS = 20_000
 """Most terms of an expression, expanded as a tree, that is written as text."""
 
-_FRESH = ("h", "w", "d", "x", "y", "z", "u", "v", "l", "n", "o", "e", "f", "g", "t", "a")
+_AXIS_NAMES = ("h", "w", "d", "x", "y", "z", "u", "v", "l", "n", "o", "e", "f", "g", "t", "a")
+"""Axis names that are tried in order for dimensions that the text of the formula does not name."""
 
 
 class FormulaText(str):
@@ -95,25 +96,25 @@ def gradient_text(
     for n in wrt:
         if not leaves[n].dtype.is_float:
             raise GradientError(f"{n} is {leaves[n].dtype}; only floats have gradients")
-    made: dict[str, Value] = values({n: Value(x, operands[n][2]) for n, x in leaves.items()})
-    outputs = [n for n in program.outputs if made[n].dtype.is_float]
+    defined: dict[str, Value] = values({n: Value(x, operands[n][2]) for n, x in leaves.items()})
+    outputs = [n for n in program.outputs if defined[n].dtype.is_float]
     if not outputs:
         raise GradientError(f"no output of {operator.name} is a float, so it has no gradient")
-    cotangents = {n: leaf(made[n].shape, made[n].dtype) for n in outputs}
-    tensors = [v.tensor for v in made.values()]  # all of them, so that the result of each is known
-    tensors, grads = gradients(tensors, [cotangents.get(n) for n in made], [leaves[n] for n in wrt])
+    cotangents = {n: leaf(defined[n].shape, defined[n].dtype) for n in outputs}
+    tensors = [v.tensor for v in defined.values()]  # all of them, so that the result of each is known
+    tensors, grads = gradients(tensors, [cotangents.get(n) for n in defined], [leaves[n] for n in wrt])
     # The text defines values only; parsed again it is differentiated as written.
     tensors, grads = _split(values_only(Graph((), (*tensors, *grads), (), ())).outputs, len(tensors))
     names = _Names(program)
     known: dict[Tensor, _Named] = {}
     for n, x in leaves.items():
         known[x] = _Named(n, names.of(n, x.shape), n in program.parameters)
-    for n, t in zip(made, tensors, strict=True):
+    for n, t in zip(defined, tensors, strict=True):
         if not isinstance(t, Leaf):
             known[t] = _Named(n, names.of(n, t.shape))
     for n, x in cotangents.items():
-        known[x] = _Named(names.fresh("d" + n), names.of(n, x.shape))
-    results = [(names.fresh("d" + n), known[leaves[n]].dims, g) for n, g in zip(wrt, grads, strict=True)]
+        known[x] = _Named(names.reserve("d" + n), names.of(n, x.shape))
+    results = [(names.reserve("d" + n), known[leaves[n]].dims, g) for n, g in zip(wrt, grads, strict=True)]
     return _Writer(names, known).write(results, leaves, cotangents)
 
 
@@ -127,7 +128,7 @@ class _Names:
     def __init__(self, program: FormulaProgram):
         self.program = program
         self.tensors = {*program.defined, *program.inputs, *program.parameters}
-        self.theirs = {a for line in program.lines for a in line.axes}  # the user's axes
+        self.user_axes = {a for line in program.lines for a in line.axes}  # the user's axes
         self.extents: dict[str, int] = {}
         self.dims: dict[str, list[str | None]] = {}
         for n in self.tensors:
@@ -135,24 +136,24 @@ class _Names:
         named = {d for dims in self.dims.values() for d in dims}
         self.loops = [a for line in program.lines for a in line.axes if a not in named]  # they name no dimension
 
-    def fresh(self, name: str) -> str:
+    def reserve(self, name: str) -> str:
         """Return a free name for a tensor: this one, with underscores appended if it is taken."""
-        while name in self.taken() or name in RESERVED:
+        while name in self.used_names() or name in RESERVED:
             name += "_"
         self.tensors.add(name)
         return name
 
-    def taken(self) -> set[str]:
-        return {*self.tensors, *self.theirs, *self.extents}
+    def used_names(self) -> set[str]:
+        return {*self.tensors, *self.user_axes, *self.extents}
 
     def _name_dims(self, tensor: str) -> None:
         """Name a tensor's dimensions after the axes that index them alone in the user's text."""
         out = self.dims.setdefault(tensor, [])
         for line in self.program.lines:
-            found = [s.node.index for s in line.reads if s.node.name == tensor]
+            indices = [s.node.index for s in line.reads if s.node.name == tensor]
             if line.statement.name == tensor:
-                found.insert(0, line.statement.index)
-            for index in found:
+                indices.insert(0, line.statement.index)
+            for index in indices:
                 out += [None] * (len(index) - len(out))
                 for d, i in enumerate(index):
                     if out[d] is None and isinstance(i, Name) and i.id in line.axes and i.id not in out:
@@ -168,17 +169,25 @@ class _Names:
 
     def _new(self, loops: Sequence[str]) -> Iterator[str]:
         yield from loops
-        fresh = [n for n in _FRESH if n not in self.theirs and n not in self.tensors]
+        fresh = [n for n in _AXIS_NAMES if n not in self.user_axes and n not in self.tensors]
         yield from fresh
         for k in itertools.count(1):
-            yield from (f"{n}{k}" for n in (fresh or _FRESH))
+            yield from (f"{n}{k}" for n in (fresh or _AXIS_NAMES))
 
-    def axis(self, wanted: Sequence[str], extent: int, taken: Iterable[str], loop: bool) -> str:
-        """Return the first free name for an axis: a wanted one, a wanted one with a number, or else a new one."""
-        taken = set(taken)
-        numbered = (f"{wanted[0]}{k}" for k in itertools.count(1)) if wanted else self._new(self.loops if loop else ())
-        for n in itertools.chain(wanted, numbered):
-            if n not in taken and n not in self.tensors and n not in RESERVED and self.extents.get(n, extent) == extent:
+    def name_axis(self, preferred: Sequence[str], extent: int, excluded: Iterable[str], loop: bool) -> str:
+        """Return the first free name for an axis: a preferred one, a preferred one with a number, or else
+        a new one."""
+        excluded = set(excluded)
+        numbered = (
+            (f"{preferred[0]}{k}" for k in itertools.count(1)) if preferred else self._new(self.loops if loop else ())
+        )
+        for n in itertools.chain(preferred, numbered):
+            if (
+                n not in excluded
+                and n not in self.tensors
+                and n not in RESERVED
+                and self.extents.get(n, extent) == extent
+            ):
                 self.extents[n] = extent
                 return n
         raise AssertionError("names never run out")
@@ -226,24 +235,24 @@ class _Writer:
         source = parse(text)
         sizes = dict(self.names.extents)
         used = {n for line in resolve_source(source).lines for n in line.axes}
-        given = {n: e for n, e in sizes.items() if n in used}
-        given |= {f"{n}.shape[{d}]": e for n, shape in self.shapes.items() for d, e in enumerate(shape)}
+        kept = {n: e for n, e in sizes.items() if n in used}
+        kept |= {f"{n}.shape[{d}]": e for n, shape in self.shapes.items() for d, e in enumerate(shape)}
 
-        def right(extents: dict[str, int]) -> bool:
+        def reproduces(extents: dict[str, int]) -> bool:
             program = resolve_source(source, extents)
             here = {n: s for n, s in shapes.items() if n in program.inputs}
             try:
-                found = infer(program, here, {n: 0 for n in numbers})
+                inferred = infer(program, here, {n: 0 for n in numbers})
             except EinsmithError:
                 return False
-            axes = all(sizes[a] == n for (_, a), n in found.axes.items())
-            return axes and all(found.shapes[n] == shape for n, shape in self.shapes.items())
+            axes = all(sizes[a] == n for (_, a), n in inferred.axes.items())
+            return axes and all(inferred.shapes[n] == shape for n, shape in self.shapes.items())
 
-        for key in [k for k in given if "." in k] + [k for k in given if "." not in k]:
-            fewer = {k: e for k, e in given.items() if k != key}
-            if right(fewer):
-                given = fewer
-        return given
+        for key in [k for k in kept if "." in k] + [k for k in kept if "." not in k]:
+            fewer = {k: e for k, e in kept.items() if k != key}
+            if reproduces(fewer):
+                kept = fewer
+        return kept
 
     def _name_backwards(self, results: Sequence[tuple[str, list[str | None], Tensor]]) -> None:
         """Name the dimensions of intermediate tensors after those of the results that read them."""
@@ -261,10 +270,10 @@ class _Writer:
             if isinstance(t, Compute) and len(t.template.dtypes) == 1:
                 self._name_args(t, t.template, t.args)
 
-    def _name_args(self, t: Tensor, made: Template, args: Sequence[Tensor]) -> None:
+    def _name_args(self, t: Tensor, own_template: Template, args: Sequence[Tensor]) -> None:
         """Name the dimensions of a template's arguments after those of the tensor `t` that it computes."""
         own = self.known[t].dims if t in self.known else self.dims.get(t, [None] * len(t.shape))
-        for part in made.parts:
+        for part in own_template.parts:
             for e in postorder(part.bodies):
                 if isinstance(e, Read) and args[e.slot] not in self.known:
                     dims = self.dims.setdefault(args[e.slot], [None] * len(e.index))
@@ -300,14 +309,14 @@ class _Writer:
 
     def _temporary(self) -> str:
         for k in itertools.count(1):
-            if (name := f"t{k}") not in self.names.taken():
-                return self.names.fresh(name)
+            if (name := f"t{k}") not in self.names.used_names():
+                return self.names.reserve(name)
         raise AssertionError
 
     def _part(self, part: Piece | Scatter, t: Template, args: Sequence[Tensor], named: _Named, member: int) -> str:
         rank = len(t.shape)
         bodies = part.bodies
-        wanted = _dimension_names(bodies, [self.known[a].dims for a in args])
+        preferred = _collect_dimension_names(bodies, [self.known[a].dims for a in args])
         used = {a.position for a in postorder(bodies) if isinstance(a, Axis)}
         axes: dict[int, str] = {}
         for p, extent in enumerate(part.domain):
@@ -315,8 +324,8 @@ class _Writer:
             if is_output and extent == 1 and p not in used:
                 continue
             own = named.dims[p] if is_output else None
-            names = [*([own] if own else ()), *wanted.get(p, ())]
-            axes[p] = self.names.axis(names, extent, axes.values(), not is_output)
+            names = [*([own] if own else ()), *preferred.get(p, ())]
+            axes[p] = self.names.name_axis(names, extent, axes.values(), not is_output)
             if is_output and named.dims[p] is None:
                 named.dims[p] = axes[p]
         slots = [self.known[a].name for a in args]
@@ -326,7 +335,9 @@ class _Writer:
         if isinstance(part, Scatter):
             *index, body = _spell([*part.index, _add_cast(part.body, t.dtypes[0], t, weak)], names, slots, numbers)
             return f"{named.name}[{', '.join(index)}] {SCATTERED[part.combiner]} {body}"
-        left = [_position(o, s, axes.get(d)) for d, (o, s) in enumerate(zip(part.offset, part.step, strict=True))]
+        output_index = [
+            _write_position(o, s, axes.get(d)) for d, (o, s) in enumerate(zip(part.offset, part.step, strict=True))
+        ]
         if isinstance(part.body, Reduce):
             r = part.body
             combiner = r.combiner.removeprefix("arg") if member == 0 else r.combiner
@@ -335,23 +346,23 @@ class _Writer:
             right = f"{combiner}[{', '.join(names[rank:])}]({body})"
         else:
             (right,) = _spell([_add_cast(part.body, t.dtypes[member], t, weak)], names, slots, numbers)
-        return f"{named.name}[{', '.join(left)}] = {right}"
+        return f"{named.name}[{', '.join(output_index)}] = {right}"
 
 
 def _is_member(t: Tensor) -> bool:
     return isinstance(t, Item) and isinstance(t.node, Recurrence)
 
 
-def _position(offset: int, step: int, axis: str | None) -> str:
+def _write_position(offset: int, step: int, axis: str | None) -> str:
     if axis is None:
         return str(offset)
     return (axis if step == 1 else f"{step}*{axis}") + (f" + {offset}" if offset else "")
 
 
-def _dimension_names(bodies: Sequence[Expr], dims: Sequence[list[str | None]]) -> dict[int, list[str]]:
+def _collect_dimension_names(bodies: Sequence[Expr], dims: Sequence[list[str | None]]) -> dict[int, list[str]]:
     """Return the names of the dimensions that each axis (by position) runs along: first those that it indexes alone,
     then strided ones."""
-    found: dict[int, list[tuple[int, str]]] = {}
+    names_by_axis: dict[int, list[tuple[int, str]]] = {}
     for e in postorder(bodies):
         if not isinstance(e, Read):
             continue
@@ -361,18 +372,18 @@ def _dimension_names(bodies: Sequence[Expr], dims: Sequence[list[str | None]]) -
                 continue
             ((atom, _),) = terms.items()
             if isinstance(atom, Axis):
-                found.setdefault(atom.position, []).append((0 if i is atom else 1, name))
-    return {p: [n for _, n in sorted(names, key=lambda x: x[0])] for p, names in found.items()}
+                names_by_axis.setdefault(atom.position, []).append((0 if i is atom else 1, name))
+    return {p: [n for _, n in sorted(names, key=lambda x: x[0])] for p, names in names_by_axis.items()}
 
 
 def _spell(roots: Sequence[Expr], axes: Sequence[str], slots: Sequence[str], numbers: Sequence[str]) -> Iterator[str]:
     sizes: dict[Expr, int] = {}
     for e in postorder(roots):
         sizes[e] = 1 + sum(sizes[a] for a in e.args)
-    if sum(sizes[r] for r in roots) > LONGEST:
+    if sum(sizes[r] for r in roots) > MAX_TERMS:
         raise GradientError(
-            f"the gradient has expressions of more than {LONGEST} terms and is not written out; split the formula into "
-            f"several statements"
+            f"the gradient has expressions of more than {MAX_TERMS} terms and is not written out; split the formula "
+            f"into several statements"
         )
     for text in show_expressions(roots, axes, slots):
         for n in numbers:
@@ -386,19 +397,19 @@ def _add_cast(e: Expr, dtype: DType, t: Template, weak: Sequence[bool]) -> Expr:
     `weak`: slots that are numbers, which, like literals, take the type of the template's other floats.
     """
 
-    def strong(x: Expr) -> DType | None:
+    def find_strong_type(x: Expr) -> DType | None:
         if isinstance(x, Read):
             return None if weak[x.slot] else x.dtype
         if isinstance(x, Axis) or (isinstance(x, Apply) and (x.fn == "cast" or x.dtype.is_bool)):
             return x.dtype
         if isinstance(x, Apply):
-            found = (types[a] for a in (x.args[1:] if x.fn == "where" else x.args))
-            return x.dtype if x.dtype in found else None
+            operand_types = (types[a] for a in (x.args[1:] if x.fn == "where" else x.args))
+            return x.dtype if x.dtype in operand_types else None
         return None
 
     types: dict[Expr, DType | None] = {}
     for x in postorder([*(b for part in t.parts for b in part.bodies), e]):
-        types[x] = strong(x)
+        types[x] = find_strong_type(x)
     own = types[e]
     if own is None and dtype.is_float:
         floats = {x for x in types.values() if x is not None and x.is_float}

@@ -21,14 +21,17 @@ from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Axis, Expr, postorder
 from einsmith.lang.elaborate import Elaborator, NotYet
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
-from einsmith.lang.limits import keeps_in, limits, rises
+from einsmith.lang.limits import is_dimension_bound, limits, rises
 from einsmith.lang.lower import TemplateScope, index_type
 from einsmith.lang.parser import Ast, Name, ParsedRead, ShapeOf, walk
 from einsmith.lang.program import FormulaProgram, Line, ReadSite
 
-Key = tuple  # ("axis", line, name) or ("dim", tensor, dimension)
-LARGEST = 2**31 - 1
-MOST = 2**60  # most elements of 8 bytes that a signed 64-bit address can address
+Key = tuple
+"""An extent: ("axis", line, name) or ("dim", tensor, dimension)."""
+MAX_EXTENT = 2**31 - 1
+"""Extent of an axis that counts as unlimited: an index that stays in bounds up to it does not determine the axis."""
+MAX_ELEMENTS = 2**60
+"""Most elements of a tensor: elements of 8 bytes that a signed 64-bit address can address."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,8 @@ class _Inference:
         return root
 
     def get(self, key: Key) -> int | None:
-        found = self.known.get(self.find(key))
-        return None if found is None else found[0]
+        entry = self.known.get(self.find(key))
+        return None if entry is None else entry[0]
 
     def assign(self, key: Key, n: int, why: str, at: int | None) -> None:
         root = self.find(key)
@@ -110,7 +113,7 @@ class _Inference:
 
     # ----------------------------------------------------------------------------------------------- expressions
 
-    def elaborator(self, line: int | None) -> Elaborator:
+    def make_elaborator(self, line: int | None) -> Elaborator:
         scope = None if line is None else self.scopes[line]
         axes = {} if scope is None else {a.name: a for a in scope.axes}
 
@@ -150,7 +153,7 @@ class _Inference:
         if (line, node) in self.exprs:
             return self.exprs[line, node]
         try:
-            form = self.elaborator(line).form(node)
+            form = self.make_elaborator(line).form(node)
         except (NotYet, _Unreadable):
             return None
         if integer and not is_integer(form.ty):
@@ -180,14 +183,20 @@ class _Inference:
 
     def run(self) -> Extents:
         self.bind()
-        while self.explicit() or self.covering() or self.under_guards() or self.single() or self.readers():
+        while (
+            self.apply_explicit()
+            or self.cover_left_sides()
+            or self.infer_under_guards()
+            or self.solve_single_unknowns()
+            or self.infer_from_readers()
+        ):
             pass
         axes: dict[tuple[int, str], int] = {}
         for k, line in enumerate(self.program.lines):
             for a in line.axes:
                 n = self.get(("axis", k, a))
                 if n is None:
-                    raise self.undetermined(k, line, a)
+                    raise self.make_undetermined_error(k, line, a)
                 axes[k, a] = n
         shapes = {}
         for name, rank in self.ranks.items():
@@ -201,7 +210,7 @@ class _Inference:
                         f'add extents={{"{name}.shape[{d}]": N}}, N an int or a string such as "W.shape[0]"',
                     )
             shapes[name] = shape = tuple(n for n in dims if n is not None)
-            if name in self.program.defined and prod(n or 1 for n in shape) > MOST:
+            if name in self.program.defined and prod(n or 1 for n in shape) > MAX_ELEMENTS:
                 at = self.program.lines[self.program.defined[name][0]].statement.at
                 raise ShapeError(
                     str(
@@ -219,8 +228,8 @@ class _Inference:
         uneven: set[tuple[str, int]] = set()
         for name, numbers in self.program.defined.items():
             for d in range(self.ranks[name]):
-                sides = [(k, self.program.lines[k].statement.index[d]) for k in self.defining(numbers)]
-                if not all(self.plain(k, i) for k, i in sides):
+                sides = [(k, self.program.lines[k].statement.index[d]) for k in self.find_defining(numbers)]
+                if not all(self.is_plain(k, i) for k, i in sides):
                     uneven.add((name, d))
                 else:
                     for k, i in sides:
@@ -232,30 +241,30 @@ class _Inference:
                 for d, i in enumerate(site.node.index):
                     if (site.node.name, d) in uneven and site.node.name in cycle[line.statement.name]:
                         continue  # y[t+1] = f(y[t]): reads at t extend as far as definitions at t+1
-                    if self.plain(k, i) and isinstance(i, Name) and i.id not in self.program.extents:
-                        if not self.guarded(site, {i.id}):
+                    if self.is_plain(k, i) and isinstance(i, Name) and i.id not in self.program.extents:
+                        if not self.is_guarded(site, {i.id}):
                             self.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
 
-    def defining(self, numbers: list[int]) -> list[int]:
+    def find_defining(self, numbers: list[int]) -> list[int]:
         """Return the statements that determine a tensor's shape: those with =, or all if there are none."""
         first = self.program.lines[numbers[0]].statement
         return numbers if first.accumulate else [k for k in numbers if not self.program.lines[k].statement.accumulate]
 
-    def plain(self, line: int, i: Ast) -> bool:
+    def is_plain(self, line: int, i: Ast) -> bool:
         return isinstance(i, Name) and i.id in self.program.lines[line].axes
 
     @staticmethod
-    def guarded(site: ReadSite, axes: set[str]) -> bool:
+    def is_guarded(site: ReadSite, axes: set[str]) -> bool:
         return any(isinstance(n, Name) and n.id in axes for c, _ in site.guards for n in walk(c))
 
-    def explicit(self) -> bool:
+    def apply_explicit(self) -> bool:
         changed = False
-        for name, given in list(self.pending.items()):
-            if isinstance(given, int):
-                n = given
+        for name, extent in list(self.pending.items()):
+            if isinstance(extent, int):
+                n = extent
             else:
                 try:
-                    n = self.elaborator(None).integer(given)
+                    n = self.make_elaborator(None).integer(extent)
                 except NotYet:
                     continue
                 except _Unreadable:
@@ -264,7 +273,7 @@ class _Inference:
             changed = True
             if n < 0:
                 raise ShapeError(f"extents: {name!r} would be {n}; an extent is not negative")
-            if n > MOST:
+            if n > MAX_ELEMENTS:
                 raise ShapeError(f"extents: {name!r} would be {n}; no array can have that many elements")
             tensor, _, rest = name.partition(".shape[")
             if rest:
@@ -275,7 +284,7 @@ class _Inference:
                     self.assign(("axis", k, name), n, f"extents= says {name} = {n}", line.statement.at)
         return changed
 
-    def covering(self) -> bool:
+    def cover_left_sides(self) -> bool:
         """Set a dimension whose left indices are not all plain to the extent that the indices cover."""
         changed = False
         for name, numbers in self.program.defined.items():
@@ -283,7 +292,7 @@ class _Inference:
                 if self.get(("dim", name, d)) is not None:
                     continue
                 reach = 0
-                for k in self.defining(numbers):
+                for k in self.find_defining(numbers):
                     e = self.expr(k, self.program.lines[k].statement.index[d])
                     if e is None or any(self.get(("axis", k, a)) is None for a in self.axes_of(k, e)):
                         break
@@ -299,7 +308,7 @@ class _Inference:
                         changed = True
         return changed
 
-    def under_guards(self) -> bool:
+    def infer_under_guards(self) -> bool:
         """Infer extents from plain indices under guards on the axis; return whether any was found.
 
         An index whose guards hold the axis below a constant determines its extent only where no other index does, and
@@ -312,9 +321,9 @@ class _Inference:
             for site in line.reads:
                 for d, i in enumerate(site.node.index):
                     dim = self.find(("dim", site.node.name, d))
-                    if not (self.plain(k, i) and isinstance(i, Name)):
+                    if not (self.is_plain(k, i) and isinstance(i, Name)):
                         for a in line.axes:
-                            if rises(i, a) and self.guarded(site, {a}) and not limits(site.guards, a, line.axes):
+                            if rises(i, a) and self.is_guarded(site, {a}) and not limits(site.guards, a, line.axes):
                                 key = self.find(("axis", k, a))
                                 further.setdefault(key, set()).update({dim} - {key})
                         continue
@@ -322,23 +331,23 @@ class _Inference:
                     if n is None or key in self.known or i.id in self.pending:
                         continue
                     option = n, f"{site.node.name} has extent {n} in dimension {d}", i.at
-                    held = limits(site.guards, i.id, line.axes)
+                    axis_limits = limits(site.guards, i.id, line.axes)
                     rank = self.ranks[site.node.name]
-                    if not held:
+                    if not axis_limits:
                         firm.setdefault(key, []).append(option)
-                    elif not any(keeps_in(c, i.id, site.node.name, d, rank) for c in held):
+                    elif not any(is_dimension_bound(c, i.id, site.node.name, d, rank) for c in axis_limits):
                         loose.setdefault(key, []).append((dim, option))
-        found = firm or {
+        chosen = firm or {
             key: [o for _, o in options]
             for key, options in loose.items()
             if not further.get(key, set()) - {dim for dim, _ in options}
         }
-        for key, options in found.items():
+        for key, options in chosen.items():
             for n, why, at in options:
                 self.assign(key, n, why, at)
-        return bool(found)
+        return bool(chosen)
 
-    def single(self) -> bool:
+    def solve_single_unknowns(self) -> bool:
         """Assign the largest extents that keep unguarded reads with one unknown in bounds, all reads of a round at
         once."""
         best: dict[Key, tuple[int, str, int]] = {}
@@ -351,16 +360,16 @@ class _Inference:
                         continue
                     names = self.axes_of(k, e)
                     unknown = {x for a in names if (x := self.find(("axis", k, a))) not in self.known}
-                    if len(unknown) != 1 or self.guarded(site, set(names)):
+                    if len(unknown) != 1 or self.is_guarded(site, set(names)):
                         continue
                     (key,) = unknown
                     if key[0] == "axis" and key[2] in self.pending:
                         continue
-                    largest = self.largest(k, e, key, n)
+                    largest = self.find_largest(k, e, key, n)
                     if largest is None:
                         continue
                     if largest < 1:
-                        raise self.impossible(k, site, d, n, key, e)
+                        raise self.make_bounds_error(k, site, d, n, key, e)
                     why = f"{site.node.name} has extent {n} in dimension {d}, which allows {largest}"
                     if key not in best or largest < best[key][0]:
                         best[key] = (largest, why, i.at)
@@ -368,22 +377,26 @@ class _Inference:
             self.assign(key, n, why, at)
         return bool(best)
 
-    def readers(self) -> bool:
+    def infer_from_readers(self) -> bool:
         """Set a dimension that nothing else determines to the extent of an axis that indexes it alone under a guard."""
-        found: dict[Key, tuple[int, str, int]] = {}
+        largest_readers: dict[Key, tuple[int, str, int]] = {}
         for k, line in enumerate(self.program.lines):
             for site in line.reads:
                 for d, i in enumerate(site.node.index):
                     key = self.find(("dim", site.node.name, d))
-                    if self.plain(k, i) and isinstance(i, Name) and key not in self.known:
+                    if self.is_plain(k, i) and isinstance(i, Name) and key not in self.known:
                         n = self.get(("axis", k, i.id))
-                        if n is not None and n > found.get(key, (-1,))[0]:
-                            found[key] = (n, f"{site.node.name} is read at {i.id} < {n} in dimension {d}", i.at)
-        for key, (n, why, at) in found.items():
+                        if n is not None and n > largest_readers.get(key, (-1,))[0]:
+                            largest_readers[key] = (
+                                n,
+                                f"{site.node.name} is read at {i.id} < {n} in dimension {d}",
+                                i.at,
+                            )
+        for key, (n, why, at) in largest_readers.items():
             self.assign(key, n, why, at)
-        return bool(found)
+        return bool(largest_readers)
 
-    def largest(self, k: int, e: Expr, key: Key, n: int) -> int | None:
+    def find_largest(self, k: int, e: Expr, key: Key, n: int) -> int | None:
         """Return the largest extent of `key` that keeps 0 <= e < n; 0 where none does, None where every one does."""
 
         def fits(extent: int) -> bool:
@@ -392,7 +405,7 @@ class _Inference:
 
         if n == 0 or not fits(1):
             return 0
-        if fits(LARGEST):
+        if fits(MAX_EXTENT):
             return None
         low, high = 1, 2
         while fits(high):
@@ -404,7 +417,7 @@ class _Inference:
 
     # ----------------------------------------------------------------------------------------------------- errors
 
-    def impossible(self, k: int, site: ReadSite, d: int, n: int, key: Key, e: Expr) -> BoundsError:
+    def make_bounds_error(self, k: int, site: ReadSite, d: int, n: int, key: Key, e: Expr) -> BoundsError:
         names = ", ".join(a for a in self.axes_of(k, e) if self.find(("axis", k, a)) == key)
         lo, hi = bounds(e, self.extents_of(k, {key: 1}))
         reach = f"runs from {lo} to {hi}" if lo is not None and hi is not None else "has no bounds"
@@ -419,7 +432,7 @@ class _Inference:
         hint = "guard the read, as in where(0 <= index and index < extent, read, 0)" if (lo or 0) < 0 else None
         return BoundsError(message, self.program.text, site.node.index[d].at, hint)
 
-    def undetermined(self, k: int, line: Line, axis: str) -> FormulaError:
+    def make_undetermined_error(self, k: int, line: Line, axis: str) -> FormulaError:
         key = self.find(("axis", k, axis))
         message, at = f"the extent of the axis {axis} is not determined", line.statement.at
         value = "N"

@@ -27,24 +27,24 @@ def function_interval(e: FormulaOp) -> tuple[Ty, bool, Range]:
 
     Raises FormulaError where no type holds the values, or a literal does not fit the type of the other operands.
     """
-    found = ranges.reach_of(e.fn, [a.reach for a in e.args])
+    interval = ranges.reach_of(e.fn, [a.reach for a in e.args])
     dtype = e.ty if isinstance(e.ty, DType) else dt.i64
     if dtype is not e.ty:  # literals alone take the type of the other operands, perhaps a float
-        return e.ty, False, dtype.range if ranges.leaves(found, dtype) else found
+        return e.ty, False, dtype.range if ranges.leaves(interval, dtype) else interval
     wide = [a for a in e.args if not isinstance(a.ty, DType) and ranges.leaves(a.reach, dtype)]
     if any(a.loads or a.folds for a in wide):  # arithmetic on run-time numbers and reductions, which are int64
         dtype = dt.i64
     literals = [a for a in wide if not a.loads and not a.folds]
-    narrow = bool(literals) or ranges.leaves(found, dtype)
-    if narrow and not e.loads and not (e.folds and ranges.leaves(found, dt.i64)):
-        if ranges.leaves(found, dt.i64):
+    narrow = bool(literals) or ranges.leaves(interval, dtype)
+    if narrow and not e.loads and not (e.folds and ranges.leaves(interval, dt.i64)):
+        if ranges.leaves(interval, dt.i64):
             axes = {a.name: a.extent for a in e.free}
             box = ", ".join(f"{name} < {axes[name]}" for name in sorted(axes))
             raise FormulaError(
-                f"{e.fn} of these integers has the range {found[0]} to {found[1]}, which exceeds int64; {box}",
+                f"{e.fn} of these integers has the range {interval[0]} to {interval[1]}, which exceeds int64; {box}",
                 hint="compute in floats, as in f64(i)*k, or take remainders of the factors first, as in (i % n)*k",
             )
-        return dt.i64, False, found
+        return dt.i64, False, interval
     if literals:
         low, high = literals[0].reach
         value = low if ranges.leaves((low, low), dtype) else high
@@ -52,8 +52,8 @@ def function_interval(e: FormulaOp) -> tuple[Ty, bool, Range]:
             f"the literal {value} does not fit {dtype.numpy}, the type of the other operand",
             hint=f"convert the other operand, as in i64(x), or write {value}.0 for a float",
         )
-    wraps = ranges.leaves(found, dtype)
-    return dtype, wraps, dtype.range if wraps else found
+    wraps = ranges.leaves(interval, dtype)
+    return dtype, wraps, dtype.range if wraps else interval
 
 
 def reduction_interval(e: FormulaFold, own: Range) -> Range:
@@ -64,5 +64,5 @@ def reduction_interval(e: FormulaFold, own: Range) -> Range:
     if e.combiner.startswith("arg"):
         return 0, max(0, points - 1)
     low, high = e.args[0].reach
-    found = min(0, low * points), max(0, high * points)
-    return own if e.combiner != "sum" or ranges.leaves(found, dt.i64) else found
+    interval = min(0, low * points), max(0, high * points)
+    return own if e.combiner != "sum" or ranges.leaves(interval, dt.i64) else interval

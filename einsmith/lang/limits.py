@@ -31,7 +31,7 @@ def limits(guards: Iterable[tuple[Ast, bool]], axis: str, axes: Iterable[str]) -
     all of the statement's."""
     others = {a for a in axes if a != axis}
 
-    def constant(e: Ast) -> bool:
+    def is_constant(e: Ast) -> bool:
         return not any(
             isinstance(n, (ParsedRead, ParsedReduction))
             or (isinstance(n, Name) and n.id in others)
@@ -42,12 +42,12 @@ def limits(guards: Iterable[tuple[Ast, bool]], axis: str, axes: Iterable[str]) -
     return [
         (a, b, strict)
         for c, chosen in guards
-        for a, b, strict in _certain(c, chosen)
-        if constant(a) and constant(b) and (rises(a, axis) or falls(b, axis))
+        for a, b, strict in _find_certain(c, chosen)
+        if is_constant(a) and is_constant(b) and (rises(a, axis) or falls(b, axis))
     ]
 
 
-def keeps_in(comparison: Comparison, axis: str, tensor: str, dimension: int, rank: int) -> bool:
+def is_dimension_bound(comparison: Comparison, axis: str, tensor: str, dimension: int, rank: int) -> bool:
     """Return whether a comparison says `axis < tensor.shape[dimension]` and no more: a guard that lets the axis run
     past the dimension."""
     a, b, strict = comparison
@@ -64,7 +64,7 @@ def keeps_in(comparison: Comparison, axis: str, tensor: str, dimension: int, ran
     return {x: c for x, c in room.items() if c} == {(tensor, dimension): 1, axis: -1, None: -1}
 
 
-def _certain(c: Ast, chosen: bool) -> Iterator[Comparison]:
+def _find_certain(c: Ast, chosen: bool) -> Iterator[Comparison]:
     """Yield the comparisons that hold where a condition is true (`chosen`) or false."""
     stack = [(c, chosen)]
     while stack:

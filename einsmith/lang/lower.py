@@ -60,7 +60,7 @@ from einsmith.lang.formula import (
     widen_index,
 )
 from einsmith.lang.result_types import float_type, result_type
-from einsmith.lang.trace import current_trace, know
+from einsmith.lang.trace import current_trace, record_origins
 
 Guards = tuple[tuple[Form, bool], ...]
 """The conditions of the `where`s around a form, outermost first, each with its value on the side where the form is."""
@@ -399,7 +399,7 @@ def _apply_template(
             indexed += loads
     node = canonical(t, args)
     if (indexed or destinations) and current_trace() is not None:
-        know(_origins_of(node, indexed, destinations, name))
+        record_origins(_origins_of(node, indexed, destinations, name))
     try:
         node.template.memo("verified", verify_template)
     except BoundsError:

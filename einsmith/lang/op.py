@@ -55,19 +55,19 @@ class Operator:
             extents = text.extents
         self.program: FormulaProgram = resolved(text, extents, self.defaults)  # type: ignore[arg-type]
         self.name = name or "_".join(self.program.outputs)
-        self.inputs = _order(self.name, tuple(self.program.inputs), inputs)
+        self.inputs = _order_inputs(self.name, tuple(self.program.inputs), inputs)
         parameters = self.program.parameters
         for d in self.defaults:
             if d not in parameters:
                 hint = near(d, parameters) or f"the parameters are {', '.join(parameters) or 'none'}"
                 raise FormulaError(f"{d!r} is no parameter of {self.name}", hint=hint)
         self.checkpoint = _checkpoint_distance(self.name, checkpoint)
-        self._made_of = (text, extents, self.name, self.defaults, self.checkpoint, self.inputs)
+        self._constructor_args = (text, extents, self.name, self.defaults, self.checkpoint, self.inputs)
         self._id = next(_COUNT)
-        self._bound: Cache[tuple, _Bound] = Cache(BOUND)
+        self._bound: Cache[tuple, _SpecializedOperator] = Cache(BOUND)
 
     def __reduce__(self) -> tuple:
-        return Operator, self._made_of  # created anew: an operator's number belongs to its process
+        return Operator, self._constructor_args  # created anew: an operator's number belongs to its process
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -96,8 +96,8 @@ class Operator:
         for n in self.program.outputs:
             index = self.program.lines[self.program.defined[n][0]].statement.index
             outputs.append(f"{n}[{','.join(i.id if isinstance(i, Name) else '_' for i in index)}]")
-        given = ", ".join(inputs) + ("; " + ", ".join(parameters) if parameters else "")
-        return f"{self.name}({given}) -> {', '.join(outputs)}"
+        listed = ", ".join(inputs) + ("; " + ", ".join(parameters) if parameters else "")
+        return f"{self.name}({listed}) -> {', '.join(outputs)}"
 
     @property
     def plan(self) -> str:
@@ -106,15 +106,15 @@ class Operator:
         parts = []
         for bound in self._bound.values():
             static = ", ".join(f"{n}={v!r}" for n, v in bound.static.items())
-            found = trace.plan_of(bound)
-            parts += [f"{self.name} with {static}\n{found}" if static else found] if found else []
+            description = trace.plan_of(bound)
+            parts += [f"{self.name} with {static}\n{description}" if static else description] if description else []
         return html.Text("\n\n".join(parts) or f"nothing is compiled yet; call {self.name} on arrays")
 
     def __repr__(self) -> str:
         return f"<operator {self.signature}>"
 
     def _repr_html_(self) -> str:
-        text = self._made_of[0]
+        text = self._constructor_args[0]
         return html.text(self.signature, textwrap.dedent(text if isinstance(text, str) else text.text).strip("\n"))
 
     def gradient(self, wrt: str | Sequence[str], *args: Any, **kwargs: Any) -> FormulaText:
@@ -135,9 +135,9 @@ class Operator:
             if n not in known:
                 hint = near(n, known) or f"the inputs are {', '.join(known)}"
                 raise FormulaError(f"{self.name} cannot be differentiated with respect to {n!r}", hint=hint)
-        saved = self._saved_of(kwargs)
+        saved = self._pop_checkpoint(kwargs)
         absent = {n: 0.0 for n in running if n not in kwargs and n not in self.defaults}
-        inputs, static, numbers = self._arguments(args, {**absent, **kwargs})
+        inputs, static, numbers = self._sort_arguments(args, {**absent, **kwargs})
         operands = {n: _abstract(n, x, n in self.program.integer_inputs) for n, x in inputs.items()}
         for name, (shape, dtype, _) in operands.items():
             rank = self.program.inputs[name]
@@ -151,64 +151,64 @@ class Operator:
     # ------------------------------------------------------------------------------------------------------- calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        saved = self._saved_of(kwargs)
-        inputs, static, numbers = self._arguments(args, kwargs)
+        saved = self._pop_checkpoint(kwargs)
+        inputs, static, numbers = self._sort_arguments(args, kwargs)
         operands = [*inputs.values(), *numbers.values()]
         traced = trace.current_trace() is not None or any(isinstance(x, Value) for x in operands)
         if traced:
             return self._apply(inputs, static, numbers, saved)
         arrays = [as_numpy(x, n) if isinstance(x, (list, tuple)) else x for n, x in inputs.items()]
         key = (saved, *((n, type(v), v) for n, v in static.items()))
-        bound = self._bound.get(key) or self._bound.setdefault(key, _Bound(self, static, saved))
+        bound = self._bound.get(key) or self._bound.setdefault(key, _SpecializedOperator(self, static, saved))
         return trace.run_arrays(bound, tuple(arrays), numbers)
 
-    def _saved_of(self, kwargs: dict[str, Any]) -> int:
+    def _pop_checkpoint(self, kwargs: dict[str, Any]) -> int:
         """Remove `checkpoint` from `kwargs` and return the distance of saved states for the call."""
         if "checkpoint" in kwargs and "checkpoint" not in (*self.inputs, *self.program.parameters):
             return _checkpoint_distance(self.name, kwargs.pop("checkpoint"))
         return self.checkpoint
 
-    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict, dict, dict]:
+    def _sort_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict, dict, dict]:
         """Return inputs, static parameters and run-time parameters, each by name in order. Raises FormulaError."""
         if len(args) > len(self.inputs):
             raise FormulaError(
                 f"{self.name} takes {len(self.inputs)} inputs ({', '.join(self.inputs)}), not {len(args)}",
                 hint="parameters are passed by keyword" if self.program.parameters else None,
             )
-        given = dict(zip(self.inputs, args, strict=False))
+        arrays = dict(zip(self.inputs, args, strict=False))
         parameters: dict[str, Any] = dict(self.defaults)
         for name, value in kwargs.items():
-            if name in given:
+            if name in arrays:
                 raise FormulaError(f"{self.name}: the input {name} is given twice")
             if name in self.inputs:
-                given[name] = value
+                arrays[name] = value
             elif name in self.program.parameters:
                 parameters[name] = value
             else:
                 known = (*self.inputs, *self.program.parameters)
                 hint = near(name, known) or f"it takes {', '.join(known)}"
                 raise FormulaError(f"{self.name} has no input or parameter {name!r}", hint=hint)
-        missing = [n for n in self.inputs if n not in given]
+        missing = [n for n in self.inputs if n not in arrays]
         if missing:
             raise FormulaError(f"{self.name}: the input {missing[0]} is missing", hint=f"signature: {self.signature}")
         static: dict[str, Any] = {}
         numbers: dict[str, Any] = {}
         for name, is_static in self.program.parameters.items():
             if name not in parameters:
-                raise self._missing(name, kwargs)
+                raise self._make_missing_error(name, kwargs)
             value = parameters[name]
             if is_static or isinstance(value, (bool, np.bool_)):
-                static[name] = self._static(name, value)
+                static[name] = self._check_static(name, value)
             else:
                 numbers[name] = value
-        for kind, values in (("input", given), ("parameter", numbers)):
+        for kind, values in (("input", arrays), ("parameter", numbers)):
             for name, x in values.items():
                 if x is None or isinstance(x, (str, bytes, set, Mapping)):
                     what = "an array" if kind == "input" else "a number"
                     raise DtypeError(f"{self.name}: the {kind} {name} is {describe(x)}; pass {what}")
-        return {n: given[n] for n in self.inputs}, static, numbers
+        return {n: arrays[n] for n in self.inputs}, static, numbers
 
-    def _static(self, name: str, value: Any) -> int | float | bool:
+    def _check_static(self, name: str, value: Any) -> int | float | bool:
         if isinstance(value, (Value, Ex)):
             raise TraceError(
                 f"{self.name}: the parameter {name} decides shapes or indices, so it must be known when the formula is "
@@ -227,9 +227,9 @@ class Operator:
             raise FormulaError(f"{self.name}: the parameter {name} does not fit 64 bits")
         return value
 
-    def _missing(self, name: str, given: Iterable[str]) -> FormulaError:
+    def _make_missing_error(self, name: str, passed: Iterable[str]) -> FormulaError:
         axes = {a for line in self.program.lines for a in line.axes}
-        known = {*self.inputs, *self.program.defined, *axes, *self.defaults, *given}
+        known = {*self.inputs, *self.program.defined, *axes, *self.defaults, *passed}
         hints = [h for h in (near(name, known),) if h]
         if name in self.program.in_index:
             hints.append(f"if {name} is an axis to reduce over, write sum[{name}](...) around its uses")
@@ -257,14 +257,14 @@ class Operator:
 
         def build(values: list[Value]) -> tuple[Value, ...]:
             operands = dict(zip(names, values, strict=True))
-            made = tensors(self.program, operands, inputs, static, checkpoint)
-            return tuple(made[n] for n in self.program.outputs)
+            by_name = tensors(self.program, operands, inputs, static, checkpoint)
+            return tuple(by_name[n] for n in self.program.outputs)
 
         out = trace_once(key, operands, build)
         return out[0] if len(out) == 1 else out
 
 
-class _Bound:
+class _SpecializedOperator:
     """An operator with its static parameters set, which is traced and compiled for arrays."""
 
     def __init__(self, operator: Operator, static: Mapping[str, Any], checkpoint: int):
@@ -307,15 +307,15 @@ def _checkpoint_distance(name: str, checkpoint: Any) -> int:
     return int(checkpoint)
 
 
-def _order(name: str, known: tuple[str, ...], inputs: Sequence[str] | None) -> tuple[str, ...]:
+def _order_inputs(name: str, known: tuple[str, ...], inputs: Sequence[str] | None) -> tuple[str, ...]:
     """Return the inputs in the order in which they are passed."""
     if inputs is None:
         return known
-    given = inputs.replace(",", " ").split() if isinstance(inputs, str) else inputs
-    if not isinstance(given, Sequence) or sorted(map(str, given)) != sorted(known):
+    ordered = inputs.replace(",", " ").split() if isinstance(inputs, str) else inputs
+    if not isinstance(ordered, Sequence) or sorted(map(str, ordered)) != sorted(known):
         listed = ", ".join(known) or "none"
         raise FormulaError(f"{name}: inputs={inputs!r} must name each input once; they are {listed}")
-    return tuple(given)
+    return tuple(ordered)
 
 
 @check_arguments

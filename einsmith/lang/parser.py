@@ -197,8 +197,8 @@ class _Parser:
     def take(self, text: str | None = None) -> Token:
         token = self.token
         if text is not None and token.text != text:
-            found = "the end of the line" if token.kind in ("newline", "end") else f"{token.text!r}"
-            raise self.fail(f"expected {text!r}, found {found}")
+            shown = "the end of the line" if token.kind in ("newline", "end") else f"{token.text!r}"
+            raise self.fail(f"expected {text!r}, found {shown}")
         self.place += 1
         return token
 
@@ -259,8 +259,8 @@ class _Parser:
         index = self.brackets()
         sign = self.accept("=", *_SIGNS)
         if sign is None:
-            found = self.token.text.strip() or "the end of the line"
-            raise self.fail(f"expected = or one of {', '.join(_SIGNS)} after the left side, found {found!r}")
+            shown = self.token.text.strip() or "the end of the line"
+            raise self.fail(f"expected = or one of {', '.join(_SIGNS)} after the left side, found {shown!r}")
         return Statement(head.at, head.text, index, _SIGNS.get(sign.text), self.expression())
 
     def brackets(self) -> tuple[Ast, ...]:
@@ -358,8 +358,8 @@ class _Parser:
             return inner
         if token.kind == "name":
             return self.named()
-        found = "the end of the line" if token.kind in ("newline", "end") else repr(token.text)
-        raise self.fail(f"expected an expression, found {found}")
+        shown = "the end of the line" if token.kind in ("newline", "end") else repr(token.text)
+        raise self.fail(f"expected an expression, found {shown}")
 
     def named(self) -> Ast:
         token = self.take()
@@ -445,19 +445,19 @@ def _is_number(value: bool | int | float) -> bool:
 def parse(text: str) -> Source:
     """Return the statements of a text. Raises FormulaError with line, caret and remedy."""
     parser = _Parser(text)
-    return _shallow(parser, parser.program)
+    return _parse_nested(parser, parser.program)
 
 
 def parse_expression(text: str) -> Ast:
     """Parse one expression, as in `extents={"p": "H//2"}`. Raises FormulaError for other text."""
     parser = _Parser(text)
-    out = _shallow(parser, parser.expression)
+    out = _parse_nested(parser, parser.expression)
     if parser.token.kind not in ("newline", "end"):
         raise parser.fail(f"{parser.token.text!r} does not continue the expression before it")
     return out
 
 
-def _shallow(parser: _Parser, part: Callable[[], Any]) -> Any:
+def _parse_nested(parser: _Parser, part: Callable[[], Any]) -> Any:
     """Return `part()`; raise FormulaError where brackets are nested too deeply for Python's stack."""
     try:
         return part()

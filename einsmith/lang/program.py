@@ -33,7 +33,8 @@ from einsmith.lang.parser import (
 )
 
 Guard = tuple[Ast, bool]
-MOST_AXES = 32  # NumPy's former limit of dimensions
+MAX_AXES = 32
+"""Most axes of a statement: NumPy's former limit of dimensions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class Line:
     """A statement with its names resolved. `axes`: the left side's, then the reductions', in order."""
 
     statement: Statement
-    left: tuple[str, ...]
+    output_axes: tuple[str, ...]
     axes: tuple[str, ...]
     reads: tuple[ReadSite, ...]
 
@@ -95,7 +96,7 @@ def resolve_source(
     Raises:
         FormulaError: the statements contradict each other.
     """
-    text, given = source.text, set(known)
+    text, known_parameters = source.text, set(known)
     defined: dict[str, list[int]] = {}
     for k, s in enumerate(source.statements):
         defined.setdefault(s.name, []).append(k)
@@ -106,13 +107,13 @@ def resolve_source(
             raise FormulaError(
                 f"{s.name} is defined with = after it is accumulated", text, s.at, "put the = statements first"
             )
-    lines = tuple(_line(text, s, given, set(extents or ())) for s in source.statements)
+    lines = tuple(_resolve_line(text, s, known_parameters, set(extents or ())) for s in source.statements)
     program = FormulaProgram(source, lines, (), {}, {}, defined, ())
-    _tensors(program)
-    _parameters(program, given)
-    _extents(program, extents or {})
-    program.order = _order(program)
-    program.outputs = _outputs(program)
+    _resolve_tensors(program)
+    _resolve_parameters(program, known_parameters)
+    _resolve_extents(program, extents or {})
+    program.order = _order_definitions(program)
+    program.outputs = _find_outputs(program)
     return program
 
 
@@ -125,20 +126,20 @@ def _find_parameters(s: Statement, extents: set[str]) -> set[str]:
     axes = {i.id for i in s.index if isinstance(i, Name)} | extents
     for n in walk(s.value):
         axes |= {n.id} if isinstance(n, Name) else {n.axis} if isinstance(n, SizeOf) else set()
-    found: set[str] = set()
+    parameters: set[str] = set()
     for i in s.index:
         names = {n.id for n in walk(i) if isinstance(n, Name)}
         if names & axes:
-            found |= names - axes
-    return found
+            parameters |= names - axes
+    return parameters
 
 
-def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
-    left: list[str] = []
-    given = given | _find_parameters(s, extents)
+def _resolve_line(text: str, s: Statement, known_parameters: set[str], extents: set[str]) -> Line:
+    output_axes: list[str] = []
+    known_parameters = known_parameters | _find_parameters(s, extents)
     for i in s.index:
-        names = [n for n in walk(i) if isinstance(n, Name) and n.id not in given]
-        if isinstance(i, Name) and names and i.id in left and not s.accumulate:
+        names = [n for n in walk(i) if isinstance(n, Name) and n.id not in known_parameters]
+        if isinstance(i, Name) and names and i.id in output_axes and not s.accumulate:
             raise FormulaError(
                 f"the left side names the axis {i.id} twice", text, i.at, "give each dimension its own axis"
             )
@@ -149,12 +150,12 @@ def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
                 i.at,
                 f"{' and '.join(dict.fromkeys(n.id for n in names))} stand here; give parameters a default in es.op",
             )
-        left += [x for x in dict.fromkeys(n.id for n in names) if x not in left]
-    axes = list(left)
+        output_axes += [x for x in dict.fromkeys(n.id for n in names) if x not in output_axes]
+    axes = list(output_axes)
     reads: list[ReadSite] = []
 
     def visit(root: Ast, guards: tuple[Guard, ...]) -> None:
-        stack: list[tuple[Ast, tuple[Guard, ...], frozenset[str]]] = [(root, guards, frozenset(left))]
+        stack: list[tuple[Ast, tuple[Guard, ...], frozenset[str]]] = [(root, guards, frozenset(output_axes))]
         while stack:
             node, around, bound = stack.pop()
             if isinstance(node, ParsedReduction):
@@ -166,7 +167,7 @@ def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
                             node.at,
                             f"give the reduction another axis than {a}",
                         )
-                    if a in given:
+                    if a in known_parameters:
                         raise FormulaError(f"{a} is both an axis and a parameter", text, node.at)
                     if a not in axes:
                         axes.append(a)
@@ -199,14 +200,14 @@ def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
     for name, at in sizes:
         if name not in axes:
             raise FormulaError(f"size({name}): {name} is no axis of this statement", text, at, near(name, axes))
-    if len(axes) > MOST_AXES:
+    if len(axes) > MAX_AXES:
         raise FormulaError(
-            f"a statement has at most {MOST_AXES} axes, and this one {len(axes)}", text, s.at, "split it into several"
+            f"a statement has at most {MAX_AXES} axes, and this one {len(axes)}", text, s.at, "split it into several"
         )
-    return Line(s, tuple(left), tuple(axes), tuple(reads))
+    return Line(s, tuple(output_axes), tuple(axes), tuple(reads))
 
 
-def _tensors(program: FormulaProgram) -> None:
+def _resolve_tensors(program: FormulaProgram) -> None:
     text, ranks = program.text, {n: len(program.lines[k[0]].statement.index) for n, k in program.defined.items()}
     inputs: dict[str, int | None] = {}
     integer: set[str] = set()
@@ -222,44 +223,44 @@ def _tensors(program: FormulaProgram) -> None:
                         node.at,
                     )
                 for i in node.index:
-                    integer |= _whole_numbers(i)
+                    integer |= _find_integer_tensors(i)
             if isinstance(node, (ParsedRead, ShapeOf)) and node.name not in program.defined:
                 inputs[node.name] = ranks.get(node.name)
         for i in line.statement.index:
-            integer |= _whole_numbers(i)
+            integer |= _find_integer_tensors(i)
         tensors = {*program.defined, *inputs}
         for a in line.axes:
             if a in tensors:
                 raise FormulaError(
-                    f"{a} names both an axis and a tensor", text, _bound_at(text, line, a), f"rename the axis {a}"
+                    f"{a} names both an axis and a tensor", text, _find_binding(text, line, a), f"rename the axis {a}"
                 )
     program.inputs = inputs
     program.integer_inputs = frozenset(integer)
 
 
-def _bound_at(text: str, line: Line, axis: str) -> int:
+def _find_binding(text: str, line: Line, axis: str) -> int:
     """Return the offset in the text at which a statement first names an axis: in a left index, or in a reduction's
     brackets."""
     for node in _in_text_order((*line.statement.index, line.statement.value)):
         if isinstance(node, Name) and node.id == axis:
             return node.at
         if isinstance(node, ParsedReduction) and axis in node.axes:
-            found = re.compile(rf"\b{axis}\b").search(text, node.at)
-            return found.start() if found else node.at
+            match = re.compile(rf"\b{axis}\b").search(text, node.at)
+            return match.start() if match else node.at
     return line.statement.at
 
 
-def _whole_numbers(index: Ast) -> set[str]:
+def _find_integer_tensors(index: Ast) -> set[str]:
     """Return the tensors whose elements an index uses unconverted: not those that it converts or compares."""
-    found: set[str] = set()
+    tensors: set[str] = set()
     todo = [index]
     while todo:
         node = todo.pop()
         if isinstance(node, ParsedRead):
-            found.add(node.name)  # a nested read's index is examined with that read
+            tensors.add(node.name)  # a nested read's index is examined with that read
         elif not isinstance(node, Cast) and not (isinstance(node, ParsedApply) and node.fn in ("lt", "le", "eq", "ne")):
             todo += node.args
-    return found
+    return tensors
 
 
 def _in_text_order(roots: Iterable[Ast]) -> list[Ast]:
@@ -267,7 +268,7 @@ def _in_text_order(roots: Iterable[Ast]) -> list[Ast]:
     return sorted((n for r in roots for n in walk(r)), key=lambda n: n.at)
 
 
-def _parameters(program: FormulaProgram, given: set[str]) -> None:
+def _resolve_parameters(program: FormulaProgram, known_parameters: set[str]) -> None:
     text, places = program.text, program.places
     static: dict[str, bool] = {}
     tensors = {*program.defined, *program.inputs}
@@ -286,7 +287,7 @@ def _parameters(program: FormulaProgram, given: set[str]) -> None:
                 static.setdefault(n.id, False)
                 places.setdefault(n.id, n.at)
             for node in walk(root):
-                for part in _integer_places(node, axes):
+                for part in _find_integer_parts(node, axes):
                     for n in free_names(part, axes):
                         static[n.id] = True
                         if isinstance(node, (ParsedRead, ShapeOf)):
@@ -295,14 +296,14 @@ def _parameters(program: FormulaProgram, given: set[str]) -> None:
             for n in free_names(i, axes):
                 static[n.id] = True
                 in_index.add(n.id)
-    for name in given:
+    for name in known_parameters:
         if name in tensors:
             raise FormulaError(f"{name} is a tensor, it cannot have a default")
     program.parameters = static
     program.in_index = frozenset(in_index)
 
 
-def _integer_places(node: Ast, axes: set[str]) -> list[Ast]:
+def _find_integer_parts(node: Ast, axes: set[str]) -> list[Ast]:
     """Return the parts of a node where a parameter must be an integer or a condition, known when the formula is
     compiled."""
     if isinstance(node, ParsedRead):
@@ -326,7 +327,7 @@ def _integer_places(node: Ast, axes: set[str]) -> list[Ast]:
     return []
 
 
-def _extents(program: FormulaProgram, extents: Mapping[str, int | str]) -> None:
+def _resolve_extents(program: FormulaProgram, extents: Mapping[str, int | str]) -> None:
     axes = {a for line in program.lines for a in line.axes}
     tensors = {*program.defined, *program.inputs}
     for name, value in extents.items():
@@ -352,7 +353,7 @@ def _extents(program: FormulaProgram, extents: Mapping[str, int | str]) -> None:
         program.extents[name] = parsed
 
 
-def _outputs(program: FormulaProgram) -> tuple[str, ...]:
+def _find_outputs(program: FormulaProgram) -> tuple[str, ...]:
     source = program.source
     if source.returns is not None:
         for name, at in source.returns:
@@ -361,13 +362,13 @@ def _outputs(program: FormulaProgram) -> tuple[str, ...]:
                 raise FormulaError(f"{name} is returned but not defined", source.text, at, hint)
         return tuple(n for n, _ in source.returns)
     read = {r.node.name for line in program.lines for r in line.reads if r.node.name != line.statement.name}
-    found = tuple(n for n in program.defined if n not in read)
-    if not found:
+    outputs = tuple(n for n in program.defined if n not in read)
+    if not outputs:
         hint = f"add a last line such as: return {next(iter(program.defined))}"
         last = program.lines[-1].statement
         message = "every tensor is read by another one, so none is known to be an output"
         raise FormulaError(message, source.text, last.at, hint)
-    return found
+    return outputs
 
 
 def reads_of(program: FormulaProgram, name: str) -> list[str]:
@@ -379,11 +380,11 @@ def reads_of(program: FormulaProgram, name: str) -> list[str]:
 _CONDITIONS = ("lt", "le", "eq", "ne", "and", "or", "not")
 
 
-def conditions(program: FormulaProgram, group: Iterable[str], known: Iterable[str] = ()) -> set[str]:
+def find_conditions(program: FormulaProgram, group: Iterable[str], known: Iterable[str] = ()) -> set[str]:
     """Return the tensors of a mutually recursive group that are conditions by the text of their definitions. `known`:
     other tensors that are conditions."""
     group, others = tuple(group), frozenset(known)
-    found: set[str] = set()
+    logical: set[str] = set()
 
     def is_condition(e: Ast) -> bool:
         if isinstance(e, ParsedApply):
@@ -391,16 +392,16 @@ def conditions(program: FormulaProgram, group: Iterable[str], known: Iterable[st
         if isinstance(e, Cast):
             return e.dtype is dt.bool_
         if isinstance(e, ParsedRead):
-            return e.name in found or e.name in others
+            return e.name in logical or e.name in others
         return isinstance(e, Number) and isinstance(e.value, bool)
 
     while True:
         more = {n for n in group if any(is_condition(program.lines[k].statement.value) for k in program.defined[n])}
-        if more == found:
-            return found
-        found = more
+        if more == logical:
+            return logical
+        logical = more
 
 
-def _order(program: FormulaProgram) -> tuple[tuple[str, ...], ...]:
+def _order_definitions(program: FormulaProgram) -> tuple[tuple[str, ...], ...]:
     """Return the defined tensors in an order of evaluation."""
     return tuple(tuple(group) for group in components(program.defined, lambda n: reads_of(program, n)))

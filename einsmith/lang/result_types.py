@@ -28,7 +28,7 @@ def float_type(roots: Iterable[Form]) -> DType:
     float32.
     """
     roots = list(roots)
-    return _widest_float(roots) or (dt.f64 if _of_numbers(roots) else dt.f32)
+    return _widest_float(roots) or (dt.f64 if _is_of_numbers(roots) else dt.f32)
 
 
 def result_type(roots: Iterable[Form]) -> DType:
@@ -41,20 +41,20 @@ def result_type(roots: Iterable[Form]) -> DType:
     ty = join(r.ty for r in roots)
     if isinstance(ty, DType):
         return ty
-    found = _widest_float(roots)
-    if found is None and _of_numbers(roots):
+    widest = _widest_float(roots)
+    if widest is None and _is_of_numbers(roots):
         return dt.i64 if ty is WeakForm.INT else dt.f64
-    return found or dt.f32
+    return widest or dt.f32
 
 
 def _widest_float(roots: Sequence[Form]) -> DType | None:
     """Return the widest float type of the tensors and casts in formulas; None where there is none."""
-    found = [n.ty for r in roots for n in postorder(r) if isinstance(n, (Load, Convert))]
-    out = join(t for t in found if isinstance(t, DType) and t.is_float)
+    types = [n.ty for r in roots for n in postorder(r) if isinstance(n, (Load, Convert))]
+    out = join(t for t in types if isinstance(t, DType) and t.is_float)
     return out if isinstance(out, DType) and out.is_float else None
 
 
-def _of_numbers(roots: Sequence[Form]) -> bool:
+def _is_of_numbers(roots: Sequence[Form]) -> bool:
     """Return whether values are computed only from numbers that a call passed, at least one, and literals: not from
     axes or elements of tensors.
 

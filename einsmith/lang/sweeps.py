@@ -28,20 +28,20 @@ def in_one_sweep(tensors: list[Tensor]) -> list[Tensor]:
                 replaced[value] = Item(node, 0)
         elif combiner == "prod" and all(_factor(p.bodies) is not None for p in node.template.parts):
             single = [_with_bodies(node, "prod", partial(_factors, of=(n,))) for n in range(3)]
-            found = [n for n, s in enumerate(single) if s in nodes]
-            if found[-2:] == [1, 2]:
-                whole = _with_bodies(node, "prod", partial(_factors, of=found))
-                replaced |= {single[n]: Item(whole, n - found[0]) for n in found}
+            present = [n for n, s in enumerate(single) if s in nodes]
+            if present[-2:] == [1, 2]:
+                whole = _with_bodies(node, "prod", partial(_factors, of=present))
+                replaced |= {single[n]: Item(whole, n - present[0]) for n in present}
     return exchange(tensors, replaced)
 
 
 def _combiner(t: Template) -> str:
     """Return the combiner of a template all of whose pieces reduce one body with it, else ""."""
-    found = {
+    combiners = {
         p.body.combiner if isinstance(p, Piece) and isinstance(p.body, Reduce) and len(p.bodies) == 1 else ""
         for p in t.parts
     }
-    return found.pop() if len(found) == 1 else ""
+    return combiners.pop() if len(combiners) == 1 else ""
 
 
 def _with_bodies(node: Compute, combiner: str, bodies: Callable[[Expr], Sequence[Expr]]) -> Compute:

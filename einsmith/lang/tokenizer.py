@@ -18,7 +18,8 @@ _TOKEN = re.compile(
     r"|(?P<name>[^\W\d]\w*)"
     r"|(?P<op>\*\*|//|<=|>=|==|!=|\+=|[-+*/%<>=()\[\],.])"
 )
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
+"""Most characters of a name."""
 _PAIRS = {")": "(", "]": "["}
 
 
@@ -37,13 +38,13 @@ def tokenize(source: str) -> list[Token]:
     open_: list[Token] = []
     at = 0
     while at < len(source):
-        found = _TOKEN.match(source, at)
-        if found is None:
+        match = _TOKEN.match(source, at)
+        if match is None:
             raise FormulaError(f"{source[at]!r} has no meaning here", source, at, _hint(source[at]))
-        kind, text = str(found.lastgroup), found.group()
+        kind, text = str(match.lastgroup), match.group()
         kind = "op" if kind == "sign" else kind
         token = Token(kind, text, at)
-        at = found.end()
+        at = match.end()
         if kind == "number" and at < len(source) and (source[at].isalnum() or source[at] == "_"):
             raise FormulaError(
                 f"a name cannot start with a digit, and {text} is followed by {source[at]!r}",
@@ -51,9 +52,9 @@ def tokenize(source: str) -> list[Token]:
                 at,
                 "write a * between a number and a name",
             )
-        if kind == "name" and len(text) > LONGEST_NAME:
+        if kind == "name" and len(text) > MAX_NAME_LENGTH:
             raise FormulaError(
-                f"the name has {len(text)} characters; at most {LONGEST_NAME} are allowed", source, token.at
+                f"the name has {len(text)} characters; at most {MAX_NAME_LENGTH} are allowed", source, token.at
             )
         if kind == "name" and not text.isidentifier():
             odd = next(n for n in range(len(text)) if not text[: n + 1].isidentifier())

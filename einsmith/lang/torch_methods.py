@@ -17,7 +17,7 @@ def _function(name: str) -> Callable[..., Any]:
     return trace.functions[name]
 
 
-def _method(name: str) -> Callable[..., Any]:
+def _make_method(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _function(name)(self, *args, **kwargs)
 
@@ -26,12 +26,12 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-def _many(name: str, keyword: str) -> Callable[..., Any]:
+def _make_sequence_method(name: str, keyword: str) -> Callable[..., Any]:
     """Return a method that takes several numbers one by one or as one sequence."""
 
-    def method(self: Any, *given: Any, **kwargs: Any) -> Any:
-        listed = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
-        return _function(name)(self, *(() if kwargs and not given else (tuple(listed),)), **kwargs)
+    def method(self: Any, *operands: Any, **kwargs: Any) -> Any:
+        listed = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands
+        return _function(name)(self, *(() if kwargs and not operands else (tuple(listed),)), **kwargs)
 
     method.__doc__ = f"`es.functional.{name}` of this tensor; `{keyword}` one by one or as one sequence."
     return method
@@ -42,12 +42,12 @@ class TorchMethods:
 
     __slots__ = ()
 
-    flatten, unsqueeze, squeeze = _method("flatten"), _method("unsqueeze"), _method("squeeze")
-    expand, chunk, softmax = _method("expand"), _method("chunk"), _method("softmax")
-    masked_fill = _method("masked_fill")
-    permute, view = _many("permute", "dims"), _many("reshape", "shape")
+    flatten, unsqueeze, squeeze = _make_method("flatten"), _make_method("unsqueeze"), _make_method("squeeze")
+    expand, chunk, softmax = _make_method("expand"), _make_method("chunk"), _make_method("softmax")
+    masked_fill = _make_method("masked_fill")
+    permute, view = _make_sequence_method("permute", "dims"), _make_sequence_method("reshape", "shape")
 
-    exchange = _method("transpose")
+    exchange = _make_method("transpose")
 
     def split(self, split_size: Any, dim: int = 0) -> Any:
         """Split this tensor as `es.functional.split`: `split_size` is one size, or those of all parts."""

@@ -48,10 +48,10 @@ functions: Mapping[str, Callable[..., Any]] = {}
 """Functions of tensors by name, which traced tensors also have as methods (`provide_functions`)."""
 
 
-def provide_functions(found: Mapping[str, Callable[..., Any]]) -> None:
+def provide_functions(by_name: Mapping[str, Callable[..., Any]]) -> None:
     """Set the functions that traced tensors have as methods. Called by einsmith.ops alone."""
     global functions
-    functions = found
+    functions = by_name
 
 
 def provide_random_key(draw: Callable[[], Any]) -> None:
@@ -97,8 +97,8 @@ class Override:
 
     def get(self, owner: Any, default: Any) -> Any:
         """Return the value that overrides the attribute of `owner`, or `default` if none does."""
-        found = self._values.get(id(owner))
-        return default if found is None else found[1]
+        entry = self._values.get(id(owner))
+        return default if entry is None else entry[1]
 
     def set(self, owner: Any, value: Any) -> None:
         """Override the attribute of `owner` with a value."""
@@ -124,9 +124,9 @@ def override() -> Override | None:
 def overriding() -> Iterator[Override]:
     """Yield an override of attribute values for the current context, on top of those already in force; it ends with the
     block."""
-    token = _OVERRIDE.set(made := Override(_OVERRIDE.get()))
+    token = _OVERRIDE.set(inner := Override(_OVERRIDE.get()))
     try:
-        yield made
+        yield inner
     finally:
         _OVERRIDE.reset(token)
 
@@ -193,7 +193,7 @@ def tracing(trace: Trace) -> Iterator[Trace]:
         _CURRENT.reset(token)
 
 
-def know(origins: Iterable[Origin]) -> None:
+def record_origins(origins: Iterable[Origin]) -> None:
     """Add origins of indices to the current trace, as those of the function of tensors that is under way."""
     trace = current_trace()
     if trace is not None:

@@ -18,9 +18,9 @@ from einsmith.lang.formula import Form, Literal, op
 from einsmith.lang.protocol import RunTimeOnly
 
 
-def as_sequence(given: Sequence[Any]) -> Any:
+def as_sequence(operands: Sequence[Any]) -> Any:
     """Return a method's operands as one sequence, whether they were passed one by one or as a sequence (or None)."""
-    return given[0] if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
+    return operands[0] if len(operands) == 1 and not isinstance(operands[0], (int, np.integer)) else operands
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Slicing:
     dims: tuple[tuple[int, int, int], ...]
 
 
-def slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
+def plan_slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
     """Return the plan of `x[keys]` with ints (traced ones too), slices, None and one `...`. Raises IndexOutOfRange,
     TraceError."""
     used = sum(1 for k in keys if k is not None and k is not Ellipsis)
@@ -97,11 +97,11 @@ def _is_index(k: Any) -> bool:
     return True
 
 
-def _plus(a: Form, b: int) -> Form:
+def _add(a: Form, b: int) -> Form:
     return a if b == 0 else op("add", a, Literal(b))
 
 
-def _times(a: Form, b: int) -> Form:
+def _multiply(a: Form, b: int) -> Form:
     return a if b == 1 else op("mul", Literal(b), a)
 
 
@@ -111,7 +111,7 @@ def slice_index(plan: Slicing, axes: Sequence[Form], chosen: Sequence[Form] = ()
     def at(axis: int, start: int, step: int) -> Form:
         if axis < 0:
             return Literal(start) if axis == -1 else chosen[start]
-        return _plus(_times(axes[axis], step), start)
+        return _add(_multiply(axes[axis], step), start)
 
     return [at(*dim) for dim in plan.dims]
 
@@ -158,7 +158,7 @@ def reshape_index(old: Sequence[int], axes: Sequence[Form]) -> list[Form]:
         flat: Form = Literal(0)
         for d in range(j0, j):
             if new[d] != 1:
-                flat = op("add", _times(flat, new[d]), axes[d]) if not isinstance(flat, Literal) else axes[d]
+                flat = op("add", _multiply(flat, new[d]), axes[d]) if not isinstance(flat, Literal) else axes[d]
         stride = p
         first = True
         for d in range(i0, i):
