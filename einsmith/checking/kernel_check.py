@@ -202,7 +202,7 @@ def run(
         GuardedBlock(
             "",
             max(states[n].address + states[n].values.size for n in g) - min(states[n].address for n in g),
-            any(kernel.buffers[n].far for n in g),
+            any(kernel.buffers[n].non_temporal for n in g),
         )
         for g in groups
     ]

@@ -59,7 +59,7 @@ class Binding:
         self.reserved = self.arena_bytes + backend.scratch_area(compiled.scratch, compiled.threads)
         """Bytes of intermediate results and of the kernels' scratch memory."""
         self._check_limit(limit, more_bytes)
-        self.beside = {k: Beside(k, code[k], x) for k, x in compiled.alternatives.items()}
+        self.comparisons = {k: Comparison(k, code[k], x) for k, x in compiled.alternatives.items()}
         """Kernels that run in a second configuration too."""
         block = arena.reserve(self.reserved, backend.allocate)
         base = block.address
@@ -94,7 +94,7 @@ class Binding:
             self.messages[status] = message
         finite = compiled.finite
         finite_call = _call_of(plan, finite)
-        assembler = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.beside.items()})
+        assembler = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.comparisons.items()})
 
         def add_checks(i: int) -> None:
             for t, status in after.get(i, ()):

@@ -119,7 +119,7 @@ class Compiled:
             CompileError: a text cannot be compiled.
         """
         replacements = self.backend.compile_as({k: text for k, text in texts.items() if k in self.code}, self.target)
-        code, alternatives = (self.code, replacements) if beside else ({**self.code, **replacements}, {})
+        code, alternatives = (self.code, replacements) if compare else ({**self.code, **replacements}, {})
         program = replace(self, code=code, alternatives=alternatives, listings=())
         return program, sum(k.nbytes for k in replacements.values())
 

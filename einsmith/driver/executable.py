@@ -130,7 +130,7 @@ class Executable:
             CompileError: a text cannot be compiled.
             MemoryLimitError: both programs together exceed the memory limit.
         """
-        compiled, code_bytes = self.compiled.with_decisions(texts, beside)
+        compiled, code_bytes = self.compiled.with_decisions(texts, compare)
         program = copy(self)
         more = self.program.table.nbytes + code_bytes
         program._binding = Binding(compiled, self.bound, self._arena, self._limit, more)

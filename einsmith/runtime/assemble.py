@@ -123,7 +123,7 @@ class Assembler:
         self,
         compiled: CompiledKernels,
         spare: int,
-        beside: Mapping[Kernel | Rows, Sequence[SideRun]] = MappingProxyType({}),
+        extra: Mapping[Kernel | Rows, Sequence[SideRun]] = MappingProxyType({}),
     ):
         self.compiled, self.spare, self.extra = compiled, spare, extra
         self.steps: list[Step] = []
@@ -195,7 +195,7 @@ class Assembler:
     def _add_launches(self, call: KernelCall, work: int, pointer: Pointer, once: bool) -> list[int]:
         """Add the launches of a kernel that a loop repeats, or those that run only once; return the numbers of their
         steps."""
-        for side_run in self.beside.get(call.kernel, ()):
+        for side_run in self.extra.get(call.kernel, ()):
             self._add_side_run(call, side_run, pointer, once)
         return self._add_side_run(call, SideRun(self.compiled[call.kernel], {}, work), pointer, once)
 

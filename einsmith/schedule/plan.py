@@ -306,8 +306,8 @@ def _plan(
         for t in results:
             moved[of[_require_maker(t)]] += nbytes(t)
         unread = {t for t in results - read if moved[of[_require_maker(t)]] > target.l3}
-        far = {t for t in results - set(home) if _is_far(t, t in unread, target)}
-    singles = [_lower_group(schedule.groups[g], needed, home, far, target, cost) for g in order]
+        non_temporal = {t for t in results - set(home) if _is_non_temporal(t, t in unread, target)}
+    singles = [_lower_group(schedule.groups[g], needed, home, non_temporal, target, cost) for g in order]
     place = {g: i for i, g in enumerate(order)}
     # Operands of checks, and updates, are not fused by rows: their positions in the order are decided here.
     unfused = {place[g] for g in (*checking, *writers)}
@@ -376,7 +376,7 @@ def _fuse_rows(
     return calls, rank
 
 
-def _is_far(t: Tensor, unread: bool, target: Target) -> bool:
+def _is_non_temporal(t: Tensor, unread: bool, target: Target) -> bool:
     """Return whether a result is stored with non-temporal stores, because no later kernel would find it in a cache, or
     because the store is faster. The limit is half of L3; a quarter for sums with constant pieces between them, which
     take longer to store than to compute; an eighth if the result is `unread`: no kernel reads it, and its own kernel

@@ -74,12 +74,9 @@ class PrintedLayout(NamedTuple):
         """Return the next best order and its cost, as text; empty if the model did not choose."""
         if self.runner_up is None:
             return ""
-        beside = (
-            "no copy"
-            if self.copies and self.beside == row_major_order(self.shape)
-            else name_of(self.shape, self.beside)
-        )
-        return f"{beside}, {self.more * 1e6:.1f} us more"
+        is_copy = self.copies and self.runner_up == row_major_order(self.shape)
+        name = "no copy" if is_copy else name_of(self.shape, self.runner_up)
+        return f"{name}, {self.more * 1e6:.1f} us more"
 
     def __str__(self) -> str:
         copies = "copies " if self.copies else ""

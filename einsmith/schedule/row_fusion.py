@@ -444,7 +444,7 @@ def join_forms(
     for p, form in zip(parts, forms, strict=True):
         places = tuple(number[storage(t)] if storage(t) in results else number[t] for t in p.tensors)
         member_buffers = tuple(
-            KernelBuffer(b.dtype, b.shape, b.far and storage(t) not in used, b.strides)
+            KernelBuffer(b.dtype, b.shape, b.non_temporal and storage(t) not in used, b.strides)
             for t, b in zip(p.tensors, form.kernel.buffers, strict=True)
         )
         members.append(Member(Kernel(form.kernel.stages, member_buffers), places, form.by_row, form.reduces, form.axis))

@@ -109,7 +109,7 @@ def _narrow_all(buffers: Sequence[KernelBuffer], slices: Sequence[_Slice]) -> tu
 
 def _slice_buffers(kernel: Kernel, slices: Sequence[_Slice]) -> Kernel:
     buffers = _narrow_all(kernel.buffers, slices)
-    return Kernel(tuple(_slice_stage(s, slices, buffers) for s in kernel.stages), buffers, kernel.fixed)
+    return Kernel(tuple(_slice_stage(s, slices, buffers) for s in kernel.stages), buffers, kernel.loop_invariant)
 
 
 def _slice_stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[KernelBuffer]) -> Stage:

@@ -173,7 +173,7 @@ def _emit_piece_epilogue(
     """Emit the steps that follow the sum within the root, then the stages and the stores."""
     axis_values = {a: axes.get(a, b.const(0)) for a in range(len(p.piece.extents))}
     points = Points(b, p.extents, axis_values, live, stage_arguments(kernel.stages[0], places))
-    for fn, e in p.finish:
+    for fn, e in p.epilogue:
         operand: Expr | None = e
         if operand is None:
             total = b.op(fn, total)

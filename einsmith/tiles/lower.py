@@ -62,7 +62,7 @@ def _lower_kernel(to: Functions, kernel: Kernel, places: Sequence[TileMemory], t
         products = problems(kernel.root) or ()
         for p in products:
             lower_contraction(to, kernel, p, places, tiling)
-        _lower_pieces(to, kernel, [piece for p in products for piece in p.beside], places, tiling)
+        _lower_pieces(to, kernel, [piece for p in products for piece in p.constant_pieces], places, tiling)
     else:
         lower_reduce = lower_stencil if pattern == "stencil" else lower_reduction
         _lower_pieces(to, kernel, kernel.root.parts, places, tiling, lower_reduce)

@@ -14,7 +14,7 @@ from einsmith.driver import cpu
 from einsmith.driver.backend import Backend
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
-from einsmith.runtime.beside import ZONE_BYTES, Beside
+from einsmith.runtime.comparison import ZONE_BYTES, Comparison
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.training.batch import batch_arrays
 from einsmith.tuning.kernels.decisions import written

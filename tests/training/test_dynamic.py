@@ -174,7 +174,7 @@ def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
 def test_candidates_with_other_results_never_stay(simulated, monkeypatch) -> None:
     """Of whatever is wrong and was not found before."""
     monkeypatch.setattr(online, "judge", lambda ratios: True)
-    difference = Beside.difference
+    difference = Comparison.difference
 
     def planted(self: Comparison) -> str:
         buffer, made = self.kernel.buffers[self._written[0]], self._memory[1][0]
@@ -322,7 +322,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
 
 
 def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
-    """Beside a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
+    """Comparison a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
     monkeypatch.setattr(online, "judge", lambda ratios: True)
     plain = step()
     plain.compile(*BATCH)

@@ -160,7 +160,7 @@ def _split_kernel(kernel: Kernel) -> tuple[Kernel, Kernel]:
     ]
     buffers = (*kernel.buffers, KernelBuffer(dtype, shape))
     product_template = template(shape, kernel.root.params, Reduce("sum", depth, (apply("mul", *factors),)))
-    first = Kernel((Stage(product_template, root.args, (last,)),), buffers, kernel.fixed)
+    first = Kernel((Stage(product_template, root.args, (last,)),), buffers, kernel.loop_invariant)
 
     parts: list[Piece] = []
     for p in pieces:

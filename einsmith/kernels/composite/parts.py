@@ -162,4 +162,4 @@ class LaunchSequence:
         for launch in part.launches:
             name = f"{self.name}_{len(self.lowered.launches)}"
             function = rebind(launch.function, name, places_with_workspace, self.buffers + 1)
-            self.lowered.launches.append(Launch(function, launch.tasks, launch.once))
+            self.lowered.launches.append(Launch(function, launch.tasks, launch.loop_invariant))

@@ -188,10 +188,10 @@ def _enumerate_boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, 
         for v in axes:
             if v in p.batch or min(left, right) <= MAX_NARROW_POINTS or (v in p.k and v in pairs):
                 for lone, whole in ways:
-                    add(v, _search(p, samplers, v, lanes, target, lone, whole), alone)
-    if left * right <= MAX_RESULTS and k >= LONG:
-        rows = fuse_axes(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
-        together = {g.inner: g.axes[:-1] for g in rows}
+                    add(v, _search_box(p, samplers, v, lanes, target, lone, whole), outer_axes)
+    if left * right <= MAX_K_VECTOR_RESULTS and k >= MIN_K_VECTOR_POINTS:
+        row_groups = fuse_axes(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
+        merged_axes = {g.inner: g.axes[:-1] for g in row_groups}
         for v in axes:
             if v in p.k[1:]:
                 fused = merged_axes.get(v, ())

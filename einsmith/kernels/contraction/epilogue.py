@@ -270,7 +270,7 @@ class Epilogue:
     ):
         self.b, self.results, self.elem = b, results(kernel, p), elem_of(p.dtype)
         self.room = b.alloc(self.elem, room) if room and self.results.size > MAX_REGISTER_EPILOGUE else None
-        self.outputs, self.far = self.results.outputs, [x.far for x in self.results.buffers]
+        self.outputs, self.non_temporal = self.results.outputs, [x.non_temporal for x in self.results.buffers]
         self.interleaved = self.results.find_interleaved(axes[-1] if axes else None)
         places = self.results.places
         memories = memories_of(kernel, b.buffers)

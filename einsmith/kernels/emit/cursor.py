@@ -329,7 +329,7 @@ class LaneCursor(ExpressionEmitter):
         if kind == "uniform":
             # One point: only the first lane is an element.
             b.store(b.extract(value, 0) if n else value, pointer, at)
-        elif kind == "unit" and far and self.mask is None and self.aligned and s.is_vector_aligned(form):
+        elif kind == "unit" and non_temporal and self.mask is None and self.aligned and s.is_vector_aligned(form):
             b.stream(value, pointer, at)
         elif kind != "gather":
             self._store_rows(form, pointer, value)

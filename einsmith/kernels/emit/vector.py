@@ -390,7 +390,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
             mask, at = self.lane_mask(), self.total(part, part.pattern[0])
             unmasked = mask is None and not target.dtype.is_bool
-            if target.buffer.far and unmasked and self._is_aligned(part, part.pattern[0]):
+            if target.buffer.non_temporal and unmasked and self._is_aligned(part, part.pattern[0]):
                 self.b.stream(value, target.pointer, at)
             else:
                 self.b.store(value, target.pointer, at, mask)

@@ -304,7 +304,7 @@ def _fetched_bytes(kernel: Kernel, s: ReductionSchedule) -> int:
 
     These lines are fetched before they are written."""
     box = s.box
-    stores = [(f, kernel.buffers[n].dtype.itemsize) for _, n, f in box.stores if kernel.buffers[n].far]
+    stores = [(f, kernel.buffers[n].dtype.itemsize) for _, n, f in box.stores if kernel.buffers[n].non_temporal]
     other_axes = [a for a, n in enumerate(box.extents) if n > 1 and a != s.axis]
     misaligned = s.along_row or any(item * f.coefficient(Axis(a)) % LINE for f, item in stores for a in other_axes)
     return misaligned * box.points * sum([item for _, item in stores])

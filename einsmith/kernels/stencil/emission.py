@@ -131,7 +131,7 @@ class StencilLowering:
         self.epi = Epilogue(b, kernel, p, axes, lanes, room=count * self.n)
         combined = combined_buffers(kernel, s, target) if t.pair is None else frozenset()
         self.phase_planes = PhasePlanes(r, kernel, s, self.epi, combined) if combined else None
-        non_temporal = any(self.epi.far) and shape[-1] % self.n == 0
+        non_temporal = any(self.epi.non_temporal) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if non_temporal else 0)
         self.values: dict[int, SSAValue] = {}
 

@@ -36,7 +36,7 @@ def combined_buffers(kernel: Kernel, s: Stencil, target: Target) -> frozenset[in
         x = kernel.buffers[n]
         line = max(target.lanes(x.dtype.itemsize), LINE // x.dtype.itemsize)
         misaligned = shape[-1] % target.lanes(x.dtype.itemsize) and prod(shape[-2:]) % line == 0
-        if x.far and misaligned and x.dtype == s.dtype and x.shape == shape and x.row_major:
+        if x.non_temporal and misaligned and x.dtype == s.dtype and x.shape == shape and x.row_major:
             combined.add(n)
             size += prod(shape[-2:]) * x.dtype.itemsize
     return frozenset(combined) if size <= target.l2 // L2_SHARE else frozenset()

@@ -157,7 +157,7 @@ def _member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Order
         if reordered is None:
             return None
         buffers.append(reordered[0])
-    kernel = Kernel(m.kernel.stages, tuple(buffers), m.kernel.fixed)
+    kernel = Kernel(m.kernel.stages, tuple(buffers), m.kernel.loop_invariant)
     return Member(kernel, m.places, m.by_row, m.reduces, m.axis)
 
 

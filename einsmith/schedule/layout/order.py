@@ -79,7 +79,7 @@ def reorder(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order
         used[k] += (n - 1) * (s // old)
     if any(u >= extent for u, (extent, _, _) in zip(used, runs, strict=True)):
         return None
-    return KernelBuffer(buffer.dtype, buffer.shape, buffer.far, tuple(new_strides)), begin
+    return KernelBuffer(buffer.dtype, buffer.shape, buffer.non_temporal, tuple(new_strides)), begin
 
 
 def _runs(shape: Sequence[int], order: Order) -> list[tuple[int, int, int]]:

@@ -156,7 +156,7 @@ def fault_of(subject: CheckedKernel, choice: measure.MachineCode | None, seed: i
     kernel = subject.kernel
     arrays = measure.example_buffers(kernel, seed)
     pairs = zip(arrays, kernel.buffers, strict=True)
-    held = [BufferState(a.ctypes.data, a.view(np.uint8)[: b.nbytes]) for a, b in pairs]
+    memories = [BufferState(a.ctypes.data, a.view(np.uint8)[: b.nbytes]) for a, b in pairs]
     try:
         results = check(subject, memories)
         if evaluate(subject, memories, results, seed):

@@ -147,7 +147,7 @@ def invariant_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
     "ab"."""
     if kernel.loop_invariant is None:
         return ""
-    slots = {slot for slot, ref in enumerate(kernel.stages[0].args) if ref[1] in kernel.fixed}
+    slots = {slot for slot, ref in enumerate(kernel.stages[0].args) if ref[1] in kernel.loop_invariant}
     return "".join(name for name, side in zip("ab", sides(p, swap), strict=True) if slots_of(side.operand) <= slots)
 
 

@@ -58,9 +58,9 @@ class NanRepair:
         if not self.is_needed:
             return list(sums)
         b, n, s, total = self.b, sums[0].type.lanes, self.sampler, merge_in_tree(sums, self.b.add)
-        again = b.cast(b.any(b.op("ne", total, total)), "i64")
-        room, groups = self.room, s.groups(k_axes)
-        with b.loop(0, again, init=sums) as loop:
+        rounds = b.cast(b.any(b.op("ne", total, total)), "i64")
+        scratch, groups = self.scratch, s.groups(k_axes)
+        with b.loop(0, rounds, init=sums) as loop:
             for i, x in enumerate(init):
                 b.store(x, scratch, i * n)
             with b.loop(0, len(sums)) as numbers:
