@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from einsmith.codegen.cache import native
-from einsmith.cost.facts import KEPT, KEPT_BESIDE
+from einsmith.cost.facts import REUSED_L3_FRACTION, SHARED_L3_FRACTION
 from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.kernels.override import SHORTEST
@@ -100,7 +100,7 @@ def row(x: StoredRecord, here: set[str]) -> dict[str, Any]:
 def _machines() -> set[str]:
     """Return the identifiers of this machine in the store, for all thread counts and program options."""
     host = native.host_target()
-    ways = product(range(1, host.cores + 1), (False, True), (KEPT, KEPT_BESIDE))
+    ways = product(range(1, host.cores + 1), (False, True), (REUSED_L3_FRACTION, SHARED_L3_FRACTION))
     return {store.machine_of(replace(host, cores=n, winograd=w, kept=k)) for n, w, k in ways}
 
 

@@ -20,10 +20,11 @@ from einsmith.cost.overheads import Overheads
 
 LINE = 64
 """Bytes of a cache line."""
-KEPT, KEPT_BESIDE = 0.65, 0.15
-"""Fraction of L3 that still holds data on reuse. KEPT: data that is walked repeatedly (measured: sums of 24 to 96 MB,
-32 MB of cache). KEPT_BESIDE: data that two kernels share, in a program that touches more than L3 holds."""
-_SPECIAL = (
+REUSED_L3_FRACTION, SHARED_L3_FRACTION = 0.65, 0.15
+"""Fraction of L3 that still holds data on reuse. REUSED_L3_FRACTION: data that is walked repeatedly (measured: sums of
+24 to 96 MB, 32 MB of cache). SHARED_L3_FRACTION: data that two kernels share, in a program that touches more than L3
+holds."""
+_SPECIAL_SECONDS = (
     ("exp", 0.13e-9),
     ("log", 0.24e-9),
     ("tanh", 0.24e-9),
@@ -96,18 +97,18 @@ class Target:
     store_seconds: float = 2.5e-10
     broadcast_seconds: float = 1.25e-10
     gather_seconds: float = 2.5e-10
-    special_seconds: tuple[tuple[str, float], ...] = _SPECIAL
+    special_seconds: tuple[tuple[str, float], ...] = _SPECIAL_SECONDS
     launch_seconds: float = 2e-6
     measured: tuple[tuple[str, float], ...] = ()
     winograd: bool = False
-    kept: float = KEPT
+    kept: float = REUSED_L3_FRACTION
 
     def __hash__(self) -> int:  # computed once: a target is part of every cache key
-        found = self.__dict__.get("_hash")
-        if found is None:
-            found = hash(tuple(getattr(self, f.name) for f in fields(self)))
-            object.__setattr__(self, "_hash", found)
-        return found
+        value = self.__dict__.get("_hash")
+        if value is None:
+            value = hash(tuple(getattr(self, f.name) for f in fields(self)))
+            object.__setattr__(self, "_hash", value)
+        return value
 
     def __getstate__(self) -> dict:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # no hash: strings hash differently per process
@@ -169,7 +170,7 @@ def _read(path: str) -> str:
         return ""
 
 
-def _bytes(text: str) -> int:
+def _parse_bytes(text: str) -> int:
     """Parse a size with a unit: '48K' is 49152. 0 where it is no number."""
     unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
     digits = text.rstrip("KMG")
@@ -178,12 +179,12 @@ def _bytes(text: str) -> int:
 
 def _caches(cpu: int) -> dict[int, int]:
     """Return the bytes per level of the data caches that one processor sees; empty where the system lists none."""
-    found = {}
+    sizes = {}
     for index in range(8):
         at = f"/sys/devices/system/cpu/cpu{cpu}/cache/index{index}/"
         if _read(at + "type") in ("Data", "Unified"):
-            found[int(_read(at + "level") or 0)] = _bytes(_read(at + "size"))
-    return found
+            sizes[int(_read(at + "level") or 0)] = _parse_bytes(_read(at + "size"))
+    return sizes
 
 
 def _allowed_processors() -> list[int]:
@@ -265,5 +266,5 @@ def with_core(target: Target, c: Core) -> Target:
         store_seconds=vector / c.stored * cycle,
         broadcast_seconds=load,
         gather_seconds=c.gathered * cycle,
-        special_seconds=tuple((name, seconds * 64 / vector * 4e9 / c.clock) for name, seconds in _SPECIAL),
+        special_seconds=tuple((name, seconds * 64 / vector * 4e9 / c.clock) for name, seconds in _SPECIAL_SECONDS),
     )

@@ -15,7 +15,7 @@ class Network:
 
     def __init__(self) -> None:
         self._heads: list[int] = []  # head of edge e; e ^ 1 is the reverse edge
-        self._left: list[int] = []  # residual capacity of an edge
+        self._residual: list[int] = []  # residual capacity of an edge
         self._edges: list[list[int]] = [[], []]  # edges that leave a node
 
     def node(self) -> int:
@@ -29,7 +29,7 @@ class Network:
             for tail, head, n in ((a, b, capacity), (b, a, 0)):
                 self._edges[tail].append(len(self._heads))
                 self._heads.append(head)
-                self._left.append(n)
+                self._residual.append(n)
 
     def cut(self) -> tuple[int, set[int]]:
         """Return (the capacity of the minimum cut, the fewest nodes that the source's side of one can have)."""
@@ -40,10 +40,10 @@ class Network:
                 return total, set(level)
             at = [0] * len(self._edges)
             while path := self._path(level, at):
-                most = min(self._left[e] for e in path)
+                most = min(self._residual[e] for e in path)
                 for e in path:
-                    self._left[e] -= most
-                    self._left[e ^ 1] += most
+                    self._residual[e] -= most
+                    self._residual[e ^ 1] += most
                 total += most
 
     def _levels(self) -> dict[int, int]:
@@ -54,7 +54,7 @@ class Network:
             a = todo.popleft()
             for e in self._edges[a]:
                 b = self._heads[e]
-                if self._left[e] and b not in level:
+                if self._residual[e] and b not in level:
                     level[b] = level[a] + 1
                     todo.append(b)
         return level
@@ -68,7 +68,7 @@ class Network:
             edges = self._edges[a]
             while at[a] < len(edges):
                 e = edges[at[a]]
-                if self._left[e] and level.get(self._heads[e]) == level[a] + 1:
+                if self._residual[e] and level.get(self._heads[e]) == level[a] + 1:
                     break
                 at[a] += 1
             if at[a] < len(edges):

@@ -21,35 +21,35 @@ from typing import NamedTuple
 from einsmith.cost.facts import Target
 from einsmith.cost.minimum_cut import UNBOUNDED, Network
 
-FREED = 1e-3
+FREED_READ_FRACTION = 1e-3
 """Benefit of a byte that is not kept for the backward pass, as a fraction of the time to read it from memory, where
 kernel prices hold that time already. It is below any measurable time, so that memory is saved only where the step does
 not become slower."""
-CACHED = 4
+CACHED_RATIO = 4
 """A tensor smaller than L3 by this factor stays cached until the backward pass, as its operands do, so recomputing it
 saves no traffic."""
-SMALL = 16
+SMALL_RATIO = 16
 """An operand smaller than the tensor computed from it by this factor may be kept for the recomputation."""
-TENSOR = 0.25
+TENSOR_BYTES = 0.25
 """Bytes that are added to the size of each tensor kept, so that of equal bytes the fewest tensors are kept."""
-VIEW = 0.25
+VIEW_MOVE_FRACTION = 0.25
 """Additional cost of keeping a view in place of its base tensor, as a fraction of one move of its bytes."""
-POINTWISE = -1e-16
+POINTWISE_SECONDS = -1e-16
 """Cost (seconds) of recomputing a pointwise function where no kernel is priced: none, as kernels that wait for memory
 have time for it. Of equal bytes, the sign selects the tensors nearest to the inputs (predicted against those nearest to
 the readers: 0.3 % faster for a small ShuffleNet, 0.1 % slower for a small GPT)."""
-_UNIT = 1e18
+_UNITS_PER_SECOND = 1e18
 """Units per second: costs are rounded to whole units."""
 
 
 def is_small(operand: int, result: int) -> bool:
     """Return whether an operand may be kept so that a result can be recomputed from it (sizes in bytes)."""
-    return operand * SMALL <= result
+    return operand * SMALL_RATIO <= result
 
 
 def is_cached(size: int, target: Target) -> bool:
     """Return whether a tensor of `size` bytes of the forward pass is still in L3 when the backward pass reads it."""
-    return size * CACHED <= target.l3
+    return size * CACHED_RATIO <= target.l3
 
 
 def backward_target(target: Target, total: int) -> Target:
@@ -60,7 +60,7 @@ def backward_target(target: Target, total: int) -> Target:
 
 def seconds_to_free(size: int, target: Target) -> float:
     """Return the benefit of not keeping a tensor of `size` bytes whose reads the kernel prices hold already."""
-    return FREED * target.seconds_for_bytes(size, size + target.l3, target.cores)
+    return FREED_READ_FRACTION * target.seconds_for_bytes(size, size + target.l3, target.cores)
 
 
 def seconds_to_keep(size: float, target: Target, total: int, *, stored: bool, view: bool = False) -> float:
@@ -75,8 +75,8 @@ def seconds_to_keep(size: float, target: Target, total: int, *, stored: bool, vi
     """
     if isinf(size):
         return inf
-    moves = (1 if stored else 2) + (VIEW if view else 0)
-    return target.seconds_for_bytes((size + TENSOR) * moves, total + target.l3, target.cores)
+    moves = (1 if stored else 2) + (VIEW_MOVE_FRACTION if view else 0)
+    return target.seconds_for_bytes((size + TENSOR_BYTES) * moves, total + target.l3, target.cores)
 
 
 class Option(NamedTuple):
@@ -85,24 +85,24 @@ class Option(NamedTuple):
     Attributes:
         sources: numbers of its operands.
         needed: whether the backward pass reads it.
-        held: cost of keeping it for the backward pass; inf if it cannot be kept.
-        again: additional time of its readers in the backward pass if they recompute it, possibly negative; inf if they
-            cannot.
-        unstored: cost to add if its readers in the forward pass recompute it too, minus the time to store it; inf if
-            they cannot.
+        keep_seconds: cost of keeping it for the backward pass; inf if it cannot be kept.
+        recompute_seconds: additional time of its readers in the backward pass if they recompute it, possibly negative;
+            inf if they cannot.
+        unstore_seconds: cost to add if its readers in the forward pass recompute it too, minus the time to store it;
+            inf if they cannot.
     """
 
     sources: tuple[int, ...]
     needed: bool
-    held: float
-    again: float = inf
-    unstored: float = inf
+    keep_seconds: float
+    recompute_seconds: float = inf
+    unstore_seconds: float = inf
 
 
 def kept_tensors(options: Sequence[Option], again: Collection[int]) -> list[int]:
     """Return the tensors that are kept if those in `again` are recomputed, in order."""
-    there = {i for i, o in enumerate(options) if o.needed}.union(*(options[i].sources for i in again))
-    return sorted(there.difference(again))
+    available = {i for i, o in enumerate(options) if o.needed}.union(*(options[i].sources for i in again))
+    return sorted(available.difference(again))
 
 
 def saved_set(options: Sequence[Option]) -> tuple[set[int], set[int]]:
@@ -110,21 +110,21 @@ def saved_set(options: Sequence[Option]) -> tuple[set[int], set[int]]:
     fewest tensors."""
     network = Network()
     # Nodes are on the source's side if a tensor is available to the backward pass, is recomputed there, is not stored.
-    there = [network.node() for _ in options]
+    available = [network.node() for _ in options]
     again = [network.node() for _ in options]
     unstored = [network.node() for _ in options]
     for i, o in enumerate(options):
         if o.needed:
-            network.edge(network.SOURCE, there[i], UNBOUNDED)
-        network.edge(there[i], again[i], _capacity(o.held))
-        if isinf(o.again):
+            network.edge(network.SOURCE, available[i], UNBOUNDED)
+        network.edge(available[i], again[i], _capacity(o.keep_seconds))
+        if isinf(o.recompute_seconds):
             network.edge(again[i], network.SINK, UNBOUNDED)
             continue
-        network.edge(again[i], there[i], UNBOUNDED)
+        network.edge(again[i], available[i], UNBOUNDED)
         network.edge(unstored[i], again[i], UNBOUNDED)
         for s in o.sources:
-            network.edge(again[i], there[s], UNBOUNDED)
-        for node, seconds in ((again[i], o.again), (unstored[i], o.unstored)):
+            network.edge(again[i], available[s], UNBOUNDED)
+        for node, seconds in ((again[i], o.recompute_seconds), (unstored[i], o.unstore_seconds)):
             if seconds > 0:
                 network.edge(node, network.SINK, _capacity(seconds))
             else:
@@ -134,4 +134,4 @@ def saved_set(options: Sequence[Option]) -> tuple[set[int], set[int]]:
 
 
 def _capacity(seconds: float) -> int:
-    return UNBOUNDED if isinf(seconds) else round(seconds * _UNIT)
+    return UNBOUNDED if isinf(seconds) else round(seconds * _UNITS_PER_SECOND)

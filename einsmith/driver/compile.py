@@ -10,7 +10,7 @@ from functools import cached_property, partial
 
 from einsmith.base.errors import MemoryLimitError, TraceError
 from einsmith.base.sizes import show_size
-from einsmith.cost.facts import KEPT_BESIDE, Target
+from einsmith.cost.facts import SHARED_L3_FRACTION, Target
 from einsmith.driver import registry
 from einsmith.driver.backend import Backend
 from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder
@@ -158,7 +158,7 @@ def compile_graph(
     start = time.perf_counter()
     target = replace(target or registry.DEFAULT.target(threads), winograd=winograd)
     if passing_bytes(graph) > target.l3:
-        target = replace(target, kept=KEPT_BESIDE)
+        target = replace(target, kept=SHARED_L3_FRACTION)
     backend = backend or registry.backend_of(target)
     known = {*graph.inputs, *bound}
     if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):

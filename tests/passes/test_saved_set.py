@@ -53,8 +53,8 @@ def cost(options: list[Option], again: set[int], unstored: set[int]) -> float:
     """Return the seconds of a choice; inf if a tensor is not stored that is not recomputed."""
     if not unstored <= again:
         return math.inf
-    seconds = sum(options[i].again for i in again) + sum(options[i].unstored for i in unstored)
-    return seconds + sum(options[i].held for i in kept_tensors(options, again))
+    seconds = sum(options[i].recompute_seconds for i in again) + sum(options[i].unstore_seconds for i in unstored)
+    return seconds + sum(options[i].keep_seconds for i in kept_tensors(options, again))
 
 
 def all_choices(options: list[Option]):
@@ -79,9 +79,9 @@ def test_a_chain_is_made_of_its_smallest():
     x = Option((), False, 1.0)
     a, b = Option((0,), True, 8.0, 2.0), Option((1,), True, 8.0, 2.0)
     assert saved_set([x, a, b]) == ({1, 2}, set())
-    assert saved_set([x._replace(held=13.0), a, b]) == ({2}, set())
-    assert saved_set([x._replace(held=13.0), a, b._replace(again=9.0)]) == (set(), set())
-    assert saved_set([x, a._replace(again=math.inf), b]) == ({2}, set())
+    assert saved_set([x._replace(keep_seconds=13.0), a, b]) == ({2}, set())
+    assert saved_set([x._replace(keep_seconds=13.0), a, b._replace(recompute_seconds=9.0)]) == (set(), set())
+    assert saved_set([x, a._replace(recompute_seconds=math.inf), b]) == ({2}, set())
 
 
 def test_many_layers_take_time_that_grows_with_them():

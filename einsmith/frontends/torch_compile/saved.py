@@ -18,7 +18,7 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import Node as FxNode
 
 from einsmith.cost.facts import host
-from einsmith.cost.recomputation import POINTWISE, Option, kept_tensors, saved_set, seconds_to_keep
+from einsmith.cost.recomputation import POINTWISE_SECONDS, Option, kept_tensors, saved_set, seconds_to_keep
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.split import Options, is_number, is_view, reason
 from einsmith.frontends.torch_nodes import operator_name
@@ -90,7 +90,9 @@ def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> lis
         # A node that only the backward needs can be computed there from its operands.
         once = n not in cheap and (n in needed or n.op != "call_function")
         read = n in backward or any(u in late for u in n.users)
-        choices.append(Option(tuple(number[a] for a in n.all_input_nodes), read, held, inf if once else POINTWISE))
+        choices.append(
+            Option(tuple(number[a] for a in n.all_input_nodes), read, held, inf if once else POINTWISE_SECONDS)
+        )
     again, _ = saved_set(choices)
     return [early[i] for i in kept_tensors(choices, again)]
 

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from einsmith.base.workers import Failed, Lost
-from einsmith.cost.facts import KEPT, Target
+from einsmith.cost.facts import REUSED_L3_FRACTION, Target
 from einsmith.kernels import autoconfig
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Rows
@@ -137,12 +137,12 @@ class KernelSearch:
         measured."""
         result, before = self.result, self.result.seconds
         if self.search is None:
-            seed = int.from_bytes(result.kernel.digest[:4], "little")
-            self.search = self.make(result.kernel, self.target, seed, first(result.kernel))
-        bench.begin(result.kernel, self.target, threads, self.target.kept < KEPT)
-        self._prepare_choice(bench)
-        for n in range(VISIT_GENERATIONS):
-            if (n and time.monotonic() > end) or not self._race_generation(bench, self.search, tell):
+            seed = int.from_bytes(f.kernel.digest[:4], "little")
+            self.search = self.make(f.kernel, self.target, seed, first(f.kernel))
+        bench.begin(f.kernel, self.target, threads, self.target.kept < REUSED_L3_FRACTION)
+        self._anchor(bench)
+        for n in range(VISIT):
+            if (n and time.monotonic() > end) or not self._generation(bench, self.search, tell):
                 break
         self._decide(bench, self.search, tell)
         if not result.over and result.tried >= MAX_CANDIDATES:
