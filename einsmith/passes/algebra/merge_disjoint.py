@@ -52,8 +52,8 @@ def merge_disjoint(graph: Graph) -> Graph:
 
 
 def _merge_terms(node: Compute, private_terms: set[Tensor]) -> tuple[Compute, Compute] | None:
-    """Return (the node with two terms of a sum merged into one tensor, that tensor); None if no two of `private_terms`
-    are disjoint."""
+    """Return (the node with two terms of a sum merged into one tensor, that tensor); None if no two of
+    `private_terms` are disjoint."""
     body = pointwise_body(node.template)
     assert body is not None
     slots = {
