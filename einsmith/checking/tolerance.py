@@ -40,8 +40,11 @@ from einsmith.ir.nodes import (
     postorder,
 )
 
-ROUNDINGS = 4.0  # roundings of one operation, those of the vector functions (2.7 ULP) included
-LEAST_RESULT = 1e-37  # results below are flushed to zero
+ROUNDINGS = 4.0
+"""Most roundings of one operation, each by half of the type's epsilon; those of the vector functions (2.7 ULP) are
+included."""
+LEAST_RESULT = 1e-37
+"""Least magnitude of a result; smaller ones may be flushed to zero."""
 
 Pair = tuple[np.ndarray, np.ndarray]  # value, bound of its error (for conditions: whether it is uncertain, as 0 or inf)
 
@@ -205,10 +208,10 @@ class Analysis:
                 if unit:
                     error = error + unit * max(k, ROUNDINGS * sqrt(k + 1)) * (magnitude + error)
                     error = bound_error(magnitude + error, value, error, expr.dtype)
-                    lost = _mask_lost_infinities(v, e).any(axis=axes)
+                    uncertain = _mask_lost_infinities(v, e).any(axis=axes)
                     if not np.isfinite(value).all() and distributes(body, rank):
-                        lost |= ~np.isfinite(value)
-                    error = np.where(lost, np.inf, error)
+                        uncertain |= ~np.isfinite(value)
+                    error = np.where(uncertain, np.inf, error)
                 out.append((value, error))
             elif body.combiner == "prod":
                 most = (np.abs(v) + e).prod(axis=axes)
@@ -222,13 +225,13 @@ class Analysis:
                 rivals = signed + e >= signed.max(axis=axes, keepdims=True) - e.max(axis=axes, keepdims=True)
                 error = np.where(rivals, e, 0).max(axis=axes)
                 value = getattr(v, "max" if sign > 0 else "min")(axis=axes)
-                lost = (np.isinf(e) & ~np.isfinite(v)).any(axis=axes)
-                error = np.where(lost, np.inf, error)
+                uncertain = (np.isinf(e) & ~np.isfinite(v)).any(axis=axes)
+                error = np.where(uncertain, np.inf, error)
                 out.append((value, error))
                 if body.combiner.startswith("arg"):
                     flat = signed.reshape(*full[:rank], k)
-                    unsure = (rivals.sum(axis=axes) > 1) & (error > 0) | lost
-                    out.append((flat.argmax(-1), np.where(unsure, np.inf, 0.0)))
+                    is_tie = (rivals.sum(axis=axes) > 1) & (error > 0) | uncertain
+                    out.append((flat.argmax(-1), np.where(is_tie, np.inf, 0.0)))
         return out
 
     def scatter(self, s: Scatter, inputs: Sequence[Pair], out: Pair) -> None:
@@ -307,19 +310,19 @@ class Analysis:
             return value, np.broadcast_to(sum(u for _, u in args), value.shape)
         value = template_evaluator._apply(e, [v for v, _ in args])
         error = np.zeros(value.shape)
-        lost = np.zeros(value.shape, bool)
+        uncertain = np.zeros(value.shape, bool)
         for v, u in args:
-            lost = lost | (np.isinf(u) & ~np.isfinite(v) if e.dtype.is_bool else _mask_lost_infinities(v, u))
+            uncertain = uncertain | (np.isinf(u) & ~np.isfinite(v) if e.dtype.is_bool else _mask_lost_infinities(v, u))
         if any(u.any() for _, u in args):
             for signs in itertools.product((-1, 1), repeat=len(args)):
                 corner = template_evaluator._apply(
                     e, [v + s * u if u.any() else v for s, (v, u) in zip(signs, args, strict=True)]
                 )
                 if e.dtype.is_bool:
-                    moved = np.where(corner != value, np.inf, 0.0)
+                    distance = np.where(corner != value, np.inf, 0.0)
                 else:
-                    moved = np.abs(corner.astype(float) - value)
-                error = np.maximum(error, np.where(np.isnan(moved), np.inf, moved))
+                    distance = np.abs(corner.astype(float) - value)
+                error = np.maximum(error, np.where(np.isnan(distance), np.inf, distance))
             error = np.maximum(error, self.bound_inside(e.fn, args))
             if e.fn in ("eq", "ne"):  # equal numbers may lie between the corners
                 (v, u), (k, w) = args
@@ -327,13 +330,15 @@ class Analysis:
             if e.fn == "mod":  # where a multiple of the divisor is within reach, the remainder may be any
                 (v, u), (k, w) = args
                 with np.errstate(all="ignore"):
-                    near = np.minimum(np.abs(value), np.abs(k) - np.abs(value)) <= u + np.abs(v / k) * w + error
-                error = np.where(near, np.maximum(error, np.abs(k) + w), error)
+                    is_near_multiple = (
+                        np.minimum(np.abs(value), np.abs(k) - np.abs(value)) <= u + np.abs(v / k) * w + error
+                    )
+                error = np.where(is_near_multiple, np.maximum(error, np.abs(k) + w), error)
         if e.dtype.is_float and not self.is_exact(e, value):
             error = error + ROUNDINGS * _unit(e.dtype) * (np.abs(value) + error) + LEAST_RESULT
             error = bound_error(np.abs(value) + error, value, error, e.dtype)
         self.note(value)
-        return value, np.where(lost, np.inf, error)
+        return value, np.where(uncertain, np.inf, error)
 
     @staticmethod
     def bound_inside(fn: str, args: Sequence[Pair]) -> np.ndarray | float:

@@ -51,13 +51,15 @@ class _Tile:
         return [*self.left.live, *self.right.live]
 
 
-def lower_contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], tiling: Tiling) -> None:
+def lower_contraction(
+    functions: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], tiling: Tiling
+) -> None:
     """Lower a piece whose terms are products: tiles of `m` by `n` results, `k` terms at once, divided among `split`
     programs."""
     batch, m, n, k = p.sizes
     t = _fit(tiling, p)
     share = blocks(blocks(k, t.k), t.split) * t.k
-    b = to.begin("contraction")
+    b = functions.begin("contraction")
     program = b.program()
     part, program = b.op("rem", program, t.split), b.op("quot", program, t.split)
     column, program = b.op("rem", program, blocks(n, t.n)), b.op("quot", program, blocks(n, t.n))
@@ -72,12 +74,12 @@ def lower_contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequenc
     total = _sum(b, kernel, p, tile, places, t, lo, hi)
     if t.split == 1:
         _emit_piece_epilogue(b, kernel, p, tile.axes, tile.live, total, places)
-        to.add(b, batch * blocks(m, t.m) * blocks(n, t.n))
+        functions.add(b, batch * blocks(m, t.m) * blocks(n, t.n))
         return
-    partial_sums = to.reserve(KernelBuffer(p.dtype, (t.split, batch, m, n)))
+    partial_sums = functions.reserve(KernelBuffer(p.dtype, (t.split, batch, m, n)))
     partial_sums.store(b, [part, number, tile.left.number, tile.right.number], total, tile.live)
-    to.add(b, batch * blocks(m, t.m) * blocks(n, t.n) * t.split)
-    _emit_sums(to, kernel, p, places, t, partial_sums)
+    functions.add(b, batch * blocks(m, t.m) * blocks(n, t.n) * t.split)
+    _emit_sums(functions, kernel, p, places, t, partial_sums)
 
 
 def _fit(t: Tiling, p: Problem) -> Tiling:
@@ -185,14 +187,14 @@ def _emit_piece_epilogue(
 
 
 def _emit_sums(
-    to: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], t: Tiling, partial_sums: TileMemory
+    functions: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], t: Tiling, partial_sums: TileMemory
 ) -> None:
     """Emit the function that adds the parts of each result in order, then the steps that follow."""
     order = (*p.batch, *p.left, *p.right)
     extents = [p.extents[a] for a in order]
     count = p.count(order)
     size = min(t.m * t.n, least_power(count))
-    b = to.begin("add")
+    b = functions.begin("add")
     first = b.op("mul", b.cast(b.program(), "i64") if count > MOST_I32_POINTS else b.program(), size)
     number = number_lanes(b, b.arange(size), first, count)
     live = bound_masks(b, number, count, size)
@@ -202,4 +204,4 @@ def _emit_sums(
         loop.next = [b.op("add", loop.carried[0], x)]
     axes = dict(zip(order, unravel(b, number, extents), strict=True))
     _emit_piece_epilogue(b, kernel, p, axes, live, loop.results[0], places)
-    to.add(b, blocks(count, size))
+    functions.add(b, blocks(count, size))

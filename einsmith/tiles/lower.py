@@ -43,33 +43,35 @@ def lower(kernel: Kernel | Rows, tiling: Tiling, pattern: str | None = None) -> 
     """Lower a kernel to its launches, in order. Each is a function of the tile IR, of as many tasks as it has
     programs, whose parameters are buffers of the kernel and parts of the workspace. pattern: one of `patterns`; None
     for the first. Raises CompileError for a kernel that the pattern does not take."""
-    to = Functions()
+    functions = Functions()
     if isinstance(kernel, Rows):
-        _lower_rows(to, kernel, tiling)
+        _lower_rows(functions, kernel, tiling)
     else:
-        _lower_kernel(to, kernel, own_memory(kernel), tiling, pattern or patterns(kernel)[0])
-    return Lowered([Launch(f, f.programs) for f in to.done], to.workspace)
+        _lower_kernel(functions, kernel, own_memory(kernel), tiling, pattern or patterns(kernel)[0])
+    return Lowered([Launch(f, f.programs) for f in functions.done], functions.workspace)
 
 
-def _lower_kernel(to: Functions, kernel: Kernel, places: Sequence[TileMemory], tiling: Tiling, pattern: str) -> None:
+def _lower_kernel(
+    functions: Functions, kernel: Kernel, places: Sequence[TileMemory], tiling: Tiling, pattern: str
+) -> None:
     """Lower a kernel whose buffers lie at `places`."""
     if pattern not in patterns(kernel):
         raise CompileError(f"the pattern {pattern!r} on tiles does not take the kernel {describe(kernel)}")
     if pattern == "scatter":
         for part in scatter_to_reductions(kernel):
-            _lower_pieces(to, part, part.root.parts, places, tiling)
+            _lower_pieces(functions, part, part.root.parts, places, tiling)
     elif pattern == "contraction":
         products = problems(kernel.root) or ()
         for p in products:
-            lower_contraction(to, kernel, p, places, tiling)
-        _lower_pieces(to, kernel, [piece for p in products for piece in p.constant_pieces], places, tiling)
+            lower_contraction(functions, kernel, p, places, tiling)
+        _lower_pieces(functions, kernel, [piece for p in products for piece in p.beside], places, tiling)
     else:
         lower_reduce = lower_stencil if pattern == "stencil" else lower_reduction
-        _lower_pieces(to, kernel, kernel.root.parts, places, tiling, lower_reduce)
+        _lower_pieces(functions, kernel, kernel.root.parts, places, tiling, lower_reduce)
 
 
 def _lower_pieces(
-    to: Functions,
+    functions: Functions,
     kernel: Kernel,
     parts: Sequence,
     places: Sequence[TileMemory],
@@ -80,17 +82,19 @@ def _lower_pieces(
     for piece in parts:
         assert isinstance(piece, Piece)
         if prod(piece.extents):
-            (lower_reduce if isinstance(piece.body, Reduce) else lower_pointwise)(to, kernel, piece, places, tiling)
+            (lower_reduce if isinstance(piece.body, Reduce) else lower_pointwise)(
+                functions, kernel, piece, places, tiling
+            )
 
 
-def _lower_rows(to: Functions, rows: Rows, tiling: Tiling) -> None:
+def _lower_rows(functions: Functions, rows: Rows, tiling: Tiling) -> None:
     """Lower the members in order; consecutive members that do not sum over the rows become one function."""
-    places = places_of(to, rows)
+    places = places_of(functions, rows)
     numbered = list(enumerate(rows.members))
     for reduces, members in groupby(numbered, key=lambda x: x[1].reduces):
         group = list(members)
         if not reduces:
-            lower_row_wise(to, rows.rows, [m for _, m in group], [places[n] for n, _ in group], tiling)
+            lower_row_wise(functions, rows.rows, [m for _, m in group], [places[n] for n, _ in group], tiling)
             continue
         for n, m in group:
-            _lower_kernel(to, m.kernel, places[n], tiling, patterns(m.kernel)[0])
+            _lower_kernel(functions, m.kernel, places[n], tiling, patterns(m.kernel)[0])

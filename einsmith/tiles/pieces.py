@@ -119,13 +119,15 @@ def emit_epilogue(
                 places[n].store(b, at, value, live)
 
 
-def lower_pointwise(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
+def lower_pointwise(
+    functions: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling
+) -> None:
     """Lower a piece without a reduction: a program computes `m` of its points."""
     count = prod(piece.extents)
     block = min(tiling.m, least_power(count))
-    b = to.begin("pointwise")
+    b = functions.begin("pointwise")
     first = b.op("mul", b.cast(b.program(), "i64") if count > MOST_I32_POINTS else b.program(), block)
     axes, live = number_points(b, first, block, piece.extents)
     points = Points(b, piece.domain, dict(enumerate(axes)), live, stage_arguments(kernel.stages[0], places))
     emit_epilogue(b, kernel, piece, axes, live, points.values(piece.bodies), places)
-    to.add(b, blocks(count, block))
+    functions.add(b, blocks(count, block))

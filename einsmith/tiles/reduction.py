@@ -87,13 +87,15 @@ class TileCombine:
         return [KernelBuffer(dt.dtype_of(e), shape) for e in self.elems]
 
 
-def lower_reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
+def lower_reduction(
+    functions: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling
+) -> None:
     """Lower a piece with a Reduce: a program computes one of `split` parts of `m` results, `k` terms at once."""
     body = piece.body
     assert isinstance(body, Reduce)
     results, terms = prod(piece.extents), prod(body.extents)
     t = fit(tiling, results, terms)
-    b = to.begin("reduction")
+    b = functions.begin("reduction")
     share = blocks(blocks(terms, t.k), t.split) * t.k
     program = b.program()
     part, block = b.op("rem", program, t.split), b.op("quot", program, t.split)
@@ -105,13 +107,13 @@ def lower_reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequenc
     combine, state = combine_terms(b, kernel, piece, unravel(b, number, piece.extents), live, places, t, lo, hi)
     if t.split == 1:
         emit_epilogue(b, kernel, piece, unravel(b, number, piece.extents), live, combine.results(state), places)
-        to.add(b, blocks(results, t.m))
+        functions.add(b, blocks(results, t.m))
         return
-    partial_states = [to.reserve(layout) for layout in combine.layouts((t.split, results))]
+    partial_states = [functions.reserve(layout) for layout in combine.layouts((t.split, results))]
     for memory, v in zip(partial_states, state, strict=True):
         memory.store(b, [part, number], v, live)
-    to.add(b, blocks(results, t.m) * t.split)
-    _emit_combination(to, kernel, piece, places, t, partial_states)
+    functions.add(b, blocks(results, t.m) * t.split)
+    _emit_combination(functions, kernel, piece, places, t, partial_states)
 
 
 def fit(t: Tiling, results: int, terms: int) -> Tiling:
@@ -154,7 +156,7 @@ def combine_terms(
 
 
 def _emit_combination(
-    to: Functions,
+    functions: Functions,
     kernel: Kernel,
     piece: Piece,
     places: Sequence[TileMemory],
@@ -164,7 +166,7 @@ def _emit_combination(
     """Emit the function that combines the parts of each result, then the steps that follow."""
     assert isinstance(piece.body, Reduce)
     results, parts = prod(piece.extents), least_power(t.split)
-    b = to.begin("combine")
+    b = functions.begin("combine")
     combine = TileCombine(b, piece.body)
     first = b.op("mul", b.cast(b.program(), "i64") if results > MOST_I32_POINTS else b.program(), t.m)
     number = number_lanes(b, b.arange(t.m), first, results)
@@ -185,4 +187,4 @@ def _emit_combination(
         combine.results(combine.merge_lanes(state, 1)),
         places,
     )
-    to.add(b, blocks(results, t.m))
+    functions.add(b, blocks(results, t.m))

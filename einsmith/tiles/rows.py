@@ -21,9 +21,9 @@ from einsmith.tiles.points import MOST_I32_POINTS, Points, TileMemory, unravel
 from einsmith.tiles.reduction import combine_terms
 
 
-def places_of(to: Functions, rows: Rows) -> list[list[TileMemory]]:
+def places_of(functions: Functions, rows: Rows) -> list[list[TileMemory]]:
     """Return the memory of each member's buffers, in the member's own layout of them."""
-    memories = own_memory(rows) + [to.reserve(layout) for layout in rows.local]
+    memories = own_memory(rows) + [functions.reserve(layout) for layout in rows.local]
     return [
         [memories[place]._replace(layout=layout) for place, layout in zip(m.places, m.kernel.buffers, strict=True)]
         for m in rows.members
@@ -31,12 +31,12 @@ def places_of(to: Functions, rows: Rows) -> list[list[TileMemory]]:
 
 
 def lower_row_wise(
-    to: Functions, rows: int, members: Sequence[Member], places: Sequence[Sequence[TileMemory]], tiling: Tiling
+    functions: Functions, rows: int, members: Sequence[Member], places: Sequence[Sequence[TileMemory]], tiling: Tiling
 ) -> None:
     """Emit the function of members that do not sum over the rows."""
     columns = [prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members]
     count = max(1, min(tiling.m // least_power(max(columns)), rows))  # rows in a block
-    b = to.begin("rows")
+    b = functions.begin("rows")
     program = b.cast(b.program(), "i64") if rows * max(columns) > MOST_I32_POINTS else b.program()
     first = b.op("mul", program, count)
     last = b.op("min", b.op("add", first, count), rows)
@@ -48,7 +48,7 @@ def lower_row_wise(
                 raise CompileError(f"rows of several pieces are not lowered to tiles: {describe(member.kernel)}")
             if prod(piece.extents):
                 _emit_piece(b, member, piece, at, tiling, first, last)
-    to.add(b, blocks(rows, count))
+    functions.add(b, blocks(rows, count))
 
 
 def _emit_piece(

@@ -33,10 +33,10 @@ def scatter_to_reductions(kernel: Kernel) -> tuple[Kernel, ...]:
     *before, last = t.parts
     s = typed(Scatter, last)
     whole = Piece((0,) * t.rank, (1,) * t.rank, t.shape, Const(s.neutral, t.dtypes[0]))
-    return tuple(_of_piece(kernel, s, typed(Piece, p)) for p in before or [whole])
+    return tuple(_reduce_piece(kernel, s, typed(Piece, p)) for p in before or [whole])
 
 
-def _of_piece(kernel: Kernel, s: Scatter, start: Piece) -> Kernel:
+def _reduce_piece(kernel: Kernel, s: Scatter, start: Piece) -> Kernel:
     first, t = kernel.stages[0], kernel.root
     places = [
         Axis(d) if (o, step) == (0, 1) else apply("add", apply("mul", Axis(d), _int(step)), _int(o))
@@ -44,15 +44,15 @@ def _of_piece(kernel: Kernel, s: Scatter, start: Piece) -> Kernel:
     ]
     total = Piece(start.offset, start.step, start.extents, _to_reduction(s, places, t.shape))
     root = Stage(Template(t.shape, t.params, (total,)), first.args, (None,))
-    back: dict[int, Expr] = {
+    piece_axes: dict[int, Expr] = {
         d: apply("floordiv", apply("sub", Axis(d), _int(o)), _int(step))
         for d, (o, step) in enumerate(zip(start.offset, start.step, strict=True))
         if (o, step) != (0, 1)
     }
     (value,) = start.bodies
-    terms = Read(len(t.params), tuple(map(Axis, range(t.rank))), t.dtypes[0])
-    whole = apply(COMBINING[s.combiner], substitute(value, back), terms)
-    added = template(t.shape, (*t.params, (t.dtypes[0], t.shape)), whole)
+    total_read = Read(len(t.params), tuple(map(Axis, range(t.rank))), t.dtypes[0])
+    combined = apply(COMBINING[s.combiner], substitute(value, piece_axes), total_read)
+    added = template(t.shape, (*t.params, (t.dtypes[0], t.shape)), combined)
     stages = [root, Stage(added, (*first.args, ("stage", 0, 0)), first.outputs)]
     for stage in kernel.stages[1:]:
         args = [("stage", x[1] + 1, x[2]) if x[0] == "stage" else x for x in stage.args]
@@ -67,19 +67,19 @@ def _int(n: int) -> Const:
 def _to_reduction(s: Scatter, places: Sequence[Expr], shape: tuple[int, ...]) -> Reduce:
     """Return the reduction of the terms that fall on an output element with index `places`. Axes of the scatter that
     are indices by themselves are axes of the output."""
-    own: dict[int, int] = {}
+    output_axes: dict[int, int] = {}
     for d, e in enumerate(s.index):
-        if isinstance(e, Axis) and e.position not in own:
-            own[e.position] = d
-    rest = [a for a in range(len(s.extents)) if a not in own]
-    axes: dict[int, Expr] = {a: places[d] for a, d in own.items()}
-    axes |= {a: Axis(len(shape) + n) for n, a in enumerate(rest)}
+        if isinstance(e, Axis) and e.position not in output_axes:
+            output_axes[e.position] = d
+    reduced = [a for a in range(len(s.extents)) if a not in output_axes]
+    axes: dict[int, Expr] = {a: places[d] for a, d in output_axes.items()}
+    axes |= {a: Axis(len(shape) + n) for n, a in enumerate(reduced)}
     *index, body = (substitute(e, axes) for e in (*s.index, s.body))
-    none = Const(s.neutral, body.dtype)
+    neutral = Const(s.neutral, body.dtype)
     for d, e in enumerate(index):
-        if own.get(getattr(s.index[d], "position", -1)) != d:
-            body = apply("where", apply("eq", cast(e, dt.i64), cast(places[d], dt.i64)), body, none)
-    for a, d in own.items():
+        if output_axes.get(getattr(s.index[d], "position", -1)) != d:
+            body = apply("where", apply("eq", cast(e, dt.i64), cast(places[d], dt.i64)), body, neutral)
+    for a, d in output_axes.items():
         if s.extents[a] < shape[d]:
-            body = apply("where", apply("lt", places[d], _int(s.extents[a])), body, none)
-    return Reduce(s.combiner, tuple(s.extents[a] for a in rest), (body,))
+            body = apply("where", apply("lt", places[d], _int(s.extents[a])), body, neutral)
+    return Reduce(s.combiner, tuple(s.extents[a] for a in reduced), (body,))

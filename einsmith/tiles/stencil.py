@@ -57,25 +57,27 @@ def _factors(combiner: str, bodies: Sequence[Expr]) -> tuple[Expr, ...]:
     return term.args if combiner == "sum" and not more and product_of_floats else ()
 
 
-def lower_stencil(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
+def lower_stencil(
+    functions: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling
+) -> None:
     """Lower a piece with a Reduce of few terms: a program computes `m` of its results."""
     body = piece.body
     assert isinstance(body, Reduce)
     count, rank = prod(piece.extents), len(piece.extents)
     block = min(tiling.m, least_power(count))
-    b = to.begin("stencil")
+    b = functions.begin("stencil")
     first = b.op("mul", b.cast(b.program(), "i64") if count > MOST_I32_POINTS else b.program(), block)
     axes, live = number_points(b, first, block, piece.extents)
     combine = TileCombine(b, body)
     state = combine.identity_state((block,))
     points = Points(b, piece.extents, dict(enumerate(axes)), live, stage_arguments(kernel.stages[0], places))
     for number, term in enumerate(product(*map(range, body.extents))):
-        here = {rank + d: Const(x, dt.i32) for d, x in enumerate(term)}
-        bodies = [simplify(substitute(x, here), piece.extents) for x in body.bodies]
+        values_of_term = {rank + d: Const(x, dt.i32) for d, x in enumerate(term)}
+        bodies = [simplify(substitute(x, values_of_term), piece.extents) for x in body.bodies]
         factors = _factors(body.combiner, bodies)
         if factors:
             state = [b.fma(*points.values(factors), *state)]
         else:
             state = combine.merge(state, combine.term_states(points.values(bodies), b.const(number), [], (block,)))
     emit_epilogue(b, kernel, piece, axes, live, combine.results(state), places)
-    to.add(b, blocks(count, block))
+    functions.add(b, blocks(count, block))

@@ -123,14 +123,14 @@ class MemoryEmitter:
         memory = LLVM_ELEM["i8" if elem == "i1" else elem]
         return self.text.emit_shared(f"getelementptr {memory}, ptr {base}, {spell(offset.type)} {self.get(offset)}")
 
-    def to_memory(self, value: SSAValue) -> tuple[Type, str]:
+    def convert_to_memory(self, value: SSAValue) -> tuple[Type, str]:
         """Return a value's type and operand in memory, where bools are bytes."""
         t = value.type
         if t.elem != "i1":
             return t, self.get(value)
         return Type("i8", t.lanes), self.ops.cast(self.get(value), t, "i8")
 
-    def from_memory(self, result: SSAValue, operand: str) -> None:
+    def bind_loaded(self, result: SSAValue, operand: str) -> None:
         """Bind a result to an operand in its type in memory, where a condition is a byte."""
         t = result.type
         if t.elem == "i1":
@@ -159,11 +159,11 @@ class MemoryEmitter:
         memory = Type("i8" if result.type.elem == "i1" else result.type.elem, result.type.lanes)
         allowed = self.number(mask)
         if other is not None and mask is not None:
-            rest = self.to_memory(other)[1]
+            rest = self.convert_to_memory(other)[1]
         else:
             rest = constant(0, memory)
         if mask is not None and allowed is not None and not allowed:
-            self.from_memory(result, rest)
+            self.bind_loaded(result, rest)
             return
         plain = f"load {spell(memory)}, ptr {{}}, align {_SIZE[memory.elem]}"
         if mask is None or allowed:
@@ -175,7 +175,7 @@ class MemoryEmitter:
         else:
             loaded = self.emit_masked_load(memory, self.address(ptr, offset, memory.elem), mask, rest)
             self.masked.add(loaded)
-        self.from_memory(result, loaded)
+        self.bind_loaded(result, loaded)
 
     def emit_masked_load(self, memory: Type, where: str, mask: SSAValue, rest: str) -> str:
         """Load a vector from `where`, with the lanes of `rest` where the mask does not hold. Registers for which no
@@ -222,7 +222,7 @@ class MemoryEmitter:
         allowed = self.number(mask)
         if mask is not None and allowed is not None and not allowed:
             return
-        memory, operand = self.to_memory(value)
+        memory, operand = self.convert_to_memory(value)
         size = _SIZE[memory.elem]
 
         def plain() -> str:
@@ -292,7 +292,7 @@ class MemoryEmitter:
         """Emit a non-temporal store, which bypasses the caches."""
         ptr, offset, value = op.args
         assert value is not None
-        memory, operand = self.to_memory(value)
+        memory, operand = self.convert_to_memory(value)
         align = _SIZE[memory.elem] * max(1, memory.lanes)
         where = self.address(ptr, offset, memory.elem)
         self.text.emit_void(f"store {spell(memory)} {operand}, ptr {where}, align {align}, !nontemporal !0")
@@ -325,7 +325,7 @@ class MemoryEmitter:
                 (spell(memory), constant(0, memory)),
             ],
         )
-        self.from_memory(result, loaded)
+        self.bind_loaded(result, loaded)
 
     def do_scatter(self, op: Op) -> None:
         """Emit a scatter of lanes; a scalar offset makes it a store."""
@@ -334,7 +334,7 @@ class MemoryEmitter:
         if not offsets.type.lanes:
             self.do_store(Op("store", (ptr, offsets, value, mask), None))
             return
-        memory, operand = self.to_memory(value)
+        memory, operand = self.convert_to_memory(value)
         pointers = Type("ptr", memory.lanes)
         allowed = self.get(mask) if mask is not None else constant(True, Type("i1", memory.lanes))
         where = self.lane_addresses(ptr, offsets, memory.elem)

@@ -48,23 +48,23 @@ _WORDS = tuple(_TWO_OVER_PI >> (192 - 8 * (k + 1)) & 0xFFFFFFFF for k in range(2
 
 def sin(v: Arith, x: Any) -> Any:
     """Compute the sine of x in radians; NaN for infinities."""
-    return _turn(v, x, 0)
+    return _shifted_sine(v, x, 0)
 
 
 def cos(v: Arith, x: Any) -> Any:
     """Compute the cosine of x in radians; NaN for infinities."""
-    return _turn(v, x, 1)
+    return _shifted_sine(v, x, 1)
 
 
-def _turn(v: Arith, x: Any, quarter: int) -> Any:
+def _shifted_sine(v: Arith, x: Any, quarter: int) -> Any:
     """Compute sin(x + quarter * pi/2)."""
     name = "cos" if quarter else "sin"
     a = v.abs(x)
     if v.elem == "f64":
         n, r, tail = _near64(v, x)
         # Where r is tiny compared with x, r needs more bits of pi than the three parts have.
-        lost = v.both(v.lt(v.abs(r), v.f(2.0**-30)), v.lt(v.f(1.0), a))
-        rare = v.either(lost, v.lt(v.f(_LIMIT64), a))
+        cancels = v.both(v.lt(v.abs(r), v.f(2.0**-30)), v.lt(v.f(1.0), a))
+        rare = v.either(cancels, v.lt(v.f(_LIMIT64), a))
         out = _quadrant(v, n, quarter, _sin64(v, r, tail), _cos64(v, r, tail))
         out = out if quarter else v.select(v.eq(x, v.f(0.0)), x, out)
         return v.replace_rare(rare, out, name, lambda w, y: w.library(name, y), x)
