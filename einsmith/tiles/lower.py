@@ -64,7 +64,7 @@ def _lower_kernel(
         products = problems(kernel.root) or ()
         for p in products:
             lower_contraction(functions, kernel, p, places, tiling)
-        _lower_pieces(functions, kernel, [piece for p in products for piece in p.beside], places, tiling)
+        _lower_pieces(functions, kernel, [piece for p in products for piece in p.constant_pieces], places, tiling)
     else:
         lower_reduce = lower_stencil if pattern == "stencil" else lower_reduction
         _lower_pieces(functions, kernel, kernel.root.parts, places, tiling, lower_reduce)

@@ -130,7 +130,7 @@ class _Selection:
             )
         return Option(sources, t in self.late, keep_seconds, again, unstored)
 
-    def _prices(self, t: Tensor, held: float) -> tuple[float, float]:
+    def _price_alternatives(self, t: Tensor, keep_seconds: float) -> tuple[float, float]:
         """Return the costs `recompute_seconds` and `unstore_seconds` of a tensor's Option."""
         users = self.readers[t]
         if not all(self._can_recompute(r, t) for r in users if self.role[r] != "forward"):

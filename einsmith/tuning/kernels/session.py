@@ -137,12 +137,12 @@ class KernelSearch:
         measured."""
         result, before = self.result, self.result.seconds
         if self.search is None:
-            seed = int.from_bytes(f.kernel.digest[:4], "little")
-            self.search = self.make(f.kernel, self.target, seed, first(f.kernel))
-        bench.begin(f.kernel, self.target, threads, self.target.kept < REUSED_L3_FRACTION)
-        self._anchor(bench)
-        for n in range(VISIT):
-            if (n and time.monotonic() > end) or not self._generation(bench, self.search, tell):
+            seed = int.from_bytes(result.kernel.digest[:4], "little")
+            self.search = self.make(result.kernel, self.target, seed, first(result.kernel))
+        bench.begin(result.kernel, self.target, threads, self.target.kept < REUSED_L3_FRACTION)
+        self._prepare_choice(bench)
+        for n in range(VISIT_GENERATIONS):
+            if (n and time.monotonic() > end) or not self._race_generation(bench, self.search, tell):
                 break
         self._decide(bench, self.search, tell)
         if not result.over and result.tried >= MAX_CANDIDATES:
