@@ -233,7 +233,7 @@ def test_layers(how: str) -> None:
         assert type(other) is type(layer) and repr(other) == repr(layer) and other.training == layer.training, name
         settings = [m.trace_key()[3] for _, m in layer.named_modules()]
         assert [m.trace_key()[3] for _, m in other.named_modules()] == settings, name
-        for (n, v), (_, w) in zip(layer._state(), other._state(), strict=True):
+        for (n, v), (_, w) in zip(layer._persistent_state(), other._persistent_state(), strict=True):
             assert v.data.tolist() == w.data.tolist() and v.requires_grad == w.requires_grad, (name, n)
             assert (v is w) == (how == "copy") == np.may_share_memory(v.data, w.data), (name, n)
 
