@@ -276,7 +276,7 @@ def cases(
     `change`: what becomes of a sample's kernel first."""
     pattern = autoconfig.pattern_of(name)
     for sample, target, values in chain.from_iterable(_shapes(tuple(targets), x) for x in samples):
-        kernel, limits, traits = _made(sample, target, values)
+        kernel, limits, traits = _make_kernel(sample, target, values)
         if kernel is None or isinstance(kernel, Rows) != (pattern is autoconfig.ROWS):
             continue
         kernel = change(kernel)
@@ -285,8 +285,11 @@ def cases(
         target = replace(target, winograd=name == "winograd")
         what = f"{sample} {', '.join(f'{k}={v}' for k, v in values)}"
         for config in _configs(pattern, kernel, target):
-            found = (*traits, *((f"config {k}", v) for k, v in (*settings(config), *_forms(kernel, config, target))))
-            yield Case(pattern, what, kernel, config, target, limits, found)
+            all_traits = (
+                *traits,
+                *((f"config {k}", v) for k, v in (*settings(config), *_forms(kernel, config, target))),
+            )
+            yield Case(pattern, what, kernel, config, target, limits, all_traits)
 
 
 @lru_cache(maxsize=128)
@@ -302,7 +305,7 @@ def _kind(target: Target) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=8192)
-def _made(name: str, target: Target, values: tuple[tuple[str, Any], ...]) -> tuple[Any, tuple, tuple]:
+def _make_kernel(name: str, target: Target, values: tuple[tuple[str, Any], ...]) -> tuple[Any, tuple, tuple]:
     sample = SAMPLES[name]
     sized = {k: size(v, target) if v in LONG else v for k, v in values}
     limits = tuple((n, sized[x] if isinstance(x, str) else x) for n, x in (sample.limits or {}).items())
@@ -311,7 +314,7 @@ def _made(name: str, target: Target, values: tuple[tuple[str, Any], ...]) -> tup
 
 
 def _configs(pattern: Any, kernel: Kernel | Rows, target: Target) -> Sequence[Any]:
-    """What a pattern proposes; for contractions all candidates of every piece, not only those that seem to be fast."""
+    """Return the configurations that a pattern proposes; for contractions, all candidates of every piece."""
     if pattern.name != "contraction":
         return pattern.configs(kernel, target)
     pieces = [_candidates(kernel, p, target) for p in problems(kernel.root) or ()]
@@ -319,43 +322,50 @@ def _configs(pattern: Any, kernel: Kernel | Rows, target: Target) -> Sequence[An
         return [Configs((c,)) for c in pieces[0]]
     most = max(map(len, pieces))
     every = [Configs(tuple(c[i % len(c)] for c in pieces)) for i in range(most)]
-    two = (x for c in every if (x := _two_and_two(kernel, c, target)) is not None)
-    return [*dict.fromkeys([*pattern.configs(kernel, target), *every, *two])]
+    joined = (x for c in every if (x := _join_pairs(kernel, c, target)) is not None)
+    return [*dict.fromkeys([*pattern.configs(kernel, target), *every, *joined])]
 
 
-def _two_and_two(kernel: Kernel, chosen: Configs, target: Target) -> Configs | None:
-    """With every pair of pieces made together that can be; None where there is none."""
-    found = problems(kernel.root) or ()
-    pieces, joint = list(chosen.pieces), []
-    for first, second in find_pairs(found):
+def _join_pairs(kernel: Kernel, chosen: Configs, target: Target) -> Configs | None:
+    """Return `chosen` with every possible pair of pieces computed together; None where no pair is possible."""
+    problems_of_pieces = problems(kernel.root) or ()
+    pieces, joined = list(chosen.pieces), []
+    for first, second in find_pairs(problems_of_pieces):
         c = pieces[second]
-        other = companion_of(kernel, found[first], found[second], c, target) if isinstance(c, Tiled) else None
-        if other is not None:
-            pieces[first] = other
-            joint.append((first, second))
-    return Configs(tuple(pieces), tuple(joint)) if joint else None
+        companion_config = (
+            companion_of(kernel, problems_of_pieces[first], problems_of_pieces[second], c, target)
+            if isinstance(c, Tiled)
+            else None
+        )
+        if companion_config is not None:
+            pieces[first] = companion_config
+            joined.append((first, second))
+    return Configs(tuple(pieces), tuple(joined)) if joined else None
 
 
 def _forms(kernel: Kernel | Rows, config: Any, target: Target) -> Iterator[tuple[str, str]]:
-    """How the tiles of a contraction are finished."""
+    """Yield the form of the epilogue of each tiled piece of a contraction."""
     if not isinstance(config, Configs) or isinstance(kernel, Rows):
         return
-    found = list(problems(kernel.root) or ())
+    problems_of_pieces = list(problems(kernel.root) or ())
     for first, second in config.joint:
-        found[second] = with_companion(found[second], found[first])
-    mates = {first for first, _ in config.joint}
-    for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
-        if n not in mates and isinstance(c, Tiled) and c.depth == 1:
+        problems_of_pieces[second] = with_companion(problems_of_pieces[second], problems_of_pieces[first])
+    companions = {first for first, _ in config.joint}
+    for n, (p, c) in enumerate(zip(problems_of_pieces, config.pieces, strict=True)):
+        if n not in companions and isinstance(c, Tiled) and c.depth == 1:
             s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
             yield "form", epilogue.choose_form(s, p, c.mr, c.nv, c.split)[1]
 
 
 def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
-    """All of a piece, those among them that are proposed for large ones only: the direct form, vectors along K, blocks
-    of K, windows that cut an axis or K into short blocks, or are read by vectors of N."""
+    """Return all candidates of a piece, with those that are otherwise proposed for large pieces only.
+
+    These are the direct form, vectors along K, blocks of K, and halo copies that cut an axis or K into short blocks or
+    that vectors of N read.
+    """
     out = dict.fromkeys(search.candidates(kernel, (p,), target))
     changes = ((direct_boxes, "MIN_PRODUCTS", 1), (direct_boxes, "MIN_K_VECTOR_POINTS", 1),
-               (traffic, "MAX_BLOCK_POINTS", 64), (search, "halo_copies_of", _more_windows),
+               (traffic, "MAX_BLOCK_POINTS", 64), (search, "halo_copies_of", _enumerate_small_halos),
                (search, "MAX_UNAMORTISED_ROWS", 1 << 30))  # fmt: skip
     before = [(where, name, getattr(where, name)) for where, name, _ in changes]
     try:
@@ -369,8 +379,8 @@ def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
     return list(out)
 
 
-def _more_windows(p: Problem) -> list[Halos]:
-    """With cuts at a few kilobytes."""
+def _enumerate_small_halos(p: Problem) -> list[Halos]:
+    """Return the halo copies worth pricing, with blocks of at most a few kilobytes as well."""
     cuts = {((i, cut),): None for limit in (1 << 9, 1 << 11) for i in (0, 1) for cut in halo_blocks(p, i, limit)}
     return [*search._WHOLE_HALOS, *cuts]
 
@@ -406,11 +416,11 @@ def _of_piece(config: Config) -> tuple[tuple[str, Any], ...]:
     return tuple(settings(config))
 
 
-def pairwise(found: Sequence[Sequence[tuple[str, Any]]], of: int = 2) -> list[int]:
+def pairwise(items_of_traits: Sequence[Sequence[tuple[str, Any]]], of: int = 2) -> list[int]:
     """Numbers of items whose traits have every pair of traits (or, `of` being 1, every trait) that some item has; the
     same ones in every run."""
     numbers: dict[tuple[str, Any], int] = {}
-    items = [sorted({numbers.setdefault(t, len(numbers)) for t in traits}) for traits in found]
+    items = [sorted({numbers.setdefault(t, len(numbers)) for t in traits}) for traits in items_of_traits]
     masks = [sum(1 << t for t in x) for x in items]  # sets of traits, as bits
     met = [1 << t for t in range(len(numbers))] if of == 2 else [0] * len(numbers)  # with each trait, in what is chosen
 

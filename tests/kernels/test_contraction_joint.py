@@ -1,4 +1,4 @@
-"""Pieces whose results lie between each other, made two and two."""
+"""Test pairs of pieces whose results interleave and whose tiles are computed together."""
 
 from __future__ import annotations
 
@@ -22,30 +22,33 @@ from tests.kernels.samples import load, pointwise_dx, strided_conv_dx, template,
 from tests.kernels.test_contraction_exact import sprinkled
 
 
-def joint(kernel: Kernel, c: Tiled) -> Configs | None:
-    """Every pair of the kernel's pieces together, images (axis 0) as M where the configuration is not swapped; None
-    where some pair cannot be."""
-    found = problems(kernel.root)
-    assert found is not None
-    pieces: list[Tiled] = [c] * len(found)
-    for first, second in find_pairs(found):
-        p = found[second]
-        images = 0 if 0 in p.operands[0].axes else 1
-        windows = tuple((images, x) for _, x in c.windows)
-        pieces[second] = replace(c, swap=c.swap != bool(images), windows=windows)
-        other = companion_of(kernel, found[first], p, pieces[second], host())
-        if other is None:
+def join_pairs(kernel: Kernel, c: Tiled) -> Configs | None:
+    """Return the configuration in which every pair of the kernel's pieces is computed together; None if one cannot be.
+
+    The operand with the images (axis 0) is M where `c` is not swapped.
+    """
+    problems_of_pieces = problems(kernel.root)
+    assert problems_of_pieces is not None
+    pieces: list[Tiled] = [c] * len(problems_of_pieces)
+    for first, second in find_pairs(problems_of_pieces):
+        p = problems_of_pieces[second]
+        image_operand = 0 if 0 in p.operands[0].axes else 1
+        windows = tuple((image_operand, x) for _, x in c.windows)
+        pieces[second] = replace(c, swap=c.swap != bool(image_operand), windows=windows)
+        companion_config = companion_of(kernel, problems_of_pieces[first], p, pieces[second], host())
+        if companion_config is None:
             return None
-        pieces[first] = other
-    return Configs(tuple(pieces), find_pairs(found))
+        pieces[first] = companion_config
+    return Configs(tuple(pieces), find_pairs(problems_of_pieces))
 
 
 SIDE = ((0, "side"),)
 PIXELS = Tiled(False, 14, 2, "inline", "buffer", windows=SIDE)
 
 
-def longer(kernel: Kernel, count: int) -> Kernel:
-    """A stage after the kernel's own that reads a number a channel and a tensor like the result, `count` times."""
+def add_stage(kernel: Kernel, count: int) -> Kernel:
+    """Return the kernel with a further stage, which reads a number per channel and a tensor like the result `count`
+    times."""
     f, shape, n = dt.f32, kernel.shape, len(kernel.buffers)
     more = times(apply("add", load(0, 0, 1, 2, 3), load(1, 1)), load(2, 0, 1, 2, 3))
     for _ in range(count - 1):
@@ -70,20 +73,20 @@ def test_tiles_of_two_pieces():
                             Tiled(True, 2, 3, "buffer", "inline", windows=SIDE))),
     ):  # fmt: skip
         kernel = strided_conv_dx(*shape)
-        found = [x for c in configs if (x := joint(kernel, c)) is not None]
-        assert len(found) == len(configs) and all(len(x.joint) == 2 for x in found)
-        check(kernel, found)
+        joined = [x for c in configs if (x := join_pairs(kernel, c)) is not None]
+        assert len(joined) == len(configs) and all(len(x.joint) == 2 for x in joined)
+        check(kernel, joined)
 
 
 def test_epilogues_of_joint_sums():
     """Read beside them, from registers where it is short and wherever tiles are turned."""
     for count in (1, 5):
-        kernel = longer(strided_conv_dx(2, 18, 28, 28, 3), count)
-        config = joint(kernel, PIXELS)
+        kernel = add_stage(strided_conv_dx(2, 18, 28, 28, 3), count)
+        config = join_pairs(kernel, PIXELS)
         assert config is not None
         check(kernel, [config])
-    kernel = longer(strided_conv_dx(2, 6, 12, 8, 3), 1)
-    config = joint(kernel, Tiled(True, 3, 1, "buffer", "inline"))
+    kernel = add_stage(strided_conv_dx(2, 6, 12, 8, 3), 1)
+    config = join_pairs(kernel, Tiled(True, 3, 1, "buffer", "inline"))
     assert config is not None
     check(kernel, [config])
 
@@ -91,7 +94,7 @@ def test_epilogues_of_joint_sums():
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_infinities_with_padding():
     kernel = strided_conv_dx(2, 17, 12, 14, 3)
-    config = joint(kernel, replace(PIXELS, mr=7))
+    config = join_pairs(kernel, replace(PIXELS, mr=7))
     assert config is not None
     for arrays in sprinkled(kernel, 1):
         check(kernel, [config], arrays=arrays)
@@ -100,7 +103,7 @@ def test_infinities_with_padding():
 def test_windows_of_both_pieces():
     """Of which one reads what lies beyond the last column too."""
     kernel = strided_conv_dx(2, 17, 12, 56, 3)
-    config = joint(kernel, PIXELS)
+    config = join_pairs(kernel, PIXELS)
     assert config is not None and all(config.pieces[n].windows for n in config.joint[1])
     check(kernel, [config])
 
@@ -113,12 +116,12 @@ def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
     assert best in CONTRACTION.configs(kernel, target)
     separate = next(c for c in CONTRACTION.configs(kernel, target) if not c.joint)
     assert CONTRACTION.cost(kernel, best, target).rank < CONTRACTION.cost(kernel, separate, target).rank
-    found = problems(kernel.root)
-    assert found is not None
-    pair = with_companion(found[1], found[0])
-    one, other = (Geometry(kernel, c, target, p) for c, p in zip(best.pieces, (found[0], pair), strict=False))
+    pieces = problems(kernel.root)
+    assert pieces is not None
+    pair = with_companion(pieces[1], pieces[0])
+    one, other = (Geometry(kernel, c, target, p) for c, p in zip(best.pieces, (pieces[0], pair), strict=False))
     b = Builder("probe", 4)
-    both = Blocked(b, other, 0, Blocked(b, one))
-    assert both.tile_epilogue.transposed and both.tile_epilogue.epilogue.interleaved
+    blocked = Blocked(b, other, 0, Blocked(b, one))
+    assert blocked.tile_epilogue.transposed and blocked.tile_epilogue.epilogue.interleaved
     assert not find_pairs(problems(pointwise_dx(2, 3, 8, 8, 4, 2).root) or ())
-    assert companion_of(kernel, found[0], found[1], replace(best.pieces[1], kc=64), target) is None
+    assert companion_of(kernel, pieces[0], pieces[1], replace(best.pieces[1], kc=64), target) is None

@@ -105,53 +105,53 @@ def test_one_configuration_costs_what_it_does_among_all():
             )
 
 
-def cached(kernel, c: Tiled, target: Target) -> Tiled:
-    """The configuration with tasks whose range of the inner side stays in the second level."""
+def divide_tasks_for_cache(kernel, c: Tiled, target: Target) -> Tiled:
+    """Return the configuration with tasks whose range of the inner side stays in L2."""
     (p,) = problems(kernel.root)
     tm, tn = divide_for_cache(table_of(kernel, p, c, target), np.array([0]), target)
     return replace(c, tm=int(tm[0]), tn=int(tn[0]))
 
 
-def inner(kernel, c: Tiled) -> float:
+def inner_bytes_of(kernel, c: Tiled) -> float:
     (p,) = problems(kernel.root)
     t = table_of(kernel, p, c, SERVER)
     return float(cost.inner_bytes(t, t.numbers, t.tm, t.tn)[0])
 
 
-def chosen(kernel, target=SERVER) -> Tiled:
+def choose_tiled(kernel, target=SERVER) -> Tiled:
     (config,) = CONTRACTION.configs(kernel, target)[0].pieces
     return config
 
 
 def test_choices_follow_the_traffic():
-    assert chosen(product(64, 1024, 4096, "NN")).kc  # a panel over all of K would not stay in the second level
-    assert not chosen(product(64, 1024, 512, "NT")).kc
-    rows = chosen(product(1, 4096, 1024, "NN"))
+    assert choose_tiled(product(64, 1024, 4096, "NN")).kc  # a panel over all of K would not stay in the second level
+    assert not choose_tiled(product(64, 1024, 512, "NT")).kc
+    rows = choose_tiled(product(1, 4096, 1024, "NN"))
     assert rows.order == "k" and rows.kc <= traffic.SWEEP_POINTS and rows.tm * rows.tn * rows.split > 1
-    many = chosen(product(64, 4096, 4096, "NN"))
+    many = choose_tiled(product(64, 4096, 4096, "NN"))
     assert many.order == "k" and many.b == "panel" and many.kc
-    rows = chosen(product(4096, 1, 1024, "TN"), replace(SERVER, cores=1))
+    rows = choose_tiled(product(4096, 1, 1024, "TN"), replace(SERVER, cores=1))
     assert rows.swap and rows.order == "k" and rows.split == 1
-    many = chosen(product(16, 4096, 1024, "NT"))
+    many = choose_tiled(product(16, 4096, 1024, "NT"))
     assert many.a != "inline" or many.mr <= traffic.rows_in_l1(Strides(4096, 4), SERVER.l1)
 
 
 def test_tasks_whose_inner_side_stays_in_the_second_level():
     for kind, m, n, k in (("TN", 4096, 1024, 1792), ("TN", 1024, 4096, 1792), ("TN", 2048, 512, 2000)):
         kernel = product(m, n, k, kind)
-        c = chosen(kernel)
-        assert inner(kernel, c) <= SERVER.l2 or c.b != "buffer"
+        c = choose_tiled(kernel)
+        assert inner_bytes_of(kernel, c) <= SERVER.l2 or c.b != "buffer"
         for order in "nm":
             whole = Tiled(False, 6, 4, "buffer", "buffer", order, *((256, 1, 1, 8) if order == "n" else (0, 1, 8, 1)))
-            parts = cached(kernel, whole, SERVER)
-            assert inner(kernel, parts) <= SERVER.l2 * SERVER.overheads.held < inner(kernel, whole)
+            parts = divide_tasks_for_cache(kernel, whole, SERVER)
+            assert inner_bytes_of(kernel, parts) <= SERVER.l2 * SERVER.overheads.held < inner_bytes_of(kernel, whole)
             costs = [CONTRACTION.cost(kernel, Configs((x,)), SERVER).rank for x in (parts, whole)]
             assert order == "n" or costs[0] < costs[1]  # tiles of M are asked for ahead
-            assert cached(kernel, parts, SERVER) == parts
+            assert divide_tasks_for_cache(kernel, parts, SERVER) == parts
     small = replace(SERVER, l2=16 << 10)
     kernel = product(75, 70, 130, "TN")
     ways = [(b, order, kc) for b in ("buffer", "inline") for order, kc in (("n", 0), ("n", 32), ("m", 0))]
-    parts = [cached(kernel, Tiled(False, 5, 1, "buffer", *way, 1, 1, 1), small) for way in ways]
+    parts = [divide_tasks_for_cache(kernel, Tiled(False, 5, 1, "buffer", *way, 1, 1, 1), small) for way in ways]
     assert all(c.tm * c.tn >= 3 for c in parts)
     check(kernel, [Configs((c,)) for c in parts])
 
@@ -170,15 +170,15 @@ def test_large_results_of_many_rows_are_finished_row_by_row():
     """The weight gradient of a wide layer, whose strips share lines: rows begin within them."""
     c = Tiled(False, 6, 4, "inline", "inline", "n", 0, 1, 1, 8)
 
-    def dearer(kernel) -> float:
+    def strip_ratio(kernel) -> float:
         strips, rows = (CONTRACTION.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
         return strips.seconds / rows.seconds
 
     kernel = product(4096, 2050, 16, "TN")
     best = CONTRACTION.best(kernel, SERVER)
     assert best is not None and best.pieces[0].order == "m"
-    assert dearer(kernel) > 1.1 and dearer(kernel) > 1.2 * dearer(product(4096, 2048, 16, "TN"))
-    assert dearer(product(10, 65538, 16, "TN")) <= 1  # few rows
+    assert strip_ratio(kernel) > 1.1 and strip_ratio(kernel) > 1.2 * strip_ratio(product(4096, 2048, 16, "TN"))
+    assert strip_ratio(product(10, 65538, 16, "TN")) <= 1  # few rows
 
 
 def test_distant_prefetched_rows_come_line_by_line():
@@ -214,7 +214,7 @@ def test_many_masks_do_not_stay_in_registers():
     kernel = conv(11, 220, 10, 10, 4, 5, 5, 0)
     two, six = (arithmetic(kernel, Tiled(mr=4, nv=n, a="inline", b="inline", swap=True)) for n in (2, 6))
     assert six > 1.2 * two
-    assert chosen(kernel).nv <= 3
+    assert choose_tiled(kernel).nv <= 3
 
 
 def test_rows_of_results_that_leave_the_second_level():
@@ -299,7 +299,7 @@ def test_a_side_that_every_tile_walks_comes_from_the_second_level():
 @pytest.mark.parametrize("width", [64, 96])
 def test_tiles_of_one_vector_do_not_sweep_a_side_that_the_second_level_does_not_hold(width):
     """Their loads take as long as their arithmetic: lines that arrive on the way delay them."""
-    assert chosen(conv_dw(16, width, 14, 14, 384, 1, 1, 0)).nv > 1
+    assert choose_tiled(conv_dw(16, width, 14, 14, 384, 1, 1, 0)).nv > 1
 
 
 def test_lines_beyond_the_caches_that_are_stored_to_in_parts():
@@ -325,7 +325,7 @@ def test_rows_that_share_cache_sets_delay_arithmetic():
 
     assert seconds(1024, c) > 1.1 * seconds(1008, c)
     assert seconds(1024, replace(c, mr=8, nv=3)) < 1.03 * seconds(1008, replace(c, mr=8, nv=3))
-    assert chosen(product(512, 3136, 1024, "NN")).mr <= 10
+    assert choose_tiled(product(512, 3136, 1024, "NN")).mr <= 10
 
 
 def test_overheads_are_counted_in_cycles_of_the_clock():
