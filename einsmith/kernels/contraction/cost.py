@@ -20,9 +20,13 @@ from einsmith.kernels.contraction.traffic import Array
 from einsmith.schedule.footprint import bytes_by_buffer
 
 HOW = ("inline", "panel", "buffer")
+"""Values of the fields `a` and `b` of Tiled; a table holds positions in this tuple."""
 INLINE, PANEL, BUFFER = range(3)
+"""Positions in HOW."""
 ORDERS = ("n", "m", "k")
+"""Values of the field `order` of Tiled; a table holds positions in this tuple."""
 BY_N, BY_M, BY_K = range(3)
+"""Positions in ORDERS."""
 MAX_UNROLLED_RUN = 2
 """Most points of a run whose loop LLVM unrolls fully; each point then takes a cycle more."""
 

@@ -60,7 +60,7 @@ class OperandTiles(NamedTuple):
     how: read in place ("inline"), packed by the task ("panel") or packed by an earlier launch ("buffer")
     points: points of a tile
     tiles: number of tiles
-    along: whether it is packed with lanes along K
+    along_k: whether it is packed with lanes along K
     slab: elements of a packed tile
     batches: points of the batch that the operand depends on
     shared: elements of its buffer, [batch][block of K][tile]
@@ -71,7 +71,7 @@ class OperandTiles(NamedTuple):
     how: str
     points: int
     tiles: int
-    along: bool
+    along_k: bool
     slab: int
     batches: int
     shared: int
@@ -121,28 +121,30 @@ class Geometry(HaloSetting):
         Sets `reads_past_rows`: whether lanes past the end of a row of N may be read.
         """
         config = self.c
-        a_along = config.a != "inline" and self.lies_along_k(self.m_side, gcd(self.mr, self.lanes))
+        a_along_k = config.a != "inline" and self.lies_along_k(self.m_side, gcd(self.mr, self.lanes))
         self.reads_past_rows = False
         if config.rows and self.n_side.operand.plain:
             self.reads_past_rows = can_read_past(self.access(self.n_side), self.n_side.axes[-1])
-        b_along = config.b != "inline" and not config.rows and self.lanes * self.item >= 16
-        b_along = b_along and self.lies_along_k(self.n_side, self.lanes)
+        b_along_k = config.b != "inline" and not config.rows and self.lanes * self.item >= 16
+        b_along_k = b_along_k and self.lies_along_k(self.n_side, self.lanes)
         self.k_pad = ceil_div(self.kc, self.lanes) * self.lanes
-        if a_along and self.k_pad // self.lanes % 2 == 0:
+        if a_along_k and self.k_pad // self.lanes % 2 == 0:
             self.k_pad += self.lanes  # an odd number of vectors: rows do not fall into one cache set
-        a_slab = ceil_div(self.mr * self.k_pad if a_along else self.mr * self.kc + self.lanes, 16) * 16
-        self.a = self._tiles(self.m_side, config.a, self.mr, self.mt, a_along, a_slab, 0)
-        self.b = self._tiles(self.n_side, config.b, self.nr, self.nt, b_along, self.nr * self.k_pad, self.a.shared)
+        a_slab = ceil_div(self.mr * self.k_pad if a_along_k else self.mr * self.kc + self.lanes, 16) * 16
+        self.a = self._tiles(self.m_side, config.a, self.mr, self.mt, a_along_k, a_slab, 0)
+        self.b = self._tiles(self.n_side, config.b, self.nr, self.nt, b_along_k, self.nr * self.k_pad, self.a.shared)
         if config.depth > 1:
             can_vectorize = can_vectorize_k(self, config.depth, (self.k_max, self.kc))
-            is_one_transposed_panel = config.b == "panel" and b_along and self.nt == 1
+            is_one_transposed_panel = config.b == "panel" and b_along_k and self.nt == 1
             if not can_vectorize or config.a != "inline" or not is_one_transposed_panel or config.windows:
                 raise CompileError(f"vectors along N do not hold {config.depth} points of K each in {config}")
 
-    def _tiles(self, side: Side, how: str, points: int, count: int, along: bool, slab: int, base: int) -> OperandTiles:
+    def _tiles(
+        self, side: Side, how: str, points: int, count: int, along_k: bool, slab: int, base: int
+    ) -> OperandTiles:
         batches = self.B if depends_on_batch(self.p, side) else 1
         shared = batches * self.k_blocks * count * slab if how == "buffer" else 0
-        return OperandTiles(side, how, points, count, along, slab, batches, shared, base)
+        return OperandTiles(side, how, points, count, along_k, slab, batches, shared, base)
 
     def _bound_k(self) -> None:
         """Collect the guards that bound axes of K for a tile.

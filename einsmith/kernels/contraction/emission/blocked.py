@@ -61,18 +61,18 @@ class Blocked:
         a_part, b_part, results = (
             s.part_of(p.batch, batch) for s in (f.m_access, f.n_access, self.tile_epilogue.epilogue.sampler)
         )
-        fixed = dict(zip(p.batch, digits(b, batch, [p.extents[x] for x in p.batch]), strict=True))
+        halo_values = dict(zip(p.batch, digits(b, batch, [p.extents[x] for x in p.batch]), strict=True))
         companion = None if self.companion is None else self.companion.begin(task)
-        t = TaskFrame(batch, split, m_range, n_range, k_lo, k_hi, a_part, b_part, results, fixed, companion)
+        t = TaskFrame(batch, split, m_range, n_range, k_lo, k_hi, a_part, b_part, results, halo_values, companion)
         if not g.k_outer:
-            for i, w, first_block in f.cuts:
+            for i, w, first_block in f.cut_halos:
                 self._select_block(t, i, w, first_block, tm if i == int(c.swap) else tn)
-            self.f.fill(t.fixed)
+            self.f.fill(t.halo_values)
         return t
 
     def _select_block(self, t: TaskFrame, i: int, w: HaloCopy, first_block: SSAValue, number: SSAValue) -> None:
         """Make a halo copy that is cut hold block `number`."""
-        t.fixed[BLOCK_AXIS] = number
+        t.halo_values[BLOCK_AXIS] = number
         moved = self.b.address(first_block, self.b.mul(number, -w.block), self.f.elem)
         self.f.slots[SLOT + i] = BufferMemory(moved, w.buffer)
 
@@ -126,12 +126,12 @@ class Blocked:
         """Fill the halo copies of a block of K."""
         b, g = self.b, self.g
         block = b.op("floordiv", lo, g.kc)
-        for i, w, first_block in self.f.cuts:
+        for i, w, first_block in self.f.cut_halos:
             parts = b.const(w.blocks)
             self._select_block(t, i, w, first_block, b.op("mod", block, parts))
             block = b.op("floordiv", block, parts)
-        t.fixed[g.p.k[0]] = block  # where the first axis of K is not the one that is cut
-        self.f.fill(t.fixed)
+        t.halo_values[g.p.k[0]] = block  # where the first axis of K is not the one that is cut
+        self.f.fill(t.halo_values)
 
     # -- the tile
 

@@ -100,18 +100,18 @@ class Frame(Operands):
     """The operands, halo copies and packed panels of a kernel function in the tiled form.
 
     base: bytes of the workspace before this piece's part
-    cuts: (operand, halo copy, where its first block lies) for copies that are cut, which move (`Blocked._move`)
+    cut_halos: (operand, halo copy, where its first block lies) for copies that are cut, which move (`Blocked._move`)
     m_access, n_access: the operands as tiles read them in place, or as they are packed
     """
 
     def __init__(self, b: Builder, g: Geometry, base: int = 0):
         super().__init__(b, g.kernel, g.p.dtype, g.lanes, g.halos)
         self.g, p, n = g, g.p, g.lanes
-        self.cuts = [(i, w, self.slots[SLOT + i].pointer) for i, w in g.halos if w.block]
-        axes, lanes = ((), 0) if g.a.how == "inline" else (p.k if g.a.along else g.m_side.axes, n)
+        self.cut_halos = [(i, w, self.slots[SLOT + i].pointer) for i, w in g.halos if w.block]
+        axes, lanes = ((), 0) if g.a.how == "inline" else (p.k if g.a.along_k else g.m_side.axes, n)
         self.m_access = make_access(b, p, g.m_side, self.slots, axes, lanes)
         self.n_access = make_access(
-            b, p, g.n_side, self.slots, p.k if g.b.along else g.n_side.axes, n, g.row, g.reads_past_rows
+            b, p, g.n_side, self.slots, p.k if g.b.along_k else g.n_side.axes, n, g.row, g.reads_past_rows
         )
         self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
         self.workspace = workspace(b, base, g.item, self.elem)
@@ -129,7 +129,7 @@ class TaskFrame:
     batch, split: its point of the batch and its part of K
     m_range, n_range, k_lo, k_hi: its tiles of M, panels of N and points of K
     a, b, results: what the batch adds to the addresses of operands and results
-    fixed: values of the axes of which halo copies hold one value
+    halo_values: values of the axes of which halo copies hold one value
     companion: the task of the companion piece, or None
     """
 
@@ -142,7 +142,7 @@ class TaskFrame:
     a: PartialAddress
     b: PartialAddress
     results: PartialAddress
-    fixed: dict[int, SSAValue]
+    halo_values: dict[int, SSAValue]
     companion: TaskFrame | None
 
 
@@ -188,14 +188,14 @@ def tiles_of(f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], Non
     """Emit body(strip) for a range of tiles of M or of panels of N."""
     g = f.g
 
-    def panel(jn: SSAValue, nv: int, tail: bool) -> None:
+    def emit_panel(jn: SSAValue, nv: int, tail: bool) -> None:
         last = tail or g.c.depth > 1  # all points of N
         body(Strip(jn, nv, g.N if last and g.N % g.lanes else None))
 
     if x is g.a:
         tiles(f.b, span, x.tiles, g.M, 1, x.points, lambda jm, mr, _: body(Strip(jm, mr)))
     else:
-        tiles(f.b, span, x.tiles, g.N, g.lanes // g.c.depth, g.c.nv, panel)
+        tiles(f.b, span, x.tiles, g.N, g.lanes // g.c.depth, g.c.nv, emit_panel)
 
 
 def k_blocks(f: Frame, t: TaskFrame, body: Callable[[Bound, Bound, SSAValue | None], None]) -> None:

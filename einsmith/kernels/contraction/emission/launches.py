@@ -183,13 +183,13 @@ def add_parts(
     s = epilogue.sampler
     with b.loop(*part_range(b, task, tasks, sums.batch * sums.rows)) as rows:
         batch, m = digits(b, rows.var, (sums.batch, sums.rows))
-        part, fixed = s.part_of(m_axes, m), s.part_of(p.batch, batch)
+        row_part, batch_part = s.part_of(m_axes, m), s.part_of(p.batch, batch)
         first = b.add(b.mul(rows.var, sums.row), sums.base)
 
         def emit_vector(at: SSAValue, count: int, _: Sequence[SSAValue]) -> None:
             x = _sum_parts(b, sums, sources, elem, b.add(first, at))
             limit = sums.columns if count < n else None
-            epilogue.row([LaneCursor(s, at, limit, n).bind(fixed)], part, [x])
+            epilogue.row([LaneCursor(s, at, limit, n).bind(batch_part)], row_part, [x])
 
         strips(b, 0, sums.columns, n, emit_vector)
 

@@ -117,7 +117,7 @@ class Microkernel:
             read = next(iter(a.reads))
             here = state.bind(a.part(g.k_groups[-1:], [digit]))
             return a.memories[read.slot].pointer, here.offset(a.reads[read]), steps
-        if g.a.along:
+        if g.a.along_k:
             return left, k, [i * g.k_pad for i in range(mr)]
         at = b.mul(k, mr)
         if g.c.a == "buffer":

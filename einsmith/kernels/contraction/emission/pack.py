@@ -63,7 +63,7 @@ def pack(f: Frame, x: OperandTiles, operand: PartialAddress, to: SSAValue, lo: B
     is what the batch adds to the operand's addresses.
     """
     first = f.b.mul(tile.number, x.points)
-    if not x.along:
+    if not x.along_k:
         _pack_across_k(f, x, operand, to, first, tile, lo, hi)
     elif x is f.g.a:
         _pack_rows_along_k(f, operand, to, first, tile.size, lo, hi)

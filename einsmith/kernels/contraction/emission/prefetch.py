@@ -153,7 +153,7 @@ def _prefetch_next_source(f: Frame, t: TaskFrame, x: Tile) -> list[Prefetch]:
     """
     b, g, c, s = f.b, f.g, f.g.c, f.n_access
     if not (
-        g.b.along
+        g.b.along_k
         and g.blocked
         and c.order == "n"
         and g.mr * c.nv >= MIN_STEP_PRODUCTS
