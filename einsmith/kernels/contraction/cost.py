@@ -80,7 +80,28 @@ _Transfer = tuple[Array, Array, bool]
 
 
 class _SharedTerms:
-    """Quantities that several terms of the cost of a table's configurations use."""
+    """Quantities that several terms of the cost of a table's configurations use.
+
+    t, x, target, w: the table, the features of its configurations, the target and its overheads
+    a_inline, b_inline, a_buffer, b_buffer: how M (a) and N (b) reach the tile
+    a_repacked, b_repacked: whether the operand is packed into a buffer in every run
+    n_outer, by_k: whether tiles of M are not outermost, whether blocks of K are
+    has_k_halos: whether halo copies cut K into blocks
+    nr: points of N in a panel
+    mt, nt: tiles of M, panels of N
+    nvs, rows: vectors of N, vectors of a row of results
+    k_steps: steps of the loop over all of K
+    all_tasks, tasks: tasks, and cores that run them
+    k_part, kc: points of K in a part and in a block
+    prefetched_lines: lines of the next panel of N that a tile prefetches at each point of K
+    l2_bytes: bytes of the L2 of all cores that run tasks
+    a_own, b_own: bytes of an operand
+    a_bytes, b_bytes: bytes of an operand, counted again for every point of the batch that reads it
+    repacked_bytes: bytes packed into buffers in every run
+    footprint: bytes of all buffers, including these
+    blocked: whether a part of K has several blocks
+    span: bytes of a task's range of the inner side, at one point of the batch
+    """
 
     def __init__(self, t: ConfigTable, target: Any):
         x = t.numbers

@@ -79,7 +79,23 @@ class OperandTiles(NamedTuple):
 
 
 class Geometry(HaloSetting):
-    """The sizes and layouts of one tiled configuration of a problem."""
+    """The sizes and layouts of one tiled configuration of a problem.
+
+    c: the configuration
+    mr, nr: rows of a tile of M, points of a panel of N
+    width: elements of one row of a tile's sums
+    mt, nt: tiles of M, panels of N
+    k_max, kc: points of K in a part and in a block
+    blocked: whether a part of K has several blocks
+    k_blocks: blocks of all of K
+    k_unit: points of K; parts and blocks of K begin at multiples of it, which tells vectors along K their alignment
+    tail: points of K whose masks are computed once (`config.masked_tail`); 1 where parts or blocks would cut them
+    tasks: tasks of the launch that multiplies
+    reads_past_rows: whether lanes past the end of a row of N may be read
+    a, b: how M and N reach the tiles
+    m_bounds, n_bounds: guards that bound axes of K for a tile's rows, and for a panel's rows of N
+    bounded: the axes of K that these guards bound
+    """
 
     def __init__(self, kernel: Kernel, config: Tiled, target: Any, problem: Problem):
         super().__init__(kernel, problem, config.windows, config.swap, config.rows, target)
@@ -116,10 +132,7 @@ class Geometry(HaloSetting):
         self.tasks = self.B * config.split * config.tm * config.tn
 
     def _orient_operands(self) -> None:
-        """Choose how the operands are read by tiles and packing.
-
-        Sets `reads_past_rows`: whether lanes past the end of a row of N may be read.
-        """
+        """Choose how the operands are read by tiles and packing."""
         config = self.c
         a_along_k = config.a != "inline" and self.lies_along_k(self.m_side, gcd(self.mr, self.lanes))
         self.reads_past_rows = False

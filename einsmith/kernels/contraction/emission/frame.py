@@ -100,7 +100,8 @@ class Frame(Operands):
     """The operands, halo copies and packed panels of a kernel function in the tiled form.
 
     base: bytes of the workspace before this piece's part
-    cut_halos: (operand, halo copy, where its first block lies) for copies that are cut, which move (`Blocked._move`)
+    cut_halos: (operand, halo copy, where its first block lies) for copies that are cut, which move
+    (`Blocked._select_block`)
     m_access, n_access: the operands as tiles read them in place, or as they are packed
     """
 
