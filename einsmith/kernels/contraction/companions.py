@@ -73,7 +73,7 @@ def _price_epilogue(
 
 
 @lru_cache(maxsize=1024)
-def costs(kernel: Kernel, pairs: tuple[_PairConfigs, ...], target: Any) -> cost.Predicted:
+def predict_pairs(kernel: Kernel, pairs: tuple[_PairConfigs, ...], target: Any) -> cost.Predicted:
     """Return the predicted costs of pairs computed together: for each pair the companion's sums, then the rest."""
     settings: list[OperandPlan] = []
     features, columns = [], []

@@ -153,7 +153,7 @@ class Contraction(Pattern):
         prices = [_price(kernel, p, configs[n], target) for n, p in enumerate(pieces) if n not in joined]
         if joined:
             pairs = tuple((pieces[i], pieces[j], configs[i], configs[j]) for i, j in config.joint)
-            pair_costs = companions.costs(kernel, pairs, target)
+            pair_costs = companions.predict_pairs(kernel, pairs, target)
             prices += [_price_at(pair_costs, n) for n in range(2 * len(pairs))]
         refetch_seconds = sum(
             companions.line_refetch_seconds(kernel, pieces[j], target)

@@ -41,29 +41,29 @@ class Blocked:
         self.b, self.g, self.companion = b, g, companion
         self.f = Frame(b, g, base)
         self.tile_epilogue = TileEpilogue(self.f)
-        self.tile_sums = Microkernel(self.f, self.tile_epilogue)
+        self.microkernel = Microkernel(self.f, self.tile_epilogue)
 
     def run(self, task: SSAValue) -> None:
         """Emit a task."""
-        t, g = self.begin(task), self.g
+        t, g = self.begin_task(task), self.g
         inner = "mn" if g.c.order == "m" else "nm"
         self._loops(t, "k" + inner if g.k_outer else inner[0] + "k" + inner[1])
 
     # -- the task
 
-    def begin(self, task: SSAValue) -> TaskFrame:
+    def begin_task(self, task: SSAValue) -> TaskFrame:
         """Bind a task, and fill its halo copies unless they hold a block of K."""
         b, f, g, c, p = self.b, self.f, self.g, self.g.c, self.g.p
         batch, split, tn, tm = digits(b, task, (g.B, c.split, c.tn, c.tm))
         m_range, n_range = part_range(b, tm, c.tm, g.mt), part_range(b, tn, c.tn, g.nt)
         k_lo = b.mul(split, g.k_max)
         k_hi = b.op("min", b.add(k_lo, g.k_max), g.K)
-        a_part, b_part, results = (
+        m_part, n_part, results = (
             s.part_of(p.batch, batch) for s in (f.m_access, f.n_access, self.tile_epilogue.epilogue.sampler)
         )
         halo_values = dict(zip(p.batch, digits(b, batch, [p.extents[x] for x in p.batch]), strict=True))
-        companion = None if self.companion is None else self.companion.begin(task)
-        t = TaskFrame(batch, split, m_range, n_range, k_lo, k_hi, a_part, b_part, results, halo_values, companion)
+        companion = None if self.companion is None else self.companion.begin_task(task)
+        t = TaskFrame(batch, split, m_range, n_range, k_lo, k_hi, m_part, n_part, results, halo_values, companion)
         if not g.k_outer:
             for i, w, first_block in f.cut_halos:
                 self._select_block(t, i, w, first_block, tm if i == int(c.swap) else tn)
@@ -108,7 +108,7 @@ class Blocked:
                 for axis in inner_axes:
                     lo, hi = spans[axis]
                     number = b.add(b.mul(number, b.sub(hi, lo)), b.sub(numbers[axis], lo))
-                self.tile(t, Tile(**at, number=number))
+                self.emit_tile(t, Tile(**at, number=number))
             elif rest[0] == "k":
                 tiles = b.const(1)
                 for lo, hi in (spans[axis] for axis in inner_axes):
@@ -148,14 +148,14 @@ class Blocked:
             ]
 
         return panel._replace(
-            operand=make_cursors(f.n_access, t.b, panel.size) if g.b.how == "inline" else (),
+            operand=make_cursors(f.n_access, t.n_part, panel.size) if g.b.how == "inline" else (),
             results=make_cursors(
                 self.tile_epilogue.epilogue.sampler, t.results, self.tile_epilogue.vectors(panel.size)
             ),
             companion=t.companion and self.companion and self.companion.open_panel(t.companion, panel),
         )
 
-    def tile(self, t: TaskFrame, x: Tile) -> None:
+    def emit_tile(self, t: TaskFrame, x: Tile) -> None:
         """Emit a tile over a block of K, the companion's tile, and what follows the sums of both."""
         if self.companion is not None:
             f, companion_task, companion_sums = self.companion.f, t.companion, self.tile_epilogue.companion_sums
@@ -163,5 +163,5 @@ class Blocked:
             left = pack.packed_tile(f, companion_task, f.g.a, x.rows, 0, f.g.K)
             right = pack.packed_tile(f, companion_task, f.g.b, x.panel, 0, f.g.K)
             companion_tile = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
-            companion_sums.store(self.companion.tile_sums.sums(companion_task, companion_tile), x.number)
-        self.tile_epilogue.emit(t, x, self.tile_sums.sums(t, x))
+            companion_sums.store(self.companion.microkernel.emit_sums(companion_task, companion_tile), x.number)
+        self.tile_epilogue.emit(t, x, self.microkernel.emit_sums(t, x))

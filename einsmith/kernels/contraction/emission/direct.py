@@ -174,7 +174,7 @@ class DirectLowering(Operands):
         sums = self._for_each_box(axes, partial(self._add_products, tile), init)
         rest = [a for a in self.p.k if a not in self.d.k_outer]
         place = partial(self._cursor_at, tile, dict(self.values))
-        return self.repair.sums(sums, init, rest, 0, self.p.count(rest), place)
+        return self.repair.repair_sums(sums, init, rest, 0, self.p.count(rest), place)
 
     def _add_products(self, tile: UnrolledBox, k: UnrolledBox, carried: Sequence[SSAValue]) -> list[SSAValue]:
         """Add the products of one unrolled box to the sums; what two products share is loaded once."""

@@ -129,7 +129,7 @@ class TaskFrame:
 
     batch, split: its point of the batch and its part of K
     m_range, n_range, k_lo, k_hi: its tiles of M, panels of N and points of K
-    a, b, results: what the batch adds to the addresses of operands and results
+    m_part, n_part, results: what the batch adds to the addresses of operands and results
     halo_values: values of the axes of which halo copies hold one value
     companion: the task of the companion piece, or None
     """
@@ -140,8 +140,8 @@ class TaskFrame:
     n_range: Range
     k_lo: Bound
     k_hi: Bound
-    a: PartialAddress
-    b: PartialAddress
+    m_part: PartialAddress
+    n_part: PartialAddress
     results: PartialAddress
     halo_values: dict[int, SSAValue]
     companion: TaskFrame | None

@@ -38,7 +38,7 @@ class Microkernel:
         self.f, self.tile_epilogue = f, tile_epilogue
         self.repair = NanRepair(f.b, g.original, f.arguments, g.n_side.axes, g.lanes, g.mr * g.nr, g.row)
 
-    def sums(self, t: TaskFrame, x: Tile) -> list[list[SSAValue]]:
+    def emit_sums(self, t: TaskFrame, x: Tile) -> list[list[SSAValue]]:
         """Emit the loop over a block of K and return the tile's vectors of sums, row by row."""
         f, b, g, c, mr, nv = self.f, self.f.b, self.f.g, self.f.g.c, x.rows.size, x.panel.size
         groups, lo, hi, left, right = g.k_groups, x.lo, x.hi, x.left, x.right
@@ -48,7 +48,7 @@ class Microkernel:
         a_tile, steps = None, [0]
         if c.a == "inline":
             steps = row_offsets(g.m_strides, min(g.mr, g.M)) or [0]
-            a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
+            a_tile = LaneCursor(a, 0, None).bind(t.m_part, a.part_of(g.m_side.axes, m0))
         prefetches = prefetch.tile_prefetches(f, t, x, steps)
         points = self._k_points_per_iteration(steps[:mr], nv) if groups and not prefetches else 1
         k_points = c.depth * points  # points of K in an iteration of the loop
@@ -87,7 +87,7 @@ class Microkernel:
                 extents[-1] //= k_points
                 begin, end = (b.op("floordiv", k, k_points) for k in (lo, hi))
             sums = sweep(b, extents, begin, end, init, bind_outer, emit_products, max_unrolled)
-        sums = self.repair.sums(sums, init, g.p.k, lo, hi, partial(self._cursor_at, t, m0, x.panel))
+        sums = self.repair.repair_sums(sums, init, g.p.k, lo, hi, partial(self._cursor_at, t, m0, x.panel))
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
 
     def _vectors(

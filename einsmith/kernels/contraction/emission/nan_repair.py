@@ -42,7 +42,7 @@ class NanRepair:
             self.sampler = OperandAccess(b, [p.term], p.exact, p.extents, memories, lane_axes, lanes, row=row)
             self.scratch = b.alloc(self.elem, size)
 
-    def sums(
+    def repair_sums(
         self,
         sums: Sequence[SSAValue],
         init: Sequence[SSAValue],

@@ -29,7 +29,7 @@ def packed_tile(f: Frame, t: TaskFrame, x: OperandTiles, tile: Strip, lo: Bound,
     if x.how == "inline":
         return None
     if x.how == "panel":
-        pack(f, x, t.a if x is g.a else t.b, f.scratch[x], lo, hi, tile)
+        pack(f, x, t.m_part if x is g.a else t.n_part, f.scratch[x], lo, hi, tile)
         return f.scratch[x]
     at = t.batch if x.batches > 1 else b.const(0)
     if g.k_blocks > 1:

@@ -105,7 +105,7 @@ def _prefetch_next_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Prefetch]:
     places = []
     for i in range(lines):
         at = b.op("min", b.add(first, i * points), g.nr - 1)
-        places += _places(s, t.b, s.part_of(g.n_side.axes, b.add(n0, at)))
+        places += _places(s, t.n_part, s.part_of(g.n_side.axes, b.add(n0, at)))
 
     def emit_prefetch(_: SSAValue, __: Sequence[SSAValue], point: SSAValue, ___: SSAValue) -> None:
         row = b.mul(point, row_stride)
@@ -140,7 +140,9 @@ def _prefetch_next_scattered_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Pref
     source, run, places = s.memories[read.slot], g.k_groups[-1], range(g.lanes - 1, g.nr, LINE // g.item)
 
     def emit_prefetch(_: SSAValue, digits: Sequence[SSAValue], __: SSAValue, ___: SSAValue) -> None:
-        _prefetch_part(f, source, s.place(form, t.b, part, s.part(g.k_groups, digits)), places, run.extent, digits[-1])
+        _prefetch_part(
+            f, source, s.place(form, t.n_part, part, s.part(g.k_groups, digits)), places, run.extent, digits[-1]
+        )
 
     return [emit_prefetch]
 
@@ -169,7 +171,7 @@ def _prefetch_next_source(f: Frame, t: TaskFrame, x: Tile) -> list[Prefetch]:
     n0 = b.add(n0, b.mul(b.sub(x.rows.number, t.m_range[0]), count))
     n0 = b.op("min", n0, g.N - count)
     start = b.select(is_last_block, t.k_lo, x.hi)
-    places = _places(s, t.b, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start))
+    places = _places(s, t.n_part, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start))
     row_stride = _step(s, rows.inner)
 
     def emit_prefetch(_: SSAValue, __: Sequence[SSAValue], ___: SSAValue, k: SSAValue) -> None:
