@@ -114,7 +114,7 @@ def test_only_distant_rows_are_prefetched():
 
     def lines(s: traffic.Strides, points: int = 1 << 20) -> int:
         problem, target = SimpleNamespace(batch=()), SimpleNamespace(l2=1 << 20)
-        return traffic.streamed_lines(s, SimpleNamespace(p=problem, B=9, K=1, item=4, target=target), None, points)
+        return traffic.count_stream_lines(s, SimpleNamespace(p=problem, B=9, K=1, item=4, target=target), None, points)
 
     assert lines(far) and not lines(far, 1 << 18)
     assert not lines(far._replace(k=256)) and not lines(far._replace(even=False))
@@ -131,7 +131,7 @@ def test_only_distant_rows_are_prefetched():
         (2, 12, 1024, 1),
     ]
     asks, m, n, tm = np.array(cases).T
-    asked = traffic.lines_ahead(asks, m, n, np.full(8, 6), np.full(8, 4), 16, tm)
+    asked = traffic.count_prefetched_lines(asks, m, n, np.full(8, 6), np.full(8, 4), 16, tm)
     assert asked.tolist() == [1, 3, 3, 5, 0, 0, 1, 5]
 
 

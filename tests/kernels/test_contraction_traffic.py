@@ -74,7 +74,7 @@ def test_strips_and_blocks_read_again():
         t = table_of(kernel, p, Tiled(mr=8, nv=4, kc=kc), SERVER)
         sizes = (np.array([x]) for x in (kc or 4096.0, 8.0, 16.0))
         assert cost.refetched_bytes(t, t.numbers, *sizes, SERVER) == again
-    assert [traffic.blocks_of_k(k) for k in (1, 256, 257, 1000)] == [1, 256, 129, 250]
+    assert [traffic.choose_block_points(k) for k in (1, 256, 257, 1000)] == [1, 256, 129, 250]
 
 
 def test_the_busiest_thread_has_whole_tiles_but_for_the_last():

@@ -124,7 +124,9 @@ class _SharedTerms:
         if x.has["b_stream_lines"]:
             stream_lines = x.b_stream_lines * (self.n_outer & ~self.b_buffer & (t.kc == 0))
             stream_lines *= 2 * self.kc * self.nr * t.item < target.l2 * target.overheads.held
-            self.prefetched_lines = x.b_streams * traffic.lines_ahead(stream_lines, x.m, x.n, t.mr, t.nv, t.lanes, t.tm)
+            self.prefetched_lines = x.b_streams * traffic.count_prefetched_lines(
+                stream_lines, x.m, x.n, t.mr, t.nv, t.lanes, t.tm
+            )
         self.l2_bytes = target.l2 * self.tasks  # bytes of the L2 of all tasks
         self.a_own, self.b_own = x.a_batch * x.m * x.k * t.item, x.b_batch * x.n * x.k * t.item
         self.a_bytes, self.b_bytes = self.a_own * (x.batch / x.a_batch), self.b_own * (x.batch / x.b_batch)

@@ -57,7 +57,7 @@ class Features(SimpleNamespace):
     parts: blocks into which a halo copy cuts the side, 0 if it does not
     share (N): points of K whose vectors of a halo copy lie a few elements apart
     stream_lines (N): lines of each tensor that a vector is read from where rows are far apart, else 0
-    (`traffic.streamed_lines`)
+    (`traffic.count_stream_lines`)
     step_alignment (N): largest power of two, up to a page, that divides the step along K (bytes)
     streams (N): tensors that rows are read from
     """
@@ -190,7 +190,7 @@ class OperandPlan(HaloSetting):
             b_masks=masks,
             b_pairs=pairs,
             b_strips=traffic.reads_in_strips(b_strides, self.N * k, item, target.l2),
-            b_stream_lines=0 if self.rows else traffic.streamed_lines(b_strides, self, n_side, self.N),
+            b_stream_lines=0 if self.rows else traffic.count_stream_lines(b_strides, self, n_side, self.N),
             b_step_alignment=min(PAGE, b_strides.k & -b_strides.k),
             b_share=self._points_sharing_lines(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
             run=min(a_side["a_run"], b_side["b_run"]),

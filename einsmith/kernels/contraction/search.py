@@ -284,7 +284,7 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
     in_lines = epilogue.store_unit(s.kernel, s.original, n_axes, lanes) is not None
     # With whole lines of results there are no blocks: sums would wait for blocks of K, then for lines.
     if k >= 2 * traffic.MAX_BLOCK_POINTS and not s.windows and not in_lines:
-        block = traffic.blocks_of_k(k, unit)
+        block = traffic.choose_block_points(k, unit)
     sizes = [*_enumerate_tiles(m, n, lanes, target.tile_registers, preferred_nv)]
     if s.m_side.operand.plain:
         for nv in {nv for _, nv in sizes}:

@@ -18,7 +18,7 @@ from einsmith.cost.memory_traffic import PAGE, fetches_result_lines, lines_kept
 from einsmith.kernels.contraction.config import HaloSetting, Side, depends_on_batch
 
 MAX_BLOCK_POINTS = 256
-"""Most points of K in a block (`blocks_of_k`); a column of as many pages stays in a usual L2."""
+"""Most points of K in a block (`choose_block_points`); a column of as many pages stays in a usual L2."""
 MIN_FAR_ROW_BYTES = 1024
 """Fewest bytes between the rows of an operand for which each row begins with a wait that no prefetch hides."""
 MIN_STREAM_STRIDE = 512
@@ -104,7 +104,7 @@ def strip_overhead(width: Array, points: Array, item: int, double_bytes: float) 
     return double_bytes / np.maximum(LINE, np.minimum(width, points) * item)
 
 
-def streamed_lines(s: Strides, g: HaloSetting, side: Side, points: int) -> int:
+def count_stream_lines(s: Strides, g: HaloSetting, side: Side, points: int) -> int:
     """Return the lines of each tensor that a vector of a side is read from, if its rows are streams too far apart to
     follow.
 
@@ -116,13 +116,15 @@ def streamed_lines(s: Strides, g: HaloSetting, side: Side, points: int) -> int:
     return s.side // g.item if is_streamed else 0
 
 
-def lines_ahead(stream_lines: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int, tm: Array) -> Array:
+def count_prefetched_lines(
+    stream_lines: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int, tm: Array
+) -> Array:
     """Return the lines of each tensor of the next panel of N that every tile of M prefetches at every point of K; 0 for
     none.
 
-    `stream_lines` is the result of `streamed_lines`. A single tile of M prefetches too where whole lines are read: on a
-    Zen 4, products of few rows with operands beyond the caches took 0.72 to 0.77 of the time, and one whose operands L3
-    holds took 1.19; with every other element read, prefetching took 1.24 of the time.
+    `stream_lines` is the result of `count_stream_lines`. A single tile of M prefetches too where whole lines are read:
+    on a Zen 4, products of few rows with operands beyond the caches took 0.72 to 0.77 of the time, and one whose
+    operands L3 holds took 1.19; with every other element read, prefetching took 1.24 of the time.
     """
     tiles = -(-m // mr) // tm
     is_prefetched = (stream_lines > 0) & ((tiles >= 2) | ((tiles == 1) & (stream_lines == 1))) & (n > nv * lanes)
@@ -142,7 +144,7 @@ def non_temporal_bytes(g: HaloSetting) -> int:
     return g.B * g.M * g.N * g.item * count * fetches_result_lines(row * g.item) * (1 if side is g.n_side else -1)
 
 
-def blocks_of_k(k: int, unit: int = 1) -> int:
+def choose_block_points(k: int, unit: int = 1) -> int:
     """Return the points of K in each of the fewest even blocks of at most MAX_BLOCK_POINTS points, multiples of
     `unit`."""
     units = -(-k // unit)

@@ -14,7 +14,12 @@ from einsmith.cost.memory_traffic import PAGE
 from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.traffic import MIN_STREAM_STRIDE, address_steps, lines_ahead, streamed_lines
+from einsmith.kernels.contraction.traffic import (
+    MIN_STREAM_STRIDE,
+    address_steps,
+    count_prefetched_lines,
+    count_stream_lines,
+)
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 
 MAX_TILE_LINES = 2
@@ -89,9 +94,9 @@ def _prefetch_next_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Prefetch]:
     fits_l2 = 2 * g.kc * g.nr * g.item < g.target.l2 * g.target.overheads.held
     if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc or not fits_l2:
         return []
-    lines_per_vector = streamed_lines(address_steps(g, g.n_side), g, g.n_side, g.N)
+    lines_per_vector = count_stream_lines(address_steps(g, g.n_side), g, g.n_side, g.N)
     stream_lines, m, n, mr, nv, tm = np.array([lines_per_vector, g.M, g.N, g.mr, c.nv, c.tm])
-    lines = int(lines_ahead(stream_lines, m, n, mr, nv, g.lanes, tm))
+    lines = int(count_prefetched_lines(stream_lines, m, n, mr, nv, g.lanes, tm))
     if not lines:
         return []
     # The last tiles prefetch, so that no line stays in L2 for long before it is used.
@@ -206,7 +211,7 @@ def _prefetch_adjacent_rows(f: Frame, t: TaskFrame, x: Tile) -> list[Prefetch]:
     b, g, line = f.b, f.g, LINE // f.g.item
     if g.c.a != "inline" or g.c.windows or g.mt <= g.c.tm or g.c.order != "n" or not g.m_side.operand.plain:
         return []
-    if streamed_lines(address_steps(g, g.m_side), g, g.m_side, g.M) != 1:
+    if count_stream_lines(address_steps(g, g.m_side), g, g.m_side, g.M) != 1:
         return []
     source, distance = f.m_access.memories[next(iter(f.m_access.reads)).slot], b.const(max(g.mr, line))
     if g.nt > g.c.tn and g.M * g.K * g.item <= g.target.l2:
