@@ -332,13 +332,13 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
             lengths = [2 * block, block]
             if lengths[0] * nv * lanes * s.item > target.l1:  # beyond L1 anyway: a longer panel loses nothing
                 point_bytes = (mr + nv * lanes) * s.item
-                lengths.append(_choose_block_points(ceil(k / parts_of_k), point_bytes, unit))
+                lengths.append(_fit_block_points(ceil(k / parts_of_k), point_bytes, unit))
             out += [_Tile(number, mr, nv, points, parts_of_k, inline, 1.0, epilogue_cycles) for points in lengths]
         out += _enumerate_deep_tiles(s, number, registers, parts_of_k, 2 * block)
     return out
 
 
-def _choose_block_points(k: int, point_bytes: int, unit: int) -> int:
+def _fit_block_points(k: int, point_bytes: int, unit: int) -> int:
     """Return the points in each of the fewest even blocks of `k` points of K whose panels stay in the caches.
 
     Blocks are multiples of `unit` points; panels of M and N have `point_bytes` bytes for each point of K.
@@ -362,7 +362,7 @@ def _enumerate_deep_tiles(s: OperandPlan, number: int, registers: int, split: in
         return []
     part = ceil(s.K / split)
     # A panel so narrow may be long: L2 holds it together with the source of the next one.
-    blocks = dict.fromkeys((_choose_block_points(part, 2 * (mr + nv * s.lanes // depth) * s.item, s.lanes), block))
+    blocks = dict.fromkeys((_fit_block_points(part, 2 * (mr + nv * s.lanes // depth) * s.item, s.lanes), block))
     if not can_vectorize_k(s, depth, (part, *blocks)):
         return []
     epilogue_cycles = s.price_epilogue(mr, nv, split)
