@@ -154,12 +154,12 @@ def test_values_stay_where_they_are(name, rng):
 def test_compiled_in_every_pattern(name, rng):
     kernel, pattern = KERNELS[name](), pattern_of("by digits")
     for target in (NARROW, WIDE):
-        found: dict[tuple[int, str], CompositeConfig] = {}
+        configs: dict[tuple[int, str], CompositeConfig] = {}
         for config in pattern.configs(kernel, target):
-            found.setdefault((config.way, config.parts[0].pattern), config)
-        assert {way for way, _ in found} == set(range(len(split_kernels(kernel))))
-        assert {"contraction", "stencil"} & {pattern for _, pattern in found}
-        check(pattern, kernel, rng, targets=(target,), configs=list(found.values()))
+            configs.setdefault((config.way, config.parts[0].pattern), config)
+        assert {way for way, _ in configs} == set(range(len(split_kernels(kernel))))
+        assert {"contraction", "stencil"} & {pattern for _, pattern in configs}
+        check(pattern, kernel, rng, targets=(target,), configs=list(configs.values()))
 
 
 def test_digits_and_pieces():
@@ -180,8 +180,8 @@ def test_too_many_pieces():
 def test_a_group_is_a_batch_axis(name):
     kernel = KERNELS[name]()
     split = split_kernels(kernel)[0]
-    (found,) = problems(split.root)
-    assert GROUPS in [found.extents[a] for a in found.batch]
+    (problem,) = problems(split.root)
+    assert GROUPS in [problem.extents[a] for a in problem.batch]
 
 
 def test_kernels_that_cannot_be_split():
@@ -233,16 +233,16 @@ def test_gradients_of_grouped_convolutions(stride, padding, kernel, rng, torch):
 
 def test_large_ones_are_contractions():
     kernel = of_sum(*grouped(3, 80, 200, 280))
-    found = choose(kernel, WIDE)
-    assert found.pattern.name == "by digits" and found.config.parts[0].pattern == "contraction"
+    choice = choose(kernel, WIDE)
+    assert choice.pattern.name == "by digits" and choice.config.parts[0].pattern == "contraction"
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4, 6])
 def test_every_core_has_as_many_tasks(cores):
     """Groups are tasks of their own; that there are three must not leave a core without work at the end."""
     target = Target(vector_bytes=64, cores=cores)
-    found = choose(of_sum(*grouped(3, 80, 40, 3136)), target)
-    (part,) = found.config.parts
+    choice = choose(of_sum(*grouped(3, 80, 40, 3136)), target)
+    (part,) = choice.config.parts
     (config,) = part.config.pieces
     assert part.pattern == "contraction" and 3 * config.tm * config.tn * config.split % cores == 0
 

@@ -259,7 +259,7 @@ def test_transposed_tiles(rng, m, n):
 
 
 def test_transposed_tiles_with_guards_strides_and_f64(rng):
-    """A guarded read is not turned; a read with an offset and a stride along the rows is."""
+    """A guarded read is not transposed; a read with an offset and a stride along the rows is."""
     i, j = axes(2)
     m, n = 19, 21
     kept = apply("where", both(le(1, i), lt(i, m)), read(1, j, sub(i, 1)), num(2.0))
@@ -293,13 +293,13 @@ def test_no_order_of_dimensions_costs_less_than_the_floor(rng, target):
     sums = apply("add", mul(read(0, i, j, k), read(1, i, k)), read(2, j, i))
     bodies = [sums, apply("tanh", sums), relu(add(read(3, k, j, i), read(0, i, j, k))), read(1, i, k)]
     for kernel in (plain(shape, params, body) for body in bodies):
-        floor, found = PATTERN.floor(kernel, target), []
+        floor, costs = PATTERN.floor(kernel, target), []
         for _ in range(30):
             orders = [tuple(map(int, rng.permutation(len(b.shape)))) for b in kernel.buffers]
             laid = zip(kernel.buffers, orders, strict=True)
             buffers = tuple(KernelBuffer(b.dtype, b.shape, strides=strides(b.shape, o)) for b, o in laid)
             moved = Kernel(kernel.stages, buffers)
             assert PATTERN.floor(moved, target) == floor
-            found += [PATTERN.cost(moved, c, target).seconds for c in PATTERN.configs(moved, target)]
-        assert 0 < floor <= min(found)
-        assert autoconfig.floor(kernel, target) <= min(found)
+            costs += [PATTERN.cost(moved, c, target).seconds for c in PATTERN.configs(moved, target)]
+        assert 0 < floor <= min(costs)
+        assert autoconfig.floor(kernel, target) <= min(costs)

@@ -148,8 +148,8 @@ def test_products(rng, m, n, k):
     i, j, r = axes(3)
     params = [(dt.f32, (m, k)), (dt.f32, (k, n))]
     check(PATTERN, plain((m, n), params, over("sum", (k,), apply("mul", read(0, i, r), read(1, r, j)))), rng)
-    turned = over("sum", (k,), apply("mul", read(0, r, i), read(1, j, r)))
-    check(PATTERN, plain((m, n), [(dt.f32, (k, m)), (dt.f32, (n, k))], turned), rng)
+    transposed = over("sum", (k,), apply("mul", read(0, r, i), read(1, j, r)))
+    check(PATTERN, plain((m, n), [(dt.f32, (k, m)), (dt.f32, (n, k))], transposed), rng)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -415,8 +415,8 @@ def test_no_more_vectors_at_once_than_there_are():
     i, r = axes(2)
     kernel = plain((3,), [(dt.f32, (3, 17))], over("sum", (17,), read(0, i, r)))
     configs = PATTERN.configs(kernel, Target(vector_bytes=64, cores=1))
-    found = {(c.mode, c.unroll) for c in configs if c.lanes == 16}
-    assert found == {("row", 1), ("row", 2), ("column", 1)}
+    modes = {(c.mode, c.unroll) for c in configs if c.lanes == 16}
+    assert modes == {("row", 1), ("row", 2), ("column", 1)}
 
 
 def test_strips_of_results_that_share_lines():

@@ -127,13 +127,13 @@ def test_counts_of_all_rows(rng):
     lambda i, k: le(k, i), lambda i, k: lt(i, k), lambda i, k: both(le(i, k), lt(k, add(i, 9))),
     lambda i, k: both(le(sub(i, 4), k), lt(read(1, k), num(0.5))),
 ], ids=["up to", "after", "band", "and another"])  # fmt: skip
-@pytest.mark.parametrize("turned", [False, True])
-def test_ends_from_axes(guard, turned, rng):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_ends_from_axes(guard, transposed, rng):
     i, k = axes(2)
     m, n = (n := 71), 45
-    at = (k, i) if turned else (i, k)
+    at = (k, i) if transposed else (i, k)
     body = guarded("sum", guard(i, k), mul(read(0, *at), read(1, k)))
-    kernel = plain((n,), [(dt.f32, (m, n) if turned else (n, m)), (dt.f32, (m,))], over("sum", (m,), body))
+    kernel = plain((n,), [(dt.f32, (m, n) if transposed else (n, m)), (dt.f32, (m,))], over("sum", (m,), body))
     check(PATTERN, kernel, rng)
 
 

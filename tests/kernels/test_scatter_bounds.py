@@ -64,8 +64,8 @@ def test_only_what_is_neutral_is_left_out(combiner, rng):
 @pytest.mark.parametrize("n", [1, 31, 71, 256])
 def test_lanes_along_the_axis_with_ends(n, how, rng):
     """Tasks and lanes along what is walked between the ends."""
-    found = [c for t in (NARROW, WIDE) for c in PATTERN.configs(counts(6, n), t)]
-    assert n == 1 or any(c.axis == c.along == 2 and c.tasks > 1 for c in found)
+    configs = [c for t in (NARROW, WIDE) for c in PATTERN.configs(counts(6, n), t)]
+    assert n == 1 or any(c.axis == c.along == 2 and c.tasks > 1 for c in configs)
     check(PATTERN, counts(6, n), rng, inputs=[ends(rng, 6, n, how)])
     check(PATTERN, counts(6, n), rng, inputs=[ends(rng, 6, n, how)], native=True)
 

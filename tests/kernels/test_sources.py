@@ -132,9 +132,9 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 
 def code(module: Any) -> bytes:
-    found = code_of(module.Scaled())
-    assert found
-    return found
+    digest = code_of(module.Scaled())
+    assert digest
+    return digest
 
 
 USES = {
@@ -172,12 +172,12 @@ def test_files_not_imported_leave_the_key(imported) -> None:
 
 @pytest.mark.parametrize("folder", [False, True], ids=["package", "folder without a file"])
 def test_a_submodule_of_a_package_counts(folder: bool, imported) -> None:
-    def made(n: int, text: str) -> bytes:
+    def code_after(n: int, text: str) -> bytes:
         package = {} if folder else {"pack_in___init__": ""}
         return code(imported("pack.mine", pack_in_mine=text, pack_in_helper=f"F = {n}", **package))
 
     for imports in ("from . import helper", "from .helper import F", "from pack import helper", "import pack.helper"):
-        assert made(2, pattern("2.0", imports)) != made(3, pattern("2.0", imports))
+        assert code_after(2, pattern("2.0", imports)) != code_after(3, pattern("2.0", imports))
 
 
 def test_the_class_above_counts(imported) -> None:

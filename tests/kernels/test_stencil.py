@@ -154,9 +154,9 @@ def test_taps_share_rows_of_which_they_read_every_other_element(taps, pad, width
     """Also where borders are infinite, which no other tap must see."""
     target = replace(WIDE, vector_registers=32)
     kernel = s.depthwise(1, 1, 7, width, taps, pad, 2)
-    (found,) = stencils(kernel)
-    assert can_share_row_loads(found, 2, 32) and not can_share_row_loads(found, 12, 32)
-    configs = [c for c in STENCIL.configs(kernel, target) if can_share_row_loads(found, c.tile, 32)]
+    (stencil,) = stencils(kernel)
+    assert can_share_row_loads(stencil, 2, 32) and not can_share_row_loads(stencil, 12, 32)
+    configs = [c for c in STENCIL.configs(kernel, target) if can_share_row_loads(stencil, c.tile, 32)]
     base = fresh(kernel, 0)
     base[0][..., [0, -1]] = np.inf
     with np.errstate(invalid="ignore"):
@@ -174,8 +174,8 @@ def test_rows_of_two_points_are_transposed_for_many_taps(width, taps, pad, rng):
     """Also where the ends of one point's row are infinite, which the other one must not see."""
     target = replace(WIDE, vector_registers=32)
     kernel = s.depthwise(4, 2, 9, width, taps, pad, 2)
-    found = next(x for x in stencils(kernel) if not x.along_k)
-    assert find_rotated_kinds(found) and not find_rotated_kinds(stencils(s.depthwise(4, 2, 9, width, 3, 1, 2))[0])
+    stencil = next(x for x in stencils(kernel) if not x.along_k)
+    assert find_rotated_kinds(stencil) and not find_rotated_kinds(stencils(s.depthwise(4, 2, 9, width, 3, 1, 2))[0])
     configs = [c for c in STENCIL.configs(kernel, target) if c.pairs]
     base = fresh(kernel, 0)
     base[0][::2, :, :, [0, -1]] = np.inf
@@ -192,8 +192,8 @@ def test_rows_that_two_vectors_hold_are_loaded_once_for_all_taps(width, taps, pa
     """Also where the ends of rows are infinite, which lanes beside them must not see."""
     target = replace(WIDE, vector_registers=32)
     kernel = s.depthwise_dw(3, 2, 8, width, taps, pad, 2)
-    (found,) = stencils(kernel)
-    assert find_short_rows(found, 16, 64) and not find_short_rows(found, 8, 32)
+    (stencil,) = stencils(kernel)
+    assert find_short_rows(stencil, 16, 64) and not find_short_rows(stencil, 8, 32)
     base = fresh(kernel, 0)
     base[1][..., [0, -1]] = np.inf
     with np.errstate(invalid="ignore"):
@@ -201,8 +201,8 @@ def test_rows_that_two_vectors_hold_are_loaded_once_for_all_taps(width, taps, pa
     for config in STENCIL.configs(kernel, target)[:3]:
         lowered = STENCIL.lower(kernel, config, target)
         compare(lowered, kernel, base, want, str(config), None)
-        if config.tile == found.rows and config.passes == 1:
-            assert _count(lowered.launches[0].function.body, "load") <= found.rows + 2 * 8
+        if config.tile == stencil.rows and config.passes == 1:
+            assert _count(lowered.launches[0].function.body, "load") <= stencil.rows + 2 * 8
     check(STENCIL, kernel, rng, native=True)
 
 
@@ -268,8 +268,8 @@ def test_every_line_is_prefetched(stride, width, channels):
     for target in (replace(NARROW, l2=256, cores=1), replace(WIDE, l2=256, cores=1)):
         for make in (s.depthwise, s.depthwise_dw):
             kernel = make(1, channels, 64, width, 3, 1, stride)
-            found = lines_touched_and_asked_for(kernel, target)
-            for b, mine in zip(kernel.buffers, found[:2], strict=False):
+            touched = lines_touched_and_asked_for(kernel, target)
+            for b, mine in zip(kernel.buffers, touched[:2], strict=False):
                 asked: set[int] = set()
                 first = min((n for kind, n in mine if kind == "ask"), default=0)
                 assert 0 < first * 64 < 0.7 * 4 * prod(b.shape) or b.shape[-1] == 3

@@ -117,5 +117,5 @@ def test_prologue_operands_that_vary_along_a_row():
     for rule, fits in ((twice, True), (two_places, False)):
         t = map_bodies(kernel.root, lambda b: rebuild([b], rule)[0])  # noqa: B023
         (stage,) = kernel.stages
-        found = stencils(Kernel((Stage(t, stage.args, stage.outputs),), kernel.buffers))
-        assert bool(found) == fits and all(isinstance(m.body, Apply) for x in found for _, m in x.prologues)
+        matches = stencils(Kernel((Stage(t, stage.args, stage.outputs),), kernel.buffers))
+        assert bool(matches) == fits and all(isinstance(m.body, Apply) for x in matches for _, m in x.prologues)

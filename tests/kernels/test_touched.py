@@ -25,8 +25,8 @@ def kernels(f, *arrays: np.ndarray):
 def test_a_slice_of_a_long_tensor_counts_as_a_slice():
     h, w = np.zeros((50, 8, 16), np.float32), np.zeros((16, 4), np.float32)
     (kernel,) = kernels("y[b,n] = sum[k](h[49,b,k]*w[k,n])\nreturn y", h, w)
-    found = {b.shape: n for b, n in zip(kernel.buffers, bytes_by_buffer(kernel), strict=True)}
-    assert found == {(1, 8, 16): 8 * 16 * 4, (16, 4): 16 * 4 * 4, (8, 4): 8 * 4 * 4}
+    bytes_by_shape = {b.shape: n for b, n in zip(kernel.buffers, bytes_by_buffer(kernel), strict=True)}
+    assert bytes_by_shape == {(1, 8, 16): 8 * 16 * 4, (16, 4): 16 * 4 * 4, (8, 4): 8 * 4 * 4}
     (kernel,) = kernels("y[b,k] = h[49,b,k] + exp(h[3,b,k]) + h[49,7-b,k]\nreturn y", h)
     assert max(bytes_by_buffer(kernel)) == 2 * 8 * 16 * 4
     (kernel,) = kernels("y[t,b] = sum[k](exp(h[t,b,k]))\nreturn y", h)
@@ -41,8 +41,8 @@ def test_a_slice_of_a_long_tensor_counts_as_a_slice():
 
 def test_gathered_tensors_count_whole():
     table, at = np.zeros((100, 8), np.float32), np.zeros((3,), np.int32)
-    found = kernels("y[i,k] = exp(table[at[i],k])\nreturn y", table, at)
-    assert max(n for k in found for n in bytes_by_buffer(k)) == table.nbytes
+    all_kernels = kernels("y[i,k] = exp(table[at[i],k])\nreturn y", table, at)
+    assert max(n for k in all_kernels for n in bytes_by_buffer(k)) == table.nbytes
 
 
 @pytest.mark.parametrize("fn, by, factor, gathered", [

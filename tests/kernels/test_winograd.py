@@ -59,10 +59,10 @@ def test_convolutions_agree_with_the_evaluator(name, rng):
 def test_filters_are_taken_in_slices_that_the_last_level_holds(rng):
     small = replace(allowed(), l3=1 << 10)
     for kernel, slices in ((conv(1, 3, 6, 5, 5, 3, 3, 1), 1), (conv_dx(1, 40, 5, 5, 3, 3, 3, 1), 3)):
-        found = [(t, WINOGRAD.configs(kernel, t)[:1]) for t in (small, allowed())]
-        few, once = (len(WINOGRAD.lower(kernel, *configs, t).launches) for t, configs in found)
+        configs_by_target = [(t, WINOGRAD.configs(kernel, t)[:1]) for t in (small, allowed())]
+        few, once = (len(WINOGRAD.lower(kernel, *configs, t).launches) for t, configs in configs_by_target)
         assert few - once >= 3 * (slices - 1)
-        check(WINOGRAD, kernel, rng, [small], tolerance=2e-4, configs=found[0][1], native=True)
+        check(WINOGRAD, kernel, rng, [small], tolerance=2e-4, configs=configs_by_target[0][1], native=True)
 
 
 @pytest.mark.parametrize("keep", [False, True])
