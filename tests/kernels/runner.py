@@ -234,7 +234,7 @@ def compare(
 
 
 def replaceable(kernel: Kernel | Rows) -> dict[int, int]:
-    """Results, each with a buffer that it may be stored over: one that is read at the element that is being made only,
+    """Results, each with a buffer that it may be stored over: one that is read only at the element being computed,
     and not by a reduction; or within a row, by members before the one that stores it."""
     out: dict[int, int] = {}
     if not isinstance(kernel, Rows) and kernel.root.is_scatter:
@@ -243,9 +243,9 @@ def replaceable(kernel: Kernel | Rows) -> dict[int, int]:
     stages = [(m.places, x) for m in kernel.members for x in m.kernel.stages] if isinstance(kernel, Rows) else [
         (range(len(kernel.buffers)), x) for x in kernel.stages
     ]  # fmt: skip
-    made = {places[n] for places, x in stages for n in x.outputs if n is not None}
-    for n in sorted(n for n in made if n < len(kernel.buffers)):
-        for of in sorted(read_buffers(kernel) - set(out.values()) - made):
+    written = {places[n] for places, x in stages for n in x.outputs if n is not None}
+    for n in sorted(n for n in written if n < len(kernel.buffers)):
+        for of in sorted(read_buffers(kernel) - set(out.values()) - written):
             if of < len(kernel.buffers) and _alike(kernel.buffers[of], kernel.buffers[n]) and may(kernel, n, of):
                 out[n] = of
                 break
@@ -256,15 +256,15 @@ def _alike(a: KernelBuffer, b: KernelBuffer) -> bool:
     return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides)
 
 
-def _at_own_place(kernel: Kernel, made: int, read: int) -> bool:
+def _at_own_place(kernel: Kernel, written: int, read: int) -> bool:
     return all(_at_own(x, read) for x in kernel.stages)
 
 
-def _in_row(kernel: Rows, made: int, read: int) -> bool:
+def _in_row(kernel: Rows, written: int, read: int) -> bool:
     stored, rows = False, set()
     for m in kernel.members:
         known = [n for n, place in enumerate(m.places) if place == read]
-        stores = [n for x in m.kernel.stages for n in x.outputs if n is not None and m.places[n] == made]
+        stores = [n for x in m.kernel.stages for n in x.outputs if n is not None and m.places[n] == written]
         later = m.kernel.stages[1:] if m.reduces else ()
         rows |= {m.by_row[n] for n in (*known, *stores)}
         if stored and known or any(not _at_own(x, n) for n in known for x in (m.kernel.stages if stores else later)):
@@ -297,7 +297,7 @@ def poisoned(kernel: Kernel | Rows, base: Sequence[np.ndarray], want: dict[int, 
 def agree(
     arrays: Sequence[np.ndarray], base: Sequence[np.ndarray], want: dict[int, np.ndarray], what: str, tolerance: float
 ) -> None:
-    """Written buffers hold what is wanted, the others what they held."""
+    """Written buffers hold the expected results, the others their old values."""
     for n, got in enumerate(arrays):
         expected, text = want.get(n, base[n]), f"{what} buffer {n}"
         if n in want and tolerance and got.dtype.kind == "f":

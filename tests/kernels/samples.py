@@ -497,11 +497,11 @@ def embedding(count: int, tokens: int, width: int, start: str = "zeros") -> Kern
     params = (*params, (F, (count, width)))
     old = read(2, t, d)
     first = Piece((0, 0), (1, 1), (count, width), old if start == "memory" else apply("exp", old))
-    made = kernel_of(Template((count, width), params, (first, s)))
+    kernel = kernel_of(Template((count, width), params, (first, s)))
     if start != "memory":
-        return made
-    (stage,) = made.stages
-    return Kernel((Stage(stage.template, stage.args, (2,)),), made.buffers[:3])
+        return kernel
+    (stage,) = kernel.stages
+    return Kernel((Stage(stage.template, stage.args, (2,)),), kernel.buffers[:3])
 
 
 def histogram(bins: int, n: int) -> Kernel:

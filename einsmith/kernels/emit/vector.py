@@ -346,21 +346,21 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
 
     def _gather(self, x: Read, source: BufferMemory, elem: str, guard: SSAValue | None) -> SSAValue:
         """Gather a read whose lane offsets are known only at run time."""
-        wide = "i32" if source.buffer.size < 2**31 else "i64"
+        index_elem = "i32" if source.buffer.size < 2**31 else "i64"
         flat, lanes = self.flat(x), None
         lane_part = LinearForm(0, {atom: c for atom, c in flat.terms.items() if self.may_vary(atom)})
         shared_part = flat - lane_part
         for atom, c in lane_part.terms.items():
-            term = self.cast(self.splat(self.emit(atom, guard)), wide)
-            term = term if c == 1 else self.op("mul", term, self.const(c, wide))
+            term = self.cast(self.splat(self.emit(atom, guard)), index_elem)
+            term = term if c == 1 else self.op("mul", term, self.const(c, index_elem))
             lanes = term if lanes is None else self.op("add", lanes, term)
         part = self.split(shared_part, guard)
         assert part is not None and lanes is not None
         at, ptr = self.total(part), source.pointer
-        if wide == "i64" or self._fits_int32(lane_part, shared_part, source.buffer.size):
+        if index_elem == "i64" or self._fits_int32(lane_part, shared_part, source.buffer.size):
             ptr = self.address(ptr, at, elem)
         else:  # the sum is an offset below the size, so it is exact modulo 2^32
-            lanes = self.op("add", lanes, self.splat(self.cast(at, wide)))
+            lanes = self.op("add", lanes, self.splat(self.cast(at, index_elem)))
         return self.gather(ptr, lanes, elem, self.lane_mask(guard))
 
     def _fits_int32(self, lane_part: LinearForm, shared_part: LinearForm, size: int) -> bool:
@@ -409,11 +409,11 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         assert part.pattern is not None
         n = self.lanes
         used = part.pattern[: self.mask] if isinstance(self.mask, int) else part.pattern
-        low, wide = used[0], -(-(used[-1] - used[0] + 1) // n)
-        if wide > MAX_WIDE_LOADS or any(b <= a for a, b in zip(used, used[1:], strict=False)):
+        low, vector_count = used[0], -(-(used[-1] - used[0] + 1) // n)
+        if vector_count > MAX_WIDE_LOADS or any(b <= a for a, b in zip(used, used[1:], strict=False)):
             return False
         lane_at = {p - low: lane for lane, p in enumerate(used)}
-        for w in range(wide):
+        for w in range(vector_count):
             lanes = [lane_at.get(w * n + e, -1) for e in range(n)]
             if isinstance(self.mask, SSAValue):
                 mask = self.shuffle(self.mask, self.const(False, "i1", n), [n if x < 0 else x for x in lanes])
