@@ -71,7 +71,7 @@ def choose_tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
 
 
 def _choose_axes(box: Box, config: PointwiseConfig) -> tuple[int | None, tuple[float, int, int] | None]:
-    """Return the axis of the lanes (None: scalar code), and the `choose_tile_axes` if reads are transposed, else None."""
+    """Return the axis of the lanes (None: scalar code), and `choose_tile_axes` if reads are transposed."""
     tile = choose_tile_axes(box, config.lanes) if config.turn else None
     return choose_vector_axis(box, config.lanes) if tile is None else tile[1], tile
 

@@ -215,7 +215,7 @@ def strictly(f, arguments, target: Target) -> int:
     for call in fuse(graph, target=target).calls:  # without prices: long rows, too, stay together
         if not isinstance(call.kernel, Rows):
             continue
-        expected = evaluate(Graph(graph.inputs, call.tensors, (), ()), arguments)[0]
+        wanted = evaluate(Graph(graph.inputs, call.tensors, (), ()), arguments)[0]
         space = ROWS.space(call.kernel, target)
         other = RowsConfig(*(values[len(values) * 2 // 3] for values in space.values()))  # which a search may go to
         for config in [*ROWS.configs(call.kernel, target), other]:
@@ -224,10 +224,10 @@ def strictly(f, arguments, target: Target) -> int:
             lowered = ROWS.lower(call.kernel, config, target)
             arrays = [
                 np.full(t.shape, 77, t.dtype.numpy) if w else np.asarray(a, t.dtype.numpy, order="C")
-                for t, w, a in zip(call.tensors, call.written, expected, strict=True)
+                for t, w, a in zip(call.tensors, call.written, wanted, strict=True)
             ]
             nest_interp.run(lowered, call.kernel, arrays, reverse=count % 2 == 1)
-            for got, want in zip(arrays, expected, strict=True):
+            for got, want in zip(arrays, wanted, strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=str(config))
             count += 1
     return count
@@ -437,10 +437,10 @@ def test_masked_values_are_evaluated_once(rng):
 
 def test_every_piece_has_the_rows_number(rng):
     """Two leading axes are one in a kernel whose pieces sum over different extents, and use one of them as a value."""
-    kernel = s.numbered_phases(3, 4, 5)
-    arrays = [rng.standard_normal(b.shape).astype(np.float32) for b in kernel.buffers]
-    (want,) = reference(kernel, arrays).values()
-    (leading,) = (way for way in ways(kernel)[12] if not way.reduces)
+    made = s.numbered_phases(3, 4, 5)
+    arrays = [rng.standard_normal(b.shape).astype(np.float32) for b in made.buffers]
+    (want,) = reference(made, arrays).values()
+    (leading,) = (way for way in ways(made)[12] if not way.reduces)
     merged = [a.reshape(b.shape) for a, b in zip(arrays, leading.kernel.buffers, strict=True)]
     (got,) = reference(leading.kernel, merged).values()
     np.testing.assert_array_equal(got.reshape(want.shape), want)
