@@ -112,8 +112,8 @@ def choose_column_axis(box: Box, lanes: int) -> int | None:
 def count_unrolled(box: Box, axes: Sequence[int], split_axis: int | None = None, copies: int = 1) -> int:
     """Return how many of the innermost of these reduction axes are unrolled.
 
-    split_axis: axis that is split into parts; it and the axes outside of it are not unrolled. copies: times that the body
-    of each point is emitted."""
+    split_axis: axis that is split into parts; it and the axes outside of it are not unrolled. copies: times that the
+    body of each point is emitted."""
     limit = min(MAX_WINDOW, max(1, MAX_UNROLLED // (copies * max(1, len(cached_postorder(box.bodies))))))
     count, points = 0, 1
     for a in reversed(axes):
