@@ -252,19 +252,19 @@ def host(cpu: str = "host") -> Target:
 def with_core(target: Target, c: Core) -> Target:
     """Return the target with the coefficients of cores of this microarchitecture."""
     vector, cycle = target.vector_bytes, 1 / c.clock
-    load = vector / c.loaded * cycle
+    load = vector / c.load_bytes * cycle
     return replace(
         target,
-        fma_per_second=c.multiplied / 4 * c.clock,
-        multiplies=c.multiplied / vector,
+        fma_per_second=c.fma_bytes / 4 * c.clock,
+        multiplies=c.fma_bytes / vector,
         bytes_per_second=(c.l1 * c.clock, c.l2 * c.clock, c.l3 * c.clock),
         l3_bandwidth=c.l3 * c.clock * target.cores,
         memory_bandwidth=max(target.memory_bandwidth, 1.5 * c.memory),
         core_bandwidth=c.memory,
         load_seconds=load,
         unaligned_seconds=load * (2.0 if vector >= LINE else 1.5),  # every load crosses a line, or every second one
-        store_seconds=vector / c.stored * cycle,
+        store_seconds=vector / c.store_bytes * cycle,
         broadcast_seconds=load,
-        gather_seconds=c.gathered * cycle,
+        gather_seconds=c.gather_cycles * cycle,
         special_seconds=tuple((name, seconds * 64 / vector * 4e9 / c.clock) for name, seconds in _SPECIAL_SECONDS),
     )

@@ -14,20 +14,24 @@ from typing import NamedTuple
 class Core(NamedTuple):
     """The throughput of one core.
 
-    clock: cycles per second while all cores compute with their widest vectors. multiplied: bytes of vectors multiplied
-    and added per cycle. loaded, stored: bytes of vectors loaded from and stored to L1 per cycle. l1, l2, l3: bytes read
-    and written per cycle at that level (L3: while one core is active). gathered: cycles per gathered element. memory:
-    bytes per second that one core can use.
+    Attributes:
+        clock: cycles per second while all cores compute with their widest vectors.
+        fma_bytes: bytes of vectors multiplied and added per cycle.
+        load_bytes: bytes of vectors loaded from L1 per cycle.
+        store_bytes: bytes of vectors stored to L1 per cycle.
+        l1: bytes read and written per cycle at that level; `l2` and `l3` likewise (L3: while one core is active).
+        gather_cycles: cycles per gathered element.
+        memory: bytes per second of memory bandwidth that one core can use.
     """
 
     clock: float
-    multiplied: int
-    loaded: int
-    stored: int
+    fma_bytes: int
+    load_bytes: int
+    store_bytes: int
     l1: float
     l2: float
     l3: float
-    gathered: float = 1.5
+    gather_cycles: float = 1.5
     memory: float = 2e10
 
 
@@ -57,7 +61,7 @@ CORES: dict[str, Core] = {
     **dict.fromkeys(("icelake-client", "rocketlake", "tigerlake"), _ICE_LAKE_CLIENT),
     **dict.fromkeys(("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d"), _SAPPHIRE_RAPIDS),
     **dict.fromkeys(("neoverse-n1", "cortex-a76"), _NEOVERSE_N1),
-    "neoverse-n2": _NEOVERSE_N1._replace(clock=3e9, loaded=48, l1=56),
+    "neoverse-n2": _NEOVERSE_N1._replace(clock=3e9, load_bytes=48, l1=56),
     **dict.fromkeys(("neoverse-v1", "neoverse-v2", "neoverse-512tvb"), _NEOVERSE_V1),
     **dict.fromkeys(("apple-m1", "apple-m2", "apple-m3", "apple-m4"), _APPLE),
 }

@@ -12,7 +12,7 @@ HIDDEN = 0.05
 this fraction."""
 CALL_SECONDS = 1e-7
 """Seconds that the code of a launch takes to begin."""
-SMALL_SECONDS = 4e-7
+MIN_PARALLEL_SECONDS = 4e-7
 """Seconds of work below which another thread does not pay, although it is awake within a program."""
 TASK_SECONDS = 1e-7
 """Seconds that each task after the first costs."""
@@ -56,7 +56,7 @@ def may_be_one_task(multiplies: Any, target: Target) -> Any:
 
 def shared_out(tasks: int, target: Target) -> float:
     """Return the overhead (seconds) of a launch of `tasks` short tasks, with the overhead of each task."""
-    return launch_overhead(tasks, target) + TASK_SECONDS * (tasks - 1) + SMALL_SECONDS * (tasks > 1)
+    return launch_overhead(tasks, target) + TASK_SECONDS * (tasks - 1) + MIN_PARALLEL_SECONDS * (tasks > 1)
 
 
 def distribute(arithmetic: float, memory: float, special: float, tasks: int, target: Target) -> Cost:

@@ -344,7 +344,7 @@ def _fuse_rows(
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
 
     @cache
-    def joined(*members: int) -> KernelCall:
+    def join_members(*members: int) -> KernelCall:
         kernel_calls = [c for c in (singles[i] for i in members) if isinstance(c, KernelCall)]
         if len(kernel_calls) == 1:
             return _slice(kernel_calls[0])
@@ -359,20 +359,20 @@ def _fuse_rows(
         reduction wait for it, while separate kernels need not; but separate kernels read operands from beyond the
         last-level cache once each. If the tensors exceed that cache, fusion pays. Rows of tensors that a loop steps
         through grow with the number of steps, which must not affect the decision, so they are always fused."""
-        whole = joined(*members)
+        whole = join_members(*members)
         kernel = whole.kernel
         if cost is None or not isinstance(kernel, Rows) or kernel.row_bytes <= target.l1:
             return True
         if sum(map(nbytes, whole.tensors)) > target.l3 or stepped.intersection(map(storage, whole.tensors)):
             return True
-        return cost(kernel, target) < sum([cost(joined(n).kernel, target) for n in members])
+        return cost(kernel, target) < sum([cost(join_members(n).kernel, target) for n in members])
 
     calls: list[KernelCall | LoopCall] = []
     rank: dict[int, int] = {}
     for members in clusters(parts, needs, unfused, target, pays):
         rank |= dict.fromkeys(members, len(calls))
         first = singles[members[0]]
-        calls.append(first if isinstance(first, LoopCall) else joined(*members))
+        calls.append(first if isinstance(first, LoopCall) else join_members(*members))
     return calls, rank
 
 

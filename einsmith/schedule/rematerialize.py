@@ -42,7 +42,7 @@ _TARGET_RATIOS = (0.95, 0.75)
 """Ratio of each memory target to the previous one, one walk per ratio (see `_Timeline.walk`): small strides lead to
 less memory, long ones sometimes to fewer seconds (measured on ten networks at 14 limits each: up to 5 % either way)."""
 _MAX_SHRINK = 16
-"""A walk ends at a target smaller than the given plan's memory by this factor."""
+"""A walk ends at a target smaller than the original plan's memory by this factor."""
 
 
 class KernelCost(NamedTuple):
@@ -66,7 +66,7 @@ class _Recomputation(NamedTuple):
     kept_longer: frozenset[Tensor]
 
 
-class Fitted(NamedTuple):
+class FitResult(NamedTuple):
     """The plan that meets a memory limit, or the least limit that can be met.
 
     Attributes:
@@ -82,7 +82,7 @@ class Fitted(NamedTuple):
 
 def fit(
     plan: Plan, outside: Collection[Tensor], allowed: int, cost: KernelCost, measure: Callable[[Plan], int]
-) -> Fitted:
+) -> FitResult:
     """Return the fastest plan of those that take at most `allowed` bytes.
 
     Args:
@@ -94,7 +94,7 @@ def fit(
     """
     without = least = measure(plan)
     if without <= allowed:
-        return Fitted(plan, without, without)
+        return FitResult(plan, without, without)
     fits: list[tuple[float, int, Plan]] = []
     others: list[tuple[int, int, Plan]] = []  # plans whose peak alone exceeds the limit
     for number, ratio in enumerate(_TARGET_RATIOS):
@@ -112,12 +112,12 @@ def fit(
                 fits.append((seconds, number, candidate))
                 break
     if fits:
-        return Fitted(min(fits, key=lambda f: f[:2])[2], least, without)
+        return FitResult(min(fits, key=lambda f: f[:2])[2], least, without)
     for peak_bytes, _, candidate in sorted(others, key=lambda o: o[:2]):
         if peak_bytes >= least:
             break
         least = min(least, measure(candidate))
-    return Fitted(None, least, without)
+    return FitResult(None, least, without)
 
 
 def peak(plan: Plan, outside: Collection[Tensor], cost: KernelCost) -> int:
@@ -386,29 +386,29 @@ def _calls_computing(call: KernelCall, s: Tensor) -> Iterator[KernelCall]:
                 continue
             if c is not call and pointwise_body(c.kernel.root) is not None:
                 yield c
-            stages = _after_stored(c.kernel, n)
+            stages = _stages_from_stored(c.kernel, n)
             if stages is not None:
-                yield _of_stages(c, stages, n)
+                yield _call_of_stages(c, stages, n)
 
 
-def _of_stages(call: KernelCall, stages: Sequence[Stage], b: int) -> KernelCall:
+def _call_of_stages(call: KernelCall, stages: Sequence[Stage], b: int) -> KernelCall:
     """Return the call of some stages of a kernel, which store to buffer b and read the others."""
     numbers = sorted({n for st in stages for kind, n, *_ in st.args if kind == "buffer"} | {b})
     place = {n: k for k, n in enumerate(numbers)}
     sources = [(n, call.kernel.buffers[n]) for n in numbers]
     buffers = tuple(x if n == b else KernelBuffer(x.dtype, x.shape, False, x.strides) for n, x in sources)
-    kernel = Kernel(tuple(_place(st, place) for st in stages), buffers)
+    kernel = Kernel(tuple(_renumber_buffers(st, place) for st in stages), buffers)
     copies = tuple(c for c, st in zip(call.copies, call.kernel.stages, strict=True) if b in st.outputs)
     offsets = tuple(call.offsets[n] for n in numbers) if call.offsets else ()
     return KernelCall(kernel, tuple(call.tensors[n] for n in numbers), tuple(n == b for n in numbers), copies, offsets)
 
 
-def _place(stage: Stage, place: Mapping[int, int]) -> Stage:
+def _renumber_buffers(stage: Stage, place: Mapping[int, int]) -> Stage:
     args = tuple(("buffer", place[a[1]]) if a[0] == "buffer" else a for a in stage.args)
     return Stage(stage.template, args, tuple(None if o is None else place[o] for o in stage.outputs))
 
 
-def _after_stored(kernel: Kernel, b: int) -> list[Stage] | None:
+def _stages_from_stored(kernel: Kernel, b: int) -> list[Stage] | None:
     """Return the pointwise stages that compute buffer b from other buffers, including ones that the kernel stores; None
     if these are all stages or one is not pointwise."""
     stages = kernel.stages

@@ -50,9 +50,9 @@ def _extents(t: Template, reduces: bool) -> tuple[int, ...]:
     return body.extents if reduces and isinstance(body, Reduce) else () if reduces else t.shape
 
 
-def _axes_and_reads(t: Template, own: Callable[[Read], Collection[int]]) -> Iterator[tuple[Axis | Read, bool]]:
+def _axes_and_reads(t: Template, row_dims: Callable[[Read], Collection[int]]) -> Iterator[tuple[Axis | Read, bool]]:
     """Yield (axis or read, whether it occurs in the index of a read) for the template's bodies, without the indices of
-    the dimensions `own(read)` of each read."""
+    the dimensions `row_dims(read)` of each read."""
     seen: set[tuple[Expr, bool]] = set()
     todo = [(b, False) for p in t.parts for b in p.bodies]
     while todo:
@@ -63,7 +63,7 @@ def _axes_and_reads(t: Template, own: Callable[[Read], Collection[int]]) -> Iter
         if isinstance(e, (Axis, Read)):
             yield e, inside
         if isinstance(e, Read):
-            skipped = own(e)
+            skipped = row_dims(e)
             todo += [(i, True) for d, i in enumerate(e.index) if d not in skipped]
         else:
             todo += [(a, inside) for a in e.args]
@@ -76,19 +76,19 @@ def _check_row_axes(t: Template, reduces: bool, count: int) -> tuple[int, dict[i
     extents, first = _extents(t, reduces), t.rank if reduces else 0
     slots: dict[int, bool] = {}
 
-    def own(e: Read) -> range:
+    def row_dims(e: Read) -> range:
         """Return the leading dimensions of a read whose indices are the row axes, in order."""
         shape, k = t.params[e.slot][1], 0
         while k < min(count, len(e.index)) and e.index[k] is Axis(first + k) and shape[k] == extents[k]:
             k += 1
         return range(k)
 
-    for e, inside in _axes_and_reads(t, own):
+    for e, inside in _axes_and_reads(t, row_dims):
         if isinstance(e, Axis):
             if inside and first <= e.position < first + count:
                 return e.position - first, slots
             continue
-        k = len(own(e))
+        k = len(row_dims(e))
         if 0 < k < count:
             return k, slots
         if slots.setdefault(e.slot, k == count) != (k == count):
@@ -234,15 +234,15 @@ def _dimensions_along(t: Template, axis: int) -> dict[int, int] | None:
         if (part.offset[axis], part.step[axis], part.extents[axis]) != (0, 1, t.shape[axis]):
             return None
 
-    def own(e: Read) -> list[int]:
+    def row_dims(e: Read) -> list[int]:
         return [d for d, i in enumerate(e.index) if isinstance(i, Axis) and i.position == axis]
 
-    for e, inside in _axes_and_reads(t, own):
+    for e, inside in _axes_and_reads(t, row_dims):
         if isinstance(e, Axis):
             if inside and e.position == axis:
                 return None
             continue
-        dims = own(e)
+        dims = row_dims(e)
         if len(dims) > 1 or (dims and t.params[e.slot][1][dims[0]] != t.shape[axis]):
             return None
         code = dims[0] + 1 if dims else 0
@@ -425,7 +425,8 @@ def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) 
 def join_forms(
     parts: Sequence[RowPart], rows: int, forms: Sequence[RowForm], outside: Collection[Tensor]
 ) -> FusedCluster:
-    """Return the fused kernel of parts in the given row forms, all of which have `rows` rows."""
+    """Return the fused kernel of parts in these row forms, all of which have `rows` rows; results that are not in
+    `outside` stay local to it."""
     results = {t for p in parts for t in p.results}
     tensors: dict[Tensor, bool] = {}
     local: dict[Tensor, KernelBuffer] = {}

@@ -41,11 +41,11 @@ def test_facts_derived_from_a_microarchitecture(name, vector, registers):
     rates = [*found.bytes_per_second, found.core_bandwidth]
     assert rates == sorted(rates, reverse=True)  # no level gives more than the one before it
     assert found.core_bandwidth <= found.memory_bandwidth
-    assert all(math.log2(x) % 1 == 0 for x in (found.multiplies, c.multiplied))
+    assert all(math.log2(x) % 1 == 0 for x in (found.multiplies, c.fma_bytes))
 
 
 def test_two_multiply_adds_of_64_bytes_are_some_servers_alone():
-    wide = {name for name, c in CORES.items() if c.multiplied == 128}
+    wide = {name for name, c in CORES.items() if c.fma_bytes == 128}
     assert {"skylake-avx512", "icelake-server", "sapphirerapids", "znver5"} <= wide
     assert not wide & {"znver4", "tigerlake", "haswell", "neoverse-v2", "apple-m1"}
 

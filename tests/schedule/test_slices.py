@@ -12,7 +12,7 @@ from einsmith.checking.kernel_check import KernelFault, _check_untouched, elemen
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.plan import fuse
-from einsmith.schedule.rematerialize import _after_stored, _of_stages
+from einsmith.schedule.rematerialize import _call_of_stages, _stages_from_stored
 
 F = es.functional
 
@@ -63,7 +63,7 @@ def test_slices_of_split_kernels_agree():
     plan = fuse(run_passes(trace_call(f, [np.zeros(s, np.float32) for s in shapes], {}).graph))
     (call,) = plan.calls
     (b,) = (n for n, t in enumerate(call.tensors) if t is plan.graph.outputs[1])
-    part = _of_stages(call, _after_stored(call.kernel, b), b)
+    part = _call_of_stages(call, _stages_from_stored(call.kernel, b), b)
     at = {t: n for t, n in zip(part.tensors, part.offsets, strict=True)}
     assert at == dict.fromkeys(plan.graph.outputs, 0) | {plan.graph.inputs[2]: 2 * 17 * 4}
 

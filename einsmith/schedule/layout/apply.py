@@ -64,7 +64,7 @@ def apply_layouts(plan: Plan, decide: Callable[[Plan], LayoutDecision]) -> Plan:
     orders = {t: x.order for t, x in choices.items()}
     pending = list(decision.copies)
     calls: list[KernelCall | LoopCall] = []
-    place: list[int] = []  # index in `calls` of each call of the given plan
+    place: list[int] = []  # index in `calls` of each call of `plan`
     for call in plan.calls:
         if isinstance(call, LoopCall):
             steps = [apply_layouts(p, decide) for p in call.plans]
@@ -120,7 +120,9 @@ def reorder_call(call: KernelCall, orders: Orders) -> KernelCall | None:
     if not any(storage(t) in orders for t in call.tensors):
         return call
     offsets = call.offsets or (0,) * len(call.tensors)
-    own = [_reorder(t, b, at, orders) for t, b, at in zip(call.tensors, call.kernel.buffers, offsets, strict=True)]
+    own = [
+        _reorder_buffer(t, b, at, orders) for t, b, at in zip(call.tensors, call.kernel.buffers, offsets, strict=True)
+    ]
     parts = [reorder_call(p, orders) for p in call.parts]
     if None in own or None in parts:
         return None
@@ -130,7 +132,7 @@ def reorder_call(call: KernelCall, orders: Orders) -> KernelCall | None:
     if isinstance(call.kernel, Kernel):
         kernel = Kernel(call.kernel.stages, buffers, call.kernel.loop_invariant)
     else:
-        members = [_member(m, call, offsets, orders) for m in call.kernel.members]
+        members = [_reorder_member(m, call, offsets, orders) for m in call.kernel.members]
         if None in members:
             return None
         kernel = Rows(call.kernel.rows, tuple(m for m in members if m is not None), buffers, call.kernel.local)
@@ -138,7 +140,7 @@ def reorder_call(call: KernelCall, orders: Orders) -> KernelCall | None:
     return replace(call, kernel=kernel, offsets=begins if any(begins) else call.offsets, parts=reordered_parts)
 
 
-def _reorder(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[KernelBuffer, int] | None:
+def _reorder_buffer(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[KernelBuffer, int] | None:
     """Return (the buffer of a tensor with its dimensions reordered, the byte where it begins then); `at` is the byte
     where it begins now. None if no strides describe it."""
     s = storage(t)
@@ -148,12 +150,14 @@ def _reorder(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[
     return None if reordered is None else (reordered[0], reordered[1] * s.dtype.itemsize)
 
 
-def _member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Orders) -> Member | None:
+def _reorder_member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Orders) -> Member | None:
     """Return a member of a row-fused kernel with reordered buffers; buffers that are local to a row have no tensor and
     stay."""
     buffers: list[KernelBuffer] = []
     for place, b in zip(m.places, m.kernel.buffers, strict=True):
-        reordered = _reorder(call.tensors[place], b, offsets[place], orders) if place < len(call.tensors) else (b, 0)
+        reordered = (
+            _reorder_buffer(call.tensors[place], b, offsets[place], orders) if place < len(call.tensors) else (b, 0)
+        )
         if reordered is None:
             return None
         buffers.append(reordered[0])

@@ -28,10 +28,10 @@ def folded_sets(calls: Sequence[KernelCall], free_tensors: Sequence[Tensor]) -> 
         return t
 
     for call in calls:
-        for group in _alike(call):
+        for group in _same_order_groups(call):
             shared = [s for s in map(storage, group) if s in into]
             for s in shared[1:]:
-                if _points(s) == _points(shared[0]):
+                if _extents_above_one(s) == _extents_above_one(shared[0]):
                     into[root(s)] = root(shared[0])
     sets: dict[Tensor, list[Tensor]] = {}
     for t in into:
@@ -39,17 +39,17 @@ def folded_sets(calls: Sequence[KernelCall], free_tensors: Sequence[Tensor]) -> 
     return list(sets.values())
 
 
-def _points(t: Tensor) -> list[int]:
+def _extents_above_one(t: Tensor) -> list[int]:
     """Return the extents above 1. Two tensors with equal lists have equal candidate orders."""
     return [n for n in t.shape if n > 1]
 
 
-def _alike(call: KernelCall) -> Iterator[list[Tensor]]:
+def _same_order_groups(call: KernelCall) -> Iterator[list[Tensor]]:
     """Yield, for each kernel of a call, its results and the operands that it reads only at the element that it
     computes."""
     if isinstance(call.kernel, Rows):
         for part in call.parts:
-            yield from _alike(part)
+            yield from _same_order_groups(part)
         return
     yield [call.tensors[n] for n in own_elements(call.kernel)]
 
