@@ -60,7 +60,7 @@ def _check(digits: str) -> None:
 def show(as_json: bool) -> None:
     """Print every record, newest first."""
     here = _machines()
-    rows = [row(x, here) for x in records.every()]
+    rows = [row(x, here) for x in records.list_records()]
     if as_json:
         for found in rows:
             click.echo(json.dumps(found))

@@ -188,7 +188,7 @@ class Backend(ABC):
         without them."""
         return frozenset()
 
-    def keep_without(
+    def keep_omitted_passes(
         self, graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
     ) -> None:
         """Record the passes without which a graph's program is faster, or forget an earlier record where `passes` is

@@ -30,10 +30,10 @@ class Cpu(CpuBackend):
         decided = {k: Decision(text, bool(text) and recorded.get(k) == text) for k, text in texts.items()}
         return dict(zip(decided, compile_decided(list(decided), decided, target), strict=True))
 
-    def keep_without(
+    def keep_omitted_passes(
         self, graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
     ) -> None:
-        records.record_without(graph, target, passes, seconds, spread, prior)
+        records.record_omitted_passes(graph, target, passes, seconds, spread, prior)
 
     def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> RaceResult:
         return race.race_programs(first, second, seconds)
@@ -111,7 +111,7 @@ class Cpu(CpuBackend):
             result.former = records.find(result.kernel, target)
         lowest_ratio, highest_ratio = result.spread
         spread = (highest_ratio - lowest_ratio) / 2
-        record = records.new(result.kernel, result.best.text, result.seconds, spread, result.prior, confirmed=0)
+        record = records.create(result.kernel, result.best.text, result.seconds, spread, result.prior, confirmed=0)
         records.record_choice(result.kernel, target, record)
 
     def settle(self, result: SearchResult, target: Target, confirmed: bool) -> None:
@@ -126,7 +126,11 @@ class Cpu(CpuBackend):
 def _first_guesses(kernel: Kernel | Rows, target: Target) -> list[Candidate]:
     """Return the candidates recorded for a kernel here or elsewhere, or for kernels that differ in extents alone,
     without those that cannot be used."""
-    texts = [records.text_of(kernel, target), *records.guesses(kernel, target), *records.near(kernel, target)]
+    texts = [
+        records.text_of(kernel, target),
+        *records.list_guesses(kernel, target),
+        *records.list_similar_guesses(kernel, target),
+    ]
     return [c for text in texts if (c := candidate_of(kernel, target, text)) is not None]
 
 

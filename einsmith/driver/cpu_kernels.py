@@ -184,7 +184,7 @@ class CpuBackend(Backend):
         return calibrate.target(threads)
 
     def find_omitted_passes(self, graph: Graph, target: Target) -> frozenset[str]:
-        return records.without(graph, target) if environment.TUNED.get() else frozenset()
+        return records.find_omitted_passes(graph, target) if environment.TUNED.get() else frozenset()
 
     def find_measured_seconds(self, kernel: Kernel | Rows, target: Target) -> float | None:
         record = records.find(kernel, target)

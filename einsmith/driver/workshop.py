@@ -212,7 +212,10 @@ class ProcessWorkshop(Workshop):
         return Answer(text, "", seconds)
 
     def _guesses(self, kernel: Kernel | Rows) -> list[str]:
-        return [*records.guesses(kernel, self.target)[:MAX_GUESSES], *records.near(kernel, self.target)[:MAX_GUESSES]]
+        return [
+            *records.list_guesses(kernel, self.target)[:MAX_GUESSES],
+            *records.list_similar_guesses(kernel, self.target)[:MAX_GUESSES],
+        ]
 
     def vet(self, kernel: Kernel | Rows, text: str) -> Answer:
         start = time.monotonic()
@@ -234,7 +237,7 @@ class ProcessWorkshop(Workshop):
     ) -> None:
         if confirmed or not records.text_of(kernel, self.target):
             records.record_choice(
-                kernel, self.target, records.new(kernel, text, seconds, spread, prior, int(confirmed))
+                kernel, self.target, records.create(kernel, text, seconds, spread, prior, int(confirmed))
             )
 
     def least(self, kernel: Kernel | Rows) -> float:

@@ -55,7 +55,7 @@ def test_a_file_for_another_machine(capsys: pytest.CaptureFixture[str], tmp_path
     assert {(row["used"], row["origin"]) for row in lines(capsys, "--list")} == {(False, "imported")}
     assert main.run(["tune", "--list"]) == 0 and "a starting point only: imported" in capsys.readouterr().out
     assert main.run(["tune", "--import", __file__]) == 1
-    assert "not a valid file" in capsys.readouterr().err and len(records.every()) == 2
+    assert "not a valid file" in capsys.readouterr().err and len(records.list_records()) == 2
 
 
 def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +63,7 @@ def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:
     put()
     assert main.run(["tune", "--forget", KERNEL.digest.hex()[:6].upper()]) == 0
     assert "1 record forgotten" in capsys.readouterr().out
-    assert [x.record.text for x in records.every()] == ["reduction"]
+    assert [x.record.text for x in records.list_records()] == ["reduction"]
     assert main.run(["tune", "--forget", KERNEL.digest.hex()[:6]]) == 1
     assert "nothing is recorded for a kernel" in capsys.readouterr().err
     for wrong in ("12", "", "contraction"):

@@ -17,7 +17,7 @@ from einsmith.kernels import autoconfig
 from einsmith.runtime.comparison import ZONE_BYTES, Comparison
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.training.batch import batch_arrays
-from einsmith.tuning.kernels.decisions import written
+from einsmith.tuning.kernels.decisions import format_choice
 
 RNG = np.random.default_rng(0)
 
@@ -74,7 +74,7 @@ def alternatives(run: Executable, nth: int) -> dict[Kernel | Rows, str]:
         others = autoconfig.choose(call.kernel, run.target).alternatives
         if len(others) > 1:
             name, config, _ = others[1 + nth % (len(others) - 1)]
-            found[call.kernel] = written(autoconfig.pattern_of(name), config)
+            found[call.kernel] = format_choice(autoconfig.pattern_of(name), config)
     return found
 
 

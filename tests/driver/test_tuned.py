@@ -23,7 +23,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import describe
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels import database, records
-from einsmith.tuning.kernels.decisions import parse_choice, written
+from einsmith.tuning.kernels.decisions import format_choice, parse_choice
 from einsmith.tuning.kernels.override import overriding
 from einsmith.tuning.kernels.records import Record
 from einsmith.tuning.programs import graph_search
@@ -75,9 +75,9 @@ def test_texts_and_configurations_correspond() -> None:
                 if not pattern.match(kernel):
                     continue
                 configs = list(pattern.configs(kernel, target))
-                assert len({written(pattern, c) for c in configs}) == len(configs)
+                assert len({format_choice(pattern, c) for c in configs}) == len(configs)
                 for config in configs[:20]:
-                    choice = parse_choice(kernel, target, written(pattern, config))
+                    choice = parse_choice(kernel, target, format_choice(pattern, config))
                     assert (choice.pattern, choice.config) == (pattern, config), name
                 met.add(pattern.name)
     assert met >= {p.name for p in autoconfig.PATTERNS} | {autoconfig.ROWS.name}
@@ -87,7 +87,7 @@ def test_texts_of_configurations_outside_the_space(rng) -> None:
     contraction = autoconfig.pattern_of("contraction")
     for name in ("product", "padded", "pieces", "weights"):
         for config in mutants(contraction, KERNELS[name], WIDE, rng, 10):
-            assert parse_choice(KERNELS[name], WIDE, written(contraction, config)).config == config
+            assert parse_choice(KERNELS[name], WIDE, format_choice(contraction, config)).config == config
 
 
 PRODUCT = "C[i,j] = sum[k](A[i,k]*B[k,j])"
@@ -97,7 +97,9 @@ def test_records_are_compiled(rng, monkeypatch) -> None:
     a, b = (rng.standard_normal(x).astype(np.float32) for x in ((37, 53), (53, 41)))
     before = compiled(PRODUCT, a, b)
     kernel, target = before.calls[0].kernel, before.target
-    other = written(autoconfig.pattern_of("reduction"), autoconfig.pattern_of("reduction").configs(kernel, target)[0])
+    other = format_choice(
+        autoconfig.pattern_of("reduction"), autoconfig.pattern_of("reduction").configs(kernel, target)[0]
+    )
     recorded(kernel, target, other)
     for _ in range(2):  # made, and found again
         run = compiled(PRODUCT, a, b)
@@ -234,7 +236,7 @@ def test_tuning_a_kernel_leaves_the_others_as_they_are() -> None:
     for call in before.calls:
         choice = autoconfig.choose(call.kernel, before.target)
         slowest = max(choice.alternatives, key=lambda a: a[2].rank)  # what would change any decision most
-        recorded(call.kernel, before.target, written(autoconfig.pattern_of(slowest[0]), slowest[1]))
+        recorded(call.kernel, before.target, format_choice(autoconfig.pattern_of(slowest[0]), slowest[1]))
     after, found = step()
     assert [c.kernel for c in after.calls] == [c.kernel for c in before.calls]
     assert all(k.tuned for k in after.kernels)

@@ -60,7 +60,7 @@ TUNE = """
             return f.read().split()
     def whole():
         assert not children()
-        list(records.every())
+        list(records.list_records())
         same_as_ever()
 """
 

@@ -24,7 +24,7 @@ from einsmith.kernels import autoconfig
 from einsmith.runtime.comparison import Comparison
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels import database, records
-from einsmith.tuning.kernels.decisions import written
+from einsmith.tuning.kernels.decisions import format_choice
 from einsmith.tuning.programs import exploring, online
 from einsmith.tuning.programs.budget import Budget
 from einsmith.tuning.programs.online import Exploration
@@ -78,7 +78,7 @@ class Simulated:
     def _alternatives(self, kernel: Kernel | Rows) -> Iterator[str]:
         assert self.run is not None
         for name, config, _ in autoconfig.choose(kernel, self.run.target).alternatives[1:3]:
-            yield written(autoconfig.pattern_of(name), config)
+            yield format_choice(autoconfig.pattern_of(name), config)
 
     def propose(self, kernel: Kernel | Rows) -> Answer:
         left = self._left.setdefault(kernel, self._alternatives(kernel))
@@ -565,7 +565,7 @@ def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> No
     assert not [line for line in x.log if "rejected" in line], "the patterns' configurations are right"
     plain = step()
     np.testing.assert_allclose(losses[:200], [plain(*BATCH) for _ in losses[:200]], rtol=1e-5, atol=1e-6)
-    recorded = {s.record.kernel: s.record.text for s in records.every()}
+    recorded = {s.record.kernel: s.record.text for s in records.list_records()}
     assert recorded == {k.digest.hex(): text for k, text in x.kept.items()}
     runs = []
     for _ in range(2):

@@ -130,9 +130,9 @@ def test_the_next_process_uses_what_is_in_the_store(batch):
     (other,) = again._programs.values()
     assert [k.tuned for k, c in zip(other.kernels, other.calls, strict=True) if c.kernel is call.kernel] == [True]
     run.backend.settle(found, run.target, True)
-    assert [x.record.confirmed for x in records.every()] == [2]
+    assert [x.record.confirmed for x in records.list_records()] == [2]
     run.backend.settle(found, run.target, False)
-    assert records.every() == []
+    assert records.list_records() == []
 
 
 def test_former_records_stay_without_better_ones(batch, monkeypatch):
@@ -144,7 +144,7 @@ def test_former_records_stay_without_better_ones(batch, monkeypatch):
     every = [Candidate(name, config) for name, config, _ in autoconfig.choose(call.kernel, run.target).alternatives]
     run.backend.keep(SearchResult(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target)
     run.backend.settle(SearchResult(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target, True)
-    before = records.every()
+    before = records.list_records()
 
     def search(self, parts, target, threads, seconds, tell):
         found = SearchResult(call.kernel, 1, every[0], 2e-6, 1e-6, every[2])
@@ -157,7 +157,7 @@ def test_former_records_stay_without_better_ones(batch, monkeypatch):
     again(*batch)
     (tuned,) = again._programs.values()
     assert [k.tuned for k, c in zip(tuned.kernels, tuned.calls, strict=True) if c.kernel is call.kernel] == [True]
-    assert records.every() == before
+    assert records.list_records() == before
 
 
 def test_a_loss_that_is_not_finite_tells_nothing(batch, monkeypatch):

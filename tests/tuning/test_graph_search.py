@@ -71,25 +71,25 @@ def test_faster_graphs_are_kept_and_found_again(batch, monkeypatch) -> None:
     assert other.without == {gene} and f"without {gene}, which tuning" in again.plan
     assert gene not in other.changes.tensors
     np.testing.assert_allclose([again(*batch) for _ in range(5)], [plain(*batch) for _ in range(5)], rtol=1e-5)
-    (stored,) = records.every()
+    (stored,) = records.list_records()
     assert (
         stored.record.text == f"without {gene}"
         and stored.own
-        and records.without(run.source_graph, run.target) == {gene}
+        and records.find_omitted_passes(run.source_graph, run.target) == {gene}
     )
     monkeypatch.setenv("EINSMITH_TUNED", "0")
     assert program(made(), batch).without == frozenset()
     monkeypatch.delenv("EINSMITH_TUNED")
     raced(monkeypatch, lambda r: 2.0 if gene in r.without else 1.0)
     assert graph_search.tune(other, [*batch], 60).without == frozenset(), "it is switched back"
-    assert records.every() == [] and program(made(), batch).without == frozenset()
+    assert records.list_records() == [] and program(made(), batch).without == frozenset()
 
 
 def test_another_process_finds_it(batch, monkeypatch) -> None:
     """A graph is known by its structure: leaves have other numbers there."""
     run = program(made(), batch)
     gene = graph_search.genes(run)[0]
-    run.backend.keep_without(run.source_graph, run.target, frozenset({gene}), 1.0, 0.0, 2.0)
+    run.backend.keep_omitted_passes(run.source_graph, run.target, frozenset({gene}), 1.0, 0.0, 2.0)
     code = (
         "import numpy as np, einsmith as es\n"
         "from tests.tuning.test_graph_search import made, program\n"
@@ -115,7 +115,7 @@ def test_graphs_with_other_results_are_rejected(batch, monkeypatch) -> None:
 
     monkeypatch.setattr(Executable, "__call__", wrong)
     report = graph_search.tune(run, [*batch], 60)
-    assert not report.without and records.every() == []
+    assert not report.without and records.list_records() == []
     assert any("rejected: the value stored into f32" in line for line in report.log)
 
 

@@ -59,9 +59,9 @@ def test_records_are_found_on_the_same_machine_alone(folder: Path) -> None:
     assert records.texts_of([KERNEL, other, product(1, 1, 1)], HERE) == {KERNEL: "second", other: "another"}
     for target in (ELSEWHERE, replace(HERE, cores=2), replace(HERE, winograd=True)):
         assert records.text_of(KERNEL, target) == ""
-        assert records.guesses(KERNEL, target) == ["second"]
+        assert records.list_guesses(KERNEL, target) == ["second"]
     assert records.text_of(KERNEL, replace(HERE, fma_per_second=1.0)) == "second", "calibration is no other machine"
-    assert records.guesses(KERNEL, HERE) == []
+    assert records.list_guesses(KERNEL, HERE) == []
     assert oct(folder.stat().st_mode & 0o777) == "0o700"
     many = [product(m, 5, 7) for m in range(1, 1203)]
     assert records.texts_of([*many, KERNEL], HERE) == {KERNEL: "second"}
@@ -70,9 +70,9 @@ def test_records_are_found_on_the_same_machine_alone(folder: Path) -> None:
 def test_other_sources_are_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     put("old")
     monkeypatch.setattr(records, "version", lambda: "others")
-    assert records.text_of(KERNEL, HERE) == "" and records.guesses(KERNEL, HERE) == ["old"]
+    assert records.text_of(KERNEL, HERE) == "" and records.list_guesses(KERNEL, HERE) == ["old"]
     put("new")
-    assert records.text_of(KERNEL, HERE) == "new" and records.guesses(KERNEL, HERE) == ["old"]
+    assert records.text_of(KERNEL, HERE) == "new" and records.list_guesses(KERNEL, HERE) == ["old"]
 
 
 def test_confirming_and_listing() -> None:
@@ -80,7 +80,7 @@ def test_confirming_and_listing() -> None:
     records.confirm(KERNEL, HERE)
     records.confirm(KERNEL, HERE)
     records.confirm(product(2, 2, 2), HERE)
-    (found,) = records.every()
+    (found,) = records.list_records()
     assert found.record == record()._replace(confirmed=3) and found.own and found.version == records.version()
 
 
@@ -90,8 +90,10 @@ def test_the_nearest_extents_come_first() -> None:
     put("convolved", conv(2, 3, 9, 17, 5, 3, 3, 1))
     put("elsewhere", product(13, 37, 18), ELSEWHERE)
     put("itself")
-    assert records.near(KERNEL, HERE) == ["n=36", "n=20", "n=200", "n=1000", "elsewhere"]
-    assert records.near(product(13, 37, 19, "NT"), HERE) == [], "another order of axes is another structure"
+    assert records.list_similar_guesses(KERNEL, HERE) == ["n=36", "n=20", "n=200", "n=1000", "elsewhere"]
+    assert records.list_similar_guesses(product(13, 37, 19, "NT"), HERE) == [], (
+        "another order of axes is another structure"
+    )
 
 
 def test_one_record_is_found_and_removed() -> None:
@@ -111,14 +113,14 @@ def test_forgetting() -> None:
     assert records.forget("0" * 32) == 0
     assert records.forget(KERNEL.digest.hex()[:8]) == 1
     assert records.texts_of([KERNEL, other], HERE) == {other: "second"}
-    assert records.forget() == 1 and records.every() == []
+    assert records.forget() == 1 and records.list_records() == []
 
 
 def test_the_number_of_records_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MOST_RECORDS", 5)
     for n in range(1, 9):
         put(f"n={n}", product(n, 5, 7), when=float(n))
-    assert [x.record.text for x in records.every()] == ["n=8", "n=7", "n=6", "n=5", "n=4"]
+    assert [x.record.text for x in records.list_records()] == ["n=8", "n=7", "n=6", "n=5", "n=4"]
 
 
 # -- files for others
@@ -131,10 +133,10 @@ def test_a_file_of_another_machine_is_a_first_guess(tmp_path: Path) -> None:
     put("contraction mr=5")
     assert records.import_file(file) == 1
     assert records.text_of(KERNEL, HERE) == "contraction mr=5"
-    assert records.guesses(KERNEL, HERE) == ["contraction mr=3"]
+    assert records.list_guesses(KERNEL, HERE) == ["contraction mr=3"]
     records.forget()
     assert records.import_file(file) == records.import_file(file) == 1
-    assert records.text_of(KERNEL, HERE) == "" and [x.own for x in records.every()] == [False]
+    assert records.text_of(KERNEL, HERE) == "" and [x.own for x in records.list_records()] == [False]
     assert records.export_file(file) == 0, "what was imported is not this machine's to give"
 
 
@@ -171,7 +173,7 @@ def test_a_damaged_or_foreign_file_changes_nothing(tmp_path: Path) -> None:
         wrong.write_bytes(content)
         with pytest.raises(StoreError, match=said):
             records.import_file(wrong)
-        assert records.every() == []
+        assert records.list_records() == []
     with pytest.raises(StoreError, match="cannot be read"):
         records.import_file(tmp_path / "none.json")
     with pytest.raises(StoreError, match="cannot be written"):
@@ -210,7 +212,7 @@ def test_bytes_that_change_anywhere_are_harmless(capfd: pytest.CaptureFixture[st
         database._unusable.clear()
         found = records.texts_of([product(n, 5, 7) for n in range(1, 60)], HERE)
         assert all(isinstance(text, str) for text in found.values())
-        records.near(product(99, 5, 7), HERE)
+        records.list_similar_guesses(product(99, 5, 7), HERE)
         put("after", product(99, 5, 7))
 
 
@@ -224,7 +226,7 @@ def test_a_store_of_another_format(folder: Path, capfd: pytest.CaptureFixture[st
     (aside,) = folder.iterdir()
     assert ".damaged-" in aside.name
     put("second")
-    assert [x.record.text for x in records.every()] == ["second"]
+    assert [x.record.text for x in records.list_records()] == ["second"]
 
 
 def test_a_store_that_is_locked_for_long(monkeypatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -306,11 +308,11 @@ def test_where_there_can_be_no_folder(tmp_path: Path, monkeypatch, capfd: pytest
 def test_records_that_others_may_have_written_are_not_used(folder: Path, monkeypatch, capfd, harm: str) -> None:
     put("first")
     with untrusted.made(folder, harm) as reason:
-        assert records.text_of(KERNEL, HERE) == "" and records.guesses(KERNEL, HERE) == []
+        assert records.text_of(KERNEL, HERE) == "" and records.list_guesses(KERNEL, HERE) == []
         put("second")
         err = capfd.readouterr().err
         assert err.count("not used: ") == 1 == err.count("not kept: ") and len(re.findall(reason, err)) == 2
-        for use in (records.every, records.forget):
+        for use in (records.list_records, records.forget):
             with pytest.raises(StoreError, match=reason):
                 use()
     monkeypatch.setattr(database, "_unusable", {})
@@ -351,7 +353,7 @@ def test_two_processes_that_write_at_once() -> None:
     both = [writer(first, 30) for first in (1, 101)]
     assert [p.communicate(timeout=200)[1] or p.returncode for p in both] == [0, 0]
     want = {f"n={n}" for first in (1, 101) for n in range(first, first + 30)}
-    assert {x.record.text for x in records.every()} == want
+    assert {x.record.text for x in records.list_records()} == want
 
 
 def killed(times: int) -> None:
@@ -365,7 +367,7 @@ def killed(times: int) -> None:
         p.send_signal(signal.SIGKILL)
         said |= {f"n={line.strip()}" for line in (first, *p.stdout) if line.strip()}
         p.wait()
-        assert said <= {x.record.text for x in records.every()}
+        assert said <= {x.record.text for x in records.list_records()}
     assert not list(database.path_of().parent.glob("*.damaged-*"))
     put("after")
     assert records.text_of(KERNEL, HERE) == "after"

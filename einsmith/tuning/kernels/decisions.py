@@ -61,7 +61,7 @@ def parse_choice(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig
     return autoconfig.Choice(pattern, config, cost_of(pattern, kernel, config, target), kernel, target, 0.0)
 
 
-def written(pattern: Pattern, config: Any) -> str:
+def format_choice(pattern: Pattern, config: Any) -> str:
     """Return the decision text of a configuration, with all of its genes; `parse_choice` parses it back to the equal
     configuration."""
     return " ".join([pattern.name, *(f"{gene}={_text(value)}" for gene, value in _genes(config).items())])

@@ -22,7 +22,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes
 from einsmith.kernels.pattern import Pattern, cost_of
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tuning.kernels.decisions import change_genes, choice_of, written
+from einsmith.tuning.kernels.decisions import change_genes, choice_of, format_choice
 
 FIRST_GENERATION_SIZE = 8
 """Candidates of the first generation, which are measured before children are bred."""
@@ -55,8 +55,8 @@ class Candidate(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the decision's text for this candidate (`decisions.written`)."""
-        return written(autoconfig.pattern_of(self.pattern), self.config)
+        """Return the decision's text for this candidate (`decisions.format_choice`)."""
+        return format_choice(autoconfig.pattern_of(self.pattern), self.config)
 
     def __str__(self) -> str:
         return f"{self.pattern} {self.config}"

@@ -146,7 +146,7 @@ def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | 
     return database.attempt(find, {})
 
 
-def guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
+def list_guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
     """Return first guesses for a kernel, newest first: its records by other machines, with other sources, from
     imported files, or never confirmed."""
     query = (
@@ -156,7 +156,7 @@ def guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
     return list(dict.fromkeys(str(text) for (text,) in rows))[:GUESSES]
 
 
-def near(kernel: Kernel | Rows, target: Target) -> list[str]:
+def list_similar_guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
     """Return first guesses from kernels that differ in extents alone: records of this machine and these sources first,
     each group by increasing distance of the extents."""
     query = "SELECT text, extents, machine=? AND version=? FROM records WHERE structure=? AND kernel<>?"
@@ -174,7 +174,7 @@ def near(kernel: Kernel | Rows, target: Target) -> list[str]:
     return list(dict.fromkeys(str(row[0]) for row in sorted(rows, key=distance)))[:GUESSES]
 
 
-def new(kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: int) -> Record:
+def create(kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: int) -> Record:
     """Return a record with the current time."""
     return Record(name_of(kernel), text, seconds, spread, prior, time.time(), confirmed, describe(kernel))
 
@@ -252,7 +252,7 @@ def name_of_graph(graph: Graph) -> str:
     return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
-def without(graph: Graph, target: Target) -> frozenset[str]:
+def find_omitted_passes(graph: Graph, target: Target) -> frozenset[str]:
     """Return the passes that are recorded to be left out of a graph's program."""
     query = f"SELECT kernel, text FROM records WHERE structure=? AND machine=? AND version=? AND {_WHERE_USED}"
     texts = {str(name): str(text) for name, text in _find(query, (GRAPH, *_here(target)))}
@@ -260,7 +260,7 @@ def without(graph: Graph, target: Target) -> frozenset[str]:
     return frozenset(text.removeprefix(WITHOUT).split(", ")) if text else frozenset()
 
 
-def record_without(
+def record_omitted_passes(
     graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
 ) -> None:
     """Record the passes that a graph's program is faster without; where there are none, remove the earlier record."""
@@ -291,7 +291,7 @@ def _all(query: str) -> list[tuple]:
     return _query(lambda link: link.execute(query).fetchall(), list[tuple]())
 
 
-def every() -> list[StoredRecord]:
+def list_records() -> list[StoredRecord]:
     """Return all records, the newest first."""
     query = f"SELECT machine, version, own, {_RECORD_COLUMNS} FROM records ORDER BY at DESC"
     rows = _all(query)

@@ -125,7 +125,7 @@ def tune(
             continue
         report.before, report.after = report.before or raced.first, raced.second
         spread, current = (raced.high - raced.low) / 2, candidate.run
-        current.backend.keep_without(
+        current.backend.keep_omitted_passes(
             current.source_graph, current.target, current.without, report.after, spread, report.before
         )
     report.run, report.seconds = current, time.monotonic() - begun
