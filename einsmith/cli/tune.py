@@ -15,7 +15,7 @@ from einsmith.codegen.cache import native
 from einsmith.cost.facts import REUSED_L3_FRACTION, SHARED_L3_FRACTION
 from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import database, records
-from einsmith.tuning.kernels.override import SHORTEST
+from einsmith.tuning.kernels.override import MIN_DIGITS
 from einsmith.tuning.kernels.records import StoredRecord
 
 ALL = "all"
@@ -49,9 +49,9 @@ def manage(
 
 
 def _check(digits: str) -> None:
-    if len(digits) < SHORTEST or not set(digits) <= set("0123456789abcdef"):
+    if len(digits) < MIN_DIGITS or not set(digits) <= set("0123456789abcdef"):
         raise click.BadParameter(
-            f"{digits!r} does not name a kernel: give {SHORTEST} or more of the hexadecimal digits "
+            f"{digits!r} does not name a kernel: give {MIN_DIGITS} or more of the hexadecimal digits "
             f"that --list prints, or {ALL}",
             param_hint="--forget",
         )

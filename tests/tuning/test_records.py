@@ -117,7 +117,7 @@ def test_forgetting() -> None:
 
 
 def test_the_number_of_records_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MOST_RECORDS", 5)
+    monkeypatch.setattr(records, "MAX_RECORDS", 5)
     for n in range(1, 9):
         put(f"n={n}", product(n, 5, 7), when=float(n))
     assert [x.record.text for x in records.list_records()] == ["n=8", "n=7", "n=6", "n=5", "n=4"]

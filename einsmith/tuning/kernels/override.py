@@ -15,7 +15,7 @@ from einsmith.kernels.pattern import describe
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.decisions import name_of
 
-SHORTEST = 4
+MIN_DIGITS = 4
 """Fewest hexadecimal digits of a kernel's digest that an override may give."""
 
 
@@ -28,9 +28,9 @@ class Overrides:
         self.compiled: dict[str, Kernel | Rows] = {}
         self.used: set[str] = set()
         for digest, text in self.texts.items():
-            if len(digest) < SHORTEST or not set(digest) <= set("0123456789abcdef"):
+            if len(digest) < MIN_DIGITS or not set(digest) <= set("0123456789abcdef"):
                 raise CompileError(
-                    f"{digest!r} does not name a kernel: {SHORTEST} or more of the hexadecimal digits that "
+                    f"{digest!r} does not name a kernel: {MIN_DIGITS} or more of the hexadecimal digits that "
                     "`einsmith explain` prints are needed"
                 )
             if not text.split():

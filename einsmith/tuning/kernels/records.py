@@ -28,11 +28,12 @@ from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import database
 from einsmith.tuning.kernels.decisions import name_of
 
-MOST_RECORDS = 20_000
+MAX_RECORDS = 20_000
 """Most records kept; the oldest are removed first."""
-GUESSES = 8
-"""Most first guesses of one kind."""
-EXPORTED = "einsmith: tuned configurations"
+MAX_GUESSES = 8
+"""Most first guesses of one kind: records of the kernel itself, or of similar kernels."""
+EXPORT_FORMAT = "einsmith: tuned configurations"
+"""Name of the format of exported files, their entry `format`."""
 _MAX_QUERY_KERNELS = 500
 """Most kernels in one query: SQLite's own limit on parameters may be 999."""
 
@@ -153,7 +154,7 @@ def list_guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
         f"SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND {_WHERE_USED}) ORDER BY at DESC"
     )
     rows = _find(query, (name_of(kernel), *_here(target)))
-    return list(dict.fromkeys(str(text) for (text,) in rows))[:GUESSES]
+    return list(dict.fromkeys(str(text) for (text,) in rows))[:MAX_GUESSES]
 
 
 def list_similar_guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
@@ -171,7 +172,7 @@ def list_similar_guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
             total = math.inf
         return not row[2], total
 
-    return list(dict.fromkeys(str(row[0]) for row in sorted(rows, key=distance)))[:GUESSES]
+    return list(dict.fromkeys(str(row[0]) for row in sorted(rows, key=distance)))[:MAX_GUESSES]
 
 
 def create(kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: int) -> Record:
@@ -211,7 +212,7 @@ def _record_work(record: Record, target: Target, structure: str, extents: str) -
 def _trim(link: sqlite3.Connection) -> None:
     link.execute(
         "DELETE FROM records WHERE rowid IN (SELECT rowid FROM records ORDER BY at DESC LIMIT -1 OFFSET ?)",
-        (MOST_RECORDS,),
+        (MAX_RECORDS,),
     )
 
 
@@ -318,7 +319,7 @@ def export_file(path: Path) -> int:
     query = f"SELECT {', '.join(_COLUMNS)} FROM records WHERE own=1 ORDER BY kernel, machine, version"
     rows = _all(query)
     records = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
-    content = {"format": EXPORTED, "number": database.FORMAT, "checksum": _checksum(records), "records": records}
+    content = {"format": EXPORT_FORMAT, "number": database.FORMAT, "checksum": _checksum(records), "records": records}
     try:
         with files.replacing(path) as work:
             work.write_text(json.dumps(content, indent=1))
@@ -347,7 +348,7 @@ def import_file(path: Path) -> int:
 
 def _content(content: Any) -> list[tuple]:
     """Return the rows of a file. Raises ValueError, KeyError or TypeError where the file is not sound."""
-    if not isinstance(content, dict) or content.get("format") != EXPORTED:
+    if not isinstance(content, dict) or content.get("format") != EXPORT_FORMAT:
         raise ValueError("it has another format")
     if content["number"] != database.FORMAT:
         raise ValueError(f"its format has the number {content['number']!r}, and only {database.FORMAT} can be read")

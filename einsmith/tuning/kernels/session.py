@@ -36,12 +36,12 @@ MAX_KEPT_RATIO = 0.98
 """Most of the choice's time, as a fraction, that a configuration may take to be kept: a smaller gain is lost in the
 noise of a program."""
 MAX_BOUND_SHARE = 0.95
-"""Fraction of the roofline (what its bytes and operations allow) from which on a kernel is not searched."""
+"""Ratio of a kernel's roofline bound to its time (both in seconds) from which on the kernel is not searched."""
 MIN_GAIN_SHARE = 0.002
 """Least expected gain of a visit, as a fraction of the program's time; below it the search ends."""
 MAX_FINAL_RACES = 3
 """Most times that a final race is run where the machine is busy."""
-MAX_DECIDED = 2
+MAX_FINALISTS = 2
 """Most candidates of a visit that get a final race of their own."""
 UNMEASURED_GAIN_SHARE = 0.3
 """Fraction of its predicted time that a kernel which is not measured yet is expected to save."""
@@ -221,7 +221,7 @@ class KernelSearch:
         choice."""
         result = self.result
         ranking = sorted((s, n, c) for n, (c, s) in enumerate(search.measured.items()) if c not in self._decided)
-        for s, _, candidate in ranking[:MAX_DECIDED]:
+        for s, _, candidate in ranking[:MAX_FINALISTS]:
             if s >= MAX_KEPT_RATIO * result.prior or s >= result.seconds or candidate == result.choice:
                 return
             number = self._prepare(bench, search, candidate, tell)

@@ -16,7 +16,7 @@ from einsmith.schedule.kernel import Kernel, Rows
 if TYPE_CHECKING:
     from einsmith.tuning.programs.online import Exploration
 
-LOOK = 0.1
+POLL_SECONDS = 0.1
 """Seconds between two polls of a waiting thread."""
 JOIN_SECONDS = 0.2
 """Seconds that a closing program waits for its threads."""
@@ -48,7 +48,7 @@ def loop(ref: weakref.ref[Exploration], name: str) -> None:
         del exploration
         end = time.monotonic() + seconds
         while not stop.up and ref() is not None and (remaining := end - time.monotonic()) > 0:
-            time.sleep(min(LOOK, remaining))
+            time.sleep(min(POLL_SECONDS, remaining))
 
 
 def close(

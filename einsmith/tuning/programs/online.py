@@ -34,7 +34,7 @@ from einsmith.driver.executable import FINITE, Executable
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.programs.budget import Budget
-from einsmith.tuning.programs.exploring import LOOK, Flag, RecordArguments, close, loop, record
+from einsmith.tuning.programs.exploring import POLL_SECONDS, Flag, RecordArguments, close, loop, record
 from einsmith.tuning.programs.trial import (
     MIN_PAIRS,
     KernelRecord,
@@ -77,7 +77,7 @@ FULL_TRIAL_BYTES = 256 << 20
 kernel joins the trial."""
 MAX_UNTRACKED_STEPS = 16
 """Most consecutive steps run without bookkeeping while exploring waits for time in its budget; there are fewer if they
-would take longer than LOOK seconds. Bookkeeping for every step took more than half of MAX_COST_SHARE on short steps."""
+would take longer than POLL_SECONDS. Bookkeeping for every step took more than half of MAX_COST_SHARE on short steps."""
 MIN_PAUSE_SECONDS = 1.0
 """Shortest pause of the workshop process (seconds)."""
 MIN_PAUSE_STEPS = 4
@@ -183,7 +183,7 @@ class Exploration:
         if self.budget.stopped or self._renew_pause_at:
             self._pause(end)
             if quiet and self.budget.stopped:
-                self._untracked_steps = min(MAX_UNTRACKED_STEPS, int(LOOK / self.budget.usual))
+                self._untracked_steps = min(MAX_UNTRACKED_STEPS, int(POLL_SECONDS / self.budget.usual))
         if end > self._end:
             self.end("the time limit is reached")
         self._bookkeeping_seconds = start - entered + time.perf_counter() - end
@@ -207,7 +207,7 @@ class Exploration:
         trial, budget = self._trial, self.budget
         if len(self._profiled_steps) < PROFILED_STEPS:
             return (False, self._profile(arrays)) if budget.can_spend(FIRST_UNIT_SECONDS) else (True, self.run(arrays))
-        if trial is None or trial.ran:
+        if trial is None or trial.has_run:
             return True, self.run(arrays)
         if not (trial.first or budget.can_spend(self._expect("_compile") if trial.won or trial.lost else 0.0)):
             return True, self.run(arrays)
@@ -216,7 +216,7 @@ class Exploration:
             if out[0] == FINITE:  # infinities agree with anything
                 self._end_trial(trial)
             else:
-                trial.ran = True
+                trial.has_run = True
             return False, out
         if trial.won or trial.lost:
             self._run_guarded(self._drop_decided, trial)
@@ -421,16 +421,16 @@ class Exploration:
         if not self.kernels:
             self._begin()
         if self._unbounded:
-            return LOOK if self._work(self._bound_kernel) is None else 0.0
+            return POLL_SECONDS if self._work(self._bound_kernel) is None else 0.0
         if self._proposed is None:
             kernel = self._choose_kernel()
             if kernel is None:
                 if not self._under_test:
                     self.end("nothing is left to gain")
-                return LOOK
+                return POLL_SECONDS
             answer = self._work(self._workshop.propose, kernel)
             if answer is None or self._stop.up:
-                return LOOK
+                return POLL_SECONDS
             if answer.text is None:
                 self.kernels[kernel].over = answer.fault or "nothing is left to try"
                 return 0.0
@@ -440,7 +440,7 @@ class Exploration:
         try:
             self._queue.put_nowait(self._proposed)
         except queue.Full:
-            return LOOK
+            return POLL_SECONDS
         self._proposed = None
         return 0.0
 
@@ -462,18 +462,18 @@ class Exploration:
         """Compare the results of a step in which candidates ran, or hand vetted configurations to the training thread,
         or have a configuration compiled and vetted. Return the seconds to wait until the next call."""
         trial = self._trial
-        if trial is not None and trial.ran:
+        if trial is not None and trial.has_run:
             self._work(self._judge, trial)
-            return LOOK if trial.ran else 0.0
+            return POLL_SECONDS if trial.has_run else 0.0
         if trial is None and self._vetted and (self._is_full() or self._queue.empty()):
             self._work(self._hand_over)
-            return LOOK
+            return POLL_SECONDS
         if self._is_full():
-            return LOOK
+            return POLL_SECONDS
         try:
             self._being_vetted = self._being_vetted or self._queue.get_nowait()
         except queue.Empty:
-            return LOOK
+            return POLL_SECONDS
         return self._vet(*self._being_vetted)
 
     def _is_full(self) -> bool:
@@ -485,7 +485,7 @@ class Exploration:
         """Have a configuration compiled and vetted. Return the seconds to wait until the thread's next turn."""
         answer = self._work(self._workshop.vet, kernel, text)
         if answer is None or self._stop.up:  # no time is left in the budget, or the process was ended
-            return LOOK
+            return POLL_SECONDS
         self._being_vetted = None
         self.tried += 1
         if answer.fault:
@@ -511,7 +511,7 @@ class Exploration:
                 self._under_test.discard(kernel)
         trial.comparing = None
         self._continue(trial)
-        trial.ran = False
+        trial.has_run = False
 
     def _record(self) -> None:
         """Write queued configurations to the store, on a background thread so that training does not wait for it."""

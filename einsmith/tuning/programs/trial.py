@@ -52,14 +52,14 @@ class KernelRecord:
 class Trial:
     """Candidate configurations of several kernels under test at once.
 
-    texts: undecided configurations; comparing: the program that runs them in addition to its own kernels, for comparing
-    results; other: the program that uses them, for timing; ran: whether `comparing` has run and its results wait to be
+    texts: undecided configurations; beside: the program that runs them in addition to its own kernels, for comparing
+    results; other: the program that uses them, for timing; has_run: whether `beside` has run and its results wait to be
     compared; won, lost: decided configurations that are still part of `other`, the winners not yet installed."""
 
     texts: dict[Kernel | Rows, str]
     comparing: Executable | None = None
     other: Executable | None = None
-    ran: bool = False
+    has_run: bool = False
     won: dict[Kernel | Rows, str] = field(default_factory=dict)
     lost: list[Kernel | Rows] = field(default_factory=list)
     ratios: dict[Kernel | Rows, list[float]] = field(default_factory=dict)
