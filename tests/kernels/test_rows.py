@@ -440,7 +440,7 @@ def test_every_piece_has_the_rows_number(rng):
     made = s.numbered_phases(3, 4, 5)
     arrays = [rng.standard_normal(b.shape).astype(np.float32) for b in made.buffers]
     (want,) = reference(made, arrays).values()
-    (leading,) = (way for way in ways(made)[12] if not way.reduces)
+    (leading,) = (way for way in row_forms(made)[12] if not way.reduces)
     merged = [a.reshape(b.shape) for a, b in zip(arrays, leading.kernel.buffers, strict=True)]
     (got,) = reference(leading.kernel, merged).values()
     np.testing.assert_array_equal(got.reshape(want.shape), want)

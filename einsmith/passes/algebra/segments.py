@@ -44,8 +44,8 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import guarded, map_parts, prune_args, replace, substitute
 
 MIN_SEGMENTS = 64
-"""Fewest segments for which a lookup pays: kernels walk short axes from end to end (`kernels.reduction.axes.MIN_BOUNDED_POINTS`), in
-vectors, which takes little time."""
+"""Fewest segments for which a lookup pays: kernels walk short axes from end to end
+(`kernels.reduction.axes.MIN_BOUNDED_POINTS`), in vectors, which takes little time."""
 MIN_GAIN = 16
 """Fewest points of a sum per element of the tables computed for it; with fewer, the tables do not pay."""
 
