@@ -19,20 +19,20 @@ _LOCK = locks.lock()
 _set = object.__setattr__
 
 
-class _Held(ref):
+class _NodeReference(ref):
     """A weak reference to a node, with the node's key in the table."""
 
     __slots__ = ("key",)
     key: tuple
 
 
-_TABLE: dict[tuple, _Held] = {}
+_TABLE: dict[tuple, _NodeReference] = {}
 """All nodes. A WeakValueDictionary takes four calls where this takes one, for a short-lived node."""
 
 
-def _gone(held: _Held) -> None:
+def _remove_key(reference: _NodeReference) -> None:
     """Remove the key of a node that has died, unless another node has taken it."""
-    _remove_dead_weakref(_TABLE, held.key)
+    _remove_dead_weakref(_TABLE, reference.key)
 
 
 def _encode(value: Any) -> bytes:
@@ -71,15 +71,15 @@ class Node:
 
     def __new__(cls, *values: Any):
         key = (cls, *values) if cls.exact else (cls, *map(_key, values))
-        held = _TABLE.get(key)
-        node = None if held is None else held()
+        reference = _TABLE.get(key)
+        node = None if reference is None else reference()
         return node if node is not None else cls._make(key, values)
 
     @classmethod
     def _make(cls, key: tuple, values: tuple):
         with _LOCK:  # two threads that meet the same new node must get one object
-            held = _TABLE.get(key)
-            node = None if held is None else held()
+            reference = _TABLE.get(key)
+            node = None if reference is None else reference()
             if node is not None:
                 return node
             if len(values) != len(cls.fields):
@@ -89,8 +89,8 @@ class Node:
                 _set(node, name, value)
             _set(node, "_digest", None)
             node._derive()
-            held = _TABLE[key] = _Held(node, _gone)
-            held.key = key
+            reference = _TABLE[key] = _NodeReference(node, _remove_key)
+            reference.key = key
             return node
 
     def _derive(self) -> None:
@@ -122,7 +122,7 @@ def _digest(node: Node) -> bytes:
     stack = [node]
     while stack:
         x = stack[-1]
-        below = _without_digest([getattr(x, f) for f in x.fields])
+        below = _find_without_digest([getattr(x, f) for f in x.fields])
         stack += below
         if not below:
             stack.pop()
@@ -133,7 +133,7 @@ def _digest(node: Node) -> bytes:
     return node.digest
 
 
-def _without_digest(values: Iterable[Any]) -> list[Node]:
+def _find_without_digest(values: Iterable[Any]) -> list[Node]:
     """Return the nodes in fields that have no digest yet."""
     out: list[Node] = []
     for v in values:
@@ -141,7 +141,7 @@ def _without_digest(values: Iterable[Any]) -> list[Node]:
             if v._digest is None:
                 out.append(v)
         elif isinstance(v, tuple):
-            out += _without_digest(v)
+            out += _find_without_digest(v)
     return out
 
 

@@ -29,9 +29,12 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import operands
 
-_ATOM = 9  # binds tighter than every operator
-_COMPARE = 4
-_SPELL_OUT = 400  # above this many tokens as a tree, shared subexpressions are printed once, by name
+_ATOM_PRECEDENCE = 9
+"""Precedence of names, literals, reads and calls, which bind tighter than every operator."""
+_COMPARISON_PRECEDENCE = 4
+_MAX_TREE_NODES = 400
+"""Most nodes, counted as a tree, that are printed in full; of larger expressions, shared subexpressions are printed
+once, by name."""
 
 
 def show(node: Any, axes: Sequence[str] | None = None, slots: Sequence[str] | None = None) -> str:
@@ -55,23 +58,23 @@ def show(node: Any, axes: Sequence[str] | None = None, slots: Sequence[str] | No
     if isinstance(node, Compute):
         return f"Compute({_results(node.template)} of {len(node.args)} arguments, {node.digest.hex()[:8]})"
     if isinstance(node, Recurrence):
-        made = ", ".join(_type(d, s) for d, s in node.results)
-        return f"Recurrence({made} in {node.steps} steps of {len(node.args)} arguments, {node.digest.hex()[:8]})"
+        results = ", ".join(_type(d, s) for d, s in node.results)
+        return f"Recurrence({results} in {node.steps} steps of {len(node.args)} arguments, {node.digest.hex()[:8]})"
     if isinstance(node, Item):
         return f"Item({show(node.node)}, {node.member})"
     if isinstance(node, Graph):
         return show_graph(node)
-    return _plain(node)
+    return _show_fields(node)
 
 
-def _plain(value: Any) -> str:
+def _show_fields(value: Any) -> str:
     """Return Class(field, ...) for a node that has no syntax of its own."""
     if isinstance(value, tuple):
-        return "(" + ", ".join(map(_plain, value)) + ("," if len(value) == 1 else "") + ")"
+        return "(" + ", ".join(map(_show_fields, value)) + ("," if len(value) == 1 else "") + ")"
     if isinstance(value, Node):
         if type(value).__name__ in _SYNTAX:
             return show(value)
-        return f"{type(value).__name__}({', '.join(_plain(getattr(value, f)) for f in value.fields)})"
+        return f"{type(value).__name__}({', '.join(_show_fields(getattr(value, f)) for f in value.fields)})"
     return repr(value)
 
 
@@ -90,13 +93,13 @@ def _constant(x: Const) -> str:
 
 def _precedence(x: Expr) -> int:
     if isinstance(x, Const):
-        return FUNCTIONS["neg"].precedence if _constant(x).startswith("-") else _ATOM
+        return FUNCTIONS["neg"].precedence if _constant(x).startswith("-") else _ATOM_PRECEDENCE
     if isinstance(x, Apply) and FUNCTIONS[x.fn].symbol:
         return FUNCTIONS[x.fn].precedence
-    return _ATOM
+    return _ATOM_PRECEDENCE
 
 
-def _pieces(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str]) -> list[Any]:
+def _text_parts(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str]) -> list[Any]:
     """Return the text of one node as strings and (argument, least precedence that needs no parentheses) pairs."""
     if isinstance(x, Const):
         return [_constant(x)]
@@ -122,7 +125,7 @@ def _pieces(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str]) -> 
         if isinstance(k, Const) and k.value < 0:  # -1*i + 3 is 3 - i
             positive = rest if k.value == -1 else Apply("mul", (Const(-k.value, k.dtype), rest), x.dtype)
             return [(x.args[1], p), " - ", (positive, p + 1)]
-    left, right = (p + 1, p) if x.fn == "pow" else (p + 1, p + 1) if p == _COMPARE else (p, p + 1)
+    left, right = (p + 1, p) if x.fn == "pow" else (p + 1, p + 1) if p == _COMPARISON_PRECEDENCE else (p, p + 1)
     tight = p > FUNCTIONS["add"].precedence
     return [(x.args[0], left), spec.symbol if tight else f" {spec.symbol} ", (x.args[1], right)]
 
@@ -132,7 +135,7 @@ def _conjunction(x: Apply) -> list[Any]:
     terms = operands(x, "and")
     out: list[Any] = []
 
-    def link(a: Expr, b: Expr) -> bool:
+    def is_chained(a: Expr, b: Expr) -> bool:
         """Return whether the right operand of integer comparison a is the left operand of b, so that they print as a
         chain."""
         both = all(isinstance(e, Apply) and e.fn in ("lt", "le") and e.args[0].dtype.is_int for e in (a, b))
@@ -140,8 +143,8 @@ def _conjunction(x: Apply) -> list[Any]:
 
     while terms:
         first = terms.pop(0)
-        last = next((t for t in terms if link(first, t)), None)
-        if last is None and (before := next((t for t in terms if link(t, first)), None)):
+        last = next((t for t in terms if is_chained(first, t)), None)
+        if last is None and (before := next((t for t in terms if is_chained(t, first)), None)):
             first, last = before, first
             terms.remove(before)
         elif last is not None:
@@ -150,8 +153,12 @@ def _conjunction(x: Apply) -> list[Any]:
         if not isinstance(first, Apply) or not isinstance(last, Apply):
             out.append((first, FUNCTIONS["and"].precedence + 1))
             continue
-        out += [(first.args[0], _COMPARE + 1), f" {FUNCTIONS[first.fn].symbol} ", (first.args[1], _COMPARE + 1)]
-        out += [f" {FUNCTIONS[last.fn].symbol} ", (last.args[1], _COMPARE + 1)]
+        out += [
+            (first.args[0], _COMPARISON_PRECEDENCE + 1),
+            f" {FUNCTIONS[first.fn].symbol} ",
+            (first.args[1], _COMPARISON_PRECEDENCE + 1),
+        ]
+        out += [f" {FUNCTIONS[last.fn].symbol} ", (last.args[1], _COMPARISON_PRECEDENCE + 1)]
     return out
 
 
@@ -162,13 +169,13 @@ def _text(
     names: dict[Expr, str],
     chains: bool = False,
 ) -> str:
-    def pieces(e: Expr) -> list[Any]:
+    def split(e: Expr) -> list[Any]:
         if chains and isinstance(e, Apply) and e.fn == "and":
             return _conjunction(e)
-        return _pieces(e, axis, slot)
+        return _text_parts(e, axis, slot)
 
     out: list[str] = []
-    stack: list[Any] = list(reversed(pieces(x)))
+    stack: list[Any] = list(reversed(split(x)))
     while stack:
         item = stack.pop()
         if isinstance(item, str):
@@ -178,7 +185,7 @@ def _text(
         if e in names:
             out.append(names[e])
             continue
-        parts = pieces(e)
+        parts = split(e)
         if _precedence(e) < least:
             parts = ["(", *parts, ")"]
         stack.extend(reversed(parts))
@@ -211,7 +218,7 @@ def _with_names(
         uses.update(e.args)
     names: dict[Expr, str] = {}
     tail: list[str] = []
-    if sum(size[r] for r in roots) > _SPELL_OUT:
+    if sum(size[r] for r in roots) > _MAX_TREE_NODES:
         for e in order:
             if uses[e] > 1 and e.args and len(e.args) + size[e] > 4:
                 tail.append(f"t{len(names)} = {_text(e, axis, slot, names)}")
@@ -234,8 +241,8 @@ def _results(t: Template) -> str:
 
 
 def _axis_names(rank: int, n: int, axes: Sequence[str] | None) -> list[str]:
-    given = list(axes or ())[:n]
-    return given + [f"i{d}" if d < rank else f"r{d - rank}" for d in range(len(given), n)]
+    names = list(axes or ())[:n]
+    return names + [f"i{d}" if d < rank else f"r{d - rank}" for d in range(len(names), n)]
 
 
 def _reduce(r: Reduce, rank: int | None, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
@@ -252,14 +259,14 @@ def _extents(names: Sequence[str], extents: Sequence[int]) -> str:
 def _piece(p: Piece, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
     rank = len(p.extents)
     names = _axis_names(rank, len(p.domain), axes)
-    left = []
+    index = []
     for a, offset, step in zip(names[:rank], p.offset, p.step, strict=True):
-        left.append((a if step == 1 else f"{step}*{a}") + (f" + {offset}" if offset else ""))
+        index.append((a if step == 1 else f"{step}*{a}") + (f" + {offset}" if offset else ""))
     if isinstance(p.body, Reduce):
         right = _reduce(p.body, rank, axes, slots)
     else:
         right = _with_names([p.body], axes, slots, rank)[0]
-    return f"{name}[{', '.join(left)}] = {right}{_extents(names, p.domain)}"
+    return f"{name}[{', '.join(index)}] = {right}{_extents(names, p.domain)}"
 
 
 def _scatter(s: Scatter, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
@@ -308,9 +315,9 @@ def _loop(node: LoweredLoop, name: str, args: Sequence[str]) -> list[str]:
 
 def _segment(s: LoopSegment, members: Sequence[str], args: Sequence[str]) -> list[str]:
     """Return the steps of a segment as lines; tensors outside of them are called outer."""
-    done = [f" from {args[s.first]}"] if s.first is not None else []
-    done += [f" before {args[s.stop]}"] if s.stop is not None else []
-    lines = [f"{s.steps} steps{''.join(done)}:"]
+    bounds = [f" from {args[s.first]}"] if s.first is not None else []
+    bounds += [f" before {args[s.stop]}"] if s.stop is not None else []
+    lines = [f"{s.steps} steps{''.join(bounds)}:"]
     for n, p in enumerate(s.places):
         source = args[p.number] if p.kind == "argument" else members[p.number]
         lines.append(f"  in{n} = outer {source}{_part(p)}")

@@ -30,7 +30,8 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.printer import show
 
-POINTS_AT_ONCE = 4_000_000
+MAX_CHUNK_POINTS = 4_000_000
+"""Most points of a box that are evaluated at once, which limits the memory of intermediate arrays."""
 
 
 Box = Sequence[tuple[int, int]]
@@ -85,16 +86,16 @@ def to_wide(a: Any, dtype: DType, shape: tuple[int, ...], name: str) -> np.ndarr
 
 
 def _chunks(domain: tuple[int, ...], rank: int) -> Iterator[Box]:
-    """Yield boxes that cover the domain, cut along the first output axes, of about POINTS_AT_ONCE points or fewer."""
+    """Yield boxes that cover the domain, cut along the first output axes, of about MAX_CHUNK_POINTS points or fewer."""
     inner = prod(domain[rank:])
     cut = rank  # axes before `cut` are iterated one point at a time
     for cut in range(rank + 1):
-        if prod(domain[cut:]) <= POINTS_AT_ONCE:
+        if prod(domain[cut:]) <= MAX_CHUNK_POINTS:
             break
     if cut == 0 or inner == 0:
         yield tuple((0, n) for n in domain)
         return
-    block = max(1, POINTS_AT_ONCE // max(1, prod(domain[cut:])))
+    block = max(1, MAX_CHUNK_POINTS // max(1, prod(domain[cut:])))
     last = cut - 1
     for outer in np.ndindex(*domain[:last]):
         for lo in range(0, domain[last], block):

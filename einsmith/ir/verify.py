@@ -116,21 +116,21 @@ def verify_template(t: Template) -> None:
     The rules: the pieces cover the output, each position once; types agree; axes and slots exist; reads are in bounds;
     integers over axes lie in their types; no max, min, argmax or argmin runs over an empty box.
     """
-    fault = t.memo("verify", _fault)
+    fault = t.memo("verify", _find_fault)
     if fault is not None:
         raise type(fault)(*fault.args)
 
 
-def _fault(t: Template) -> Exception | None:
+def _find_fault(t: Template) -> Exception | None:
     try:
         _verify_parts(t)
         for part in t.parts:
             _verify_body(t, part)
-        for found in out_of_bounds(t):
-            return BoundsError(found.message())
-        narrow = find_overflow(t)
-        if narrow is not None:
-            e, (lo, hi) = narrow
+        for unproven in out_of_bounds(t):
+            return BoundsError(unproven.message())
+        overflow = find_overflow(t)
+        if overflow is not None:
+            e, (lo, hi) = overflow
             return VerifyError(f"{show(e)} has the range {lo} .. {hi}, which exceeds its type {e.dtype}")
     except (VerifyError, BoundsError) as error:
         return error
@@ -262,11 +262,11 @@ def verify_recurrence(node: Recurrence) -> None:
         for p in step_parts(node, j):
             for read, facts in reads_under(p):
                 i = read.slot - len(node.args)
-                if i >= 0 and not facts.prove(_is_evaluated(node, i, read, i < j or i in cyclic_with[j])):
+                if i >= 0 and not facts.prove(_build_evaluated_condition(node, i, read, i < j or i in cyclic_with[j])):
                     raise VerifyError(f"member {j} reads {show(read)} of member {i} before it is evaluated")
 
 
-def _is_evaluated(node: Recurrence, i: int, read: Read, same: bool) -> Expr:
+def _build_evaluated_condition(node: Recurrence, i: int, read: Read, same: bool) -> Expr:
     """Return the condition that a read of member i in step Axis(0) is of an earlier step, of this one if `same`, or of
     an initial value."""
     at = linear(read.index[0]) - node.origins[i]

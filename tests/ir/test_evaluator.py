@@ -47,7 +47,7 @@ def padded_sum(n: int, m: int, pad: int) -> Template:
 @pytest.mark.parametrize("points", [1, 7, 60, 10**6])
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 3), (16, 15)])
 def test_windows_with_padding_in_chunks_of_any_size(n, m, points, monkeypatch, rng):
-    monkeypatch.setattr(template_evaluator, "POINTS_AT_ONCE", points)
+    monkeypatch.setattr(template_evaluator, "MAX_CHUNK_POINTS", points)
     a = rng.standard_normal((n, m))
     p = np.pad(a, ((2, 2), (0, 0)))
     want = sum(p[r : r + n] for r in range(5))
@@ -58,7 +58,7 @@ def test_windows_with_padding_in_chunks_of_any_size(n, m, points, monkeypatch, r
 
 @pytest.mark.parametrize("points", [1, 10**6])
 def test_a_matrix_product(points, monkeypatch, rng):
-    monkeypatch.setattr(template_evaluator, "POINTS_AT_ONCE", points)
+    monkeypatch.setattr(template_evaluator, "MAX_CHUNK_POINTS", points)
     a, b = rng.standard_normal((5, 7)), rng.standard_normal((7, 3))
     body = apply("mul", Read(0, (U, R), dt.f32), Read(1, (R, J), dt.f32))
     t = template((5, 3), [(dt.f32, (5, 7)), (dt.f32, (7, 3))], Reduce("sum", (7,), (body,)))
@@ -175,7 +175,7 @@ def test_pieces(rng):
 
 @pytest.mark.parametrize("points", [1, 10**6])
 def test_scatter_accumulates(points, monkeypatch, rng):
-    monkeypatch.setattr(template_evaluator, "POINTS_AT_ONCE", points)
+    monkeypatch.setattr(template_evaluator, "MAX_CHUNK_POINTS", points)
     ids, g = rng.integers(0, 3, 11), rng.standard_normal((11, 2))
     params = ((dt.i32, (11,)), (dt.f32, (11, 2)))
     s = Scatter("sum", (11, 2), (Read(0, (U,), dt.i32), J), Read(1, (U, J), dt.f32))

@@ -20,23 +20,23 @@ from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, both, choo
 from einsmith.autodiff.adjoint.scatter import (
     CHOSEN_COST,
     SCATTER_COST,
-    at_position,
     is_coupled,
     is_opaque,
     position,
-    report,
+    report_choice,
     select_attaining,
+    substitute_position,
 )
 from einsmith.autodiff.adjoint.terms import (
     Guards,
     Terms,
     accumulate,
     apply_within_guards,
-    common,
     conjuncts,
-    exchanged_factor,
+    exchange_factor,
     guard,
     merge_terms,
+    split_common_guards,
 )
 from einsmith.autodiff.inversion.preimage import Fibre, affine_cases, invert
 from einsmith.autodiff.inversion.quasi import Quasi
@@ -347,7 +347,7 @@ class Adjoint:
 
     def _add_contributions(self, part: Piece | Scatter, read_adjoints: dict[tuple, Terms]) -> None:
         """Add a contribution from each read of a part, given by (slot, index), with its adjoint."""
-        groups = [(slot, index, *common(terms)) for (slot, index), terms in read_adjoints.items()]
+        groups = [(slot, index, *split_common_guards(terms)) for (slot, index), terms in read_adjoints.items()]
         # Contributions that may become scatters come last: they add to the tensor that holds the others.
         groups.sort(key=lambda g: (g[0], is_opaque(g[1]) or is_coupled(g[1]), [rank(i) for i in g[1]]))
         shared: dict[tuple[Guards, Expr], Read] = {}
@@ -388,7 +388,7 @@ class Adjoint:
         at = position(part)
         for member, body in enumerate(part.bodies):
             result: Expr = self.out.read(self.first_result + member, at)
-            total = exchanged_factor(value, body, result) if body.dtype is value.dtype else None
+            total = exchange_factor(value, body, result) if body.dtype is value.dtype else None
             if total is not None and all(p < rank for p in axes_of(total)):
                 return total
         return None
@@ -404,7 +404,7 @@ class Adjoint:
         if is_chosen is None or not isinstance(part, Piece):
             return False
         rest = tuple(g for g in guards if g is not is_chosen)
-        chosen_index, chosen_guards, term = at_position(part, self.positions[is_chosen], index, rest, value)
+        chosen_index, chosen_guards, term = substitute_position(part, self.positions[is_chosen], index, rest, value)
         shape = self.t.params[slot][1]
         points = sum(f.points for fibres in self._fibres(slot, part.domain, index, guards) for f in fibres)
         if is_opaque(chosen_index) and slot in self.sums:
@@ -414,7 +414,7 @@ class Adjoint:
         else:
             cases = self._fibres(slot, part.extents, chosen_index, chosen_guards)
             at_chosen = sum(f.points for fibres in cases for f in fibres)
-        report(f"argument {slot} at chosen points", points, at_chosen, at_chosen < points)
+        report_choice(f"argument {slot} at chosen points", points, at_chosen, at_chosen < points)
         if at_chosen < points:
             self._invert(part.extents, slot, chosen_index, chosen_guards, term, True)
         return at_chosen < points
@@ -463,7 +463,7 @@ class Adjoint:
             scatter_cost = (0 if started else prod(shape)) + SCATTER_COST * prod(domain)
             use_scatter = scatter_cost < gather_cost or (opaque and decided)
             if not decided:
-                report(f"argument {slot}", gather_cost, scatter_cost, use_scatter)
+                report_choice(f"argument {slot}", gather_cost, scatter_cost, use_scatter)
             if use_scatter:
                 facts = Facts.of(domain)
                 in_bounds = tuple(

@@ -67,7 +67,7 @@ def choose(c: Expr, a: Expr, b: Expr | float) -> Expr:
     return apply("where", c, a, b if not isinstance(b, float) else constant(b, a))
 
 
-def _chosen(fn: str, mine: int) -> Rule:
+def _make_extreme_rule(fn: str, mine: int) -> Rule:
     """Return the rule of max or min: the adjoint goes to the chosen argument, half to each if both are equal. If one is
     NaN, it goes to both."""
 
@@ -105,7 +105,7 @@ def _square(x: Expr) -> Expr:
     return mul(x, x)
 
 
-def _through(g, args, out):
+def _cast_adjoint(g, args, out):
     return cast(g, args[0].dtype.arithmetic) if args[0].dtype.is_float and out.dtype.is_float else None
 
 
@@ -119,8 +119,8 @@ RULES: dict[str, tuple[Rule | None, ...]] = {
     "floordiv": (None, None),
     "mod": (lambda g, a, out: g, lambda g, a, out: neg(mul(g, apply("floordiv", *a)))),
     "neg": (lambda g, a, out: neg(g),),
-    "min": (_chosen("min", 0), _chosen("min", 1)),
-    "max": (_chosen("max", 0), _chosen("max", 1)),
+    "min": (_make_extreme_rule("min", 0), _make_extreme_rule("min", 1)),
+    "max": (_make_extreme_rule("max", 0), _make_extreme_rule("max", 1)),
     "pow": (_power_base, _power_exponent),
     "exp": (lambda g, a, out: mul(g, out),),
     "log": (lambda g, a, out: apply("div", g, a[0]),),
@@ -149,7 +149,7 @@ RULES: dict[str, tuple[Rule | None, ...]] = {
     "random_bits": (None, None, None, None),
     "stop_gradient": (None,),
     "differentiate_as": (None, lambda g, a, out: g),
-    "cast": (_through,),
+    "cast": (_cast_adjoint,),
 }
 
 USES_VALUE = ("div", "pow", "exp", "tanh", "sigmoid", "sqrt", "rsqrt")

@@ -78,23 +78,23 @@ def select_attaining(t: Template, out: AdjointPlan, result: int, part: Piece | S
     if not isinstance(scatter, Scatter) or scatter.combiner == "sum":
         return None
 
-    def here(p: Piece | Scatter) -> Expr:  # a NaN attains the final value, too
+    def is_attained(p: Piece | Scatter) -> Expr:  # a NaN attains the final value, too
         value = p.bodies[-1]
         return apply("or", apply("eq", value, out.read(result, position(p))), apply("ne", value, value))
 
-    def counted(p: Piece | Scatter) -> Expr:
-        return choose(here(p), constant(1.0, p.bodies[-1]), 0.0)
+    def count_attained(p: Piece | Scatter) -> Expr:
+        return choose(is_attained(p), constant(1.0, p.bodies[-1]), 0.0)
 
     parts: list[Piece | Scatter] = [
-        Scatter("sum", p.extents, p.index, counted(p))
+        Scatter("sum", p.extents, p.index, count_attained(p))
         if isinstance(p, Scatter)
-        else Piece(p.offset, p.step, p.extents, counted(p))
+        else Piece(p.offset, p.step, p.extents, count_attained(p))
         for p in t.parts
     ]
-    return Attained(here(part), out.read(out.add(t.shape, parts), position(part)))
+    return Attained(is_attained(part), out.read(out.add(t.shape, parts), position(part)))
 
 
-def digits(part: Piece, position: Read) -> dict[int, Expr]:
+def split_position(part: Piece, position: Read) -> dict[int, Expr]:
     """Return the reduction axes of a piece at row-major position `position` of its box. Each is a remainder, which
     proves that it is within its extent."""
     out: dict[int, Expr] = {}
@@ -106,16 +106,16 @@ def digits(part: Piece, position: Read) -> dict[int, Expr]:
     return out
 
 
-def at_position(
+def substitute_position(
     part: Piece, position: Read, index: Sequence[Expr], guards: Sequence[Expr], value: Expr
 ) -> tuple[tuple[Expr, ...], tuple[Expr, ...], Expr]:
     """Return index, guards and value of a contribution with the reduction axes at the chosen point."""
-    move = digits(part, position)
-    moved = tuple(tuple(substitute(e, move) for e in es) for es in (index, guards))
-    return moved[0], moved[1], substitute(value, move)
+    move = split_position(part, position)
+    substituted = tuple(tuple(substitute(e, move) for e in es) for es in (index, guards))
+    return substituted[0], substituted[1], substitute(value, move)
 
 
-def report(what: str, gather: int, scatter: int, scattered: bool) -> None:
+def report_choice(what: str, gather: int, scatter: int, scattered: bool) -> None:
     """Print the choice between gather and scatter at EINSMITH_DEBUG=3."""
     if environment.debug() >= 3:
         print(

@@ -40,7 +40,7 @@ def guard(guards: Guards, value: Expr, otherwise: Expr | None = None) -> Expr:
     return value
 
 
-def sum_of(terms: Terms) -> Expr:
+def add_guarded_terms(terms: Terms) -> Expr:
     """Return the sum of the terms, each zero where its guards do not hold; `terms` must not be empty."""
     out: Expr | None = None
     for guards, g in terms.items():
@@ -57,7 +57,7 @@ def nest_guards(guards: Guards, value: Expr) -> Expr:
     return value
 
 
-def common(terms: Terms) -> tuple[Guards, Expr]:
+def split_common_guards(terms: Terms) -> tuple[Guards, Expr]:
     """Return (the guards that all terms share, the sum under them). A guard that reads may rely on those before it, so
     it is taken out only along with them."""
     shared: list[Expr] = []
@@ -66,7 +66,9 @@ def common(terms: Terms) -> tuple[Guards, Expr]:
             not reads(g) or all(h in shared for guards in terms for h in guards[: guards.index(g)])
         ):
             shared.append(g)
-    return tuple(shared), sum_of({tuple(g for g in guards if g not in shared): v for guards, v in terms.items()})
+    return tuple(shared), add_guarded_terms(
+        {tuple(g for g in guards if g not in shared): v for guards, v in terms.items()}
+    )
 
 
 def merge_terms(terms: Terms, relying: bool, opaque: bool) -> Terms:
@@ -80,8 +82,8 @@ def merge_terms(terms: Terms, relying: bool, opaque: bool) -> Terms:
             read keep the other indices in bounds.
     """
     if not relying:
-        return {(): sum_of(terms)}
-    shared, value = common(terms)
+        return {(): add_guarded_terms(terms)}
+    shared, value = split_common_guards(terms)
     rests = [tuple(g for g in guards if g not in shared and (opaque or not reads(g))) for guards in terms]
     least = [a for a in dict.fromkeys(rests) if not any(set(b) < set(a) for b in rests)]
     if all(least):
@@ -110,7 +112,7 @@ def apply_within_guards(factor: Expr, f: Callable[[Expr], Expr]) -> Expr:
     return out
 
 
-def exchanged_factor(value: Expr, factor: Expr, by: Expr) -> Expr | None:
+def exchange_factor(value: Expr, factor: Expr, by: Expr) -> Expr | None:
     """Return a product or quotient with one factor, the first from the left, replaced by `by`; None if it has no such
     factor."""
     without: set[Expr] = set()

@@ -17,7 +17,7 @@ MAX_PHASES = 16
 """Most parts that z-space is split into by residues; beyond it the condition stays a guard."""
 
 
-def place(atom: Expr) -> int:
+def axis_position(atom: Expr) -> int:
     """Return the position of an axis."""
     assert isinstance(atom, Axis)
     return atom.position
@@ -44,30 +44,30 @@ class System(Quasi):
         self.ranged: list[int] = [p for p in self.domain if self.extents[p] > 1]
         self.congruences: list[tuple[LinearForm, int]] = []
         self.zeros: list[LinearForm] = []
-        self.others: list[Expr] = []
+        self.other_guards: list[Expr] = []
         self.nonnegative: list[LinearForm] = []
         self.feasible = True
         self.rows: list[LinearForm] = []
         self._quotients: dict[tuple, tuple[int, int]] = {}
         self._pivots: set[int] = set()
 
-        self._opening = True
+        self._is_reading_index = True
         env = {p - self.n: LinearForm(0, {Axis(p): 1}) for p in self.domain}
         memo: dict = {}
         for k, e in enumerate(index):
             z = LinearForm(offset[k], {Axis(k): step[k]}) if box[k] > 1 else LinearForm(offset[k])
             self.rows.append(self.linear(e, env, memo) - z)
-        self._opening = False
+        self._is_reading_index = False
         self._solve()
         if self.feasible:
-            self._collect(guards)
+            self._collect_conditions(guards)
 
     # ------------------------------------------------------------------------------------- step 0: digits and rows
 
     def div(self, lin: LinearForm, c: int) -> LinearForm:
         """Return `lin // c`. While the index is read, a division of unknowns splits axes into digits, or introduces a
         quotient and a remainder as unknowns."""
-        if not self._opening or c == 1:
+        if not self._is_reading_index or c == 1:
             return super().div(lin, c)
         lin = self.resolve(lin)
         whole = LinearForm(lin.const // c, {a: k // c for a, k in lin.terms.items() if k % c == 0})
@@ -82,9 +82,9 @@ class System(Quasi):
             return whole + super().div(self.resolve(rest), c)
         key = (rest.const, frozenset(rest.terms.items()), c)
         if key not in self._quotients:
-            order = max(self.order[place(a)] for a in rest.terms)
-            q = self._new(hi // c - lo // c + 1, (order[0], order[1] + 1))
-            s = self._new(c, (order[0], order[1] + 2))
+            order = max(self.order[axis_position(a)] for a in rest.terms)
+            q = self._add_unknown(hi // c - lo // c + 1, (order[0], order[1] + 1))
+            s = self._add_unknown(c, (order[0], order[1] + 2))
             self._quotients[key] = (q, lo // c)
             self.ranged.append(s)
             self.rows.append(rest - LinearForm(lo // c, {Axis(q): 1}) * c - LinearForm(0, {Axis(s): 1}))
@@ -97,21 +97,24 @@ class System(Quasi):
         lo = hi = rest.const
         splits = []
         for atom, k in rest.terms.items():
-            e = self.extents[place(atom)]
+            e = self.extents[axis_position(atom)]
             if k > 0 and c % k == 0 and e > c // k and e % (c // k) == 0:
-                splits.append((place(atom), c // k))
+                splits.append((axis_position(atom), c // k))
                 e = c // k
             lo, hi = lo + min(0, k * (e - 1)), hi + max(0, k * (e - 1))
         if lo < 0 or hi >= c or not splits:
             return False
         for p, base in splits:
             major, minor = self.order[p]
-            low, high = self._new(base, (major, minor + 1)), self._new(self.extents[p] // base, (major, minor))
+            low, high = (
+                self._add_unknown(base, (major, minor + 1)),
+                self._add_unknown(self.extents[p] // base, (major, minor)),
+            )
             self.solved[p] = LinearForm(0, {Axis(low): 1, Axis(high): base})
             self.ranged = [r for r in self.ranged if r != p] + [low, high]
         return True
 
-    def _new(self, extent: int, order: tuple[int, int]) -> int:
+    def _add_unknown(self, extent: int, order: tuple[int, int]) -> int:
         self.extents.append(extent)
         p = len(self.extents) - 1
         self.order[p] = order
@@ -125,30 +128,30 @@ class System(Quasi):
                     if atom.position in self.solved:
                         lin = lin.without(atom) + self.solved[atom.position] * c
                         break
-                elif not self._axes(atom).isdisjoint(self.solved):
+                elif not self._axes_in(atom).isdisjoint(self.solved):
                     lin = lin.without(atom) + self.linear(atom, self.solved) * c
                     break
             else:
                 return lin
 
-    def _axes(self, atom: Expr) -> frozenset[int]:
+    def _axes_in(self, atom: Expr) -> frozenset[int]:
         return frozenset((atom.position,)) if isinstance(atom, Axis) else axes_of(atom)
 
     # ---------------------------------------------------------------------------------------- steps 1 and 2: solve
 
-    def _unknowns(self, row: LinearForm) -> dict[Expr, int]:
+    def _find_unknowns(self, row: LinearForm) -> dict[Expr, int]:
         return {
             a: c
             for a, c in row.terms.items()
             if isinstance(a, Axis) and a.position >= self.n and a.position not in self.chosen
         }
 
-    def _waiting(self, row: LinearForm) -> set[int]:
+    def _find_inner_unknowns(self, row: LinearForm) -> set[int]:
         """Return the unknowns inside the row's opaque atoms, which must be known before the row can be solved."""
         inner: set[int] = set()
         for a in row.terms:
             if not isinstance(a, Axis):
-                inner |= {p for p in self._axes(a) if p >= self.n and p not in self.chosen and p not in self.solved}
+                inner |= {p for p in self._axes_in(a) if p >= self.n and p not in self.chosen and p not in self.solved}
         return inner
 
     def _solve(self) -> None:
@@ -156,9 +159,9 @@ class System(Quasi):
             self.rows = [self.resolve(r) for r in self.rows]
             if self._solve_single():
                 continue
-            ready = [i for i, r in enumerate(self.rows) if not self._waiting(r)]
+            ready = [i for i, r in enumerate(self.rows) if not self._find_inner_unknowns(r)]
             if not ready:
-                for p in sorted(set().union(*(self._waiting(r) for r in self.rows))):
+                for p in sorted(set().union(*(self._find_inner_unknowns(r) for r in self.rows))):
                     self._choose(p)
             elif not self._eliminate(ready):
                 self._reduce_one(ready)
@@ -173,9 +176,9 @@ class System(Quasi):
     def _solve_single(self) -> bool:
         """Solve one row of at most one unknown; return whether there was any."""
         for i, row in enumerate(self.rows):
-            if self._waiting(row):
+            if self._find_inner_unknowns(row):
                 continue
-            unknowns = self._unknowns(row)
+            unknowns = self._find_unknowns(row)
             if not unknowns:
                 del self.rows[i]
                 self._pivots = set()
@@ -195,7 +198,7 @@ class System(Quasi):
             if len(unknowns) == 1:
                 del self.rows[i]
                 self._pivots = set()
-                self.solved[place(next(iter(unknowns)))] = known
+                self.solved[axis_position(next(iter(unknowns)))] = known
                 return True
         return False
 
@@ -205,12 +208,12 @@ class System(Quasi):
         for i in ready:
             if i in self._pivots:
                 continue
-            mine = self._unknowns(self.rows[i])
-            coupled = [j for j in ready if j != i and len(mine.keys() & self._unknowns(self.rows[j]).keys()) > 1]
+            mine = self._find_unknowns(self.rows[i])
+            coupled = [j for j in ready if j != i and len(mine.keys() & self._find_unknowns(self.rows[j]).keys()) > 1]
             if not coupled:
                 continue
-            shared = {a for j in coupled for a in mine.keys() & self._unknowns(self.rows[j]).keys()}
-            pivot = min(shared, key=lambda a: (abs(mine[a]), place(a)))
+            shared = {a for j in coupled for a in mine.keys() & self._find_unknowns(self.rows[j]).keys()}
+            pivot = min(shared, key=lambda a: (abs(mine[a]), axis_position(a)))
             for j in coupled:
                 c = self.rows[j].coefficient(pivot)
                 if c:
@@ -225,14 +228,14 @@ class System(Quasi):
         costs the first step is taken."""
         best: tuple | None = None
         for i in ready:
-            for atom in self._unknowns(self.rows[i]):
-                p = place(atom)
+            for atom in self._find_unknowns(self.rows[i]):
+                p = axis_position(atom)
                 sign = 1 if self.outer_first else -1
                 key: tuple = (self.extents[p], 0, tuple(sign * x for x in self.order[p]))
                 if best is None or key < best[0]:
                     best = (key, p, None)
         for i in ready:
-            unknowns = self._unknowns(self.rows[i])
+            unknowns = self._find_unknowns(self.rows[i])
             for atom, c in unknowns.items():
                 rest = {a: (k if c > 0 else -k) for a, k in unknowns.items() if a is not atom}
                 lo, hi = self.bounds(LinearForm(0, rest))
@@ -250,19 +253,19 @@ class System(Quasi):
         atom, c, rest, lo, trips = carry
         row = self.rows.pop(which)
         self._pivots = set()
-        known = (row - LinearForm(0, self._unknowns(row))) * (-1 if row.coefficient(atom) > 0 else 1) - lo
+        known = (row - LinearForm(0, self._find_unknowns(row))) * (-1 if row.coefficient(atom) > 0 else 1) - lo
         t = LinearForm()
         if trips > 1:
-            order = max(self.order[place(a)] for a in rest.terms)
-            loop = self._new(trips, (order[0], order[1] + 1))
+            order = max(self.order[axis_position(a)] for a in rest.terms)
+            loop = self._add_unknown(trips, (order[0], order[1] + 1))
             self.chosen.add(loop)
             t = LinearForm(0, {Axis(loop): 1})
-        self.solved[place(atom)] = self.div(known, c) - t
+        self.solved[axis_position(atom)] = self.div(known, c) - t
         self.rows.append(rest - lo - self.mod(known, c) - t * c)
 
     # ------------------------------------------------------------------------------------- steps 3 and 4: guards
 
-    def _collect(self, guards: Sequence[Expr]) -> None:
+    def _collect_conditions(self, guards: Sequence[Expr]) -> None:
         """Collect the remaining conditions, as linear forms where they are linear."""
         for p in range(self.n, len(self.extents)):
             if p not in self.solved:
@@ -275,10 +278,10 @@ class System(Quasi):
         memo: dict = {}
         for g in [self.expr(g, env, memo) for g in guards]:
             for condition in operands(g, "and"):
-                self._condition(condition)
-        self._filter()
+                self._add_condition(condition)
+        self._drop_proven()
 
-    def _condition(self, g: Expr) -> None:
+    def _add_condition(self, g: Expr) -> None:
         if isinstance(g, Const):
             self.feasible &= bool(g.value)
             return
@@ -292,13 +295,13 @@ class System(Quasi):
         if isinstance(g, Apply) and g.fn in ("lt", "le", "eq") and g.args[0].dtype.is_int and not reads(g):
             difference = self.linear(g.args[1], {}) - self.linear(g.args[0], {})
             if g.fn == "eq":
-                self._equation(difference)
+                self._add_equation(difference)
             else:
                 self.nonnegative.append(difference - (1 if g.fn == "lt" else 0))
             return
-        self.others.append(g)
+        self.other_guards.append(g)
 
-    def _equation(self, x: LinearForm) -> None:
+    def _add_equation(self, x: LinearForm) -> None:
         """Add the equation `x = 0`; it becomes a congruence if it only determines a remainder."""
         plain = self.remainders(x)
         if len(plain.terms) == 1:
@@ -310,7 +313,7 @@ class System(Quasi):
                 return
         self.zeros.append(x)
 
-    def _filter(self) -> None:
+    def _drop_proven(self) -> None:
         """Drop proven conditions; detect contradictions."""
         kept: list[LinearForm] = []
         for x in map(self.resolve, self.nonnegative):
@@ -339,8 +342,8 @@ class System(Quasi):
                 self.feasible = False
         self.congruences = congruences
         solved = {p: self.resolve(x) for p, x in self.solved.items()}
-        self.others = [g if axes_of(g).isdisjoint(solved) else self.expr(g, solved) for g in self.others]
+        self.other_guards = [g if axes_of(g).isdisjoint(solved) else self.expr(g, solved) for g in self.other_guards]
 
-    def free(self) -> list[int]:
+    def find_loops(self) -> list[int]:
         """Return the unknowns that stay as loops, in the order of their axes."""
         return sorted(self.chosen - self.solved.keys(), key=lambda p: (self.order[p], p))

@@ -99,7 +99,7 @@ def _parts(index, extents, guards, offset, step, box, budget, outer_first) -> li
     if any(n <= 0 for n in box):
         return []
     system = SolvedPart(index, extents, guards, offset, step, box, outer_first)
-    if system.feasible and system.free():
+    if system.feasible and system.find_loops():
         moduli = system.choose_moduli(budget)
         if prod(moduli) > 1:
             out = []
@@ -112,7 +112,7 @@ def _parts(index, extents, guards, offset, step, box, budget, outer_first) -> li
         system.tighten()
     if not system.feasible:
         return [Fibre(offset, step, box, (), (), (FALSE,))]
-    if system.free():
+    if system.find_loops():
         bounding_box = system.find_bounding_box()
         if bounding_box is None:
             return [Fibre(offset, step, box, (), (), (FALSE,))]

@@ -157,8 +157,8 @@ class Quasi:
                 if k % c:
                     continue
                 m = -k // c
-                have = lin.terms
-                if all(have.get(a, 0) * m * n > 0 and abs(have[a]) >= abs(m * n) for a, n in x.terms.items()):
+                terms = lin.terms
+                if all(terms.get(a, 0) * m * n > 0 and abs(terms[a]) >= abs(m * n) for a, n in x.terms.items()):
                     value = self.emit(x)
                     node = Apply("mod", (value, Const(c, value.dtype)), value.dtype)
                     lin = lin - x * m - LinearForm(0, {atom: k}) + LinearForm(0, {node: m})

@@ -17,12 +17,12 @@ class SolvedPart(System):
     def tighten(self) -> None:
         """Shorten loops by the congruences and inequalities that bind them."""
         while self.feasible and (self._tighten_equation() or self._tighten_congruence() or self._tighten_range()):
-            self._filter()
+            self._drop_proven()
 
     def _loops_of(self, x: LinearForm) -> list[int]:
         """Return the loops that are plain terms of a form and occur in none of its divisions, the longest first."""
-        inner = {p for a in x.terms if not isinstance(a, Axis) for p in self._axes(a)}
-        loops = [p for p in self.free() if Axis(p) in x.terms and p not in inner]
+        inner = {p for a in x.terms if not isinstance(a, Axis) for p in self._axes_in(a)}
+        loops = [p for p in self.find_loops() if Axis(p) in x.terms and p not in inner]
         return sorted(loops, key=lambda p: -self.extents[p])
 
     def _tighten_equation(self) -> bool:
@@ -42,7 +42,7 @@ class SolvedPart(System):
 
     def _replace(self, p: int, extent: int, first: LinearForm, step: int) -> None:
         """Replace loop p by `first + step*t`, t in [0, extent)."""
-        t = self._new(extent, self.order[p])
+        t = self._add_unknown(extent, self.order[p])
         self.solved[p] = first + (LinearForm(0, {Axis(t): step}) if extent > 1 else LinearForm())
         if extent > 1:
             self.chosen.add(t)
@@ -75,14 +75,14 @@ class SolvedPart(System):
         return False
 
     def _tighten_range(self) -> bool:
-        for p in self.free():
+        for p in self.find_loops():
             t, e = Axis(p), self.extents[p]
             lower = [(1, LinearForm())]  # (a, rest): a*t + rest >= 0
             upper = [(1, LinearForm(e - 1))]  # (a, rest): a*t <= rest
             for x in (*self.nonnegative, *filter(None, map(self._remove_division, self.nonnegative))):
                 a = x.coefficient(t)
                 rest = x.without(t)
-                if a and not any(p in self._axes(b) for b in rest.terms):
+                if a and not any(p in self._axes_in(b) for b in rest.terms):
                     (lower if a > 0 else upper).append((abs(a), rest))
             best: tuple | None = None
             for a, low in lower:
@@ -108,7 +108,7 @@ class SolvedPart(System):
     def _remove_division(self, x: LinearForm) -> LinearForm | None:
         """Return `g - e//c >= 0` as `c*g + c - 1 - e >= 0`, and `e//c + g >= 0` as `e + c*g >= 0`, to free loops from a
         division; None for other conditions."""
-        divided = [a for a in x.terms if a in self._floors and any(p >= self.n for p in self._axes(a))]
+        divided = [a for a in x.terms if a in self._floors and any(p >= self.n for p in self._axes_in(a))]
         if len(divided) != 1 or abs(x.terms[divided[0]]) != 1:
             return None
         ((inner, c), k) = self._floors[divided[0]], x.terms[divided[0]]
@@ -176,7 +176,7 @@ class SolvedPart(System):
 
     def build_solution(self) -> tuple[tuple[int, ...], tuple[Expr, ...], tuple[Expr, ...]]:
         """Return (extents of the loops, renumbered n, n+1, ...; the domain's axes; the remaining guards)."""
-        loops = self.free()
+        loops = self.find_loops()
         out = Quasi([*self.extents[: self.n], *(self.extents[p] for p in loops)])
         env = {p: LinearForm() for p in range(self.n) if self.extents[p] == 1}
         env |= {p: LinearForm(0, {Axis(self.n + k): 1}) for k, p in enumerate(loops)}
@@ -190,7 +190,7 @@ class SolvedPart(System):
             return total
 
         axes = tuple(out.emit(resolve(LinearForm(0, {Axis(p): 1})), dt.i32) for p in self.domain)
-        guards: list[Expr] = [out.expr(g, env, memo) for g in self.others]
+        guards: list[Expr] = [out.expr(g, env, memo) for g in self.other_guards]
         for x in self.nonnegative:
             guards.append(_nonnegative(out, resolve(x)))
         for x, m in self.congruences:
