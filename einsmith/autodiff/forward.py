@@ -109,17 +109,20 @@ class _Forward(Adjoint):
     def _tangent(self, part: Piece | Scatter, member: int) -> Piece | Scatter:
         at = position(part)
         if self.t.is_scatter:
-            moved, best = self._move(part.bodies[-1], {}), select_attaining(self.t, self.out, self.first_result, part)
+            tangent, best = (
+                self._differentiate(part.bodies[-1], {}),
+                select_attaining(self.t, self.out, self.first_result, part),
+            )
             if best is not None:
-                moved = choose(best.here, apply("div", moved, best.points), 0.0)
+                tangent = choose(best.here, apply("div", tangent, best.points), 0.0)
             if isinstance(part, Scatter):
-                return Scatter("sum", part.extents, part.index, moved)
-            return Piece(part.offset, part.step, part.extents, moved)
+                return Scatter("sum", part.extents, part.index, tangent)
+            return Piece(part.offset, part.step, part.extents, tangent)
         assert isinstance(part, Piece)
         body: Expr | Reduce
         if isinstance(part.body, Reduce):
             root = part.bodies[member]
-            move = self._move(root, {})
+            move = self._differentiate(root, {})
             if part.body.combiner == "prod":
                 move = mul(self._others(part, member, at), move)
             elif part.body.combiner != "sum":
@@ -129,36 +132,36 @@ class _Forward(Adjoint):
             values: dict[Expr, Expr] = {}
             if isinstance(part.body, Apply) and part.body.fn in USES_VALUE:
                 values[part.body] = self.out.read(self.first_result, at)
-            body = self._move(part.body, values)
+            body = self._differentiate(part.body, values)
         return Piece(part.offset, part.step, part.extents, body)
 
-    def _move(self, root: Expr, values: dict[Expr, Expr]) -> Expr:
+    def _differentiate(self, root: Expr, values: dict[Expr, Expr]) -> Expr:
         """Return the tangent of an expression; `values` are reads that hold an expression's value."""
-        moved: dict[Expr, Expr] = {}
+        tangent_of: dict[Expr, Expr] = {}
         for e in postorder([root]):
             if isinstance(e, Read):
                 if e.slot in self.needed and e.dtype.is_float:
-                    moved[e] = self.out.read(self.first_tangent + e.slot, e.index)
+                    tangent_of[e] = self.out.read(self.first_tangent + e.slot, e.index)
             elif isinstance(e, Apply) and e.dtype.is_float:
-                new = self._apply(e, moved, values.get(e, e))
+                new = self._apply(e, tangent_of, values.get(e, e))
                 if new is not None:
-                    moved[e] = new
-        return moved.get(root, constant(0.0, root))
+                    tangent_of[e] = new
+        return tangent_of.get(root, constant(0.0, root))
 
     @staticmethod
-    def _apply(e: Apply, moved: dict[Expr, Expr], value: Expr) -> Expr | None:
+    def _apply(e: Apply, tangent_of: dict[Expr, Expr], value: Expr) -> Expr | None:
         if e.fn == "where":
             c, a, b = e.args
-            if a not in moved and b not in moved:
+            if a not in tangent_of and b not in tangent_of:
                 return None
-            return choose(c, moved.get(a, constant(0.0, a)), moved.get(b, constant(0.0, b)))
+            return choose(c, tangent_of.get(a, constant(0.0, a)), tangent_of.get(b, constant(0.0, b)))
         out: Expr | None = None
         for a, rule in zip(e.args, RULES[e.fn], strict=True):
-            if a not in moved or rule is None:
+            if a not in tangent_of or rule is None:
                 continue
             if e.fn == "cast":
-                return cast(moved[a], e.dtype.arithmetic)
-            term = rule(moved[a], e.args, value)
+                return cast(tangent_of[a], e.dtype.arithmetic)
+            term = rule(tangent_of[a], e.args, value)
             if isinstance(term, Under):
                 term = choose(term.condition, term.value, 0.0)
             if term is not None:

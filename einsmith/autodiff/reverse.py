@@ -40,7 +40,7 @@ def gradients(
     # The gradients by all factors of a long product share its steps.
     steps: dict = {}
     outputs = rebuild(outputs, _in_steps, steps)
-    rewritten, results = _swept(outputs, cotangents, [steps.get(t, t) for t in wrt])
+    rewritten, results = _sweep(outputs, cotangents, [steps.get(t, t) for t in wrt])
     return rewritten, [convert(g, t.dtype) for g, t in zip(results, wrt, strict=True)]
 
 
@@ -51,7 +51,7 @@ def _in_steps(node: Tensor) -> Tensor | None:
     return split_body(node if ordered is None else ordered) or ordered
 
 
-def _swept(
+def _sweep(
     outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], wrt: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Compute `gradients` with cotangents and results of the types that are computed in; float16 tensors are rounded
@@ -75,13 +75,13 @@ def _swept(
         if node not in needed:
             continue
         if isinstance(node, Compute) and node in members:
-            _node(node, members.pop(node), needed, pending, replaced)
+            _pull_back_node(node, members.pop(node), needed, pending, replaced)
             continue
         if isinstance(node, Recurrence):
             cotangents_of_members = members.pop(node, {})
             if 0 < node.checkpoint < node.steps:
                 contributions, again = differentiate_with_recomputation(
-                    node, cotangents_of_members, needed, _alone(order, targets), _swept
+                    node, cotangents_of_members, needed, _find_single_reader_tensors(order, targets), _sweep
                 )
                 replaced |= again
             else:
@@ -98,7 +98,7 @@ def _swept(
             if node.node in needed:
                 members.setdefault(node.node, {})[node.member] = g
         elif isinstance(node, Compute):
-            _node(node, {0: g}, needed, pending, replaced)
+            _pull_back_node(node, {0: g}, needed, pending, replaced)
         elif not isinstance(node, Leaf):
             raise GradientError(f"{type(node).__name__} has no gradient")
     results = [gradients_of[t] if t in gradients_of else zeros(t.shape, t.dtype.arithmetic) for t in wrt]
@@ -106,13 +106,13 @@ def _swept(
     return rewritten[: len(outputs)], rewritten[len(outputs) :]
 
 
-def _alone(order: Sequence[Tensor], targets: set[Tensor]) -> set[Tensor]:
+def _find_single_reader_tensors(order: Sequence[Tensor], targets: set[Tensor]) -> set[Tensor]:
     """Return the tensors that have one reader and are not in `targets`."""
     readers = Counter(a for node in order for a in dict.fromkeys(node.args))
     return {t for t, n in readers.items() if n == 1 and t not in targets}
 
 
-def _node(
+def _pull_back_node(
     node: Compute, results: dict[int, Tensor], needed: set, pending: dict[Tensor, list[Tensor]], replaced: dict
 ) -> None:
     """Add the contributions of the cotangents of a node's results to the pending cotangents of its arguments."""
@@ -141,14 +141,14 @@ def exchange(roots: list[Tensor], replaced: Mapping[Tensor, Tensor]) -> list[Ten
     """Return the roots with every tensor of `replaced` replaced, also inside the replacements."""
     if not replaced:
         return roots
-    done: dict = {}
+    new_nodes: dict = {}
     for node in postorder([*reversed(list(replaced.values())), *roots]):
-        args = tuple(done[a] for a in node.args)
-        done[node] = with_args(node, args) if args else node
+        args = tuple(new_nodes[a] for a in node.args)
+        new_nodes[node] = with_args(node, args) if args else node
         new = replaced.get(node)
-        if new in done:
-            done[node] = done[new]
+        if new in new_nodes:
+            new_nodes[node] = new_nodes[new]
         elif isinstance(new, Item):
             # The new tensor has the old one's arguments, all of which precede it.
-            done[node] = Item(with_args(new.node, tuple(done[a] for a in new.node.args)), new.member)
-    return [done[r] for r in roots]
+            new_nodes[node] = Item(with_args(new.node, tuple(new_nodes[a] for a in new.node.args)), new.member)
+    return [new_nodes[r] for r in roots]

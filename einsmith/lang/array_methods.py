@@ -10,7 +10,7 @@ import numpy as np
 
 from einsmith.base.errors import ShapeError, TraceError
 from einsmith.lang.operators import SWAPPED, UFUNCS, Operators
-from einsmith.lang.protocol import needs_value
+from einsmith.lang.protocol import make_trace_error
 
 FUNCTIONS = ("abs", "cos", "exp", "expm1", "floor", "log", "log1p", "sign", "sin", "sqrt", "tanh")
 """NumPy's universal functions of one operand that `es` offers under the NumPy name."""
@@ -32,7 +32,7 @@ class ArrayMethods(Operators):
             left, right = inputs
             return matmul(left, right) if isinstance(left, ArrayMethods) else right.__rmatmul__(left)
         name = ufunc.__name__
-        raise needs_value(f"np.{name}", f"use es.{name}" if name in FUNCTIONS else "use einsmith's own function")
+        raise make_trace_error(f"np.{name}", f"use es.{name}" if name in FUNCTIONS else "use einsmith's own function")
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TraceError("a traced tensor is not changed in place; make a new one, with es.where or es.compute")

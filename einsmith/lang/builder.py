@@ -35,7 +35,7 @@ from einsmith.lang.array_methods import ArrayMethods
 from einsmith.lang.formula import AxisVar, Form, WeakForm
 from einsmith.lang.lower import lower
 from einsmith.lang.operators import Operators
-from einsmith.lang.protocol import RunTimeOnly, arraylike
+from einsmith.lang.protocol import RunTimeOnly, is_array_like
 from einsmith.lang.torch_methods import TorchMethods
 from einsmith.lang.trace import current_trace
 
@@ -53,7 +53,7 @@ class Ex(Operators):
         self.form = form
 
     def _takes(self, other: Any) -> bool:
-        return isinstance(other, (Value, Ex, *Number)) or arraylike(other)
+        return isinstance(other, (Value, Ex, *Number)) or is_array_like(other)
 
     def _apply(self, fn: str, *operands: Any) -> Any:
         return _apply(fn, *operands)
@@ -106,7 +106,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
         self._tensor, self.weak, self.wide, self.literal, self.name = tensor, weak, wide, literal, name
 
     def _takes(self, other: Any) -> bool:
-        return isinstance(other, (Value, Ex, list, tuple, *Number)) or arraylike(other)
+        return isinstance(other, (Value, Ex, list, tuple, *Number)) or is_array_like(other)
 
     def _apply(self, fn: str, *operands: Any) -> Any:
         return _apply(fn, *operands)
@@ -185,10 +185,10 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
     argmax, argmin = _reduction_method("argmax"), _reduction_method("argmin")
 
     def __matmul__(self, other: Any) -> Value:
-        return matmul(self, other) if isinstance(other, Value) or arraylike(other) else NotImplemented
+        return matmul(self, other) if isinstance(other, Value) or is_array_like(other) else NotImplemented
 
     def __rmatmul__(self, other: Any) -> Value:
-        return matmul(other, self) if arraylike(other) else NotImplemented
+        return matmul(other, self) if is_array_like(other) else NotImplemented
 
 
 # ------------------------------------------------------------------------------------------------------- conversions
@@ -217,7 +217,7 @@ def as_value(x: Any, name: str = "an array in a traced function") -> Value:
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise DtypeError(f"{name} is an integer of more than 64 bits; write a float, as in 1e20")
         return Value(None, weak=not isinstance(value, bool), literal=value)
-    if isinstance(x, (list, tuple)) or arraylike(x):
+    if isinstance(x, (list, tuple)) or is_array_like(x):
         array = np.array(to_array(x, name), order="C", copy=True)
         dtype = dtype_of(array)
         trace = current_trace()
@@ -414,7 +414,7 @@ def _accept_arrays(f: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         operands = (*args, *kwargs.values())
         if current_trace() is None:
-            has_arrays = builtins.any(arraylike(x) and not isinstance(x, Number) for x in operands)
+            has_arrays = builtins.any(is_array_like(x) and not isinstance(x, Number) for x in operands)
             if has_arrays and not builtins.any(isinstance(x, (Value, Ex)) for x in operands):
                 return trace.run_arrays(f, args, kwargs)
         return f(*args, **kwargs)

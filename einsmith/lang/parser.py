@@ -357,11 +357,11 @@ class _Parser:
             self.take(")")
             return inner
         if token.kind == "name":
-            return self.named()
+            return self.named_atom()
         shown = "the end of the line" if token.kind in ("newline", "end") else repr(token.text)
         raise self.fail(f"expected an expression, found {shown}")
 
-    def named(self) -> Ast:
+    def named_atom(self) -> Ast:
         token = self.take()
         name, follows = token.text, self.token.text
         if name in _CONSTANTS:

@@ -71,13 +71,13 @@ def _condition(p: Piece, t: Compute) -> Condition | None:
     if not is_zero(other) or not reads(holds):
         return None
     used = {e.position for e in postorder([holds]) if isinstance(e, Axis)}
-    if 0 not in used or not _whole(p, t.shape, used):
+    if 0 not in used or not _is_complete(p, t.shape, used):
         return None
     slots = {s: n for n, s in enumerate(dict.fromkeys(r.slot for r in reads(holds)))}
     return Condition(substitute(holds, {}, slots), tuple(t.args[s] for s in slots))
 
 
-def _whole(p: Piece, shape: tuple[int, ...], axes: Iterable[int]) -> bool:
+def _is_complete(p: Piece, shape: tuple[int, ...], axes: Iterable[int]) -> bool:
     """Return whether a piece covers the given dimensions completely."""
     return all((p.offset[d], p.step[d], p.extents[d]) == (0, 1, shape[d]) for d in axes)
 
@@ -110,7 +110,7 @@ def under(tensor: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
                 return tensor
             inner = _where(holds, p.bodies[0], p.domain, len(tensor.args), condition.tensors)
             parts.append(Piece(p.offset, p.step, p.extents, Reduce("sum", p.body.extents, (inner,))))
-        elif not _whole(p, tensor.shape, used):
+        elif not _is_complete(p, tensor.shape, used):
             return tensor
         else:
             outer.add(holds)

@@ -48,11 +48,11 @@ from einsmith.ir.rewrite.simplify import canonical
 Gradients = Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]]
 
 
-def _absorb_arguments(node: Recurrence, alone: Container[Tensor]) -> Recurrence:
-    """Return the recurrence with some arguments converted to members that precede the others: those in `alone` of which
-    each step reads only its own element. They are then recomputed as well, and not saved."""
+def _absorb_arguments(node: Recurrence, single_reader: Container[Tensor]) -> Recurrence:
+    """Return the recurrence with some arguments converted to members that precede the others: those in `single_reader`
+    of which each step reads only its own element. They are then recomputed as well, and not saved."""
     while True:
-        slot = next((s for s, a in enumerate(node.args) if a in alone and _by_steps(node, s)), None)
+        slot = next((s for s, a in enumerate(node.args) if a in single_reader and _is_read_step_by_step(node, s)), None)
         if slot is None:
             return node
         absorbed = node.args[slot]
@@ -70,7 +70,7 @@ def _absorb_arguments(node: Recurrence, alone: Container[Tensor]) -> Recurrence:
         node = prune_recurrence(new)
 
 
-def _by_steps(node: Recurrence, slot: int) -> bool:
+def _is_read_step_by_step(node: Recurrence, slot: int) -> bool:
     """Return whether an argument is a tensor of one piece of which each step reads only its own element."""
     a = node.args[slot]
     if not isinstance(a, Compute) or len(a.template.parts) > 1 or len(a.template.dtypes) > 1 or not a.args:
@@ -95,7 +95,7 @@ def differentiate_with_recomputation(
     node: Recurrence,
     cotangents: Mapping[int, Tensor],
     needed: Container[Tensor],
-    alone: Container[Tensor],
+    single_reader: Container[Tensor],
     gradients: Gradients,
 ) -> tuple[list[tuple[Tensor, Tensor]], dict[Tensor, Tensor]]:
     """Differentiate a recurrence without saving all of its states.
@@ -107,13 +107,13 @@ def differentiate_with_recomputation(
         node: the recurrence.
         cotangents: cotangents of members, by member.
         needed: tensors whose cotangents are needed.
-        alone: tensors with one reader.
+        single_reader: tensors with one reader.
         gradients: the reverse sweep.
 
     Raises:
         GradientError: for a step that a recurrence over segments cannot hold.
     """
-    whole = _absorb_arguments(node, alone)
+    whole = _absorb_arguments(node, single_reader)
     more = len(whole.members) - len(node.members)
     try:
         contributions, members = _Recomputed(
@@ -192,11 +192,11 @@ class _Recomputed:
         real: dict = dict(zip(self.args, self.original.args, strict=True))
         memo = dict(real)
         ended = [_element(state[j], 0 if node.reverse else self.count) for j in last]
-        rebuilt = rebuild([*values.values(), *ended], _same, memo)
+        rebuilt = rebuild([*values.values(), *ended], _keep, memo)
         memo |= dict(zip([*whole.values(), *last.values()], rebuilt, strict=True))
         pairs = [(real[x], g) for x, gs in totals.items() for g in gs if constant_value(g) != 0]
-        contributions = rebuild([g for _, g in pairs], _same, memo)
-        again = rebuild(members.values(), _same, memo)
+        contributions = rebuild([g for _, g in pairs], _keep, memo)
+        again = rebuild(members.values(), _keep, memo)
         return [(a, g) for (a, _), g in zip(pairs, contributions, strict=True)], dict(zip(members, again, strict=True))
 
     def _members(self, whole: Mapping[int, Leaf], last: Mapping[int, Leaf]) -> dict[int, Tensor]:
@@ -235,11 +235,11 @@ class _Recomputed:
         rest = segment(node, self.remainder, 0 if node.reverse else self.count * self.size, 1)
         memo: dict = {x: last[j] for j, x in rest.states.items()}
         for x, t in rest.slices.items():
-            memo[x] = rebuild([_element(t, 0)], _same, dict(memo))[0]
-        return dict(zip(rest.values, rebuild(rest.values.values(), _same, memo), strict=True))
+            memo[x] = rebuild([_element(t, 0)], _keep, dict(memo))[0]
+        return dict(zip(rest.values, rebuild(rest.values.values(), _keep, memo), strict=True))
 
 
-def _same(node: object) -> None:
+def _keep(node: object) -> None:
     """Keep a node: the rule of a rebuild that only replaces leaves."""
 
 

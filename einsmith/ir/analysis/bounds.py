@@ -112,7 +112,7 @@ class Facts:
             child = self._children[key] = self._with(conditions, drop_case, self._choices + choices)
         return child
 
-    def undecided(self, cond: Expr, others: Iterable[Expr], truth: bool) -> bool:
+    def is_undecided(self, cond: Expr, others: Iterable[Expr], truth: bool) -> bool:
         """Return whether sample points show that neither `cond` nor its negation follows from these facts and `others`.
 
         others: more conditions, which hold (or, with truth=False, do not). False: one of the two may follow.

@@ -33,16 +33,16 @@ def collect_under(part: Piece | Scatter, is_wanted: Callable[[Expr], bool]) -> l
     facts = Facts(part.domain)
     if not facts.feasible:
         return []
-    around: set[Expr] = set()
+    containing: set[Expr] = set()
     for e in postorder(part.bodies):
-        if is_wanted(e) or not around.isdisjoint(e.args):
-            around.add(e)
-    by_path = _collect_by_path(part.bodies, facts, is_wanted, around)
-    return _collect_by_expression(part.bodies, facts, is_wanted, around) if by_path is None else by_path
+        if is_wanted(e) or not containing.isdisjoint(e.args):
+            containing.add(e)
+    by_path = _collect_by_path(part.bodies, facts, is_wanted, containing)
+    return _collect_by_expression(part.bodies, facts, is_wanted, containing) if by_path is None else by_path
 
 
 def _collect_by_path(
-    bodies: Sequence[Expr], facts: Facts, is_wanted: Callable[[Expr], bool], around: set[Expr]
+    bodies: Sequence[Expr], facts: Facts, is_wanted: Callable[[Expr], bool], containing: set[Expr]
 ) -> list[tuple[Expr, Facts]] | None:
     """Collect the wanted expressions along every path; return None where the paths are too many."""
     out: list[tuple[Expr, Facts]] = []
@@ -50,10 +50,10 @@ def _collect_by_path(
     stack: list[tuple[Expr, Facts]] = [(b, facts) for b in reversed(bodies)]
     while stack:
         e, known = stack.pop()
-        if e not in around or (e, id(known)) in seen:
+        if e not in containing or (e, id(known)) in seen:
             continue
         seen.add((e, id(known)))
-        if len(seen) > max(_MAX_VISITS, 4 * len(around)):
+        if len(seen) > max(_MAX_VISITS, 4 * len(containing)):
             return None
         if is_wanted(e):
             out.append((e, known))
@@ -61,7 +61,7 @@ def _collect_by_path(
             stack.append((e.args[0], known))
             for truth, side in ((True, e.args[1]), (False, e.args[2])):
                 # Only guards about axes can help; a side that is never chosen needs no proof.
-                under = known.assume(e.args[0], truth) if side in around else known
+                under = known.assume(e.args[0], truth) if side in containing else known
                 if under.feasible:
                     stack.append((side, under))
         else:
@@ -70,14 +70,14 @@ def _collect_by_path(
 
 
 def _collect_by_expression(
-    bodies: Sequence[Expr], facts: Facts, is_wanted: Callable[[Expr], bool], around: set[Expr]
+    bodies: Sequence[Expr], facts: Facts, is_wanted: Callable[[Expr], bool], containing: set[Expr]
 ) -> list[tuple[Expr, Facts]]:
     out: list[tuple[Expr, Facts]] = []
-    contexts: dict[Expr, dict[Facts, None]] = {e: {} for e in around}
+    contexts: dict[Expr, dict[Facts, None]] = {e: {} for e in containing}
     for b in bodies:
         contexts.get(b, {})[facts] = None
     for e in reversed(list(postorder(bodies))):  # users come before the expressions that they use
-        if e not in around:
+        if e not in containing:
             continue
         here = list(contexts.pop(e))
         if len(here) > _MAX_CONTEXTS:
@@ -86,7 +86,7 @@ def _collect_by_expression(
             out += [(e, known) for known in here]
         is_where = isinstance(e, Apply) and e.fn == "where"
         for n, a in enumerate(e.args):
-            if a in around:
+            if a in containing:
                 for known in here:
                     under = _assume(known, e.args[0], n == 1) if is_where and n else known
                     if under.feasible:

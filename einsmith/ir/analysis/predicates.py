@@ -20,16 +20,16 @@ def guarded_reads(body: Expr, is_wanted: Callable[[Read], bool]) -> Iterator[tup
     taken. The order is that of evaluation: reads in an index before the read itself, those in a condition before those
     under it.
     """
-    around: set[Expr] = set()
+    containing: set[Expr] = set()
     for e in postorder([body]):
-        if (isinstance(e, Read) and is_wanted(e)) or not around.isdisjoint(e.args):
-            around.add(e)
-    by_path = _collect_by_path(body, is_wanted, around)
-    yield from _collect_by_expression(body, is_wanted, around) if by_path is None else by_path
+        if (isinstance(e, Read) and is_wanted(e)) or not containing.isdisjoint(e.args):
+            containing.add(e)
+    by_path = _collect_by_path(body, is_wanted, containing)
+    yield from _collect_by_expression(body, is_wanted, containing) if by_path is None else by_path
 
 
 def _collect_by_path(
-    body: Expr, is_wanted: Callable[[Read], bool], around: set[Expr]
+    body: Expr, is_wanted: Callable[[Read], bool], containing: set[Expr]
 ) -> list[tuple[Read, tuple[Expr, ...]]] | None:
     """Return (read, enclosing conditions) for every path; None if there are too many paths."""
     out: list[tuple[Read, tuple[Expr, ...]]] = []
@@ -41,10 +41,10 @@ def _collect_by_path(
             assert isinstance(e, Read)
             out.append((e, guards))
             continue
-        if e not in around or (e, guards) in seen:
+        if e not in containing or (e, guards) in seen:
             continue
         seen.add((e, guards))
-        if len(seen) > max(_MAX_VISITS, 4 * len(around)):
+        if len(seen) > max(_MAX_VISITS, 4 * len(containing)):
             return None
         if isinstance(e, Read) and is_wanted(e):
             stack.append((e, guards, True))
@@ -57,16 +57,16 @@ def _collect_by_path(
 
 
 def _collect_by_expression(
-    body: Expr, is_wanted: Callable[[Read], bool], around: set[Expr]
+    body: Expr, is_wanted: Callable[[Read], bool], containing: set[Expr]
 ) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
     no, yes = Const(False, dt.bool_), Const(True, dt.bool_)
-    order = [e for e in postorder([body]) if e in around]
+    order = [e for e in postorder([body]) if e in containing]
     reached: dict[Expr, Expr] = dict.fromkeys(order, no)
     reached[body] = yes
     for e in reversed(order):  # users of an expression come before it
         here = reached[e]
         for n, a in enumerate(e.args):
-            if a not in around or reached[a] is yes:
+            if a not in containing or reached[a] is yes:
                 continue
             under = here
             if n and isinstance(e, Apply) and e.fn == "where":

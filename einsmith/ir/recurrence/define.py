@@ -75,7 +75,7 @@ class _Solver:
         self, definitions: Mapping[Leaf, Tensor], roots: Sequence[Tensor], names: Mapping[Leaf, str], checkpoint: int
     ):
         self.definitions, self.roots, self.names, self.checkpoint = definitions, roots, names, checkpoint
-        self.done: dict[Any, Any] = {}
+        self.solved: dict[Any, Any] = {}
 
     def below(self, node: Any) -> Sequence[Any]:
         if node in self.definitions:
@@ -99,12 +99,12 @@ class _Solver:
             if len(group) > 1 or node in self.below(node):
                 self._cycle(group)
             elif node in self.definitions:
-                self.done[node] = self.done[self.definitions[node]]
+                self.solved[node] = self.solved[self.definitions[node]]
             elif isinstance(node, Compute) and 0 in node.shape and node.args:
-                self.done[node] = Compute(template(node.shape, (), Const(0, node.dtype)), ())
+                self.solved[node] = Compute(template(node.shape, (), Const(0, node.dtype)), ())
             else:
-                self.done[node] = with_args(node, tuple(self.done[a] for a in node.args)) if node.args else node
-        return [self.done[r] for r in self.roots]
+                self.solved[node] = with_args(node, tuple(self.solved[a] for a in node.args)) if node.args else node
+        return [self.solved[r] for r in self.roots]
 
     def _split_results(self, reductions: set[Compute]) -> _Solver:
         """Return this solver with each result of `reductions` as a tensor of its own, since a member is one
@@ -146,10 +146,10 @@ class _Solver:
         roots = set(self.roots)
         exposed = {number[n] for n in group if n in roots or any(u not in inside for u in self.users.get(n, ()))}
         built = self._choose_time_axes(
-            Component(nodes, number, self.done.__getitem__, exposed, self.checkpoint), inside
+            Component(nodes, number, self.solved.__getitem__, exposed, self.checkpoint), inside
         )
         for node in group:
-            self.done[node] = built.tensors[number[node]]
+            self.solved[node] = built.tensors[number[node]]
 
     def _choose_time_axes(self, component: Component, inside: set) -> BuiltRecurrence:
         """Return the recurrence along the first axis without cycles within a step; else along the first axis whose

@@ -179,7 +179,10 @@ class Members:
                 kept = self._is_kept(n)
                 low = self.base[n]
                 high = max(stop, size) if lay.sign < 0 and kept else stop
-                parts = [shifted(p, -low) for p in self._outside(n, low, first) + self._outside(n, stop, high)]
+                parts = [
+                    shifted(p, -low)
+                    for p in self._clip_outside_steps(n, low, first) + self._clip_outside_steps(n, stop, high)
+                ]
                 parts += [shifted(p, -low) for p in self._step_parts(n)]
                 shape = (high - low, *self.drafts[n].shape[1:])
                 self.place[n] = len(self.ready)
@@ -188,7 +191,7 @@ class Members:
 
     # -- positions that depend on no step
 
-    def _outside(self, n: int, low: int, high: int) -> list[Piece]:
+    def _clip_outside_steps(self, n: int, low: int, high: int) -> list[Piece]:
         """Return the pieces of node n at positions ahead of its first step: they read no node."""
         if low >= high:
             return []
@@ -204,7 +207,7 @@ class Members:
         d = self.drafts[n]
         low, high = (0, lay.clean[n]) if lay.sign > 0 else (lay.clean[n], d.shape[0])
         at = (moved(e.index[0], -low), *e.index[1:])
-        parts = [shifted(p, -low) for p in self._outside(n, low, high)]
+        parts = [shifted(p, -low) for p in self._clip_outside_steps(n, low, high)]
         shape = (high - low, *d.shape[1:])
         if len(parts) == 1 and parts[0].extents == shape and not isinstance(parts[0].body, Reduce):
             return substitute(parts[0].body, dict(enumerate(at)))

@@ -202,7 +202,7 @@ def _simplify_connective(e: Apply, facts: Facts) -> Expr | None:
         n = 0
         while n < len(parts):
             rest = parts[:n] + parts[n + 1 :]
-            if facts.undecided(parts[n], rest, unit):
+            if facts.is_undecided(parts[n], rest, unit):
                 n += 1
                 continue
             others = facts.assume_all(rest, unit)

@@ -265,7 +265,7 @@ class _Run:
 
     def __init__(self, rules: tuple[RewriteRule, ...]):
         self.rules = _TABLE if rules is RULES else _by_function(rules)
-        self.done: dict[tuple[Expr, Facts], Expr] = {}
+        self.results: dict[tuple[Expr, Facts], Expr] = {}
         self.dependent: dict[Expr, bool] = {}
         self.base = Facts(())
         self.assumed: dict[Facts, tuple[_Assumption, ...]] = {}  # conditions beyond the base's, outermost first
@@ -325,14 +325,14 @@ class _Run:
         self.assumed[known] = chain
         return known
 
-    def under(self, known: Facts, c: Expr, truth: bool, was: Expr, side: Expr) -> Facts:
-        """Return the facts on a side of a `where` whose condition `was` has become c."""
+    def under(self, known: Facts, c: Expr, truth: bool, original: Expr, side: Expr) -> Facts:
+        """Return the facts on a side of a `where` whose condition `original` has become c."""
         if not self.depends_on_facts(side):
             return self.base
         under = known.assume(c, truth)
         if under not in self.assumed and known in self.assumed:
-            bits = -1 if has_integer_comparison(c) or has_integer_comparison(was) else 0
-            for x in (*atomic_conditions(c), *atomic_conditions(was)):
+            bits = -1 if has_integer_comparison(c) or has_integer_comparison(original) else 0
+            for x in (*atomic_conditions(c), *atomic_conditions(original)):
                 bits |= self.conditions(x) & self.bits[x]
             self.assumed[under] = (*self.assumed[known], _Assumption(c, truth, bits))
         return self.restrict_facts(side, under) if under.feasible else under
@@ -346,7 +346,7 @@ class _Run:
         return self.quotients[e]
 
     def simplify(self, root: Expr, facts: Facts) -> Expr:
-        done = self.done
+        results = self.results
         if facts is not self.base:
             self.base = facts
             self.assumed[facts] = ()
@@ -354,11 +354,11 @@ class _Run:
         # (expression, facts, result of a rule); an expression waits on the stack below those it needs first.
         stack: list[tuple[Expr, Facts, Expr | None]] = [(root, facts, None)]
         while stack:
-            e, known, became = stack.pop()
-            if (e, known) in done:
+            e, known, result = stack.pop()
+            if (e, known) in results:
                 continue
-            if became is not None:
-                done[e, known] = done[became, known]
+            if result is not None:
+                results[e, known] = results[result, known]
                 continue
             fn = e.fn if isinstance(e, Apply) else ""
             if fn == "where":
@@ -374,18 +374,18 @@ class _Run:
             assert new is not None
             out = self._rewrite(new, known)
             if out is None:
-                done[e, known] = done[new, known] = new
+                results[e, known] = results[new, known] = new
             else:
                 stack.append((e, known, out))
                 stack.append((out, known, None))
-        return done[root, facts]
+        return results[root, facts]
 
     def _simplify_args(self, e: Expr, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
         if not e.args:
             return e, []
         needed = [(a, known if known is self.base else self.restrict_facts(a, known)) for a in e.args]
-        missing = [w for w in needed if w not in self.done]
-        return (None, missing) if missing else (with_args(e, tuple(self.done[w] for w in needed)), [])
+        missing = [w for w in needed if w not in self.results]
+        return (None, missing) if missing else (with_args(e, tuple(self.results[w] for w in needed)), [])
 
     def _simplify_connected(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
         """Simplify all operands of nested `and` or `or` first, so that the rule prunes them once, not once for each
@@ -394,15 +394,15 @@ class _Run:
         if not 2 < len(parts) <= MAX_PRUNED:
             return self._simplify_args(e, known)
         needed = [(a, known if known is self.base else self.restrict_facts(a, known)) for a in parts]
-        missing = [w for w in needed if w not in self.done]
-        return (None, missing) if missing else (connect(e.fn, (self.done[w] for w in needed)), [])
+        missing = [w for w in needed if w not in self.results]
+        return (None, missing) if missing else (connect(e.fn, (self.results[w] for w in needed)), [])
 
     def _simplify_where(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
         """Simplify a `where`: its condition, and each side under the condition, or only the side that is chosen."""
         first = e.args[0], self.restrict_facts(e.args[0], known)
-        if first not in self.done:
+        if first not in self.results:
             return None, [first]
-        c, pending = self._simplify_condition(self.done[first], known)
+        c, pending = self._simplify_condition(self.results[first], known)
         if pending is not None:
             return None, [pending]
         sides = []
@@ -418,12 +418,12 @@ class _Run:
             sides = [(side, self.restrict_facts(side, known)) for side, under in sides if under.feasible][:1] or sides[
                 :1
             ]
-        missing = [s for s in sides if s not in self.done]
+        missing = [s for s in sides if s not in self.results]
         if missing:
             return None, missing
         if len(sides) == 1:
-            return self.done[sides[0]], []
-        return Apply("where", (c, self.done[sides[0]], self.done[sides[1]]), e.dtype), []
+            return self.results[sides[0]], []
+        return Apply("where", (c, self.results[sides[0]], self.results[sides[1]]), e.dtype), []
 
     def _simplify_condition(self, c: Expr, known: Facts) -> tuple[Expr, tuple[Expr, Facts] | None]:
         """Simplify the quotients and remainders in each part of a condition under the other parts.
@@ -442,13 +442,13 @@ class _Run:
             under = known.assume_all(other for m, other in enumerate(parts) if m != n)
             if not under.feasible:
                 return c, None
-            if (x, under) not in self.done:
+            if (x, under) not in self.results:
                 return c, (x, under)
-            parts[n] = self.done[x, under]
+            parts[n] = self.results[x, under]
         out = connect("and", parts)
         if out is c:
             return c, None
-        return (c, (out, known)) if (out, known) not in self.done else (self.done[out, known], None)
+        return (c, (out, known)) if (out, known) not in self.results else (self.results[out, known], None)
 
     def _rewrite(self, e: Expr, known: Facts) -> Expr | None:
         """Apply the first applicable rule to a node with simplified arguments and return the result; None if no rule
