@@ -35,18 +35,18 @@ class Elaborator:
 
     def form(self, root: Ast) -> Form:
         """Return the form of `root`; errors carry the line and a caret."""
-        done: dict[Ast, Form] = {}
+        forms: dict[Ast, Form] = {}
         stack: list[tuple[Ast, bool]] = [(root, False)]
         while stack:
             node, ready = stack.pop()
-            if node in done:
+            if node in forms:
                 continue
             if not ready and node.args:
                 stack.append((node, True))
                 stack.extend((a, False) for a in reversed(node.args))
                 continue
             try:
-                done[node] = self._one(node, [done[a] for a in node.args])
+                forms[node] = self._build_form(node, [forms[a] for a in node.args])
             except BoundsError:
                 raise
             except FormulaError as e:
@@ -55,7 +55,7 @@ class Elaborator:
                 raise FormulaError(e.message, self.text, node.at, e.hint) from None
             except (DtypeError, ShapeError) as e:
                 raise FormulaError(str(e), self.text, node.at) from None
-        return done[root]
+        return forms[root]
 
     def integer(self, root: Ast) -> int:
         """Return the value of an expression without axes and reads. Raises FormulaError where it is no integer."""
@@ -69,7 +69,7 @@ class Elaborator:
             )
         return form.value
 
-    def _one(self, node: Ast, args: list[Form]) -> Form:
+    def _build_form(self, node: Ast, args: list[Form]) -> Form:
         if isinstance(node, Number):
             return Literal(node.value)
         if isinstance(node, Name):

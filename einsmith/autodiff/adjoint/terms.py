@@ -85,10 +85,10 @@ def merge_terms(terms: Terms, relying: bool, opaque: bool) -> Terms:
         return {(): add_guarded_terms(terms)}
     shared, value = split_common_guards(terms)
     rests = [tuple(g for g in guards if g not in shared and (opaque or not reads(g))) for guards in terms]
-    least = [a for a in dict.fromkeys(rests) if not any(set(b) < set(a) for b in rests)]
-    if all(least):
+    weakest = [a for a in dict.fromkeys(rests) if not any(set(b) < set(a) for b in rests)]
+    if all(weakest):
         either: Expr | None = None
-        for rest in least:
+        for rest in weakest:
             holds = rest[-1]
             for g in reversed(rest[:-1]):
                 holds = choose(g, holds, Const(False, dt.bool_)) if opaque else both(g, holds)
@@ -115,20 +115,20 @@ def apply_within_guards(factor: Expr, f: Callable[[Expr], Expr]) -> Expr:
 def exchange_factor(value: Expr, factor: Expr, by: Expr) -> Expr | None:
     """Return a product or quotient with one factor, the first from the left, replaced by `by`; None if it has no such
     factor."""
-    without: set[Expr] = set()
+    searched: set[Expr] = set()
     path: list[tuple[Apply, int]] = []  # enclosing products, and the operand taken in each
     e = value
     while e is not factor:
-        if e not in without and isinstance(e, Apply) and e.fn in ("neg", "mul", "div"):
+        if e not in searched and isinstance(e, Apply) and e.fn in ("neg", "mul", "div"):
             path.append((e, 0))
         else:
-            without.add(e)
+            searched.add(e)
             while path and path[-1][1] == (1 if path[-1][0].fn == "mul" else 0):
-                without.add(path.pop()[0])
+                searched.add(path.pop()[0])
             if not path:
                 return None
             path[-1] = path[-1][0], 1
         e = path[-1][0].args[path[-1][1]]
-    for around, n in reversed(path):
-        by = apply(around.fn, *around.args[:n], by, *around.args[n + 1 :])
+    for product, n in reversed(path):
+        by = apply(product.fn, *product.args[:n], by, *product.args[n + 1 :])
     return by

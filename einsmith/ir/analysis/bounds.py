@@ -17,7 +17,7 @@ import numpy as np
 from einsmith.ir.analysis import intervals
 from einsmith.ir.analysis.intervals import Interval
 from einsmith.ir.analysis.linear import LinearForm, linear
-from einsmith.ir.analysis.lines import COMPARISONS, lines_of, own_lines
+from einsmith.ir.analysis.lines import COMPARISONS, definition_lines, lines_of
 from einsmith.ir.analysis.sample import Sample
 from einsmith.ir.nodes import Apply, Axis, Const, Expr
 from einsmith.ir.rebuild import operands
@@ -193,7 +193,7 @@ class Facts:
                 unequal += differs
                 # A guard on e//k, abs(e) and the like bounds e: their lines connect the two.
                 atoms = dict.fromkeys(atom for line in holds for atom in line.terms)
-                lines += [own for a in atoms for own in own_lines(a)]
+                lines += [own for a in atoms for own in definition_lines(a)]
         out.known, out.cases = frozenset(known), tuple(cases)
         old_keys = {line.key for line in self.lines}
         new = {line.key: line for line in lines if line.key not in old_keys}
@@ -416,7 +416,7 @@ class Facts:
             # No bound exceeds the form's value at some point: a bound that reaches it needs no search.
             values = self._sample_values(bare) if len(self.lines) > _MAX_UNSAMPLED_LINES else None
             most, tried = None if values is None else int(values.min()), 0
-            for line in [*self.lines, *(own for a in terms for own in own_lines(a))]:
+            for line in [*self.lines, *(own for a in terms for own in definition_lines(a))]:
                 if tried >= _MAX_TRIED_LINES or (most is not None and best is not None and best >= most):
                     break
                 for atom, c in line.terms.items():

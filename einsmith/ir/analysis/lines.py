@@ -23,7 +23,7 @@ def lines_of(c: Apply, truth: bool) -> tuple[list[LinearForm], list[LinearForm]]
 
 
 @lru_cache(maxsize=1 << 15)
-def own_lines(atom: Expr) -> Sequence[LinearForm]:
+def definition_lines(atom: Expr) -> Sequence[LinearForm]:
     """Return forms >= 0 that an atom's definition implies."""
     if not isinstance(atom, Apply) or atom.fn not in ("floordiv", "mod", "min", "max", "abs"):
         return []

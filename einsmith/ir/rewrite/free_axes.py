@@ -58,12 +58,12 @@ def _fold(
     return kept, tuple(substitute(b, axes) for b in (*index, *bodies))
 
 
-def _same(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
+def _keep_value(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
     """Return the maximum or minimum of equal values, at the first position."""
     return None if axis in axes_of(body) else body
 
 
-def _product(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
+def _fold_product(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
     if axis in axes_of(body) or body.dtype.is_bool or body.dtype.in_memory_only:
         return None
     return power(body, extents[axis])
@@ -90,14 +90,14 @@ def power(x: Expr, n: int) -> Expr:
     return reduce(lambda a, b: apply("mul", a, b), factors)
 
 
-class _Level(NamedTuple):
+class _GuardLevel(NamedTuple):
     """The condition of one `where` around a body: its parts that depend on the axis, and the others."""
 
     bound: tuple[Expr, ...]
     free: tuple[Expr, ...]
 
 
-def _sum(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
+def _fold_sum(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
     """Return the closed form of the body's sum along an axis on which only its guards depend.
 
     The sum is the innermost value times the number of points at which all guards hold, and 0, without a read of the
@@ -107,24 +107,24 @@ def _sum(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
     if body.dtype.is_bool or body.dtype.in_memory_only:
         return None
     if axis not in axes_of(body):
-        return _times(Const(extents[axis], dt.i64), body)
-    levels: list[_Level] = []
+        return _multiply(Const(extents[axis], dt.i64), body)
+    levels: list[_GuardLevel] = []
     inner = body
     while axis in axes_of(inner):
         if not (isinstance(inner, Apply) and inner.fn == "where" and is_zero(inner.args[2])):
             return None
         parts = operands(inner.args[0], "and")
         bound = tuple(c for c in parts if axis in axes_of(c))
-        levels.append(_Level(bound, tuple(c for c in parts if c not in bound)))
+        levels.append(_GuardLevel(bound, tuple(c for c in parts if c not in bound)))
         inner = inner.args[1]
     first = next(n for n, level in enumerate(levels) if level.bound)
     conditions = [c for level in levels for c in level.bound]
     if any(has_read(c) for level in levels[first + 1 :] for c in level.bound):
         return None  # its reads may be in bounds only where the preceding conditions hold
-    count = _points(conditions, axis, extents)
+    count = _count_points(conditions, axis, extents)
     if count is None:
         return None
-    value = _times(count, inner)
+    value = _multiply(count, inner)
     for n in reversed(range(len(levels))):
         parts = [*levels[n].free, *([apply("lt", Const(0, count.dtype), count)] if n == first else [])]
         if parts:
@@ -133,13 +133,13 @@ def _sum(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
     return value
 
 
-def _times(count: Expr, x: Expr) -> Expr:
+def _multiply(count: Expr, x: Expr) -> Expr:
     if isinstance(count, Const) and x.dtype.is_int:
         return apply("mul", Const(wrapped(int(count.value), x.dtype.bits), x.dtype), x)
     return apply("mul", cast(count, x.dtype), x)
 
 
-def _points(conditions: Sequence[Expr], axis: int, extents: Sequence[int]) -> Expr | None:
+def _count_points(conditions: Sequence[Expr], axis: int, extents: Sequence[int]) -> Expr | None:
     """Return the number of points of an axis that meet all conditions (0 or less: none); None where a condition is not
     linear in the axis."""
     low, high = [LinearForm()], [LinearForm(extents[axis] - 1)]
@@ -167,7 +167,7 @@ def _points(conditions: Sequence[Expr], axis: int, extents: Sequence[int]) -> Ex
             divided[k > 0].append((rest, abs(k)))
     dtype = dt.i64 if wide else dt.i32
     ends = [
-        _extreme(fn, plain, [_quotient(f, k, fn == "max", dtype) for f, k in divided[fn == "max"]], dtype)
+        _combine_bounds(fn, plain, [_quotient(f, k, fn == "max", dtype) for f, k in divided[fn == "max"]], dtype)
         for fn, plain in (("max", low), ("min", high))
     ]
     return apply("add", apply("sub", ends[1], ends[0]), Const(1, dtype))
@@ -179,17 +179,17 @@ def _quotient(rest: LinearForm, k: int, is_low: bool, dtype: DType) -> Expr:
     return apply("neg", quotient) if is_low else quotient
 
 
-def _extreme(fn: str, plain: Sequence[LinearForm], others: Sequence[Expr], dtype: DType) -> Expr:
+def _combine_bounds(fn: str, plain: Sequence[LinearForm], others: Sequence[Expr], dtype: DType) -> Expr:
     return reduce(lambda a, b: apply(fn, a, b), [*(f.expr(dtype) for f in plain), *others])
 
 
 FOLDS: Mapping[str, Callable[[Expr, int, Sequence[int]], Expr | None]] = {
-    "sum": _sum,
-    "prod": _product,
-    "max": _same,
-    "min": _same,
-    "argmax": _same,
-    "argmin": _same,
+    "sum": _fold_sum,
+    "prod": _fold_product,
+    "max": _keep_value,
+    "min": _keep_value,
+    "argmax": _keep_value,
+    "argmin": _keep_value,
 }
 """By combiner: a function that returns the closed form of a body reduced over an axis (its position) of the box of
 these extents; None if there is none."""
