@@ -24,8 +24,8 @@ def reads_under(part: Piece | Scatter) -> Iterator[tuple[Read, Facts]]:
         yield e, known
 
 
-def collect_under(part: Piece | Scatter, is_wanted: Callable[[Expr], bool]) -> list[tuple[Expr, Facts]]:
-    """Return (expression, facts of the `where`s around it) for every wanted expression of the part's bodies.
+def collect_under(part: Piece | Scatter, is_selected: Callable[[Expr], bool]) -> list[tuple[Expr, Facts]]:
+    """Return (expression, facts of the `where`s around it) for every selected expression of the part's bodies.
 
     Paths to a shared expression may be exponentially many in its depth. Where they are too many, conditions that say
     nothing of integers are ignored, and so are those that hold on some paths alone once these are many.
@@ -35,16 +35,16 @@ def collect_under(part: Piece | Scatter, is_wanted: Callable[[Expr], bool]) -> l
         return []
     containing: set[Expr] = set()
     for e in postorder(part.bodies):
-        if is_wanted(e) or not containing.isdisjoint(e.args):
+        if is_selected(e) or not containing.isdisjoint(e.args):
             containing.add(e)
-    by_path = _collect_by_path(part.bodies, facts, is_wanted, containing)
-    return _collect_by_expression(part.bodies, facts, is_wanted, containing) if by_path is None else by_path
+    by_path = _collect_by_path(part.bodies, facts, is_selected, containing)
+    return _collect_by_expression(part.bodies, facts, is_selected, containing) if by_path is None else by_path
 
 
 def _collect_by_path(
-    bodies: Sequence[Expr], facts: Facts, is_wanted: Callable[[Expr], bool], containing: set[Expr]
+    bodies: Sequence[Expr], facts: Facts, is_selected: Callable[[Expr], bool], containing: set[Expr]
 ) -> list[tuple[Expr, Facts]] | None:
-    """Collect the wanted expressions along every path; return None where the paths are too many."""
+    """Collect the selected expressions along every path; return None where the paths are too many."""
     out: list[tuple[Expr, Facts]] = []
     seen: set[tuple[Expr, int]] = set()
     stack: list[tuple[Expr, Facts]] = [(b, facts) for b in reversed(bodies)]
@@ -55,7 +55,7 @@ def _collect_by_path(
         seen.add((e, id(known)))
         if len(seen) > max(_MAX_VISITS, 4 * len(containing)):
             return None
-        if is_wanted(e):
+        if is_selected(e):
             out.append((e, known))
         if isinstance(e, Apply) and e.fn == "where":
             stack.append((e.args[0], known))
@@ -70,7 +70,7 @@ def _collect_by_path(
 
 
 def _collect_by_expression(
-    bodies: Sequence[Expr], facts: Facts, is_wanted: Callable[[Expr], bool], containing: set[Expr]
+    bodies: Sequence[Expr], facts: Facts, is_selected: Callable[[Expr], bool], containing: set[Expr]
 ) -> list[tuple[Expr, Facts]]:
     out: list[tuple[Expr, Facts]] = []
     contexts: dict[Expr, dict[Facts, None]] = {e: {} for e in containing}
@@ -82,7 +82,7 @@ def _collect_by_expression(
         here = list(contexts.pop(e))
         if len(here) > _MAX_CONTEXTS:
             here = [_intersect_facts(here, facts)]
-        if is_wanted(e):
+        if is_selected(e):
             out += [(e, known) for known in here]
         is_where = isinstance(e, Apply) and e.fn == "where"
         for n, a in enumerate(e.args):

@@ -12,8 +12,8 @@ _MAX_VISITS = 256
 """Most expressions visited along separate paths."""
 
 
-def guarded_reads(body: Expr, is_wanted: Callable[[Read], bool]) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
-    """Yield (read, enclosing conditions) for every path to a wanted Read.
+def guarded_reads(body: Expr, is_selected: Callable[[Read], bool]) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
+    """Yield (read, enclosing conditions) for every path to a selected Read.
 
     The chosen side of a `where` is under its condition, the other under its negation. A read under several conditions
     is repeated; if there are too many paths, it is yielded once, under one condition that says whether any path is
@@ -22,14 +22,14 @@ def guarded_reads(body: Expr, is_wanted: Callable[[Read], bool]) -> Iterator[tup
     """
     containing: set[Expr] = set()
     for e in postorder([body]):
-        if (isinstance(e, Read) and is_wanted(e)) or not containing.isdisjoint(e.args):
+        if (isinstance(e, Read) and is_selected(e)) or not containing.isdisjoint(e.args):
             containing.add(e)
-    by_path = _collect_by_path(body, is_wanted, containing)
-    yield from _collect_by_expression(body, is_wanted, containing) if by_path is None else by_path
+    by_path = _collect_by_path(body, is_selected, containing)
+    yield from _collect_by_expression(body, is_selected, containing) if by_path is None else by_path
 
 
 def _collect_by_path(
-    body: Expr, is_wanted: Callable[[Read], bool], containing: set[Expr]
+    body: Expr, is_selected: Callable[[Read], bool], containing: set[Expr]
 ) -> list[tuple[Read, tuple[Expr, ...]]] | None:
     """Return (read, enclosing conditions) for every path; None if there are too many paths."""
     out: list[tuple[Read, tuple[Expr, ...]]] = []
@@ -46,7 +46,7 @@ def _collect_by_path(
         seen.add((e, guards))
         if len(seen) > max(_MAX_VISITS, 4 * len(containing)):
             return None
-        if isinstance(e, Read) and is_wanted(e):
+        if isinstance(e, Read) and is_selected(e):
             stack.append((e, guards, True))
         if isinstance(e, Apply) and e.fn == "where":
             c, a, b = e.args
@@ -57,7 +57,7 @@ def _collect_by_path(
 
 
 def _collect_by_expression(
-    body: Expr, is_wanted: Callable[[Read], bool], containing: set[Expr]
+    body: Expr, is_selected: Callable[[Read], bool], containing: set[Expr]
 ) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
     no, yes = Const(False, dt.bool_), Const(True, dt.bool_)
     order = [e for e in postorder([body]) if e in containing]
@@ -74,7 +74,7 @@ def _collect_by_expression(
                 under = c if here is yes else apply("where", here, c, no)  # c may read only where it is reached
             reached[a] = under if yes is under or reached[a] is no else apply("or", reached[a], under)
     for e in order:
-        if isinstance(e, Read) and is_wanted(e):
+        if isinstance(e, Read) and is_selected(e):
             yield e, () if reached[e] is yes else (reached[e],)
 
 
