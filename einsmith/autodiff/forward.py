@@ -124,9 +124,9 @@ class _Forward(Adjoint):
             root = part.bodies[member]
             move = self._differentiate(root, {})
             if part.body.combiner == "prod":
-                move = mul(self._others(part, member, at), move)
+                move = mul(self._multiply_other_factors(part, member, at), move)
             elif part.body.combiner != "sum":
-                move = choose(self._chosen(part, member, at), move, 0.0)
+                move = choose(self._find_chosen_condition(part, member, at), move, 0.0)
             body = Reduce("sum", part.body.extents, (move,))
         else:
             values: dict[Expr, Expr] = {}

@@ -46,7 +46,7 @@ class AdjointPlan:
         """Add a tensor whose bodies read the plan's tensors by number; return its number, or that of an equal
         tensor."""
         t, sources = self._template(shape, parts)
-        if (same := _copy_of(t)) is not None:
+        if (same := _find_copied_slot(t)) is not None:
             return sources[same]
         step = (t, sources, member)
         if step in self.steps:
@@ -104,7 +104,7 @@ class AdjointPlan:
         return out
 
 
-def _copy_of(t: Template) -> int | None:
+def _find_copied_slot(t: Template) -> int | None:
     """Return the slot of the tensor that a template copies whole; None if it does anything else."""
     part = t.parts[0]
     if len(t.parts) == 1 and isinstance(part, Piece) and isinstance(part.body, Read):

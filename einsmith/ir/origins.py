@@ -74,9 +74,9 @@ class Origins:
         alike = (o for o in here if (o.shape, o.source_shape) == (shape, source_shape))
         extent = shape[dimension]
         batched = (o for o in self.indices if (o.shape[o.dimension], o.source_shape) == (extent, source_shape))
-        return _only(exact) or _only(alike) or _only(batched)
+        return _pick_unique(exact) or _pick_unique(alike) or _pick_unique(batched)
 
 
-def _only(origins: Iterable[Origin]) -> Origin | None:
+def _pick_unique(origins: Iterable[Origin]) -> Origin | None:
     by_message = {o.message_fields: o for o in origins}
     return next(iter(by_message.values())) if len(by_message) == 1 else None

@@ -44,21 +44,21 @@ def show(node: Any, axes: Sequence[str] | None = None, slots: Sequence[str] | No
     names arguments (default: x0, x1, ...).
     """
     if isinstance(node, (Const, Axis, Read, Apply)):
-        return _with_names([node], axes, slots)[0]
+        return _write_with_names([node], axes, slots)[0]
     if isinstance(node, Reduce):
-        return _reduce(node, None, axes, slots)
+        return _show_reduce(node, None, axes, slots)
     if isinstance(node, Piece):
-        return _piece(node, "out", axes, slots)
+        return _show_piece(node, "out", axes, slots)
     if isinstance(node, Scatter):
-        return _scatter(node, "out", axes, slots)
+        return _show_scatter(node, "out", axes, slots)
     if isinstance(node, Template):
-        return _template(node, axes, slots)
+        return _show_template(node, axes, slots)
     if isinstance(node, Leaf):
-        return f"Leaf({node.id}, {_type(node.dtype, node.shape)})"
+        return f"Leaf({node.id}, {_show_type(node.dtype, node.shape)})"
     if isinstance(node, Compute):
-        return f"Compute({_results(node.template)} of {len(node.args)} arguments, {node.digest.hex()[:8]})"
+        return f"Compute({_show_results(node.template)} of {len(node.args)} arguments, {node.digest.hex()[:8]})"
     if isinstance(node, Recurrence):
-        results = ", ".join(_type(d, s) for d, s in node.results)
+        results = ", ".join(_show_type(d, s) for d, s in node.results)
         return f"Recurrence({results} in {node.steps} steps of {len(node.args)} arguments, {node.digest.hex()[:8]})"
     if isinstance(node, Item):
         return f"Item({show(node.node)}, {node.member})"
@@ -87,13 +87,13 @@ _SYNTAX = {
 # ---------------------------------------------------------------------------------------------------- expressions
 
 
-def _constant(x: Const) -> str:
+def _write_constant(x: Const) -> str:
     return repr(x.value)
 
 
 def _precedence(x: Expr) -> int:
     if isinstance(x, Const):
-        return FUNCTIONS["neg"].precedence if _constant(x).startswith("-") else _ATOM_PRECEDENCE
+        return FUNCTIONS["neg"].precedence if _write_constant(x).startswith("-") else _ATOM_PRECEDENCE
     if isinstance(x, Apply) and FUNCTIONS[x.fn].symbol:
         return FUNCTIONS[x.fn].precedence
     return _ATOM_PRECEDENCE
@@ -102,7 +102,7 @@ def _precedence(x: Expr) -> int:
 def _text_parts(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str]) -> list[Any]:
     """Return the text of one node as strings and (argument, least precedence that needs no parentheses) pairs."""
     if isinstance(x, Const):
-        return [_constant(x)]
+        return [_write_constant(x)]
     if isinstance(x, Axis):
         return [axis(x.position)]
     if isinstance(x, Read):
@@ -130,7 +130,7 @@ def _text_parts(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str])
     return [(x.args[0], left), spec.symbol if tight else f" {spec.symbol} ", (x.args[1], right)]
 
 
-def _conjunction(x: Apply) -> list[Any]:
+def _chain_comparisons(x: Apply) -> list[Any]:
     """Return the text pieces of nested `and`s as one chain of conditions, `a <= b and b < c` as `a <= b < c`."""
     terms = operands(x, "and")
     out: list[Any] = []
@@ -162,7 +162,7 @@ def _conjunction(x: Apply) -> list[Any]:
     return out
 
 
-def _text(
+def _write(
     x: Expr,
     axis: Callable[[int], str],
     slot: Callable[[int], str],
@@ -171,7 +171,7 @@ def _text(
 ) -> str:
     def split(e: Expr) -> list[Any]:
         if chains and isinstance(e, Apply) and e.fn == "and":
-            return _conjunction(e)
+            return _chain_comparisons(e)
         return _text_parts(e, axis, slot)
 
     out: list[str] = []
@@ -194,10 +194,10 @@ def _text(
 
 def show_expressions(roots: Sequence[Expr], axes: Sequence[str], slots: Sequence[str]) -> list[str]:
     """Return expressions expanded in full, in the formula language's syntax, with adjoining comparisons chained."""
-    return [_text(r, axes.__getitem__, slots.__getitem__, {}, True) for r in roots]
+    return [_write(r, axes.__getitem__, slots.__getitem__, {}, True) for r in roots]
 
 
-def _with_names(
+def _write_with_names(
     roots: Sequence[Expr], axes: Sequence[str] | None, slots: Sequence[str] | None, rank: int | None = None
 ) -> list[str]:
     """Return the roots' texts; where sharing would make them explode, `where t0 = ...` is appended to the last."""
@@ -221,9 +221,9 @@ def _with_names(
     if sum(size[r] for r in roots) > _MAX_TREE_NODES:
         for e in order:
             if uses[e] > 1 and e.args and len(e.args) + size[e] > 4:
-                tail.append(f"t{len(names)} = {_text(e, axis, slot, names)}")
+                tail.append(f"t{len(names)} = {_write(e, axis, slot, names)}")
                 names[e] = f"t{len(names)}"
-    out = [names[r] if r in names else _text(r, axis, slot, names) for r in roots]
+    out = [names[r] if r in names else _write(r, axis, slot, names) for r in roots]
     if tail:
         out[-1] += " where " + "; ".join(tail)
     return out
@@ -232,12 +232,12 @@ def _with_names(
 # ------------------------------------------------------------------------------------------------------ templates
 
 
-def _type(dtype: DType, shape: tuple[int, ...]) -> str:
+def _show_type(dtype: DType, shape: tuple[int, ...]) -> str:
     return f"{dtype.name}[{', '.join(map(str, shape))}]"
 
 
-def _results(t: Template) -> str:
-    return ", ".join(_type(d, t.shape) for d in t.dtypes)
+def _show_results(t: Template) -> str:
+    return ", ".join(_show_type(d, t.shape) for d in t.dtypes)
 
 
 def _axis_names(rank: int, n: int, axes: Sequence[str] | None) -> list[str]:
@@ -245,60 +245,63 @@ def _axis_names(rank: int, n: int, axes: Sequence[str] | None) -> list[str]:
     return names + [f"i{d}" if d < rank else f"r{d - rank}" for d in range(len(names), n)]
 
 
-def _reduce(r: Reduce, rank: int | None, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
+def _show_reduce(r: Reduce, rank: int | None, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
     if rank is None:
-        return f"{r.combiner}[{', '.join(map(str, r.extents))}]({'; '.join(_with_names(r.bodies, axes, slots))})"
+        return f"{r.combiner}[{', '.join(map(str, r.extents))}]({'; '.join(_write_with_names(r.bodies, axes, slots))})"
     names = _axis_names(rank, rank + len(r.extents), axes)[rank:]
-    return f"{r.combiner}[{', '.join(names)}]({'; '.join(_with_names(r.bodies, axes, slots, rank))})"
+    return f"{r.combiner}[{', '.join(names)}]({'; '.join(_write_with_names(r.bodies, axes, slots, rank))})"
 
 
-def _extents(names: Sequence[str], extents: Sequence[int]) -> str:
+def _show_extents(names: Sequence[str], extents: Sequence[int]) -> str:
     return "  # " + ", ".join(f"{a} < {n}" for a, n in zip(names, extents, strict=True)) if names else ""
 
 
-def _piece(p: Piece, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
+def _show_piece(p: Piece, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
     rank = len(p.extents)
     names = _axis_names(rank, len(p.domain), axes)
     index = []
     for a, offset, step in zip(names[:rank], p.offset, p.step, strict=True):
         index.append((a if step == 1 else f"{step}*{a}") + (f" + {offset}" if offset else ""))
     if isinstance(p.body, Reduce):
-        right = _reduce(p.body, rank, axes, slots)
+        right = _show_reduce(p.body, rank, axes, slots)
     else:
-        right = _with_names([p.body], axes, slots, rank)[0]
-    return f"{name}[{', '.join(index)}] = {right}{_extents(names, p.domain)}"
+        right = _write_with_names([p.body], axes, slots, rank)[0]
+    return f"{name}[{', '.join(index)}] = {right}{_show_extents(names, p.domain)}"
 
 
-def _scatter(s: Scatter, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
+def _show_scatter(s: Scatter, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
     names = _axis_names(len(s.extents), len(s.extents), axes)
-    *index, body = _with_names([*s.index, s.body], axes, slots)
-    return f"{name}[{', '.join(index)}] {SCATTERED[s.combiner]} {body}{_extents(names, s.extents)}"
+    *index, body = _write_with_names([*s.index, s.body], axes, slots)
+    return f"{name}[{', '.join(index)}] {SCATTERED[s.combiner]} {body}{_show_extents(names, s.extents)}"
 
 
 def show_statements(
     t: Template, name: str, slots: Sequence[str] | None = None, axes: Sequence[str] | None = None
 ) -> list[str]:
     """Return one line for each piece or scatter of a template whose output is called `name`."""
-    return [_scatter(p, name, axes, slots) if isinstance(p, Scatter) else _piece(p, name, axes, slots) for p in t.parts]
+    return [
+        _show_scatter(p, name, axes, slots) if isinstance(p, Scatter) else _show_piece(p, name, axes, slots)
+        for p in t.parts
+    ]
 
 
-def _template(t: Template, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
+def _show_template(t: Template, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
     names = [slots[n] if slots is not None and n < len(slots) else f"x{n}" for n in range(len(t.params))]
-    params = ", ".join(f"{n}: {_type(d, s)}" for n, (d, s) in zip(names, t.params, strict=True))
-    return "\n  ".join([f"({params}) -> {_results(t)}:", *show_statements(t, "out", slots, axes)])
+    params = ", ".join(f"{n}: {_show_type(d, s)}" for n, (d, s) in zip(names, t.params, strict=True))
+    return "\n  ".join([f"({params}) -> {_show_results(t)}:", *show_statements(t, "out", slots, axes)])
 
 
-def _recurrence(node: Recurrence, name: str, args: Sequence[str]) -> list[str]:
+def _show_recurrence(node: Recurrence, name: str, args: Sequence[str]) -> list[str]:
     """Return a line for the steps, then the members' statements; the first axis of a step's statement is time."""
     steps = f"{node.steps - 1} .. 0" if node.reverse else f"0 .. {node.steps - 1}"
     lines = [f"{name} = for {steps}:"]
     slots = [*args, *(f"{name}.{j}" for j in range(len(node.members)))]
     for j, t in enumerate(node.members):
-        lines += ["  " + line for line in show_statements(t, f"{_results(t)} {name}.{j}", slots)]
+        lines += ["  " + line for line in show_statements(t, f"{_show_results(t)} {name}.{j}", slots)]
     return lines
 
 
-def _loop(node: LoweredLoop, name: str, args: Sequence[str]) -> list[str]:
+def _show_loop(node: LoweredLoop, name: str, args: Sequence[str]) -> list[str]:
     """Return a loop as lines: a head, the members' initial values, then the graph of a step of each segment.
 
     The tensors of a step's graph have names of their own; t is the number of the step.
@@ -306,29 +309,31 @@ def _loop(node: LoweredLoop, name: str, args: Sequence[str]) -> list[str]:
     members = [f"{name}.{j}" for j in range(len(node.results))]
     lines = [f"{name} = loop{', of each segment the last step first' if node.reverse else ''}:"]
     for j, t, slots in node.initial:
-        own = show_statements(t, f"{_results(t)} {members[j]}", [args[k] for k in slots])
+        own = show_statements(t, f"{_show_results(t)} {members[j]}", [args[k] for k in slots])
         lines += ["  " + line for line in own]
     for segment in node.segments:
-        lines += ["  " + line for line in _segment(segment, members, args)]
+        lines += ["  " + line for line in _show_segment(segment, members, args)]
     return lines
 
 
-def _segment(s: LoopSegment, members: Sequence[str], args: Sequence[str]) -> list[str]:
+def _show_segment(s: LoopSegment, members: Sequence[str], args: Sequence[str]) -> list[str]:
     """Return the steps of a segment as lines; tensors outside of them are called outer."""
     bounds = [f" from {args[s.first]}"] if s.first is not None else []
     bounds += [f" before {args[s.stop]}"] if s.stop is not None else []
     lines = [f"{s.steps} steps{''.join(bounds)}:"]
     for n, p in enumerate(s.places):
         source = args[p.number] if p.kind == "argument" else members[p.number]
-        lines.append(f"  in{n} = outer {source}{_part(p)}")
+        lines.append(f"  in{n} = outer {source}{_show_place(p)}")
     lines += [f"  {line}" for line in show_graph(s.body).splitlines()[1:-1]]  # without its inputs and outputs
     names = tensor_names(s.body)
     for t, (j, first) in zip(s.body.outputs, s.targets, strict=True):
-        lines.append(f"  outer {members[j]}{_part(InputPlace('member', j, first, s.rows or 1, s.rows))} <- {names[t]}")
+        lines.append(
+            f"  outer {members[j]}{_show_place(InputPlace('member', j, first, s.rows or 1, s.rows))} <- {names[t]}"
+        )
     return lines
 
 
-def _part(place: InputPlace) -> str:
+def _show_place(place: InputPlace) -> str:
     """Return the part of a tensor that a loop's step reads, as text: an index or a slice of its first dimension."""
 
     def index(n: int) -> str:
@@ -359,17 +364,17 @@ def tensor_names(g: Graph) -> dict[Node, str]:
 def show_graph(g: Graph) -> str:
     """Return a graph as text: one line a tensor, in evaluation order, under the names of `tensor_names`."""
     names = tensor_names(g)
-    lines = ["inputs " + ", ".join(f"{names[x]}: {_type(x.dtype, x.shape)}" for x in g.inputs)]
+    lines = ["inputs " + ", ".join(f"{names[x]}: {_show_type(x.dtype, x.shape)}" for x in g.inputs)]
     for node in postorder(g.roots):
         if names[node].startswith("in") or isinstance(node, Item):
             continue
         if isinstance(node, Recurrence):
-            lines += _recurrence(node, names[node], [names[a] for a in node.args])
+            lines += _show_recurrence(node, names[node], [names[a] for a in node.args])
         elif isinstance(node, LoweredLoop):
-            lines += _loop(node, names[node], [names[a] for a in node.args])
+            lines += _show_loop(node, names[node], [names[a] for a in node.args])
         elif isinstance(node, Compute):
             slots = [names[a] for a in node.args]
-            lines += show_statements(node.template, f"{_results(node.template)} {names[node]}", slots)
+            lines += show_statements(node.template, f"{_show_results(node.template)} {names[node]}", slots)
         else:
             lines.append(f"{names[node]} = {show(node)}  # not an input of the graph")
     lines += [f"check {names[t]} == 0: {message}" for t, message in g.checks]

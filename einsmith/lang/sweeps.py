@@ -19,23 +19,23 @@ from einsmith.ir.rewrite.simplify import canonical
 
 def in_one_sweep(tensors: list[Tensor]) -> list[Tensor]:
     """Return the tensors with their mergeable reductions replaced by results of multi-output reductions."""
-    nodes = {n: _combiner(n.template) for n in postorder(tensors) if isinstance(n, Compute)}
+    nodes = {n: _find_common_combiner(n.template) for n in postorder(tensors) if isinstance(n, Compute)}
     replaced: dict[Tensor, Item] = {}
     for node, combiner in nodes.items():
         if combiner.startswith("arg"):
-            value = _with_bodies(node, combiner[3:], lambda body: (body,))
+            value = _replace_bodies(node, combiner[3:], lambda body: (body,))
             if value in nodes:
                 replaced[value] = Item(node, 0)
-        elif combiner == "prod" and all(_factor(p.bodies) is not None for p in node.template.parts):
-            single = [_with_bodies(node, "prod", partial(_factors, of=(n,))) for n in range(3)]
+        elif combiner == "prod" and all(_find_zero_factor(p.bodies) is not None for p in node.template.parts):
+            single = [_replace_bodies(node, "prod", partial(_build_factors, of=(n,))) for n in range(3)]
             present = [n for n, s in enumerate(single) if s in nodes]
             if present[-2:] == [1, 2]:
-                whole = _with_bodies(node, "prod", partial(_factors, of=present))
+                whole = _replace_bodies(node, "prod", partial(_build_factors, of=present))
                 replaced |= {single[n]: Item(whole, n - present[0]) for n in present}
     return exchange(tensors, replaced)
 
 
-def _combiner(t: Template) -> str:
+def _find_common_combiner(t: Template) -> str:
     """Return the combiner of a template all of whose pieces reduce one body with it, else ""."""
     combiners = {
         p.body.combiner if isinstance(p, Piece) and isinstance(p.body, Reduce) and len(p.bodies) == 1 else ""
@@ -44,7 +44,7 @@ def _combiner(t: Template) -> str:
     return combiners.pop() if len(combiners) == 1 else ""
 
 
-def _with_bodies(node: Compute, combiner: str, bodies: Callable[[Expr], Sequence[Expr]]) -> Compute:
+def _replace_bodies(node: Compute, combiner: str, bodies: Callable[[Expr], Sequence[Expr]]) -> Compute:
     """Return the node with its reductions' bodies replaced by `bodies(body)`, under `combiner`."""
     parts = []
     for p in node.template.parts:
@@ -69,7 +69,7 @@ def _split_guards(body: Expr) -> tuple[list[Expr], Expr]:
     return guards, body
 
 
-def _factor(bodies: Sequence[Expr]) -> Expr | None:
+def _find_zero_factor(bodies: Sequence[Expr]) -> Expr | None:
     """Return b if the body, inside its guards, is `where(b == 0, 2, 1)`, else None."""
     match _split_guards(bodies[0])[1]:
         case Apply(fn="where", args=(Apply(fn="eq", args=(b, Const(value=0.0))), Const(value=2.0), Const(value=1.0))):
@@ -77,7 +77,7 @@ def _factor(bodies: Sequence[Expr]) -> Expr | None:
     return None
 
 
-def _factors(body: Expr, of: Sequence[int]) -> list[Expr]:
+def _build_factors(body: Expr, of: Sequence[int]) -> list[Expr]:
     """Return the values `of` (by number) that a product without its zeros needs for a factor b, each under the guards
     of `body`.
 

@@ -172,9 +172,9 @@ class Adjoint:
             if r.combiner == "sum":
                 roots.append((body, {(): g}))
             elif r.combiner == "prod":
-                roots.append((body, {(): self._others(part, member, at, g)}))
+                roots.append((body, {(): self._multiply_other_factors(part, member, at, g)}))
             else:
-                roots.append((body, {(self._chosen(part, member, at),): g}))
+                roots.append((body, {(self._find_chosen_condition(part, member, at),): g}))
         self._sweep(part, roots, {})
 
     def _cotangent(self, member: int, at: Sequence[Expr]) -> Expr | None:
@@ -186,7 +186,7 @@ class Adjoint:
             return Const(known, self.t.dtypes[member].arithmetic)
         return self.out.read(self.first_cotangent + member, at)
 
-    def _chosen(self, part: Piece, member: int, at: Sequence[Expr]) -> Expr:
+    def _find_chosen_condition(self, part: Piece, member: int, at: Sequence[Expr]) -> Expr:
         """Return the condition that a point of the reduction box is the one whose value is the max or min.
 
         The max or min is result `member` of a piece, at output position `at`. Of several such points, the first one in
@@ -220,7 +220,7 @@ class Adjoint:
         self.positions[condition] = position
         return condition
 
-    def _others(self, part: Piece, member: int, at: Sequence[Expr], g: Expr | None = None) -> Expr:
+    def _multiply_other_factors(self, part: Piece, member: int, at: Sequence[Expr], g: Expr | None = None) -> Expr:
         """Return the product of all factors but the one at a point of the reduction box, times `g` if it is given.
 
         The product is result `member` of a piece, at output position `at`. If the factor is not zero, the value is the
@@ -250,7 +250,8 @@ class Adjoint:
         nonzeros, two_to_zeros = (self.out.read(n, place) for n in self.products[part, member])
         total: Expr = self.out.read(self.first_result + member, at)
         others: Expr = self.out.read(
-            self.out.add(part.domain, [_multiply_others(part, member)]), [Axis(d) for d in range(len(part.domain))]
+            self.out.add(part.domain, [_build_product_of_others(part, member)]),
+            [Axis(d) for d in range(len(part.domain))],
         )
         if g is not None:
             total, others, nonzeros = mul(g, total), mul(g, others), mul(g, nonzeros)
@@ -533,7 +534,7 @@ class Adjoint:
 # ----------------------------------------------------------------------------------------------------------- helpers
 
 
-def _multiply_others(part: Piece, member: int) -> Piece:
+def _build_product_of_others(part: Piece, member: int) -> Piece:
     """Return the product of all factors of result `member` but one: `out[i,k] = prod[l](where(l == k, 1, body(i,l)))`.
 
     i is a point of the piece's output box, k and l are points of its reduction box.

@@ -62,7 +62,7 @@ def position(part: Piece | Scatter) -> tuple[Expr, ...]:
     )
 
 
-class Attained(NamedTuple):
+class AttainedPoints(NamedTuple):
     """The condition that a point of a part attains the final value at its position, and the number of points that
     do."""
 
@@ -70,7 +70,7 @@ class Attained(NamedTuple):
     points: Expr
 
 
-def select_attaining(t: Template, out: AdjointPlan, result: int, part: Piece | Scatter) -> Attained | None:
+def select_attaining(t: Template, out: AdjointPlan, result: int, part: Piece | Scatter) -> AttainedPoints | None:
     """Return the points that attain the value of a scatter that keeps the largest or smallest; None for sums. These
     points share the derivative evenly, the initial value being one of them; if the value is NaN, the points that are
     NaN share it. `result` is the number of the scatter's result in the plan `out`, to which the count is added."""
@@ -91,7 +91,7 @@ def select_attaining(t: Template, out: AdjointPlan, result: int, part: Piece | S
         else Piece(p.offset, p.step, p.extents, count_attained(p))
         for p in t.parts
     ]
-    return Attained(is_attained(part), out.read(out.add(t.shape, parts), position(part)))
+    return AttainedPoints(is_attained(part), out.read(out.add(t.shape, parts), position(part)))
 
 
 def split_position(part: Piece, position: Read) -> dict[int, Expr]:

@@ -42,7 +42,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import map_bodies, prune_recurrence, rebuild, substitute
 from einsmith.ir.recurrence.define import step_parts
 from einsmith.ir.recurrence.drafts import clipped
-from einsmith.ir.recurrence.segments import Carried, initial_slots, lift, segment
+from einsmith.ir.recurrence.segments import CarriedTensor, initial_slots, lift, segment
 from einsmith.ir.rewrite.simplify import canonical
 
 Gradients = Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]]
@@ -116,7 +116,7 @@ def differentiate_with_recomputation(
     whole = _absorb_arguments(node, single_reader)
     more = len(whole.members) - len(node.members)
     try:
-        contributions, members = _Recomputed(
+        contributions, members = _RecomputedAdjoint(
             whole, {j + more: g for j, g in cotangents.items()}, needed, gradients
         ).run()
     except RecurrenceError as e:
@@ -124,7 +124,7 @@ def differentiate_with_recomputation(
     return contributions, {Item(node, j): members[j + more] for j in range(len(node.members))}
 
 
-class _Recomputed:
+class _RecomputedAdjoint:
     """The adjoint by segments of a recurrence: `count` segments of `size` steps, and `remainder` more steps after
     them."""
 
@@ -148,7 +148,7 @@ class _Recomputed:
         sources: dict[Leaf, tuple[Tensor, int | None]] = {x: (x, None) for x in self.args}
         sources |= {x: (t, 0) for x, t in seg.slices.items()}
         starts = {j: initial_slots(node, j, x.shape[0]) for j, x in seg.states.items()}
-        carried = [Carried(x, seg.ends[j], starts[j]) for j, x in seg.states.items()]
+        carried = [CarriedTensor(x, seg.ends[j], starts[j]) for j, x in seg.states.items()]
         stacked, states = lift(self.count, node.reverse, list(seg.values.values()), carried, sources, seg.number)
         values, state = dict(zip(seg.values, stacked, strict=True)), dict(zip(seg.states, states, strict=True))
 
@@ -177,8 +177,8 @@ class _Recomputed:
         sources |= {x: (state[j], int(node.reverse)) for j, x in seg.states.items()}
         sources |= {x: (cotangent[whole[j]], 0) for j, x in on_values.items()}
         sums = {x: leaf(x.shape, x.dtype.arithmetic) for x in self.needed if constant_value(of[x]) != 0}
-        carried = [Carried(x, of[seg.states[j]], cotangent[last[j]]) for j, x in on_states.items()]
-        carried += [Carried(s, add([s, of[x]]), zeros(x.shape, x.dtype.arithmetic)) for x, s in sums.items()]
+        carried = [CarriedTensor(x, of[seg.states[j]], cotangent[last[j]]) for j, x in on_states.items()]
+        carried += [CarriedTensor(s, add([s, of[x]]), zeros(x.shape, x.dtype.arithmetic)) for x, s in sums.items()]
         on_parts, slots = lift(self.count, not node.reverse, [of[x] for x in parts], carried, sources, seg.number)
         ends = [_element(t, self.count if node.reverse else 0) for t in slots]
         for x, g in zip(sums, ends[len(on_states) :], strict=True):

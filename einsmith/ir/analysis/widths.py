@@ -37,11 +37,11 @@ class Reaches:
     def add(self, roots: Iterable[Expr]) -> Iterator[Expr]:
         """Find the intervals of all integers below, arguments first; yield each that overflows its type."""
         for e in postorder(roots, self.known):
-            reach = self.known[e] = self._of(e)
+            reach = self.known[e] = self._compute_reach(e)
             if reach is not None and e.dtype.is_int and leaves(reach, e.dtype):
                 yield e
 
-    def _of(self, e: Expr) -> Range | None:
+    def _compute_reach(self, e: Expr) -> Range | None:
         if isinstance(e, Axis):
             return 0, max(0, self.extents[e.position] - 1)
         if not e.dtype.is_int or isinstance(e, Read):

@@ -290,7 +290,7 @@ def initial_slots(node: Recurrence, j: int, n: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedTensor:
     """A tensor that a step computes (`end`) for the next one, which reads it as `state`; the first step reads `start`,
     a tensor outside."""
 
@@ -303,7 +303,7 @@ def lift(
     steps: int,
     reverse: bool,
     outputs: Sequence[Tensor],
-    carried: Sequence[Carried],
+    carried: Sequence[CarriedTensor],
     sources: Mapping[Leaf, tuple[Tensor, int | None]],
     number: Leaf,
 ) -> tuple[list[Tensor], list[Tensor]]:

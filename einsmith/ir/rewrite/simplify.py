@@ -235,7 +235,7 @@ def _drop_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:
     return r.bodies[0] if not r.extents and len(r.bodies) == 1 and not r.combiner.startswith("arg") else r
 
 
-def _by_function(rules: tuple[RewriteRule, ...]) -> dict[tuple[str, str], list[RewriteRule]]:
+def _group_by_function(rules: tuple[RewriteRule, ...]) -> dict[tuple[str, str], list[RewriteRule]]:
     """Return the rules that may apply to a node, by its function and the kind of its type."""
     table: dict[tuple[str, str], list[RewriteRule]] = defaultdict(list)
     for rule in rules:
@@ -245,7 +245,7 @@ def _by_function(rules: tuple[RewriteRule, ...]) -> dict[tuple[str, str], list[R
     return dict(table)
 
 
-_TABLE = _by_function(RULES)
+_TABLE = _group_by_function(RULES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +264,7 @@ class _Run:
     """One simplification: results are cached by (expression, facts), so that shared expressions are simplified once."""
 
     def __init__(self, rules: tuple[RewriteRule, ...]):
-        self.rules = _TABLE if rules is RULES else _by_function(rules)
+        self.rules = _TABLE if rules is RULES else _group_by_function(rules)
         self.results: dict[tuple[Expr, Facts], Expr] = {}
         self.dependent: dict[Expr, bool] = {}
         self.base = Facts(())
