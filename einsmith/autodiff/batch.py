@@ -41,9 +41,9 @@ def batch(tensors: Sequence[Tensor], leaves: Mapping[Leaf, Leaf], extent: int) -
         if not batched[node]:
             new[node] = node
         elif isinstance(node, Compute):
-            new[node] = _compute(node, new, batched, extent)
+            new[node] = _batch_node(node, new, batched, extent)
         elif isinstance(node, Recurrence):
-            new[node] = _recurrence(node, new, batched, extent)
+            new[node] = _batch_recurrence(node, new, batched, extent)
         elif isinstance(node.node, Recurrence):
             new[node] = _swap_axes(Item(new[node.node], node.member))
         else:
@@ -51,13 +51,13 @@ def batch(tensors: Sequence[Tensor], leaves: Mapping[Leaf, Leaf], extent: int) -
     return [new[t] if batched[t] else _broadcast(t, extent) for t in tensors]
 
 
-def _compute(node: Compute, new: Mapping, batched: Mapping, extent: int) -> Compute:
+def _batch_node(node: Compute, new: Mapping, batched: Mapping, extent: int) -> Compute:
     args = tuple(new[a] for a in node.args)
     places = {s: 0 for s, a in enumerate(node.args) if batched[a]}
-    return Compute(_template(node.template, 0, places, extent, tuple((a.dtype, a.shape) for a in args)), args)
+    return Compute(_batch_template(node.template, 0, places, extent, tuple((a.dtype, a.shape) for a in args)), args)
 
 
-def _recurrence(node: Recurrence, new: Mapping, batched: Mapping, extent: int) -> Recurrence:
+def _batch_recurrence(node: Recurrence, new: Mapping, batched: Mapping, extent: int) -> Recurrence:
     """Return a recurrence with the batch axis added; dimension 0 of a member is time, so the new axis is dimension
     1."""
     args = tuple(new[a] for a in node.args)
@@ -65,14 +65,14 @@ def _recurrence(node: Recurrence, new: Mapping, batched: Mapping, extent: int) -
     places |= {len(args) + i: 1 for i in range(len(node.members))}
     members = tuple((d, (s[0], extent, *s[1:])) for d, s in node.results)
     params = (*((a.dtype, a.shape) for a in args), *members)
-    templates = tuple(_template(m, 1, places, extent, params) for m in node.members)
+    templates = tuple(_batch_template(m, 1, places, extent, params) for m in node.members)
     return Recurrence(node.steps, node.reverse, node.origins, templates, args, node.checkpoint)
 
 
-def _template(t: Template, at: int, places: Mapping[int, int], extent: int, params: tuple) -> Template:
+def _batch_template(t: Template, at: int, places: Mapping[int, int], extent: int, params: tuple) -> Template:
     """Return the template with a new axis at position `at`, at which slot s is read in its dimension `places[s]`."""
 
-    def rule(e: Any) -> Any:
+    def shift(e: Any) -> Any:
         if isinstance(e, Axis) and e.position >= at:
             return Axis(e.position + 1)
         if isinstance(e, Read) and e.slot in places:
@@ -86,7 +86,7 @@ def _template(t: Template, at: int, places: Mapping[int, int], extent: int, para
     parts: list[Piece | Scatter] = []
     memo: dict = {}
     for part in t.parts:
-        bodies = rebuild(part.bodies, rule, memo)
+        bodies = rebuild(part.bodies, shift, memo)
         if isinstance(part, Scatter):
             index = insert(tuple(bodies[:-1]), Axis(at))
             parts.append(Scatter(part.combiner, insert(part.extents, extent), index, bodies[-1]))

@@ -42,20 +42,22 @@ def evaluate_recurrence(node: Recurrence, args: Sequence[np.ndarray]) -> tuple[n
                     continue
                 step = at_step(node, group)
                 known = {x: (a,) for x, a in zip((*step.args, *step.wholes), tensors, strict=True)}
-                for j, value in zip(group, _values(step.tensors, {**known, step.step: (np.asarray(t),)}), strict=True):
+                for j, value in zip(
+                    group, _evaluate_tensors(step.tensors, {**known, step.step: (np.asarray(t),)}), strict=True
+                ):
                     members[j][node.origins[j] + t] = value
     return members
 
 
-def _values(roots: Sequence[Tensor], known: dict[Any, tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+def _evaluate_tensors(roots: Sequence[Tensor], known: dict[Any, tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     """Return the values of tensors in terms of tensors with known values; all values computed are added to `known`."""
     for node in postorder(roots):
         if node not in known:
-            known[node] = _results(node, known)
+            known[node] = _evaluate_node(node, known)
     return [known[t][0] for t in roots]
 
 
-def _results(node: Any, known: dict[Any, tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+def _evaluate_node(node: Any, known: dict[Any, tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
     if isinstance(node, Item):
         return (known[node.node][node.member],)
     args = [known[a][0] for a in node.args]
@@ -78,7 +80,7 @@ def evaluate(graph: Graph, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarra
     checks = {t for t, _ in graph.checks}
     for node in postorder(graph.roots):  # the checks come first among the roots
         if node not in values:
-            values[node] = _results(node, values)
+            values[node] = _evaluate_node(node, values)
         if checks and node in checks:
             checks.discard(node)
             if not checks:

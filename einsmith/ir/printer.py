@@ -32,6 +32,7 @@ from einsmith.ir.rebuild import operands
 _ATOM_PRECEDENCE = 9
 """Precedence of names, literals, reads and calls, which bind tighter than every operator."""
 _COMPARISON_PRECEDENCE = 4
+"""Precedence of comparisons, as in `ir.functions`."""
 _MAX_TREE_NODES = 400
 """Most nodes, counted as a tree, that are printed in full; of larger expressions, shared subexpressions are printed
 once, by name."""

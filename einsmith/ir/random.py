@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+"""Distances (bits) of the rotations in the four rounds of a group, for even and for odd groups."""
+
 PARITY = 0x1BD11BDA
+"""Constant of the key schedule: the third word of the extended key is the exclusive or of this and the key's words."""
+
 GROUPS = 5
 """Groups of four rounds each."""
 

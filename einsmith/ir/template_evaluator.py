@@ -53,7 +53,7 @@ def evaluate_template(t: Template, arrays: Sequence[np.ndarray]) -> tuple[np.nda
     with np.errstate(all="ignore"):
         for part in t.parts:
             if isinstance(part, Scatter):
-                _scatter(part, inputs, outputs[0])
+                _evaluate_scatter(part, inputs, outputs[0])
             else:
                 evaluate_piece(part, part.domain, inputs, outputs)
     return outputs
@@ -69,11 +69,11 @@ def evaluate_piece(
         slice(o, o + s * (n - 1) + 1, s) for o, s, n in zip(part.offset, part.step, part.extents, strict=True)
     )
     views = [out[(*where, ...)] for out in outputs]  # with `...` a 0-d output gives a view too
-    for box in _chunks(tuple(domain), len(part.extents)):
+    for box in _split_box(tuple(domain), len(part.extents)):
         if first:
             box = ((box[0][0] + first, box[0][1] + first), *box[1:])
         at = tuple(slice(lo, hi) for lo, hi in box[: len(part.extents)])
-        for view, value in zip(views, _point_values(part.body, box, inputs), strict=True):
+        for view, value in zip(views, _evaluate_body(part.body, box, inputs), strict=True):
             view[at] = value
 
 
@@ -85,7 +85,7 @@ def to_wide(a: Any, dtype: DType, shape: tuple[int, ...], name: str) -> np.ndarr
     return dtype.wide(a)
 
 
-def _chunks(domain: tuple[int, ...], rank: int) -> Iterator[Box]:
+def _split_box(domain: tuple[int, ...], rank: int) -> Iterator[Box]:
     """Yield boxes that cover the domain, cut along the first output axes, of about MAX_CHUNK_POINTS points or fewer."""
     inner = prod(domain[rank:])
     cut = rank  # axes before `cut` are iterated one point at a time
@@ -103,7 +103,7 @@ def _chunks(domain: tuple[int, ...], rank: int) -> Iterator[Box]:
             yield (*((i, i + 1) for i in outer), mid, *((0, n) for n in domain[cut:]))
 
 
-def _point_values(body: Expr | Reduce, box: Box, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _evaluate_body(body: Expr | Reduce, box: Box, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the results at the points of an output box (its reduction axes complete)."""
     if not isinstance(body, Reduce):
         return _expressions([body], box, inputs)
@@ -124,8 +124,8 @@ def _point_values(body: Expr | Reduce, box: Box, inputs: Sequence[np.ndarray]) -
     return [np.take_along_axis(flat, at[..., None], -1)[..., 0], at]
 
 
-def _scatter(s: Scatter, inputs: Sequence[np.ndarray], out: np.ndarray) -> None:
-    for box in _chunks(s.extents, len(s.extents)):
+def _evaluate_scatter(s: Scatter, inputs: Sequence[np.ndarray], out: np.ndarray) -> None:
+    for box in _split_box(s.extents, len(s.extents)):
         full = tuple(hi - lo for lo, hi in box)
         *index, body = (np.broadcast_to(v, full) for v in _expressions([*s.index, s.body], box, inputs))
         for i, n, e in zip(index, out.shape, s.index, strict=True):
