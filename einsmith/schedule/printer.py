@@ -91,7 +91,7 @@ def layouts(plan: Plan) -> list[PrintedLayout]:
     for t, laid in plan.orders.items():
         groups.setdefault((t.dtype, t.shape, laid, t in plan.originals), []).append(t)
     out = [
-        PrintedLayout(tuple(map(name, ts)), f"{dtype.name}{list(shape)}", shape, x.order, x.beside, x.more, copies)
+        PrintedLayout(tuple(map(name, ts)), f"{dtype.name}{list(shape)}", shape, x.order, x.runner_up, x.more, copies)
         for (dtype, shape, x, copies), ts in groups.items()
     ]
     return out + [x for c in plan.calls if isinstance(c, LoopCall) for step in c.plans for x in layouts(step)]

@@ -64,7 +64,7 @@ def laid_out(kernel: Kernel | Rows, *layouts: Layout) -> Kernel | Rows:
     members = []
     for m in kernel.members:
         buffers = tuple(change(place, x) for place, x in zip(m.places, m.kernel.buffers, strict=True))
-        laid_kernel = Kernel(m.kernel.stages, buffers, m.kernel.fixed)
+        laid_kernel = Kernel(m.kernel.stages, buffers, m.kernel.loop_invariant)
         members.append(Member(laid_kernel, m.places, m.by_row, m.reduces, m.axis))
     own = tuple(change(n, x) for n, x in enumerate(kernel.buffers))
     return Rows(kernel.rows, tuple(members), own, kernel.local)

@@ -304,7 +304,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
     made = step("dynamic")
     made.compile(*BATCH)
     (simulated.run,) = made._programs.values()
-    for f in (Executable.__call__, Executable.timed):
+    for f in (Executable.__call__, Executable.run_timed):
         monkeypatch.setattr(Executable, f.__name__, after(passes, f))
     x, begun, n, end = exploration(made), clock.now, 0, time.monotonic() + 60
     while not (x.kept and any(paused)) and time.monotonic() < end:
