@@ -322,7 +322,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
 
 
 def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
-    """Comparison a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
+    """Beside a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
     monkeypatch.setattr(online, "judge", lambda ratios: True)
     plain = step()
     plain.compile(*BATCH)
