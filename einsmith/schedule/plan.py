@@ -43,7 +43,7 @@ from einsmith.schedule.fusion import fusion_groups, maker, needs_check, reads_on
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import find_cycles, memory_greedy_order
 from einsmith.schedule.row_clusters import clusters
-from einsmith.schedule.row_fusion import RowPart, join
+from einsmith.schedule.row_fusion import RowPart, is_streaming, join
 from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
 from einsmith.schedule.slices import slice_kernel
 
@@ -358,18 +358,26 @@ def _fuse_rows(
         """Return whether kernels take less time fused. They do if L1 holds a row. On a longer row, the stages after a
         reduction wait for it, while separate kernels need not; but separate kernels read operands from beyond the
         last-level cache once each. If the tensors exceed that cache, fusion pays. Rows of tensors that a loop steps
-        through grow with the number of steps, which must not affect the decision, so they are always fused."""
+        through grow with the number of steps, which must not affect the decision, so they are always fused. Kernels
+        that reuse their operands are fused only for a result that exceeds the last-level cache and is not stored."""
         whole = join_members(*members)
         kernel = whole.kernel
-        if cost is None or not isinstance(kernel, Rows) or kernel.row_bytes <= target.l1:
+        if not isinstance(kernel, Rows):
             return True
-        if sum(map(nbytes, whole.tensors)) > target.l3 or stepped.intersection(map(storage, whole.tensors)):
+        if all(is_streaming(parts[n]) for n in members):
+            if cost is None or kernel.row_bytes <= target.l1:
+                return True
+            if sum(map(nbytes, whole.tensors)) > target.l3 or stepped.intersection(map(storage, whole.tensors)):
+                return True
+        elif all(b.nbytes <= target.l3 for b in kernel.local):
+            return False
+        elif cost is None:
             return True
         return cost(kernel, target) < sum([cost(join_members(n).kernel, target) for n in members])
 
     calls: list[KernelCall | LoopCall] = []
     rank: dict[int, int] = {}
-    for members in clusters(parts, needs, unfused, target, pays):
+    for members in clusters(parts, needs, unfused, kept, target, pays):
         rank |= dict.fromkeys(members, len(calls))
         first = singles[members[0]]
         calls.append(first if isinstance(first, LoopCall) else join_members(*members))

@@ -6,13 +6,15 @@ between them is outside. A cluster that does not pay is split again, the last un
 
 from __future__ import annotations
 
+import functools
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Tensor
+from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.ir.views import storage
-from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, common_rows, is_streaming, rows_of
+from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, can_share_rows, common_rows, is_streaming, rows_of
 
 _MAX_RECENT = 32
 """Most recent clusters sharing a tensor with a kernel that are considered: a tensor of more readers has left all caches
@@ -23,6 +25,7 @@ def clusters(
     parts: Sequence[RowPart],
     after: Mapping[int, Collection[int]],
     unfused: Collection[int],
+    kept: Collection[Tensor],
     target: Target,
     pays: Callable[[Sequence[int]], bool],
 ) -> list[list[int]]:
@@ -32,16 +35,17 @@ def clusters(
         parts: the kernels, in a valid order.
         after: the kernels that each needs.
         unfused: numbers of the kernels that are not fused.
+        kept: tensors that are stored in any case.
         target: the machine.
         pays: whether a list of kernels takes less time fused.
     """
-    state = _Clusters(parts, after)
+    state = _Clusters(parts, after, _streamed(parts, after, unfused, kept, target))
     holders: dict[Tensor, list[int]] = {}  # the latest kernels so far with a buffer in a tensor's memory
     for g, part in enumerate(parts):
         state.add(g)
         for s in {storage(t) for t in part.tensors}:
             holders[s] = [*holders.get(s, ())[1 - _MAX_RECENT :], g]
-        c = None if g in unfused or not is_streaming(part) or not rows_of(part) else g
+        c = g if g not in unfused and state.is_candidate(part) else None
         while c is not None:
             last, c = c, None
             near = {state.of[n] for m in state.members[last] for t in parts[m].tensors for n in holders[storage(t)]}
@@ -53,11 +57,50 @@ def clusters(
     return [part for c in state.order() for part in state.split_unprofitable(c, pays)]
 
 
+def _streamed(
+    parts: Sequence[RowPart],
+    after: Mapping[int, Collection[int]],
+    unfused: Collection[int],
+    kept: Collection[Tensor],
+    target: Target,
+) -> set[Tensor]:
+    """Return the results that exceed the last-level cache and that one fused kernel may compute and use up.
+
+    All readers of such a result and every kernel that has to run between them can share rows. Fused, it is never
+    stored, which may save more than the tiles of kernels that reuse their operands: a chain of reductions (a kernel
+    method, attention) takes memory for its arguments and results alone."""
+    large = {
+        t: g
+        for g, p in enumerate(parts)
+        if g not in unfused
+        for t in p.results
+        if nbytes(t) > target.l3 and t not in kept
+    }
+    if not large:
+        return set()
+    before: list[int] = []  # bitset of the kernels that each needs, directly or not
+    readers: dict[Tensor, list[int]] = {}
+    for g, part in enumerate(parts):
+        before.append(0)
+        for h in after.get(g, ()):
+            before[g] |= before[h] | 1 << h
+        for s in part.operands:
+            readers.setdefault(s, []).append(g)
+    out = set()
+    for t, g in large.items():
+        ends = readers.get(t, [])
+        needed = functools.reduce(operator.or_, (before[r] for r in ends), 0)
+        members = {g, *ends, *(c for c in range(g + 1, len(parts)) if before[c] >> g & 1 and needed >> c & 1)}
+        if len(members) <= MAX_MEMBERS and members.isdisjoint(unfused) and all(rows_of(parts[c]) for c in members):
+            out.add(t)
+    return out
+
+
 class _Clusters:
     """A partition of kernels into clusters, each identified by the number of its first kernel."""
 
-    def __init__(self, parts: Sequence[RowPart], after: Mapping[int, Collection[int]]):
-        self.parts = parts
+    def __init__(self, parts: Sequence[RowPart], after: Mapping[int, Collection[int]], streamed: Set[Tensor]):
+        self.parts, self.streamed = parts, streamed
         self.members: dict[int, list[int]] = {}  # a cluster's first kernel -> all of its kernels
         # cluster -> bitset of the clusters that it needs; of a merged cluster, the bits of all its former numbers
         self.before: dict[int, int] = {}
@@ -76,6 +119,11 @@ class _Clusters:
             self.before[g] |= self.before[h] | 1 << h
             self.users[h].add(g)
 
+    def is_candidate(self, part: RowPart) -> bool:
+        """Return whether a kernel has rows, and streams or computes or reads a result that is never stored if fused."""
+        joins = is_streaming(part) or not self.streamed.isdisjoint(map(storage, part.tensors))
+        return joins and bool(rows_of(part))
+
     def can_join(self, a: int, b: int, target: Target) -> bool:
         """Return whether two clusters that share a tensor may become one: together they are not too large, no other
         cluster has to run between them, and common rows pay."""
@@ -86,7 +134,7 @@ class _Clusters:
         ):
             return False
         merged = [self.parts[n] for n in sorted(self.members[a] + self.members[b])]
-        return all(map(is_streaming, merged)) and common_rows(merged, target)[0] > 0
+        return can_share_rows(merged, self.streamed) and common_rows(merged, target)[0] > 0
 
     def _has_between(self, a: int, b: int) -> bool:
         """Return whether a third cluster has to run after cluster a and before cluster b."""

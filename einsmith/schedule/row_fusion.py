@@ -8,7 +8,8 @@ its own row of another member's result; the row number may be used as a value (a
 bits). A member may also reduce over the rows (a batch's loss, the gradient of a norm's weight): its result is complete
 after all blocks, for other kernels. Fusion saves launches and repeated reads. It costs nothing while the rows in flight
 on all cores fit a cache and there are rows for every core; for rows that exceed L1 the predicted times decide (`plan`).
-Products whose operands are read many times stay separate, because they tile better alone.
+Products whose operands are read many times stay separate, because they tile better alone, unless a result between
+them exceeds the last-level cache: a chain of reductions (a kernel method, attention) then runs without storing it.
 """
 
 from __future__ import annotations
@@ -339,6 +340,12 @@ def is_streaming(part: RowPart) -> bool:
         if size(piece.domain) > _MAX_REUSE.get(combiner, 16) * largest:
             return False
     return True
+
+
+def can_share_rows(parts: Sequence[RowPart], streamed: Collection[Tensor]) -> bool:
+    """Return whether each kernel streams, or computes or reads a result of these kernels that is in `streamed`."""
+    results = {s for p in parts for s in map(storage, p.results) if s in streamed}
+    return all(is_streaming(p) or not results.isdisjoint(map(storage, p.tensors)) for p in parts)
 
 
 def _is_worthwhile(parts: Sequence[RowPart], forms: Sequence[RowForm], rows: int, target: Target) -> bool:

@@ -1,0 +1,115 @@
+"""Chains of reductions run by row blocks: a large result that only reductions read is never stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import einsmith as es
+import einsmith.functional as F
+from einsmith.api.jit import trace_call
+from einsmith.driver import compile
+from einsmith.driver.executable import Executable
+from einsmith.ir.nodes import nbytes
+from einsmith.schedule.kernel import Rows
+from einsmith.tuning.calibration import calibrate
+from tests.fuzz.check import agree
+
+GAUSSIAN = "o[i,v] = sum[j](exp(-sum[d]((x[i,d]-y[j,d])**2)*0.5) * b[j,v])"
+LAPLACIAN = "o[i,v] = sum[j](exp(-sum[d](abs(x[i,d]-y[j,d]))) * b[j,v])"
+LOG_SUM_EXP = "o[i,v] = log(sum[j](exp(sum[d](x[i,d]*y[j,d]) + b[j,v])))"
+FARTHEST = "o[i] = max[j](sum[d]((x[i,d]-y[j,d])**2) + b[j,0])"
+NEAREST = "o[i] = argmin[j](sum[d]((x[i,d]-y[j,d])**2) + b[j,0])"
+
+
+def attention(x, y, b):
+    """Return softmax(x y^T) y, masked causally."""
+    return F.scaled_dot_product_attention(x, y, b, is_causal=True)
+
+
+def gradients_of(f):
+    """Return the gradients of the sum of squares of f's result by all arguments."""
+    return es.grad(lambda *args: (f(*args) ** 2).sum(), (0, 1, 2))
+
+
+CHAINS = {
+    "gaussian": es.op(GAUSSIAN),
+    "laplacian": es.op(LAPLACIAN),
+    "log-sum-exp": es.op(LOG_SUM_EXP),
+    "farthest": es.op(FARTHEST),
+    "nearest": es.op(NEAREST),
+    "attention": attention,
+    "gaussian's gradients": gradients_of(es.op(GAUSSIAN)),
+    "laplacian's gradients": gradients_of(es.op(LAPLACIAN)),
+    "log-sum-exp's gradients": gradients_of(es.op(LOG_SUM_EXP)),
+    "farthest's gradients": gradients_of(es.op(FARTHEST)),
+    "attention's gradients": gradients_of(attention),
+}
+
+
+def arguments(rng: np.random.Generator, rows: int, columns: int, d: int, v: int) -> list[np.ndarray]:
+    shapes = (rows, d), (columns, d), (columns, v)
+    return [rng.standard_normal(s, np.float32) for s in shapes]
+
+
+def compile_with(f, args, threads: int, l3: int) -> Executable:
+    """Return the program for this machine with a last-level cache of `l3` bytes."""
+    traced = trace_call(f, tuple(args), {}, frozenset())
+    return Executable(traced.graph, traced.bind, threads, target=replace(calibrate.target(threads), l3=l3))
+
+
+def stored(run: Executable) -> int:
+    """Return the bytes of the largest tensor that a program's kernels read or write."""
+    return max(nbytes(t) for call in run.plan.calls for t in call.tensors)
+
+
+@pytest.fixture
+def fused_at_any_cost(monkeypatch) -> None:
+    """Row blocks are predicted to cost nothing."""
+    monkeypatch.setattr(compile, "predicted", lambda kernel, target: float(not isinstance(kernel, Rows)))
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_result_between_two_reductions_is_not_stored(name: str, rng, fused_at_any_cost) -> None:
+    """A matrix of 600 x 500 is larger than the cache and than every argument and result."""
+    args = arguments(rng, 600, 500, 3, 3)
+    run = compile_with(CHAINS[name], args, 2, 1 << 16)
+    assert stored(run) < 600 * 500, name
+    assert any(isinstance(k, Rows) for k in (call.kernel for call in run.plan.calls)), name
+    results, again = run(args)[1], run(args)[1]
+    for a, b in zip(results, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+    agree(results, run.graph, args, name)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (1, 37, 2, 1), (37, 1, 1, 3), (17, 15, 16, 17), (31, 33, 7, 2)])
+@pytest.mark.parametrize("name", CHAINS)
+def test_values_at_awkward_sizes(name: str, sizes: tuple[int, ...], rng, fused_at_any_cost) -> None:
+    """The cache holds next to nothing."""
+    args = arguments(rng, *sizes)
+    for threads in (1, 2):
+        run = compile_with(CHAINS[name], args, threads, 1)
+        agree(run(args)[1], run.graph, args, f"{name}, {threads} threads")
+
+
+@pytest.mark.parametrize("name", ["gaussian", "gaussian's gradients"])
+def test_kernel_methods_take_memory_for_their_arguments_alone(name: str, rng) -> None:
+    """On this machine, by its own costs: 9,000 x 9,000 pairs, 324 MB, in a few."""
+    args = arguments(rng, 9000, 9000, 3, 2)
+    traced = trace_call(CHAINS[name], tuple(args), {}, frozenset())
+    assert stored(Executable(traced.graph, traced.bind, 2)) <= args[0].nbytes * 3
+
+
+def test_a_result_that_is_read_elsewhere_too_is_stored(rng, fused_at_any_cost) -> None:
+    """The matrix is a result of the program as well: nothing is saved, and the product keeps its own tiles."""
+    x, y, b = arguments(rng, 600, 500, 64, 1)
+
+    def chain(x, y, b):
+        t = x @ y.T
+        return t, (F.tanh(t) * b[:, 0]).sum(1)
+
+    run = compile_with(chain, [x, y, b], 2, 1 << 16)
+    assert stored(run) == 4 * 600 * 500 and not any(isinstance(call.kernel, Rows) for call in run.plan.calls)
+    agree(run([x, y, b])[1], run.graph, [x, y, b], "a stored matrix")
