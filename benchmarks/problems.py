@@ -125,6 +125,14 @@ def pairwise() -> Problem:
     return _operator("pairwise", 3 * 2 * 1024 * 1024 * 64, {"X": (1024, 64), "Y": (1024, 64)}, (1024, 1024), 4)
 
 
+def gaussian_kernel() -> Problem:
+    """O[i,v] = sum[j](exp(-sum[d]((X[i,d] - Y[j,d])^2)/2) * B[j,v]) of 8192 and 8192 points in 3 dimensions, 2 values
+    each: a kernel method, whose matrix of 256 MB need not be stored. Floor: 5 multiply-adds a pair for the forward and
+    for the gradient of each input; the exponentials are not counted."""
+    shapes = {"X": (8192, 3), "Y": (8192, 3), "B": (8192, 2)}
+    return _operator("gaussian_kernel", 4 * 2 * 8192 * 8192 * 5, shapes, (8192, 2), 16)
+
+
 def max_plus() -> Problem:
     """C[i,j] = max[k](A[i,k] + B[k,j]), 512 x 512 x 512. Floor: an addition and a maximum a point, each at the rate of
     a multiply-add, and so counted as two operations; the gradients touch only the chosen points."""
@@ -218,6 +226,7 @@ OPERATORS = {
         capsule_conv(1),
         capsule_conv(2),
         pairwise(),
+        gaussian_kernel(),
         max_plus(),
         local_attention(),
         relative_bias(),

@@ -16,6 +16,8 @@ PAIRWISE_EXPANDED = """
     D[i,j] = sqrt(max(xx[i] + yy[j] - 2*sum[k](X[i,k] * Y[j,k]), 0) + 1e-6)
 """
 
+GAUSSIAN_KERNEL = "O[i,v] = sum[j](exp(-sum[d]((X[i,d]-Y[j,d])**2)/2) * B[j,v])"
+
 MAX_PLUS = "C[i,j] = max[k](A[i,k] + B[k,j])"
 
 LOCAL_ATTENTION = """
@@ -136,6 +138,7 @@ OPERATORS: dict[str, dict[str, Callable[[], Callable]]] = {
         "formula": lambda: by_name(BILINEAR, "x W y"),
         "ordered": lambda: by_name(BILINEAR_ORDERED, "x W y"),
     },
+    "gaussian_kernel": {"formula": lambda: by_name(GAUSSIAN_KERNEL, "X Y B")},
     "involution": {"formula": lambda: by_name(INVOLUTION, "X K")},
     "tensor_train": {"formula": lambda: by_name(TENSOR_TRAIN, "X A B C")},
     "running_sum": {"formula": lambda: by_name(RUNNING_SUM, "x", {"i": "x.shape[1]"})},

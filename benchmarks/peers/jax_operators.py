@@ -24,6 +24,17 @@ def capsule_conv(a, w, stride):
     return y.reshape(b, n, n, i, k, j).transpose(0, 4, 1, 2, 3, 5)
 
 
+def gaussian_kernel_product(x, y, b):
+    """The expanded square, by one matrix product."""
+    squares = (x * x).sum(1)[:, None] + (y * y).sum(1)
+    return jnp.exp((x @ y.T) - squares / 2) @ b
+
+
+def gaussian_kernel_differences(x, y, b):
+    """The differences themselves, which the compiler may fuse."""
+    return jnp.exp(-((x[:, None] - y) ** 2).sum(2) / 2) @ b
+
+
 def pairwise_product(x, y):
     """The expanded square, by one matrix product."""
     squares = (x * x).sum(1)[:, None] + (y * y).sum(1)
@@ -241,6 +252,7 @@ OPERATORS: dict[str, dict[str, Callable]] = {
     "relative_keys": {"skewed": relative_keys_skewed, "table": relative_keys_table},
     "depthwise": {"taps": depthwise_taps, "grouped convolution": depthwise_conv},
     "bilinear": {"matrix": bilinear_matrix, "outer": bilinear_outer},
+    "gaussian_kernel": {"product": gaussian_kernel_product, "differences": gaussian_kernel_differences},
     "involution": {"taps": involution_taps, "stacked windows": involution_stacked},
     "tensor_train": {"einsum": tensor_train},
     "running_sum": {"library": running_sum, "scan": running_sum_scan},

@@ -18,6 +18,12 @@ def capsule_conv(a, w, stride):
     return tf.transpose(tf.reshape(y, (b, i, y.shape[1], y.shape[2], k, j)), (0, 4, 2, 3, 1, 5))
 
 
+def gaussian_kernel(x, y, b):
+    """The expanded square, by one matrix product."""
+    squares = tf.reduce_sum(x * x, 1)[:, None] + tf.reduce_sum(y * y, 1)
+    return tf.exp(tf.matmul(x, y, transpose_b=True) - squares / 2) @ b
+
+
 def pairwise(x, y):
     """The expanded square, by one matrix product."""
     squares = tf.reduce_sum(x * x, 1)[:, None] + tf.reduce_sum(y * y, 1)
@@ -215,6 +221,7 @@ _SHARED: dict[str, dict[str, Callable]] = {
     "relative_keys": {"skewed": relative_keys_skewed, "table": relative_keys_table},
     "depthwise": {"library": depthwise_library, "taps": depthwise_taps},
     "bilinear": {"matrix": bilinear_matrix, "outer": bilinear_outer},
+    "gaussian_kernel": {"product": gaussian_kernel},
     "involution": {"taps": involution_taps, "patches": involution_patches},
     "tensor_train": {"einsum": tensor_train},
     "running_sum": {"library": running_sum},

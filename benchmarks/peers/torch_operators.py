@@ -35,6 +35,17 @@ def pairwise_product(x: Tensor, y: Tensor) -> Tensor:
     return torch.addmm(squares, x, y.T, alpha=-2).clamp_min(0).add(1e-6).sqrt()
 
 
+def gaussian_kernel_product(x: Tensor, y: Tensor, b: Tensor) -> Tensor:
+    """The expanded square, by one matrix product."""
+    squares = (x * x).sum(1)[:, None] + (y * y).sum(1)
+    return torch.addmm(squares, x, y.T, alpha=-2).mul(-0.5).exp() @ b
+
+
+def gaussian_kernel_differences(x: Tensor, y: Tensor, b: Tensor) -> Tensor:
+    """The differences themselves, which a compiler may fuse."""
+    return ((x[:, None] - y) ** 2).sum(2).mul(-0.5).exp() @ b
+
+
 def pairwise_cdist(x: Tensor, y: Tensor) -> Tensor:
     """The library's distances; without the 1e-6, which changes them by 1e-8 relative here."""
     return torch.cdist(x, y)
@@ -236,6 +247,7 @@ EAGER: dict[str, dict[str, Callable[..., Tensor]]] = {
     "relative_keys": {"skewed": relative_keys_skewed, "table": relative_keys_table},
     "depthwise": {"channels first": depthwise_first, "channels last": depthwise_last},
     "bilinear": {"matrix": bilinear_matrix, "outer": bilinear_outer, "library": bilinear_library},
+    "gaussian_kernel": {"product": gaussian_kernel_product, "differences": gaussian_kernel_differences},
     "involution": {"taps": involution_taps, "unfold": involution_unfold},
     "tensor_train": {"einsum": tensor_train, "products": tensor_train_products},
     "running_sum": {"library": running_sum},
