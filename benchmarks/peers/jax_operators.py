@@ -24,9 +24,14 @@ def capsule_conv(a, w, stride):
     return y.reshape(b, n, n, i, k, j).transpose(0, 4, 1, 2, 3, 5)
 
 
+def _sums_of_squares(x, y):
+    """|x_i|^2 + |y_j|^2 of all rows."""
+    return (x * x).sum(1)[:, None] + (y * y).sum(1)
+
+
 def gaussian_kernel_product(x, y, b):
     """The expanded square, by one matrix product."""
-    squares = (x * x).sum(1)[:, None] + (y * y).sum(1)
+    squares = _sums_of_squares(x, y)
     return jnp.exp((x @ y.T) - squares / 2) @ b
 
 
@@ -37,7 +42,7 @@ def gaussian_kernel_differences(x, y, b):
 
 def pairwise_product(x, y):
     """The expanded square, by one matrix product."""
-    squares = (x * x).sum(1)[:, None] + (y * y).sum(1)
+    squares = _sums_of_squares(x, y)
     return jnp.sqrt(jnp.maximum(squares - 2 * (x @ y.T), 0) + 1e-6)
 
 

@@ -18,15 +18,20 @@ def capsule_conv(a, w, stride):
     return tf.transpose(tf.reshape(y, (b, i, y.shape[1], y.shape[2], k, j)), (0, 4, 2, 3, 1, 5))
 
 
+def _sums_of_squares(x, y):
+    """|x_i|^2 + |y_j|^2 of all rows."""
+    return tf.reduce_sum(x * x, 1)[:, None] + tf.reduce_sum(y * y, 1)
+
+
 def gaussian_kernel(x, y, b):
     """The expanded square, by one matrix product."""
-    squares = tf.reduce_sum(x * x, 1)[:, None] + tf.reduce_sum(y * y, 1)
+    squares = _sums_of_squares(x, y)
     return tf.exp(tf.matmul(x, y, transpose_b=True) - squares / 2) @ b
 
 
 def pairwise(x, y):
     """The expanded square, by one matrix product."""
-    squares = tf.reduce_sum(x * x, 1)[:, None] + tf.reduce_sum(y * y, 1)
+    squares = _sums_of_squares(x, y)
     return tf.sqrt(tf.maximum(squares - 2 * tf.matmul(x, y, transpose_b=True), 0.0) + 1e-6)
 
 

@@ -29,16 +29,20 @@ def capsule_conv_first(a: Tensor, w: Tensor, stride: int) -> Tensor:
     return y.reshape(b, i, k, j, y.shape[2], y.shape[3]).permute(0, 2, 4, 5, 1, 3)
 
 
+def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
+    """The squared distances of rows, expanded: below zero by a rounding for equal rows."""
+    squares = (x * x).sum(1)[:, None] + (y * y).sum(1)
+    return torch.addmm(squares, x, y.T, alpha=-2)
+
+
 def pairwise_product(x: Tensor, y: Tensor) -> Tensor:
     """The expanded square, by one matrix product."""
-    squares = (x * x).sum(1)[:, None] + (y * y).sum(1)
-    return torch.addmm(squares, x, y.T, alpha=-2).clamp_min(0).add(1e-6).sqrt()
+    return _squared_distances(x, y).clamp_min(0).add(1e-6).sqrt()
 
 
 def gaussian_kernel_product(x: Tensor, y: Tensor, b: Tensor) -> Tensor:
     """The expanded square, by one matrix product."""
-    squares = (x * x).sum(1)[:, None] + (y * y).sum(1)
-    return torch.addmm(squares, x, y.T, alpha=-2).mul(-0.5).exp() @ b
+    return _squared_distances(x, y).mul(-0.5).exp() @ b
 
 
 def gaussian_kernel_differences(x: Tensor, y: Tensor, b: Tensor) -> Tensor:

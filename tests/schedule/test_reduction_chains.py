@@ -9,13 +9,13 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.api.jit import trace_call
 from einsmith.driver import compile
 from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import nbytes
 from einsmith.schedule.kernel import Rows
 from einsmith.tuning.calibration import calibrate
 from tests.fuzz.check import agree
+from tests.kernels.test_rows import compiled
 
 GAUSSIAN = "o[i,v] = sum[j](exp(-sum[d]((x[i,d]-y[j,d])**2)*0.5) * b[j,v])"
 LAPLACIAN = "o[i,v] = sum[j](exp(-sum[d](abs(x[i,d]-y[j,d]))) * b[j,v])"
@@ -56,8 +56,7 @@ def arguments(rng: np.random.Generator, rows: int, columns: int, d: int, v: int)
 
 def compile_with(f, args, threads: int, l3: int) -> Executable:
     """Return the program for this machine with a last-level cache of `l3` bytes."""
-    traced = trace_call(f, tuple(args), {}, frozenset())
-    return Executable(traced.graph, traced.bind, threads, target=replace(calibrate.target(threads), l3=l3))
+    return compiled(f, args, threads, replace(calibrate.target(threads), l3=l3))[0]
 
 
 def stored(run: Executable) -> int:
@@ -98,8 +97,7 @@ def test_values_at_awkward_sizes(name: str, sizes: tuple[int, ...], rng, fused_a
 def test_kernel_methods_take_memory_for_their_arguments_alone(name: str, rng) -> None:
     """On this machine, by its own costs: 9,000 x 9,000 pairs, 324 MB, in a few."""
     args = arguments(rng, 9000, 9000, 3, 2)
-    traced = trace_call(CHAINS[name], tuple(args), {}, frozenset())
-    assert stored(Executable(traced.graph, traced.bind, 2)) <= args[0].nbytes * 3
+    assert stored(compiled(CHAINS[name], args, 2)[0]) <= args[0].nbytes * 3
 
 
 def test_a_result_that_is_read_elsewhere_too_is_stored(rng, fused_at_any_cost) -> None:
