@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
 from einsmith.ir.interned import Node
-from einsmith.ir.nodes import Template
+from einsmith.ir.nodes import Reduce, Template, size
+
+_MAX_REUSE = {"sum": 2}
+"""Largest ratio of a kernel's points to the elements of its largest tensor, by combiner (16 for combiners that are not
+listed). A kernel above it reuses its operands and is tiled alone: a product, a convolution."""
 
 
 @lru_cache(maxsize=4096)
@@ -154,6 +159,20 @@ class Kernel(Node):
         """The shape of the root's results."""
         return self.root.shape
 
+    @property
+    def reuses(self) -> bool:
+        """Whether the root uses an element of its operands many times, as a product or a convolution does."""
+        return _reuses(self.root, self.buffers)
+
+
+def _reuses(t: Template, buffers: Sequence[KernelBuffer]) -> bool:
+    largest = max([size(b.shape) for b in buffers], default=1)
+    for piece in t.parts:
+        combiner = piece.body.combiner if isinstance(piece.body, Reduce) else ""
+        if size(piece.domain) > _MAX_REUSE.get(combiner, 16) * largest:
+            return True
+    return False
+
 
 class Member(Node):
     """A kernel of a row-block fusion (`Rows`): one axis of some of its buffers is the row.
@@ -207,6 +226,11 @@ class Rows(Node):
                 place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row
             }
         return max(1, sum(b.nbytes // self.rows for b in buffers.values()))
+
+    @property
+    def reuses(self) -> bool:
+        """Whether a member uses an element of its operands many times, as a product does."""
+        return any(m.kernel.reuses for m in self.members)
 
     @property
     def root(self) -> Template:

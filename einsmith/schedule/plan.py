@@ -43,7 +43,7 @@ from einsmith.schedule.fusion import fusion_groups, maker, needs_check, reads_on
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import find_cycles, memory_greedy_order
 from einsmith.schedule.row_clusters import clusters
-from einsmith.schedule.row_fusion import RowPart, is_streaming, join
+from einsmith.schedule.row_fusion import RowPart, join
 from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
 from einsmith.schedule.slices import slice_kernel
 
@@ -364,7 +364,7 @@ def _fuse_rows(
         kernel = whole.kernel
         if not isinstance(kernel, Rows):
             return True
-        if all(is_streaming(parts[n]) for n in members):
+        if not any(parts[n].kernel.reuses for n in members):
             if cost is None or kernel.row_bytes <= target.l1:
                 return True
             if sum(map(nbytes, whole.tensors)) > target.l3 or stepped.intersection(map(storage, whole.tensors)):

@@ -19,7 +19,11 @@ def block_kernel(member: Member, count: int, block: int, local: int) -> Kernel:
     Buffers of the Rows from number `local` on hold only these rows. The kernel of a reducing member accumulates: its
     buffers are those in `inputs`, the results so far, and the new results, which may be the same memory. The kernel of
     a member that `uses_number` has one more buffer, with the number of the block's first row."""
-    kernel = _accumulation(member, count) if member.reduces else _restrict_to_block(member, count, block, local)
+    kernel = (
+        _accumulation(member, count, block, local)
+        if member.reduces
+        else _restrict_to_block(member, count, block, local)
+    )
     return _add_block_number(kernel, _row_axis(member)) if uses_number(member) else kernel
 
 
@@ -134,12 +138,17 @@ def _root(member: Member) -> Reduce:
     return body
 
 
-def _accumulation(member: Member, count: int) -> Kernel:
+def _accumulation(member: Member, count: int, block: int, local: int) -> Kernel:
     """Return the kernel that accumulates over `count` rows: total[j] = sum[i](f(i, j)) becomes
     new[j] = old[j] + sum[i](f(i, j))."""
     kernel, root, used = member.kernel, _root(member), inputs(member)
     sums = partials(member)
-    buffers = [b.part(0, count, False) if member.by_row[n] else b for n in used for b in [kernel.buffers[n]]]
+    buffers = [
+        _restrict_buffer(kernel.buffers[n], axis - 1, count, block, member.places[n] >= local)
+        if (axis := member.by_row[n])
+        else kernel.buffers[n]
+        for n in used
+    ]
     t, stage = kernel.root, kernel.stages[0]
     args = tuple(("buffer", used.index(where[0])) for _, *where in stage.args)
     params = tuple((buffers[n].dtype, buffers[n].shape) for _, n in args)

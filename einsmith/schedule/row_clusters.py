@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.ir.views import storage
-from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, can_share_rows, common_rows, is_streaming, rows_of
+from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, can_share_rows, common_rows, rows_of
 
 _MAX_RECENT = 32
 """Most recent clusters sharing a tensor with a kernel that are considered: a tensor of more readers has left all caches
@@ -121,7 +121,7 @@ class _Clusters:
 
     def is_candidate(self, part: RowPart) -> bool:
         """Return whether a kernel has rows, and streams or computes or reads a result that is never stored if fused."""
-        joins = is_streaming(part) or not self.streamed.isdisjoint(map(storage, part.tensors))
+        joins = not part.kernel.reuses or not self.streamed.isdisjoint(map(storage, part.tensors))
         return joins and bool(rows_of(part))
 
     def can_join(self, a: int, b: int, target: Target) -> bool:

@@ -14,7 +14,7 @@ them exceeds the last-level cache: a chain of reductions (a kernel method, atten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, nbytes, size
-from einsmith.ir.rebuild import rebuild
+from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, nbytes, size, template
+from einsmith.ir.rebuild import rebuild, substitute
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
@@ -31,9 +31,6 @@ _MAX_BUFFERS = 32
 """Most tensors that the kernels of a row-block fusion read and write."""
 MAX_MEMBERS = 16
 """Most kernels of a row-block fusion."""
-_MAX_REUSE = {"sum": 2}
-"""Largest ratio of a kernel's points to the elements of its largest tensor, by combiner (16 for combiners that are not
-listed). A kernel above it reuses its operands and is tiled alone: a product, a convolution."""
 _ONE_CORE_BYTES = 1 << 17
 """Bytes of work that one core finishes as fast as several cores."""
 _MIN_RUN_BYTES = 128
@@ -198,6 +195,11 @@ class RowForm(NamedTuple):
     axis: int
 
 
+def _are_mergeable(b: KernelBuffer, p: int) -> bool:
+    """Return whether the first p dimensions of a buffer are one in memory."""
+    return all(b.strides[d] == b.strides[d + 1] * b.shape[d + 1] for d in range(p - 1))
+
+
 def _leading_form(kernel: Kernel, rows: int, reduces: bool) -> RowForm | None:
     """Return the row form whose rows are the merged leading axes; None if a buffer is read both by row and as a
     whole."""
@@ -218,22 +220,19 @@ def _leading_form(kernel: Kernel, rows: int, reduces: bool) -> RowForm | None:
                 kinds[place] = not reduces
         stages.append(Stage(t, stage.args, stage.outputs))
     by_row = tuple(int(kinds.get(n, False)) for n in range(len(kernel.buffers)))
+    if not all(_are_mergeable(b, p) for b, row in zip(kernel.buffers, by_row, strict=True) if row):
+        return None
     buffers = tuple(
-        KernelBuffer(b.dtype, (rows, *b.shape[p:]), b.non_temporal) if row else b
+        KernelBuffer(b.dtype, (rows, *b.shape[p:]), b.non_temporal, b.strides[p - 1 :]) if row else b
         for b, row in zip(kernel.buffers, by_row, strict=True)
     )
     return RowForm(Kernel(tuple(stages), buffers), by_row, reduces, 0)
 
 
-def _dimensions_along(t: Template, axis: int) -> dict[int, int] | None:
-    """Map each slot to 1 + the dimension indexed by output axis `axis`, 0 if there is none. Return None if the axis
-    occurs in another index, or if a slot is read in several ways."""
+def _dimensions_along(t: Template, axis: int, extent: int) -> dict[int, int] | None:
+    """Map each slot to 1 + the dimension indexed by axis `axis` of this extent, 0 if there is none. Return None if the
+    axis occurs in another index, or if a slot is read in several ways."""
     slots: dict[int, int] = {}
-    for part in t.parts:
-        if not isinstance(part, Piece):
-            return None
-        if (part.offset[axis], part.step[axis], part.extents[axis]) != (0, 1, t.shape[axis]):
-            return None
 
     def row_dims(e: Read) -> list[int]:
         return [d for d, i in enumerate(e.index) if isinstance(i, Axis) and i.position == axis]
@@ -244,7 +243,7 @@ def _dimensions_along(t: Template, axis: int) -> dict[int, int] | None:
                 return None
             continue
         dims = row_dims(e)
-        if len(dims) > 1 or (dims and t.params[e.slot][1][dims[0]] != t.shape[axis]):
+        if len(dims) > 1 or (dims and t.params[e.slot][1][dims[0]] != extent):
             return None
         code = dims[0] + 1 if dims else 0
         if slots.setdefault(e.slot, code) != code:
@@ -252,33 +251,89 @@ def _dimensions_along(t: Template, axis: int) -> dict[int, int] | None:
     return slots
 
 
-def _inner_form(kernel: Kernel, axis: int) -> RowForm | None:
+def _covers(t: Template, axis: int) -> bool:
+    """Return whether every piece of a template's output covers output axis `axis`."""
+    return all(
+        isinstance(p, Piece) and (p.offset[axis], p.step[axis], p.extents[axis]) == (0, 1, t.shape[axis])
+        for p in t.parts
+    )
+
+
+def _inner_form(kernel: Kernel, axis: int, min_run: int = _MIN_RUN_BYTES) -> RowForm | None:
     """Return the kernel split into rows along output axis `axis`; None where it cannot run row by row.
 
-    The axis may be any dimension of a buffer, unless a row's contiguous runs there would be shorter than
-    `_MIN_RUN_BYTES`.
+    The axis may be any dimension of a buffer, unless a row's contiguous runs there would be shorter than `min_run`
+    bytes.
     """
     codes: dict[int, int] = {}
     for stage in kernel.stages:
-        slots = stage.template.memo(f"along {axis}", lambda t: _dimensions_along(t, axis))
-        if slots is None:
+        t = stage.template
+        slots = t.memo(
+            f"along {axis}", lambda t: _dimensions_along(t, axis, t.shape[axis]) if _covers(t, axis) else None
+        )
+        if slots is None or not _merge_codes(codes, stage, slots):
             return None
-        for slot, (kind, *where) in enumerate(stage.args):
-            if kind == "buffer" and codes.setdefault(where[0], slots.get(slot, 0)) != slots.get(slot, 0):
-                return None
         for place in stage.outputs:
             if place is not None and codes.setdefault(place, axis + 1) != axis + 1:
                 return None
     by_row = tuple(codes.get(n, 0) for n in range(len(kernel.buffers)))
     for b, code in zip(kernel.buffers, by_row, strict=True):
-        if code > 1 and size(b.shape[: code - 1]) > 1 and size(b.shape[code:]) * b.dtype.itemsize < _MIN_RUN_BYTES:
+        if code > 1 and size(b.shape[: code - 1]) > 1 and size(b.shape[code:]) * b.dtype.itemsize < min_run:
             return None
     return RowForm(kernel, by_row, False, axis)
 
 
+def _merge_codes(codes: dict[int, int], stage: Stage, slots: Mapping[int, int]) -> bool:
+    """Add the row dimensions of a stage's arguments to those of the kernel's buffers; return whether they agree."""
+    return all(
+        codes.setdefault(where[0], slots.get(slot, 0)) == slots.get(slot, 0)
+        for slot, (kind, *where) in enumerate(stage.args)
+        if kind == "buffer"
+    )
+
+
+def _reducing_form(kernel: Kernel, k: int) -> RowForm | None:
+    """Return the kernel split into rows along axis k of its reduction, which becomes the first one; None where it
+    cannot run row by row. The stages after the reduction see all rows."""
+    t = kernel.root
+    if t.is_scatter or len(t.parts) > 1 or not all(_covers(t, d) for d in range(t.rank)):
+        return None
+    body = t.parts[0].body
+    if not isinstance(body, Reduce) or body.combiner not in _ROW_COMBINERS:
+        return None
+    axis = t.rank + k
+    slots = t.memo(f"along {axis}", lambda t: _dimensions_along(t, axis, body.extents[k]))
+    codes: dict[int, int] = {}
+    if slots is None or not _merge_codes(codes, kernel.stages[0], slots):
+        return None
+    for stage in kernel.stages:
+        if stage is not kernel.stages[0] and not _merge_codes(codes, stage, {}):
+            return None
+        if any(place is not None and codes.setdefault(place, 0) for place in stage.outputs):
+            return None
+    first = Stage(_reduce_first(t, k), kernel.stages[0].args, kernel.stages[0].outputs)
+    by_row = tuple(codes.get(n, 0) for n in range(len(kernel.buffers)))
+    return RowForm(Kernel((first, *kernel.stages[1:]), kernel.buffers), by_row, True, 0)
+
+
+def _reduce_first(t: Template, k: int) -> Template:
+    """Return a template of one reduction with axis k of the reduction in front of the others."""
+    body = t.parts[0].body
+    assert isinstance(body, Reduce)
+    if k == 0:
+        return t
+    axes = {t.rank + k: Axis(t.rank)} | {t.rank + d: Axis(t.rank + d + 1) for d in range(k)}
+    extents = (body.extents[k], *body.extents[:k], *body.extents[k + 1 :])
+    return template(t.shape, t.params, Reduce(body.combiner, extents, tuple(substitute(b, axes) for b in body.bodies)))
+
+
+RowForms = dict[int, tuple[RowForm, ...]]
+"""Row forms of a kernel, by number of rows."""
+
+
 @lru_cache(maxsize=4096)
-def row_forms(kernel: Kernel) -> dict[int, tuple[RowForm, ...]]:
-    """Return all row forms of a kernel, by number of rows."""
+def row_forms(kernel: Kernel) -> RowForms:
+    """Return the row forms of a kernel whose rows lie far enough apart in memory for threads to share them out."""
     forms: dict[int, list[RowForm]] = {}
     for rows in row_counts(kernel, False):
         form = _leading_form(kernel, rows, False)
@@ -294,6 +349,22 @@ def row_forms(kernel: Kernel) -> dict[int, tuple[RowForm, ...]]:
         if form is not None:
             forms.setdefault(rows, []).append(form)
     return {rows: tuple(some) for rows, some in forms.items()}
+
+
+@lru_cache(maxsize=4096)
+def nested_forms(kernel: Kernel) -> RowForms:
+    """Return the row forms of a kernel inside a block of other rows, where one thread runs all rows: along any axis of
+    the output or of the reduction."""
+    forms = {rows: list(some) for rows, some in row_forms(kernel).items()}
+    for axis in range(len(kernel.shape)):
+        form = _inner_form(kernel, axis, 0)
+        if form is not None and form not in forms.get(kernel.shape[axis], ()):
+            forms.setdefault(kernel.shape[axis], []).append(form)
+    for k, rows in enumerate(_extents(kernel.root, True)):
+        form = _reducing_form(kernel, k)
+        if form is not None and form not in forms.get(rows, ()):
+            forms.setdefault(rows, []).append(form)
+    return {rows: tuple(some) for rows, some in forms.items() if rows > 1}
 
 
 # --------------------------------------------------------------------------------------------------------- joining
@@ -332,20 +403,10 @@ class FusedCluster(NamedTuple):
     written: tuple[bool, ...]
 
 
-def is_streaming(part: RowPart) -> bool:
-    """Return whether the kernel reads each element of its operands about once."""
-    largest = max([size(t.shape) for t in part.tensors], default=1)
-    for piece in part.kernel.root.parts:
-        combiner = piece.body.combiner if isinstance(piece.body, Reduce) else ""
-        if size(piece.domain) > _MAX_REUSE.get(combiner, 16) * largest:
-            return False
-    return True
-
-
 def can_share_rows(parts: Sequence[RowPart], streamed: Collection[Tensor]) -> bool:
     """Return whether each kernel streams, or computes or reads a result of these kernels that is in `streamed`."""
     results = {s for p in parts for s in map(storage, p.results) if s in streamed}
-    return all(is_streaming(p) or not results.isdisjoint(map(storage, p.tensors)) for p in parts)
+    return all(not p.kernel.reuses or not results.isdisjoint(map(storage, p.tensors)) for p in parts)
 
 
 def _is_worthwhile(parts: Sequence[RowPart], forms: Sequence[RowForm], rows: int, target: Target) -> bool:
@@ -371,9 +432,11 @@ def _cut_of(t: Tensor, buffer: KernelBuffer, code: int) -> tuple[int, int]:
     return (size(buffer.shape[: code - 1]), size(buffer.shape[code:])) if code else (0, 0)
 
 
-def consistent_forms(parts: Sequence[RowPart], rows: int) -> list[RowForm] | None:
+def consistent_forms(
+    parts: Sequence[RowPart], rows: int, forms_of: Callable[[Kernel], RowForms] = row_forms
+) -> list[RowForm] | None:
     """Return a row form for each part such that all cut each tensor alike and each reads only its own row of the
-    others' results; None if there is none."""
+    others' results; None if there is none. `forms_of` gives the forms of a kernel."""
     results = {t for p in parts for t in p.results}
     known: dict[Tensor, tuple[int, int]] = {}
     out: list[RowForm] = []
@@ -382,7 +445,7 @@ def consistent_forms(parts: Sequence[RowPart], rows: int) -> list[RowForm] | Non
         if n == len(parts):
             return True
         part = parts[n]
-        for form in row_forms(part.kernel).get(rows, ()):
+        for form in forms_of(part.kernel).get(rows, ()):
             added: list[Tensor] = []
             fits = True
             for t, b, code, w in zip(part.tensors, form.kernel.buffers, form.by_row, part.written, strict=True):
@@ -414,12 +477,20 @@ def rows_of(part: RowPart) -> frozenset[int]:
 
 
 def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[RowForm]]:
-    """Return (the most rows by which fusing the parts pays, the row form of each part); (0, []) if there are none."""
+    """Return (the number of rows by which fusing the parts may pay, the row form of each part); (0, []) if there is
+    none.
+
+    Kernels that stream share as many rows as possible. Kernels that reuse their operands share as few rows as keep all
+    cores at work, since rows may nest inside of these (`row_nests`)."""
     if len(parts) > MAX_MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _MAX_BUFFERS:
         return 0, []
-    for rows in sorted(frozenset.intersection(*map(rows_of, parts)), reverse=True):
-        forms = consistent_forms(parts, rows)
-        if forms is not None and _is_worthwhile(parts, forms, rows, target):
+    reuses = any(p.kernel.reuses for p in parts)
+    forms_of = nested_forms if reuses else row_forms
+    counts = sorted(frozenset.intersection(*(frozenset(r for r in forms_of(p.kernel) if r > 1) for p in parts)))
+    enough = [r for r in counts if r >= 4 * target.cores]
+    for rows in enough if reuses else reversed(counts):
+        forms = consistent_forms(parts, rows, forms_of)
+        if forms is not None and (reuses or _is_worthwhile(parts, forms, rows, target)):
             return rows, forms
     return 0, []
 

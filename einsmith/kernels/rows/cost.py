@@ -13,8 +13,13 @@ from einsmith.kernels.pattern import Chooser
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Member, Rows
 from einsmith.schedule.row_blocks import block_kernel, inputs
+from einsmith.schedule.row_nests import block_kernels
 from einsmith.schedule.shared_rows import share
 
+MAX_LOCAL_BYTES = 1 << 25
+"""Most bytes of local buffers on all threads, where there are configurations that take so few."""
+REUSING_BLOCKS = (16, 32, 64, 128, 256)
+"""Numbers of rows of a block that are priced for kernels that reuse operands."""
 BLOCK_SECONDS = 1e-8
 """Seconds that a member's code takes to begin on a block."""
 
@@ -22,12 +27,17 @@ BLOCK_SECONDS = 1e-8
 class RowsConfig(NamedTuple):
     """A configuration of a row-block fusion.
 
-    block: rows that the members process at a time. tasks: runs of blocks that may execute in parallel. share: evaluate
-    subexpressions common to several members once, into scratch."""
+    Attributes:
+        block: rows that the members process at a time.
+        tasks: runs of blocks that may execute in parallel.
+        share: evaluate subexpressions common to several members once, into scratch.
+        nested: run the members of a block in sweeps over another axis (`schedule.row_nests`).
+    """
 
     block: int
     tasks: int
     share: bool = False
+    nested: bool = False
 
 
 def _divisor(n: int, most: int) -> int:
@@ -38,13 +48,35 @@ def _divisor(n: int, most: int) -> int:
 def configs(rows: Rows, target: Target) -> list[RowsConfig]:
     """Return the configurations worth pricing."""
     each = rows.row_bytes
+    shares = (False, True) if share(rows) is not rows else (False,)
     out = []
     for tasks in (1, 8 * target.cores) if each * rows.rows <= 4 * target.l2 else (8 * target.cores,):
+        longest = -(-rows.rows // tasks)
+        if rows.reuses:
+            most = min(longest, REUSING_BLOCKS[-1])
+            for block in sorted({1, *(_divisor(rows.rows, n) for n in (*REUSING_BLOCKS, most) if n <= most)}):
+                out += [RowsConfig(block, tasks, s, n) for s in shares for n in (False, True)]
+            continue
         for room in (target.l1 // 4, target.l1 * 3 // 4, target.l2 // 4):
-            most = max(1, min(room // each, -(-rows.rows // tasks)))
-            block = _divisor(rows.rows, most)
-            out += [RowsConfig(block, tasks, s) for s in (False, True) if not s or share(rows) is not rows]
-    return list(dict.fromkeys(out))
+            block = _divisor(rows.rows, max(1, min(room // each, longest)))
+            out += [RowsConfig(block, tasks, s) for s in shares]
+    # Without an axis to sweep over, a nest is what it would nest.
+    out = [c for c in dict.fromkeys(out) if not c.nested or is_nest(share(rows) if c.share else rows, c.block)]
+    least = min(local_bytes(rows, c) for c in out)
+    return [c for c in out if local_bytes(rows, c) <= max(least, MAX_LOCAL_BYTES // target.cores)]
+
+
+def local_bytes(rows: Rows, config: RowsConfig) -> int:
+    """Return the bytes of the local buffers of a block that its kernels do not keep to themselves."""
+    rows = share(rows) if config.share else rows
+    used = {p for x in block_kernels(rows, config.block, config.block, config.nested) for p in x.places}
+    local = [b for place, b in enumerate(rows.local, len(rows.buffers)) if place in used]
+    return sum(b.nbytes // rows.rows * config.block for b in local)
+
+
+def is_nest(rows: Rows, block: int) -> bool:
+    """Return whether some members share sweeps over another axis inside a block."""
+    return any(isinstance(x.kernel, Rows) for x in block_kernels(rows, block, block, True))
 
 
 def task_count(rows: Rows, config: RowsConfig) -> tuple[int, int]:
@@ -62,14 +94,21 @@ class Blocks:
         self.config, self.target, self.one = config, target, one_core(target)
         self.blocks = rows.rows / config.block
         self.size = float(sum(b.nbytes for b in rows.buffers))
-        sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched_bytes, rows.members)]
+        if config.nested:
+            kernels = [x.kernel for x in block_kernels(rows, config.block, config.block, True)]
+            sizes = [float(sum(b.nbytes for b in kernel.buffers)) for kernel in kernels]
+        else:
+            sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched_bytes, rows.members)]
         self.lower_bounds = [self.blocks * (self.one.seconds_for_bytes(x, x, 1) + BLOCK_SECONDS) for x in sizes]
-        """Lower bound of the seconds that each member takes for all blocks, from its bytes in cache."""
+        """Lower bound of the seconds that each kernel of a block takes for all blocks, from its bytes in cache."""
 
     def seconds(self, n: int, chooser: Chooser) -> float:
-        """Return the seconds that member n takes for all blocks on one core."""
-        block = self.config.block
-        kernel = block_kernel(self.rows.members[n], block, block, len(self.rows.buffers))
+        """Return the seconds that kernel n of a block takes for all blocks on one core."""
+        rows, block = self.rows, self.config.block
+        if self.config.nested:
+            kernel = block_kernels(rows, block, block, True)[n].kernel
+        else:
+            kernel = block_kernel(rows.members[n], block, block, len(rows.buffers))
         cost: Cost = chooser.choose(kernel, self.one).cost
         return self.blocks * (max(cost.arithmetic, cost.memory) + BLOCK_SECONDS + cost.special)
 

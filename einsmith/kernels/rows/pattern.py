@@ -19,8 +19,9 @@ from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.cost import RowsConfig
-from einsmith.schedule.kernel import Kernel, Member, Rows
-from einsmith.schedule.row_blocks import block_kernel, copy_kernel, fill_kernel, inputs, merge, partials, uses_number
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.row_blocks import copy_kernel, fill_kernel, merge, partials
+from einsmith.schedule.row_nests import block_kernels, block_places
 from einsmith.schedule.shared_rows import share
 
 
@@ -42,7 +43,8 @@ class RowBlocks(Pattern):
         """Return the space of configurations: blocks of any length, several numbers of tasks, and `share`."""
         shares = (False, True) if share(kernel) is not kernel else (False,)
         tasks = tuple(dict.fromkeys((1, *(n * target.cores for n in (1, 2, 4, 8, 16, 32)))))
-        return {"block": tuple(range(1, kernel.rows + 1)), "tasks": tasks, "share": shares}
+        blocks = tuple(range(1, kernel.rows + 1))
+        return {"block": blocks, "tasks": tasks, "share": shares, "nested": (False, True)}
 
     def legal(self, kernel: Rows, config: RowsConfig, target: Target) -> str:
         space = self.space(kernel, target)
@@ -83,7 +85,7 @@ class _Lowering:
             if member.reduces
         }
 
-    def lower(self, kernel: Kernel, target: Target) -> Lowered:
+    def lower(self, kernel: Kernel | Rows, target: Target) -> Lowered:
         choice = self.chooser.choose(kernel, target)
         return choice.pattern.lower(kernel, choice.config, target)
 
@@ -92,9 +94,11 @@ class _Lowering:
         kernel, config = self.kernel, self.config
         whole, rest = divmod(kernel.rows, config.block)
         b = Builder(self.sequence.name, len(kernel.buffers) + 1)
-        lowered_by_count = {
+        places = block_places(kernel)
+        by_count = {
             count: [
-                self.lower(block_kernel(m, count, config.block, len(kernel.buffers)), self.one) for m in kernel.members
+                (self.lower(x.kernel, self.one), x.places)
+                for x in block_kernels(kernel, count, config.block, config.nested)
             ]
             for count, present in ((config.block, whole), (rest, rest))
             if present
@@ -102,15 +106,20 @@ class _Lowering:
         sums = {n: partials(m) for n, m in enumerate(kernel.members) if m.reduces}
         fills = {n: self.lower(fill_kernel(kernel.members[n]), self.one) for n in sums}
         copies = {n: self.lower(copy_kernel(kernel.members[n]), self.one) for n in sums}
-        all_lowered = [*fills.values(), *copies.values(), *(x for parts in lowered_by_count.values() for x in parts)]
-        local = [b.alloc(elem_of(x.dtype), x.size // kernel.rows * config.block) for x in kernel.local]
+        all_lowered = [*fills.values(), *copies.values(), *(x for parts in by_count.values() for x, _ in parts)]
+        used = {place for parts in by_count.values() for _, at in parts for place in at}
+        fixed: dict[int, SSAValue] = {}  # pointers that are the same for all blocks, by place
+        for place, x in enumerate(kernel.local, len(kernel.buffers)):
+            if place in used:
+                fixed[place] = b.alloc(elem_of(x.dtype), x.size // kernel.rows * config.block)
         accumulators = {n: [b.alloc(elem_of(x.dtype), x.size) for x in buffers] for n, buffers in sums.items()}
+        for n, first in places.accumulators.items():
+            fixed |= dict(enumerate(accumulators[n], first))
         scratch = b.alloc(
             "i8", max((launch.function.scratch_bytes for x in all_lowered for launch in x.launches), default=0)
         )
         workspace = b.alloc("i8", max(x.workspace for x in all_lowered))
-        uses_numbers = [uses_number(m) for m in kernel.members]
-        number = b.alloc("i32", int(any(uses_numbers)))
+        fixed[places.number] = b.alloc("i32", int(places.number in used))
 
         def emit_launches(part: Lowered, pointers: Sequence[SSAValue]) -> None:
             for launch in part.launches:
@@ -118,13 +127,10 @@ class _Lowering:
                     splice(b, launch.function, [*pointers, workspace], scratch, each.var)
 
         def emit_block(first: SSAValue, count: int) -> None:
-            if any(uses_numbers):
-                b.store(b.cast(first, "i32"), number, 0)
-            for n, (member, part) in enumerate(zip(kernel.members, lowered_by_count[count], strict=True)):
-                used = inputs(member) if member.reduces else range(len(member.places))
-                pointers = [self._pointer(b, member, i, first, local) for i in used]
-                pointers += [*accumulators.get(n, ()), *accumulators.get(n, ())]
-                emit_launches(part, [*pointers, number] if uses_numbers[n] else pointers)
+            if places.number in used:
+                b.store(b.cast(first, "i32"), fixed[places.number], 0)
+            for part, at in by_count[count]:
+                emit_launches(part, [fixed[p] if p in fixed else self._pointer(b, p, first) for p in at])
 
         for n, part in fills.items():
             emit_launches(part, accumulators[n])
@@ -135,20 +141,17 @@ class _Lowering:
             with b.if_(b.op("eq", b.task, self.tasks - 1)):
                 emit_block(b.const(whole * config.block), rest)
         for n, part in copies.items():
-            places = []
+            targets = []
             for at, x in zip(self.partial_places[n], sums[n], strict=True):
                 offset = b.add(b.mul(b.task, x.size), at.offset // x.dtype.itemsize)
-                places.append(b.address(b.buffers[-1], offset, elem_of(x.dtype)))
-            emit_launches(part, [*accumulators[n], *places])
+                targets.append(b.address(b.buffers[-1], offset, elem_of(x.dtype)))
+            emit_launches(part, [*accumulators[n], *targets])
         return b.finish()
 
-    def _pointer(self, b: Builder, member: Member, n: int, first: SSAValue, local: Sequence[SSAValue]) -> SSAValue:
-        """Return the pointer to buffer n of a member for the block whose first row is `first`."""
-        place = member.places[n]
-        if place >= len(b.buffers) - 1:
-            return local[place - len(b.buffers) + 1]
-        axis = member.by_row[n]
-        if not axis:
-            return b.buffers[place]
-        buffer = member.kernel.buffers[n]
-        return b.address(b.buffers[place], b.mul(first, buffer.strides[axis - 1]), elem_of(buffer.dtype))
+    def _pointer(self, b: Builder, place: int, first: SSAValue) -> SSAValue:
+        """Return the pointer to a buffer of the Rows for the block whose first row is `first`."""
+        for member in self.kernel.members:
+            for at, buffer, axis in zip(member.places, member.kernel.buffers, member.by_row, strict=True):
+                if at == place and axis:
+                    return b.address(b.buffers[place], b.mul(first, buffer.strides[axis - 1]), elem_of(buffer.dtype))
+        return b.buffers[place]
