@@ -409,8 +409,10 @@ def can_share_rows(parts: Sequence[RowPart], streamed: Collection[Tensor]) -> bo
     return all(not p.kernel.reuses or not results.isdisjoint(map(storage, p.tensors)) for p in parts)
 
 
-def _is_worthwhile(parts: Sequence[RowPart], forms: Sequence[RowForm], rows: int, target: Target) -> bool:
-    """Return whether the rows in flight on all cores stay in a cache, and there are enough rows for all cores."""
+def _bytes_by_row(
+    parts: Sequence[RowPart], forms: Sequence[RowForm], rows: int
+) -> tuple[Collection[int], Collection[int]]:
+    """Return (bytes of a row of each tensor that has rows, bytes of each tensor that has none)."""
     row: dict[Tensor, int] = {}
     whole: dict[Tensor, int] = {}
     for part, form in zip(parts, forms, strict=True):
@@ -420,7 +422,13 @@ def _is_worthwhile(parts: Sequence[RowPart], forms: Sequence[RowForm], rows: int
                 row[s] = nbytes(s) // rows
             else:
                 whole[s] = nbytes(s)
-    each, shared = sum(row.values()), sum(whole.values())
+    return row.values(), whole.values()
+
+
+def _is_worthwhile(parts: Sequence[RowPart], forms: Sequence[RowForm], rows: int, target: Target) -> bool:
+    """Return whether the rows in flight on all cores stay in a cache, and there are enough rows for all cores."""
+    by_row, whole = _bytes_by_row(parts, forms, rows)
+    each, shared = sum(by_row), sum(whole)
     if each + shared > target.l2 // 2 and target.cores * each + shared > target.l3 // 2:
         return False
     inner = any(code > 1 for form in forms for code in form.by_row)
@@ -433,10 +441,10 @@ def _cut_of(t: Tensor, buffer: KernelBuffer, code: int) -> tuple[int, int]:
 
 
 def consistent_forms(
-    parts: Sequence[RowPart], rows: int, forms_of: Callable[[Kernel], RowForms] = row_forms
+    parts: Sequence[RowPart], rows: int, forms: Callable[[Kernel], RowForms] = row_forms
 ) -> list[RowForm] | None:
     """Return a row form for each part such that all cut each tensor alike and each reads only its own row of the
-    others' results; None if there is none. `forms_of` gives the forms of a kernel."""
+    others' results; None if there is none. `forms` gives the forms of a kernel."""
     results = {t for p in parts for t in p.results}
     known: dict[Tensor, tuple[int, int]] = {}
     out: list[RowForm] = []
@@ -445,7 +453,7 @@ def consistent_forms(
         if n == len(parts):
             return True
         part = parts[n]
-        for form in forms_of(part.kernel).get(rows, ()):
+        for form in forms(part.kernel).get(rows, ()):
             added: list[Tensor] = []
             fits = True
             for t, b, code, w in zip(part.tensors, form.kernel.buffers, form.by_row, part.written, strict=True):
@@ -471,28 +479,43 @@ def consistent_forms(
     return out if extend(0) else None
 
 
+def forms_of(kernel: Kernel) -> RowForms:
+    """Return the row forms by which a kernel may be fused. Inside a fused kernel that reuses its operands, which run as
+    long as their rows, rows may lie anywhere."""
+    return nested_forms(kernel) if kernel.reuses else row_forms(kernel)
+
+
 def rows_of(part: RowPart) -> frozenset[int]:
     """Return the numbers of rows, above 1, of the kernel's row forms."""
-    return frozenset(r for r in row_forms(part.kernel) if r > 1)
+    return frozenset(r for r in forms_of(part.kernel) if r > 1)
 
 
 def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[RowForm]]:
     """Return (the number of rows by which fusing the parts may pay, the row form of each part); (0, []) if there is
     none.
 
-    Kernels that stream share as many rows as possible. Kernels that reuse their operands share as few rows as keep all
-    cores at work, since rows may nest inside of these (`row_nests`)."""
+    Kernels that stream share as many rows as possible. Of kernels that reuse their operands, rows may nest inside of
+    other rows (`row_nests`): the outer ones are those that no operand is shared by (the matrices of a batch), if there
+    are enough for all cores."""
     if len(parts) > MAX_MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _MAX_BUFFERS:
         return 0, []
     reuses = any(p.kernel.reuses for p in parts)
-    forms_of = nested_forms if reuses else row_forms
-    counts = sorted(frozenset.intersection(*(frozenset(r for r in forms_of(p.kernel) if r > 1) for p in parts)))
-    enough = [r for r in counts if r >= 4 * target.cores]
-    for rows in enough if reuses else reversed(counts):
-        forms = consistent_forms(parts, rows, forms_of)
-        if forms is not None and (reuses or _is_worthwhile(parts, forms, rows, target)):
-            return rows, forms
-    return 0, []
+    forms = nested_forms if reuses else row_forms
+    counts = sorted(frozenset.intersection(*(frozenset(r for r in forms(p.kernel) if r > 1) for p in parts)))
+    best: tuple[int, list[RowForm]] = (0, [])
+    least: tuple | None = None
+    for rows in reversed(counts):
+        chosen = consistent_forms(parts, rows, forms)
+        if chosen is None:
+            continue
+        if not reuses:
+            if _is_worthwhile(parts, chosen, rows, target):
+                return rows, chosen
+            continue
+        price = rows < 4 * target.cores, any(f.reduces for f in chosen), sum(_bytes_by_row(parts, chosen, rows)[1])
+        if least is None or price < least:
+            best, least = (rows, chosen), price
+    return best
 
 
 def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) -> FusedCluster:
