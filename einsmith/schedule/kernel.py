@@ -9,7 +9,7 @@ from math import prod
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
 from einsmith.ir.interned import Node
-from einsmith.ir.nodes import Reduce, Template, size
+from einsmith.ir.nodes import Expr, Reduce, Template, size
 
 _MAX_REUSE = {"sum": 2}
 """Largest ratio of a kernel's points to the elements of its largest tensor, by combiner (16 for combiners that are not
@@ -200,22 +200,50 @@ class Member(Node):
         return super().__new__(cls, kernel, places, by_row, bool(reduces), axis)
 
 
+class Activity(Node):
+    """Where the kernels of a row-block fusion change anything: a row of which no point fulfils a condition may be left
+    out.
+
+    condition: the condition on a point; its axis 0 is the row, its slots are buffers of the Rows. extents: the extents
+    of its further axes. block: the rows of which all or none are left out, the same for all kernels that share results.
+    """
+
+    __slots__ = ("condition", "extents", "block")
+    fields = ("condition", "extents", "block")
+    exact = True
+    condition: Expr
+    extents: tuple[int, ...]
+    block: int
+
+
 class Rows(Node):
     """A row-block fusion: kernels that share their rows; within a row, each may read results of the ones before it.
 
     Run block by block of rows, they make one pass over memory; `local` buffers are never stored beyond their block.
+    Blocks in which nothing is `active` (None: all rows are) may be left out.
 
     before: m[i] = max[k](x[i,k]);  s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]
     after:  for each block of i: these three
     """
 
-    __slots__ = ("rows", "members", "buffers", "local")
-    fields = ("rows", "members", "buffers", "local")
+    __slots__ = ("rows", "members", "buffers", "local", "active")
+    fields = ("rows", "members", "buffers", "local", "active")
     exact = True
     rows: int
     members: tuple[Member, ...]
     buffers: tuple[KernelBuffer, ...]
     local: tuple[KernelBuffer, ...]
+    active: Activity | None
+
+    def __new__(
+        cls,
+        rows: int,
+        members: tuple[Member, ...],
+        buffers: tuple[KernelBuffer, ...],
+        local: tuple[KernelBuffer, ...],
+        active: Activity | None = None,
+    ) -> Rows:
+        return super().__new__(cls, rows, members, buffers, local, active)
 
     @property
     def row_bytes(self) -> int:

@@ -10,16 +10,19 @@ inside of which the nest runs row by row (attention: batch and heads, then queri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.nodes import Axis, Const, Piece, Read, Reduce, Template, Tensor, leaf, nbytes
-from einsmith.ir.rebuild import rebuild
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
+from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, axes_of, leaf, nbytes
+from einsmith.ir.rebuild import rebuild, substitute
+from einsmith.schedule.activity import ConstantUnless, identity_unless, names_in, results_unless
+from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.row_blocks import block_kernel, inputs, partials, uses_number
-from einsmith.schedule.row_fusion import RowPart, consistent_forms, join_forms, nested_forms
+from einsmith.schedule.row_fusion import RowForm, RowPart, consistent_forms, join_forms, nested_forms
 
 MIN_SWEEP_ROWS = 512
 """Fewest rows of a sweep inside of a block; fewer are a block themselves. More than the rows of any block, so
@@ -60,9 +63,9 @@ def block_places(rows: Rows) -> BlockPlaces:
 
 
 @lru_cache(maxsize=1024)
-def block_kernels(rows: Rows, count: int, block: int, nested: bool) -> tuple[BlockKernel, ...]:
+def block_kernels(rows: Rows, count: int, block: int, nested: int) -> tuple[BlockKernel, ...]:
     """Return the kernels that run on `count` rows from a multiple of `block` on, in order: one for each member, or, if
-    `nested`, joined into sweeps over another axis."""
+    `nested` is not 0, joined into sweeps over another axis, of which as many rows are skipped together."""
     places = block_places(rows)
     out = []
     for n, member in enumerate(rows.members):
@@ -77,7 +80,7 @@ def block_kernels(rows: Rows, count: int, block: int, nested: bool) -> tuple[Blo
         if nested and block == 1:
             kernel = _drop_row(kernel, [member.by_row[i] for i in used], member)
         out.append(BlockKernel(kernel, tuple(at)))
-    return _sweeps(out, len(rows.buffers), places) if nested else tuple(out)
+    return _sweeps(out, len(rows.buffers), places, block, nested) if nested else tuple(out)
 
 
 def _drop_row(kernel: Kernel, by_row: Sequence[int], member: Member) -> Kernel:
@@ -144,13 +147,17 @@ def _drop_reduction(t: Template, dims: Sequence[int]) -> Template:
 # ---------------------------------------------------------------------------------------------------------- sweeps
 
 
-def _sweeps(kernels: Sequence[BlockKernel], local: int, places: BlockPlaces) -> tuple[BlockKernel, ...]:
+def _sweeps(
+    kernels: Sequence[BlockKernel], local: int, places: BlockPlaces, block: int, tile: int
+) -> tuple[BlockKernel, ...]:
     """Return the kernels joined into sweeps over the number of rows that leaves the fewest bytes of local buffers
     between them.
 
-    local: the places from this number on that are no accumulators are local to a block."""
+    local: the places from this number on that are no accumulators are local to a block. tile: the rows of a sweep that
+    are skipped together."""
     tensors: dict[int, Tensor] = {}
     results: dict[int, Tensor] = {}
+    end = min(places.accumulators.values(), default=places.number)
     parts = []
     for kernel, at in kernels:
         assert isinstance(kernel, Kernel)
@@ -158,37 +165,140 @@ def _sweeps(kernels: Sequence[BlockKernel], local: int, places: BlockPlaces) -> 
         own = []
         for n, (place, b) in enumerate(zip(at, kernel.buffers, strict=True)):
             # An accumulator is read and written by one kernel, as two buffers.
-            known = (
-                results if n in written and place >= min(places.accumulators.values(), default=place + 1) else tensors
-            )
+            known = results if n in written and place >= end else tensors
             own.append(known.setdefault(place, leaf(b.shape, b.dtype)))
         parts.append(RowPart(kernel, tuple(own), tuple(n in written for n in range(len(at)))))
     place_of = {t: p for known in (tensors, results) for p, t in known.items()}
+    locals_ = {t for p, t in tensors.items() if local <= p < end}
     candidates = {r for p in parts for r in nested_forms(p.kernel) if r >= MIN_SWEEP_ROWS}
     every = [(_crossing_bytes(groups, parts), -r, groups) for r in candidates for groups in [_groups(parts, r)]]
     if not every:
         return tuple(kernels)
     _, rows, groups = min(every, key=lambda x: x[:2])
+    rows = -rows
+    chosen = [_forms(parts, members, rows) for members in groups]
+    forms = {
+        n: f for members, some in zip(groups, chosen, strict=True) if some for n, f in zip(members, some, strict=True)
+    }
+    condition = _active_unless(parts, forms, place_of, locals_, local) if block > 1 else None
     out = []
-    for members in groups:
-        if len(members) == 1:
-            out.append(kernels[members[0]])
+    for members, some in zip(groups, chosen, strict=True):
+        if some is None or (len(members) == 1 and condition is None):
+            out += [kernels[n] for n in members]
             continue
         own_parts = [parts[n] for n in members]
-        forms = consistent_forms(own_parts, -rows, nested_forms)
-        assert forms is not None
         elsewhere = {t for n, p in enumerate(parts) if n not in members for t in p.tensors}
-        outside = {
-            t for p in own_parts for t in p.results if t in elsewhere or not local <= place_of[t] < _end(local, places)
-        }
-        fused = join_forms(own_parts, -rows, forms, outside)
-        out.append(BlockKernel(fused.kernel, tuple(place_of[t] for t in fused.tensors)))
+        outside = {t for p in own_parts for t in p.results if t in elsewhere or t not in locals_}
+        fused = join_forms(own_parts, rows, some, outside)
+        at = tuple(place_of[t] for t in fused.tensors)
+        sweep = fused.kernel
+        if condition is not None:
+            buffer_of = {p: b for k, places_ in kernels for p, b in zip(places_, k.buffers, strict=True)}
+            at = (*at, *sorted(names_in(condition.expr) - set(at)))
+            sweep = _with_activity(sweep, condition, tile, at, buffer_of)
+        out.append(BlockKernel(sweep, at))
     return tuple(out)
 
 
-def _end(local: int, places: BlockPlaces) -> int:
-    """Return the number after the last local place."""
-    return min(places.accumulators.values(), default=places.number)
+def _forms(parts: Sequence[RowPart], members: Sequence[int], rows: int) -> list[RowForm] | None:
+    return consistent_forms([parts[n] for n in members], rows, nested_forms)
+
+
+class _Condition(NamedTuple):
+    """A condition on the points of a sweep: its expression, whose axis 0 is the row of the sweep, and the extents of
+    its further axes."""
+
+    expr: Expr
+    extents: tuple[int, ...]
+
+
+def _active_unless(
+    parts: Sequence[RowPart],
+    forms: Mapping[int, RowForm],
+    place_of: Mapping[Tensor, int],
+    local: Collection[Tensor],
+    outer: int,
+) -> _Condition | None:
+    """Return the condition on a point of the sweeps without which no kernel does anything there that another one or
+    the program sees; None if there is none. `outer`: the number of places outside of the block."""
+    known: dict[Tensor, ConstantUnless] = {}
+    cuts: dict[Tensor, int] = {}
+    found: list[_Condition] = []
+    for n, part in enumerate(parts):
+        form = forms.get(n)
+        swept = [t for t in part.tensors if cuts.get(t)]
+        if form is None:
+            if swept:  # it reads tiles that may have been skipped
+                return None
+            continue
+        for t, code in zip(part.tensors, form.by_row, strict=True):
+            if t in local and cuts.setdefault(t, code) != code:
+                return None
+        kernel, root = form.kernel, form.kernel.root
+
+        def read(buffer: int, index: tuple[Expr, ...], part=part) -> ConstantUnless | None:
+            x = known.get(part.tensors[buffer])
+            if x is None:
+                return None
+            return ConstantUnless(x.value, substitute(x.unless, dict(enumerate(index))))
+
+        def name(buffer: int, part=part) -> int | None:
+            place = place_of[part.tensors[buffer]]
+            return None if part.tensors[buffer] in local else place
+
+        axis = root.rank if form.reduces else form.axis
+        domain = root.parts[0].domain if isinstance(root.parts[0], Piece) else ()
+        if form.reduces or any(r not in local for r in part.results):
+            # It adds to what is seen elsewhere. Written whole, a result is needed in every tile.
+            accumulates = form.reduces or all(place_of[r] in map(place_of.get, _operands(part)) for r in part.results)
+            unless = identity_unless(kernel, read, name) if accumulates else None
+            if unless is None:
+                return None
+            found.append(_along(unless, axis, domain))
+            continue
+        values = results_unless(kernel, read, name)
+        for stage, some in zip(kernel.stages, values, strict=True):
+            for place, x in zip(stage.outputs, some, strict=True):
+                if place is not None and x is not None:
+                    known[part.tensors[place]] = x
+    if not found or len({c.extents for c in found}) > 1:
+        return None
+    return _Condition(functools.reduce(_or, dict.fromkeys(c.expr for c in found)), found[0].extents)
+
+
+def _operands(part: RowPart) -> list[Tensor]:
+    return [t for t, w in zip(part.tensors, part.written, strict=True) if not w]
+
+
+def _or(a: Expr, b: Expr) -> Expr:
+    return apply("or", a, b)
+
+
+def _along(condition: Expr, axis: int, extents: Sequence[int]) -> _Condition:
+    """Return a condition on the points of a domain with the row of the sweep, axis `axis`, as axis 0."""
+    others = sorted(axes_of(condition) - {axis})
+    to = {axis: Axis(0)} | {a: Axis(n + 1) for n, a in enumerate(others)}
+    return _Condition(substitute(condition, to), tuple(extents[a] for a in others))
+
+
+def _with_activity(
+    sweep: Rows, condition: _Condition, tile: int, at: Sequence[int], buffer_of: Mapping[int, KernelBuffer]
+) -> Rows:
+    """Return a sweep that is active where a condition holds, whose names are places. `at`: the places of its buffers,
+    those that only the condition reads at the end."""
+    count, more = len(sweep.buffers), len(at) - len(sweep.buffers)
+    members = tuple(
+        Member(m.kernel, tuple(p if p < count else p + more for p in m.places), m.by_row, m.reduces, m.axis)
+        for m in sweep.members
+    )
+    names = names_in(condition.expr)
+    buffers = tuple(buffer_of[p] if p in names else b for p, b in itertools.zip_longest(at, sweep.buffers))
+
+    def rule(e):
+        return Read(at.index(-1 - e.slot), e.index, e.dtype) if isinstance(e, Read) else None
+
+    active = Activity(rebuild([condition.expr], rule)[0], condition.extents, tile)
+    return Rows(sweep.rows, members, buffers, sweep.local, active)
 
 
 def _groups(parts: Sequence[RowPart], rows: int) -> list[list[int]]:

@@ -27,13 +27,13 @@ from einsmith.ir.nodes import (
     Template,
     leaf,
 )
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
+from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, Member, Rows, Stage
 
 _NODE_CLASSES = {
     c.__name__: c
     for c in (
-        Apply, Axis, KernelBuffer, Compute, Const, Graph, Item, Kernel, Leaf, Member, Piece, Read, Recurrence, Reduce,
-        Rows, Scatter, Stage, Template,
+        Activity, Apply, Axis, KernelBuffer, Compute, Const, Graph, Item, Kernel, Leaf, Member, Piece, Read, Recurrence,
+        Reduce, Rows, Scatter, Stage, Template,
     )
 }  # fmt: skip
 

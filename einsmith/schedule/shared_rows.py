@@ -192,7 +192,7 @@ def _hoist(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
         if here and evaluator not in members:
             members.append(evaluator)
         members.append(_read_shared(member, here, shared, last) if here else member)
-    return Rows(rows.rows, tuple(members), rows.buffers, (*rows.local, shared))
+    return Rows(rows.rows, tuple(members), rows.buffers, (*rows.local, shared), rows.active)
 
 
 def _read_shared(member: Member, uses: list[_Use], shared: KernelBuffer, place: int) -> Member:

@@ -46,6 +46,7 @@ def nested(request, monkeypatch, tmp_path) -> Iterator[None]:
     monkeypatch.setattr(compile, "predicted", lambda kernel, target: float(not isinstance(kernel, Rows)))
     monkeypatch.setattr(row_nests, "MIN_SWEEP_ROWS", least)
     monkeypatch.setattr(cost, "REUSING_BLOCKS", (block,))
+    monkeypatch.setattr(cost, "TILES", (block + 1,))
     configs = cost.configs
 
     def nests(rows, target):

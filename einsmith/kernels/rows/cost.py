@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -10,16 +11,21 @@ from einsmith.codegen.loopnest.walk import divisors
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import Cost, distribute
 from einsmith.kernels.pattern import Chooser
+from einsmith.kernels.rows.box_condition import BoxCondition
 from einsmith.schedule.footprint import bytes_by_buffer
-from einsmith.schedule.kernel import Member, Rows
+from einsmith.schedule.kernel import Activity, Member, Rows
 from einsmith.schedule.row_blocks import block_kernel, inputs
-from einsmith.schedule.row_nests import block_kernels
+from einsmith.schedule.row_nests import block_kernels, block_places
 from einsmith.schedule.shared_rows import share
 
 MAX_LOCAL_BYTES = 1 << 25
 """Most bytes of local buffers on all threads, where there are configurations that take so few."""
 REUSING_BLOCKS = (16, 32, 64, 128, 256)
 """Numbers of rows of a block that are priced for kernels that reuse operands."""
+TILES = (128, 256)
+"""Lengths of the tiles of a sweep that are priced, where tiles may be skipped."""
+_SAMPLED_BLOCKS = 16
+"""Most blocks of rows by which the fraction of active tiles is estimated."""
 BLOCK_SECONDS = 1e-8
 """Seconds that a member's code takes to begin on a block."""
 
@@ -31,13 +37,14 @@ class RowsConfig(NamedTuple):
         block: rows that the members process at a time.
         tasks: runs of blocks that may execute in parallel.
         share: evaluate subexpressions common to several members once, into scratch.
-        nested: run the members of a block in sweeps over another axis (`schedule.row_nests`).
+        nested: run the members of a block in sweeps over another axis (`schedule.row_nests`), of which as many rows are
+            skipped together; 0: run them one after the other.
     """
 
     block: int
     tasks: int
     share: bool = False
-    nested: bool = False
+    nested: int = 0
 
 
 def _divisor(n: int, most: int) -> int:
@@ -52,18 +59,26 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
     out = []
     for tasks in (1, 8 * target.cores) if each * rows.rows <= 4 * target.l2 else (8 * target.cores,):
         longest = -(-rows.rows // tasks)
-        if rows.reuses:
+        if rows.active is not None:
+            out += [RowsConfig(min(rows.active.block, rows.rows), 1, s) for s in shares]
+        elif rows.reuses:
             most = min(longest, REUSING_BLOCKS[-1])
             for block in sorted({1, *(_divisor(rows.rows, n) for n in (*REUSING_BLOCKS, most) if n <= most)}):
-                out += [RowsConfig(block, tasks, s, n) for s in shares for n in (False, True)]
-            continue
-        for room in (target.l1 // 4, target.l1 * 3 // 4, target.l2 // 4):
-            block = _divisor(rows.rows, max(1, min(room // each, longest)))
-            out += [RowsConfig(block, tasks, s) for s in shares]
-    # Without an axis to sweep over, a nest is what it would nest.
-    out = [c for c in dict.fromkeys(out) if not c.nested or is_nest(share(rows) if c.share else rows, c.block)]
+                out += [RowsConfig(block, tasks, s, n) for s in shares for n in (0, *_tiles(rows, s, block))]
+        else:
+            for room in (target.l1 // 4, target.l1 * 3 // 4, target.l2 // 4):
+                block = _divisor(rows.rows, max(1, min(room // each, longest)))
+                out += [RowsConfig(block, tasks, s) for s in shares]
+    out = list(dict.fromkeys(out))
     least = min(local_bytes(rows, c) for c in out)
     return [c for c in out if local_bytes(rows, c) <= max(least, MAX_LOCAL_BYTES // target.cores)]
+
+
+def _tiles(rows: Rows, shares: bool, block: int) -> Sequence[int]:
+    """Return the lengths of tiles worth pricing for a nest in blocks of rows; none where there are no sweeps."""
+    inner = [x.kernel for x in block_kernels(share(rows) if shares else rows, block, block, TILES[0])]
+    sweeps = [k for k in inner if isinstance(k, Rows)]
+    return TILES if any(k.active for k in sweeps) else TILES[: bool(sweeps)]
 
 
 def local_bytes(rows: Rows, config: RowsConfig) -> int:
@@ -95,7 +110,7 @@ class Blocks:
         self.blocks = rows.rows / config.block
         self.size = float(sum(b.nbytes for b in rows.buffers))
         if config.nested:
-            kernels = [x.kernel for x in block_kernels(rows, config.block, config.block, True)]
+            kernels = [x.kernel for x in block_kernels(rows, config.block, config.block, config.nested)]
             sizes = [float(sum(b.nbytes for b in kernel.buffers)) for kernel in kernels]
         else:
             sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched_bytes, rows.members)]
@@ -106,11 +121,31 @@ class Blocks:
         """Return the seconds that kernel n of a block takes for all blocks on one core."""
         rows, block = self.rows, self.config.block
         if self.config.nested:
-            kernel = block_kernels(rows, block, block, True)[n].kernel
+            kernel = block_kernels(rows, block, block, self.config.nested)[n].kernel
         else:
             kernel = block_kernel(rows.members[n], block, block, len(rows.buffers))
-        cost: Cost = chooser.choose(kernel, self.one).cost
-        return self.blocks * (max(cost.arithmetic, cost.memory) + BLOCK_SECONDS + cost.special)
+        choice = chooser.choose(kernel, self.one)
+        cost: Cost = choice.cost
+        seconds = max(cost.arithmetic, cost.memory) + BLOCK_SECONDS + cost.special
+        if isinstance(kernel, Rows) and kernel.active is not None:
+            seconds *= self._active_fraction(n, kernel, kernel.active)
+        return self.blocks * seconds
+
+    def _active_fraction(self, n: int, sweep: Rows, active: Activity) -> float:
+        """Return the fraction of tiles that are active in sweep n, from a sample of at most `_SAMPLED_BLOCKS` blocks
+        on either side. All are, as far as the condition depends on data."""
+        rows, block = self.rows, self.config.block
+        number = block_places(rows).number
+        places = block_kernels(rows, block, block, self.config.nested)[n].places
+
+        def is_active(first: int, at: int) -> bool:
+            ends = [(at, min(at + active.block, sweep.rows) - 1), *((0, x - 1) for x in active.extents)]
+            by_slot = {s: (first, first) for s, p in enumerate(places) if p == number}
+            return BoxCondition(ends, lambda e, _: by_slot[e.slot], None).may_hold(active.condition)
+
+        outer = _sample(rows.rows, block)
+        tiles = [(i, j) for i in outer for j in _sample(sweep.rows, active.block)]
+        return sum(is_active(i, j) for i, j in tiles) / len(tiles)
 
     def cost(self, work: float) -> Cost:
         """Return the cost if the members take `work` seconds on one core.
@@ -123,6 +158,13 @@ class Blocks:
         serial_fraction = min(1.0, self.size * self.config.block / rows.rows / target.l1)
         memory = target.seconds_for_bytes(self.size, self.size, tasks)
         return distribute((1 - serial_fraction) * work, memory, serial_fraction * work, tasks, target)
+
+
+def _sample(rows: int, block: int) -> list[int]:
+    """Return the first rows of blocks, evenly chosen."""
+    blocks = -(-rows // block)
+    count = min(blocks, _SAMPLED_BLOCKS)
+    return [(2 * i + 1) * blocks // (2 * count) * block for i in range(count)]
 
 
 @lru_cache(maxsize=64)

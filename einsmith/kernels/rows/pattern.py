@@ -9,15 +9,18 @@ these. A member that uses its row's number reads the number of the block's first
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from einsmith.codegen.loopnest.nest import Builder, Function, SSAValue, elem_of
 from einsmith.codegen.loopnest.splice import splice
 from einsmith.cost.facts import Target
+from einsmith.ir.nodes import Read
 from einsmith.kernels.composite.parts import BufferPlace, LaunchSequence
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost
+from einsmith.kernels.rows.box_condition import BoxCondition, Ends
 from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.row_blocks import copy_kernel, fill_kernel, merge, partials
@@ -44,7 +47,7 @@ class RowBlocks(Pattern):
         shares = (False, True) if share(kernel) is not kernel else (False,)
         tasks = tuple(dict.fromkeys((1, *(n * target.cores for n in (1, 2, 4, 8, 16, 32)))))
         blocks = tuple(range(1, kernel.rows + 1))
-        return {"block": blocks, "tasks": tasks, "share": shares, "nested": (False, True)}
+        return {"block": blocks, "tasks": tasks, "share": shares, "nested": (0, *cost.TILES)}
 
     def legal(self, kernel: Rows, config: RowsConfig, target: Target) -> str:
         space = self.space(kernel, target)
@@ -129,8 +132,9 @@ class _Lowering:
         def emit_block(first: SSAValue, count: int) -> None:
             if places.number in used:
                 b.store(b.cast(first, "i32"), fixed[places.number], 0)
-            for part, at in by_count[count]:
-                emit_launches(part, [fixed[p] if p in fixed else self._pointer(b, p, first) for p in at])
+            with b.if_(self._is_active(b, first, count)) if kernel.active is not None else nullcontext():
+                for part, at in by_count[count]:
+                    emit_launches(part, [fixed[p] if p in fixed else self._pointer(b, p, first) for p in at])
 
         for n, part in fills.items():
             emit_launches(part, accumulators[n])
@@ -147,6 +151,32 @@ class _Lowering:
                 targets.append(b.address(b.buffers[-1], offset, elem_of(x.dtype)))
             emit_launches(part, [*accumulators[n], *targets])
         return b.finish()
+
+    def _is_active(self, b: Builder, first: SSAValue, count: int) -> SSAValue:
+        """Return whether the kernel may be active on some of `count` rows from `first` on; an i1."""
+        active = self.kernel.active
+        assert active is not None
+
+        def ends_of(e: Read, box: BoxCondition) -> Ends:
+            """Return the ends of what a read of one dimension reads in a box: it is scanned."""
+            buffer = self.kernel.buffers[e.slot]
+            elem = elem_of(buffer.dtype)
+            if not e.index:
+                x = b.cast(b.load(b.buffers[e.slot], 0, elem), "i64")
+                return x, x
+            if len(e.index) > 1:
+                raise KeyError
+            # Where the index leaves the array, another condition keeps it from being read.
+            low, high = (b.op("max", b.op("min", x, buffer.shape[0] - 1), 0) for x in box.ends(e.index[0]))
+            x = b.cast(b.load(b.buffers[e.slot], b.mul(low, buffer.strides[0]), elem), "i64")
+            with b.loop(low, b.add(high, 1), init=[x, x]) as loop:
+                x = b.cast(b.load(b.buffers[e.slot], b.mul(loop.var, buffer.strides[0]), elem), "i64")
+                loop.next = [b.op("min", loop.carried[0], x), b.op("max", loop.carried[1], x)]
+            return loop.results[0], loop.results[1]
+
+        zero = b.const(0)
+        ends = [(first, b.add(first, count - 1)), *((zero, b.const(n - 1)) for n in active.extents)]
+        return BoxCondition(ends, ends_of, b).may_hold(active.condition)
 
     def _pointer(self, b: Builder, place: int, first: SSAValue) -> SSAValue:
         """Return the pointer to a buffer of the Rows for the block whose first row is `first`."""

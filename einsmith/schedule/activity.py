@@ -1,0 +1,181 @@
+"""Find the tiles of a nest that change nothing, so that they can be skipped: those that a mask excludes whole.
+
+before: for each block of j:  s[i,j] = where(j <= i, t[i,j], -inf);  m[i] = max(m[i], s[i,j])   for a block of i
+after:  for each block of j in which some j <= some i: the same
+
+A value that equals a constant unless a condition holds is followed from kernel to kernel: where(c, x, -inf) is -inf
+unless c, its exp is 0 unless c, and a sum of products with it adds nothing unless c. As in the formula, in which the
+masked values are exact zeros, a factor that is infinite or no number stays out of the tiles that are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import exp, inf
+from typing import NamedTuple
+
+from einsmith.base import dtypes as dt
+from einsmith.ir.functions import identity
+from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, Reduce, Template, apply, axes_of, reads
+from einsmith.ir.rebuild import rebuild
+from einsmith.schedule.kernel import Kernel
+
+_FALSE = Const(False, dt.bool_)
+
+
+class ConstantUnless(NamedTuple):
+    """A value that equals `value` at every point at which the condition `unless` does not hold."""
+
+    value: float
+    unless: Expr
+
+
+Known = Callable[[Read], ConstantUnless | None]
+
+
+def _or(a: Expr, b: Expr) -> Expr:
+    return a if a is b or b is _FALSE else b if a is _FALSE else apply("or", a, b)
+
+
+def _and(a: Expr, b: Expr) -> Expr:
+    return a if a is b else _FALSE if _FALSE in (a, b) else apply("and", a, b)
+
+
+def constant_unless(e: Expr, known: Known) -> ConstantUnless | None:
+    """Return a constant that a float expression equals unless a condition holds; None if there is none.
+
+    known: the same for each read."""
+    if isinstance(e, Const):
+        return ConstantUnless(float(e.value), _FALSE)
+    if isinstance(e, Read):
+        return known(e)
+    if not isinstance(e, Apply) or not e.dtype.is_float:
+        return None
+    if e.fn == "where":
+        c, (a, b) = e.args[0], (constant_unless(x, known) for x in e.args[1:])
+        if a is not None and b is not None and a.value == b.value:
+            return ConstantUnless(a.value, _or(a.unless, b.unless))
+        if b is not None:
+            return ConstantUnless(b.value, _or(c, b.unless))
+        return None if a is None else ConstantUnless(a.value, _or(apply("not", c), a.unless))
+    args = [constant_unless(x, known) for x in e.args]
+    if e.fn in _UNARY and args[0] is not None:
+        return ConstantUnless(_UNARY[e.fn](args[0].value), args[0].unless)
+    a, b = args[0], args[-1]
+    if e.fn == "mul":
+        if a is not None and b is not None and a.value == b.value == 0:
+            return ConstantUnless(0.0, _and(a.unless, b.unless))
+        return next((x for x in (a, b) if x is not None and x.value == 0), None)
+    if e.fn == "div":
+        return a if a is not None and a.value == 0 else None
+    if e.fn in ("add", "sub", "max", "min"):
+        if a is not None and b is not None:
+            value = _BINARY[e.fn](a.value, b.value)
+            return None if value != value else ConstantUnless(value, _or(a.unless, b.unless))
+        # minus infinity plus or minus a finite number
+        if e.fn in ("add", "sub") and a is not None and a.value == -inf:
+            return a
+        if e.fn == "add" and b is not None and b.value == -inf:
+            return b
+    return None
+
+
+_UNARY: dict[str, Callable[[float], float]] = {
+    "exp": lambda x: 0.0 if x == -inf else exp(min(x, 700.0)),
+    "cast": lambda x: x,
+    "stop_gradient": lambda x: x,
+    "neg": lambda x: -x,
+}
+_BINARY: dict[str, Callable[[float, float], float]] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "max": max,
+    "min": min,
+}
+
+
+# --------------------------------------------------------------------------------------------------- along a kernel
+
+
+def results_unless(
+    kernel: Kernel, known: Callable[[int, tuple[Expr, ...]], ConstantUnless | None], name: Callable[[int], int | None]
+) -> list[list[ConstantUnless | None]]:
+    """Return what each result of each stage equals unless a condition on its axes holds.
+
+    Args:
+        kernel: the kernel.
+        known: the same for buffer n, read at an index.
+        name: the number that a condition gives buffer n; None if it may not read it.
+    """
+    out: list[list[ConstantUnless | None]] = []
+    for stage in kernel.stages:
+        t = stage.template
+        body = _whole_body(t)
+
+        def read(e: Read, stage=stage) -> ConstantUnless | None:
+            kind, *where = stage.args[e.slot]
+            if kind == "stage":
+                return out[where[0]][where[1]]
+            return known(where[0], e.index)
+
+        results: list[ConstantUnless | None] = []
+        for b in t.parts[0].bodies if body is not None else ():
+            x = constant_unless(b, read)
+            unless = None if x is None else _rename(x.unless, stage.args, name)
+            if x is not None and unless is not None and isinstance(body, Reduce):
+                summed = {a for a in axes_of(unless) if a >= t.rank}
+                # A sum is its identity where all its terms are, so their condition may not depend on the summed axes.
+                x = x if x.value == identity(body.combiner, b.dtype) and not summed else None
+            results.append(None if x is None or unless is None else ConstantUnless(x.value, unless))
+        out.append(results or [None] * len(t.dtypes))
+    return out
+
+
+def _whole_body(t: Template) -> Expr | Reduce | None:
+    """Return the body of a template of one piece that covers the output; None for another one."""
+    piece = t.parts[0]
+    return piece.body if isinstance(piece, Piece) and piece.extents == t.shape else None
+
+
+def identity_unless(
+    kernel: Kernel, known: Callable[[int, tuple[Expr, ...]], ConstantUnless | None], name: Callable[[int], int | None]
+) -> Expr | None:
+    """Return the condition on a point of the root's domain without which the root's reduction adds nothing there; None
+    if there is none. The arguments are those of `results_unless`."""
+    t, args = kernel.root, kernel.stages[0].args
+    body = _whole_body(t)
+    if not isinstance(body, Reduce) or len(body.bodies) > 1:
+        return None
+
+    def read(e: Read) -> ConstantUnless | None:
+        return known(args[e.slot][1], e.index)
+
+    x = constant_unless(body.bodies[0], read)
+    if x is None or x.value != identity(body.combiner, body.bodies[0].dtype):
+        return None
+    return _rename(x.unless, args, name)
+
+
+def _rename(condition: Expr, args: Sequence[tuple], name: Callable[[int], int | None]) -> Expr | None:
+    """Return a condition with the names of the buffers for slots; None where it reads another stage or a buffer without
+    a name. Reads of known values, which `constant_unless` has put there, have names already (negative slots)."""
+    valid = True
+
+    def rule(e):
+        nonlocal valid
+        if not isinstance(e, Read) or e.slot < 0:
+            return None
+        kind, *where = args[e.slot]
+        number = name(where[0]) if kind == "buffer" else None
+        if number is None:
+            valid = False
+            return None
+        return Read(-1 - number, e.index, e.dtype)
+
+    out = rebuild([condition], rule)[0]
+    return out if valid else None
+
+
+def names_in(condition: Expr) -> set[int]:
+    """Return the names of the buffers that a condition reads."""
+    return {-1 - r.slot for r in reads(condition)}
