@@ -28,6 +28,8 @@ from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
 from einsmith.schedule.plan import Plan, fuse
 from einsmith.schedule.rematerialize import KernelCost, fit
+from einsmith.schedule.repeat_products import repeat_products
+from einsmith.schedule.row_clusters import STREAMED_L3_RATIO
 
 
 def predicted(kernel: Kernel | Rows, target: Target) -> float:
@@ -178,13 +180,18 @@ def compile_graph(
                 listing.graph(name, before, after, seconds)
 
         graph = run_passes(graph, PassContext(target, predicted, observe))
-        finite = graph.outputs[index] if index >= 0 else None
-        plan = fuse(graph, finite, target, cost=predicted)
+        plan = repeat_products(
+            graph,
+            lambda g: fuse(g, g.outputs[index] if index >= 0 else None, target, cost=predicted),
+            partial(predicted, target=target),
+            target.l3 // STREAMED_L3_RATIO,
+        )
         seconds = time.perf_counter() - start
         kernels = _Kernels(plan, frozenset(bound), target, backend)
         kernels.choose_layouts()
         if limit is not None:
             kernels.fit(limit, threads)
+        finite = kernels.plan.graph.outputs[index] if index >= 0 else None
     return Compiled(
         source_graph,
         kernels.plan,

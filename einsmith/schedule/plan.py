@@ -42,7 +42,7 @@ from einsmith.ir.views import is_view, producer, storage
 from einsmith.schedule.fusion import fusion_groups, maker, needs_check, reads_only_own_element
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import find_cycles, memory_greedy_order
-from einsmith.schedule.row_clusters import clusters
+from einsmith.schedule.row_clusters import STREAMED_L3_RATIO, clusters
 from einsmith.schedule.row_fusion import RowPart, join
 from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
 from einsmith.schedule.slices import slice_kernel
@@ -313,7 +313,9 @@ def _plan(
     unfused = {place[g] for g in (*checking, *writers)}
     unfused |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
-    calls, rank = _fuse_rows(singles, needs, unfused, kept, target, cost)
+    role = graph.role
+    forward = [isinstance(c, LoopCall) or any(role[n] == "forward" for n in c.nodes) for c in singles]
+    calls, rank = _fuse_rows(singles, needs, unfused, kept, forward, target, cost)
     checks = [(rank[place[of[_require_maker(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first), set()
@@ -334,12 +336,16 @@ def _fuse_rows(
     needs: dict[int, set[int]],
     unfused: set[int],
     kept: set[Tensor],
+    forward: Sequence[bool],
     target: Target,
     cost: Cost | None,
 ) -> tuple[list[KernelCall | LoopCall], dict[int, int]]:
     """Return (the calls after row fusion, for each of `singles` the index of the call that contains it). Row fusion
-    leaves the calls whose numbers are in `unfused` as they are."""
-    parts = [RowPart(c.kernel if isinstance(c, KernelCall) else None, c.tensors, c.written) for c in singles]
+    leaves the calls whose numbers are in `unfused` as they are. `forward`: whether each belongs to the forward pass."""
+    parts = [
+        RowPart(c.kernel if isinstance(c, KernelCall) else None, c.tensors, c.written, early)
+        for c, early in zip(singles, forward, strict=True)
+    ]
     readers = Counter(s for p in parts for s in set(p.operands))
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
 
@@ -369,7 +375,7 @@ def _fuse_rows(
                 return True
             if sum(map(nbytes, whole.tensors)) > target.l3 or stepped.intersection(map(storage, whole.tensors)):
                 return True
-        elif all(b.nbytes <= target.l3 for b in kernel.local):
+        elif all(b.nbytes * STREAMED_L3_RATIO <= target.l3 for b in kernel.local):
             return False
         elif cost is None:
             return True

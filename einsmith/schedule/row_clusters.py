@@ -16,6 +16,9 @@ from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, can_share_rows, common_rows, rows_of
 
+STREAMED_L3_RATIO = 4
+"""A result may be used up without being stored if it is larger than L3 divided by this ratio: L3 holds its operands and
+results too, and other programs' data."""
 _MAX_RECENT = 32
 """Most recent clusters sharing a tensor with a kernel that are considered: a tensor of more readers has left all caches
 when the last of them runs."""
@@ -64,7 +67,7 @@ def _streamed(
     kept: Collection[Tensor],
     target: Target,
 ) -> set[Tensor]:
-    """Return the results that exceed the last-level cache and that one fused kernel may compute and use up.
+    """Return the results that take much of the last-level cache and that one fused kernel may compute and use up.
 
     All readers of such a result and every kernel that has to run between them can share rows. Fused, it is never
     stored, which may save more than the tiles of kernels that reuse their operands: a chain of reductions (a kernel
@@ -74,7 +77,7 @@ def _streamed(
         for g, p in enumerate(parts)
         if g not in unfused
         for t in p.results
-        if nbytes(t) > target.l3 and t not in kept
+        if nbytes(t) * STREAMED_L3_RATIO > target.l3 and t not in kept
     }
     if not large:
         return set()

@@ -378,11 +378,13 @@ class RowPart:
         kernel: the kernel; None for a call that is not fused.
         tensors: the tensor in each buffer.
         written: whether the kernel writes each buffer.
+        is_forward: whether another kernel of the forward pass, or none of the backward pass, needs it.
     """
 
     kernel: Any
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
+    is_forward: bool = True
 
     @property
     def results(self) -> list[Tensor]:
@@ -404,9 +406,16 @@ class FusedCluster(NamedTuple):
 
 
 def can_share_rows(parts: Sequence[RowPart], streamed: Collection[Tensor]) -> bool:
-    """Return whether each kernel streams, or computes or reads a result of these kernels that is in `streamed`."""
+    """Return whether all kernels stream, or those that reuse their operands compute or read a result of these kernels
+    that is in `streamed`, and all belong to the same pass: what is repeated for the backward pass is not computed in
+    the forward pass."""
+    reusing = [p for p in parts if p.kernel.reuses]
+    if not reusing:
+        return True
     results = {s for p in parts for s in map(storage, p.results) if s in streamed}
-    return all(not p.kernel.reuses or not results.isdisjoint(map(storage, p.tensors)) for p in parts)
+    return len({p.is_forward for p in parts}) == 1 and all(
+        not results.isdisjoint(map(storage, p.tensors)) for p in reusing
+    )
 
 
 def _bytes_by_row(

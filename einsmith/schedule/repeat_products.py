@@ -1,0 +1,138 @@
+"""Compute large results of products again for the backward pass, so that neither pass stores them.
+
+before: S[i,j] = sum[d](Q[i,d]*K[j,d]);  O = f(S);  dQ = g(S, ...)      S is kept for the backward pass
+after:  S[i,j] = ...;  O = f(S);  T[i,j] = sum[d](Q[i,d]*K[j,d]);  dQ = g(T, ...)
+
+A result that reductions alone read is never stored if its maker and its readers become one kernel
+(`schedule.row_clusters`), which a reader in the other pass prevents. Attention then takes memory for its operands alone
+(Dao et al. 2022, "FlashAttention", section 3.1). A result is repeated, with the large ones that it is computed from, if
+the plan stores none of them then, and if they exceed a bound or the plan takes less time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from einsmith.ir.nodes import Compute, Graph, Piece, Read, Reduce, Template, Tensor, nbytes, postorder
+from einsmith.ir.rebuild import exchanged, map_bodies, rebuild, with_args
+from einsmith.ir.views import is_view, storage
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.plan import Plan
+
+MAX_KEPT_BYTES = 1 << 25
+"""Most bytes of a result that is kept for the backward pass where it need not be stored."""
+_MAX_OPERAND_RATIO = 0.5
+"""Largest ratio of the bytes of an operand of a repetition to those of its result; larger operands are repeated too."""
+_MAX_REPEATED = 8
+"""Most tensors that are repeated for one result."""
+
+
+def repeat_products(
+    graph: Graph, fuse: Callable[[Graph], Plan], seconds: Callable[[Kernel | Rows], float] | None, smallest: int
+) -> Plan:
+    """Return the plan of a graph, or that of the graph with products repeated in the backward pass.
+
+    Args:
+        graph: the graph.
+        fuse: returns the plan of a graph that computes the same.
+        seconds: predicted seconds of a kernel; None: products are repeated for the sake of memory alone.
+        smallest: bytes of the smallest product that is considered.
+    """
+    plan = fuse(graph)
+    stored = _stored(plan)
+    chains = {t: chain for t, chain in _chains(graph, smallest).items() if t in stored}
+    while chains:
+        repeated, repetitions = _repeat(graph, chains)
+        trial = fuse(repeated)
+        kept = {t for t, again in repetitions.items() if not _stored(trial).isdisjoint((t, again))}
+        failed = {t for t, chain in chains.items() if not kept.isdisjoint(chain)}
+        if not failed:
+            large = all(nbytes(t) > MAX_KEPT_BYTES for t in chains)
+            return trial if large or (seconds is not None and _total(trial, seconds) < _total(plan, seconds)) else plan
+        chains = {t: chain for t, chain in chains.items() if t not in failed}
+    return plan
+
+
+def _total(plan: Plan, seconds: Callable[[Kernel | Rows], float]) -> float:
+    return sum(times * seconds(call.kernel) for _, call, times in plan.kernel_calls())
+
+
+def _stored(plan: Plan) -> set[Tensor]:
+    return {storage(t) for _, call, _ in plan.kernel_calls() for t in call.tensors}
+
+
+def _chains(graph: Graph, smallest: int) -> dict[Compute, frozenset[Compute]]:
+    """Return the large results of the forward pass that the backward pass reads, each with the tensors that have to be
+    repeated for it: itself and its large operands, down to products of small ones."""
+    nodes = list(postorder(graph.roots))
+    role, roots = graph.role, {storage(t) for t in graph.roots}
+    late = {storage(a) for n in nodes if role[n] != "forward" for a in n.args}
+    out = {}
+    for t in late - roots:
+        if role.get(t) != "forward" or not isinstance(t, Compute) or nbytes(t) < smallest:
+            continue
+        chain: set[Compute] = set()
+        todo: list[Tensor] = [t]
+        while todo and len(chain) <= _MAX_REPEATED:
+            x = todo.pop()
+            if x in chain or nbytes(x) <= _MAX_OPERAND_RATIO * nbytes(t):
+                continue
+            if not isinstance(x, Compute) or len(x.template.dtypes) > 1 or x in roots:
+                break
+            chain.add(x)
+            todo += map(storage, x.args)
+        else:
+            if not todo and any(_is_product(x.template) for x in chain):
+                out[t] = frozenset(chain)
+    return out
+
+
+def _is_product(t: Template) -> bool:
+    body = t.parts[0].body if len(t.parts) == 1 and isinstance(t.parts[0], Piece) else None
+    return isinstance(body, Reduce) and body.combiner == "sum"
+
+
+def _distinct(t: Compute) -> Compute:
+    """Return another node that computes the same as a tensor: its arguments are in reverse order, each with a slot for
+    every read of it."""
+    slots: dict[Read, int] = {}
+    for p in t.template.parts:
+        for e in postorder(p.bodies):
+            if isinstance(e, Read):
+                slots.setdefault(e, len(slots))
+    count = len(slots)
+    order = sorted(slots, key=lambda e: slots[e], reverse=True)
+
+    def rule(e):
+        return Read(count - 1 - slots[e], e.index, e.dtype) if isinstance(e, Read) and e in slots else None
+
+    params = [t.template.params[e.slot] for e in order]
+    new = map_bodies(t.template, lambda b: rebuild([b], rule)[0], params)
+    return Compute(new, tuple(t.args[e.slot] for e in order))
+
+
+def _repeat(graph: Graph, chains: dict[Compute, frozenset[Compute]]) -> tuple[Graph, dict[Compute, Tensor]]:
+    """Return (the graph in which all nodes after the forward pass read repetitions of the chains' results, the
+    repetition of each tensor of the chains)."""
+    role = graph.role
+    repeated = {x for chain in chains.values() for x in chain}
+    repetitions: dict[Compute, Tensor] = {}
+
+    def late(a: Tensor) -> Tensor:
+        """Return what a node after the forward pass reads in the place of `a`."""
+        if isinstance(a, Compute) and a in repeated:
+            return repetitions[a]
+        if isinstance(a, Compute) and is_view(a.template) and storage(a) in repeated:
+            return with_args(a, (late(a.args[0]),))
+        return a
+
+    memo: dict[Tensor, Tensor] = {}
+    for node in postorder(graph.roots):
+        if isinstance(node, Compute) and node in repeated:
+            again = with_args(node, tuple(map(late, node.args)))
+            repetitions[node] = _distinct(node) if again is node else again
+        if role[node] == "forward" or not node.args:
+            memo[node] = node
+            continue
+        memo[node] = with_args(node, tuple(memo[a] if role[a] != "forward" else late(a) for a in node.args))
+    return exchanged(graph, memo), repetitions
