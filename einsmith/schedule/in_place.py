@@ -87,6 +87,8 @@ def _reads_own_elements(call: KernelCall, own: Sequence[int]) -> bool:
 def _can_overwrite_in_row(call: KernelCall, rows: Rows, result: Tensor, operand: Tensor) -> bool:
     """Return whether a row-fused kernel may write `result` over `operand`: no member reads the operand after the one
     that writes a row, and earlier members read only the current row."""
+    if rows.reuses:
+        return False  # its nests run members in parts, in another order
     row_axes: set[int] = set()
     written = False
     for part, member in zip(call.parts, rows.members, strict=True):

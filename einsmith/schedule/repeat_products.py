@@ -69,7 +69,9 @@ def _chains(graph: Graph, smallest: int) -> dict[Compute, frozenset[Compute]]:
     late = {storage(a) for n in nodes if role[n] != "forward" for a in n.args}
     out = {}
     for t in late - roots:
-        if role.get(t) != "forward" or not isinstance(t, Compute) or nbytes(t) < smallest:
+        if role.get(t) != "forward" or not isinstance(t, Compute) or len(t.template.dtypes) > 1:
+            continue
+        if nbytes(t) < smallest:
             continue
         chain: set[Compute] = set()
         todo: list[Tensor] = [t]

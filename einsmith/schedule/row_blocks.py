@@ -24,7 +24,7 @@ def block_kernel(member: Member, count: int, block: int, local: int) -> Kernel:
         if member.reduces
         else _restrict_to_block(member, count, block, local)
     )
-    return _add_block_number(kernel, _row_axis(member)) if uses_number(member) else kernel
+    return _add_block_number(kernel, member) if uses_number(member) else kernel
 
 
 def _restrict_to_block(member: Member, count: int, block: int, local: int) -> Kernel:
@@ -70,17 +70,23 @@ def _row_axis(member: Member) -> int:
     return member.kernel.root.rank if member.reduces else member.axis
 
 
-def _uses(stage: Stage, row: int) -> bool:
-    """Return whether a stage uses the row axis as a value; in an index it only selects a buffer's own row."""
+def _row_dims(stage: Stage, by_row: Sequence[int], axis: int) -> list[int]:
+    """Return the dimension of each slot that the row axis indexes as it is; -1 where there is none."""
+    return [by_row[where[0]] - 1 if kind == "buffer" else axis for kind, *where in stage.args]
+
+
+def _uses(stage: Stage, row: int, dims: Sequence[int]) -> bool:
+    """Return whether a stage uses the row axis as a value; in dimension `dims[slot]` of a slot it only selects a
+    buffer's own row."""
     todo = [b for part in stage.template.parts for b in part.bodies]
     seen = set(todo)
     while todo:
         e = todo.pop()
         if isinstance(e, Axis) and e.position == row:
             return True
-        if not isinstance(e, Read):
-            todo += [a for a in e.args if a not in seen]
-            seen.update(e.args)
+        args = [i for d, i in enumerate(e.index) if d != dims[e.slot]] if isinstance(e, Read) else e.args
+        todo += [a for a in args if a not in seen]
+        seen.update(args)
     return False
 
 
@@ -88,30 +94,38 @@ def _uses(stage: Stage, row: int) -> bool:
 def uses_number(member: Member) -> bool:
     """Return whether the member needs the number of a block's first row."""
     stages = member.kernel.stages[:1] if member.reduces else member.kernel.stages
-    return any(_uses(s, _row_axis(member)) for s in stages)
+    return any(_uses(s, _row_axis(member), _row_dims(s, member.by_row, member.axis)) for s in stages)
 
 
-def _add_block_number(kernel: Kernel, row: int) -> Kernel:
-    """Return the kernel with one more buffer, the number of the block's first row, added where the row is a value."""
-    stages = []
-    for stage in kernel.stages:
-        if _uses(stage, row):
+def _add_block_number(kernel: Kernel, member: Member) -> Kernel:
+    """Return a member's kernel on a block with one more buffer, the number of the block's first row, added where the
+    row is a value."""
+    row, stages = _row_axis(member), []
+    if member.reduces:
+        by_row = [*(member.by_row[n] for n in inputs(member)), *(0 for _ in kernel.buffers)]
+    else:
+        by_row = [*member.by_row]
+    for n, stage in enumerate(kernel.stages):
+        dims = _row_dims(stage, by_row, member.axis)
+        if (n == 0 or not member.reduces) and _uses(stage, row, dims):
             t, args = stage.template, (*stage.args, ("buffer", len(kernel.buffers)))
-            t = map_bodies(t, partial(_shift, row, len(stage.args)), (*t.params, (dt.i32, ())))
+            t = map_bodies(t, partial(_shift, row, len(stage.args), dims), (*t.params, (dt.i32, ())))
             stage = Stage(t, args, stage.outputs)
         stages.append(stage)
     return Kernel(tuple(stages), (*kernel.buffers, KernelBuffer(dt.i32, ())))
 
 
-def _shift(row: int, slot: int, body: Expr) -> Expr:
-    """Return the body with the value of slot `slot` added to the row axis wherever it is a value, not in an index."""
+def _shift(row: int, slot: int, dims: Sequence[int], body: Expr) -> Expr:
+    """Return the body with the value of slot `slot` added to the row axis wherever it is a value, not the index of
+    dimension `dims[slot]`."""
     number = apply("add", Axis(row), Read(slot, (), dt.i32))
 
     def rule(e):
         if isinstance(e, Axis):
             return number if e.position == row else None
-        if isinstance(e, Read) and number in e.index:
-            return Read(e.slot, tuple(Axis(row) if i is number else i for i in e.index), e.dtype)
+        if isinstance(e, Read) and e.slot != slot and dims[e.slot] >= 0 and e.index[dims[e.slot]] is number:
+            index = (*e.index[: dims[e.slot]], Axis(row), *e.index[dims[e.slot] + 1 :])
+            return Read(e.slot, index, e.dtype)
         return None
 
     return rebuild([body], rule)[0]

@@ -18,15 +18,31 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, nbytes, size, template
-from einsmith.ir.rebuild import rebuild, substitute
+from einsmith.ir.nodes import (
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    axes_of,
+    nbytes,
+    reads,
+    size,
+    template,
+)
+from einsmith.ir.rebuild import map_bodies, rebuild, substitute
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
+_T = TypeVar("_T")
 _MAX_BUFFERS = 32
 """Most tensors that the kernels of a row-block fusion read and write."""
 MAX_MEMBERS = 16
@@ -187,12 +203,19 @@ class RowForm(NamedTuple):
         by_row: for each buffer, 1 + the axis that is the row; 0 if it has none.
         reduces: whether the rows are the points of its reduction.
         axis: otherwise the output axis that is the row.
+        sources: the buffer of the original kernel that each buffer is; empty if they are the same. A buffer that is
+            read in several ways is one buffer for each.
     """
 
     kernel: Kernel
     by_row: tuple[int, ...]
     reduces: bool
     axis: int
+    sources: tuple[int, ...] = ()
+
+    def of(self, values: Sequence[_T]) -> Sequence[_T]:
+        """Return values of the original kernel's buffers for those of this kernel."""
+        return [values[n] for n in self.sources] if self.sources else values
 
 
 def _are_mergeable(b: KernelBuffer, p: int) -> bool:
@@ -292,28 +315,88 @@ def _merge_codes(codes: dict[int, int], stage: Stage, slots: Mapping[int, int]) 
     )
 
 
-def _reducing_form(kernel: Kernel, k: int) -> RowForm | None:
-    """Return the kernel split into rows along axis k of its reduction, which becomes the first one; None where it
-    cannot run row by row. The stages after the reduction see all rows."""
-    t = kernel.root
-    if t.is_scatter or len(t.parts) > 1 or not all(_covers(t, d) for d in range(t.rank)):
-        return None
-    body = t.parts[0].body
-    if not isinstance(body, Reduce) or body.combiner not in _ROW_COMBINERS:
-        return None
-    axis = t.rank + k
-    slots = t.memo(f"along {axis}", lambda t: _dimensions_along(t, axis, body.extents[k]))
-    codes: dict[int, int] = {}
-    if slots is None or not _merge_codes(codes, kernel.stages[0], slots):
-        return None
-    for stage in kernel.stages:
-        if stage is not kernel.stages[0] and not _merge_codes(codes, stage, {}):
+def _code_of_read(e: Read, t: Template, axis: int, extent: int) -> int:
+    """Return 1 + the dimension of a read that `axis`, of this extent, alone indexes; 0 if there is none."""
+    dims = [d for d, i in enumerate(e.index) if axis in axes_of(i)]
+    own = len(dims) == 1 and e.index[dims[0]] is Axis(axis) and t.params[e.slot][1][dims[0]] == extent
+    return dims[0] + 1 if own else 0
+
+
+def reads_of(t: Template) -> list[Read]:
+    """Return every read of a template's bodies, each once."""
+    return list(dict.fromkeys(e for p in t.parts for b in p.bodies for e in reads(b)))
+
+
+def _renumber(t: Template, slots: Mapping[tuple[int, int], int], axis: int, extent: int, params: Sequence) -> Template:
+    """Return a template whose reads have the slots `slots[old slot, code]`."""
+
+    def rule(e):
+        if not isinstance(e, Read):
             return None
-        if any(place is not None and codes.setdefault(place, 0) for place in stage.outputs):
+        slot = slots.get((e.slot, _code_of_read(e, t, axis, extent)), e.slot)
+        return None if slot == e.slot else Read(slot, e.index, e.dtype)
+
+    def body(b: Expr) -> Expr:
+        return rebuild([b], rule)[0]
+
+    return map_bodies(t, body, params)
+
+
+def _nested_form(kernel: Kernel, k: int, reduces: bool) -> RowForm | None:
+    """Return the kernel split into rows along axis k of its output, or of its reduction, which becomes the first one;
+    None where it cannot run row by row. A buffer that is read both by row and in another way becomes two."""
+    root = kernel.root
+    if reduces:
+        body = root.parts[0].body if not root.is_scatter and len(root.parts) == 1 else None
+        if not all(_covers(root, d) for d in range(root.rank)) or not isinstance(body, Reduce):
             return None
-    first = Stage(_reduce_first(t, k), kernel.stages[0].args, kernel.stages[0].outputs)
-    by_row = tuple(codes.get(n, 0) for n in range(len(kernel.buffers)))
-    return RowForm(Kernel((first, *kernel.stages[1:]), kernel.buffers), by_row, True, 0)
+        if body.combiner not in _ROW_COMBINERS:
+            return None
+        root = _reduce_first(root, k)
+    axis = root.rank if reduces else k
+    extent = _extents(kernel.root, reduces)[k]
+    buffers, sources, codes = [*kernel.buffers], [*range(len(kernel.buffers))], dict[int, int]()
+    copies: dict[tuple[int, int], int] = {}  # (buffer, code) -> the buffer that has this code
+    stages = []
+    for n, stage in enumerate(kernel.stages):
+        t = stage.template if n else root
+        if t.is_scatter or not (reduces or _covers(t, axis)):
+            return None
+        has_rows = not reduces or n == 0
+        args, params = [*stage.args], [*t.params]
+        slots: dict[tuple[int, int], int] = {}
+        first: set[int] = set()
+        for e in reads_of(t):
+            code = _code_of_read(e, t, axis, extent) if has_rows else 0
+            kind, *where = stage.args[e.slot]
+            if (e.slot, code) in slots or kind != "buffer":
+                continue
+            if where[0] not in codes:
+                codes[where[0]] = code
+                copies[where[0], code] = where[0]
+            elif (where[0], code) not in copies:
+                copies[where[0], code] = len(buffers)
+                codes[len(buffers)] = code
+                buffers.append(kernel.buffers[where[0]])
+                sources.append(where[0])
+            arg = ("buffer", copies[where[0], code])
+            if e.slot in first:
+                slots[e.slot, code] = len(args)
+                args.append(arg)
+                params.append(t.params[e.slot])
+            else:
+                slots[e.slot, code] = e.slot
+                args[e.slot] = arg
+                first.add(e.slot)
+
+        if len(args) > len(stage.args):
+            t = _renumber(t, slots, axis, extent, params)
+        out = 0 if reduces else axis + 1
+        if any(place is not None and codes.setdefault(place, out) != out for place in stage.outputs):
+            return None
+        stages.append(Stage(t, tuple(args), stage.outputs))
+    by_row = tuple(codes.get(n, 0) for n in range(len(buffers)))
+    return RowForm(Kernel(tuple(stages), tuple(buffers)), by_row, reduces, 0 if reduces else axis, tuple(sources))
 
 
 def _reduce_first(t: Template, k: int) -> Template:
@@ -353,17 +436,14 @@ def row_forms(kernel: Kernel) -> RowForms:
 
 @lru_cache(maxsize=4096)
 def nested_forms(kernel: Kernel) -> RowForms:
-    """Return the row forms of a kernel inside a block of other rows, where one thread runs all rows: along any axis of
-    the output or of the reduction."""
+    """Return the row forms of a kernel that reuses its operands, or that runs inside a block of other rows: along any
+    axis of the output or of the reduction, which may index buffers in any way."""
     forms = {rows: list(some) for rows, some in row_forms(kernel).items()}
-    for axis in range(len(kernel.shape)):
-        form = _inner_form(kernel, axis, 0)
-        if form is not None and form not in forms.get(kernel.shape[axis], ()):
-            forms.setdefault(kernel.shape[axis], []).append(form)
-    for k, rows in enumerate(_extents(kernel.root, True)):
-        form = _reducing_form(kernel, k)
-        if form is not None and form not in forms.get(rows, ()):
-            forms.setdefault(rows, []).append(form)
+    for reduces in (False, True):
+        for k, rows in enumerate(_extents(kernel.root, reduces)):
+            form = _nested_form(kernel, k, reduces)
+            if form is not None and form[:4] not in [f[:4] for f in forms.get(rows, ())]:
+                forms.setdefault(rows, []).append(form)
     return {rows: tuple(some) for rows, some in forms.items() if rows > 1}
 
 
@@ -425,7 +505,7 @@ def _bytes_by_row(
     row: dict[Tensor, int] = {}
     whole: dict[Tensor, int] = {}
     for part, form in zip(parts, forms, strict=True):
-        for t, by_row in zip(part.tensors, form.by_row, strict=True):
+        for t, by_row in zip(form.of(part.tensors), form.by_row, strict=True):
             s = storage(t)
             if by_row:
                 row[s] = nbytes(s) // rows
@@ -455,6 +535,7 @@ def consistent_forms(
     """Return a row form for each part such that all cut each tensor alike and each reads only its own row of the
     others' results; None if there is none. `forms` gives the forms of a kernel."""
     results = {t for p in parts for t in p.results}
+    reuses = any(p.kernel.reuses for p in parts)
     known: dict[Tensor, tuple[int, int]] = {}
     out: list[RowForm] = []
 
@@ -465,10 +546,14 @@ def consistent_forms(
         for form in forms(part.kernel).get(rows, ()):
             added: list[Tensor] = []
             fits = True
-            for t, b, code, w in zip(part.tensors, form.kernel.buffers, form.by_row, part.written, strict=True):
+            for t, b, code, w in zip(
+                form.of(part.tensors), form.kernel.buffers, form.by_row, form.of(part.written), strict=True
+            ):
                 s, cut = storage(t), _cut_of(t, b, code)
                 if not w and s in results and not code:
                     fits = False
+                if s not in results and reuses:
+                    continue  # an operand may be read in several ways
                 if s not in known:
                     known[s] = cut
                     added.append(s)
@@ -538,28 +623,32 @@ def join_forms(
     """Return the fused kernel of parts in these row forms, all of which have `rows` rows; results that are not in
     `outside` stay local to it."""
     results = {t for p in parts for t in p.results}
-    tensors: dict[Tensor, bool] = {}
+    tensors: dict[tuple[Tensor, tuple[int, int]], bool] = {}
     local: dict[Tensor, KernelBuffer] = {}
-    for p in parts:
-        for t, w in zip(p.tensors, p.written, strict=True):
+    uses: list[list[tuple[Tensor, tuple[int, int]]]] = []  # the tensor and its cut by rows, for each part's buffers
+    for p, form in zip(parts, forms, strict=True):
+        uses.append([])
+        for t, b, code, w in zip(form.of(p.tensors), form.kernel.buffers, form.by_row, form.of(p.written), strict=True):
             s = storage(t)
+            use = (s, (-1, -1)) if s in results else (t, _cut_of(t, b, code))
+            uses[-1].append(use)
             if s in results and s not in outside:
                 local.setdefault(s, KernelBuffer(s.dtype, s.shape))
-            elif s in results:
-                tensors.setdefault(s, True)
-            elif not w:
-                tensors.setdefault(t, False)
-    number = {t: n for n, t in enumerate([*tensors, *local])}
+            elif s in results or not w:
+                tensors.setdefault(use, s in results)
+    number = {use: n for n, use in enumerate([*tensors, *((s, (-1, -1)) for s in local)])}
     used = {s for p in parts for s in p.operands} | set(local)
     members = []
-    for p, form in zip(parts, forms, strict=True):
-        places = tuple(number[storage(t)] if storage(t) in results else number[t] for t in p.tensors)
+    for p, form, own in zip(parts, forms, uses, strict=True):
         member_buffers = tuple(
             KernelBuffer(b.dtype, b.shape, b.non_temporal and storage(t) not in used, b.strides)
-            for t, b in zip(p.tensors, form.kernel.buffers, strict=True)
+            for t, b in zip(form.of(p.tensors), form.kernel.buffers, strict=True)
         )
-        members.append(Member(Kernel(form.kernel.stages, member_buffers), places, form.by_row, form.reduces, form.axis))
-    buffers = tuple(KernelBuffer(t.dtype, t.shape) for t in tensors)
+        kernel = Kernel(form.kernel.stages, member_buffers)
+        members.append(Member(kernel, tuple(number[use] for use in own), form.by_row, form.reduces, form.axis))
+    buffers = tuple(KernelBuffer(t.dtype, t.shape) for t, _ in tensors)
     return FusedCluster(
-        Rows(rows, tuple(members), buffers, tuple(local.values())), tuple(tensors), tuple(tensors.values())
+        Rows(rows, tuple(members), buffers, tuple(local.values())),
+        tuple(t for t, _ in tensors),
+        tuple(tensors.values()),
     )

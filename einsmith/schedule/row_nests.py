@@ -17,7 +17,21 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, axes_of, leaf, nbytes
+from einsmith.ir.nodes import (
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    axes_of,
+    leaf,
+    nbytes,
+    size,
+)
 from einsmith.ir.rebuild import rebuild, substitute
 from einsmith.schedule.activity import ConstantUnless, identity_unless, names_in, results_unless
 from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, Member, Rows, Stage
@@ -221,30 +235,32 @@ def _active_unless(
 ) -> _Condition | None:
     """Return the condition on a point of the sweeps without which no kernel does anything there that another one or
     the program sees; None if there is none. `outer`: the number of places outside of the block."""
-    known: dict[Tensor, ConstantUnless] = {}
-    cuts: dict[Tensor, int] = {}
+    known: dict[Tensor, tuple[ConstantUnless, tuple[int, ...]]] = {}  # with the extents of the axes of its condition
+    cuts: dict[Tensor, tuple[int, int]] = {}
     found: list[_Condition] = []
     for n, part in enumerate(parts):
         form = forms.get(n)
-        swept = [t for t in part.tensors if cuts.get(t)]
+        swept = [t for t in part.tensors if cuts.get(t, _WHOLE) != _WHOLE]
         if form is None:
             if swept:  # it reads tiles that may have been skipped
                 return None
             continue
-        for t, code in zip(part.tensors, form.by_row, strict=True):
-            if t in local and cuts.setdefault(t, code) != code:
+        tensors = form.of(part.tensors)
+        for t, b, code in zip(tensors, form.kernel.buffers, form.by_row, strict=True):
+            cut = (size(b.shape[: code - 1]), size(b.shape[code:])) if code else _WHOLE
+            if t in local and cuts.setdefault(t, cut) != cut:
                 return None
         kernel, root = form.kernel, form.kernel.root
 
-        def read(buffer: int, index: tuple[Expr, ...], part=part) -> ConstantUnless | None:
-            x = known.get(part.tensors[buffer])
-            if x is None:
-                return None
-            return ConstantUnless(x.value, substitute(x.unless, dict(enumerate(index))))
+        def read(
+            buffer: int, index: tuple[Expr, ...], tensors=tensors, buffers=kernel.buffers
+        ) -> ConstantUnless | None:
+            x, shape = known.get(tensors[buffer], (None, ()))
+            axes = None if x is None else _axes_at(shape, buffers[buffer].shape, index)
+            return None if x is None or axes is None else ConstantUnless(x.value, substitute(x.unless, axes))
 
-        def name(buffer: int, part=part) -> int | None:
-            place = place_of[part.tensors[buffer]]
-            return None if part.tensors[buffer] in local else place
+        def name(buffer: int, tensors=tensors) -> int | None:
+            return None if tensors[buffer] in local else place_of[tensors[buffer]]
 
         axis = root.rank if form.reduces else form.axis
         domain = root.parts[0].domain if isinstance(root.parts[0], Piece) else ()
@@ -260,10 +276,23 @@ def _active_unless(
         for stage, some in zip(kernel.stages, values, strict=True):
             for place, x in zip(stage.outputs, some, strict=True):
                 if place is not None and x is not None:
-                    known[part.tensors[place]] = x
+                    known[tensors[place]] = x, stage.template.shape
     if not found or len({c.extents for c in found}) > 1:
         return None
     return _Condition(functools.reduce(_or, dict.fromkeys(c.expr for c in found)), found[0].extents)
+
+
+_WHOLE = (0, 0)
+"""The cut of a tensor that has no rows."""
+
+
+def _axes_at(shape: Sequence[int], view: Sequence[int], index: Sequence[Expr]) -> dict[int, Expr] | None:
+    """Return the coordinates, in a tensor of a shape, of an element of a view of it that has more or fewer dimensions
+    of one point; None for other views."""
+    if [n for n in shape if n > 1] != [n for n in view if n > 1]:
+        return None
+    coordinates = iter([i for n, i in zip(view, index, strict=True) if n > 1])
+    return {d: next(coordinates) if n > 1 else Const(0, dt.i32) for d, n in enumerate(shape)}
 
 
 def _operands(part: RowPart) -> list[Tensor]:
