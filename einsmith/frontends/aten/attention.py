@@ -7,6 +7,7 @@ from math import inf, log
 from typing import Any
 
 from einsmith import ops as F
+from einsmith.api.transforms import vjp
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -57,6 +58,45 @@ def flex_attention(
     scores = changed[0].reshape((*q.shape[:3], k.shape[2]))
     # PyTorch declares both as float32 for all types.
     return [out, *((x / log(2)).astype("float32") for x in (F.logsumexp(scores, -1), F.amax(scores, -1)))]
+
+
+@aten("flex_attention_backward")
+def flex_attention_backward(
+    q: Value,
+    k: Value,
+    v: Value,
+    out: Value,
+    logsumexp: Value,
+    grad_out: Value | None,
+    grad_logsumexp: Value | None,
+    score_mod: Callable[..., Any],
+    joint: Any,
+    block_mask: Sequence[Any],
+    scale: float,
+    kernel_options: Any,
+    score_buffers: Sequence[Any] = (),
+    mask_buffers: Sequence[Any] = (),
+) -> list[Any]:
+    """the pullback of flex_attention: (of q, of k, of v, (of each tensor that score_mod captures))"""
+    trained = [n for n, x in enumerate(score_buffers) if isinstance(x, Value) and x.dtype.is_float]
+
+    def forward(q: Value, k: Value, v: Value, *captured: Value) -> tuple[Value, Value]:
+        given = list(score_buffers)
+        for n, x in zip(trained, captured, strict=True):
+            given[n] = x
+        y, total, _ = flex_attention(q, k, v, score_mod, block_mask, scale, None, given, mask_buffers)
+        return y, total
+
+    grads = [
+        builder.full(x.shape, 0.0, x.dtype) if g is None else g
+        for g, x in ((grad_out, out), (grad_logsumexp, logsumexp))
+    ]
+    if grad_logsumexp is None:
+        found = vjp(lambda *x: forward(*x)[0], q, k, v, *(score_buffers[n] for n in trained))[1](grads[0])
+    else:
+        found = vjp(forward, q, k, v, *(score_buffers[n] for n in trained))[1](tuple(grads))
+    captured = dict(zip(trained, found[3:], strict=True))
+    return [*found[:3], [captured.get(n) for n in range(len(score_buffers))]]
 
 
 def _positions(shape: Sequence[int], places: Places, n: int) -> Value:

@@ -27,7 +27,8 @@ from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region
 from einsmith.frontends.torch_nodes import TYPES, line_of, node_of, operator_name, subgraph_of
 
 _COPY = torch.ops.aten.copy_.default
-_FLEX = torch.ops.higher_order.flex_attention
+_FLEX = {torch.ops.higher_order.flex_attention: (3, 4), torch.ops.higher_order.flex_attention_backward: (7, 9)}
+"""Operators that take functions of scalars -> places of score_mod and of the block mask, which ends with mask_mod."""
 _SCALAR_FAMILIES = {"pointwise", "integers", "special", "bessel", "numbers"}
 """Families of operators that act on each element, so a function of scalars that uses them acts on tensors of them."""
 _SAID = Once("operators that run in PyTorch")
@@ -59,10 +60,11 @@ def split(gm: torch.fx.GraphModule, options: Options) -> Callable[..., Any]:
 
     An operator that the compiler refuses runs in PyTorch: the split is repeated without it.
     """
-    for n in gm.graph.find_nodes(op="call_function", target=_FLEX):
+    for n in [n for n in gm.graph.nodes if n.target in _FLEX]:
         # The tables of a block mask list the blocks in which its function, the last entry, holds: they are not needed.
-        blocks = n.args[4]
-        n.update_arg(4, (*blocks[:2], *(None if isinstance(x, FxNode) else x for x in blocks[2:-1]), blocks[-1]))
+        place = _FLEX[n.target][1]
+        blocks = n.args[place]
+        n.update_arg(place, (*blocks[:2], *(None if isinstance(x, FxNode) else x for x in blocks[2:-1]), blocks[-1]))
     gm.graph.eliminate_dead_code(_dead)
     refused: dict[FxNode, str] = {}
     while True:
@@ -141,7 +143,7 @@ def reason(node: FxNode, options: Options) -> str:
     checked = node.args[1] if target is with_effects else target
     if isinstance(checked, torch._ops.OpOverload) and _checks(checked):
         return "-"
-    if target is _FLEX:
+    if target in _FLEX:
         if why := next(filter(None, map(_function_problem, _subgraphs(node))), ""):
             return why
     elif not isinstance(target, torch._ops.OpOverload):
@@ -149,7 +151,7 @@ def reason(node: FxNode, options: Options) -> str:
     name = operator_name(target)
     if name not in TABLE:
         return REFUSED.get(name, "no formula is in the table for it")
-    if target is not _FLEX and target._schema.is_mutable:
+    if target not in _FLEX and target._schema.is_mutable:
         return "it changes a tensor in place"
     if TABLE[name].family == "randomness" and options.fallback_random:
         return "-"
@@ -166,7 +168,10 @@ def reason(node: FxNode, options: Options) -> str:
 
 
 def _subgraphs(node: FxNode) -> list[torch.fx.GraphModule]:
-    return [part for part in map(subgraph_of, node.all_input_nodes) if part is not None]
+    """Return score_mod and mask_mod of an operator that takes them."""
+    score, blocks = _FLEX[node.target]
+    found = [subgraph_of(node.args[score]), subgraph_of(node.args[blocks][-1])]
+    return [part for part in found if part is not None]
 
 
 def _function_problem(part: torch.fx.GraphModule) -> str:
