@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from einsmith.base.dtypes import DType, dtype_of
-from einsmith.frontends.aten.graph import AtenNode, Kind, Ref
+from einsmith.frontends.aten.graph import AtenNode, Kind, Ref, Subgraph
 
 PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
 """Arguments that choose the placement of a tensor, or its random generator."""
@@ -47,10 +47,25 @@ def kind_of(value: Any) -> Kind | None:
     return Kind(tuple(size_of(n) for n in value.shape), dtype_of(name).name if name in KNOWN else name)
 
 
+def subgraph_of(n: torch.fx.Node) -> torch.fx.GraphModule | None:
+    """Return the graph that a node stands for, as an argument of a higher-order operator; None if it is a value."""
+    part = getattr(n.graph.owning_module, str(n.target), None) if n.op == "get_attr" else None
+    return part if isinstance(part, torch.fx.GraphModule) else None
+
+
+def _subgraph(part: torch.fx.GraphModule) -> Subgraph:
+    """Convert a graph whose operators on scalars act at every position: shapes of its results are not checked."""
+    *nodes, output = part.graph.nodes
+    inputs = tuple(n.name for n in nodes if n.op == "placeholder")
+    calls = tuple(node_of(n, None) for n in nodes if n.op == "call_function")
+    return Subgraph(inputs, calls, argument(output.args[0]))
+
+
 def argument(x: Any) -> Any:
     """Convert an argument of a node to data without torch."""
     if isinstance(x, torch.fx.Node):
-        return Ref(x.name)
+        part = subgraph_of(x)
+        return Ref(x.name) if part is None else _subgraph(part)
     if isinstance(x, (list, tuple)):
         return tuple(argument(v) for v in x)
     if isinstance(x, torch.dtype):

@@ -230,7 +230,7 @@ def as_value(x: Any, name: str = "an array in a traced function") -> Value:
     raise TraceError(f"{type(x).__name__} is neither a tensor, an array nor a number")
 
 
-def _as_form(x: Any) -> Form:
+def as_form(x: Any) -> Form:
     """Return the form of an Ex, a number or a 0-d tensor; raise FormulaError for a tensor with dimensions."""
     if isinstance(x, Ex):
         return x.form
@@ -259,7 +259,7 @@ def _read(v: Value, keys: Sequence[Any]) -> Ex:
             raise FormulaError(
                 "an index with axes has no slices, None or ...", hint="give one index for each dimension"
             )
-        index.append(_as_form(k))
+        index.append(as_form(k))
     return Ex(element(v, index))
 
 
@@ -280,7 +280,7 @@ def compute(shape: Sequence[int], fn: Callable[..., Any]) -> Value:
     """
     shape = whole_numbers(shape, "compute: shape")
     out = [AxisVar(name, n) for name, n in zip(views.names_of_axes(fn, shape), shape, strict=True)]
-    return Value(lower(out, _as_form(fn(*(Ex(formula.Index(a)) for a in out)))))
+    return Value(lower(out, as_form(fn(*(Ex(formula.Index(a)) for a in out)))))
 
 
 def _reduction_function(combiner: str) -> Callable[..., Any]:
@@ -296,7 +296,7 @@ def _reduction_function(combiner: str) -> Callable[..., Any]:
             if not isinstance(a, Ex) or not isinstance(a.form, formula.Index):
                 raise FormulaError(f"{combiner} reduces over axes, made by es.axes(extent)")
             reduced_axes.append(a.form.axis)
-        return Ex(formula.fold(combiner, reduced_axes, _as_form(x)))
+        return Ex(formula.fold(combiner, reduced_axes, as_form(x)))
 
     reduce.__name__ = reduce.__qualname__ = combiner
     reduce.__doc__ = f"`{combiner}` of an Ex over axes (`over=`), or of a tensor over dimensions (`axis=`, as NumPy)."
@@ -403,7 +403,7 @@ def _elementwise(key: tuple, operands: Sequence[Value], make: Callable[..., Form
 def _apply(fn: str, *operands: Any) -> Any:
     """Apply a scalar function in a formula (giving an Ex) if an operand is an Ex, else to each element (a Value)."""
     if builtins.any(isinstance(x, Ex) for x in operands):
-        return Ex(formula.op(fn, *(_as_form(x) for x in operands)))
+        return Ex(formula.op(fn, *(as_form(x) for x in operands)))
     return _elementwise((fn,), [as_value(x) for x in operands], lambda *a: formula.op(fn, *a))
 
 

@@ -56,7 +56,7 @@ from einsmith.ops.arrangement import (
     unflatten,
     vstack,
 )
-from einsmith.ops.attention import scaled_dot_product_attention
+from einsmith.ops.attention import flex_attention, scaled_dot_product_attention
 from einsmith.ops.conv import (
     conv1d,
     conv2d,
@@ -287,6 +287,7 @@ __all__ = [
     "eye",
     "feature_alpha_dropout",
     "flatten",
+    "flex_attention",
     "flip",
     "floor",
     "fold",

@@ -8,74 +8,99 @@ from typing import Any
 
 from einsmith.base.arguments import Share
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
-from einsmith.lang import builder, views
+from einsmith.lang import builder, formula, views
 from einsmith.lang.builder import Value
 from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
 from einsmith.ops.random import drop
 from einsmith.ops.softmax import _softmax
 
+Places = Callable[[Sequence[Any]], tuple[Any, ...]]
+"""Function from an index of the scores to (..., batch, head, query step, key step)."""
+Change = Callable[[Value, Places], Value]
+"""Function from the scores to changed scores of the same shape, in which minus infinity excludes a key."""
+
 
 def attend(
-    q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float, dropped: Callable[[Value], Value]
+    q: Value, k: Value, v: Value, change: Change | None, scale: float, dropped: Callable[[Value], Value]
 ) -> tuple[Value, Value]:
     """Return (averages of the values, weights before dropout), for q [..., L, E], k [..., S, E], v [..., S, F].
 
-    mask: broadcasts to [..., L, S]; bools, true where a key takes part, or floats that are added to the scores.
-    causal: step i attends to the steps up to i. A row in which no key takes part has weights 0. Leading extents
-    broadcast; where q's are a multiple of k's and v's, a group of q's heads shares a head of k and v (grouped-query
-    attention). dropped: function applied to the weights.
+    A row in which no key takes part has weights 0. Leading extents broadcast; where q's heads are a multiple of k's and
+    v's, a group of q's heads shares a head of k and v (grouped-query attention): the scores then are [..., heads of k,
+    group, L, S], so that k and v are read by plain axes.
+
+    change: function applied to the scaled scores, None if all keys take part. scale: factor of the scores. dropped:
+    function applied to the weights.
     """
-    lead = _leading(q, k, v, mask)
-    (e,) = builder.axes(q.shape[-1])
-    shape = (*lead, q.shape[-2], k.shape[-2])
+    lead = _leading(q, k, v)
+    whole = lead[-1] if lead else 1
+    shared = next((n for n in (*k.shape[-3:-2], *v.shape[-3:-2]) if 1 < n < whole), None)
+    group = whole // shared if shared else 1
+    split = lead if shared is None else (*lead[:-1], shared, group)
+
+    def places(i: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(i) if shared is None else (*i[:-4], i[-4] * group + i[-3], *i[-2:])
 
     def at(x: Value, i: Sequence[Any], *inner: Any) -> Any:
         index: list[Any] = []
-        for n, whole, place in zip(
-            x.shape[:-2], lead[len(lead) - x.ndim + 2 :], i[len(lead) - x.ndim + 2 :], strict=True
-        ):
-            index.append(0 if n == 1 else place if n == whole else place // (whole // n))
+        outer = places((*i, 0, 0))[:-2]
+        skipped = len(lead) - x.ndim + 2
+        for d, (n, size, place) in enumerate(zip(x.shape[:-2], lead[skipped:], outer[skipped:], strict=True), skipped):
+            if n in (1, size):
+                index.append(0 if n == 1 else place)
+            else:
+                assert d == len(lead) - 1 and shared is not None
+                index.append(i[-2] if n == shared else place // (size // n))
         return x[(*index, *inner)]
 
+    (e,) = builder.axes(q.shape[-1])
     scores = builder.compute(
-        shape, lambda *i: builder.sum(at(q, i[:-2], i[-2], e) * at(k, i[:-2], i[-1], e), over=e) * scale
+        (*split, q.shape[-2], k.shape[-2]),
+        lambda *i: builder.sum(at(q, i[:-2], i[-2], e) * at(k, i[:-2], i[-1], e), over=e) * scale,
     )
-    if mask is not None or causal:
-        scores = _mask_scores(scores, mask, causal)
-        weights = softmax_of_some(scores)
-    else:
-        weights = _softmax(scores, scores.ndim - 1)
+    weights = _softmax(scores, scores.ndim - 1) if change is None else softmax_of_some(change(scores, places))
     used = dropped(weights)
     (j,) = builder.axes(k.shape[-2])
     out = builder.compute(
-        (*lead, q.shape[-2], v.shape[-1]),
+        (*split, q.shape[-2], v.shape[-1]),
         lambda *i: builder.sum(used[(*i[:-1], j)] * at(v, i[:-2], j, i[-1]), over=j),
     )
-    return out, weights
+    if shared is None:
+        return out, weights
+    return out.reshape((*lead, *out.shape[-2:])), weights.reshape((*lead, *weights.shape[-2:]))
 
 
-def _leading(q: Value, k: Value, v: Value, mask: Value | None) -> tuple[int, ...]:
+def _leading(q: Value, k: Value, v: Value) -> tuple[int, ...]:
     heads = q.shape[-3:-2]
 
     def read_as(x: Value) -> tuple[int, ...]:
         own = x.shape[:-2]
         return (*own[:-1], *heads) if own and heads and own[-1] and heads[0] % own[-1] == 0 else own
 
-    shapes = [q.shape[:-2], read_as(k), read_as(v)]
-    return views.broadcast(shapes if mask is None else [*shapes, mask.shape[:-2]])
+    return views.broadcast([q.shape[:-2], read_as(k), read_as(v)])
 
 
-def _mask_scores(scores: Value, mask: Value | None, causal: bool) -> Value:
-    def body(*i: Any) -> Any:
-        s = scores[i]
+def change_by(function: Callable[..., Any]) -> Change:
+    """Return the change of the scores by `function` of (score, ..., batch, head, query step, key step)."""
+    return lambda scores, places: builder.compute(scores.shape, lambda *i: function(scores[i], *places(i)))
+
+
+def masking(mask: Value | None, causal: bool) -> Change | None:
+    """Return the change of the scores by a mask that broadcasts to [..., L, S] and a causal mask, None without any.
+
+    mask: bools, true where a key takes part, or floats that are added to the scores. causal: step i attends to the
+    steps up to i.
+    """
+
+    def body(s: Any, *i: Any) -> Any:
         if mask is not None:
             at = tuple(0 if n == 1 else p for n, p in zip(mask.shape, i[len(i) - mask.ndim :], strict=True))
             m = mask[at] if at else mask
             s = builder.where(m, s, -inf) if mask.dtype.is_bool else s + m
         return builder.where(i[-1] <= i[-2], s, -inf) if causal else s
 
-    return builder.compute(scores.shape, body)
+    return change_by(body) if mask is not None or causal else None
 
 
 def softmax_of_some(s: Value) -> Value:
@@ -139,7 +164,108 @@ def scaled_dot_product_attention(
                 f"{name}: the first extents of {q.shape}, {k.shape} and {v.shape} do not broadcast; enable_gqa=True "
                 "lets a group of heads share one"
             ) from None
-    lead = _leading(q, k, v, None)
+    lead = _leading(q, k, v)
     mask = None if attn_mask is None else checked_mask(name, attn_mask, "attn_mask", (*lead, q.shape[-2], k.shape[-2]))
     width = 1 / sqrt(q.shape[-1]) if scale is None else scale
-    return attend(q, k, v, mask, is_causal, width, lambda w: drop(w, dropout_p))[0]
+    return attend(q, k, v, masking(mask, is_causal), width, lambda w: drop(w, dropout_p))[0]
+
+
+@accept_arrays
+def flex_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    score_mod: Callable[..., Any] | None = None,
+    mask_mod: Callable[..., Any] | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    """Return softmax(score_mod(query key^T * scale)) value over the keys that mask_mod keeps, as in
+    torch.nn.attention.flex_attention: [B, Hq, L, E], [B, H, S, E], [B, H, S, F] -> [B, Hq, L, F].
+
+    score_mod and mask_mod are formulas, so no [L, S] mask is made. They may read traced tensors by the indices, as in
+    `doc[b, i] == doc[b, j]`, and gradients flow to the tensors that score_mod reads. A query without any key gives 0.
+
+    Args:
+        query: floats.
+        key: floats of the same type; H is Hq, or divides it with enable_gqa, and B may be 1.
+        value: floats of the same type, with the B and H of key.
+        score_mod: function of (score, b, h, i, j), the scaled score of query step i and key step j in batch entry b and
+            head h of the query, to the score that is used, a number. The score is at least float32.
+        mask_mod: function of (b, h, i, j) to whether the key takes part, a bool.
+        scale: factor of the scores, 1/sqrt(E) if None.
+        enable_gqa: whether a group of the query's heads shares a head of key and value.
+
+    Raises:
+        ShapeError, DtypeError: of query, key and value, or of what score_mod or mask_mod returns.
+        ArgumentError: score_mod or mask_mod reads an array that is not traced by the indices.
+    """
+    name = "flex_attention"
+    changed = change_by(_modified(name, score_mod, mask_mod)) if score_mod or mask_mod else None
+    return flex(name, query, key, value, changed, scale, enable_gqa)
+
+
+def flex(
+    name: str, query: Any, key: Any, value: Any, change: Change | None, scale: float | None, enable_gqa: bool
+) -> Value:
+    """Return `flex_attention` for a change of the scores; `name` stands for the function in messages."""
+    q, k, v = (tensor(x, name, n, rank=4, kind="float") for x, n in ((query, "query"), (key, "key"), (value, "value")))
+    if q.dtype is not k.dtype or k.dtype is not v.dtype:
+        raise DtypeError(
+            f"{name}: 'query', 'key' and 'value' have the types {q.dtype.name}, {k.dtype.name} and {v.dtype.name}; "
+            "convert them to one"
+        )
+    if q.shape[3] != k.shape[3] or k.shape[:3] != v.shape[:3] or k.shape[0] not in (1, q.shape[0]):
+        raise ShapeError(
+            f"{name}: 'query' {q.shape}, 'key' {k.shape} and 'value' {v.shape} need [B, Hq, L, E], [B, H, S, E] and "
+            "[B, H, S, F], or 1 for the B of 'key' and 'value'"
+        )
+    heads, shared = q.shape[1], k.shape[1]
+    if not k.shape[2] or not shared or not q.shape[3]:
+        raise ShapeError(f"{name}: 'key' {k.shape} has no steps to attend to, no heads or no width")
+    if heads != shared and not enable_gqa:
+        raise ShapeError(
+            f"{name}: 'query' has {heads} heads, 'key' and 'value' have {shared}; enable_gqa=True lets a group of "
+            "heads share one"
+        )
+    if heads % shared:
+        raise ShapeError(f"{name}: the {heads} heads of 'query' are no multiple of the {shared} of 'key' and 'value'")
+    wide = q.dtype.arithmetic
+    factor = 1 / sqrt(q.shape[3]) if scale is None else scale
+    out, _ = attend(q.astype(wide), k.astype(wide), v.astype(wide), change, factor, lambda w: w)
+    return out.astype(q.dtype)
+
+
+def _modified(name: str, score_mod: Callable[..., Any] | None, mask_mod: Callable[..., Any] | None) -> Any:
+    """Return the change of a score that both functions make, as a function of (score, b, h, i, j)."""
+
+    def result(argument: str, function: Callable[..., Any], *given: Any) -> Any:
+        try:
+            x = function(*given)
+        except IndexError as e:
+            raise ArgumentError(
+                f"{name}: {argument!r} reads an array that is not traced by the indices ({e}); pass the array to the "
+                "function that es.jit or es.grad traces"
+            ) from e
+        if isinstance(x, Value) and x.ndim:
+            raise ShapeError(f"{name}: {argument!r} returns shape {x.shape}, not one scalar; index it, as in x[h, i]")
+        if not isinstance(x, (builder.Ex, Value, *builder.Number)):
+            raise DtypeError(f"{name}: {argument!r} returns {type(x).__name__}, not a scalar of the formula")
+        is_bool = formula.is_bool(builder.as_form(x).ty)
+        if is_bool != (argument == "mask_mod"):
+            raise DtypeError(
+                f"{name}: {argument!r} returns {formula.type_name(builder.as_form(x).ty)}; it needs "
+                + ("a bool, such as j <= i" if argument == "mask_mod" else "a number, the score")
+            )
+        return x
+
+    def change(score: Any, *i: Any) -> Any:
+        to = score.form.ty
+        new = score if score_mod is None else builder.cast(_scalar(result("score_mod", score_mod, score, *i)), to)
+        return new if mask_mod is None else builder.where(result("mask_mod", mask_mod, *i), new, -inf)
+
+    return change
+
+
+def _scalar(x: Any) -> builder.Ex:
+    return x if isinstance(x, builder.Ex) else builder.Ex(builder.as_form(x))

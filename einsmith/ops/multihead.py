@@ -12,7 +12,7 @@ from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.arrangement import expand
-from einsmith.ops.attention import attend
+from einsmith.ops.attention import attend, masking
 from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
 from einsmith.ops.conv import linear
@@ -75,7 +75,8 @@ class Multihead:
         causal = is_causal and attn_mask is None
         if causal and more:
             raise ArgumentError(f"{self.name}: is_causal does not go with more keys (add_bias_kv, add_zero_attn)")
-        out, weights = attend(self._heads(q), k, v, mask, causal, 1 / sqrt(self.width // self.heads), self.dropped)
+        scale = 1 / sqrt(self.width // self.heads)
+        out, weights = attend(self._heads(q), k, v, masking(mask, causal), scale, self.dropped)
         y = self.out(out.transpose(2, 0, 1, 3).reshape((length, batch, self.width)))
         if single:
             y = y.reshape((length, -1))

@@ -32,6 +32,26 @@ class AtenNode:
 
 
 @dataclass(frozen=True)
+class Subgraph:
+    """A function of scalars and captured tensors that a higher-order operator applies at every position.
+
+    inputs: names of the arguments. The scalars may be tensors that broadcast to the positions, since every operator on
+    them is elementwise or reads a captured tensor by them.
+    """
+
+    inputs: tuple[str, ...]
+    nodes: tuple[AtenNode, ...]
+    output: Any
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return the result. Extends the trace."""
+        values = dict(zip(self.inputs, arguments, strict=True))
+        for node in self.nodes:
+            values[node.name] = apply(node, values, {})
+        return _value(self.output, values)
+
+
+@dataclass(frozen=True)
 class Guards:
     """Conditions on the sizes of a module's inputs that its export assumed, as texts over L, the inputs by name.
 

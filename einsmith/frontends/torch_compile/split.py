@@ -24,9 +24,13 @@ from einsmith.base.errors import EinsmithWarning, TraceError
 from einsmith.frontends.aten import REFUSED, TABLE
 from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region, Result
-from einsmith.frontends.torch_nodes import TYPES, line_of, node_of, operator_name
+from einsmith.frontends.torch_nodes import TYPES, line_of, node_of, operator_name, subgraph_of
 
 _COPY = torch.ops.aten.copy_.default
+_FLEX = {torch.ops.higher_order.flex_attention: (3, 4), torch.ops.higher_order.flex_attention_backward: (7, 9)}
+"""Operators that take functions of scalars -> places of score_mod and of the block mask, which ends with mask_mod."""
+_SCALAR_FAMILIES = {"pointwise", "integers", "special", "bessel", "numbers"}
+"""Families of operators that act on each element, so a function of scalars that uses them acts on tensors of them."""
 _SAID = Once("operators that run in PyTorch")
 
 
@@ -56,6 +60,11 @@ def split(gm: torch.fx.GraphModule, options: Options) -> Callable[..., Any]:
 
     An operator that the compiler refuses runs in PyTorch: the split is repeated without it.
     """
+    for n in [n for n in gm.graph.nodes if n.target in _FLEX]:
+        # The tables of a block mask list the blocks in which its function, the last entry, holds: they are not needed.
+        place = _FLEX[n.target][1]
+        blocks = n.args[place]
+        n.update_arg(place, (*blocks[:2], *(None if isinstance(x, FxNode) else x for x in blocks[2:-1]), blocks[-1]))
     gm.graph.eliminate_dead_code(_dead)
     refused: dict[FxNode, str] = {}
     while True:
@@ -134,12 +143,15 @@ def reason(node: FxNode, options: Options) -> str:
     checked = node.args[1] if target is with_effects else target
     if isinstance(checked, torch._ops.OpOverload) and _checks(checked):
         return "-"
-    if not isinstance(target, torch._ops.OpOverload):
+    if target in _FLEX:
+        if why := next(filter(None, map(_function_problem, _subgraphs(node))), ""):
+            return why
+    elif not isinstance(target, torch._ops.OpOverload):
         return "it is a higher-order operator"
     name = operator_name(target)
     if name not in TABLE:
         return REFUSED.get(name, "no formula is in the table for it")
-    if target._schema.is_mutable:
+    if target not in _FLEX and target._schema.is_mutable:
         return "it changes a tensor in place"
     if TABLE[name].family == "randomness" and options.fallback_random:
         return "-"
@@ -152,6 +164,40 @@ def reason(node: FxNode, options: Options) -> str:
         value = a.meta.get("val")
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and free_unbacked_symbols(value):
             return "a size depends on values"
+    return ""
+
+
+def _subgraphs(node: FxNode) -> list[torch.fx.GraphModule]:
+    """Return score_mod and mask_mod of an operator that takes them."""
+    score, blocks = _FLEX[node.target]
+    found = [subgraph_of(node.args[score]), subgraph_of(node.args[blocks][-1])]
+    return [part for part in found if part is not None]
+
+
+def _function_problem(part: torch.fx.GraphModule) -> str:
+    """Return why a function of scalars and captured tensors cannot be applied to all positions at once, "" if it can.
+
+    Operators on captured tensors alone may be any; the others are elementwise or read one by scalars.
+    """
+    varying: set[FxNode] = set()
+    for n in part.graph.nodes:
+        if n.op == "placeholder":
+            # Captured numbers and 0-d tensors count as scalars, too.
+            if not getattr(n.meta.get("val"), "shape", ()):
+                varying.add(n)
+            continue
+        if n.op == "output":
+            continue
+        name = operator_name(n.target)
+        if n.op != "call_function" or not isinstance(n.target, torch._ops.OpOverload) or name not in TABLE:
+            return f"score_mod or mask_mod uses {name}: {REFUSED.get(name, 'no formula is in the table for it')}"
+        if not any(a in varying for a in n.all_input_nodes):
+            continue
+        varying.add(n)
+        scalar = isinstance(n.meta.get("val"), torch.Tensor) and not n.meta["val"].shape
+        reads = name == "index.Tensor" and n.args[0] not in varying
+        if not scalar or not (reads or TABLE[name].family in _SCALAR_FAMILIES):
+            return f"score_mod or mask_mod uses aten.{name}, which is not elementwise, on the score or an index"
     return ""
 
 
@@ -337,7 +383,7 @@ class _Parts:
             if n in members or (n in self.level and self._ours(n) and is_view(n)):
                 own.add(n)
                 todo += n.all_input_nodes
-            else:
+            elif subgraph_of(n) is None:
                 inputs[n] = None
         order = [n for n in self.gm.graph.nodes if n in own]
         given = [n for n in self.gm.graph.nodes if n in inputs]
@@ -441,6 +487,7 @@ def _fallback(
     graph = torch.fx.Graph()
     known: dict[FxNode, FxNode] = {n: graph.placeholder(n.name) for n in given}
     for n in order:
+        known |= {a: graph.node_copy(a) for a in n.all_input_nodes if a not in known and subgraph_of(a) is not None}
         known[n] = graph.node_copy(n, known.__getitem__)
     graph.output([known[n] for n in roots])
     return torch.fx.GraphModule(gm, graph)
