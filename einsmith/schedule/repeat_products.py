@@ -22,7 +22,8 @@ from einsmith.schedule.plan import Plan
 MAX_KEPT_BYTES = 1 << 25
 """Most bytes of a result that is kept for the backward pass where it need not be stored."""
 _MAX_OPERAND_RATIO = 0.5
-"""Largest ratio of the bytes of an operand of a repetition to those of its result; larger operands are repeated too."""
+"""Largest ratio of the bytes of the operands of a repetition to those of its result; larger operands are repeated
+too."""
 _MAX_REPEATED = 8
 """Most tensors that are repeated for one result."""
 
@@ -84,7 +85,9 @@ def _chains(graph: Graph, smallest: int) -> dict[Compute, frozenset[Compute]]:
             chain.add(x)
             todo += map(storage, x.args)
         else:
-            if not todo and any(_is_product(x.template) for x in chain):
+            operands = {s for x in chain for s in map(storage, x.args)} - chain
+            small = sum(map(nbytes, operands)) <= _MAX_OPERAND_RATIO * nbytes(t)
+            if not todo and small and any(_is_product(x.template) for x in chain):
                 out[t] = frozenset(chain)
     return out
 

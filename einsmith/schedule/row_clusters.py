@@ -77,7 +77,7 @@ def _streamed(
         for g, p in enumerate(parts)
         if g not in unfused
         for t in p.results
-        if nbytes(t) * STREAMED_L3_RATIO > target.l3 and t not in kept
+        if nbytes(t) * STREAMED_L3_RATIO > target.l3 and t not in kept and _exceeds_operands(t, p)
     }
     if not large:
         return set()
@@ -97,6 +97,12 @@ def _streamed(
         if len(members) <= MAX_MEMBERS and members.isdisjoint(unfused) and all(rows_of(parts[c]) for c in members):
             out.add(t)
     return out
+
+
+def _exceeds_operands(t: Tensor, part: RowPart) -> bool:
+    """Return whether a result takes much more memory than the operands that a product makes it from; a projection does
+    not, and is not worth the tiles that it would have to give up."""
+    return not part.kernel.reuses or nbytes(t) >= 2 * sum(map(nbytes, set(part.operands)))
 
 
 class _Clusters:

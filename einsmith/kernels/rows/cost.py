@@ -106,7 +106,7 @@ class Blocks:
 
     def __init__(self, rows: Rows, config: RowsConfig, target: Target):
         self.rows = rows = share(rows) if config.share else rows
-        self.config, self.target, self.one = config, target, one_core(target)
+        self.config, self.target, self.one = config, target, share_of_one_core(rows, target)
         self.blocks = rows.rows / config.block
         self.size = float(sum(b.nbytes for b in rows.buffers))
         if config.nested:
@@ -158,6 +158,13 @@ class Blocks:
         serial_fraction = min(1.0, self.size * self.config.block / rows.rows / target.l1)
         memory = target.seconds_for_bytes(self.size, self.size, tasks)
         return distribute((1 - serial_fraction) * work, memory, serial_fraction * work, tasks, target)
+
+
+def share_of_one_core(rows: Rows, target: Target) -> Target:
+    """Return the machine that runs a block. The local buffers of kernels that reuse operands may exceed L2;
+    those of all cores share L3."""
+    one = one_core(target)
+    return replace(one, l3=max(target.l2, target.l3 // target.cores)) if rows.reuses else one
 
 
 def _sample(rows: int, block: int) -> list[int]:

@@ -78,7 +78,7 @@ class _Lowering:
 
     def __init__(self, chooser: Chooser, kernel: Rows, config: RowsConfig, target: Target):
         self.chooser, self.kernel, self.config, self.target = chooser, kernel, config, target
-        self.one = cost.one_core(target)
+        self.one = cost.share_of_one_core(kernel, target)
         self.tasks, self.chunk = cost.task_count(kernel, config)
         self.sequence = LaunchSequence(boxes.function_name("rows", kernel, config), len(kernel.buffers))
         # Workspace of each reducing member's partial results, [tasks, ...] each.
