@@ -100,9 +100,10 @@ def _streamed(
 
 
 def _exceeds_operands(t: Tensor, part: RowPart) -> bool:
-    """Return whether a result takes much more memory than the operands that a product makes it from; a projection does
-    not, and is not worth the tiles that it would have to give up."""
-    return not part.kernel.reuses or nbytes(t) >= 2 * sum(map(nbytes, set(part.operands)))
+    """Return whether a result takes much more memory than the smaller operands that a product makes it from; a
+    projection does not, and is not worth the tiles that it would have to give up."""
+    smaller = sum(nbytes(s) for s in set(part.operands) if nbytes(s) < nbytes(t))
+    return not part.kernel.reuses or nbytes(t) >= 2 * smaller
 
 
 class _Clusters:
@@ -173,10 +174,17 @@ class _Clusters:
 
     def split_unprofitable(self, members: list[int], pays: Callable[[Sequence[int]], bool]) -> Iterator[list[int]]:
         """Yield the cluster if it pays, else the clusters that it was merged from, each split in the same way, in a
-        valid order. At most one of the two needed the other when they were merged."""
+        valid order. At most one of the two needed the other when they were merged. A first product that keeps the
+        others from paying is left out."""
         if len(members) == 1 or pays(members):
             yield members
             return
+        reusing = [n for n in members if self.parts[n].kernel.reuses]
+        for n in reusing if len(reusing) > 1 else ():
+            rest = [m for m in members if m != n]
+            if not set(self.after.get(n, ())) & set(rest) and pays(rest):
+                yield from ([n], rest)
+                return
         first, second = self.halves[tuple(members)]
         if any(h in second for n in first for h in self.after.get(n, ())):
             first, second = second, first

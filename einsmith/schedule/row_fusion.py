@@ -589,8 +589,8 @@ def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[Row
     none.
 
     Kernels that stream share as many rows as possible. Of kernels that reuse their operands, rows may nest inside of
-    other rows (`row_nests`): of those that are enough for all cores, the outer ones are those that share no operand
-    (the matrices of a batch)."""
+    other rows (`row_nests`): the outer ones are those that share no operand (the matrices of a batch), else those that
+    share the least and are enough for all cores."""
     if len(parts) > MAX_MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _MAX_BUFFERS:
         return 0, []
     reuses = any(p.kernel.reuses for p in parts)
@@ -607,7 +607,8 @@ def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[Row
                 return rows, chosen
             continue
         price = any(f.reduces for f in chosen), sum(_bytes_by_row(parts, chosen, rows)[1])
-        if rows >= 4 * target.cores and (least is None or price < least):
+        is_batch = not any(price)  # cores may share in the work of a row
+        if (is_batch or rows >= 4 * target.cores) and (least is None or price < least):
             best, least = (rows, chosen), price
     return best
 

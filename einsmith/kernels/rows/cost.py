@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from einsmith.codegen.loopnest.walk import divisors
 from einsmith.cost.facts import Target
-from einsmith.cost.roofline import Cost, distribute
+from einsmith.cost.roofline import Cost, distribute, in_turn
 from einsmith.kernels.pattern import Chooser
 from einsmith.kernels.rows.box_condition import BoxCondition
 from einsmith.schedule.footprint import bytes_by_buffer
@@ -22,6 +22,8 @@ MAX_LOCAL_BYTES = 1 << 25
 """Most bytes of local buffers on all threads, where there are configurations that take so few."""
 REUSING_BLOCKS = (16, 32, 64, 128, 256)
 """Numbers of rows of a block that are priced for kernels that reuse operands."""
+ROWS_PER_CORE = 4
+"""Fewest rows for each core with which cores share out whole rows."""
 TILES = (128, 256)
 """Lengths of the tiles of a sweep that are priced, where tiles may be skipped."""
 _SAMPLED_BLOCKS = 16
@@ -35,7 +37,8 @@ class RowsConfig(NamedTuple):
 
     Attributes:
         block: rows that the members process at a time.
-        tasks: runs of blocks that may execute in parallel.
+        tasks: runs of blocks that may execute in parallel; 0: the kernels of a row are launched one after the other,
+            each on all rows.
         share: evaluate subexpressions common to several members once, into scratch.
         nested: run the members of a block in sweeps over another axis (`schedule.row_nests`), of which as many rows are
             skipped together; 0: run them one after the other.
@@ -59,7 +62,9 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
     out = []
     for tasks in (1, 8 * target.cores) if each * rows.rows <= 4 * target.l2 else (8 * target.cores,):
         longest = -(-rows.rows // tasks)
-        if rows.active is not None:
+        if is_batch(rows, target):
+            out += [RowsConfig(1, 0, s, n) for s in shares for n in _tiles(rows, s, 1) or (0,)]
+        elif rows.active is not None:
             out += [RowsConfig(min(rows.active.block, rows.rows), 1, s) for s in shares]
         elif rows.reuses:
             most = min(longest, REUSING_BLOCKS[-1])
@@ -86,7 +91,26 @@ def local_bytes(rows: Rows, config: RowsConfig) -> int:
     rows = share(rows) if config.share else rows
     used = {p for x in block_kernels(rows, config.block, config.block, config.nested) for p in x.places}
     local = [b for place, b in enumerate(rows.local, len(rows.buffers)) if place in used]
-    return sum(b.nbytes // rows.rows * config.block for b in local)
+    return sum(b.nbytes // rows.rows * (config.block if config.tasks else rows.rows) for b in local)
+
+
+def is_batch(rows: Rows, target: Target) -> bool:
+    """Return whether rows are too few for all cores, so that the cores have to share in the work of a row."""
+    few = rows.rows < ROWS_PER_CORE * target.cores
+    return few and rows.reuses and rows.active is None and not any(m.reduces for m in rows.members)
+
+
+def target_of_row(rows: Rows, target: Target) -> Target:
+    """Return the machine that runs a row of a batch (`is_batch`): its part of the cores."""
+    return replace(target, cores=min(target.cores, -(-ROWS_PER_CORE * target.cores // rows.rows)))
+
+
+def batch_cost(rows: Rows, config: RowsConfig, target: Target, chooser: Chooser) -> Cost:
+    """Return the cost of the kernels of a row, launched on all rows one after the other."""
+    one = target_of_row(rows, target)
+    kernels = [x.kernel for x in block_kernels(share(rows) if config.share else rows, 1, 1, config.nested)]
+    times = rows.rows * one.cores / target.cores
+    return in_turn([Cost(*(times * x for x in chooser.choose(k, one).cost)) for k in kernels])
 
 
 def is_nest(rows: Rows, block: int) -> bool:
@@ -195,6 +219,10 @@ def best(rows: Rows, target: Target, chooser: Chooser, limit: float) -> RowsConf
     Ties go to the configuration with the lower bound by bytes. Branch and bound: a configuration's members are priced
     one by one, the longest first, until its rank is known to be no better than the best so far. Configurations without
     `share` come first."""
+    if is_batch(rows, target):
+        ranked = [(batch_cost(rows, c, target, chooser).rank, n, c) for n, c in enumerate(configs(rows, target))]
+        lowest, _, config = min(ranked)
+        return config if lowest < limit else None
     best, least = None, (limit, -1)
     every = sorted(
         (Blocks(rows, c, target) for c in configs(rows, target)), key=lambda x: x.cost(sum(x.lower_bounds)).rank

@@ -45,11 +45,13 @@ class RowBlocks(Pattern):
     def space(self, kernel: Rows, target: Target) -> Space:
         """Return the space of configurations: blocks of any length, several numbers of tasks, and `share`."""
         shares = (False, True) if share(kernel) is not kernel else (False,)
-        tasks = tuple(dict.fromkeys((1, *(n * target.cores for n in (1, 2, 4, 8, 16, 32)))))
+        tasks = tuple(dict.fromkeys((0, 1, *(n * target.cores for n in (1, 2, 4, 8, 16, 32)))))
         blocks = tuple(range(1, kernel.rows + 1))
         return {"block": blocks, "tasks": tasks, "share": shares, "nested": (0, *cost.TILES)}
 
     def legal(self, kernel: Rows, config: RowsConfig, target: Target) -> str:
+        if not config.tasks and (config.block > 1 or any(m.reduces for m in kernel.members)):
+            return "only single rows that no member reduces over can be launched one by one"
         space = self.space(kernel, target)
         return "" if all(v in space[g] for g, v in config._asdict().items()) else "rows have no such blocks"
 
@@ -58,12 +60,16 @@ class RowBlocks(Pattern):
 
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
         """Return the cost: the members' costs on all blocks, and the memory traffic."""
+        if not config.tasks:
+            return cost.batch_cost(kernel, config, target, self.chooser)
         blocks = cost.Blocks(kernel, config, target)
         return blocks.cost(sum(blocks.seconds(n, self.chooser) for n in range(len(blocks.lower_bounds))))
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = share(kernel) if config.share else kernel
         lowering = _Lowering(self.chooser, kernel, config, target)
+        if not config.tasks:
+            return lowering.emit_batch()
         out = lowering.sequence
         out.lowered.launches.append(Launch(lowering.emit_sweep(), lowering.tasks))
         for n, partial_places in lowering.partial_places.items():
@@ -79,7 +85,7 @@ class _Lowering:
     def __init__(self, chooser: Chooser, kernel: Rows, config: RowsConfig, target: Target):
         self.chooser, self.kernel, self.config, self.target = chooser, kernel, config, target
         self.one = cost.share_of_one_core(kernel, target)
-        self.tasks, self.chunk = cost.task_count(kernel, config)
+        self.tasks, self.chunk = cost.task_count(kernel, config) if config.tasks else (0, 0)
         self.sequence = LaunchSequence(boxes.function_name("rows", kernel, config), len(kernel.buffers))
         # Workspace of each reducing member's partial results, [tasks, ...] each.
         self.partial_places = {
@@ -91,6 +97,42 @@ class _Lowering:
     def lower(self, kernel: Kernel | Rows, target: Target) -> Lowered:
         choice = self.chooser.choose(kernel, target)
         return choice.pattern.lower(kernel, choice.config, target)
+
+    def emit_batch(self) -> Lowered:
+        """Return the launches of the kernels of a row, each on all rows at once: its tasks times the rows. Local
+        buffers lie in the workspace."""
+        kernel, rows, out = self.kernel, self.kernel.rows, self.sequence
+        places = block_places(kernel)
+        parts = block_kernels(kernel, 1, 1, self.config.nested)
+        of_row = cost.target_of_row(kernel, self.target)
+        lowered = [self.lower(x.kernel, of_row) for x in parts]
+        local = {
+            place: out.reserve(x.nbytes)
+            for place, x in enumerate(kernel.local, len(kernel.buffers))
+            if any(place in x.places for x in parts)
+        }
+        size = max(-(-x.workspace // 64) * 64 for x in lowered)
+        workspace = out.reserve(rows * size)
+        for n, (part, x) in enumerate(zip(lowered, parts, strict=True)):
+            for m, launch in enumerate(part.launches):
+                b = Builder(f"{out.name}_{n}_{m}", len(kernel.buffers) + 1)
+                row = b.op("floordiv", b.task, launch.tasks)
+                number = b.alloc("i32", int(places.number in x.places))
+                if places.number in x.places:
+                    b.store(b.cast(row, "i32"), number, 0)
+                pointers = []
+                for place in x.places:
+                    if place in local:
+                        elem = kernel.local[place - len(kernel.buffers)]
+                        step = elem.nbytes // rows
+                        pointers.append(b.address(b.buffers[-1], b.add(b.mul(row, step), local[place].offset), "i8"))
+                    else:
+                        pointers.append(number if place == places.number else self._pointer(b, place, row))
+                pointers.append(b.address(b.buffers[-1], b.add(b.mul(row, size), workspace.offset), "i8"))
+                scratch = b.alloc("i8", launch.function.scratch_bytes)
+                splice(b, launch.function, pointers, scratch, b.op("mod", b.task, launch.tasks))
+                out.lowered.launches.append(Launch(b.finish(), rows * launch.tasks))
+        return out.lowered
 
     def emit_sweep(self) -> Function:
         """Return the function that runs all blocks of a task."""
