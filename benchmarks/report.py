@@ -26,6 +26,7 @@ LIBRARIES = {
     "einsmith": "einsmith",
     "torch": "torch",
     "compile": "torch",
+    "keops": "pykeops",
     "jax": "jax",
     "tensorflow": "tensorflow",
     "xla": "tensorflow",

@@ -29,7 +29,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from benchmarks import models, problems, random_cases, recurrent_problems
+from benchmarks import attention_problems, models, pair_problems, problems, random_cases, recurrent_problems
 from benchmarks.kernel_cases import CASES
 from benchmarks.problems import Problem, Session
 
@@ -48,6 +48,7 @@ PEERS = {
     "tensorflow-unrolled": "benchmarks.peers.tensorflow_peer",
     "xla": "benchmarks.peers.tensorflow_peer",
     "xla-unrolled": "benchmarks.peers.tensorflow_peer",
+    "keops": "benchmarks.peers.keops_peer",
     "peak": "benchmarks.peers.peak",
     "copy": "benchmarks.peers.copying",
     "special": "benchmarks.peers.special",
@@ -154,7 +155,8 @@ def serve(module: Any, peer: str, threads: int, commands: TextIO, answer: Callab
             if words[0] == "open":
                 session, arrays = None, {}
                 made.clear()  # frees what the last problem held
-                problem = random_cases.named(words[1]) or PROBLEMS[words[1]]
+                drawn = (cases.named(words[1]) for cases in (random_cases, pair_problems, attention_problems))
+                problem = next(filter(None, drawn), None) or PROBLEMS[words[1]]
                 names = module.variants(problem, peer) if hasattr(module, "variants") else None
                 arrays, variants = problem.arrays(), names or (None,)
                 answer({})

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
+from benchmarks.attention_problems import Attention
 from benchmarks.kernel_cases import Case
 from benchmarks.models import Model, in_einsmith
-from benchmarks.peers import einsmith_kernels, einsmith_recurrent
+from benchmarks.pair_problems import Pairs
+from benchmarks.peers import einsmith_attention, einsmith_kernels, einsmith_pairs, einsmith_recurrent
 from benchmarks.peers.einsmith_operators import OPERATORS
 from benchmarks.problems import Problem, Session
 from benchmarks.recurrent_problems import Recurrent
@@ -55,6 +57,10 @@ class Operator:
 def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
     if isinstance(problem, Case):
         return einsmith_kernels.build(problem, arrays, threads)
+    if isinstance(problem, Attention):
+        return einsmith_attention.Session(problem, arrays, threads)
+    if isinstance(problem, Pairs):
+        return einsmith_pairs.Session(problem, arrays, threads)
     if isinstance(problem, Recurrent):
         return einsmith_recurrent.build(problem, arrays, threads)
     if isinstance(problem, Model):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from benchmarks.attention_problems import Attention
 from benchmarks.kernel_cases import Case
 from benchmarks.models import Model, in_torch
-from benchmarks.peers import torch_kernels, torch_recurrent
+from benchmarks.pair_problems import Pairs
+from benchmarks.peers import torch_attention, torch_kernels, torch_pairs, torch_recurrent
 from benchmarks.peers.torch_operators import COMPILED, EAGER
 from benchmarks.problems import Problem, Session
 from benchmarks.recurrent_problems import Recurrent
@@ -23,6 +25,10 @@ def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
     if isinstance(problem, Case):
         names = torch_kernels.variants(problem)
         return names[:1] if peer == "reference" else names
+    if isinstance(problem, Attention):
+        return torch_attention.variants(problem, peer)
+    if isinstance(problem, Pairs):
+        return torch_pairs.variants(problem, peer)
     if isinstance(problem, Recurrent):
         return torch_recurrent.variants(problem.network, peer)
     if isinstance(problem, Model):
@@ -57,6 +63,10 @@ def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: s
         arrays = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in arrays.items()}
     if isinstance(problem, Case):
         return torch_kernels.build(problem, arrays, peer, variant)
+    if isinstance(problem, Attention):
+        return torch_attention.Session(problem, arrays, peer, variant)
+    if isinstance(problem, Pairs):
+        return torch_pairs.build(problem, arrays, peer, variant)
     if isinstance(problem, Recurrent):
         return torch_recurrent.build(problem, arrays, peer, variant)
     if isinstance(problem, Model):

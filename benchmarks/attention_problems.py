@@ -1,0 +1,96 @@
+"""Attention under masks: output and gradients of queries, keys and values, by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.problems import Problem
+
+MASKS = ("none", "causal", "window", "documents", "alibi", "softcap")
+LENGTHS, HEADS, WIDTHS = (64, 256, 1024, 2048, 4096, 8192), (1, 8, 64), (32, 64, 80, 128)
+WINDOW, DOCUMENTS, CAP, SLOPE = 128, 4, 20.0, 0.0625
+"""Keys that a query of the sliding window sees, itself included; documents of equal length in a sequence; bound of the
+scores that are soft-capped; ALiBi's score for each position of distance."""
+SAMPLE_ELEMENTS = 2**28
+"""Scores that the float64 reference computes at most, of whole heads: the last ones; one head at least."""
+_NAME = re.compile(r"attention-(\w+)-t(\d+)-n(\d+)-d(\d+)")
+
+
+@dataclass(frozen=True)
+class Attention(Problem):
+    """Attention of `heads` (batch x heads) sequences of `length` positions, with `width` features. All but "none" and
+    "softcap" are causal."""
+
+    length: int = 0
+    heads: int = 0
+    width: int = 0
+
+    @property
+    def verified_heads(self) -> int:
+        """How many heads, the last ones, are verified: a head's results depend on no other head."""
+        return max(1, min(self.heads, SAMPLE_ELEMENTS // self.length**2))
+
+
+def document_length(length: int) -> int:
+    """Positions of a document."""
+    return -(-length // DOCUMENTS)
+
+
+def allowed_pairs(mask: str, length: int) -> int:
+    """Pairs of a query and a key that a mask allows, of one head."""
+    if mask in ("none", "softcap"):
+        return length * length
+    seen = np.arange(1, length + 1)
+    if mask == "window":
+        seen = np.minimum(seen, WINDOW)
+    elif mask == "documents":
+        seen = np.arange(length) % document_length(length) + 1
+    return int(seen.sum())
+
+
+def attention(mask: str, length: int, heads: int, width: int) -> Attention:
+    """The problem. Floor: two products forward and five backward (the scores are computed again; Dao et al. 2022,
+    FlashAttention, algorithm 4) over the allowed pairs."""
+
+    def make() -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(23)
+        return {n: rng.standard_normal((heads, length, width), np.float32) for n in "QKVG"}
+
+    return Attention(
+        name=f"attention-{mask}-t{length}-n{heads}-d{width}",
+        network=mask,
+        batch=heads,
+        flops=7 * 2 * heads * width * allowed_pairs(mask, length),
+        results=("O", "dQ", "dK", "dV"),
+        make=make,
+        training=False,
+        inputs=("Q", "K", "V"),
+        length=length,
+        heads=heads,
+        width=width,
+    )
+
+
+def named(name: str) -> Attention | None:
+    """The problem of that name; None where it is no attention's."""
+    match = _NAME.fullmatch(name)
+    return attention(match[1], int(match[2]), int(match[3]), int(match[4])) if match else None
+
+
+def draw(seed: int, number: int) -> Attention:
+    """Case `number` of a seed: lengths of 16 to 2048, 1 to 64 heads, of at most 2^27 scores."""
+    rng = np.random.default_rng((seed, number))
+    while True:
+        length, heads, width = (
+            int(np.exp(rng.uniform(np.log(a), np.log(b)))) for a, b in ((16, 2049), (1, 65), (8, 129))
+        )
+        if heads * length**2 <= 2**27:
+            return attention(MASKS[int(rng.integers(len(MASKS)))], length, heads, width)
+
+
+def verified(problem: Attention, results: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """The results of the verified heads."""
+    return {n: r[-problem.verified_heads :] for n, r in zip(problem.results, results, strict=True)}

@@ -1,0 +1,102 @@
+"""Kernel methods over two clouds of points: values, gradients and second order, by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.problems import Problem
+
+KINDS = ("gaussian", "laplacian", "matern32", "matern52", "sinkhorn", "nearest")
+ORDERS = ("values", "gradients", "second")
+POINTS, DIMENSIONS = (10_000, 30_000, 100_000), (3, 10, 100)
+SAMPLE = 64
+"""Rows of every result that are verified in float64; all rows of 10^5 points would take minutes."""
+EPS = 0.5
+"""Temperature of Sinkhorn's log-sum-exp."""
+_NAME = re.compile(r"pairs-(\w+)-n(\d+)-d(\d+)-(\w+)")
+
+
+@dataclass(frozen=True)
+class Pairs(Problem):
+    """A reduction over all pairs of n points x and n points y in d dimensions. `order`: "values" o; "gradients": those
+    of sum(o * G) by all inputs; "second": the gradient by x of the squared norm of the gradient by x."""
+
+    order: str = "values"
+    points: int = 0
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The rows of results that are verified."""
+        return np.random.default_rng(2).permutation(self.points)[:SAMPLE]
+
+    @property
+    def shown_inputs(self) -> int:
+        """Bytes of the inputs."""
+        return sum(a.nbytes for a in self.arrays().values())
+
+
+def orders(kind: str, points: int) -> tuple[str, ...]:
+    """The orders that are timed: indices have no gradient, second order is timed up to 10^4 points."""
+    if kind == "nearest":
+        return ORDERS[:1]
+    return ORDERS if points <= POINTS[0] else ORDERS[:2]
+
+
+def pairs(kind: str, points: int, dimension: int, order: str = "values") -> Pairs:
+    """The problem. Coordinates have the variance 1/d, so that distances are about 1.4 whatever the dimension. Floor:
+    d + 1 multiply-adds a pair, four times as many with gradients, eight times for second order."""
+    values = {"sinkhorn": (points,), "nearest": ()}.get(kind, (points, 1))
+    times = {"values": 1, "gradients": 4, "second": 8}[order]
+    inputs = ("X", "Y") if kind == "nearest" else ("X", "Y", "B")
+    results = {"values": ("o",), "gradients": tuple(f"d{n}" for n in inputs), "second": ("ddX",)}[order]
+
+    def make() -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(17)
+        scale = np.float32(dimension**-0.5)
+        out = {n: scale * rng.standard_normal((points, dimension), np.float32) for n in "XY"}
+        if kind != "nearest":
+            out["B"] = rng.standard_normal(values, np.float32)
+            out["G"] = rng.standard_normal(values, np.float32)
+        return out
+
+    return Pairs(
+        name=f"pairs-{kind}-n{points}-d{dimension}-{order}",
+        network=kind,
+        batch=points,
+        flops=times * 2 * points**2 * (dimension + 1),
+        results=results,
+        make=make,
+        training=False,
+        inputs=inputs,
+        order=order,
+        points=points,
+    )
+
+
+def named(name: str) -> Pairs | None:
+    """The problem of that name; None where it is no kernel method's."""
+    match = _NAME.fullmatch(name)
+    return pairs(match[1], int(match[2]), int(match[3]), match[4]) if match else None
+
+
+def draw(seed: int, number: int) -> Pairs:
+    """Case `number` of a seed: 500 to 20 000 points in 1 to 128 dimensions."""
+    rng = np.random.default_rng((seed, number))
+    kind = KINDS[int(rng.integers(len(KINDS)))]
+    points, dimension = (int(np.exp(rng.uniform(np.log(a), np.log(b)))) for a, b in ((500, 20_000), (1, 129)))
+    possible = orders(kind, points)
+    return pairs(kind, points, dimension, possible[int(rng.integers(len(possible)))])
+
+
+def sampled(problem: Pairs, arrays: dict[str, np.ndarray], results: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """The verified rows of results. Of nearest neighbours the squared distances in float64: float32 may choose another
+    of two that are equally near but for rounding."""
+    rows = problem.rows
+    out = {n: np.asarray(r)[rows] for n, r in zip(problem.results, results, strict=True)}
+    if problem.network == "nearest":
+        chosen = arrays["Y"][out["o"].reshape(-1)].astype(np.float64)
+        out["o"] = np.square(arrays["X"][rows].astype(np.float64) - chosen).sum(1)
+    return out
