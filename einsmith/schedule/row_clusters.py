@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.ir.views import storage
-from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, can_share_rows, common_rows, rows_of
+from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, can_share_rows, common_rows, is_batch, rows_of
 
 STREAMED_L3_RATIO = 4
 """A result may be used up without being stored if it is larger than L3 divided by this ratio: L3 holds its operands and
@@ -144,7 +144,12 @@ class _Clusters:
         ):
             return False
         merged = [self.parts[n] for n in sorted(self.members[a] + self.members[b])]
-        return can_share_rows(merged, self.streamed) and common_rows(merged, target)[0] > 0
+        if not can_share_rows(merged, self.streamed) or not common_rows(merged, target)[0]:
+            return False
+        # Products of a batch of matrices are not joined with a kernel that would make them share operands.
+        halves = [[self.parts[n] for n in self.members[c]] for c in (a, b)]
+        batches = [any(p.kernel.reuses for p in half) and is_batch(half, target) for half in halves]
+        return not any(batches) or is_batch(merged, target)
 
     def _has_between(self, a: int, b: int) -> bool:
         """Return whether a third cluster has to run after cluster a and before cluster b."""

@@ -47,6 +47,9 @@ _MAX_BUFFERS = 32
 """Most tensors that the kernels of a row-block fusion read and write."""
 MAX_MEMBERS = 16
 """Most kernels of a row-block fusion."""
+_MAX_SHARED_RATIO = 0.125
+"""Largest ratio of the bytes of operands that the matrices of a batch share to the bytes of those that they have for
+themselves."""
 _ONE_CORE_BYTES = 1 << 17
 """Bytes of work that one core finishes as fast as several cores."""
 _MIN_RUN_BYTES = 128
@@ -607,10 +610,29 @@ def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[Row
                 return rows, chosen
             continue
         price = any(f.reduces for f in chosen), sum(_bytes_by_row(parts, chosen, rows)[1])
-        is_batch = not any(price)  # cores may share in the work of a row
-        if (is_batch or rows >= 4 * target.cores) and (least is None or price < least):
+        # The cores may share in the work on a matrix of a batch.
+        if (_is_batch(parts, chosen) or rows >= 4 * target.cores) and (least is None or price < least):
             best, least = (rows, chosen), price
     return best
+
+
+def is_batch(parts: Sequence[RowPart], target: Target) -> bool:
+    """Return whether the common rows of kernels are the matrices of a batch."""
+    rows, forms = common_rows(parts, target)
+    return rows > 0 and _is_batch(parts, forms)
+
+
+def _is_batch(parts: Sequence[RowPart], forms: Sequence[RowForm]) -> bool:
+    """Return whether rows have operands of their own, but for a few bytes, and no kernel reduces over them."""
+    results = {t for p in parts for t in p.results}
+    own: set[Tensor] = set()
+    shared: set[Tensor] = set()
+    for part, form in zip(parts, forms, strict=True):
+        for t, by_row, w in zip(form.of(part.tensors), form.by_row, form.of(part.written), strict=True):
+            if not w and storage(t) not in results:
+                (own if by_row else shared).add(storage(t))
+    few = sum(map(nbytes, shared)) <= _MAX_SHARED_RATIO * sum(map(nbytes, own))
+    return few and not any(f.reduces for f in forms)
 
 
 def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) -> FusedCluster:

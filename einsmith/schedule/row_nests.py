@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
@@ -32,11 +32,11 @@ from einsmith.ir.nodes import (
     nbytes,
     size,
 )
-from einsmith.ir.rebuild import rebuild, substitute
+from einsmith.ir.rebuild import map_bodies, rebuild, substitute
 from einsmith.schedule.activity import ConstantUnless, identity_unless, names_in, results_unless
 from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.row_blocks import block_kernel, inputs, partials, uses_number
-from einsmith.schedule.row_fusion import RowForm, RowPart, consistent_forms, join_forms, nested_forms
+from einsmith.schedule.row_fusion import RowForm, RowPart, consistent_forms, join_forms, nested_forms, reads_of
 
 MIN_SWEEP_ROWS = 512
 """Fewest rows of a sweep inside of a block; fewer are a block themselves. More than the rows of any block, so
@@ -93,8 +93,39 @@ def block_kernels(rows: Rows, count: int, block: int, nested: int) -> tuple[Bloc
             at.append(places.number)
         if nested and block == 1:
             kernel = _drop_row(kernel, [member.by_row[i] for i in used], member)
-        out.append(BlockKernel(kernel, tuple(at)))
+        out.append(_drop_unread(kernel, at) if nested else BlockKernel(kernel, tuple(at)))
     return _sweeps(out, len(rows.buffers), places, block, nested) if nested else tuple(out)
+
+
+def _drop_unread(kernel: Kernel, places: Sequence[int]) -> BlockKernel:
+    """Return a kernel without the arguments that it does not read: a subexpression that is shared leaves some behind,
+    which would seem to be needed in another way than they are."""
+    stages, used = [], set[int]()
+    for stage in kernel.stages:
+        t = stage.template
+        slots = sorted({e.slot for e in reads_of(t)})
+        if len(slots) < len(t.params):
+            number = {s: n for n, s in enumerate(slots)}
+            t = map_bodies(t, partial(_renumber_slots, number), [t.params[s] for s in slots])
+        args = tuple(stage.args[s] for s in slots)
+        stages.append(Stage(t, args, stage.outputs))
+        used.update(where[0] for kind, *where in args if kind == "buffer")
+        used.update(n for n in stage.outputs if n is not None)
+    kept = sorted(used)
+    at = {n: k for k, n in enumerate(kept)}
+    stages = [
+        Stage(
+            s.template,
+            tuple((kind, at[where[0]]) if kind == "buffer" else (kind, *where) for kind, *where in s.args),
+            tuple(None if n is None else at[n] for n in s.outputs),
+        )
+        for s in stages
+    ]
+    return BlockKernel(Kernel(tuple(stages), tuple(kernel.buffers[n] for n in kept)), tuple(places[n] for n in kept))
+
+
+def _renumber_slots(number: Mapping[int, int], body: Expr) -> Expr:
+    return rebuild([body], lambda e: Read(number[e.slot], e.index, e.dtype) if isinstance(e, Read) else None)[0]
 
 
 def _drop_row(kernel: Kernel, by_row: Sequence[int], member: Member) -> Kernel:

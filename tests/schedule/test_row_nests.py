@@ -14,6 +14,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.rows import cost
 from einsmith.schedule import row_nests
 from einsmith.schedule.kernel import Rows
+from einsmith.schedule.shared_rows import share
 from tests.fuzz.check import agree
 from tests.schedule.test_reduction_chains import CHAINS, arguments, compile_with
 
@@ -30,7 +31,66 @@ def gradients_of(f):
     return es.grad(lambda *args: (f(*args) ** 2).sum(), (0, 1, 2))
 
 
+def flexible(score=None, mask=None):
+    """Return attention of a batch of heads, [heads, steps, width] each, whose scores are changed by functions of the
+    indices."""
+
+    def f(x, y, b):
+        q, k, v = (t.reshape(1, *t.shape) for t in (x, y, b))
+        out = F.flex_attention(q, k, v, score, mask)
+        return out.reshape(*out.shape[1:])
+
+    return f
+
+
+def in_documents(x, y, b):
+    """Return attention within documents, whose numbers are an array that the program computes."""
+    documents = F.cumsum((y[0, :, 0] > 1).astype("int32"), 0)
+    return flexible(mask=lambda b, h, i, j: documents[i % y.shape[1]] == documents[j])(x, y, b)
+
+
+MASKED = {
+    "window": flexible(mask=lambda b, h, i, j: (j <= i) & (i - j < 9)),
+    "documents": in_documents,
+    "prefix": flexible(mask=lambda b, h, i, j: (j <= i) | (j < 5)),
+    "nothing": flexible(mask=lambda b, h, i, j: j < 0),
+    "soft cap": flexible(lambda s, b, h, i, j: es.tanh(s / 3) * 3, lambda b, h, i, j: j <= i),
+    "distances": flexible(lambda s, b, h, i, j: s + (j - i) * 0.1),
+}
+
+
+def grouped(x, y, b):
+    """Return causal attention of groups of three heads that share a key and a value."""
+    q = x.reshape(x.shape[0] // 3, 3, *x.shape[1:]) if x.shape[0] % 3 == 0 else x.reshape(1, *x.shape)
+    out = F.scaled_dot_product_attention(
+        q, y[: q.shape[0]].reshape(q.shape[0], 1, *y.shape[1:]), b[: q.shape[0]].reshape(q.shape[0], 1, *b.shape[1:]),
+        is_causal=x.shape[1] <= y.shape[1], enable_gqa=True,
+    )  # fmt: skip
+    return out.reshape(x.shape[0], *out.shape[-2:])
+
+
+def self_attention(x, y, b):
+    """Return causal attention within x of [heads, steps, width]; query, key and value are slices of one tensor."""
+    t = F.cat([x, 2 * x, x - 1], -1)
+    q, k, v = (t[..., n * x.shape[-1] : (n + 1) * x.shape[-1]] for n in range(3))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True) + 0 * y.sum() + 0 * b.sum()
+
+
+def biased(x, y, b):
+    """Return attention whose scores have a bias by distance, taken from y."""
+    bias = es.compute((*x.shape[:2], y.shape[1]), lambda h, i, j: y[h, (i + j) % y.shape[1], 0])
+    return F.scaled_dot_product_attention(x, y, b, bias)
+
+
 BATCHED = {
+    **MASKED,
+    "grouped heads": grouped,
+    "slices of one tensor": self_attention,
+    "bias": biased,
+    **{f"{name}'s gradients": gradients_of(f) for name, f in MASKED.items() if name not in ("prefix", "distances")},
+    "grouped heads' gradients": gradients_of(grouped),
+    "slices' gradients": gradients_of(self_attention),
+    "bias's gradients": gradients_of(biased),
     "gaussian": es.op(HEADS),
     "attention": attention,
     "gaussian's gradients": gradients_of(es.op(HEADS)),
@@ -97,3 +157,26 @@ def test_heads_nest_their_queries_which_nest_their_keys(rng, nested) -> None:
     args = [rng.standard_normal((16, 50, 4), np.float32) for _ in range(3)]
     run = compile_with(BATCHED["attention"], args, 1, 1)
     assert max(depth(call.kernel, run.target) for call in run.plan.calls) == 3
+
+
+def activities(kernel, target) -> list:
+    """Return the activities of the row blocks in the configurations of a kernel."""
+    if not isinstance(kernel, Rows):
+        return []
+    out = [kernel.active] if kernel.active is not None else []
+    for config in cost.configs(kernel, target):
+        rows = share(kernel) if config.share else kernel
+        for x in row_nests.block_kernels(rows, config.block, config.block, config.nested):
+            out += activities(x.kernel, cost.one_core(target))
+    return out
+
+
+MASKS = ["attention", "window", "documents", "soft cap", "nothing"]
+
+
+@pytest.mark.parametrize("name", [*MASKS, "grouped heads", *(f"{name}'s gradients" for name in MASKS)])
+def test_masks_skip_tiles(name: str, rng, nested) -> None:
+    """The sweeps over keys know the condition of the mask."""
+    args = [rng.standard_normal((6, 50, 4), np.float32) for _ in range(3)]
+    run = compile_with(BATCHED[name], args, 1, 1 << 16)
+    assert any(activities(call.kernel, run.target) for call in run.plan.calls)
