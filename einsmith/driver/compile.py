@@ -28,7 +28,7 @@ from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
 from einsmith.schedule.plan import Plan, fuse
 from einsmith.schedule.rematerialize import KernelCost, fit
-from einsmith.schedule.repeat_products import repeat_products
+from einsmith.schedule.repeat_products import MAX_KEPT_BYTES, repeat_products
 from einsmith.schedule.row_clusters import STREAMED_L3_RATIO
 
 
@@ -180,17 +180,24 @@ def compile_graph(
                 listing.graph(name, before, after, seconds)
 
         graph = run_passes(graph, PassContext(target, predicted, observe))
-        plan = repeat_products(
-            graph,
-            lambda g: fuse(g, g.outputs[index] if index >= 0 else None, target, cost=predicted),
-            partial(predicted, target=target),
-            target.l3 // STREAMED_L3_RATIO,
-        )
+
+        def plan_with(most: int) -> Plan:
+            """Return the plan in which a result that need not be stored is kept for the backward pass if it has at most
+            `most` bytes."""
+            return repeat_products(
+                graph,
+                lambda g: fuse(g, g.outputs[index] if index >= 0 else None, target, cost=predicted),
+                partial(predicted, target=target),
+                target.l3 // STREAMED_L3_RATIO,
+                most,
+            )
+
+        plan = plan_with(MAX_KEPT_BYTES)
         seconds = time.perf_counter() - start
         kernels = _Kernels(plan, frozenset(bound), target, backend)
         kernels.choose_layouts()
         if limit is not None:
-            kernels.fit(limit, threads)
+            kernels.fit(limit, threads, partial(plan_with, 0))
         finite = kernels.plan.graph.outputs[index] if index >= 0 else None
     return Compiled(
         source_graph,
@@ -248,24 +255,28 @@ class _Kernels:
         )
         self._replace(apply_layouts(self.plan, decide))
 
-    def fit(self, limit: MemoryLimit, threads: int) -> None:
+    def fit(self, limit: MemoryLimit, threads: int, streaming: Callable[[], Plan] | None = None) -> None:
         """Replace the plan by one that recomputes results, so that a run holds no more bytes than the limit.
 
+        `streaming` returns the plan that stores the fewest results between products, which is tried first.
         Raises MemoryLimitError, which names the least limit that can be met.
         """
-        graph = self.plan.graph
-        outputs = output_tensors(self.plan)
-        batch = sum(map(nbytes, (*(x for x in graph.inputs if x not in self.bound), *outputs)))
-        outside = {*graph.inputs, *self.bound, *outputs}
-        first_code = self.code  # the search must not depend on which plans were compiled
-        cost = KernelCost(self._predictor(first_code), lambda k: first_code[k].workspace if k in first_code else 0)
+
+        def outside() -> set[Tensor]:
+            return {*self.plan.graph.inputs, *self.bound, *output_tensors(self.plan)}
 
         def measure(plan: Plan) -> int:
             self._replace(plan)
             scratch = max((k.scratch for k in self.code.values()), default=0)
-            return whole_lines(layout(plan, outside, self.code).nbytes) + self.backend.scratch_area(scratch, threads)
+            return whole_lines(layout(plan, outside(), self.code).nbytes) + self.backend.scratch_area(scratch, threads)
 
-        fitted = fit(self.plan, outside, limit.bytes - limit.leaves - batch, cost, measure)
+        batch = sum(map(nbytes, outside() - self.bound))
+        if streaming is not None and measure(self.plan) > limit.bytes - limit.leaves - batch:
+            self._replace(streaming())
+            self.choose_layouts()
+        first_code = self.code  # the search must not depend on which plans were compiled
+        cost = KernelCost(self._predictor(first_code), lambda k: first_code[k].workspace if k in first_code else 0)
+        fitted = fit(self.plan, outside(), limit.bytes - limit.leaves - batch, cost, measure)
         if fitted.plan is None:
             least = limit.leaves + batch + fitted.least
             raise MemoryLimitError(

@@ -29,15 +29,20 @@ _MAX_REPEATED = 8
 
 
 def repeat_products(
-    graph: Graph, fuse: Callable[[Graph], Plan], seconds: Callable[[Kernel | Rows], float] | None, smallest: int
+    graph: Graph,
+    fuse: Callable[[Graph], Plan],
+    seconds: Callable[[Kernel | Rows], float],
+    smallest: int,
+    most: int = MAX_KEPT_BYTES,
 ) -> Plan:
     """Return the plan of a graph, or that of the graph with products repeated in the backward pass.
 
     Args:
         graph: the graph.
         fuse: returns the plan of a graph that computes the same.
-        seconds: predicted seconds of a kernel; None: products are repeated for the sake of memory alone.
-        smallest: bytes of the smallest product that is considered.
+        seconds: predicted seconds of a kernel.
+        smallest: bytes of the smallest result that is considered.
+        most: most bytes of a result that is kept although it need not be stored, because that takes less time.
     """
     plan = fuse(graph)
     stored = _stored(plan)
@@ -48,8 +53,8 @@ def repeat_products(
         kept = {t for t, again in repetitions.items() if not _stored(trial).isdisjoint((t, again))}
         failed = {t for t, chain in chains.items() if not kept.isdisjoint(chain)}
         if not failed:
-            large = all(nbytes(t) > MAX_KEPT_BYTES for t in chains)
-            return trial if large or (seconds is not None and _total(trial, seconds) < _total(plan, seconds)) else plan
+            large = all(nbytes(t) > most for t in chains)
+            return trial if large or _total(trial, seconds) < _total(plan, seconds) else plan
         chains = {t: chain for t, chain in chains.items() if t not in failed}
     return plan
 
