@@ -148,8 +148,8 @@ class _Clusters:
             return False
         # Products of a batch of matrices are not joined with a kernel that would make them share operands.
         halves = [[self.parts[n] for n in self.members[c]] for c in (a, b)]
-        batches = [any(p.kernel.reuses for p in half) and is_batch(half, target) for half in halves]
-        return not any(batches) or is_batch(merged, target)
+        batches = [any(p.kernel.reuses for p in half) and is_batch(half, target, self.streamed) for half in halves]
+        return not any(batches) or is_batch(merged, target, self.streamed)
 
     def _has_between(self, a: int, b: int) -> bool:
         """Return whether a third cluster has to run after cluster a and before cluster b."""

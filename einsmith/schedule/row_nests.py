@@ -36,7 +36,8 @@ from einsmith.ir.rebuild import map_bodies, rebuild, substitute
 from einsmith.schedule.activity import ConstantUnless, identity_unless, names_in, results_unless
 from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.row_blocks import block_kernel, inputs, partials, uses_number
-from einsmith.schedule.row_fusion import RowForm, RowPart, consistent_forms, join_forms, nested_forms, reads_of
+from einsmith.schedule.row_forms import RowForm, nested_forms, reads_of
+from einsmith.schedule.row_fusion import RowPart, consistent_forms, join_forms
 
 MIN_SWEEP_ROWS = 512
 """Fewest rows of a sweep inside of a block; fewer are a block themselves. More than the rows of any block, so

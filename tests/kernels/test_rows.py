@@ -25,7 +25,7 @@ from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import fuse
 from einsmith.schedule.row_blocks import block_kernel
-from einsmith.schedule.row_fusion import row_forms
+from einsmith.schedule.row_forms import row_forms
 from einsmith.schedule.shared_rows import share
 from einsmith.tuning.calibration import calibrate
 from einsmith.tuning.kernels.decisions import lower_choice
