@@ -127,7 +127,8 @@ def results_unless(
                 # A sum is its identity where all its terms are, so their condition may not depend on the summed axes.
                 x = x if x.value == identity(body.combiner, b.dtype) and not summed else None
             results.append(None if x is None or unless is None else ConstantUnless(x.value, unless))
-        out.append(results or [None] * len(t.dtypes))
+        # An argmax has two results of one body; nothing is known of its position.
+        out.append(results if len(results) == len(t.dtypes) else [None] * len(t.dtypes))
     return out
 
 

@@ -43,12 +43,15 @@ from einsmith.schedule.fusion import fusion_groups, maker, needs_check, reads_on
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import find_cycles, memory_greedy_order
 from einsmith.schedule.row_clusters import STREAMED_L3_RATIO, clusters
-from einsmith.schedule.row_fusion import RowPart, join
+from einsmith.schedule.row_fusion import RowPart, common_rows, join
 from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
 from einsmith.schedule.slices import slice_kernel
 
 Cost = Callable[[Kernel | Rows, Target], float]
 """Predicts the seconds of a kernel on a target."""
+MAX_STREAMED_TIME = 0.95
+"""Largest predicted time of a row-block fusion with kernels that reuse operands, as a fraction of that of its parts,
+whose prediction is the more certain one."""
 MIN_STEPS_TO_HOIST = 4
 """Fewest steps of a loop for which loop-invariant work is moved in front of it."""
 
@@ -365,21 +368,35 @@ def _fuse_rows(
         reduction wait for it, while separate kernels need not; but separate kernels read operands from beyond the
         last-level cache once each. If the tensors exceed that cache, fusion pays. Rows of tensors that a loop steps
         through grow with the number of steps, which must not affect the decision, so they are always fused. Kernels
-        that reuse their operands are fused only for a result that exceeds the last-level cache and is not stored."""
+        that reuse their operands are fused only for results that take much of the last-level cache, are not stored, and
+        exceed what is: a chain of reductions, not a network's layers."""
         whole = join_members(*members)
         kernel = whole.kernel
         if not isinstance(kernel, Rows):
             return True
-        if not any(parts[n].kernel.reuses for n in members):
+        reuses = any(parts[n].kernel.reuses for n in members)
+        if not reuses:
             if cost is None or kernel.row_bytes <= target.l1:
                 return True
             if sum(map(nbytes, whole.tensors)) > target.l3 or stepped.intersection(map(storage, whole.tensors)):
                 return True
         elif all(b.nbytes * STREAMED_L3_RATIO <= target.l3 for b in kernel.local):
             return False
+        elif sum(map(nbytes, whole.tensors)) > sum(b.nbytes for b in kernel.local):
+            return False
         elif cost is None:
             return True
-        return cost(kernel, target) < sum([cost(join_members(n).kernel, target) for n in members])
+        return cost(kernel, target) < (MAX_STREAMED_TIME if reuses else 1.0) * separate_seconds(members, cost)
+
+    def separate_seconds(members: Sequence[int], cost: Cost) -> float:
+        """Return the predicted seconds of kernels that reuse operands, each alone, and of the others, fused if they
+        have common rows."""
+        alone = [n for n in members if parts[n].kernel.reuses]
+        rest = [n for n in members if n not in alone]
+        if not alone or not rest or not common_rows([parts[n] for n in rest], target)[0]:
+            alone, rest = [*members], []
+        groups = [[n] for n in alone] + ([rest] if rest else [])
+        return sum([cost(join_members(*group).kernel, target) for group in groups])
 
     calls: list[KernelCall | LoopCall] = []
     rank: dict[int, int] = {}

@@ -42,7 +42,34 @@ def clusters(
         target: the machine.
         pays: whether a list of kernels takes less time fused.
     """
-    state = _Clusters(parts, after, _streamed(parts, after, unfused, kept, target))
+    streamed = _streamed(parts, after, unfused, kept, target)
+    while True:
+        state = _merge(parts, after, unfused, streamed, target)
+        refused = {
+            t
+            for members in state.members.values()
+            if any(parts[n].kernel is not None and parts[n].kernel.reuses for n in members)
+            and len(members) > 1
+            and state.paying_parts(members, pays) is None
+            for n in members
+            for t in parts[n].results
+            if t in streamed
+        }
+        if not refused:
+            return [part for c in state.order() for part in state.split_unprofitable(c, pays)]
+        # Other clusters than the parts of one that does not pay are found without its results.
+        streamed = streamed - refused
+
+
+def _merge(
+    parts: Sequence[RowPart],
+    after: Mapping[int, Collection[int]],
+    unfused: Collection[int],
+    streamed: Set[Tensor],
+    target: Target,
+) -> _Clusters:
+    """Return the clusters after all joins. The arguments are those of `clusters`; `streamed`: see `_Clusters`."""
+    state = _Clusters(parts, after, streamed)
     holders: dict[Tensor, list[int]] = {}  # the latest kernels so far with a buffer in a tensor's memory
     for g, part in enumerate(parts):
         state.add(g)
@@ -57,7 +84,7 @@ def clusters(
                     c = min(other, last)
                     state.merge(c, max(other, last))
                     break
-    return [part for c in state.order() for part in state.split_unprofitable(c, pays)]
+    return state
 
 
 def _streamed(
@@ -177,19 +204,24 @@ class _Clusters:
                     self.before[c] = before
                     todo.append(c)
 
-    def split_unprofitable(self, members: list[int], pays: Callable[[Sequence[int]], bool]) -> Iterator[list[int]]:
-        """Yield the cluster if it pays, else the clusters that it was merged from, each split in the same way, in a
-        valid order. At most one of the two needed the other when they were merged. A first product that keeps the
-        others from paying is left out."""
+    def paying_parts(self, members: list[int], pays: Callable[[Sequence[int]], bool]) -> list[list[int]] | None:
+        """Return the cluster, in one part if it pays, in two if it pays without a first product; else None."""
         if len(members) == 1 or pays(members):
-            yield members
-            return
+            return [members]
         reusing = [n for n in members if self.parts[n].kernel.reuses]
         for n in reusing if len(reusing) > 1 else ():
             rest = [m for m in members if m != n]
             if not set(self.after.get(n, ())) & set(rest) and pays(rest):
-                yield from ([n], rest)
-                return
+                return [[n], rest]
+        return None
+
+    def split_unprofitable(self, members: list[int], pays: Callable[[Sequence[int]], bool]) -> Iterator[list[int]]:
+        """Yield the cluster if it pays, else the clusters that it was merged from, each split in the same way, in a
+        valid order. At most one of the two needed the other when they were merged."""
+        paying = self.paying_parts(members, pays)
+        if paying is not None:
+            yield from paying
+            return
         first, second = self.halves[tuple(members)]
         if any(h in second for n in first for h in self.after.get(n, ())):
             first, second = second, first

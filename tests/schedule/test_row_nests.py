@@ -82,8 +82,14 @@ def biased(x, y, b):
     return F.scaled_dot_product_attention(x, y, b, bias)
 
 
+FORMULA = """S[h,i,j] = where(j <= i, sum[d](x[h,i,d]*y[h,j,d]), -inf)
+E[h,i,j] = exp(S[h,i,j] - max[k](S[h,i,k]))
+o[h,i,v] = sum[j](E[h,i,j]*b[h,j,v])/sum[j](E[h,i,j])"""
+"""Attention whose gradient takes the position of the maximum, too."""
 BATCHED = {
     **MASKED,
+    "formula": es.op(FORMULA),
+    "formula's gradients": gradients_of(es.op(FORMULA)),
     "grouped heads": grouped,
     "slices of one tensor": self_attention,
     "bias": biased,

@@ -184,11 +184,23 @@ class Blocks:
         return distribute((1 - serial_fraction) * work, memory, serial_fraction * work, tasks, target)
 
 
+@lru_cache(maxsize=64)
+def _equal_share(target: Target) -> Target:
+    cores = target.cores
+    return replace(
+        target,
+        cores=1,
+        l3=max(target.l2, target.l3 // cores),
+        l3_bandwidth=target.l3_bandwidth / cores,
+        memory_bandwidth=target.memory_bandwidth / cores,
+        core_bandwidth=min(target.core_bandwidth, target.memory_bandwidth / cores),
+    )
+
+
 def share_of_one_core(rows: Rows, target: Target) -> Target:
-    """Return the machine that runs a block. The local buffers of kernels that reuse operands may exceed L2;
-    those of all cores share L3."""
-    one = one_core(target)
-    return replace(one, l3=max(target.l2, target.l3 // target.cores)) if rows.reuses else one
+    """Return the machine that runs a block. Kernels that reuse operands read them, and local buffers, from beyond L2
+    on all cores at once, which share L3 and its bandwidth."""
+    return _equal_share(target) if rows.reuses else one_core(target)
 
 
 def _sample(rows: int, block: int) -> list[int]:
