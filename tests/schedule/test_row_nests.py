@@ -145,7 +145,15 @@ def test_sweeps_over_columns_agree_with_the_evaluator(name: str, sizes, rng, nes
         agree(run(args)[1], run.graph, args, f"{name}, {threads} threads")
 
 
-@pytest.mark.parametrize("sizes", [(11, 37, 43, 2, 1), (8, 33, 32, 7, 3), (3, 40, 41, 5, 5), (1, 35, 35, 4, 4)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (11, 37, 43, 2, 1),
+        (3, 40, 41, 5, 5),
+        pytest.param((8, 33, 32, 7, 3), marks=pytest.mark.slow),
+        pytest.param((1, 35, 35, 4, 4), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", BATCHED)
 def test_batches_agree_with_the_evaluator(name: str, sizes, rng, nested) -> None:
     heads, rows, columns, d, v = sizes
