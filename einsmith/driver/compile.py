@@ -27,7 +27,7 @@ from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
 from einsmith.schedule.plan import Plan, fuse
-from einsmith.schedule.rematerialize import KernelCost, fit
+from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
 from einsmith.schedule.repeat_products import MAX_KEPT_BYTES, repeat_products
 from einsmith.schedule.row_clusters import STREAMED_L3_RATIO
 
@@ -258,7 +258,8 @@ class _Kernels:
     def fit(self, limit: MemoryLimit, threads: int, streaming: Callable[[], Plan] | None = None) -> None:
         """Replace the plan by one that recomputes results, so that a run holds no more bytes than the limit.
 
-        `streaming` returns the plan that stores the fewest results between products, which is tried first.
+        `streaming` returns the plan that stores the fewest results between products. It is tried last, since
+        its sums may be in another order: results are then not bitwise those without a limit.
         Raises MemoryLimitError, which names the least limit that can be met.
         """
 
@@ -271,12 +272,17 @@ class _Kernels:
             return whole_lines(layout(plan, outside(), self.code).nbytes) + self.backend.scratch_area(scratch, threads)
 
         batch = sum(map(nbytes, outside() - self.bound))
-        if streaming is not None and measure(self.plan) > limit.bytes - limit.leaves - batch:
+
+        def fitting() -> FitResult:
+            first_code = self.code  # the search must not depend on which plans were compiled
+            cost = KernelCost(self._predictor(first_code), lambda k: first_code[k].workspace if k in first_code else 0)
+            return fit(self.plan, outside(), limit.bytes - limit.leaves - batch, cost, measure)
+
+        fitted = fitting()
+        if fitted.plan is None and streaming is not None:
             self._replace(streaming())
             self.choose_layouts()
-        first_code = self.code  # the search must not depend on which plans were compiled
-        cost = KernelCost(self._predictor(first_code), lambda k: first_code[k].workspace if k in first_code else 0)
-        fitted = fit(self.plan, outside(), limit.bytes - limit.leaves - batch, cost, measure)
+            fitted = fitting()
         if fitted.plan is None:
             least = limit.leaves + batch + fitted.least
             raise MemoryLimitError(
