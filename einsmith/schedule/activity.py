@@ -33,7 +33,8 @@ class ConstantUnless(NamedTuple):
 Known = Callable[[Read], ConstantUnless | None]
 
 
-def _or(a: Expr, b: Expr) -> Expr:
+def either(a: Expr, b: Expr) -> Expr:
+    """Return `a or b`."""
     return a if a is b or b is _FALSE else b if a is _FALSE else apply("or", a, b)
 
 
@@ -54,10 +55,10 @@ def constant_unless(e: Expr, known: Known) -> ConstantUnless | None:
     if e.fn == "where":
         c, (a, b) = e.args[0], (constant_unless(x, known) for x in e.args[1:])
         if a is not None and b is not None and a.value == b.value:
-            return ConstantUnless(a.value, _or(a.unless, b.unless))
+            return ConstantUnless(a.value, either(a.unless, b.unless))
         if b is not None:
-            return ConstantUnless(b.value, _or(c, b.unless))
-        return None if a is None else ConstantUnless(a.value, _or(apply("not", c), a.unless))
+            return ConstantUnless(b.value, either(c, b.unless))
+        return None if a is None else ConstantUnless(a.value, either(apply("not", c), a.unless))
     args = [constant_unless(x, known) for x in e.args]
     if e.fn in _UNARY and args[0] is not None:
         return ConstantUnless(_UNARY[e.fn](args[0].value), args[0].unless)
@@ -71,7 +72,7 @@ def constant_unless(e: Expr, known: Known) -> ConstantUnless | None:
     if e.fn in ("add", "sub", "max", "min"):
         if a is not None and b is not None:
             value = _BINARY[e.fn](a.value, b.value)
-            return None if value != value else ConstantUnless(value, _or(a.unless, b.unless))
+            return None if value != value else ConstantUnless(value, either(a.unless, b.unless))
         # minus infinity plus or minus a finite number
         if e.fn in ("add", "sub") and a is not None and a.value == -inf:
             return a

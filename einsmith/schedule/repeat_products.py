@@ -18,6 +18,7 @@ from einsmith.ir.rebuild import exchanged, map_bodies, rebuild, with_args
 from einsmith.ir.views import is_view, storage
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import Plan
+from einsmith.schedule.row_forms import reads_of
 
 MAX_KEPT_BYTES = 1 << 25
 """Most bytes of a result that is kept for the backward pass where it need not be stored."""
@@ -50,7 +51,8 @@ def repeat_products(
     while chains:
         repeated, repetitions = _repeat(graph, chains)
         trial = fuse(repeated)
-        kept = {t for t, again in repetitions.items() if not _stored(trial).isdisjoint((t, again))}
+        stored = _stored(trial)
+        kept = {t for t, again in repetitions.items() if not stored.isdisjoint((t, again))}
         failed = {t for t, chain in chains.items() if not kept.isdisjoint(chain)}
         if not failed:
             large = all(nbytes(t) > most for t in chains)
@@ -105,16 +107,11 @@ def _is_product(t: Template) -> bool:
 def _distinct(t: Compute) -> Compute:
     """Return another node that computes the same as a tensor: its arguments are in reverse order, each with a slot for
     every read of it."""
-    slots: dict[Read, int] = {}
-    for p in t.template.parts:
-        for e in postorder(p.bodies):
-            if isinstance(e, Read):
-                slots.setdefault(e, len(slots))
-    count = len(slots)
-    order = sorted(slots, key=lambda e: slots[e], reverse=True)
+    order = reads_of(t.template)[::-1]
+    slots = {e: n for n, e in enumerate(order)}
 
     def rule(e):
-        return Read(count - 1 - slots[e], e.index, e.dtype) if isinstance(e, Read) and e in slots else None
+        return Read(slots[e], e.index, e.dtype) if isinstance(e, Read) and e in slots else None
 
     params = [t.template.params[e.slot] for e in order]
     new = map_bodies(t.template, lambda b: rebuild([b], rule)[0], params)

@@ -35,6 +35,8 @@ MAX_MEMBERS = 16
 _MAX_SHARED_RATIO = 0.125
 """Largest ratio of the bytes of operands that the matrices of a batch share to the bytes of those that they have for
 themselves."""
+ROWS_PER_CORE = 4
+"""Fewest rows for each core with which cores share out whole rows."""
 _ONE_CORE_BYTES = 1 << 17
 """Bytes of work that one core finishes as fast as several cores."""
 
@@ -110,10 +112,10 @@ def _is_worthwhile(parts: Sequence[RowPart], forms: Sequence[RowForm], rows: int
     if each + shared > target.l2 // 2 and target.cores * each + shared > target.l3 // 2:
         return False
     inner = any(code > 1 for form in forms for code in form.by_row)
-    return rows >= 4 * target.cores or (each * rows <= _ONE_CORE_BYTES and not inner)
+    return rows >= ROWS_PER_CORE * target.cores or (each * rows <= _ONE_CORE_BYTES and not inner)
 
 
-def _cut_of(t: Tensor, buffer: KernelBuffer, code: int) -> tuple[int, int]:
+def cut_of(buffer: KernelBuffer, code: int) -> tuple[int, int]:
     """Return how rows cut a tensor: (points before the row axis, points after it); (0, 0) if it has no row axis."""
     return (size(buffer.shape[: code - 1]), size(buffer.shape[code:])) if code else (0, 0)
 
@@ -138,7 +140,7 @@ def consistent_forms(
             for t, b, code, w in zip(
                 form.of(part.tensors), form.kernel.buffers, form.by_row, form.of(part.written), strict=True
             ):
-                s, cut = storage(t), _cut_of(t, b, code)
+                s, cut = storage(t), cut_of(b, code)
                 if not w and s in results and not code:
                     fits = False
                 if s not in results and reuses:
@@ -191,7 +193,7 @@ def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[Row
             continue
         price = any(f.reduces for f in chosen), sum(_bytes_by_row(parts, chosen, rows)[1])
         # The cores may share in the work on a matrix of a batch.
-        if (_is_batch(parts, chosen) or rows >= 4 * target.cores) and (least is None or price < least):
+        if (_is_batch(parts, chosen) or rows >= ROWS_PER_CORE * target.cores) and (least is None or price < least):
             best, least = (rows, chosen), price
     return best
 
@@ -233,7 +235,7 @@ def join_forms(
         uses.append([])
         for t, b, code, w in zip(form.of(p.tensors), form.kernel.buffers, form.by_row, form.of(p.written), strict=True):
             s = storage(t)
-            use = (s, (-1, -1)) if s in results else (t, _cut_of(t, b, code))
+            use = (s, (-1, -1)) if s in results else (t, cut_of(b, code))
             uses[-1].append(use)
             if s in results and s not in outside:
                 local.setdefault(s, KernelBuffer(s.dtype, s.shape))

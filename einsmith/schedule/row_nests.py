@@ -26,18 +26,16 @@ from einsmith.ir.nodes import (
     Reduce,
     Template,
     Tensor,
-    apply,
     axes_of,
     leaf,
     nbytes,
-    size,
 )
 from einsmith.ir.rebuild import map_bodies, rebuild, substitute
-from einsmith.schedule.activity import ConstantUnless, identity_unless, names_in, results_unless
+from einsmith.schedule.activity import ConstantUnless, either, identity_unless, names_in, results_unless
 from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.row_blocks import block_kernel, inputs, partials, uses_number
 from einsmith.schedule.row_forms import RowForm, nested_forms, reads_of
-from einsmith.schedule.row_fusion import RowPart, consistent_forms, join_forms
+from einsmith.schedule.row_fusion import RowPart, consistent_forms, cut_of, join_forms
 
 MIN_SWEEP_ROWS = 512
 """Fewest rows of a sweep inside of a block; fewer are a block themselves. More than the rows of any block, so
@@ -226,7 +224,7 @@ def _sweeps(
     forms = {
         n: f for members, some in zip(groups, chosen, strict=True) if some for n, f in zip(members, some, strict=True)
     }
-    condition = _active_unless(parts, forms, place_of, locals_, local) if block > 1 else None
+    condition = _active_unless(parts, forms, place_of, locals_) if block > 1 else None
     out = []
     for members, some in zip(groups, chosen, strict=True):
         if some is None or (len(members) == 1 and condition is None):
@@ -263,10 +261,9 @@ def _active_unless(
     forms: Mapping[int, RowForm],
     place_of: Mapping[Tensor, int],
     local: Collection[Tensor],
-    outer: int,
 ) -> _Condition | None:
     """Return the condition on a point of the sweeps without which no kernel does anything there that another one or
-    the program sees; None if there is none. `outer`: the number of places outside of the block."""
+    the program sees; None if there is none."""
     known: dict[Tensor, tuple[ConstantUnless, tuple[int, ...]]] = {}  # with the extents of the axes of its condition
     cuts: dict[Tensor, tuple[int, int]] = {}
     found: list[_Condition] = []
@@ -279,8 +276,7 @@ def _active_unless(
             continue
         tensors = form.of(part.tensors)
         for t, b, code in zip(tensors, form.kernel.buffers, form.by_row, strict=True):
-            cut = (size(b.shape[: code - 1]), size(b.shape[code:])) if code else _WHOLE
-            if t in local and cuts.setdefault(t, cut) != cut:
+            if t in local and cuts.setdefault(t, cut_of(b, code)) != cut_of(b, code):
                 return None
         kernel, root = form.kernel, form.kernel.root
 
@@ -311,7 +307,7 @@ def _active_unless(
                     known[tensors[place]] = x, stage.template.shape
     if not found or len({c.extents for c in found}) > 1:
         return None
-    return _Condition(functools.reduce(_or, dict.fromkeys(c.expr for c in found)), found[0].extents)
+    return _Condition(functools.reduce(either, dict.fromkeys(c.expr for c in found)), found[0].extents)
 
 
 _WHOLE = (0, 0)
@@ -329,10 +325,6 @@ def _axes_at(shape: Sequence[int], view: Sequence[int], index: Sequence[Expr]) -
 
 def _operands(part: RowPart) -> list[Tensor]:
     return [t for t, w in zip(part.tensors, part.written, strict=True) if not w]
-
-
-def _or(a: Expr, b: Expr) -> Expr:
-    return apply("or", a, b)
 
 
 def _along(condition: Expr, axis: int, extents: Sequence[int]) -> _Condition:

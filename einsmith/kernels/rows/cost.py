@@ -15,6 +15,7 @@ from einsmith.kernels.rows.box_condition import BoxCondition
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Activity, Member, Rows
 from einsmith.schedule.row_blocks import block_kernel, inputs
+from einsmith.schedule.row_fusion import ROWS_PER_CORE
 from einsmith.schedule.row_nests import block_kernels, block_places
 from einsmith.schedule.shared_rows import share
 
@@ -22,8 +23,6 @@ MAX_LOCAL_BYTES = 1 << 25
 """Most bytes of local buffers on all threads, where there are configurations that take so few."""
 REUSING_BLOCKS = (16, 32, 64, 128, 256)
 """Numbers of rows of a block that are priced for kernels that reuse operands."""
-ROWS_PER_CORE = 4
-"""Fewest rows for each core with which cores share out whole rows."""
 TILES = (128, 256)
 """Lengths of the tiles of a sweep that are priced, where tiles may be skipped."""
 _SAMPLED_BLOCKS = 16
@@ -75,8 +74,9 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
                 block = _divisor(rows.rows, max(1, min(room // each, longest)))
                 out += [RowsConfig(block, tasks, s) for s in shares]
     out = list(dict.fromkeys(out))
-    least = min(local_bytes(rows, c) for c in out)
-    return [c for c in out if local_bytes(rows, c) <= max(least, MAX_LOCAL_BYTES // target.cores)]
+    local = [local_bytes(rows, c) for c in out]
+    most = max(min(local), MAX_LOCAL_BYTES // target.cores)
+    return [c for c, n in zip(out, local, strict=True) if n <= most]
 
 
 def _tiles(rows: Rows, shares: bool, block: int) -> Sequence[int]:
@@ -111,11 +111,6 @@ def batch_cost(rows: Rows, config: RowsConfig, target: Target, chooser: Chooser)
     kernels = [x.kernel for x in block_kernels(share(rows) if config.share else rows, 1, 1, config.nested)]
     times = rows.rows * one.cores / target.cores
     return in_turn([Cost(*(times * x for x in chooser.choose(k, one).cost)) for k in kernels])
-
-
-def is_nest(rows: Rows, block: int) -> bool:
-    """Return whether some members share sweeps over another axis inside a block."""
-    return any(isinstance(x.kernel, Rows) for x in block_kernels(rows, block, block, True))
 
 
 def task_count(rows: Rows, config: RowsConfig) -> tuple[int, int]:
