@@ -39,7 +39,7 @@ def source_of(choose: Callable[[], autoconfig.Choice]) -> KernelSource:
 
 
 def _source(lowered: Lowered, target: Target) -> KernelSource:
-    functions = [x.function for x in lowered.launches]
+    functions = lowered.functions
     return KernelSource(
         emit_module(functions, target),
         tuple((x.function.name, x.tasks) for x in lowered.launches),

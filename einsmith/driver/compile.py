@@ -23,12 +23,13 @@ from einsmith.passes.listings import Changes, Listing, listings
 from einsmith.passes.pipeline import decided_out, is_left_out, leaving_out, run_passes
 from einsmith.runtime.assemble import CompiledKernel, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
+from einsmith.schedule.gradients_apart import compute_apart
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.plan import Plan, fuse
+from einsmith.schedule.plan import MAX_KEPT_BYTES, Plan, fuse
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
-from einsmith.schedule.repeat_products import MAX_KEPT_BYTES, repeat_products
+from einsmith.schedule.repeat_products import repeat_products
 from einsmith.schedule.row_clusters import STREAMED_L3_RATIO
 
 
@@ -184,13 +185,17 @@ def compile_graph(
         def plan_with(most: int) -> Plan:
             """Return the plan in which a result that need not be stored is kept for the backward pass if it has at most
             `most` bytes."""
-            return repeat_products(
-                graph,
-                lambda g: fuse(g, g.outputs[index] if index >= 0 else None, target, cost=predicted),
-                partial(predicted, target=target),
-                target.l3 // STREAMED_L3_RATIO,
-                most,
-            )
+            smallest = target.l3 // STREAMED_L3_RATIO
+
+            def seconds(plan: Plan) -> float:
+                return sum(times * predicted(call.kernel, target) for _, call, times in plan.kernel_calls())
+
+            def fuse_graph(g: Graph) -> Plan:
+                finite = g.outputs[index] if index >= 0 else None
+                plan_apart = partial(fuse, g, finite, target, cost=predicted, most=most)
+                return compute_apart(lambda nodes: plan_apart(apart=nodes), seconds, smallest, most)
+
+            return repeat_products(graph, fuse_graph, seconds, smallest, most)
 
         plan = plan_with(MAX_KEPT_BYTES)
         seconds = time.perf_counter() - start

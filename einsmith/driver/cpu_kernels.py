@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -144,8 +145,7 @@ def lower(
     decision, choice, lowered, unfollowed = _follow(kernel, target, decision)
     if environment.debug() >= 3:
         print(decisions.explain(kernel, target), file=sys.stderr)
-    for launch in lowered.launches:
-        f = launch.function
+    for f in lowered.functions:
         if len(f.buffers) != len(kernel.buffers) + 1:
             raise decisions.unfit(
                 choice,
@@ -156,7 +156,7 @@ def lower(
             print(nest.show(f), file=sys.stderr)
     meta = {
         "launches": [(launch.function.name, launch.tasks, launch.loop_invariant) for launch in lowered.launches],
-        "scratch": max((launch.function.scratch_bytes for launch in lowered.launches), default=0),
+        "scratch": max((f.scratch_bytes for f in lowered.functions), default=0),
         "workspace": lowered.workspace,
         "pattern": choice.pattern.name,
         "config": str(choice.config),
@@ -166,9 +166,10 @@ def lower(
         "unfollowed": unfollowed,
     }
     busy = choice.cost.seconds * min(target.cores, max((launch.tasks for launch in lowered.launches), default=1))
-    return [
-        replace(launch.function, checks_signals=busy >= LONG_TASK * launch.tasks) for launch in lowered.launches
-    ], meta
+    tasks = Counter[str]()
+    for launch in lowered.launches:
+        tasks[launch.function.name] += launch.tasks
+    return [replace(f, checks_signals=busy >= LONG_TASK * tasks[f.name]) for f in lowered.functions], meta
 
 
 class CpuBackend(Backend):

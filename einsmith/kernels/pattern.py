@@ -38,6 +38,11 @@ class Lowered:
     launches: list[Launch] = field(default_factory=list)
     workspace: int = 0
 
+    @property
+    def functions(self) -> list[Any]:
+        """The functions of the launches, each once."""
+        return [*{launch.function.name: launch.function for launch in self.launches}.values()]
+
 
 class Pattern(ABC):
     """A way to lower a family of kernels (docs/patterns.md).

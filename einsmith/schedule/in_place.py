@@ -7,7 +7,7 @@ place in the arena: gradients of activations overwrite the activations, sums of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from einsmith.ir.nodes import Tensor
 from einsmith.ir.views import storage
@@ -63,7 +63,7 @@ def _can_overwrite(call: KernelCall, result: Tensor, operand: Tensor) -> bool:
     return (
         _can_overwrite_in_row(call, call.kernel, result, operand)
         if isinstance(call.kernel, Rows)
-        else _reads_own_elements(call, own)
+        else reads_own_elements(call.kernel, own)
     )
 
 
@@ -74,10 +74,9 @@ def _places(call: KernelCall, t: Tensor, written: bool) -> list[int]:
     return [n for n, (a, w) in places if w == written and storage(a) is t]
 
 
-def _reads_own_elements(call: KernelCall, own: Sequence[int]) -> bool:
+def reads_own_elements(kernel: Kernel, own: Collection[int]) -> bool:
     """Return whether a kernel reads the buffers `own`, if at all, only at the element that it computes."""
-    assert isinstance(call.kernel, Kernel)
-    for stage in call.kernel.stages:
+    for stage in kernel.stages:
         slots = [slot for slot, ref in enumerate(stage.args) if ref[0] == "buffer" and ref[1] in own]
         if slots and not reads_own_element(stage.template, slots):
             return False
@@ -98,7 +97,7 @@ def _can_overwrite_in_row(call: KernelCall, rows: Rows, result: Tensor, operand:
         row_axes.update(member.by_row[n] for n in (*own, *stores))
         if stores:
             written = True
-            if member.reduces or not _reads_own_elements(part, own):
+            if member.reduces or not (isinstance(part.kernel, Kernel) and reads_own_elements(part.kernel, own)):
                 return False
         elif not _reads_within_row(member, own):
             return False

@@ -162,14 +162,17 @@ class Kernel(Node):
     @property
     def reuses(self) -> bool:
         """Whether the root uses an element of its operands many times, as a product or a convolution does."""
-        return _reuses(self.root, self.buffers)
+        return reuses_in_row(self, (0,) * len(self.buffers), 1)
 
 
-def _reuses(t: Template, buffers: Sequence[KernelBuffer]) -> bool:
-    largest = max([size(b.shape) for b in buffers], default=1)
-    for piece in t.parts:
+def reuses_in_row(kernel: Kernel, by_row: Sequence[int], rows: int) -> bool:
+    """Return whether the root uses an element of its operands many times in one of `rows` rows, of which the buffers
+    whose `by_row` is not 0 have a part each."""
+    sizes = [size(b.shape) // (rows if code else 1) for b, code in zip(kernel.buffers, by_row, strict=True)]
+    largest = max(sizes, default=1)
+    for piece in kernel.root.parts:
         combiner = piece.body.combiner if isinstance(piece.body, Reduce) else ""
-        if size(piece.domain) > _MAX_REUSE.get(combiner, 16) * largest:
+        if size(piece.domain) // rows > _MAX_REUSE.get(combiner, 16) * largest:
             return True
     return False
 

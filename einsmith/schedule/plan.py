@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
 from einsmith.cost.facts import Target
+from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoopSegment, LoweredLoop
 from einsmith.ir.nodes import (
@@ -42,7 +43,7 @@ from einsmith.ir.views import is_view, producer, storage
 from einsmith.schedule.fusion import fusion_groups, maker, needs_check, reads_only_own_element
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import find_cycles, memory_greedy_order
-from einsmith.schedule.row_clusters import STREAMED_L3_RATIO, clusters
+from einsmith.schedule.row_clusters import STREAMED_L3_RATIO, clusters, freed
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
 from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
 from einsmith.schedule.slices import slice_kernel
@@ -52,6 +53,10 @@ Cost = Callable[[Kernel | Rows, Target], float]
 MAX_STREAMED_TIME = 0.95
 """Largest predicted time of a row-block fusion with kernels that reuse operands, as a fraction of that of its parts,
 whose prediction is the more certain one."""
+MAX_UNSTORED_TIME = 1.1
+"""The same for a fusion that leaves results unstored which exceed the bound: the time that memory may cost."""
+MAX_KEPT_BYTES = 1 << 25
+"""Most bytes of a result that is stored, where it need not be, because that takes less time."""
 MIN_STEPS_TO_HOIST = 4
 """Fewest steps of a loop for which loop-invariant work is moved in front of it."""
 
@@ -144,6 +149,7 @@ class Plan:
         originals: copy -> original, for tensors that are recomputed (`schedule.rematerialize`) or also stored in
             another order.
         orders: order of each tensor whose dimensions are not in row-major order (`schedule.layout`).
+        apart: sums that are fused with an update. With kernels of their own, results that they read may need no memory.
     """
 
     graph: Graph
@@ -153,6 +159,12 @@ class Plan:
     first_write: int
     originals: dict[Tensor, Tensor] = field(default_factory=dict)
     orders: dict[Tensor, LayoutChoice] = field(default_factory=dict)
+    apart: frozenset[Compute] = frozenset()
+
+    @property
+    def stored(self) -> set[Tensor]:
+        """The tensors that kernels read from memory or write to it."""
+        return {storage(t) for _, call, _ in self.kernel_calls() for t in call.tensors}
 
     def kernel_calls(self) -> Iterator[tuple[int, KernelCall, int]]:
         """Yield (number in `calls`, call, most times that it runs) of every kernel; those of loops in the order in
@@ -197,6 +209,8 @@ def fuse(
     on_lines: bool = True,
     refine: Refine = keep_all,
     cost: Cost | None = None,
+    apart: Collection[Compute] = (),
+    most: int = MAX_KEPT_BYTES,
 ) -> Plan:
     """Group, order and lower a graph to kernel calls.
 
@@ -207,6 +221,8 @@ def fuse(
         on_lines: whether results begin on a cache line.
         refine: may change the schedule, in which each node occurs once, before it is ordered.
         cost: predicts kernels; long rows are fused where that takes less time by it.
+        apart: nodes that no pointwise node is fused with.
+        most: most bytes of a result that is stored, where it need not be, because that takes less time.
 
     Raises:
         VerifyError: if the updates of the graph cannot be ordered.
@@ -214,7 +230,7 @@ def fuse(
     target = target or Target()
     copied: set[Leaf] = set()
     while True:
-        plan, stuck = _plan(graph, copied, finite, target, on_lines, refine, cost)
+        plan, stuck = _plan(graph, copied, finite, target, on_lines, refine, cost, apart, most)
         if plan is not None:
             return plan
         if not stuck - copied:
@@ -230,6 +246,8 @@ def _plan(
     on_lines: bool,
     refine: Refine,
     cost: Cost | None,
+    apart: Collection[Compute],
+    most: int,
 ) -> tuple[Plan | None, set[Leaf]]:
     """Return (the plan; None if the updates have no order, leaves whose updates have to be copied).
 
@@ -237,7 +255,7 @@ def _plan(
     """
     updates: list[tuple[Leaf, Tensor]] = []
     returned = set(graph.outputs)
-    alone: set[Compute | LoweredLoop] = set()
+    alone: set[Compute | LoweredLoop] = set(apart)
     update_tensors: set[Tensor] = set()
     for p, t in graph.updates:
         if isinstance(producer(t)[0], (Leaf, LoweredLoop)) or storage(t) is not t or t in returned:
@@ -316,12 +334,20 @@ def _plan(
     unfused = {place[g] for g in (*checking, *writers)}
     unfused |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
-    role = graph.role
-    forward = [isinstance(c, LoopCall) or any(role[n] == "forward" for n in c.nodes) for c in singles]
-    calls, rank = _fuse_rows(singles, needs, unfused, kept, forward, target, cost)
+    parts = [RowPart(c.kernel if isinstance(c, KernelCall) else None, c.tensors, c.written) for c in singles]
+    sums = {
+        place[g]: c.copies[0].node
+        for g in writers
+        if isinstance(c := singles[place[g]], KernelCall)
+        and isinstance(c.copies[0].node, Compute)
+        and pointwise_body(c.kernel.root) is None
+    }
+    unstored = freed(parts, needs, unfused, sums, kept, target)
+    calls, rank = _fuse_rows(singles, parts, needs, unfused, kept, target, cost, most)
     checks = [(rank[place[of[_require_maker(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
-    return Plan(graph, calls, home, checks, first), set()
+    roots = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
+    return Plan(graph, calls, home, checks, first, apart=roots), set()
 
 
 def _can_replace(leaf: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:
@@ -336,19 +362,16 @@ def _is_work(n: Node) -> bool:
 
 def _fuse_rows(
     singles: list[KernelCall | LoopCall],
+    parts: Sequence[RowPart],
     needs: dict[int, set[int]],
     unfused: set[int],
     kept: set[Tensor],
-    forward: Sequence[bool],
     target: Target,
     cost: Cost | None,
+    most: int,
 ) -> tuple[list[KernelCall | LoopCall], dict[int, int]]:
     """Return (the calls after row fusion, for each of `singles` the index of the call that contains it). Row fusion
-    leaves the calls whose numbers are in `unfused` as they are. `forward`: whether each belongs to the forward pass."""
-    parts = [
-        RowPart(c.kernel if isinstance(c, KernelCall) else None, c.tensors, c.written, early)
-        for c, early in zip(singles, forward, strict=True)
-    ]
+    leaves the calls whose numbers are in `unfused` as they are."""
     readers = Counter(s for p in parts for s in set(p.operands))
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
 
@@ -386,7 +409,10 @@ def _fuse_rows(
             return False
         elif cost is None:
             return True
-        return cost(kernel, target) < (MAX_STREAMED_TIME if reuses else 1.0) * separate_seconds(members, cost)
+        ratio = 1.0
+        if reuses:
+            ratio = MAX_UNSTORED_TIME if max(b.nbytes for b in kernel.local) > most else MAX_STREAMED_TIME
+        return cost(kernel, target) < ratio * separate_seconds(members, cost)
 
     def separate_seconds(members: Sequence[int], cost: Cost) -> float:
         """Return the predicted seconds of kernels that reuse operands, each alone, and of the others, fused if they

@@ -16,12 +16,9 @@ from collections.abc import Callable
 from einsmith.ir.nodes import Compute, Graph, Piece, Read, Reduce, Template, Tensor, nbytes, postorder
 from einsmith.ir.rebuild import exchanged, map_bodies, rebuild, with_args
 from einsmith.ir.views import is_view, storage
-from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.plan import Plan
+from einsmith.schedule.plan import MAX_KEPT_BYTES, Plan
 from einsmith.schedule.row_forms import reads_of
 
-MAX_KEPT_BYTES = 1 << 25
-"""Most bytes of a result that is kept for the backward pass where it need not be stored."""
 _MAX_OPERAND_RATIO = 0.5
 """Largest ratio of the bytes of the operands of a repetition to those of its result; larger operands are repeated
 too."""
@@ -32,7 +29,7 @@ _MAX_REPEATED = 8
 def repeat_products(
     graph: Graph,
     fuse: Callable[[Graph], Plan],
-    seconds: Callable[[Kernel | Rows], float],
+    seconds: Callable[[Plan], float],
     smallest: int,
     most: int = MAX_KEPT_BYTES,
 ) -> Plan:
@@ -41,32 +38,24 @@ def repeat_products(
     Args:
         graph: the graph.
         fuse: returns the plan of a graph that computes the same.
-        seconds: predicted seconds of a kernel.
+        seconds: predicted seconds of a plan.
         smallest: bytes of the smallest result that is considered.
         most: most bytes of a result that is kept although it need not be stored, because that takes less time.
     """
     plan = fuse(graph)
-    stored = _stored(plan)
+    stored = plan.stored
     chains = {t: chain for t, chain in _chains(graph, smallest).items() if t in stored}
     while chains:
         repeated, repetitions = _repeat(graph, chains)
         trial = fuse(repeated)
-        stored = _stored(trial)
+        stored = trial.stored
         kept = {t for t, again in repetitions.items() if not stored.isdisjoint((t, again))}
         failed = {t for t, chain in chains.items() if not kept.isdisjoint(chain)}
         if not failed:
             large = all(nbytes(t) > most for t in chains)
-            return trial if large or _total(trial, seconds) < _total(plan, seconds) else plan
+            return trial if large or seconds(trial) < seconds(plan) else plan
         chains = {t: chain for t, chain in chains.items() if t not in failed}
     return plan
-
-
-def _total(plan: Plan, seconds: Callable[[Kernel | Rows], float]) -> float:
-    return sum(times * seconds(call.kernel) for _, call, times in plan.kernel_calls())
-
-
-def _stored(plan: Plan) -> set[Tensor]:
-    return {storage(t) for _, call, _ in plan.kernel_calls() for t in call.tensors}
 
 
 def _chains(graph: Graph, smallest: int) -> dict[Compute, frozenset[Compute]]:

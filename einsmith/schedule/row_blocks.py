@@ -9,43 +9,47 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.ir.rebuild import map_bodies, rebuild
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Stage, row_major
 
 
 @lru_cache(maxsize=1024)
-def block_kernel(member: Member, count: int, block: int, local: int) -> Kernel:
+def block_kernel(member: Member, count: int, block: int, local: int, turned: bool = False) -> Kernel:
     """Return the member's kernel on `count` rows that begin at a multiple of `block`.
 
-    Buffers of the Rows from number `local` on hold only these rows. The kernel of a reducing member accumulates: its
+    Buffers of the Rows from number `local` on hold only these rows, which are their last dimension in memory if
+    `turned`. The kernel of a reducing member accumulates: its
     buffers are those in `inputs`, the results so far, and the new results, which may be the same memory. The kernel of
     a member that `uses_number` has one more buffer, with the number of the block's first row."""
     kernel = (
-        _accumulation(member, count, block, local)
+        _accumulation(member, count, block, local, turned)
         if member.reduces
-        else _restrict_to_block(member, count, block, local)
+        else _restrict_to_block(member, count, block, local, turned)
     )
     return _add_block_number(kernel, member) if uses_number(member) else kernel
 
 
-def _restrict_to_block(member: Member, count: int, block: int, local: int) -> Kernel:
+def _restrict_to_block(member: Member, count: int, block: int, local: int, turned: bool) -> Kernel:
     kernel = member.kernel
     buffers = tuple(
-        _restrict_buffer(b, axis - 1, count, block, place >= local) if axis else b
+        _restrict_buffer(b, axis - 1, count, block, place >= local, turned) if axis else b
         for b, axis, place in zip(kernel.buffers, member.by_row, member.places, strict=True)
     )
     stages = [_restrict_stage(s, buffers, member.axis, count) for s in kernel.stages]
     return Kernel(tuple(stages), buffers)
 
 
-def _restrict_buffer(b: KernelBuffer, axis: int, count: int, block: int, local: bool) -> KernelBuffer:
+def _restrict_buffer(b: KernelBuffer, axis: int, count: int, block: int, local: bool, turned: bool) -> KernelBuffer:
     """Return the buffer restricted to a block's rows: a strided view, or a dense tensor if the buffer is local."""
     # Stores may be non-temporal only where every block of rows begins on a cache line.
     non_temporal = b.non_temporal and b.strides[axis] * b.dtype.itemsize * block % 64 == 0
-    return (
-        KernelBuffer(b.dtype, _resize(b.shape, axis, count), non_temporal)
-        if local
-        else b.part(axis, count, non_temporal)
-    )
+    if not local:
+        return b.part(axis, count, non_temporal)
+    shape = _resize(b.shape, axis, count)
+    strides = None
+    if turned:
+        others = row_major(_resize(b.shape, axis, 1))
+        strides = tuple(1 if d == axis else count * s for d, s in enumerate(others))
+    return KernelBuffer(b.dtype, shape, non_temporal, strides)
 
 
 def _resize(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:
@@ -152,13 +156,13 @@ def _root(member: Member) -> Reduce:
     return body
 
 
-def _accumulation(member: Member, count: int, block: int, local: int) -> Kernel:
+def _accumulation(member: Member, count: int, block: int, local: int, turned: bool) -> Kernel:
     """Return the kernel that accumulates over `count` rows: total[j] = sum[i](f(i, j)) becomes
     new[j] = old[j] + sum[i](f(i, j))."""
     kernel, root, used = member.kernel, _root(member), inputs(member)
     sums = partials(member)
     buffers = [
-        _restrict_buffer(kernel.buffers[n], axis - 1, count, block, member.places[n] >= local)
+        _restrict_buffer(kernel.buffers[n], axis - 1, count, block, member.places[n] >= local, turned)
         if (axis := member.by_row[n])
         else kernel.buffers[n]
         for n in used

@@ -42,7 +42,7 @@ def clusters(
         target: the machine.
         pays: whether a list of kernels takes less time fused.
     """
-    streamed = _streamed(parts, after, unfused, kept, target)
+    streamed = set(_streamed(parts, after, unfused, kept, target))
     while True:
         state = _merge(parts, after, unfused, streamed, target)
         refused = {
@@ -93,8 +93,9 @@ def _streamed(
     unfused: Collection[int],
     kept: Collection[Tensor],
     target: Target,
-) -> set[Tensor]:
-    """Return the results that take much of the last-level cache and that one fused kernel may compute and use up.
+) -> dict[Tensor, set[int]]:
+    """Return the results that take much of the last-level cache and that one fused kernel may compute and use up, each
+    with the kernels that this fuses at least.
 
     All readers of such a result and every kernel that has to run between them can share rows. Fused, it is never
     stored, which may save more than the tiles of kernels that reuse their operands: a chain of reductions (a kernel
@@ -107,7 +108,7 @@ def _streamed(
         if nbytes(t) * STREAMED_L3_RATIO > target.l3 and t not in kept and _exceeds_operands(t, p)
     }
     if not large:
-        return set()
+        return {}
     before: list[int] = []  # bitset of the kernels that each needs, directly or not
     readers: dict[Tensor, list[int]] = {}
     for g, part in enumerate(parts):
@@ -116,14 +117,32 @@ def _streamed(
             before[g] |= before[h] | 1 << h
         for s in part.operands:
             readers.setdefault(s, []).append(g)
-    out = set()
+    out = {}
     for t, g in large.items():
         ends = readers.get(t, [])
         needed = functools.reduce(operator.or_, (before[r] for r in ends), 0)
         members = {g, *ends, *(c for c in range(g + 1, len(parts)) if before[c] >> g & 1 and needed >> c & 1)}
         if len(members) <= MAX_MEMBERS and members.isdisjoint(unfused) and all(rows_of(parts[c]) for c in members):
-            out.add(t)
+            out[t] = members
     return out
+
+
+def freed(
+    parts: Sequence[RowPart],
+    after: Mapping[int, Collection[int]],
+    unfused: Collection[int],
+    sums: Collection[int],
+    kept: Collection[Tensor],
+    target: Target,
+) -> set[Tensor]:
+    """Return the results that a fused kernel might use up without storing them if the kernels `sums` were not among
+    those that are not fused, and that exceed what it would store."""
+    found = _streamed(parts, after, {*unfused} - {*sums}, kept, target) if sums else {}
+    members = {n for t in found for n in found[t]}
+    if members.isdisjoint(sums):
+        return set()
+    stored = {storage(t) for n in members for t in parts[n].tensors} - found.keys()
+    return set(found) if sum(map(nbytes, stored)) <= sum(map(nbytes, found)) else set()
 
 
 def _exceeds_operands(t: Tensor, part: RowPart) -> bool:

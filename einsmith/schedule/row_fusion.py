@@ -25,7 +25,7 @@ from einsmith.ir.nodes import (
     size,
 )
 from einsmith.ir.views import storage
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, reuses_in_row
 from einsmith.schedule.row_forms import RowForm, RowForms, forms_of, nested_forms, row_forms
 
 _MAX_BUFFERS = 32
@@ -49,13 +49,11 @@ class RowPart:
         kernel: the kernel; None for a call that is not fused.
         tensors: the tensor in each buffer.
         written: whether the kernel writes each buffer.
-        is_forward: whether another kernel of the forward pass, or none of the backward pass, needs it.
     """
 
     kernel: Any
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
-    is_forward: bool = True
 
     @property
     def results(self) -> list[Tensor]:
@@ -78,15 +76,14 @@ class FusedCluster(NamedTuple):
 
 def can_share_rows(parts: Sequence[RowPart], streamed: Collection[Tensor]) -> bool:
     """Return whether all kernels stream, or those that reuse their operands compute or read a result of these kernels
-    that is in `streamed`, and all belong to the same pass: what is repeated for the backward pass is not computed in
-    the forward pass."""
+    that is in `streamed`, and none repeats another one for the other pass (`repeat_products`)."""
     reusing = [p for p in parts if p.kernel.reuses]
     if not reusing:
         return True
-    results = {s for p in parts for s in map(storage, p.results) if s in streamed}
-    return len({p.is_forward for p in parts}) == 1 and all(
-        not results.isdisjoint(map(storage, p.tensors)) for p in reusing
-    )
+    results = {storage(t) for p in parts for t in p.results}
+    own = results.intersection(streamed)
+    first = [(frozenset(p.operands), p.kernel.shape) for p in reusing if results.isdisjoint(p.operands)]
+    return len(set(first)) == len(first) and all(not own.isdisjoint(map(storage, p.tensors)) for p in reusing)
 
 
 def _bytes_by_row(
@@ -193,7 +190,9 @@ def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[Row
             continue
         price = any(f.reduces for f in chosen), sum(_bytes_by_row(parts, chosen, rows)[1])
         # The cores may share in the work on a matrix of a batch.
-        if (_is_batch(parts, chosen) or rows >= ROWS_PER_CORE * target.cores) and (least is None or price < least):
+        if (_is_batch(parts, rows, chosen) or rows >= ROWS_PER_CORE * target.cores) and (
+            least is None or price < least
+        ):
             best, least = (rows, chosen), price
     return best
 
@@ -201,11 +200,17 @@ def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[Row
 def is_batch(parts: Sequence[RowPart], target: Target, streamed: Collection[Tensor]) -> bool:
     """Return whether the common rows of kernels are the matrices of a batch; operands in `streamed` do not count."""
     rows, forms = common_rows(parts, target)
-    return rows > 0 and _is_batch(parts, forms, streamed)
+    return rows > 0 and _is_batch(parts, rows, forms, streamed)
 
 
-def _is_batch(parts: Sequence[RowPart], forms: Sequence[RowForm], streamed: Collection[Tensor] = ()) -> bool:
-    """Return whether rows have operands of their own, but for a few bytes, and no kernel reduces over them."""
+def _is_batch(parts: Sequence[RowPart], rows: int, forms: Sequence[RowForm], streamed: Collection[Tensor] = ()) -> bool:
+    """Return whether rows have operands of their own, but for a few bytes, and reuse them, and no kernel reduces over
+    rows."""
+    if any(
+        f.reduces or (p.kernel.reuses and not reuses_in_row(f.kernel, f.by_row, rows))
+        for p, f in zip(parts, forms, strict=True)
+    ):
+        return False
     results = {*streamed, *(t for p in parts for t in p.results)}
     own: set[Tensor] = set()
     shared: set[Tensor] = set()
@@ -213,8 +218,7 @@ def _is_batch(parts: Sequence[RowPart], forms: Sequence[RowForm], streamed: Coll
         for t, by_row, w in zip(form.of(part.tensors), form.by_row, form.of(part.written), strict=True):
             if not w and storage(t) not in results:
                 (own if by_row else shared).add(storage(t))
-    few = sum(map(nbytes, shared)) <= _MAX_SHARED_RATIO * sum(map(nbytes, own))
-    return few and not any(f.reduces for f in forms)
+    return sum(map(nbytes, shared)) <= _MAX_SHARED_RATIO * sum(map(nbytes, own))
 
 
 def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) -> FusedCluster:

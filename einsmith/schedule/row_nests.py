@@ -32,6 +32,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import map_bodies, rebuild, substitute
 from einsmith.schedule.activity import ConstantUnless, either, identity_unless, names_in, results_unless
+from einsmith.schedule.in_place import reads_own_elements
 from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.row_blocks import block_kernel, inputs, partials, uses_number
 from einsmith.schedule.row_forms import RowForm, nested_forms, reads_of
@@ -76,13 +77,15 @@ def block_places(rows: Rows) -> BlockPlaces:
 
 
 @lru_cache(maxsize=1024)
-def block_kernels(rows: Rows, count: int, block: int, nested: int) -> tuple[BlockKernel, ...]:
+def block_kernels(rows: Rows, count: int, block: int, nested: int, turned: bool = False) -> tuple[BlockKernel, ...]:
     """Return the kernels that run on `count` rows from a multiple of `block` on, in order: one for each member, or, if
-    `nested` is not 0, joined into sweeps over another axis, of which as many rows are skipped together."""
+    `nested` is not 0, joined into sweeps over another axis, of which as many rows are skipped together.
+
+    turned: the row is the last dimension of local buffers in memory."""
     places = block_places(rows)
     out = []
     for n, member in enumerate(rows.members):
-        kernel = block_kernel(member, count, block, len(rows.buffers))
+        kernel = block_kernel(member, count, block, len(rows.buffers), turned)
         used = [*inputs(member)] if member.reduces else [*range(len(member.places))]
         at = [member.places[i] for i in used]
         if n in places.accumulators:
@@ -94,6 +97,37 @@ def block_kernels(rows: Rows, count: int, block: int, nested: int) -> tuple[Bloc
             kernel = _drop_row(kernel, [member.by_row[i] for i in used], member)
         out.append(_drop_unread(kernel, at) if nested else BlockKernel(kernel, tuple(at)))
     return _sweeps(out, len(rows.buffers), places, block, nested) if nested else tuple(out)
+
+
+def shared_memory(rows: Rows, kernels: Sequence[BlockKernel]) -> dict[int, int]:
+    """Return, for the place of each local buffer that the kernels of a block hand over, the place whose memory it uses:
+    its own, or one that no later kernel reads, and that the kernel which writes it reads, if at all, only at the
+    element that it computes."""
+    local = range(len(rows.buffers), len(rows.buffers) + len(rows.local))
+    lives: dict[int, tuple[int, int]] = {}
+    for n, (_, places) in enumerate(kernels):
+        lives |= {p: (lives.get(p, (n, n))[0], n) for p in places if p in local}
+    out: dict[int, int] = {}
+    free: dict[int, tuple[int, int]] = {}  # place with memory of its own -> (last user, the place that it holds then)
+    for place, (first, last) in sorted(lives.items(), key=lambda x: x[1]):
+        for owner, (end, held) in free.items():
+            x, y = (rows.local[p - len(rows.buffers)] for p in (owner, place))
+            if x.nbytes == y.nbytes and (end < first or (end == first and _replaces(kernels[first], held, place))):
+                break
+        else:
+            owner = place
+        out[place], free[owner] = owner, (last, place)
+    return out
+
+
+def _replaces(kernel: BlockKernel, operand: int, result: int) -> bool:
+    """Return whether a kernel may write one place over another one."""
+    k, places = kernel
+    if not isinstance(k, Kernel):
+        return False
+    own = [n for n, p in enumerate(places) if p == operand]
+    layouts = {(b.shape, b.strides, b.dtype) for b, p in zip(k.buffers, places, strict=True) if p in (operand, result)}
+    return len(layouts) == 1 and reads_own_elements(k, own)
 
 
 def _drop_unread(kernel: Kernel, places: Sequence[int]) -> BlockKernel:

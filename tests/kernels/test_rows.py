@@ -461,3 +461,20 @@ def test_members_may_see_a_buffer_with_an_axis_of_one_and_without(rng, batch, le
         return es.jvp(attention, tuple(x), tuple(t))[1]
 
     np.testing.assert_allclose(es.jit(tangent)(x, t), es.interpret(tangent)(x, t), rtol=1e-4, atol=1e-4)
+
+
+def vocabulary_gradients(x, w, labels):
+    """Gradients of a softmax cross entropy by a linear layer's input and weight; the weight's is stored as it is
+    added up, or followed by that of a penalty."""
+    dx, dw = es.grad(lambda x, w: F.cross_entropy(F.linear(x, w), labels), (0, 1))(x, w)
+    return (dx, dw + 0.1 * w) if w.shape[0] % 2 else (dx, dw)
+
+
+@pytest.mark.parametrize("rows, words", [(37, 61), (64, 48)])
+def test_every_configuration_of_a_vocabulary(rows, words, rng):
+    """Logits stay local; the weight's gradient is added up over blocks one after the other, or over tasks."""
+    x, w = (rng.standard_normal((n, 7)).astype(np.float32) for n in (rows, words))
+    arguments = [x, w, rng.integers(0, words, rows).astype(np.int32)]
+    assert strictly(
+        vocabulary_gradients, arguments, Target(vector_bytes=16, cores=2, l1=1 << 9, l2=1 << 12, l3=1 << 14)
+    )

@@ -104,10 +104,10 @@ BATCHED = {
 }
 
 
-@pytest.fixture(params=[(3, 8), (16, 32)], ids=["blocks of 3", "blocks of 16"])
+@pytest.fixture(params=[(3, 8, False), (16, 32, True)], ids=["blocks of 3", "blocks of 16, turned"])
 def nested(request, monkeypatch, tmp_path) -> Iterator[None]:
-    """Row blocks cost nothing, are as small as given, and nest wherever they can."""
-    block, least = request.param
+    """Row blocks cost nothing, are as small as given, and nest wherever they can, some with turned local buffers."""
+    block, least, turned = request.param
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compile, "predicted", lambda kernel, target: float(not isinstance(kernel, Rows)))
     monkeypatch.setattr(row_nests, "MIN_SWEEP_ROWS", least)
@@ -117,7 +117,7 @@ def nested(request, monkeypatch, tmp_path) -> Iterator[None]:
 
     def nests(rows, target):
         every = configs(rows, target)
-        return [c for c in every if c.nested] or every
+        return [c._replace(turned=turned) for c in every if c.nested] or every
 
     monkeypatch.setattr(cost, "configs", nests)
     for cache in (row_nests.block_kernels, autoconfig._CHOSEN):
@@ -132,7 +132,7 @@ def depth(kernel, target) -> int:
     if not isinstance(kernel, Rows):
         return 0
     config = autoconfig.choose(kernel, target).config
-    inner = row_nests.block_kernels(kernel, config.block, config.block, config.nested)
+    inner = cost.kernels_of(kernel, config)
     return 1 + max(depth(x.kernel, cost.one_core(target)) for x in inner)
 
 
@@ -180,7 +180,7 @@ def activities(kernel, target) -> list:
     out = [kernel.active] if kernel.active is not None else []
     for config in cost.configs(kernel, target):
         rows = share(kernel) if config.share else kernel
-        for x in row_nests.block_kernels(rows, config.block, config.block, config.nested):
+        for x in cost.kernels_of(rows, config):
             out += activities(x.kernel, cost.one_core(target))
     return out
 

@@ -14,9 +14,9 @@ from einsmith.kernels.pattern import Chooser
 from einsmith.kernels.rows.box_condition import BoxCondition
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Activity, Member, Rows
-from einsmith.schedule.row_blocks import block_kernel, inputs
+from einsmith.schedule.row_blocks import inputs, partials
 from einsmith.schedule.row_fusion import ROWS_PER_CORE
-from einsmith.schedule.row_nests import block_kernels, block_places
+from einsmith.schedule.row_nests import BlockKernel, block_kernels, block_places, shared_memory
 from einsmith.schedule.shared_rows import share
 
 MAX_LOCAL_BYTES = 1 << 25
@@ -36,17 +36,24 @@ class RowsConfig(NamedTuple):
 
     Attributes:
         block: rows that the members process at a time.
-        tasks: runs of blocks that may execute in parallel; 0: the kernels of a row are launched one after the other,
-            each on all rows.
+        tasks: runs of blocks that may execute in parallel; 0: the kernels of a block are launched one after the other,
+            each on all cores, those of single rows on all rows at once, those of longer blocks block by block.
         share: evaluate subexpressions common to several members once, into scratch.
         nested: run the members of a block in sweeps over another axis (`schedule.row_nests`), of which as many rows are
             skipped together; 0: run them one after the other.
+        turned: the row is the last dimension of local buffers in memory.
     """
 
     block: int
     tasks: int
     share: bool = False
     nested: int = 0
+    turned: bool = False
+
+
+def kernels_of(rows: Rows, config: RowsConfig, count: int = 0) -> tuple[BlockKernel, ...]:
+    """Return the kernels that run on a block, of `count` rows if that is not 0."""
+    return block_kernels(rows, count or config.block, config.block, config.nested, config.turned)
 
 
 def _divisor(n: int, most: int) -> int:
@@ -69,13 +76,15 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
             most = min(longest, REUSING_BLOCKS[-1])
             for block in sorted({1, *(_divisor(rows.rows, n) for n in (*REUSING_BLOCKS, most) if n <= most)}):
                 out += [RowsConfig(block, tasks, s, n) for s in shares for n in (0, *_tiles(rows, s, block))]
+            if any(m.reduces for m in rows.members):
+                out += [RowsConfig(b, 0, s, 0, t) for b in _serial_blocks(rows) for s in shares for t in (False, True)]
         else:
             for room in (target.l1 // 4, target.l1 * 3 // 4, target.l2 // 4):
                 block = _divisor(rows.rows, max(1, min(room // each, longest)))
                 out += [RowsConfig(block, tasks, s) for s in shares]
     out = list(dict.fromkeys(out))
-    local = [local_bytes(rows, c) for c in out]
-    most = max(min(local), MAX_LOCAL_BYTES // target.cores)
+    local = [own_bytes(rows, c, target) for c in out]
+    most = max(min(local), MAX_LOCAL_BYTES)
     return [c for c, n in zip(out, local, strict=True) if n <= most]
 
 
@@ -86,12 +95,39 @@ def _tiles(rows: Rows, shares: bool, block: int) -> Sequence[int]:
     return TILES if any(k.active for k in sweeps) else TILES[: bool(sweeps)]
 
 
+def _serial_blocks(rows: Rows) -> list[int]:
+    """Return the numbers of rows of a block that are priced where blocks run one after the other."""
+    most = max(1, min(rows.rows, MAX_LOCAL_BYTES // max(1, local_bytes(rows, RowsConfig(1, 1)))))
+    return sorted({_divisor(rows.rows, n) for n in (*REUSING_BLOCKS, most) if 1 < n <= most})
+
+
 def local_bytes(rows: Rows, config: RowsConfig) -> int:
-    """Return the bytes of the local buffers of a block that its kernels do not keep to themselves."""
+    """Return the bytes of the local buffers of a block, or of all single rows that are launched at once, that its
+    kernels do not keep to themselves."""
     rows = share(rows) if config.share else rows
-    used = {p for x in block_kernels(rows, config.block, config.block, config.nested) for p in x.places}
-    local = [b for place, b in enumerate(rows.local, len(rows.buffers)) if place in used]
-    return sum(b.nbytes // rows.rows * (config.block if config.tasks else rows.rows) for b in local)
+    owners = set(shared_memory(rows, kernels_of(rows, config)).values())
+    count = config.block if config.tasks or config.block > 1 else rows.rows
+    return sum(rows.local[place - len(rows.buffers)].nbytes // rows.rows * count for place in owners)
+
+
+def own_bytes(rows: Rows, config: RowsConfig, target: Target) -> int:
+    """Return the bytes of the local buffers and of the partial results of all tasks and threads."""
+    local = local_bytes(rows, config)
+    if not config.tasks:
+        return local + sum(x.nbytes for m in rows.members if not direct_result(m) for x in partials(m) if m.reduces)
+    tasks = task_count(rows, config)[0]
+    sums = sum(x.nbytes for m in rows.members if m.reduces for x in partials(m))
+    return local * min(tasks, target.cores) + sums * (tasks + min(tasks, target.cores))
+
+
+def direct_result(member: Member) -> int | None:
+    """Return the place of the buffer in which a reducing member can add up its result: the one that it is stored to;
+    None where other stages follow, or where the buffer is not dense."""
+    stages, (x, *more) = member.kernel.stages, partials(member)
+    place = stages[0].outputs[0]
+    if len(stages) > 1 or more or place is None or member.kernel.buffers[place].strides != x.strides:
+        return None
+    return member.places[place]
 
 
 def is_batch(rows: Rows, target: Target) -> bool:
@@ -105,11 +141,12 @@ def target_of_row(rows: Rows, target: Target) -> Target:
     return replace(target, cores=min(target.cores, -(-ROWS_PER_CORE * target.cores // rows.rows)))
 
 
-def batch_cost(rows: Rows, config: RowsConfig, target: Target, chooser: Chooser) -> Cost:
-    """Return the cost of the kernels of a row, launched on all rows one after the other."""
-    one = target_of_row(rows, target)
-    kernels = [x.kernel for x in block_kernels(share(rows) if config.share else rows, 1, 1, config.nested)]
-    times = rows.rows * one.cores / target.cores
+def launched_cost(rows: Rows, config: RowsConfig, target: Target, chooser: Chooser) -> Cost:
+    """Return the cost of the kernels of a block, launched one after the other."""
+    block = config.block
+    one = target_of_row(rows, target) if block == 1 else target
+    kernels = [x.kernel for x in kernels_of(share(rows) if config.share else rows, config)]
+    times = rows.rows / block * one.cores / target.cores
     return in_turn([Cost(*(times * x for x in chooser.choose(k, one).cost)) for k in kernels])
 
 
@@ -129,7 +166,7 @@ class Blocks:
         self.blocks = rows.rows / config.block
         self.size = float(sum(b.nbytes for b in rows.buffers))
         if config.nested:
-            kernels = [x.kernel for x in block_kernels(rows, config.block, config.block, config.nested)]
+            kernels = [x.kernel for x in kernels_of(rows, config)]
             sizes = [float(sum(b.nbytes for b in kernel.buffers)) for kernel in kernels]
         else:
             sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched_bytes, rows.members)]
@@ -138,11 +175,7 @@ class Blocks:
 
     def seconds(self, n: int, chooser: Chooser) -> float:
         """Return the seconds that kernel n of a block takes for all blocks on one core."""
-        rows, block = self.rows, self.config.block
-        if self.config.nested:
-            kernel = block_kernels(rows, block, block, self.config.nested)[n].kernel
-        else:
-            kernel = block_kernel(rows.members[n], block, block, len(rows.buffers))
+        kernel = kernels_of(self.rows, self.config)[n].kernel
         choice = chooser.choose(kernel, self.one)
         cost: Cost = choice.cost
         seconds = max(cost.arithmetic, cost.memory) + BLOCK_SECONDS + cost.special
@@ -155,7 +188,7 @@ class Blocks:
         on either side. All are, as far as the condition depends on data."""
         rows, block = self.rows, self.config.block
         number = block_places(rows).number
-        places = block_kernels(rows, block, block, self.config.nested)[n].places
+        places = kernels_of(rows, self.config)[n].places
 
         def is_active(first: int, at: int) -> bool:
             ends = [(at, min(at + active.block, sweep.rows) - 1), *((0, x - 1) for x in active.extents)]
@@ -226,13 +259,13 @@ def best(rows: Rows, target: Target, chooser: Chooser, limit: float) -> RowsConf
     Ties go to the configuration with the lower bound by bytes. Branch and bound: a configuration's members are priced
     one by one, the longest first, until its rank is known to be no better than the best so far. Configurations without
     `share` come first."""
-    if is_batch(rows, target):
-        ranked = [(batch_cost(rows, c, target, chooser).rank, n, c) for n, c in enumerate(configs(rows, target))]
-        lowest, _, config = min(ranked)
-        return config if lowest < limit else None
     best, least = None, (limit, -1)
+    candidates = configs(rows, target)
+    for config in candidates:
+        if not config.tasks and (rank := (launched_cost(rows, config, target, chooser).rank, -1)) < least:
+            best, least = config, rank
     every = sorted(
-        (Blocks(rows, c, target) for c in configs(rows, target)), key=lambda x: x.cost(sum(x.lower_bounds)).rank
+        (Blocks(rows, c, target) for c in candidates if c.tasks), key=lambda x: x.cost(sum(x.lower_bounds)).rank
     )
     for i, x in sorted(enumerate(every), key=lambda x: not x[1].config.share):
         seconds = x.lower_bounds.copy()

@@ -8,8 +8,9 @@ these. A member that uses its row's number reads the number of the block's first
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import TypeVar
 
 from einsmith.codegen.loopnest.nest import Builder, Function, SSAValue, elem_of
 from einsmith.codegen.loopnest.splice import splice
@@ -22,10 +23,12 @@ from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.box_condition import BoxCondition, Ends
 from einsmith.kernels.rows.cost import RowsConfig
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 from einsmith.schedule.row_blocks import copy_kernel, fill_kernel, merge, partials
-from einsmith.schedule.row_nests import block_kernels, block_places
+from einsmith.schedule.row_nests import BlockKernel, block_places, shared_memory
 from einsmith.schedule.shared_rows import share
+
+_Memory = TypeVar("_Memory")
 
 
 class RowBlocks(Pattern):
@@ -47,11 +50,11 @@ class RowBlocks(Pattern):
         shares = (False, True) if share(kernel) is not kernel else (False,)
         tasks = tuple(dict.fromkeys((0, 1, *(n * target.cores for n in (1, 2, 4, 8, 16, 32)))))
         blocks = tuple(range(1, kernel.rows + 1))
-        return {"block": blocks, "tasks": tasks, "share": shares, "nested": (0, *cost.TILES)}
+        return {"block": blocks, "tasks": tasks, "share": shares, "nested": (0, *cost.TILES), "turned": (False, True)}
 
     def legal(self, kernel: Rows, config: RowsConfig, target: Target) -> str:
-        if not config.tasks and (config.block > 1 or any(m.reduces for m in kernel.members)):
-            return "only single rows that no member reduces over can be launched one by one"
+        if not config.tasks and config.block == 1 and any(m.reduces for m in kernel.members):
+            return "single rows can be launched at once only where no member reduces over them"
         space = self.space(kernel, target)
         return "" if all(v in space[g] for g, v in config._asdict().items()) else "rows have no such blocks"
 
@@ -61,7 +64,7 @@ class RowBlocks(Pattern):
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
         """Return the cost: the members' costs on all blocks, and the memory traffic."""
         if not config.tasks:
-            return cost.batch_cost(kernel, config, target, self.chooser)
+            return cost.launched_cost(kernel, config, target, self.chooser)
         blocks = cost.Blocks(kernel, config, target)
         return blocks.cost(sum(blocks.seconds(n, self.chooser) for n in range(len(blocks.lower_bounds))))
 
@@ -69,7 +72,7 @@ class RowBlocks(Pattern):
         kernel = share(kernel) if config.share else kernel
         lowering = _Lowering(self.chooser, kernel, config, target)
         if not config.tasks:
-            return lowering.emit_batch()
+            return lowering.emit_batch() if config.block == 1 else lowering.emit_serial()
         out = lowering.sequence
         out.lowered.launches.append(Launch(lowering.emit_sweep(), lowering.tasks))
         for n, partial_places in lowering.partial_places.items():
@@ -90,7 +93,7 @@ class _Lowering:
         # Workspace of each reducing member's partial results, [tasks, ...] each.
         self.partial_places = {
             n: [self.sequence.reserve(self.tasks * b.nbytes) for b in partials(member)]
-            for n, member in enumerate(kernel.members)
+            for n, member in enumerate(kernel.members if self.tasks else ())
             if member.reduces
         }
 
@@ -103,14 +106,10 @@ class _Lowering:
         buffers lie in the workspace."""
         kernel, rows, out = self.kernel, self.kernel.rows, self.sequence
         places = block_places(kernel)
-        parts = block_kernels(kernel, 1, 1, self.config.nested)
+        parts = cost.kernels_of(kernel, self.config)
         of_row = cost.target_of_row(kernel, self.target)
         lowered = [self.lower(x.kernel, of_row) for x in parts]
-        local = {
-            place: out.reserve(x.nbytes)
-            for place, x in enumerate(kernel.local, len(kernel.buffers))
-            if any(place in x.places for x in parts)
-        }
+        local = self._local_memory(parts, lambda x: out.reserve(x.nbytes))
         size = max(-(-x.workspace // 64) * 64 for x in lowered)
         workspace = out.reserve(rows * size)
         for n, (part, x) in enumerate(zip(lowered, parts, strict=True)):
@@ -134,6 +133,76 @@ class _Lowering:
                 out.lowered.launches.append(Launch(b.finish(), rows * launch.tasks))
         return out.lowered
 
+    def emit_serial(self) -> Lowered:
+        """Return the launches of the kernels of a block, for one block after the other. Local buffers, results of
+        reducing members so far, and the number of the block's first row lie in the workspace, unless such a result can
+        lie where it is stored."""
+        kernel, block, out = self.kernel, self.config.block, self.sequence
+        places = block_places(kernel)
+        whole, rest = divmod(kernel.rows, block)
+        counts = [block] * whole + [rest] * bool(rest)
+        kernels = {count: cost.kernels_of(kernel, self.config, count) for count in counts}
+        lowered = {count: [self.lower(x.kernel, self.target) for x in parts] for count, parts in kernels.items()}
+        memory = {places.number: out.reserve(4)}
+        memory |= self._local_memory(kernels[block], lambda x: out.reserve(x.nbytes // kernel.rows * block))
+        merged = []
+        for n, first in places.accumulators.items():
+            direct = cost.direct_result(kernel.members[n])
+            sums = partials(kernel.members[n])
+            at = [out.reserve(x.nbytes) for x in sums] if direct is None else [BufferPlace(direct)]
+            memory |= dict(enumerate(at, first))
+            if direct is None:
+                merged.append((n, at))
+            out.add(self.lower(fill_kernel(kernel.members[n]), self.target), at)
+        workspace = out.reserve(max(x.workspace for parts in lowered.values() for x in parts))
+
+        def launches(name: str, part: Lowered, used: Sequence[int]) -> list[Launch]:
+            """Return the launches of a kernel on the block whose number is in memory."""
+            found = []
+            for m, launch in enumerate(part.launches):
+                b = Builder(f"{out.name}_{name}_{m}", len(kernel.buffers) + 1)
+                first = b.cast(b.load(self._address(b, memory[places.number], "i32"), 0, "i32"), "i64")
+                pointers = [
+                    self._address(b, memory[p], "i8") if p in memory else self._pointer(b, p, first) for p in used
+                ]
+                scratch = b.alloc("i8", launch.function.scratch_bytes)
+                splice(b, launch.function, [*pointers, self._address(b, workspace, "i8")], scratch, b.task)
+                found.append(Launch(b.finish(), launch.tasks))
+            return found
+
+        by_count = {
+            count: [
+                launch
+                for n, (part, x) in enumerate(zip(lowered[count], parts, strict=True))
+                for launch in launches(f"{count}_{n}", part, x.places)
+            ]
+            for count, parts in kernels.items()
+        }
+        begin, advance = (Builder(f"{out.name}_{name}", len(kernel.buffers) + 1) for name in ("begin", "advance"))
+        begin.store(begin.const(0, "i32"), self._address(begin, memory[places.number], "i32"), 0)
+        number = self._address(advance, memory[places.number], "i32")
+        advance.store(advance.add(advance.load(number, 0, "i32"), advance.const(block, "i32")), number, 0)
+        out.lowered.launches.append(Launch(begin.finish(), 1))
+        step = Launch(advance.finish(), 1)
+        for n, count in enumerate(counts):
+            out.lowered.launches += [step] * (n > 0) + by_count[count]
+        for n, at in merged:
+            last, used = merge(kernel.members[n], 1)
+            out.add(self.lower(last, self.target), [*at, *map(BufferPlace, used)])
+        return out.lowered
+
+    def _local_memory(
+        self, parts: Sequence[BlockKernel], reserve: Callable[[KernelBuffer], _Memory]
+    ) -> dict[int, _Memory]:
+        """Return the memory of local buffers by place; `reserve` returns new memory of a buffer."""
+        owners, first = shared_memory(self.kernel, parts), len(self.kernel.buffers)
+        memory = {place: reserve(self.kernel.local[place - first]) for place in sorted(set(owners.values()))}
+        return {place: memory[owner] for place, owner in owners.items()}
+
+    @staticmethod
+    def _address(b: Builder, at: BufferPlace, elem: str) -> SSAValue:
+        return b.address(b.buffers[at.number], at.offset // (4 if elem == "i32" else 1), elem)
+
     def emit_sweep(self) -> Function:
         """Return the function that runs all blocks of a task."""
         kernel, config = self.kernel, self.config
@@ -141,10 +210,7 @@ class _Lowering:
         b = Builder(self.sequence.name, len(kernel.buffers) + 1)
         places = block_places(kernel)
         by_count = {
-            count: [
-                (self.lower(x.kernel, self.one), x.places)
-                for x in block_kernels(kernel, count, config.block, config.nested)
-            ]
+            count: [(self.lower(x.kernel, self.one), x.places) for x in cost.kernels_of(kernel, config, count)]
             for count, present in ((config.block, whole), (rest, rest))
             if present
         }
@@ -153,10 +219,11 @@ class _Lowering:
         copies = {n: self.lower(copy_kernel(kernel.members[n]), self.one) for n in sums}
         all_lowered = [*fills.values(), *copies.values(), *(x for parts in by_count.values() for x, _ in parts)]
         used = {place for parts in by_count.values() for _, at in parts for place in at}
-        fixed: dict[int, SSAValue] = {}  # pointers that are the same for all blocks, by place
-        for place, x in enumerate(kernel.local, len(kernel.buffers)):
-            if place in used:
-                fixed[place] = b.alloc(elem_of(x.dtype), x.size // kernel.rows * config.block)
+        # pointers that are the same for all blocks, by place
+        fixed: dict[int, SSAValue] = self._local_memory(
+            cost.kernels_of(kernel, config),
+            lambda x: b.alloc(elem_of(x.dtype), x.size // kernel.rows * config.block),
+        )
         accumulators = {n: [b.alloc(elem_of(x.dtype), x.size) for x in buffers] for n, buffers in sums.items()}
         for n, first in places.accumulators.items():
             fixed |= dict(enumerate(accumulators[n], first))

@@ -82,7 +82,7 @@ class MachineCode(NamedTuple):
 def compile_kernel(kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
     """Compile a kernel in one configuration. Raises CompileError where it cannot be lowered."""
     lowered = pattern.lower(kernel, config, target)
-    functions = [x.function for x in lowered.launches]
+    functions = lowered.functions
     addresses = native.compile_functions(functions, target)
     launches = [(addresses[x.function.name], x.tasks, x.loop_invariant) for x in lowered.launches]
     return MachineCode(launches, max((f.scratch_bytes for f in functions), default=0), max(64, lowered.workspace))
