@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from math import prod
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.functions import COMBINING, identity
+from einsmith.ir.functions import ARG_COMBINERS, COMBINING, identity
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Stage, row_major
@@ -97,6 +98,8 @@ def _uses(stage: Stage, row: int, dims: Sequence[int]) -> bool:
 @lru_cache(maxsize=1024)
 def uses_number(member: Member) -> bool:
     """Return whether the member needs the number of a block's first row."""
+    if finds_position(member):
+        return True
     stages = member.kernel.stages[:1] if member.reduces else member.kernel.stages
     return any(_uses(s, _row_axis(member), _row_dims(s, member.by_row, member.axis)) for s in stages)
 
@@ -133,6 +136,11 @@ def _shift(row: int, slot: int, dims: Sequence[int], body: Expr) -> Expr:
         return None
 
     return rebuild([body], rule)[0]
+
+
+def finds_position(member: Member) -> bool:
+    """Return whether the member reduces to the position of the largest or the smallest value."""
+    return member.reduces and _root(member).combiner in ARG_COMBINERS
 
 
 def inputs(member: Member) -> list[int]:
@@ -172,11 +180,33 @@ def _accumulation(member: Member, count: int, block: int, local: int, turned: bo
     params = tuple((buffers[n].dtype, buffers[n].shape) for _, n in args)
     body = Reduce(root.combiner, (count, *root.extents[1:]), root.bodies)
     stages = [Stage(template(t.shape, params, body), args, (None,) * len(sums))]
+    old_places = [("buffer", len(used) + m) for m in range(len(sums))]
+    if finds_position(member):
+        number = ("buffer", len(used) + 2 * len(sums))  # of the block's first row: `_add_block_number`
+        value, place = (x.dtype for x in sums)
+        shapes = [(x.dtype, x.shape) for x in (sums[0], sums[0], sums[1], sums[1])]
+        old, new, old_place, new_place = (Read(n, _axes(t.rank), d) for n, d in enumerate((value, value, place, place)))
+        is_better = _is_better(root.combiner, new, old)
+        first = apply("mul", Read(4, (), place), Const(prod(root.extents[1:]), place))
+        read: tuple[tuple, ...] = (old_places[0], ("stage", 0, 0), old_places[1], ("stage", 0, 1), number)
+        best = template(t.shape, shapes[:2], apply("where", is_better, new, old))
+        at = apply("where", is_better, apply("add", first, new_place), old_place)
+        stages.append(Stage(best, read[:2], (len(used) + len(sums),)))
+        stages.append(Stage(template(t.shape, [*shapes, (place, ())], at), read, (len(used) + len(sums) + 1,)))
+        return Kernel(tuple(stages), (*buffers, *sums, *sums))
     for m, x in enumerate(sums):
         old, new = (Read(slot, _axes(t.rank), x.dtype) for slot in (0, 1))
         total = template(t.shape, [(x.dtype, x.shape)] * 2, apply(COMBINING[root.combiner], old, new))
-        stages.append(Stage(total, (("buffer", len(used) + m), ("stage", 0, m)), (len(used) + len(sums) + m,)))
+        stages.append(Stage(total, (old_places[m], ("stage", 0, m)), (len(used) + len(sums) + m,)))
     return Kernel(tuple(stages), (*buffers, *sums, *sums))
+
+
+def _is_better(combiner: str, x: Expr, best: Expr) -> Expr:
+    """Return whether x replaces an earlier `best`: it is strictly better, or the first NaN."""
+    a, b = (x, best) if combiner == "argmax" else (best, x)
+    if not x.dtype.is_float:
+        return apply("lt", b, a)
+    return apply("and", apply("not", apply("le", a, b)), apply("eq", best, best))
 
 
 def _pointwise(shape: Sequence[int], bodies: Sequence[Expr], reads: Sequence[KernelBuffer]) -> Kernel:
@@ -192,7 +222,10 @@ def _pointwise(shape: Sequence[int], bodies: Sequence[Expr], reads: Sequence[Ker
 
 def fill_kernel(member: Member) -> Kernel:
     """Return the kernel that fills a reducing member's results with the combiner's identity, before the first row."""
-    bodies = [Const(identity(_root(member).combiner, x.dtype), x.dtype) for x in partials(member)]
+    values = [identity(_root(member).combiner, x.dtype) for x in partials(member)]
+    if finds_position(member):
+        values[1] = 0
+    bodies = [Const(v, x.dtype) for v, x in zip(values, partials(member), strict=True)]
     return _pointwise(member.kernel.root.shape, bodies, [])
 
 
@@ -204,26 +237,36 @@ def copy_kernel(member: Member) -> Kernel:
 
 
 def merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
-    """Return the kernel that merges the partial results of `tasks` tasks and runs the stages after the reduction.
+    """Return the kernel that merges the partial results of `tasks` tasks, one for positions, and runs the stages after
+    the reduction.
 
     Its buffers are the partial results, [tasks, ...] each, then buffers of the Rows, whose numbers are returned too."""
     kernel, root, sums = member.kernel, _root(member), partials(member)
-    t, count = kernel.root, len(sums)
-    parts = [KernelBuffer(x.dtype, (tasks, *x.shape)) for x in sums]
-    index = (Axis(t.rank), *_axes(t.rank))
-    body = Reduce(root.combiner, (tasks,), tuple(Read(m, index, x.dtype) for m, x in enumerate(sums)))
-    first = Stage(
-        template(t.shape, [(x.dtype, x.shape) for x in parts], body),
-        tuple(("buffer", m) for m in range(count)),
-        kernel.stages[0].outputs,
-    )
+    t, count, outputs = kernel.root, len(sums), kernel.stages[0].outputs
+    if finds_position(member):
+        parts = sums
+        first = [
+            Stage(template(t.shape, [(x.dtype, x.shape)], Read(0, _axes(t.rank), x.dtype)), (("buffer", m),), (out,))
+            for m, (x, out) in enumerate(zip(sums, outputs, strict=True))
+        ]
+    else:
+        parts = [KernelBuffer(x.dtype, (tasks, *x.shape)) for x in sums]
+        index = (Axis(t.rank), *_axes(t.rank))
+        body = Reduce(root.combiner, (tasks,), tuple(Read(m, index, x.dtype) for m, x in enumerate(sums)))
+        whole = template(t.shape, [(x.dtype, x.shape) for x in parts], body)
+        first = [Stage(whole, tuple(("buffer", m) for m in range(count)), outputs)]
+
+    def place_of(kind: str, n: int, *result: int) -> tuple:
+        """Return an argument of a later stage of the member in the new kernel."""
+        if kind == "buffer":
+            return kind, count + used.index(n)
+        return (kind, n + len(first) - 1, *result) if n or len(first) == 1 else (kind, *result, 0)
+
     used = [where[0] for s in kernel.stages[1:] for kind, *where in s.args if kind == "buffer"]
     used = list(dict.fromkeys([*used, *(n for s in kernel.stages for n in s.outputs if n is not None)]))
     stages = []
-    for s in (first, *kernel.stages[1:]):
-        args = s.args
-        if s is not first:
-            args = tuple((k, count + used.index(w[0])) if k == "buffer" else (k, *w) for k, *w in args)
+    for s in (*first, *kernel.stages[1:]):
+        args = s.args if s in first else tuple(place_of(*x) for x in s.args)
         stages.append(Stage(s.template, args, tuple(None if n is None else count + used.index(n) for n in s.outputs)))
     buffers = (*parts, *(kernel.buffers[n] for n in used))
     return Kernel(tuple(stages), buffers), [member.places[n] for n in used]

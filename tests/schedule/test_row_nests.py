@@ -12,7 +12,7 @@ import einsmith.functional as F
 from einsmith.driver import compile
 from einsmith.kernels import autoconfig
 from einsmith.kernels.rows import cost
-from einsmith.schedule import row_nests
+from einsmith.schedule import row_blocks, row_nests
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.shared_rows import share
 from tests.fuzz.check import agree
@@ -194,3 +194,29 @@ def test_masks_skip_tiles(name: str, rng, nested) -> None:
     args = [rng.standard_normal((6, 50, 4), np.float32) for _ in range(3)]
     run = compile_with(BATCHED[name], args, 1, 1 << 16)
     assert any(activities(call.kernel, run.target) for call in run.plan.calls)
+
+
+def members_of(kernel, target) -> list:
+    """Return the members of row blocks in the configurations of a kernel, of those inside of them too."""
+    if not isinstance(kernel, Rows):
+        return []
+    out = [*kernel.members]
+    for config in cost.configs(kernel, target):
+        rows = share(kernel) if config.share else kernel
+        for x in cost.kernels_of(rows, config):
+            out += members_of(x.kernel, cost.one_core(target))
+    return out
+
+
+@pytest.mark.parametrize("combiner", ["argmax", "argmin"])
+def test_positions_are_found_tile_by_tile(combiner: str, rng, nested) -> None:
+    """The first of equal values wins, and the first that is no number; a row without any value has position 0."""
+    x, y = (rng.integers(-1, 2, (n, 3)).astype(np.float32) for n in (45, 70))
+    y[[31, 66], 0] = np.nan
+    x[5] = np.nan
+    worst = "-inf" if combiner == "argmax" else "inf"
+    f = es.op(f"""s[i,j] = sum[d](x[i,d]*y[j,d])
+    o[i] = 2*{combiner}[j](where(i % 7 < 5 and j != 31, s[i,j], {worst})) + 1""")
+    run = compile_with(f, [x, y], 1, 1)
+    assert any(row_blocks.finds_position(m) for call in run.plan.calls for m in members_of(call.kernel, run.target))
+    agree(run([x, y])[1], run.graph, [x, y], combiner)

@@ -14,7 +14,7 @@ from einsmith.kernels.pattern import Chooser
 from einsmith.kernels.rows.box_condition import BoxCondition
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Activity, Member, Rows
-from einsmith.schedule.row_blocks import inputs, partials
+from einsmith.schedule.row_blocks import finds_position, inputs, partials
 from einsmith.schedule.row_fusion import ROWS_PER_CORE
 from einsmith.schedule.row_nests import BlockKernel, block_kernels, block_places, shared_memory
 from einsmith.schedule.shared_rows import share
@@ -66,7 +66,8 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
     each = rows.row_bytes
     shares = (False, True) if share(rows) is not rows else (False,)
     out = []
-    for tasks in (1, 8 * target.cores) if each * rows.rows <= 4 * target.l2 else (8 * target.cores,):
+    counts = (1, 8 * target.cores) if each * rows.rows <= 4 * target.l2 else (8 * target.cores,)
+    for tasks in (1,) if any(map(finds_position, rows.members)) else counts:
         longest = -(-rows.rows // tasks)
         if is_batch(rows, target):
             out += [RowsConfig(1, 0, s, n) for s in shares for n in _tiles(rows, s, 1) or (0,)]

@@ -24,7 +24,7 @@ from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.box_condition import BoxCondition, Ends
 from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
-from einsmith.schedule.row_blocks import copy_kernel, fill_kernel, merge, partials
+from einsmith.schedule.row_blocks import copy_kernel, fill_kernel, finds_position, merge, partials
 from einsmith.schedule.row_nests import BlockKernel, block_places, shared_memory
 from einsmith.schedule.shared_rows import share
 
@@ -55,6 +55,8 @@ class RowBlocks(Pattern):
     def legal(self, kernel: Rows, config: RowsConfig, target: Target) -> str:
         if not config.tasks and config.block == 1 and any(m.reduces for m in kernel.members):
             return "single rows can be launched at once only where no member reduces over them"
+        if config.tasks > 1 and any(map(finds_position, kernel.members)):
+            return "positions are found in one task"
         space = self.space(kernel, target)
         return "" if all(v in space[g] for g, v in config._asdict().items()) else "rows have no such blocks"
 
