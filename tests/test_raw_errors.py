@@ -199,6 +199,7 @@ def step(**settings: Any) -> es.TrainStep:
 SETTINGS = {
     "mode": "static", "seed": 0, "threads": None, "winograd": False, "clip_grad_norm": 1.0, "norm_type": 2.0,
     "clip_grad_value": None, "accumulate": 1, "ema": None, "trained": "first", "memory_limit": None, "tune": 0.0,
+    "max_stored": 0,
 }  # fmt: skip
 
 

@@ -18,17 +18,17 @@ _DIGITS = 4
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 
 
-def size_of(x: Any, name: str) -> int:
+def size_of(x: Any, name: str, least: int = 1) -> int:
     """Return a size in bytes, given as a number or as text such as "800MB", "1.5 GiB". Raises ArgumentError, which
-    names `name`, for other values."""
+    names `name`, for other values and for less than `least` bytes."""
     found = _SIZE.fullmatch(x) if isinstance(x, str) else None
     if found and found[2].lower() in UNITS:
         n = int(Decimal(found[1]) * UNITS[found[2].lower()])
     elif is_whole(x) and not hasattr(x, "mask"):
         n = int(x)
     else:
-        n = 0
-    if n < 1:
+        n = least - 1
+    if n < least:
         raise ArgumentError(f"{name}={x!r} is not a size; give bytes, or text such as '800MB' or '1.5GiB'")
     return n
 

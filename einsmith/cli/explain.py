@@ -35,6 +35,7 @@ def explain(
     measure: bool,
     threads: int | None,
     memory_limit: int | None,
+    max_stored: int | None,
     overrides: Sequence[str],
     as_json: bool,
     html: Path | None,
@@ -50,7 +51,7 @@ def explain(
         raise click.UsageError(f"--html {html} is the file that is explained; name another one")
     with to_be_written(html, "--html") if html is not None else nullcontext():
         with override.overriding({name: text.strip() for name, _, text in decisions}):
-            run, inputs, batch = program(what, batch, shapes, settings, threads, memory_limit)
+            run, inputs, batch = program(what, batch, shapes, settings, threads, memory_limit, max_stored)
             report = {"what": what, "batch": batch} | gather(run, inputs, candidates, measure)
         if html is not None:
             from einsmith.cli.report_page import page  # imported late: few reports are pages

@@ -27,22 +27,30 @@ _DECAY = click.FloatRange(min=0, max=1, max_open=True)
 
 
 class _Size(click.ParamType):
-    """Parameter type of a number of bytes, as 800MB."""
+    """Parameter type of a number of bytes, at least `least`, as 800MB."""
 
     name = "SIZE"
+
+    def __init__(self, least: int = 1):
+        self.least = least
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         from einsmith.base.sizes import size_of
 
         try:
-            return size_of(value, "size")
+            return size_of(value, "size", self.least)
         except ArgumentError as e:
             self.fail(str(e), param, ctx)
 
 
 _LIMIT = "Memory limit of a step, such as 800MB; results are recomputed to meet it.  [default: no limit]"
 _MODE = "dynamic tunes the kernels during training.  [default: static, or as saved]"
+_STORED = (
+    "Largest result that is stored for the backward pass although it need not be, as that is faster; 0: none.  "
+    "[default: 32MiB]"
+)
 _memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
+_max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
 
 
 @app.command("train")
@@ -89,6 +97,7 @@ _memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
 @click.option("--resume", metavar="DIR", help="Continue the run saved in this folder, with its settings.")
 @click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
 @_memory_limit
+@_max_stored
 @click.option("--mode", type=click.Choice(["static", "dynamic"]), help=_MODE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per epoch, and one at the end.")
 def train_command(model: str, save_to: str | None, as_json: bool, **options) -> None:
@@ -135,6 +144,7 @@ _OVERRIDE = (
 @click.option("--measure", is_flag=True, help="Measure each kernel within the program, and its candidates alone.")
 @click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
 @_memory_limit
+@_max_stored
 @click.option("--override", "overrides", multiple=True, metavar="KERNEL PATTERN GENE=VALUE...", help=_OVERRIDE)
 @click.option(
     "--html", metavar="FILE", type=click.Path(path_type=Path), help="Write an HTML report to this file instead."
@@ -238,6 +248,7 @@ _GRAPH = "Use half of the time to find passes without which the program is faste
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
 @_memory_limit
+@_max_stored
 @click.option("--graph", is_flag=True, help=_GRAPH)
 @click.option(
     "--picture", metavar="FILE", type=click.Path(path_type=Path), help="Write a plot of the search to this PNG file."

@@ -33,14 +33,14 @@ def program(
     settings: Sequence[str],
     threads: int | None,
     memory_limit: int | None,
+    max_stored: int | None,
 ) -> tuple[Executable, list[np.ndarray], int | None]:
     """Return the compiled program of a model, Python file, formula or ONNX file, its inputs, and a model's batch size.
 
     shapes, settings: "name=value" options of the command line. Raises click's usage errors."""
     path = Path(what)
     if path.suffix == ".onnx":
-        if memory_limit is not None:
-            raise click.UsageError("--memory-limit is for a model; a TrainStep of the file's network has memory_limit=")
+        _require_model(memory_limit, max_stored, "a TrainStep of the file's network")
         from einsmith.cli import onnx_files  # reads files only with the package onnx
 
         model, arrays = onnx_files.traceable(*onnx_files.example(what, batch, shapes, settings))
@@ -52,9 +52,8 @@ def program(
         raise click.UsageError("--shape is for a file with a formula")
     if path.suffix == ".py" and path.is_file() and settings:
         raise click.UsageError("--set is for a file with a formula, or for a model")
-    if path.is_file() and memory_limit is not None:
-        raise click.UsageError("--memory-limit is for a model; a TrainStep in a file has its own memory_limit=")
     if path.is_file():
+        _require_model(memory_limit, max_stored, "a TrainStep in a file")
         return *(_formula(path, shapes, settings, threads) if formula else _file(path, threads)), None
     if what not in models.names():
         known = ", ".join(models.names())
@@ -65,7 +64,17 @@ def program(
     example = task.example(batch, defaults(what) | arguments)
     model = models.get(what, **(arguments | task.sizes(batch)))
     step = TrainStep(model, task.loss, optim.SGD(lr=0.01, momentum=0.9), threads=threads, memory_limit=memory_limit)
+    if max_stored is not None:
+        step.max_stored = max_stored
     return *_of_step(step, example), batch
+
+
+def _require_model(memory_limit: int | None, max_stored: int | None, step: str) -> None:
+    """Raise click's usage error if an option is given that a file's `step` sets itself."""
+    for name, value in (("memory_limit", memory_limit), ("max_stored", max_stored)):
+        if value is not None:
+            option = "--" + name.replace("_", "-")
+            raise click.UsageError(f"{option} is for a model; {step} has its own {name}=")
 
 
 def _of_step(step: TrainStep, inputs: tuple) -> tuple[Executable, list[np.ndarray]]:

@@ -39,6 +39,7 @@ def search(
     settings: Sequence[str],
     threads: int | None,
     memory_limit: int | None,
+    max_stored: int | None,
     seconds: float,
     graph: bool,
     picture: Path | None,
@@ -48,7 +49,7 @@ def search(
 
     graph: use half of the time to find passes without which the program is faster; picture: file for a PNG."""
     with to_be_written(picture, "--picture") if picture is not None else nullcontext():
-        run, arrays, _ = program(what, batch, shapes, settings, threads, memory_limit)
+        run, arrays, _ = program(what, batch, shapes, settings, threads, memory_limit, max_stored)
         decided = None
         if graph:
             decided = graph_search.tune(run, arrays, seconds / 2)

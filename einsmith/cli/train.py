@@ -106,6 +106,7 @@ def train(
     resume: str | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
+    max_stored: int | None = None,
     mode: str | None = None,
     as_json: bool = False,
     arguments: Sequence[str] = (),
@@ -146,6 +147,8 @@ def train(
             ema=run.ema,
         )
     step.memory_limit, step.mode = memory_limit, mode or step.mode
+    if max_stored is not None:
+        step.max_stored = max_stored
     if target is not None:
         _writable(target)
     with progress, _interrupts() as interrupted:

@@ -27,7 +27,7 @@ from einsmith.schedule.gradients_apart import compute_apart
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.plan import MAX_KEPT_BYTES, Plan, fuse
+from einsmith.schedule.plan import MAX_STORED_BYTES, Plan, fuse
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
 from einsmith.schedule.repeat_products import repeat_products
 from einsmith.schedule.row_clusters import STREAMED_L3_RATIO
@@ -142,6 +142,7 @@ def compile_graph(
     winograd: bool = False,
     backend: Backend | None = None,
     limit: MemoryLimit | None = None,
+    max_stored: int = MAX_STORED_BYTES,
 ) -> Compiled:
     """Compile a graph.
 
@@ -154,6 +155,8 @@ def compile_graph(
         winograd: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`).
         backend: the back end, if it is not the target's own.
         limit: most bytes that a run may hold.
+        max_stored: most bytes of a result that is stored for the backward pass where it need not be, because that is
+            predicted to be faster.
     Raises:
         MemoryLimitError: a run needs more bytes than the limit.
         TraceError: the graph reads a tensor of another trace.
@@ -197,7 +200,7 @@ def compile_graph(
 
             return repeat_products(graph, fuse_graph, seconds, smallest, most)
 
-        plan = plan_with(MAX_KEPT_BYTES)
+        plan = plan_with(max_stored)
         seconds = time.perf_counter() - start
         kernels = _Kernels(plan, frozenset(bound), target, backend)
         kernels.choose_layouts()

@@ -36,7 +36,7 @@ from einsmith.runtime.nested import check_run, hold_lock, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.schedule.arena import Life
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.plan import KernelCall, Plan
+from einsmith.schedule.plan import MAX_STORED_BYTES, KernelCall, Plan
 
 PROGRAMS = Bound("programs", 512, 512 << 20)
 """Bound of the programs that all compiled functions and training steps keep together: 512 programs, 512 MiB by
@@ -63,6 +63,7 @@ class Executable:
         other_bytes: bytes held elsewhere that count towards `memory`.
         guard: the lock of the parameters and the state in `bind`, held by every run.
         origins: origins of the graph's leaves and indices, for messages.
+        max_stored: most bytes of a result that is stored for the backward pass where it need not be (`compile_graph`).
     Raises:
         MemoryLimitError: a run needs more than `memory` bytes.
     """
@@ -81,13 +82,15 @@ class Executable:
         other_bytes: int = 0,
         guard: locks.Guard | None = None,
         origins: Origins | None = None,
+        max_stored: int = MAX_STORED_BYTES,
     ):
         start = time.perf_counter()
         self.note: Any = None  # set by the caller that had it compiled
         self._index = graph.outputs.index(finite) if finite is not None else -1
         self._origins = origins or Origins()
         self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
-        compiled = compile_graph(graph, bind, threads, finite, target, winograd, backend, self._limit)
+        self._max_stored = max_stored
+        compiled = compile_graph(graph, bind, threads, finite, target, winograd, backend, self._limit, max_stored)
         stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
         # The memory of a run is written before it is read; what a run stores is not.
@@ -154,6 +157,7 @@ class Executable:
                 self._other_bytes,
                 self._lock,
                 self._origins,
+                self._max_stored,
             )
         program.note = self.note
         return program

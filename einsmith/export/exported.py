@@ -12,6 +12,7 @@ from einsmith.base.errors import ArgumentError
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.nn import Module
 from einsmith.runtime.memory import Memory
+from einsmith.schedule.plan import MAX_STORED_BYTES
 
 WEIGHT, BUFFER, STATE, OPTIMIZER = "weight", "buffer", "state", "optimizer"
 TRAINING, NUMBER = "training", "number"
@@ -39,7 +40,7 @@ class Traced:
 
     role: one of the roles above; variant: number of its batch shapes; arguments: names of its inputs; finite: loss that
     must be finite; memory: most bytes of a run; groups: numbers of the groups of parameters that it updates; samples:
-    batch size."""
+    batch size; max_stored: as in `TrainStep`."""
 
     role: str
     variant: int
@@ -51,6 +52,7 @@ class Traced:
     memory: int | None = None
     groups: tuple[int, ...] = ()
     samples: int = 1
+    max_stored: int = MAX_STORED_BYTES
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from einsmith.driver.compile import MemoryLimit, compile_graph
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
+from einsmith.schedule.plan import MAX_STORED_BYTES
 
 TABLE, FUNCTIONS, SPARE, ARENA = "table", "functions", "spare", "arena"
 
@@ -64,12 +65,13 @@ class Portable:
         winograd: bool = False,
         finite: Tensor | None = None,
         memory: int | None = None,
+        max_stored: int = MAX_STORED_BYTES,
     ):
         assert isinstance(backend, Backend) and isinstance(backend, AheadOfTime)
         self._ahead: AheadOfTime = backend
         self._bound = dict(bind)
         limit = None if memory is None else MemoryLimit(memory, sum(a.nbytes for a in bind.values()))
-        self._compiled = compile_graph(graph, bind, threads, finite, target, winograd, backend, limit)
+        self._compiled = compile_graph(graph, bind, threads, finite, target, winograd, backend, limit, max_stored)
         self._binding = Binding(self._compiled, self._bound, Arena(), limit)
 
     @property

@@ -60,6 +60,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
             memory=step.memory_limit,
             groups=tuple(groups[id(g)] for g in found.groups),
             samples=count_samples(batches[n]),
+            max_stored=step.max_stored,
         )
         for n, gather, found in made
     ]

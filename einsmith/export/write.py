@@ -148,7 +148,17 @@ class _Made:
         backend = registry.DEFAULT.ahead()
         with trace.compiling():
             programs = [
-                Portable(t.graph, t.bind, subject.threads, backend, processor.target, t.winograd, t.finite, t.memory)
+                Portable(
+                    t.graph,
+                    t.bind,
+                    subject.threads,
+                    backend,
+                    processor.target,
+                    t.winograd,
+                    t.finite,
+                    t.memory,
+                    t.max_stored,
+                )
                 for t in subject.graphs
             ]
         data = [p.data() for p in programs]

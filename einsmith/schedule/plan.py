@@ -55,8 +55,9 @@ MAX_STREAMED_TIME = 0.95
 whose prediction is the more certain one."""
 MAX_UNSTORED_TIME = 1.1
 """The same for a fusion that leaves results unstored which exceed the bound: the time that memory may cost."""
-MAX_KEPT_BYTES = 1 << 25
-"""Most bytes of a result that is stored, where it need not be, because that takes less time."""
+MAX_STORED_BYTES = 1 << 25
+"""Most bytes of a result that is stored, where it need not be, because that takes less time, unless users set another
+bound."""
 MIN_STEPS_TO_HOIST = 4
 """Fewest steps of a loop for which loop-invariant work is moved in front of it."""
 
@@ -210,7 +211,7 @@ def fuse(
     refine: Refine = keep_all,
     cost: Cost | None = None,
     apart: Collection[Compute] = (),
-    most: int = MAX_KEPT_BYTES,
+    most: int = MAX_STORED_BYTES,
 ) -> Plan:
     """Group, order and lower a graph to kernel calls.
 

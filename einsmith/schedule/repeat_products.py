@@ -16,7 +16,7 @@ from collections.abc import Callable
 from einsmith.ir.nodes import Compute, Graph, Piece, Read, Reduce, Template, Tensor, nbytes, postorder
 from einsmith.ir.rebuild import exchanged, map_bodies, rebuild, with_args
 from einsmith.ir.views import is_view, storage
-from einsmith.schedule.plan import MAX_KEPT_BYTES, Plan
+from einsmith.schedule.plan import MAX_STORED_BYTES, Plan
 from einsmith.schedule.row_forms import reads_of
 
 _MAX_OPERAND_RATIO = 0.5
@@ -31,7 +31,7 @@ def repeat_products(
     fuse: Callable[[Graph], Plan],
     seconds: Callable[[Plan], float],
     smallest: int,
-    most: int = MAX_KEPT_BYTES,
+    most: int = MAX_STORED_BYTES,
 ) -> Plan:
     """Return the plan of a graph, or that of the graph with products repeated in the backward pass.
 

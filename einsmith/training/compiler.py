@@ -15,6 +15,7 @@ from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
+from einsmith.schedule.plan import MAX_STORED_BYTES
 from einsmith.training import step_graph
 from einsmith.training.accumulation import Accumulation
 from einsmith.training.definition import StepDefinition
@@ -61,6 +62,7 @@ class StepCompiler:
         self._generation = 0
         """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
         self._memory_limit: int | None = None
+        self._max_stored = MAX_STORED_BYTES
         self._dependencies = Dependencies()
         self._version: object = None  # trace version at the last `compare`
         self._optimizer, self._loss, self._structure = (
@@ -80,6 +82,17 @@ class StepCompiler:
             self._memory_limit = None if limit is None else size_of(limit, "memory_limit")
             self._drop()
             self._arena.clear()  # it may be larger than the new limit
+
+    @property
+    def max_stored(self) -> int:
+        """Most bytes of a result that is stored for the backward pass where it need not be."""
+        return self._max_stored
+
+    @max_stored.setter
+    def max_stored(self, most: int | str) -> None:
+        with self._state.store.guard:
+            self._max_stored = size_of(most, "max_stored", 0)
+            self._drop()
 
     def find(self, arrays: list[np.ndarray], gather: bool) -> Executable | None:
         """Return the valid program for a batch, or None. The caller holds the guard of the parameters."""
@@ -110,6 +123,7 @@ class StepCompiler:
         with guard:
             traced = self.trace(arrays, gather)
             threads, generation = definition.threads or get_threads(), self._generation
+            memory_limit, max_stored = self._memory_limit, self._max_stored
             key = tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather
             untouched_bytes = self._state.untouched_bytes(traced.bind.values())
         run = Executable(
@@ -119,10 +133,11 @@ class StepCompiler:
             finite=traced.graph.outputs[0],
             winograd=definition.winograd,
             shared=self._arena,
-            memory=self._memory_limit,
+            memory=memory_limit,
             other_bytes=untouched_bytes,
             guard=guard,
             origins=traced.origins,
+            max_stored=max_stored,
         )
         exploration, is_tuned = None, not gather and self.search.can_tune()
         if is_tuned and self.search.mode == "dynamic":

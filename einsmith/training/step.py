@@ -16,6 +16,7 @@ from einsmith.base.errors import ArgumentError, KindError, NonFiniteError
 from einsmith.driver.executable import FINITE, Executable
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import Slot
+from einsmith.schedule.plan import MAX_STORED_BYTES
 from einsmith.training.accumulation import Accumulation
 from einsmith.training.averages import WeightAverages
 from einsmith.training.batch import batch_arrays, count_samples
@@ -57,6 +58,11 @@ class TrainStep:
     time per byte; a step's results stay bitwise the same. Raises ArgumentError, which says how much is needed, where
     the limit cannot be kept. It can be set at any time; evaluation has no limit.
 
+    max_stored: largest result, as bytes or "32MiB" (the default), that is stored for the backward pass although it need
+    not be, because that is predicted to be faster; 0: none. Larger ones, such as the scores of attention, are computed
+    again tile by tile, which adds in another order (docs/patterns.md, "Chains of reductions"). It can be set at any
+    time.
+
     tune: seconds, for all batch shapes together, to search for faster kernel configurations when a batch shape is first
     compiled (docs/tuning.md); "graph" also searches a minute for better graphs before. Results are kept for later
     processes. Tuning changes only the order in which sums are added. mode: "dynamic" searches while a program trains
@@ -83,6 +89,9 @@ class TrainStep:
     accumulate, ema, trained = Setting(), Setting(), Setting()
     rules: Mapping[str, tuple[str, Any]] = delegate("state.rules", "(group, rule) of each parameter, by name.")
     memory_limit: Any = delegate("compiler.memory_limit", "Limit of a step's memory, in bytes; None for no limit.")
+    max_stored: Any = delegate(
+        "compiler.max_stored", "Most bytes of a result that is stored for the backward pass where it need not be."
+    )
     mode: str = delegate(
         "compiler.search.mode", 'When kernels are tuned: "static", at compilation, or "dynamic", later.'
     )
@@ -111,6 +120,7 @@ class TrainStep:
         threads: Count | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
         trained: str = "first", memory_limit: Any = None, tune: kernel_search.Seconds | str = 0.0,
+        max_stored: Any = MAX_STORED_BYTES,
     ):  # fmt: skip
         settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
         self.definition = StepDefinition(model, loss, optimizer, settings, seed, threads, winograd)
@@ -127,7 +137,7 @@ class TrainStep:
         self._programs = self.compiler.programs
         self._averages = WeightAverages(self.definition, self.state)
         self._evaluator: Evaluator | None = None
-        self.memory_limit = memory_limit
+        self.memory_limit, self.max_stored = memory_limit, max_stored
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise KindError(

@@ -128,6 +128,17 @@ def test_a_batch_is_for_models(command, name, text, tmp_path, capsys) -> None:
     assert "--batch is for a model" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name, text", [("f.py", "step = lambda x: x + 1.0\ninputs = (1.0,)"), ("f.es", "y[i] = x[i]")])
+@pytest.mark.parametrize("option", ["--memory-limit", "--max-stored"])
+def test_limits_are_for_models(option, name, text, tmp_path, capsys) -> None:
+    """A step in a file sets them itself."""
+    (tmp_path / name).write_text(text)
+    assert main.run(["explain", str(tmp_path / name), option, "1MB"]) == 2
+    assert f"{option} is for a model; a TrainStep in a file has its own {option[2:].replace('-', '_')}=" in (
+        capsys.readouterr().err
+    )
+
+
 def measured(machine, budget):
     seconds = {"fma": 0.9 / machine.fma_per_second, "load": 1.0}
     return calibrate.Figures(seconds, {"store": "its 4 runs disagree"})

@@ -27,9 +27,9 @@ class Words(es.nn.Module):
         return self.words(F.tanh(self.hidden(x)))
 
 
-def step_of(optimizer, **settings) -> TrainStep:
+def step_of(optimizer) -> TrainStep:
     es.manual_seed(5)
-    return es.TrainStep(Words(), F.cross_entropy, optimizer, **settings)
+    return es.TrainStep(Words(), F.cross_entropy, optimizer, max_stored=0)
 
 
 def largest(step: TrainStep) -> int:
@@ -49,7 +49,6 @@ def unstored(monkeypatch) -> None:
     for module in (plan, row_clusters, compile):
         monkeypatch.setattr(module, "STREAMED_L3_RATIO", 1 << 14)
     monkeypatch.setattr(plan, "MAX_UNSTORED_TIME", 1e6)
-    monkeypatch.setattr(compile, "MAX_KEPT_BYTES", 0)
 
 
 OPTIMIZERS = {

@@ -7,9 +7,13 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
+from einsmith.base.errors import ArgumentError
 from einsmith.driver import compile
+from einsmith.driver.executable import Executable
+from einsmith.export import exported, traces
 from einsmith.ir.nodes import nbytes
 from einsmith.schedule import repeat_products
+from einsmith.schedule.kernel import Rows
 from einsmith.training.step import TrainStep
 
 HEADS, STEPS, WIDTH = 8, 512, 16
@@ -38,6 +42,10 @@ def step_of(p: float = 0.0, **settings) -> TrainStep:
 def largest(step: TrainStep) -> int:
     """Return the bytes of the largest tensor that the step's kernels read or write."""
     (program,) = step._programs.values()
+    return largest_of(program)
+
+
+def largest_of(program: Executable) -> int:
     return max(nbytes(t) for _, call, _ in program.plan.kernel_calls() for t in call.tensors)
 
 
@@ -56,15 +64,58 @@ def losses(step: TrainStep, batch: list[np.ndarray]) -> list[float]:
 @pytest.mark.parametrize("p", [0.0, 0.25], ids=["", "dropout"])
 def test_scores_that_are_computed_again_change_no_result(p: float, batch, monkeypatch) -> None:
     """With dropout, too, whose random numbers are the same in both passes."""
-    monkeypatch.setattr(repeat_products, "MAX_KEPT_BYTES", 0)
-    monkeypatch.setattr(compile, "MAX_KEPT_BYTES", 0)
-    again = step_of(p)
+    again = step_of(p, max_stored=0)
     found = losses(again, batch)
     assert largest(again) < SCORES / 2
     monkeypatch.setattr(compile, "repeat_products", lambda graph, fuse, *_: fuse(graph))
     kept = step_of(p)
     np.testing.assert_allclose(found, losses(kept, batch), rtol=1e-5)
     assert largest(kept) >= SCORES
+
+
+def _seconds_of_products(ratio: float):
+    """Return a cost model by which a product takes a second, and those of a row-block fusion `ratio` of it."""
+
+    def predicted(kernel, target) -> float:
+        members = [m.kernel for m in kernel.members] if isinstance(kernel, Rows) else [kernel]
+        return (ratio if isinstance(kernel, Rows) else 1.0) * sum(k.reuses for k in members)
+
+    return predicted
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.94])
+def test_the_bound_says_which_results_may_be_stored(ratio: float, batch, monkeypatch) -> None:
+    """The seven products of a fused step take `ratio` of their time alone: less than the six of a step that stores the
+    scores, or more. The scores are never stored where the bound forbids it; else the faster plan is taken."""
+    monkeypatch.setattr(compile, "predicted", _seconds_of_products(ratio))
+    is_stored = {}
+    for most in (0, SCORES - 1, str(SCORES), "1TB"):
+        step = step_of(max_stored=most).compile(*batch)
+        is_stored[most] = largest(step) >= SCORES
+    assert list(is_stored.values()) == [False, False, ratio > 0.9, ratio > 0.9]
+
+
+def test_the_bound_can_be_set_at_any_time(batch, monkeypatch) -> None:
+    monkeypatch.setattr(compile, "predicted", _seconds_of_products(0.94))
+    step = step_of()
+    assert step.max_stored == 32 << 20
+    first = step(*batch)
+    assert largest(step) >= SCORES
+    step.max_stored = "1 kB"
+    assert step.max_stored == 1000 and step(*batch) < first and largest(step) < SCORES / 2
+    (program,) = step._programs.values()
+    assert largest_of(program.compile_without(frozenset({"prefix sums"}))) < SCORES / 2
+
+
+def test_an_exported_step_has_the_bound_too(batch) -> None:
+    subject = traces.of_step(step_of(max_stored=7), tuple(batch), 1, 1)
+    assert [g.max_stored for g in subject.graphs if g.role == exported.TRAIN] == [7]
+
+
+@pytest.mark.parametrize("bad", ["lots", "", -5, "5 XB", True, 1.5, None, [1]])
+def test_bounds_that_are_no_sizes_are_refused(bad) -> None:
+    with pytest.raises(ArgumentError, match="max_stored=.* is not a size; give bytes, or text such as '800MB'"):
+        step_of(max_stored=bad)
 
 
 def test_a_memory_limit_computes_scores_again(batch, monkeypatch) -> None:
