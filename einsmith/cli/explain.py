@@ -15,6 +15,7 @@ from einsmith.cli.info import cpu_name
 from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
 from einsmith.driver.executable import Executable
+from einsmith.driver.streaming import results_of
 from einsmith.ir.nodes import ROLES, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost
@@ -79,13 +80,15 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     (`einsmith tune --list`); `unfollowed`: why a tuned configuration is not compiled, else "". `share`: fraction of the
     time of all kernels, measured or else predicted. `again`: whether the kernel recomputes an earlier kernel's result.
     `layouts`: tensors stored in another order (`order`: dimensions, outermost first), and the additional cost of the
-    next best order (`more`). `without`: passes without which the program was measured to be faster.
+    next best order (`more`). `results`: those that are never stored, and those that need not be
+    (`driver.streaming.results_of`). `without`: passes without which the program was measured to be faster.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
     places = (n for n, _, _ in run.plan.kernel_calls())
-    rows = zip(run.roles, run.calls, places, run.kernels, run.turns, times, strict=True)
-    for role, call, place, compiled, turns, seconds in rows:
+    results = results_of(run.plan, run.target, [k.decision for k in run.kernels])
+    rows = zip(run.roles, run.calls, places, run.kernels, run.turns, times, results, strict=True)
+    for role, call, place, compiled, turns, seconds, own_results in rows:
         choice = choice_of(call.kernel, run.target, compiled.decision)
         taken = (choice.pattern.name, choice.config)
         shown = _select(choice.alternatives, candidates, taken)
@@ -110,6 +113,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "unfollowed": compiled.unfollowed,
                 "tasks": [tasks for _, tasks, _ in compiled.launches],
                 "predicted": terms(choice.cost),
+                "results": own_results,
                 "fusion": _fusion(run, call.kernel, choice.cost.seconds),
                 "turns": turns,
                 "measured": seconds,

@@ -11,6 +11,7 @@ from einsmith.base import html
 from einsmith.base.sizes import show_size
 from einsmith.cli.kernel_report import candidate_lines, describe_fusion, fused_in_all, seconds_of, us
 from einsmith.cli.report_charts import KINDS, Report, colour_of, legend, memory, timeline
+from einsmith.driver.streaming import lines_of
 
 TENSORS = 20
 """Most tensors shown of those live at the peak of memory."""
@@ -214,6 +215,7 @@ def _what(k: Mapping[str, Any]) -> str:
     ]
     if len(k["fused"]) > 1:
         lines.append(f"<small>{escape(describe_fusion(k))}</small>")
+    lines += [f"<small>{escape(line)}</small>" for line in lines_of(k["results"])]
     lines.append(f"<small><code>{escape(k['config'])}</code></small>")
     if k["unfollowed"]:
         lines.append(f"<small>{escape(k['unfollowed'])}</small>")

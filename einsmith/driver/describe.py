@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from einsmith.base.sizes import show_size
 from einsmith.driver.binding import Binding
+from einsmith.driver.streaming import lines_of, results_of
 from einsmith.ir.nodes import nbytes
 from einsmith.runtime.assemble import show_kernels
 from einsmith.schedule.printer import layouts
@@ -15,7 +16,8 @@ def describe(binding: Binding, held_bytes: int) -> str:
 
     The lines name the passes that changed the graph and by how many tensors; tensors saved for the backward pass;
     changed layouts; each kernel's role, pattern, configuration, tasks, predicted time (of one iteration of its loop)
-    and formula; the predicted time of each part of a training step.
+    and formula, its results that are never stored and those that need not be; the predicted time of each part of a
+    training step.
 
     Args:
         binding: the program.
@@ -34,4 +36,6 @@ def describe(binding: Binding, held_bytes: int) -> str:
     if saved := saved_results(compiled.plan):
         lines.append(f"held for the backward pass: {len(saved)} tensors, {sum(map(nbytes, saved)) / 2**20:.2f} MiB")
     lines += map(str, layouts(compiled.plan))
-    return "\n".join([*lines, *show_kernels(binding.roles, calls, compiled.kernels, binding.turns)])
+    results = results_of(compiled.plan, compiled.target, [k.decision for k in compiled.kernels])
+    notes = [lines_of(x) for x in results]
+    return "\n".join([*lines, *show_kernels(binding.roles, calls, compiled.kernels, binding.turns, notes)])

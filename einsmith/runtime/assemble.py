@@ -270,13 +270,17 @@ class Assembler:
 
 
 def show_kernels(
-    roles: Sequence[str], calls: Sequence[KernelCall], kernels: Sequence[CompiledKernel], turns: Sequence[int]
+    roles: Sequence[str],
+    calls: Sequence[KernelCall],
+    kernels: Sequence[CompiledKernel],
+    turns: Sequence[int],
+    notes: Sequence[Sequence[str]],
 ) -> list[str]:
     """Return a line for each kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop) and
-    formula; then the predicted time of each role, where there are several."""
+    formula, and the lines of its `notes`; then the predicted time of each role, where there are several."""
     several, lines = len(set(roles)) > 1, []
     parts: dict[str, float] = dict.fromkeys(ROLES, 0.0)
-    for i, (role, call, kernel, n) in enumerate(zip(roles, calls, kernels, turns, strict=True)):
+    for i, (role, call, kernel, n, more) in enumerate(zip(roles, calls, kernels, turns, notes, strict=True)):
         tasks = "+".join(str(count) for _, count, _ in kernel.launches)
         parts[role] += kernel.seconds * n
         part = f"{'again' if call.is_recomputation else role:<8}  " if several else ""
@@ -286,6 +290,7 @@ def show_kernels(
         )
         if kernel.unfollowed:
             lines.append(f"     {kernel.unfollowed}")
+        lines += [f"     {line}" for line in more]
     if several:
         lines += [f"     {role:<8} {seconds * 1e6:9.1f} us predicted" for role, seconds in parts.items()]
     return lines

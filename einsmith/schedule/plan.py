@@ -18,6 +18,7 @@ from functools import cache
 from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
+from einsmith.base.sizes import show_size
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.interned import Node
@@ -43,7 +44,7 @@ from einsmith.ir.views import is_view, producer, storage
 from einsmith.schedule.fusion import fusion_groups, maker, needs_check, reads_only_own_element
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import find_cycles, memory_greedy_order
-from einsmith.schedule.row_clusters import STREAMED_L3_RATIO, clusters, freed
+from einsmith.schedule.row_clusters import STREAMED_L3_RATIO, UNJOINED, Refusal, clusters, freed
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
 from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
 from einsmith.schedule.slices import slice_kernel
@@ -151,6 +152,7 @@ class Plan:
             another order.
         orders: order of each tensor whose dimensions are not in row-major order (`schedule.layout`).
         apart: sums that are fused with an update. With kernels of their own, results that they read may need no memory.
+        refusals: the reason for which each result is stored that a fused kernel might use up.
     """
 
     graph: Graph
@@ -161,6 +163,7 @@ class Plan:
     originals: dict[Tensor, Tensor] = field(default_factory=dict)
     orders: dict[Tensor, LayoutChoice] = field(default_factory=dict)
     apart: frozenset[Compute] = frozenset()
+    refusals: dict[Tensor, Refusal] = field(default_factory=dict)
 
     @property
     def stored(self) -> set[Tensor]:
@@ -344,11 +347,11 @@ def _plan(
         and pointwise_body(c.kernel.root) is None
     }
     unstored = freed(parts, needs, unfused, sums, kept, target)
-    calls, rank = _fuse_rows(singles, parts, needs, unfused, kept, target, cost, most)
+    calls, rank, refusals = _fuse_rows(singles, parts, needs, unfused, kept, target, cost, most)
     checks = [(rank[place[of[_require_maker(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
     roots = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
-    return Plan(graph, calls, home, checks, first, apart=roots), set()
+    return Plan(graph, calls, home, checks, first, apart=roots, refusals=refusals), set()
 
 
 def _can_replace(leaf: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:
@@ -370,11 +373,13 @@ def _fuse_rows(
     target: Target,
     cost: Cost | None,
     most: int,
-) -> tuple[list[KernelCall | LoopCall], dict[int, int]]:
-    """Return (the calls after row fusion, for each of `singles` the index of the call that contains it). Row fusion
-    leaves the calls whose numbers are in `unfused` as they are."""
+) -> tuple[list[KernelCall | LoopCall], dict[int, int], dict[Tensor, Refusal]]:
+    """Return (the calls after row fusion, for each of `singles` the index of the call that contains it, the reason for
+    which each result is stored that a fused kernel might use up). Row fusion leaves the calls whose numbers are in
+    `unfused` as they are."""
     readers = Counter(s for p in parts for s in set(p.operands))
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
+    refusals: dict[Tensor, Refusal] = {}
 
     @cache
     def join_members(*members: int) -> KernelCall:
@@ -406,14 +411,27 @@ def _fuse_rows(
                 return True
         elif all(b.nbytes * STREAMED_L3_RATIO <= target.l3 for b in kernel.local):
             return False
-        elif sum(map(nbytes, whole.tensors)) > sum(b.nbytes for b in kernel.local):
+        elif (passed := sum(map(nbytes, whole.tensors))) > (used_up := sum(b.nbytes for b in kernel.local)):
+            taken = f"take {show_size(passed)}, more than the {show_size(used_up)} that it uses up"
+            refuse(members, Refusal(f"the fused kernel's operands and results {taken}"))
             return False
         elif cost is None:
             return True
         ratio = 1.0
         if reuses:
             ratio = MAX_UNSTORED_TIME if max(b.nbytes for b in kernel.local) > most else MAX_STREAMED_TIME
-        return cost(kernel, target) < ratio * separate_seconds(members, cost)
+        fused, separate = cost(kernel, target), separate_seconds(members, cost)
+        if fused < ratio * separate:
+            return True
+        if reuses:
+            refuse(members, Refusal("storing it is predicted to be faster", fused, separate))
+        return False
+
+    def refuse(members: Sequence[int], refusal: Refusal) -> None:
+        """Record the reason for which results of kernels are stored, unless one is known."""
+        for t in (t for n in members for t in parts[n].results):
+            if refusals.get(t) is UNJOINED:
+                refusals[t] = refusal
 
     def separate_seconds(members: Sequence[int], cost: Cost) -> float:
         """Return the predicted seconds of kernels that reuse operands, each alone, and of the others, fused if they
@@ -427,11 +445,12 @@ def _fuse_rows(
 
     calls: list[KernelCall | LoopCall] = []
     rank: dict[int, int] = {}
-    for members in clusters(parts, needs, unfused, kept, target, pays):
+    for members in clusters(parts, needs, unfused, kept, target, pays, refusals):
         rank |= dict.fromkeys(members, len(calls))
         first = singles[members[0]]
         calls.append(first if isinstance(first, LoopCall) else join_members(*members))
-    return calls, rank
+    stored = {t for c in calls for t in c.tensors} - kept
+    return calls, rank, {t: refusal for t, refusal in refusals.items() if t in stored}
 
 
 def _is_non_temporal(t: Tensor, unread: bool, target: Target) -> bool:

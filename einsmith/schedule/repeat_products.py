@@ -12,11 +12,13 @@ the plan stores none of them then, and if they exceed a bound or the plan takes 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from einsmith.ir.nodes import Compute, Graph, Piece, Read, Reduce, Template, Tensor, nbytes, postorder
 from einsmith.ir.rebuild import exchanged, map_bodies, rebuild, with_args
 from einsmith.ir.views import is_view, storage
 from einsmith.schedule.plan import MAX_STORED_BYTES, Plan
+from einsmith.schedule.row_clusters import Refusal
 from einsmith.schedule.row_forms import reads_of
 
 _MAX_OPERAND_RATIO = 0.5
@@ -45,6 +47,7 @@ def repeat_products(
     plan = fuse(graph)
     stored = plan.stored
     chains = {t: chain for t, chain in _chains(graph, smallest).items() if t in stored}
+    refusals: dict[Tensor, Refusal] = {}
     while chains:
         repeated, repetitions = _repeat(graph, chains)
         trial = fuse(repeated)
@@ -52,10 +55,21 @@ def repeat_products(
         kept = {t for t, again in repetitions.items() if not stored.isdisjoint((t, again))}
         failed = {t for t, chain in chains.items() if not kept.isdisjoint(chain)}
         if not failed:
-            large = all(nbytes(t) > most for t in chains)
-            return trial if large or seconds(trial) < seconds(plan) else plan
+            repeating, storing = seconds(trial), seconds(plan)
+            if repeating < storing or all(nbytes(t) > most for t in chains):
+                plan = trial
+            else:
+                reason = "a step that computes it again for the backward pass is predicted to be slower"
+                refusals |= {x: Refusal(reason, repeating, storing) for chain in chains.values() for x in chain}
+            break
+        for t in (t for t in repetitions if t in failed):
+            tried = [x for x in repetitions if x in chains[t] & kept]
+            found = [trial.refusals[y] for x in tried for y in (repetitions[x], x) if y in trial.refusals]
+            if found:
+                reason = f"computed again for the backward pass: {found[0].reason}"
+                refusals |= dict.fromkeys(chains[t], found[0]._replace(reason=reason))
         chains = {t: chain for t, chain in chains.items() if t not in failed}
-    return plan
+    return replace(plan, refusals={t: refusals.get(t, refusal) for t, refusal in plan.refusals.items()})
 
 
 def _chains(graph: Graph, smallest: int) -> dict[Compute, frozenset[Compute]]:

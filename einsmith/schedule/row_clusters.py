@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import heapq
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence, Set
+from typing import NamedTuple
 
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Tensor, nbytes
+from einsmith.ir.nodes import Reduce, Tensor, nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, can_share_rows, common_rows, is_batch, rows_of
 
@@ -24,6 +25,24 @@ _MAX_RECENT = 32
 when the last of them runs."""
 
 
+class Refusal(NamedTuple):
+    """The reason for which a result is stored that a fused kernel might use up.
+
+    Attributes:
+        reason: the reason, in words.
+        streamed: predicted seconds where the result is not stored, if they were compared.
+        stored: predicted seconds where it is stored, if they were compared.
+    """
+
+    reason: str
+    streamed: float | None = None
+    stored: float | None = None
+
+
+UNJOINED = Refusal("the kernels that compute and read it cannot be joined row by row")
+"""The reason where nothing prevents a kernel from using up a result, but no such kernel is considered."""
+
+
 def clusters(
     parts: Sequence[RowPart],
     after: Mapping[int, Collection[int]],
@@ -31,6 +50,7 @@ def clusters(
     kept: Collection[Tensor],
     target: Target,
     pays: Callable[[Sequence[int]], bool],
+    refusals: MutableMapping[Tensor, Refusal],
 ) -> list[list[int]]:
     """Return the kernels that become one, as lists of numbers in a valid order.
 
@@ -41,8 +61,10 @@ def clusters(
         kept: tensors that are stored in any case.
         target: the machine.
         pays: whether a list of kernels takes less time fused.
+        refusals: receives the large results of reductions that other reductions read, each with the reason for which it
+            is stored if it is. `pays` may replace `UNJOINED`.
     """
-    streamed = set(_streamed(parts, after, unfused, kept, target))
+    streamed = set(_streamed(parts, after, unfused, kept, target, refusals))
     while True:
         state = _merge(parts, after, unfused, streamed, target)
         refused = {
@@ -93,6 +115,7 @@ def _streamed(
     unfused: Collection[int],
     kept: Collection[Tensor],
     target: Target,
+    refusals: MutableMapping[Tensor, Refusal],
 ) -> dict[Tensor, set[int]]:
     """Return the results that take much of the last-level cache and that one fused kernel may compute and use up, each
     with the kernels that this fuses at least.
@@ -105,7 +128,7 @@ def _streamed(
         for g, p in enumerate(parts)
         if g not in unfused
         for t in p.results
-        if nbytes(t) * STREAMED_L3_RATIO > target.l3 and t not in kept and _exceeds_operands(t, p)
+        if nbytes(t) * STREAMED_L3_RATIO > target.l3 and t not in kept
     }
     if not large:
         return {}
@@ -122,8 +145,11 @@ def _streamed(
         ends = readers.get(t, [])
         needed = functools.reduce(operator.or_, (before[r] for r in ends), 0)
         members = {g, *ends, *(c for c in range(g + 1, len(parts)) if before[c] >> g & 1 and needed >> c & 1)}
-        if len(members) <= MAX_MEMBERS and members.isdisjoint(unfused) and all(rows_of(parts[c]) for c in members):
+        obstacle = _obstacle(t, g, members, parts, unfused)
+        if not obstacle:
             out[t] = members
+        if _is_chain(t, g, parts, readers):
+            refusals[t] = Refusal(obstacle) if obstacle else UNJOINED
     return out
 
 
@@ -137,12 +163,48 @@ def freed(
 ) -> set[Tensor]:
     """Return the results that a fused kernel might use up without storing them if the kernels `sums` were not among
     those that are not fused, and that exceed what it would store."""
-    found = _streamed(parts, after, {*unfused} - {*sums}, kept, target) if sums else {}
+    found = _streamed(parts, after, {*unfused} - {*sums}, kept, target, {}) if sums else {}
     members = {n for t in found for n in found[t]}
     if members.isdisjoint(sums):
         return set()
     stored = {storage(t) for n in members for t in parts[n].tensors} - found.keys()
     return set(found) if sum(map(nbytes, stored)) <= sum(map(nbytes, found)) else set()
+
+
+def _is_chain(t: Tensor, g: int, parts: Sequence[RowPart], readers: Mapping[Tensor, Sequence[int]]) -> bool:
+    """Return whether kernel `g`, a reduction, makes a result from smaller operands, another reduction reads it or what
+    pointwise kernels make of it, and one of the two is a product. `readers`: the kernels that read each tensor."""
+    maker = parts[g]
+    operands = [x for x, w in zip(maker.tensors, maker.written, strict=True) if not w]
+    if not _reduces(maker) or any(nbytes(x) >= nbytes(t) for x in operands):
+        return False
+    reducing: list[RowPart] = []
+    todo = [t]
+    for x in todo:
+        for part in (parts[r] for r in readers.get(x, ())):
+            if part.kernel is not None and _reduces(part):
+                reducing.append(part)
+            elif part.kernel is not None:
+                todo += [y for y in part.results if nbytes(y) >= nbytes(t) and y not in todo]
+    return any(p.kernel.reuses for p in (maker, *reducing) if reducing)
+
+
+def _reduces(part: RowPart) -> bool:
+    return any(isinstance(getattr(p, "body", None), Reduce) for p in part.kernel.root.parts)
+
+
+def _obstacle(t: Tensor, g: int, members: Set[int], parts: Sequence[RowPart], unfused: Collection[int]) -> str:
+    """Return what prevents a result of kernel `g` from being used up in one kernel of `members`; "" if nothing does."""
+    if not _exceeds_operands(t, parts[g]):
+        return "its rows are short, so that it takes less than twice the memory of its operands"
+    if len(members) > MAX_MEMBERS:
+        return f"{len(members)} kernels would have to be fused, and at most {MAX_MEMBERS} can be"
+    if not members.isdisjoint(unfused):
+        return "a check, an update or a loop needs it"
+    for c in members:
+        if not rows_of(parts[c]):
+            return f"the kernel over {[*parts[c].kernel.shape]} that needs it cannot run row by row"
+    return ""
 
 
 def _exceeds_operands(t: Tensor, part: RowPart) -> bool:

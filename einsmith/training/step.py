@@ -58,10 +58,10 @@ class TrainStep:
     time per byte; a step's results stay bitwise the same. Raises ArgumentError, which says how much is needed, where
     the limit cannot be kept. It can be set at any time; evaluation has no limit.
 
-    max_stored: largest result, as bytes or "32MiB" (the default), that is stored for the backward pass although it need
-    not be, because that is predicted to be faster; 0: none. Larger ones, such as the scores of attention, are computed
-    again tile by tile, which adds in another order (docs/patterns.md, "Chains of reductions"). It can be set at any
-    time.
+    max_stored: largest result, as bytes or "32MiB" (the default), that is stored for the backward pass although that
+    could compute it again tile by tile, because the step is predicted to be faster so; 0: none. Larger ones, such as
+    the scores of attention, are computed again, which adds in another order (docs/patterns.md, "Chains of reductions").
+    It can be set at any time.
 
     tune: seconds, for all batch shapes together, to search for faster kernel configurations when a batch shape is first
     compiled (docs/tuning.md); "graph" also searches a minute for better graphs before. Results are kept for later

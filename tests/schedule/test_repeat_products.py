@@ -73,7 +73,7 @@ def test_scores_that_are_computed_again_change_no_result(p: float, batch, monkey
     assert largest(kept) >= SCORES
 
 
-def _seconds_of_products(ratio: float):
+def seconds_of_products(ratio: float):
     """Return a cost model by which a product takes a second, and those of a row-block fusion `ratio` of it."""
 
     def predicted(kernel, target) -> float:
@@ -87,7 +87,7 @@ def _seconds_of_products(ratio: float):
 def test_the_bound_says_which_results_may_be_stored(ratio: float, batch, monkeypatch) -> None:
     """The seven products of a fused step take `ratio` of their time alone: less than the six of a step that stores the
     scores, or more. The scores are never stored where the bound forbids it; else the faster plan is taken."""
-    monkeypatch.setattr(compile, "predicted", _seconds_of_products(ratio))
+    monkeypatch.setattr(compile, "predicted", seconds_of_products(ratio))
     is_stored = {}
     for most in (0, SCORES - 1, str(SCORES), "1TB"):
         step = step_of(max_stored=most).compile(*batch)
@@ -96,7 +96,7 @@ def test_the_bound_says_which_results_may_be_stored(ratio: float, batch, monkeyp
 
 
 def test_the_bound_can_be_set_at_any_time(batch, monkeypatch) -> None:
-    monkeypatch.setattr(compile, "predicted", _seconds_of_products(0.94))
+    monkeypatch.setattr(compile, "predicted", seconds_of_products(0.94))
     step = step_of()
     assert step.max_stored == 32 << 20
     first = step(*batch)

@@ -181,24 +181,8 @@ class Blocks:
         cost: Cost = choice.cost
         seconds = max(cost.arithmetic, cost.memory) + BLOCK_SECONDS + cost.special
         if isinstance(kernel, Rows) and kernel.active is not None:
-            seconds *= self._active_fraction(n, kernel, kernel.active)
+            seconds *= _active_fraction(self.rows, self.config, n, kernel, kernel.active)
         return self.blocks * seconds
-
-    def _active_fraction(self, n: int, sweep: Rows, active: Activity) -> float:
-        """Return the fraction of tiles that are active in sweep n, from a sample of at most `_SAMPLED_BLOCKS` blocks
-        on either side. All are, as far as the condition depends on data."""
-        rows, block = self.rows, self.config.block
-        number = block_places(rows).number
-        places = kernels_of(rows, self.config)[n].places
-
-        def is_active(first: int, at: int) -> bool:
-            ends = [(at, min(at + active.block, sweep.rows) - 1), *((0, x - 1) for x in active.extents)]
-            by_slot = {s: (first, first) for s, p in enumerate(places) if p == number}
-            return BoxCondition(ends, lambda e, _: by_slot[e.slot], None).may_hold(active.condition)
-
-        outer = _sample(rows.rows, block)
-        tiles = [(i, j) for i in outer for j in _sample(sweep.rows, active.block)]
-        return sum(is_active(i, j) for i, j in tiles) / len(tiles)
 
     def cost(self, work: float) -> Cost:
         """Return the cost if the members take `work` seconds on one core.
@@ -211,6 +195,54 @@ class Blocks:
         serial_fraction = min(1.0, self.size * self.config.block / rows.rows / target.l1)
         memory = target.seconds_for_bytes(self.size, self.size, tasks)
         return distribute((1 - serial_fraction) * work, memory, serial_fraction * work, tasks, target)
+
+
+def _active_fraction(rows: Rows, config: RowsConfig, n: int, sweep: Rows, active: Activity) -> float:
+    """Return the fraction of tiles that are active in a sweep, kernel n of a block, from a sample of at most
+    `_SAMPLED_BLOCKS` blocks on either side. All are, as far as the condition depends on data."""
+    number = block_places(rows).number
+    places = kernels_of(rows, config)[n].places
+
+    def is_active(first: int, at: int) -> bool:
+        ends = [(at, min(at + active.block, sweep.rows) - 1), *((0, x - 1) for x in active.extents)]
+        by_slot = {s: (first, first) for s, p in enumerate(places) if p == number}
+        return BoxCondition(ends, lambda e, _: by_slot[e.slot], None).may_hold(active.condition)
+
+    outer = _sample(rows.rows, config.block)
+    tiles = [(i, j) for i in outer for j in _sample(sweep.rows, active.block)]
+    return sum(is_active(i, j) for i, j in tiles) / len(tiles)
+
+
+class Traversal(NamedTuple):
+    """The order in which a row-block fusion runs in a configuration.
+
+    Attributes:
+        rows: the number of rows.
+        block: rows that are processed at a time.
+        kernels: the kernels that run on a block one after the other, without those of `sweeps`.
+        sweeps: the traversals of another axis inside of a block.
+        active: estimated fraction of the blocks that are not skipped; None if none can be.
+    """
+
+    rows: int
+    block: int
+    kernels: int
+    sweeps: tuple[Traversal, ...]
+    active: float | None = None
+
+
+def traversal(rows: Rows, config: RowsConfig, target: Target, chooser: Chooser) -> Traversal:
+    """Return the order in which a row-block fusion runs in a configuration."""
+    rows = share(rows) if config.share else rows
+    one = share_of_one_core(rows, target) if config.tasks else target_of_row(rows, target)
+    sweeps = []
+    inner = [x.kernel for x in kernels_of(rows, config)]
+    for n, kernel in enumerate(inner):
+        if isinstance(kernel, Rows):
+            active = kernel.active
+            part = None if active is None else _active_fraction(rows, config, n, kernel, active)
+            sweeps.append(traversal(kernel, chooser.choose(kernel, one).config, one, chooser)._replace(active=part))
+    return Traversal(rows.rows, config.block, len(inner) - len(sweeps), tuple(sweeps))
 
 
 @lru_cache(maxsize=64)
