@@ -146,7 +146,7 @@ def transformations() -> Iterator[Case]:
     static = es.op("y[i] = x[n*i+m]", extents={"i": 2})
     yield "op() static", static, {"x": np.ones(9), "n": 2, "m": 1}
     yield "op extents", lambda v: es.op("y[i] = 1.0", extents={"i": v})(), {"v": 3}
-    yield "jit", es.jit, {"f": square, "static_argnames": (), "winograd": False}
+    yield "jit", es.jit, {"f": square, "static_argnames": (), "winograd": False, "max_stored": "1MB"}
     named = es.jit(lambda x, n: F.mul(x, F.reshape(x, n)), static_argnames="n")
     yield "jit()", named, {"x": M, "n": (2, 4)}
     for name in ("grad", "value_and_grad"):

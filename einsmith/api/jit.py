@@ -24,6 +24,7 @@ from einsmith.base.arrays import to_array
 from einsmith.base.caches import Cache, Entry, tick
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import ArgumentError, DtypeError, KindError, TraceError
+from einsmith.base.sizes import size_of
 from einsmith.base.trees import flatten, unflatten
 from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.ir.nodes import Graph, Leaf, leaf
@@ -34,6 +35,7 @@ from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import Memory, in_memory
 from einsmith.runtime.thread_count import get_threads
+from einsmith.schedule.plan import MAX_STORED_BYTES
 
 _STATIC = (str, bool, type(None))
 """Types of arguments that are static even if they are not named as such: the trace depends on their values."""
@@ -309,6 +311,7 @@ class Jitted:
         static_argnames: names of arguments that are static: a program is compiled for each value
         threads: threads that run its programs; None: the default
         winograd: whether convolutions may be computed in Winograd's form (see `jit`)
+        max_stored: most bytes of a result that is stored where it need not be (see `jit`)
 
     A program is cached under its call's key (structure, types and shapes of the arguments, static values, threads) and
     the trace keys of all modules that were met while tracing for that key. The trace keys are compared only when
@@ -316,7 +319,12 @@ class Jitted:
     """
 
     def __init__(
-        self, f: Callable, static_argnames: str | Iterable[str] = (), threads: int | None = None, winograd: bool = False
+        self,
+        f: Callable,
+        static_argnames: str | Iterable[str] = (),
+        threads: int | None = None,
+        winograd: bool = False,
+        max_stored: int | str = MAX_STORED_BYTES,
     ):
         functools.update_wrapper(self, f, updated=())
         self.f = f
@@ -326,6 +334,7 @@ class Jitted:
         self.static = frozenset(names)
         self.threads = threads
         self.winograd = winograd
+        self.max_stored = size_of(max_stored, "max_stored", 0)
         # By call key: (trace version, cache entry), valid while the version is the current one.
         self._ready: dict[Any, tuple[object, Entry[_Compiled]]] = {}
         # By call key: the modules that were met while tracing for it.
@@ -362,7 +371,7 @@ class Jitted:
         return f"<jit of {signature_of(self.f)}{static}: {count} program{'' if count == 1 else 's'}>"
 
     def __getstate__(self) -> tuple:
-        return self.f, tuple(sorted(self.static)), self.threads, self.winograd
+        return self.f, tuple(sorted(self.static)), self.threads, self.winograd, self.max_stored
 
     def __setstate__(self, state: tuple) -> None:
         self.__init__(*state)  # type: ignore[misc]  # programs and their memory are not copied
@@ -430,6 +439,7 @@ class Jitted:
                         traced.bind,
                         threads,
                         winograd=self.winograd,
+                        max_stored=self.max_stored,
                         shared=self._arena,
                         guard=traced.guard,
                         origins=traced.origins,
@@ -520,7 +530,12 @@ def _positions_of(f: Callable) -> dict[str, int]:
 
 
 @check_arguments
-def jit(f: Callable | None = None, static_argnames: str | Iterable[str] = (), winograd: bool = False) -> Any:
+def jit(
+    f: Callable | None = None,
+    static_argnames: str | Iterable[str] = (),
+    winograd: bool = False,
+    max_stored: Any = MAX_STORED_BYTES,
+) -> Any:
     """Return a compiled version of a function of tensors.
 
     f is traced and compiled once for each structure, shapes, types and static values of its arguments; further calls
@@ -533,10 +548,17 @@ def jit(f: Callable | None = None, static_argnames: str | Iterable[str] = (), wi
             differently; `kernels.composite.winograd` gives a bound of its error. It mixes the pixels of a tile: an
             infinity or NaN makes all results of the tiles (of at most 4 x 4 results) that read it NaN or infinite, not
             only the 3 x 3 results around it.
+        max_stored: largest result between two reductions, as bytes or "32MiB" (the default), that is stored although it
+            need not be, because that is predicted to be faster. Larger ones are not stored, if that is predicted to
+            take at most a tenth more time (docs/patterns.md, "Chains of reductions").
+
+    Raises:
+        ArgumentError: `max_stored` is not a size, or `static_argnames` has a name that is no argument of f.
     """
+    most = size_of(max_stored, "max_stored", 0)
     if f is None:
-        return functools.partial(jit, static_argnames=static_argnames, winograd=winograd)
-    return Jitted(f, static_argnames, winograd=winograd)
+        return functools.partial(jit, static_argnames=static_argnames, winograd=winograd, max_stored=most)
+    return Jitted(f, static_argnames, winograd=winograd, max_stored=most)
 
 
 _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()

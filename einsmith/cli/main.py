@@ -46,8 +46,7 @@ class _Size(click.ParamType):
 _LIMIT = "Memory limit of a step, such as 800MB; results are recomputed to meet it.  [default: no limit]"
 _MODE = "dynamic tunes the kernels during training.  [default: static, or as saved]"
 _STORED = (
-    "Largest result that is stored for the backward pass although it need not be, as that is faster; 0: none.  "
-    "[default: 32MiB]"
+    "Largest result between two reductions that is stored although it need not be, as that is faster.  [default: 32MiB]"
 )
 _memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
 _max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)

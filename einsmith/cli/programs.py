@@ -7,6 +7,7 @@ import runpy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -90,7 +91,10 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Execu
         names = list(inspect.signature(f).parameters)
         static |= frozenset(names.index(n) for n in static if n in names)
     traced = jit.trace_call(f, inputs, {}, static)
-    run = Executable(traced.graph, traced.bind, threads or get_threads(), guard=traced.guard, origins=traced.origins)
+    options: dict[str, Any] = {"winograd": f.winograd, "max_stored": f.max_stored} if isinstance(f, jit.Jitted) else {}
+    run = Executable(
+        traced.graph, traced.bind, threads or get_threads(), guard=traced.guard, origins=traced.origins, **options
+    )
     leaves = flatten([x for n, x in enumerate(inputs) if n not in static])[0]
     arrays = [x for x in leaves if not isinstance(x, (str, bool, type(None)))]
     return run, [np.asarray(x) if isinstance(x, (int, float)) else to_array(x) for x in arrays]

@@ -155,8 +155,7 @@ def compile_graph(
         winograd: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`).
         backend: the back end, if it is not the target's own.
         limit: most bytes that a run may hold.
-        max_stored: most bytes of a result that is stored for the backward pass where it need not be, because that is
-            predicted to be faster.
+        max_stored: most bytes of a result that is stored, where it need not be, because that is predicted to be faster.
     Raises:
         MemoryLimitError: a run needs more bytes than the limit.
         TraceError: the graph reads a tensor of another trace.

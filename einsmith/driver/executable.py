@@ -63,7 +63,7 @@ class Executable:
         other_bytes: bytes held elsewhere that count towards `memory`.
         guard: the lock of the parameters and the state in `bind`, held by every run.
         origins: origins of the graph's leaves and indices, for messages.
-        max_stored: most bytes of a result that is stored for the backward pass where it need not be (`compile_graph`).
+        max_stored: most bytes of a result that is stored where it need not be (`compile_graph`).
     Raises:
         MemoryLimitError: a run needs more than `memory` bytes.
     """

@@ -13,6 +13,7 @@ from einsmith.base.trees import flatten
 from einsmith.export import exported
 from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, Traced, Training
 from einsmith.nn import Module
+from einsmith.schedule.plan import MAX_STORED_BYTES
 from einsmith.training import TrainStep
 from einsmith.training.batch import batch_arrays, count_samples
 from einsmith.training.evaluate import losses_and_outputs
@@ -178,7 +179,8 @@ def of_function(f: Callable, example: tuple, threads: int) -> ExportSubject:
     given = tuple(name for name, a in zip(names, arguments, strict=True) if not a.static)
     bind = memories.bound(traced.bind, traced.live)
     winograd = jitted is not None and jitted.winograd
-    graph = Traced(exported.CALL, 0, traced.graph, bind, given, winograd)
+    max_stored = MAX_STORED_BYTES if jitted is None else jitted.max_stored
+    graph = Traced(exported.CALL, 0, traced.graph, bind, given, winograd, max_stored=max_stored)
     name = type(plain).__name__ if isinstance(plain, Module) else getattr(plain, "__name__", "function")
     return ExportSubject(name, threads, [graph], memories)
 

@@ -85,7 +85,7 @@ class StepCompiler:
 
     @property
     def max_stored(self) -> int:
-        """Most bytes of a result that is stored for the backward pass where it need not be."""
+        """Most bytes of a result that is stored where it need not be."""
         return self._max_stored
 
     @max_stored.setter

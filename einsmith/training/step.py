@@ -58,10 +58,10 @@ class TrainStep:
     time per byte; a step's results stay bitwise the same. Raises ArgumentError, which says how much is needed, where
     the limit cannot be kept. It can be set at any time; evaluation has no limit.
 
-    max_stored: largest result, as bytes or "32MiB" (the default), that is stored for the backward pass although that
-    could compute it again tile by tile, because the step is predicted to be faster so; 0: none. Larger ones, such as
-    the scores of attention, are computed again, which adds in another order (docs/patterns.md, "Chains of reductions").
-    It can be set at any time.
+    max_stored: largest result between two reductions, as bytes or "32MiB" (the default), that is stored although it
+    need not be, because that is predicted to be faster. Larger ones, such as the scores of attention, are used up tile
+    by tile and computed again for the backward pass, which adds in another order (docs/patterns.md, "Chains of
+    reductions"). It can be set at any time; evaluation has the default.
 
     tune: seconds, for all batch shapes together, to search for faster kernel configurations when a batch shape is first
     compiled (docs/tuning.md); "graph" also searches a minute for better graphs before. Results are kept for later
@@ -89,9 +89,7 @@ class TrainStep:
     accumulate, ema, trained = Setting(), Setting(), Setting()
     rules: Mapping[str, tuple[str, Any]] = delegate("state.rules", "(group, rule) of each parameter, by name.")
     memory_limit: Any = delegate("compiler.memory_limit", "Limit of a step's memory, in bytes; None for no limit.")
-    max_stored: Any = delegate(
-        "compiler.max_stored", "Most bytes of a result that is stored for the backward pass where it need not be."
-    )
+    max_stored: Any = delegate("compiler.max_stored", "Most bytes of a result that is stored where it need not be.")
     mode: str = delegate(
         "compiler.search.mode", 'When kernels are tuned: "static", at compilation, or "dynamic", later.'
     )

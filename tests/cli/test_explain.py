@@ -9,6 +9,7 @@ import pytest
 
 from einsmith.base.sizes import size_of
 from einsmith.cli import main
+from einsmith.cli.programs import program
 from einsmith.driver import compile
 from einsmith.schedule.layout.apply import LayoutDecision, free_tensors
 from einsmith.schedule.plan import LayoutChoice, Plan
@@ -137,6 +138,14 @@ def test_limits_are_for_models(option, name, text, tmp_path, capsys) -> None:
     assert f"{option} is for a model; a TrainStep in a file has its own {option[2:].replace('-', '_')}=" in (
         capsys.readouterr().err
     )
+
+
+def test_programs_have_the_options_of_their_steps(tmp_path) -> None:
+    file = tmp_path / "f.py"
+    file.write_text("import einsmith as es\nstep = es.jit(lambda x: x + 1.0, max_stored=5)\ninputs = (1.0,)")
+    for what, batch, bound in ((str(file), None, None), ("mlp3", 3, 5)):
+        run, *_ = program(what, batch, (), (), 1, None, bound)
+        assert run._max_stored == 5
 
 
 def measured(machine, budget):

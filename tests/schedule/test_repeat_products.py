@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -95,6 +97,25 @@ def test_the_bound_says_which_results_may_be_stored(ratio: float, batch, monkeyp
     assert list(is_stored.values()) == [False, False, ratio > 0.9, ratio > 0.9]
 
 
+def chain(x, y):
+    """Return attention of y to x, whose scores take as many bytes as those of the step."""
+    q, k = (F.reshape(t, (2, 1, STEPS, WIDTH)) * F.reshape(t[0, :HEADS, 0], (1, HEADS, 1, 1)) for t in (x, y))
+    return F.scaled_dot_product_attention(q, k, k)
+
+
+@pytest.mark.parametrize("ratio", [0.94, 1.05, 1.2])
+def test_the_bound_of_a_function(ratio: float, batch, monkeypatch) -> None:
+    """Scores that exceed the bound may cost a tenth more time; smaller ones are stored where that is faster."""
+    monkeypatch.setattr(compile, "predicted", seconds_of_products(ratio))
+    for most in (SCORES - 1, SCORES):
+        f = es.jit(chain, max_stored=most)
+        again = copy.copy(f)
+        for g in (f, es.jit(max_stored=most)(chain), again):
+            g(*batch)
+            ((program, _),) = g._cache.values()
+            assert (largest_of(program) >= SCORES) == (ratio > (1.1 if most < SCORES else 0.95))
+
+
 def test_the_bound_can_be_set_at_any_time(batch, monkeypatch) -> None:
     monkeypatch.setattr(compile, "predicted", seconds_of_products(0.94))
     step = step_of()
@@ -110,12 +131,16 @@ def test_the_bound_can_be_set_at_any_time(batch, monkeypatch) -> None:
 def test_an_exported_step_has_the_bound_too(batch) -> None:
     subject = traces.of_step(step_of(max_stored=7), tuple(batch), 1, 1)
     assert [g.max_stored for g in subject.graphs if g.role == exported.TRAIN] == [7]
+    (graph,) = traces.of_function(es.jit(chain, max_stored=7), tuple(batch), 1).graphs
+    assert graph.max_stored == 7
 
 
 @pytest.mark.parametrize("bad", ["lots", "", -5, "5 XB", True, 1.5, None, [1]])
 def test_bounds_that_are_no_sizes_are_refused(bad) -> None:
     with pytest.raises(ArgumentError, match="max_stored=.* is not a size; give bytes, or text such as '800MB'"):
         step_of(max_stored=bad)
+    with pytest.raises(ArgumentError, match="max_stored=.* is not a size; give bytes, or text such as '800MB'"):
+        es.jit(chain, max_stored=bad)
 
 
 def test_a_memory_limit_computes_scores_again(batch, monkeypatch) -> None:
