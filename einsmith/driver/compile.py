@@ -192,9 +192,9 @@ def compile_graph(
             def seconds(plan: Plan) -> float:
                 return sum(times * predicted(call.kernel, target) for _, call, times in plan.kernel_calls())
 
-            def fuse_graph(g: Graph) -> Plan:
+            def fuse_graph(g: Graph, repeats: bool) -> Plan:
                 finite = g.outputs[index] if index >= 0 else None
-                plan_apart = partial(fuse, g, finite, target, cost=predicted, most=most)
+                plan_apart = partial(fuse, g, finite, target, cost=predicted, most=most, repeats=repeats)
                 return compute_apart(lambda nodes: plan_apart(apart=nodes), seconds, smallest, most)
 
             return repeat_products(graph, fuse_graph, seconds, smallest, most)

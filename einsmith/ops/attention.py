@@ -13,7 +13,7 @@ from einsmith.lang.builder import Value
 from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
 from einsmith.ops.random import drop
-from einsmith.ops.softmax import _softmax
+from einsmith.ops.softmax import softmax_parts
 
 Places = Callable[[Sequence[Any]], tuple[Any, ...]]
 """Function from an index of the scores to (..., batch, head, query step, key step)."""
@@ -59,13 +59,20 @@ def attend(
         (*split, q.shape[-2], k.shape[-2]),
         lambda *i: builder.sum(at(q, i[:-2], i[-2], e) * at(k, i[:-2], i[-1], e), over=e) * scale,
     )
-    weights = _softmax(scores, scores.ndim - 1) if change is None else softmax_of_some(change(scores, places))
-    used = dropped(weights)
+    if change is None:
+        top, total = softmax_parts(scores, scores.ndim - 1)
+    else:
+        scores = change(scores, places)
+        top, total = parts_of_some(scores)
+    exponentials = builder.compute(scores.shape, lambda *i: builder.exp(scores[i] - top[i[:-1]]))
+    used = dropped(exponentials)
     (j,) = builder.axes(k.shape[-2])
+    # Divided after the sum, so that the gradient of the total is a sum over the width, and not over the keys.
     out = builder.compute(
         (*split, q.shape[-2], v.shape[-1]),
-        lambda *i: builder.sum(used[(*i[:-1], j)] * at(v, i[:-2], j, i[-1]), over=j),
+        lambda *i: builder.sum(used[(*i[:-1], j)] * at(v, i[:-2], j, i[-1]), over=j) / total[i[:-1]],
     )
+    weights = builder.compute(scores.shape, lambda *i: exponentials[i] / total[i[:-1]])
     if shared is None:
         return out, weights
     return out.reshape((*lead, *out.shape[-2:])), weights.reshape((*lead, *weights.shape[-2:]))
@@ -103,15 +110,21 @@ def masking(mask: Value | None, causal: bool) -> Change | None:
     return change_by(body) if mask is not None or causal else None
 
 
-def softmax_of_some(s: Value) -> Value:
-    """Return the softmax along the last dimension, 0 in rows in which all is minus infinity."""
+def parts_of_some(s: Value) -> tuple[Value, Value]:
+    """Return the maximum m along the last dimension, as a constant, and the sum of exp(s - m); 0 and 1 in rows in which
+    all is minus infinity."""
     (j,) = builder.axes(s.shape[-1])
     rest = s.shape[:-1]
     top = builder.compute(rest, lambda *i: builder.max(builder.stop_gradient(s[(*i, j)]), over=j))
     top = builder.where(top == -inf, 0.0, top)
     total = builder.compute(rest, lambda *i: builder.sum(builder.exp(s[(*i, j)] - top[i]), over=j))
     # Added instead of selected, so that the total's gradient is not under a condition.
-    total = total + builder.where(total == 0, 1.0, 0.0)
+    return top, total + builder.where(total == 0, 1.0, 0.0)
+
+
+def softmax_of_some(s: Value) -> Value:
+    """Return the softmax along the last dimension, 0 in rows in which all is minus infinity."""
+    top, total = parts_of_some(s)
     return builder.compute(s.shape, lambda *i: builder.exp(s[i] - top[i[:-1]]) / total[i[:-1]])
 
 

@@ -215,6 +215,7 @@ def fuse(
     cost: Cost | None = None,
     apart: Collection[Compute] = (),
     most: int = MAX_STORED_BYTES,
+    repeats: bool = False,
 ) -> Plan:
     """Group, order and lower a graph to kernel calls.
 
@@ -227,6 +228,8 @@ def fuse(
         cost: predicts kernels; long rows are fused where that takes less time by it.
         apart: nodes that no pointwise node is fused with.
         most: most bytes of a result that is stored, where it need not be, because that takes less time.
+        repeats: whether the backward pass repeats products of the forward pass (`repeat_products`): no kernel that
+            reuses operands then belongs to both.
 
     Raises:
         VerifyError: if the updates of the graph cannot be ordered.
@@ -234,7 +237,7 @@ def fuse(
     target = target or Target()
     copied: set[Leaf] = set()
     while True:
-        plan, stuck = _plan(graph, copied, finite, target, on_lines, refine, cost, apart, most)
+        plan, stuck = _plan(graph, copied, finite, target, on_lines, refine, cost, apart, most, repeats)
         if plan is not None:
             return plan
         if not stuck - copied:
@@ -252,6 +255,7 @@ def _plan(
     cost: Cost | None,
     apart: Collection[Compute],
     most: int,
+    repeats: bool,
 ) -> tuple[Plan | None, set[Leaf]]:
     """Return (the plan; None if the updates have no order, leaves whose updates have to be copied).
 
@@ -338,7 +342,16 @@ def _plan(
     unfused = {place[g] for g in (*checking, *writers)}
     unfused |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
-    parts = [RowPart(c.kernel if isinstance(c, KernelCall) else None, c.tensors, c.written) for c in singles]
+    role = graph.role
+    parts = [
+        RowPart(
+            c.kernel if isinstance(c, KernelCall) else None,
+            c.tensors,
+            c.written,
+            repeats and not any(role[n] == "forward" for n in c.nodes),
+        )
+        for c in singles
+    ]
     sums = {
         place[g]: c.copies[0].node
         for g in writers

@@ -30,7 +30,7 @@ _MAX_REPEATED = 8
 
 def repeat_products(
     graph: Graph,
-    fuse: Callable[[Graph], Plan],
+    fuse: Callable[[Graph, bool], Plan],
     seconds: Callable[[Plan], float],
     smallest: int,
     most: int = MAX_STORED_BYTES,
@@ -39,18 +39,18 @@ def repeat_products(
 
     Args:
         graph: the graph.
-        fuse: returns the plan of a graph that computes the same.
+        fuse: returns the plan of a graph that computes the same, told whether that repeats products.
         seconds: predicted seconds of a plan.
         smallest: bytes of the smallest result that is considered.
         most: most bytes of a result that is kept although it need not be stored, because that takes less time.
     """
-    plan = fuse(graph)
+    plan = fuse(graph, False)
     stored = plan.stored
     chains = {t: chain for t, chain in _chains(graph, smallest).items() if t in stored}
     refusals: dict[Tensor, Refusal] = {}
     while chains:
         repeated, repetitions = _repeat(graph, chains)
-        trial = fuse(repeated)
+        trial = fuse(repeated, True)
         stored = trial.stored
         kept = {t for t, again in repetitions.items() if not stored.isdisjoint((t, again))}
         failed = {t for t, chain in chains.items() if not kept.isdisjoint(chain)}

@@ -49,11 +49,14 @@ class RowPart:
         kernel: the kernel; None for a call that is not fused.
         tensors: the tensor in each buffer.
         written: whether the kernel writes each buffer.
+        is_late: whether only the backward pass or an update needs the kernel, where it may repeat what the forward pass
+            computes (`repeat_products`); these kernels are not joined with those of the forward pass.
     """
 
     kernel: Any
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
+    is_late: bool = False
 
     @property
     def results(self) -> list[Tensor]:
@@ -76,14 +79,12 @@ class FusedCluster(NamedTuple):
 
 def can_share_rows(parts: Sequence[RowPart], streamed: Collection[Tensor]) -> bool:
     """Return whether all kernels stream, or those that reuse their operands compute or read a result of these kernels
-    that is in `streamed`, and none repeats another one for the other pass (`repeat_products`)."""
+    that is in `streamed`, and none may repeat another one."""
     reusing = [p for p in parts if p.kernel.reuses]
     if not reusing:
         return True
-    results = {storage(t) for p in parts for t in p.results}
-    own = results.intersection(streamed)
-    first = [(frozenset(p.operands), p.kernel.shape) for p in reusing if results.isdisjoint(p.operands)]
-    return len(set(first)) == len(first) and all(not own.isdisjoint(map(storage, p.tensors)) for p in reusing)
+    own = {storage(t) for p in parts for t in p.results}.intersection(streamed)
+    return len({p.is_late for p in parts}) == 1 and all(not own.isdisjoint(map(storage, p.tensors)) for p in reusing)
 
 
 def _bytes_by_row(

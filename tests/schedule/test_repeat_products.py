@@ -69,7 +69,7 @@ def test_scores_that_are_computed_again_change_no_result(p: float, batch, monkey
     again = step_of(p, max_stored=0)
     found = losses(again, batch)
     assert largest(again) < SCORES / 2
-    monkeypatch.setattr(compile, "repeat_products", lambda graph, fuse, *_: fuse(graph))
+    monkeypatch.setattr(compile, "repeat_products", lambda graph, fuse, *_: fuse(graph, False))
     kept = step_of(p)
     np.testing.assert_allclose(found, losses(kept, batch), rtol=1e-5)
     assert largest(kept) >= SCORES
@@ -153,4 +153,4 @@ def test_a_memory_limit_computes_scores_again(batch, monkeypatch) -> None:
 
 def _kept_unless_forbidden(graph, fuse, seconds, smallest, most):
     """Keep results where they may be kept, whatever is faster."""
-    return fuse(graph) if most else repeat_products.repeat_products(graph, fuse, seconds, smallest, 0)
+    return fuse(graph, False) if most else repeat_products.repeat_products(graph, fuse, seconds, smallest, 0)

@@ -185,7 +185,7 @@ def activities(kernel, target) -> list:
     return out
 
 
-MASKS = ["attention", "window", "documents", "soft cap", "nothing"]
+MASKS = ["attention", "window", "documents", "soft cap"]
 
 
 @pytest.mark.parametrize("name", [*MASKS, "grouped heads", *(f"{name}'s gradients" for name in MASKS)])
