@@ -177,6 +177,25 @@ def reuses_in_row(kernel: Kernel, by_row: Sequence[int], rows: int) -> bool:
     return False
 
 
+class Follow(Node):
+    """How a sum over rows follows the running result of an earlier member (`schedule.online`).
+
+    Before a block is added, the sum so far is multiplied by a factor for each point of the running result, which a
+    member before it has changed.
+
+    reducer: the number of that member. place: the buffer of the Rows that holds its running result. index: the
+    coordinates, in the result, of a point of the sum. buffer: the result's type and shape.
+    """
+
+    __slots__ = ("reducer", "place", "index", "buffer")
+    fields = ("reducer", "place", "index", "buffer")
+    exact = True
+    reducer: int
+    place: int
+    index: tuple[Expr, ...]
+    buffer: KernelBuffer
+
+
 class Member(Node):
     """A kernel of a row-block fusion (`Rows`): one axis of some of its buffers is the row.
 
@@ -184,23 +203,31 @@ class Member(Node):
 
     `places[n]` is the buffer of the Rows that buffer n of the kernel is; the numbers after those of `Rows.buffers` are
     the `local` ones. `by_row[n]`: 1 + the axis of buffer n that is the row, 0 where none is. The row is axis `axis` of
-    the output, or, if `reduces`, the root's first reduction axis; then the stages after the root see all rows, and no
-    other member reads the result.
+    the output, or, if `reduces`, the root's first reduction axis; then the stages after the root see all rows, and so
+    do those of later such members. Another member that reads the result sees that of the rows so far: `follows` says
+    how a sum that depends on it is corrected.
     """
 
-    __slots__ = ("kernel", "places", "by_row", "reduces", "axis")
-    fields = ("kernel", "places", "by_row", "reduces", "axis")
+    __slots__ = ("kernel", "places", "by_row", "reduces", "axis", "follows")
+    fields = ("kernel", "places", "by_row", "reduces", "axis", "follows")
     exact = True
     kernel: Kernel
     places: tuple[int, ...]
     by_row: tuple[int, ...]
     reduces: bool
     axis: int
+    follows: Follow | None
 
     def __new__(
-        cls, kernel: Kernel, places: tuple[int, ...], by_row: tuple[int, ...], reduces: bool, axis: int = 0
+        cls,
+        kernel: Kernel,
+        places: tuple[int, ...],
+        by_row: tuple[int, ...],
+        reduces: bool,
+        axis: int = 0,
+        follows: Follow | None = None,
     ) -> Member:
-        return super().__new__(cls, kernel, places, by_row, bool(reduces), axis)
+        return super().__new__(cls, kernel, places, by_row, bool(reduces), axis, follows)
 
 
 class Activity(Node):
@@ -262,6 +289,11 @@ class Rows(Node):
     def reuses(self) -> bool:
         """Whether a member uses an element of its operands many times, as a product does."""
         return any(m.kernel.reuses for m in self.members)
+
+    @property
+    def is_online(self) -> bool:
+        """Whether members read running results of others, so that all rows run in one task."""
+        return any(m.follows is not None for m in self.members)
 
     @property
     def root(self) -> Template:

@@ -10,7 +10,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.functions import ARG_COMBINERS, COMBINING, identity
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.ir.rebuild import map_bodies, rebuild
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Stage, row_major
+from einsmith.schedule.kernel import Follow, Kernel, KernelBuffer, Member, Stage, row_major
 
 
 @lru_cache(maxsize=1024)
@@ -180,6 +180,7 @@ def _accumulation(member: Member, count: int, block: int, local: int, turned: bo
     params = tuple((buffers[n].dtype, buffers[n].shape) for _, n in args)
     body = Reduce(root.combiner, (count, *root.extents[1:]), root.bodies)
     stages = [Stage(template(t.shape, params, body), args, (None,) * len(sums))]
+    read: tuple[tuple, ...]
     old_places = [("buffer", len(used) + m) for m in range(len(sums))]
     if finds_position(member):
         number = ("buffer", len(used) + 2 * len(sums))  # of the block's first row: `_add_block_number`
@@ -188,17 +189,27 @@ def _accumulation(member: Member, count: int, block: int, local: int, turned: bo
         old, new, old_place, new_place = (Read(n, _axes(t.rank), d) for n, d in enumerate((value, value, place, place)))
         is_better = _is_better(root.combiner, new, old)
         first = apply("mul", Read(4, (), place), Const(prod(root.extents[1:]), place))
-        read: tuple[tuple, ...] = (old_places[0], ("stage", 0, 0), old_places[1], ("stage", 0, 1), number)
+        read = (old_places[0], ("stage", 0, 0), old_places[1], ("stage", 0, 1), number)
         best = template(t.shape, shapes[:2], apply("where", is_better, new, old))
         at = apply("where", is_better, apply("add", first, new_place), old_place)
         stages.append(Stage(best, read[:2], (len(used) + len(sums),)))
         stages.append(Stage(template(t.shape, [*shapes, (place, ())], at), read, (len(used) + len(sums) + 1,)))
         return Kernel(tuple(stages), (*buffers, *sums, *sums))
+    follows = member.follows
+    factors = [] if follows is None else [follows.buffer]
     for m, x in enumerate(sums):
         old, new = (Read(slot, _axes(t.rank), x.dtype) for slot in (0, 1))
-        total = template(t.shape, [(x.dtype, x.shape)] * 2, apply(COMBINING[root.combiner], old, new))
-        stages.append(Stage(total, (old_places[m], ("stage", 0, m)), (len(used) + len(sums) + m,)))
-    return Kernel(tuple(stages), (*buffers, *sums, *sums))
+        read = (old_places[m], ("stage", 0, m), *(("buffer", len(used) + 2 * len(sums)) for _ in factors))
+        kept: Expr = old
+        if follows is not None:
+            factor = Read(2, follows.index, follows.buffer.dtype)
+            zero = Const(0.0, x.dtype)
+            # A sum so far whose maximum was the identity may be no number; it is left out.
+            kept = apply("where", apply("eq", factor, Const(0.0, factor.dtype)), zero, apply("mul", old, factor))
+        shapes = [(y.dtype, y.shape) for y in (x, x, *factors)]
+        total = template(t.shape, shapes, apply(COMBINING[root.combiner], kept, new))
+        stages.append(Stage(total, read, (len(used) + len(sums) + m,)))
+    return Kernel(tuple(stages), (*buffers, *sums, *sums, *factors))
 
 
 def _is_better(combiner: str, x: Expr, best: Expr) -> Expr:
@@ -234,6 +245,27 @@ def copy_kernel(member: Member) -> Kernel:
     sums = partials(member)
     bodies = [Read(0, _axes(len(x.shape)), x.dtype) for x in sums]
     return _pointwise(member.kernel.root.shape, bodies, sums)
+
+
+def save_kernel(reducer: Member, follow: Follow) -> Kernel:
+    """Return the kernel that copies a reducing member's result so far, and what its later stages made of it."""
+    reads = [partials(reducer)[0], follow.buffer]
+    return _pointwise(follow.buffer.shape, [Read(0, _axes(len(x.shape)), x.dtype) for x in reads], reads)
+
+
+def factor_kernel(reducer: Member, follow: Follow) -> Kernel:
+    """Return the kernel of the factor of sums that follow a running result: exp(old - new) after a maximum, 0 where
+    there was none. Its buffers are the copies of `save_kernel`, the new result, and the factor."""
+    total, x = partials(reducer)[0], follow.buffer
+    combiner = _root(reducer).combiner
+    index = _axes(len(x.shape))
+    none = apply("eq", Read(0, index, total.dtype), Const(identity(combiner, total.dtype), total.dtype))
+    before, after = (Read(n, index, x.dtype) for n in (1, 2))
+    change = apply("sub", before, after) if combiner == "max" else apply("sub", after, before)
+    body = apply("where", none, Const(0.0, x.dtype), apply("exp", change))
+    params = [(y.dtype, y.shape) for y in (total, x, x)]
+    stage = Stage(template(x.shape, params, body), tuple(("buffer", n) for n in range(3)), (3,))
+    return Kernel((stage,), (total, x, x, x))
 
 
 def merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:

@@ -252,6 +252,15 @@ def _code_of_read(e: Read, t: Template, axis: int, extent: int) -> int:
     return dims[0] + 1 if own else 0
 
 
+def axes_at(shape: Sequence[int], view: Sequence[int], index: Sequence[Expr]) -> dict[int, Expr] | None:
+    """Return the coordinates, in a tensor of a shape, of an element of a view of it that has more or fewer dimensions
+    of one point; None for other views."""
+    if [n for n in shape if n > 1] != [n for n in view if n > 1]:
+        return None
+    coordinates = iter([i for n, i in zip(view, index, strict=True) if n > 1])
+    return {d: next(coordinates) if n > 1 else Const(0, dt.i32) for d, n in enumerate(shape)}
+
+
 def reads_of(t: Template) -> list[Read]:
     """Return every read of a template's bodies, each once."""
     return list(dict.fromkeys(e for p in t.parts for b in p.bodies for e in reads(b)))

@@ -119,10 +119,14 @@ def cut_of(buffer: KernelBuffer, code: int) -> tuple[int, int]:
 
 
 def consistent_forms(
-    parts: Sequence[RowPart], rows: int, forms: Callable[[Kernel], RowForms] = row_forms
+    parts: Sequence[RowPart],
+    rows: int,
+    forms: Callable[[Kernel], RowForms] = row_forms,
+    running: Collection[Tensor] = (),
 ) -> list[RowForm] | None:
     """Return a row form for each part such that all cut each tensor alike and each reads only its own row of the
-    others' results; None if there is none. `forms` gives the forms of a kernel."""
+    others' results, or the whole of those in `running`, which have no rows; None if there is none. `forms` gives the
+    forms of a kernel."""
     results = {t for p in parts for t in p.results}
     reuses = any(p.kernel.reuses for p in parts)
     known: dict[Tensor, tuple[int, int]] = {}
@@ -139,7 +143,7 @@ def consistent_forms(
                 form.of(part.tensors), form.kernel.buffers, form.by_row, form.of(part.written), strict=True
             ):
                 s, cut = storage(t), cut_of(b, code)
-                if not w and s in results and not code:
+                if not w and s in results and not code and s not in running:
                     fits = False
                 if s not in results and reuses:
                     continue  # an operand may be read in several ways

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -33,10 +33,19 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import map_bodies, rebuild, substitute
 from einsmith.schedule.activity import ConstantUnless, either, identity_unless, names_in, results_unless
 from einsmith.schedule.in_place import reads_own_elements
-from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, Member, Rows, Stage
-from einsmith.schedule.row_blocks import block_kernel, inputs, partials, uses_number
-from einsmith.schedule.row_forms import RowForm, nested_forms, reads_of
-from einsmith.schedule.row_fusion import RowPart, consistent_forms, cut_of, join_forms
+from einsmith.schedule.kernel import Activity, Follow, Kernel, KernelBuffer, Member, Rows, Stage
+from einsmith.schedule.online import Scale, followers
+from einsmith.schedule.row_blocks import (
+    block_kernel,
+    factor_kernel,
+    inputs,
+    merge,
+    partials,
+    save_kernel,
+    uses_number,
+)
+from einsmith.schedule.row_forms import RowForm, axes_at, nested_forms, reads_of
+from einsmith.schedule.row_fusion import FusedCluster, RowPart, consistent_forms, cut_of, join_forms
 
 MIN_SWEEP_ROWS = 512
 """Fewest rows of a sweep inside of a block; fewer are a block themselves. More than the rows of any block, so
@@ -57,10 +66,12 @@ class BlockKernel(NamedTuple):
 
 class BlockPlaces(NamedTuple):
     """Numbers of the memory that the kernels of a block use: the buffers of the Rows, its local buffers, from
-    `accumulators[n]` on the results so far of reducing member n, one per result of its root, and at `number` the number
-    of the block's first row."""
+    `accumulators[n]` on the results so far of reducing member n, one per result of its root, from `followed[n]` on what
+    members that follow it need (copies of the result so far and of the last stage's, the factor), and at `number` the
+    number of the block's first row."""
 
     accumulators: dict[int, int]
+    followed: dict[int, int]
     number: int
 
 
@@ -73,7 +84,16 @@ def block_places(rows: Rows) -> BlockPlaces:
         if member.reduces:
             accumulators[n] = count
             count += len(partials(member))
-    return BlockPlaces(accumulators, count)
+    followed: dict[int, int] = {}
+    for n in sorted({m.follows.reducer for m in rows.members if m.follows is not None}):
+        followed[n] = count
+        count += 3
+    return BlockPlaces(accumulators, followed, count)
+
+
+def follow_of(rows: Rows, n: int) -> Follow:
+    """Return how members follow reducing member n, the first one's index being any."""
+    return next(m.follows for m in rows.members if m.follows is not None and m.follows.reducer == n)
 
 
 @lru_cache(maxsize=1024)
@@ -88,13 +108,26 @@ def block_kernels(rows: Rows, count: int, block: int, nested: int, turned: bool 
         kernel = block_kernel(member, count, block, len(rows.buffers), turned)
         used = [*inputs(member)] if member.reduces else [*range(len(member.places))]
         at = [member.places[i] for i in used]
+        own = range(0)
         if n in places.accumulators:
             own = range(places.accumulators[n], places.accumulators[n] + len(partials(member)))
             at += [*own, *own]
+        if member.follows is not None:
+            at.append(places.followed[member.follows.reducer] + 2)
         if uses_number(member):
             at.append(places.number)
         if nested and block == 1:
             kernel = _drop_row(kernel, [member.by_row[i] for i in used], member)
+        if n in places.followed:
+            follow, first = follow_of(rows, n), places.followed[n]
+            finish, used = merge(member, 1)
+            out += [
+                BlockKernel(save_kernel(member, follow), (own[0], follow.place, first, first + 1)),
+                BlockKernel(kernel, tuple(at)),
+                BlockKernel(finish, (*own, *used)),
+                BlockKernel(factor_kernel(member, follow), (first, first + 1, follow.place, first + 2)),
+            ]
+            continue
         out.append(_drop_unread(kernel, at) if nested else BlockKernel(kernel, tuple(at)))
     return _sweeps(out, len(rows.buffers), places, block, nested) if nested else tuple(out)
 
@@ -249,7 +282,8 @@ def _sweeps(
     place_of = {t: p for known in (tensors, results) for p, t in known.items()}
     locals_ = {t for p, t in tensors.items() if local <= p < end}
     candidates = {r for p in parts for r in nested_forms(p.kernel) if r >= MIN_SWEEP_ROWS}
-    every = [(_crossing_bytes(groups, parts), -r, groups) for r in candidates for groups in [_groups(parts, r)]]
+    grouped = [(-r, _groups(parts, r, locals_)) for r in candidates]
+    every = [(_crossing_bytes(groups, parts), r, groups) for r, groups in grouped]
     if not every:
         return tuple(kernels)
     _, rows, groups = min(every, key=lambda x: x[:2])
@@ -267,9 +301,10 @@ def _sweeps(
         own_parts = [parts[n] for n in members]
         elsewhere = {t for n, p in enumerate(parts) if n not in members for t in p.tensors}
         outside = {t for p in own_parts for t in p.results if t in elsewhere or t not in locals_}
+        outside |= {t for p, f in zip(own_parts, some, strict=True) if f.reduces for t in p.results}
         fused = join_forms(own_parts, rows, some, outside)
         at = tuple(place_of[t] for t in fused.tensors)
-        sweep = fused.kernel
+        sweep = _follow(fused, members, followers(parts, members, forms, elsewhere) or {}, parts)
         if condition is not None:
             buffer_of = {p: b for k, places_ in kernels for p, b in zip(places_, k.buffers, strict=True)}
             at = (*at, *sorted(names_in(condition.expr) - set(at)))
@@ -279,7 +314,33 @@ def _sweeps(
 
 
 def _forms(parts: Sequence[RowPart], members: Sequence[int], rows: int) -> list[RowForm] | None:
-    return consistent_forms([parts[n] for n in members], rows, nested_forms)
+    """Return the row forms of the kernels of a sweep; None if they cannot be one. Sums may follow running results."""
+    own = [parts[n] for n in members]
+    forms = consistent_forms(own, rows, nested_forms)
+    if forms is not None:
+        return forms
+    forms = consistent_forms(own, rows, nested_forms, {t for p in own for t in p.results})
+    if forms is None or followers(parts, members, dict(zip(members, forms, strict=True)), ()) is None:
+        return None
+    return forms
+
+
+def _follow(fused: FusedCluster, members: Sequence[int], scales: Mapping[int, Scale], parts: Sequence[RowPart]) -> Rows:
+    """Return a sweep whose sums follow running results as `scales` says, by the numbers of the parts `members`."""
+    sweep = fused.kernel
+    out = []
+    for n, m in zip(members, sweep.members, strict=True):
+        if n in scales:
+            t = scales[n].result
+            reducer = next(i for i, k in enumerate(members) if t in parts[k].results)
+            shape = sweep.members[reducer].kernel.root.shape
+            axes = axes_at(shape, t.shape, scales[n].at)
+            assert axes is not None
+            index = tuple(axes[d] for d in range(len(shape)))
+            follow = Follow(reducer, fused.tensors.index(t), index, KernelBuffer(t.dtype, shape))
+            m = Member(m.kernel, m.places, m.by_row, m.reduces, m.axis, follow)
+        out.append(m)
+    return Rows(sweep.rows, tuple(out), sweep.buffers, sweep.local, sweep.active)
 
 
 class _Condition(NamedTuple):
@@ -318,7 +379,7 @@ def _active_unless(
             buffer: int, index: tuple[Expr, ...], tensors=tensors, buffers=kernel.buffers
         ) -> ConstantUnless | None:
             x, shape = known.get(tensors[buffer], (None, ()))
-            axes = None if x is None else _axes_at(shape, buffers[buffer].shape, index)
+            axes = None if x is None else axes_at(shape, buffers[buffer].shape, index)
             return None if x is None or axes is None else ConstantUnless(x.value, substitute(x.unless, axes))
 
         def name(buffer: int, tensors=tensors) -> int | None:
@@ -348,15 +409,6 @@ _WHOLE = (0, 0)
 """The cut of a tensor that has no rows."""
 
 
-def _axes_at(shape: Sequence[int], view: Sequence[int], index: Sequence[Expr]) -> dict[int, Expr] | None:
-    """Return the coordinates, in a tensor of a shape, of an element of a view of it that has more or fewer dimensions
-    of one point; None for other views."""
-    if [n for n in shape if n > 1] != [n for n in view if n > 1]:
-        return None
-    coordinates = iter([i for n, i in zip(view, index, strict=True) if n > 1])
-    return {d: next(coordinates) if n > 1 else Const(0, dt.i32) for d, n in enumerate(shape)}
-
-
 def _operands(part: RowPart) -> list[Tensor]:
     return [t for t, w in zip(part.tensors, part.written, strict=True) if not w]
 
@@ -375,7 +427,7 @@ def _with_activity(
     those that only the condition reads at the end."""
     count, more = len(sweep.buffers), len(at) - len(sweep.buffers)
     members = tuple(
-        Member(m.kernel, tuple(p if p < count else p + more for p in m.places), m.by_row, m.reduces, m.axis)
+        Member(m.kernel, tuple(p if p < count else p + more for p in m.places), m.by_row, m.reduces, m.axis, m.follows)
         for m in sweep.members
     )
     names = names_in(condition.expr)
@@ -388,15 +440,32 @@ def _with_activity(
     return Rows(sweep.rows, members, buffers, sweep.local, active)
 
 
-def _groups(parts: Sequence[RowPart], rows: int) -> list[list[int]]:
-    """Return the parts in sweeps over `rows` rows, each as early as its operands permit, in a valid order."""
+def _groups(parts: Sequence[RowPart], rows: int, local: Collection[Tensor]) -> list[list[int]]:
+    """Return the parts in sweeps over `rows` rows, each as early as its operands permit, in a valid order; without
+    running results where something outside of a sweep needs what was made of them."""
+    groups = _levels(parts, rows, _forms)
+    for members in groups:
+        forms = _forms(parts, members, rows)
+        others = {t for n, p in enumerate(parts) if n not in members for t in p.tensors}
+        others |= {t for n in members for t in parts[n].results if t not in local}
+        by_part = None if forms is None else dict(zip(members, forms, strict=True))
+        if by_part is not None and followers(parts, members, by_part, others) is None:
+            return _levels(parts, rows, _strict_forms)
+    return groups
+
+
+def _strict_forms(parts: Sequence[RowPart], members: Sequence[int], rows: int) -> list[RowForm] | None:
+    return consistent_forms([parts[n] for n in members], rows, nested_forms)
+
+
+def _levels(parts: Sequence[RowPart], rows: int, forms_of: Callable) -> list[list[int]]:
     groups: list[list[int]] = []
     group_of: dict[Tensor, int] = {}
     for n, part in enumerate(parts):
         needed = [group_of[t] for t in part.tensors if t in group_of]
         first = max(needed, default=0)
         for g in range(first, len(groups)):
-            if consistent_forms([parts[m] for m in (*groups[g], n)], rows, nested_forms) is not None:
+            if forms_of(parts, [*groups[g], n], rows) is not None:
                 break
         else:
             g = len(groups)

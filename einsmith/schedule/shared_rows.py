@@ -49,13 +49,14 @@ class _Key(NamedTuple):
 @lru_cache(maxsize=256)
 def share(rows: Rows) -> Rows:
     """Return the Rows with common subexpressions evaluated by members of their own; `rows` itself if there are none."""
-    while True:
+    while not rows.is_online:  # a running result differs from use to use
         uses = _uses(rows)
         several = [k for k, same in uses.items() if len({u.member for u in same}) > 1]
         if not several:
             return rows
         best = max(several, key=lambda k: (sum(1 for _ in postorder([k.expr])), k.expr.digest))
         rows = _hoist(rows, best, uses[best])
+    return rows
 
 
 def _domain(t: Template) -> tuple[int, ...] | None:

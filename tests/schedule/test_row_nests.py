@@ -220,3 +220,77 @@ def test_positions_are_found_tile_by_tile(combiner: str, rng, nested) -> None:
     run = compile_with(f, [x, y], 1, 1)
     assert any(row_blocks.finds_position(m) for call in run.plan.calls for m in members_of(call.kernel, run.target))
     agree(run([x, y])[1], run.graph, [x, y], combiner)
+
+
+SOFTMAX = """s[i,j] = sum[d](x[i,d]*y[j,d]) + b[j,0]
+m[i] = max[j](s[i,j])
+o[i] = sum[j](exp(s[i,j] - m[i])*b[j,1])/sum[j](exp(s[i,j] - m[i]))"""
+SOFTMIN = """s[i,j] = sum[d](x[i,d]*y[j,d]) + b[j,0]
+m[i] = min[j](s[i,j])
+l[i] = log(sum[j](exp(m[i] - s[i,j]))) - m[i]"""
+MASKED_SUMS = """s[i,j] = where(j % 5 != i % 3, sum[d](x[i,d]*y[j,d]) + b[j,0], -inf)
+m[i] = max[j](s[i,j])
+l[i] = sum[j](where(j < 60, exp(s[i,j] - m[i]), 0)) + sum[j](2*exp(s[i,j] - m[i])*b[j,1])"""
+ONLINE = {"softmax": SOFTMAX, "softmin": SOFTMIN, "masked": MASKED_SUMS}
+
+
+def running_sums(run) -> int:
+    """Return how many sums follow a running result in the row blocks of a program."""
+    return sum(m.follows is not None for call in run.plan.calls for m in members_of(call.kernel, run.target))
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "any"])
+@pytest.mark.parametrize("name", ONLINE)
+def test_sums_follow_a_running_maximum(name: str, order: str, rng, nested) -> None:
+    """Whatever the order of the tiles: a maximum of an early or a late one, tiles in which a row has none yet."""
+    x, y, b = (rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2)))
+    b[:, 0] = rng.permutation(90) - 45
+    if order != "any":
+        b[:, 0] = np.sort(b[:, 0])[:: 1 if order == "ascending" else -1]
+    if name == "softmax":
+        b[rng.random(90) < 0.3, 0] = -np.inf
+        b[: 40 if order == "ascending" else 3, 0] = -np.inf
+    f = es.op(ONLINE[name])
+    for threads in (1, 2):
+        run = compile_with(f, [x, y, b], threads, 1)
+        assert running_sums(run), name
+        agree(run([x, y, b])[1], run.graph, [x, y, b], f"{name}, {order}, {threads} threads")
+
+
+def test_a_row_without_any_value_is_no_number(rng, nested) -> None:
+    """As in the formula, in which the minimum is infinity."""
+    x, y, b, c = (rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2), (37,)))
+    c[7] = np.inf
+    run = compile_with(es.op(SOFTMIN.replace("b[j,0]", "b[j,0] + c[i]")), [x, y, b, c], 1, 1)
+    assert running_sums(run)
+    (got,) = run([x, y, b, c])[1]
+    assert np.isnan(got[7]) and np.isfinite(np.delete(got, 7)).all()
+
+
+OTHERWISE = {
+    "the weights are needed": """s[i,j] = sum[d](x[i,d]*y[j,d])
+    m[i] = max[j](s[i,j])
+    e[i,j] = exp(s[i,j] - m[i])
+    l[i] = sum[j](e[i,j])
+    o[i] = max[j](e[i,j]/l[i]*b[j,0])""",
+    "another value": """s[i,j] = sum[d](x[i,d]*y[j,d])
+    m[i] = max[j](s[i,j])
+    o[i] = sum[j](exp(s[i,j]*0.5 - m[i])*b[j,0])""",
+    "a square": """s[i,j] = sum[d](x[i,d]*y[j,d])
+    m[i] = max[j](s[i,j])
+    o[i] = sum[j](exp(s[i,j] - m[i])**2*b[j,0])""",
+    "a difference": """s[i,j] = sum[d](x[i,d]*y[j,d])
+    m[i] = max[j](s[i,j])
+    o[i] = sum[j]((s[i,j] - m[i])*b[j,0])""",
+    "a maximum": """s[i,j] = sum[d](x[i,d]*y[j,d])
+    m[i] = max[j](s[i,j])
+    o[i] = max[j](exp(s[i,j] - m[i])*b[j,0])""",
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_other_uses_wait_for_the_maximum(name: str, rng, nested) -> None:
+    x, y, b = (rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2)))
+    run = compile_with(es.op(OTHERWISE[name]), [x, y, b], 1, 1)
+    assert not running_sums(run)
+    agree(run([x, y, b])[1], run.graph, [x, y, b], name)

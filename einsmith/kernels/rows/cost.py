@@ -71,6 +71,9 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
         longest = -(-rows.rows // tasks)
         if is_batch(rows, target):
             out += [RowsConfig(1, 0, s, n) for s in shares for n in _tiles(rows, s, 1) or (0,)]
+        elif rows.is_online:
+            blocks = TILES if rows.active is None else (rows.active.block,)
+            out += [RowsConfig(min(n, rows.rows), 1) for n in blocks]
         elif rows.active is not None:
             out += [RowsConfig(min(rows.active.block, rows.rows), 1, s) for s in shares]
         elif rows.reuses:
@@ -166,7 +169,7 @@ class Blocks:
         self.config, self.target, self.one = config, target, share_of_one_core(rows, target)
         self.blocks = rows.rows / config.block
         self.size = float(sum(b.nbytes for b in rows.buffers))
-        if config.nested:
+        if config.nested or rows.is_online:
             kernels = [x.kernel for x in kernels_of(rows, config)]
             sizes = [float(sum(b.nbytes for b in kernel.buffers)) for kernel in kernels]
         else:

@@ -25,7 +25,7 @@ from einsmith.kernels.rows.box_condition import BoxCondition, Ends
 from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 from einsmith.schedule.row_blocks import copy_kernel, fill_kernel, finds_position, merge, partials
-from einsmith.schedule.row_nests import BlockKernel, block_places, shared_memory
+from einsmith.schedule.row_nests import BlockKernel, block_places, follow_of, shared_memory
 from einsmith.schedule.shared_rows import share
 
 _Memory = TypeVar("_Memory")
@@ -57,6 +57,8 @@ class RowBlocks(Pattern):
             return "single rows can be launched at once only where no member reduces over them"
         if config.tasks > 1 and any(map(finds_position, kernel.members)):
             return "positions are found in one task"
+        if kernel.is_online and (config.tasks != 1 or config.nested):
+            return "running results are carried through all rows in one task"
         space = self.space(kernel, target)
         return "" if all(v in space[g] for g, v in config._asdict().items()) else "rows have no such blocks"
 
@@ -229,6 +231,10 @@ class _Lowering:
         accumulators = {n: [b.alloc(elem_of(x.dtype), x.size) for x in buffers] for n, buffers in sums.items()}
         for n, first in places.accumulators.items():
             fixed |= dict(enumerate(accumulators[n], first))
+        for n, first in places.followed.items():
+            x = follow_of(kernel, n).buffer
+            for i, y in enumerate((sums[n][0], x, x)):
+                fixed[first + i] = b.alloc(elem_of(y.dtype), x.size)
         scratch = b.alloc(
             "i8", max((launch.function.scratch_bytes for x in all_lowered for launch in x.launches), default=0)
         )

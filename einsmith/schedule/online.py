@@ -1,0 +1,206 @@
+"""Carry sums that a running maximum normalises through one sweep (online softmax).
+
+before: m[i] = max[j](s[i,j]);  then l[i] = sum[j](exp(s[i,j] - m[i]))      two sweeps over j
+after:  for each block of j:  m' = max(m, max[j](s[i,j]));  l = l*exp(m - m') + sum[j](exp(s[i,j] - m'));  m = m'
+
+A sum follows a maximum if each term is exp(s[i,j] - m[i]) times something without m, s being what the maximum is of.
+The sum so far is then exact for the maximum so far, and a new maximum rescales it (Milakov and Gimelshein 2018, "Online
+normalizer calculation for softmax"). Results of a tile that read a maximum so far are of no use after the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from einsmith.base.dtypes import DType
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Tensor, axes_of, reads
+from einsmith.ir.rebuild import rebuild, substitute
+from einsmith.schedule.kernel import Stage
+from einsmith.schedule.row_forms import RowForm, axes_at
+from einsmith.schedule.row_fusion import RowPart
+
+RUNNING = {"max": -1, "min": 1}
+"""Combiners whose running results m sums may follow, with the sign of m in the exponent: exp(s - m) or exp(m - s)."""
+
+
+class Scale(NamedTuple):
+    """What a value is proportional to: exp of plus or minus a running result, read at the index `at`."""
+
+    result: Tensor
+    at: tuple[Expr, ...]
+
+
+class _DependsOtherwise(Exception):
+    """A value depends on a running result in a way that no factor corrects."""
+
+
+def followers(
+    parts: Sequence[RowPart], members: Sequence[int], forms: Mapping[int, RowForm], elsewhere: Collection[Tensor]
+) -> dict[int, Scale] | None:
+    """Return, for each sum of a sweep that follows a running result, that result and the index at which each of the
+    sum's points reads it; None if some other value depends on one.
+
+    Args:
+        parts: the kernels of a block of rows.
+        members: numbers of those in the sweep, in order.
+        forms: the row form of each of them.
+        elsewhere: tensors that are needed outside of the sweep.
+    """
+    sweep = _Sweep(parts, forms, {t: n for n in members if forms[n].reduces for t in parts[n].results})
+    out: dict[int, Scale] = {}
+    for n in members:
+        form, tensors = forms[n], forms[n].of(parts[n].tensors)
+        kernel = _Kernel(sweep, n)
+        try:
+            for stage in form.kernel.stages[:1] if form.reduces else form.kernel.stages:
+                scales = kernel.add(stage)
+                if form.reduces and any(scales):
+                    scale, body = _only(scales), stage.template.parts[0].body
+                    summed = {a for i in scale.at for a in axes_of(i) if a >= stage.template.rank}
+                    if summed or not isinstance(body, Reduce) or body.combiner != "sum":
+                        return None
+                    out[n] = scale
+                for place, x in zip(stage.outputs, scales, strict=True):
+                    if place is not None and not form.reduces:
+                        sweep.scales[tensors[place]] = x
+                        sweep.shapes[tensors[place]] = stage.template.shape
+                        if x is not None and tensors[place] in elsewhere:
+                            return None
+        except _DependsOtherwise:
+            return None
+    return out
+
+
+def _only(scales: Sequence[Scale | None]) -> Scale:
+    """Return the scale that all values have. Raises _DependsOtherwise where they differ."""
+    first = scales[0] if scales else None
+    if first is None or any(s != first for s in scales):
+        raise _DependsOtherwise
+    return first
+
+
+class _Sweep:
+    """What is known of the values of a sweep.
+
+    makers: the part that makes each result of a reduction over the rows of the sweep.
+    scales: what each other tensor is proportional to. shapes: the shape whose axes the index of its scale has.
+    names: what slot -1 - n of an expression in terms of tensors reads.
+    """
+
+    def __init__(self, parts: Sequence[RowPart], forms: Mapping[int, RowForm], makers: Mapping[Tensor, int]):
+        self.parts, self.forms, self.makers = parts, forms, makers
+        self.scales: dict[Tensor, Scale | None] = {}
+        self.shapes: dict[Tensor, tuple[int, ...]] = {}
+        self.names: list[Any] = []
+
+    def read(self, name: Any, index: tuple[Expr, ...], dtype: DType) -> Read:
+        """Return a read of a tensor, or of another value with a name."""
+        if name not in self.names:
+            self.names.append(name)
+        return Read(-1 - self.names.index(name), index, dtype)
+
+    def depends(self, e: Expr) -> bool:
+        """Return whether an expression in terms of tensors depends on a running result."""
+        names = [self.names[-1 - r.slot] for r in reads(e)]
+        return any(t in self.makers or self.scales.get(t) is not None for t in names)
+
+    def scale(self, e: Expr) -> Scale | None:
+        """Return what an expression is proportional to; None where it depends on no running result."""
+        if not self.depends(e):
+            return None
+        if isinstance(e, Read):
+            t: Any = self.names[-1 - e.slot]
+            known = self.scales.get(t)
+            axes = None if known is None else axes_at(self.shapes[t], t.shape, e.index)
+            if known is None or axes is None:
+                raise _DependsOtherwise
+            return Scale(known.result, tuple(substitute(i, axes) for i in known.at))
+        assert isinstance(e, Apply)
+        if e.fn == "exp":
+            return self._exponential(e.args[0])
+        scales = [self.scale(x) for x in e.args]
+        some = [s for s in scales if s is not None]
+        if e.fn in ("neg", "cast", "stop_gradient") or (e.fn == "mul" and len(some) == 1):
+            return some[0]
+        if e.fn == "div" and scales[1] is None:
+            return some[0]
+        if e.fn == "where" and scales[0] is None:
+            is_zero = [isinstance(x, Const) and x.value == 0 for x in e.args[1:]]
+            return _only([s for s, zero in zip(scales[1:], is_zero, strict=True) if not zero])
+        raise _DependsOtherwise
+
+    def _exponential(self, e: Expr) -> Scale:
+        """Return the scale of exp(e), if e is the difference of a running result and what it is of."""
+        if not isinstance(e, Apply) or e.fn != "sub":
+            raise _DependsOtherwise
+        for sign, (x, m) in ((-1, e.args), (1, e.args[::-1])):
+            if not isinstance(m, Read):
+                continue
+            t: Any = self.names[-1 - m.slot]
+            if t in self.makers and not self.depends(x) and self._is_of(t, sign, m, x):
+                return Scale(t, m.index)
+        raise _DependsOtherwise
+
+    def _is_of(self, t: Tensor, sign: int, m: Read, x: Expr) -> bool:
+        """Return whether a running result `t`, read as `m`, is the largest (smallest) of x over the rows of the
+        sweep."""
+        n = self.makers[t]
+        root = self.forms[n].kernel.root
+        body = root.parts[0].body
+        if not isinstance(body, Reduce) or len(body.extents) > 1 or RUNNING.get(body.combiner) != sign:
+            return False
+        value = _Kernel(self, n).named(body.bodies[0], self.forms[n].kernel.stages[0].args)
+        own = {a for i in m.index for a in axes_of(i)}
+        at = axes_at(root.shape, t.shape, m.index)
+        return at is not None and any(substitute(value, {**at, root.rank: Axis(row)}) is x for row in axes_of(x) - own)
+
+
+class _Kernel:
+    """Follows running results through the stages of kernel n."""
+
+    def __init__(self, sweep: _Sweep, n: int):
+        self.sweep, self.number = sweep, n
+        self.tensors = sweep.forms[n].of(sweep.parts[n].tensors)
+        self.buffers = sweep.forms[n].kernel.buffers
+        self.results: list[list[tuple[Expr | None, Scale | None]]] = []
+        """The results of each stage: the expression in terms of tensors (None: a reduction), and its scale."""
+
+    def add(self, stage: Stage) -> list[Scale | None]:
+        """Return what each result of the next stage is proportional to."""
+        t = stage.template
+        bodies = [self.named(b, stage.args) for p in t.parts for b in p.bodies]
+        piece = t.parts[0]
+        whole = len(t.parts) == 1 and isinstance(piece, Piece) and piece.extents == t.shape
+        if not any(map(self.sweep.depends, bodies)):
+            scales: list[Scale | None] = [None] * len(t.dtypes)
+        elif not whole or len(t.dtypes) != len(bodies):
+            raise _DependsOtherwise
+        else:
+            scales = [self.sweep.scale(b) for b in bodies]
+        is_expression = whole and isinstance(piece, Piece) and not isinstance(piece.body, Reduce)
+        exprs = bodies if is_expression else [None] * len(t.dtypes)
+        self.results.append(list(zip(exprs, scales, strict=True)))
+        return scales
+
+    def named(self, body: Expr, args: Sequence[tuple]) -> Expr:
+        """Return an expression in terms of tensors, with the stages that it reads in place."""
+
+        def rule(e):
+            if not isinstance(e, Read) or e.slot < 0:
+                return None
+            kind, *where = args[e.slot]
+            if kind == "buffer":
+                t = self.tensors[where[0]]
+                axes = axes_at(t.shape, self.buffers[where[0]].shape, e.index)
+                if axes is None and (t in self.sweep.makers or self.sweep.scales.get(t) is not None):
+                    raise _DependsOtherwise
+                if axes is None:
+                    return self.sweep.read((self.number, "view", t), e.index, e.dtype)
+                return self.sweep.read(t, tuple(axes[d] for d in range(len(t.shape))), e.dtype)
+            expr, scale = self.results[where[0]][where[1]]
+            if expr is None and scale is not None:
+                raise _DependsOtherwise
+            return self.sweep.read((self.number, *where), e.index, e.dtype) if expr is None else expr
+
+        return rebuild([body], rule)[0]
