@@ -184,7 +184,7 @@ class Follow(Node):
     member before it has changed.
 
     reducer: the number of that member. place: the buffer of the Rows that holds its running result. index: the
-    coordinates, in the result, of a point of the sum. buffer: the result's type and shape.
+    coordinates, in the result, of a point of the sum. buffer: the result, as the member stores it.
     """
 
     __slots__ = ("reducer", "place", "index", "buffer")
@@ -194,6 +194,11 @@ class Follow(Node):
     place: int
     index: tuple[Expr, ...]
     buffer: KernelBuffer
+
+    @property
+    def factor(self) -> KernelBuffer:
+        """A dense tensor with an element for each point of the result."""
+        return KernelBuffer(self.buffer.dtype, self.buffer.shape)
 
 
 class Member(Node):

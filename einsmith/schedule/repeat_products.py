@@ -45,8 +45,7 @@ def repeat_products(
         most: most bytes of a result that is kept although it need not be stored, because that takes less time.
     """
     plan = fuse(graph, False)
-    stored = plan.stored
-    chains = {t: chain for t, chain in _chains(graph, smallest).items() if t in stored}
+    chains = _chains(graph, smallest)
     refusals: dict[Tensor, Refusal] = {}
     while chains:
         repeated, repetitions = _repeat(graph, chains)
@@ -56,7 +55,8 @@ def repeat_products(
         failed = {t for t, chain in chains.items() if not kept.isdisjoint(chain)}
         if not failed:
             repeating, storing = seconds(trial), seconds(plan)
-            if repeating < storing or all(nbytes(t) > most for t in chains):
+            saved = plan.stored.intersection(chains)
+            if repeating < storing or (saved and all(nbytes(t) > most for t in saved)):
                 plan = trial
             else:
                 reason = "a step that computes it again for the backward pass is predicted to be slower"

@@ -196,7 +196,7 @@ def _accumulation(member: Member, count: int, block: int, local: int, turned: bo
         stages.append(Stage(template(t.shape, [*shapes, (place, ())], at), read, (len(used) + len(sums) + 1,)))
         return Kernel(tuple(stages), (*buffers, *sums, *sums))
     follows = member.follows
-    factors = [] if follows is None else [follows.buffer]
+    factors = [] if follows is None else [follows.factor]
     for m, x in enumerate(sums):
         old, new = (Read(slot, _axes(t.rank), x.dtype) for slot in (0, 1))
         read = (old_places[m], ("stage", 0, m), *(("buffer", len(used) + 2 * len(sums)) for _ in factors))
@@ -256,7 +256,7 @@ def save_kernel(reducer: Member, follow: Follow) -> Kernel:
 def factor_kernel(reducer: Member, follow: Follow) -> Kernel:
     """Return the kernel of the factor of sums that follow a running result: exp(old - new) after a maximum, 0 where
     there was none. Its buffers are the copies of `save_kernel`, the new result, and the factor."""
-    total, x = partials(reducer)[0], follow.buffer
+    total, x = partials(reducer)[0], follow.factor
     combiner = _root(reducer).combiner
     index = _axes(len(x.shape))
     none = apply("eq", Read(0, index, total.dtype), Const(identity(combiner, total.dtype), total.dtype))
@@ -265,7 +265,7 @@ def factor_kernel(reducer: Member, follow: Follow) -> Kernel:
     body = apply("where", none, Const(0.0, x.dtype), apply("exp", change))
     params = [(y.dtype, y.shape) for y in (total, x, x)]
     stage = Stage(template(x.shape, params, body), tuple(("buffer", n) for n in range(3)), (3,))
-    return Kernel((stage,), (total, x, x, x))
+    return Kernel((stage,), (total, x, follow.buffer, x))
 
 
 def merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:

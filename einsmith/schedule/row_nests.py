@@ -97,11 +97,14 @@ def follow_of(rows: Rows, n: int) -> Follow:
 
 
 @lru_cache(maxsize=1024)
-def block_kernels(rows: Rows, count: int, block: int, nested: int, turned: bool = False) -> tuple[BlockKernel, ...]:
+def block_kernels(
+    rows: Rows, count: int, block: int, nested: int, turned: bool = False, again: bool = False
+) -> tuple[BlockKernel, ...]:
     """Return the kernels that run on `count` rows from a multiple of `block` on, in order: one for each member, or, if
     `nested` is not 0, joined into sweeps over another axis, of which as many rows are skipped together.
 
-    turned: the row is the last dimension of local buffers in memory."""
+    turned: the row is the last dimension of local buffers in memory. again: sweeps compute what they need of earlier
+    ones again, tile by tile."""
     places = block_places(rows)
     out = []
     for n, member in enumerate(rows.members):
@@ -129,7 +132,7 @@ def block_kernels(rows: Rows, count: int, block: int, nested: int, turned: bool 
             ]
             continue
         out.append(_drop_unread(kernel, at) if nested else BlockKernel(kernel, tuple(at)))
-    return _sweeps(out, len(rows.buffers), places, block, nested) if nested else tuple(out)
+    return _sweeps(out, len(rows.buffers), places, block, nested, again) if nested else tuple(out)
 
 
 def shared_memory(rows: Rows, kernels: Sequence[BlockKernel]) -> dict[int, int]:
@@ -259,13 +262,13 @@ def _drop_reduction(t: Template, dims: Sequence[int]) -> Template:
 
 
 def _sweeps(
-    kernels: Sequence[BlockKernel], local: int, places: BlockPlaces, block: int, tile: int
+    kernels: Sequence[BlockKernel], local: int, places: BlockPlaces, block: int, tile: int, again: bool
 ) -> tuple[BlockKernel, ...]:
     """Return the kernels joined into sweeps over the number of rows that leaves the fewest bytes of local buffers
     between them.
 
     local: the places from this number on that are no accumulators are local to a block. tile: the rows of a sweep that
-    are skipped together."""
+    are skipped together. again: as for `block_kernels`."""
     tensors: dict[int, Tensor] = {}
     results: dict[int, Tensor] = {}
     end = min(places.accumulators.values(), default=places.number)
@@ -282,12 +285,17 @@ def _sweeps(
     place_of = {t: p for known in (tensors, results) for p, t in known.items()}
     locals_ = {t for p, t in tensors.items() if local <= p < end}
     candidates = {r for p in parts for r in nested_forms(p.kernel) if r >= MIN_SWEEP_ROWS}
-    grouped = [(-r, _groups(parts, r, locals_)) for r in candidates]
+    grouped = [(-r, _groups(parts, r, locals_, again)) for r in candidates]
     every = [(_crossing_bytes(groups, parts), r, groups) for r, groups in grouped]
     if not every:
         return tuple(kernels)
     _, rows, groups = min(every, key=lambda x: x[:2])
     rows = -rows
+    plain = dict(enumerate(kernels))
+    if again:
+        parts, groups, sources, added = _repeat_tiles(parts, groups, rows, locals_)
+        plain = {n: kernels[source] for n, source in enumerate(sources)}
+        locals_ |= added
     chosen = [_forms(parts, members, rows) for members in groups]
     forms = {
         n: f for members, some in zip(groups, chosen, strict=True) if some for n, f in zip(members, some, strict=True)
@@ -296,7 +304,7 @@ def _sweeps(
     out = []
     for members, some in zip(groups, chosen, strict=True):
         if some is None or (len(members) == 1 and condition is None):
-            out += [kernels[n] for n in members]
+            out += [plain[n] for n in members]
             continue
         own_parts = [parts[n] for n in members]
         elsewhere = {t for n, p in enumerate(parts) if n not in members for t in p.tensors}
@@ -333,11 +341,11 @@ def _follow(fused: FusedCluster, members: Sequence[int], scales: Mapping[int, Sc
         if n in scales:
             t = scales[n].result
             reducer = next(i for i, k in enumerate(members) if t in parts[k].results)
-            shape = sweep.members[reducer].kernel.root.shape
-            axes = axes_at(shape, t.shape, scales[n].at)
+            place, maker = fused.tensors.index(t), sweep.members[reducer]
+            buffer = maker.kernel.buffers[maker.places.index(place)]
+            axes = axes_at(buffer.shape, t.shape, scales[n].at)
             assert axes is not None
-            index = tuple(axes[d] for d in range(len(shape)))
-            follow = Follow(reducer, fused.tensors.index(t), index, KernelBuffer(t.dtype, shape))
+            follow = Follow(reducer, place, tuple(axes[d] for d in range(len(buffer.shape))), buffer)
             m = Member(m.kernel, m.places, m.by_row, m.reduces, m.axis, follow)
         out.append(m)
     return Rows(sweep.rows, tuple(out), sweep.buffers, sweep.local, sweep.active)
@@ -440,13 +448,59 @@ def _with_activity(
     return Rows(sweep.rows, members, buffers, sweep.local, active)
 
 
-def _groups(parts: Sequence[RowPart], rows: int, local: Collection[Tensor]) -> list[list[int]]:
+def _repeat_tiles(
+    parts: Sequence[RowPart], groups: Sequence[Sequence[int]], rows: int, local: Collection[Tensor]
+) -> tuple[list[RowPart], list[list[int]], list[int], set[Tensor]]:
+    """Return sweeps that compute again what they read, row by row, of earlier ones: (the parts in order, the numbers of
+    those in each sweep, the original of each part, the tensors that this adds)."""
+    makers: dict[Tensor, tuple[int, int]] = {}  # result of a tile -> (sweep, part)
+    is_sweep = []
+    for g, members in enumerate(groups):
+        forms = _forms(parts, members, rows)
+        is_sweep.append(forms is not None)
+        for n, form in zip(members, forms or (), strict=False):
+            makers |= dict.fromkeys((t for t in parts[n].results if t in local and not form.reduces), (g, n))
+    every: list[list[tuple[RowPart, int]]] = []
+    added: set[Tensor] = set()
+    for g, members in enumerate(groups):
+        own: list[tuple[RowPart, int]] = []
+        new: dict[Tensor, Tensor] = {}
+
+        def read(t: Tensor, g=g, own=own, new=new) -> Tensor:
+            """Return the tensor that a kernel of sweep g reads in the place of `t`."""
+            if t in new or makers.get(t, (g, 0))[0] == g or not is_sweep[g]:
+                return new.get(t, t)
+            n = makers[t][1]
+            new.update({x: leaf(x.shape, x.dtype) for x in parts[n].results})
+            own.append((_exchange(parts[n], read, new), n))
+            return new[t]
+
+        for n in members:
+            part = _exchange(parts[n], read, {})
+            own.append((part, n))
+        added.update(new.values())
+        every.append(own)
+    # What only later sweeps read is not computed in an earlier one.
+    needed = {t for own in every for part, _ in own for t in part.operands}
+    kept = [[x for x in own if any(t in needed or t not in {*local, *added} for t in x[0].results)] for own in every]
+    flat = [x for own in kept for x in own]
+    numbers = iter(range(len(flat)))
+    return [p for p, _ in flat], [[next(numbers) for _ in own] for own in kept], [n for _, n in flat], added
+
+
+def _exchange(part: RowPart, read: Callable[[Tensor], Tensor], new: Mapping[Tensor, Tensor]) -> RowPart:
+    """Return a part that reads other tensors, and writes those that are keys of `new` to their values."""
+    tensors = [new.get(t, t) if w else read(t) for t, w in zip(part.tensors, part.written, strict=True)]
+    return RowPart(part.kernel, tuple(tensors), part.written)
+
+
+def _groups(parts: Sequence[RowPart], rows: int, local: Collection[Tensor], again: bool) -> list[list[int]]:
     """Return the parts in sweeps over `rows` rows, each as early as its operands permit, in a valid order; without
-    running results where something outside of a sweep needs what was made of them."""
+    running results where something outside of a sweep needs what was made of them, and is not made `again`."""
     groups = _levels(parts, rows, _forms)
     for members in groups:
         forms = _forms(parts, members, rows)
-        others = {t for n, p in enumerate(parts) if n not in members for t in p.tensors}
+        others = {t for n, p in enumerate(parts) if n not in members for t in p.tensors if not again}
         others |= {t for n in members for t in parts[n].results if t not in local}
         by_part = None if forms is None else dict(zip(members, forms, strict=True))
         if by_part is not None and followers(parts, members, by_part, others) is None:
@@ -459,11 +513,14 @@ def _strict_forms(parts: Sequence[RowPart], members: Sequence[int], rows: int) -
 
 
 def _levels(parts: Sequence[RowPart], rows: int, forms_of: Callable) -> list[list[int]]:
+    """Return the parts in sweeps over `rows` rows, in a valid order: each as early as its operands permit, then as late
+    as its readers permit, where sweeps hand over less then, or are fewer. `forms_of` returns the row forms of the parts
+    of a sweep, None if they cannot be one."""
     groups: list[list[int]] = []
-    group_of: dict[Tensor, int] = {}
+    makers = {t: n for n, part in enumerate(parts) for t in part.results}
+    group_of: dict[int, int] = {}
     for n, part in enumerate(parts):
-        needed = [group_of[t] for t in part.tensors if t in group_of]
-        first = max(needed, default=0)
+        first = max([group_of[makers[t]] for t in part.operands if t in makers], default=0)
         for g in range(first, len(groups)):
             if forms_of(parts, [*groups[g], n], rows) is not None:
                 break
@@ -471,9 +528,20 @@ def _levels(parts: Sequence[RowPart], rows: int, forms_of: Callable) -> list[lis
             g = len(groups)
             groups.append([])
         groups[g].append(n)
-        for t in part.results:
-            group_of[t] = g
-    return groups
+        group_of[n] = g
+    for n, part in reversed([*enumerate(parts)]):
+        results, old = set(part.results), group_of[n]
+        last = min(
+            [group_of[m] for m, p in enumerate(parts) if not results.isdisjoint(p.operands)], default=len(groups) - 1
+        )
+        for g in range(last, old, -1):
+            later = [[m for m in members if m != n] for members in groups]
+            later[g] = sorted([*later[g], n])
+            less = _crossing_bytes(later, parts), sum(map(bool, later))
+            if less < (_crossing_bytes(groups, parts), sum(map(bool, groups))) and forms_of(parts, later[g], rows):
+                groups, group_of[n] = later, g
+                break
+    return [members for members in groups if members]
 
 
 def _crossing_bytes(groups: Sequence[Sequence[int]], parts: Sequence[RowPart]) -> int:

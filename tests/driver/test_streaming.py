@@ -63,7 +63,8 @@ def test_the_fraction_of_active_tiles_is_that_of_the_mask(rng, is_fused, monkeyp
     (line,) = (x for x in lines_of(k) if x.startswith("order: "))
     counts = ", ".join(str(s["kernels"]) for s in order["sweeps"])
     blocks = f"{columns} rows, {tile} at a time, {active:.0%} of these blocks active ({counts} kernels)"
-    sweeps = f"{len(order['sweeps'])} sweeps over {blocks}"
+    count = len(order["sweeps"])
+    sweeps = f"{count} sweep{'s' * (count > 1)} over {blocks}"
     assert line == f"order: {ROWS} rows, {order['block']} at a time: {sweeps}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,7 +19,8 @@ from einsmith.schedule.row_nests import BlockKernel, block_kernels, block_places
 from einsmith.schedule.shared_rows import share
 
 MAX_LOCAL_BYTES = 1 << 25
-"""Most bytes of local buffers on all threads, where there are configurations that take so few."""
+"""Most bytes of local buffers on all threads, where there are configurations that take so few. Partial results may take
+as much as operands and results, if that is more."""
 REUSING_BLOCKS = (16, 32, 64, 128, 256)
 """Numbers of rows of a block that are priced for kernels that reuse operands."""
 TILES = (128, 256)
@@ -42,6 +42,7 @@ class RowsConfig(NamedTuple):
         nested: run the members of a block in sweeps over another axis (`schedule.row_nests`), of which as many rows are
             skipped together; 0: run them one after the other.
         turned: the row is the last dimension of local buffers in memory.
+        again: sweeps compute what they need of earlier ones again, instead of reading it.
     """
 
     block: int
@@ -49,11 +50,12 @@ class RowsConfig(NamedTuple):
     share: bool = False
     nested: int = 0
     turned: bool = False
+    again: bool = False
 
 
 def kernels_of(rows: Rows, config: RowsConfig, count: int = 0) -> tuple[BlockKernel, ...]:
     """Return the kernels that run on a block, of `count` rows if that is not 0."""
-    return block_kernels(rows, count or config.block, config.block, config.nested, config.turned)
+    return block_kernels(rows, count or config.block, config.block, config.nested, config.turned, config.again)
 
 
 def _divisor(n: int, most: int) -> int:
@@ -67,10 +69,12 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
     shares = (False, True) if share(rows) is not rows else (False,)
     out = []
     counts = (1, 8 * target.cores) if each * rows.rows <= 4 * target.l2 else (8 * target.cores,)
+    if rows.reuses and any(m.reduces for m in rows.members):
+        counts = (*counts, 2 * target.cores, target.cores)  # partial results of fewer tasks take less memory
     for tasks in (1,) if any(map(finds_position, rows.members)) else counts:
         longest = -(-rows.rows // tasks)
         if is_batch(rows, target):
-            out += [RowsConfig(1, 0, s, n) for s in shares for n in _tiles(rows, s, 1) or (0,)]
+            out += [RowsConfig(1, 0, s, n) for s in shares for n in dict(_nests(rows, s, 1)) or (0,)]
         elif rows.is_online:
             blocks = TILES if rows.active is None else (rows.active.block,)
             out += [RowsConfig(min(n, rows.rows), 1) for n in blocks]
@@ -79,7 +83,9 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
         elif rows.reuses:
             most = min(longest, REUSING_BLOCKS[-1])
             for block in sorted({1, *(_divisor(rows.rows, n) for n in (*REUSING_BLOCKS, most) if n <= most)}):
-                out += [RowsConfig(block, tasks, s, n) for s in shares for n in (0, *_tiles(rows, s, block))]
+                for s in shares:
+                    nests = [(0, False), *_nests(rows, s, block)]
+                    out += [RowsConfig(block, tasks, s, n, again=again) for n, again in nests]
             if any(m.reduces for m in rows.members):
                 out += [RowsConfig(b, 0, s, 0, t) for b in _serial_blocks(rows) for s in shares for t in (False, True)]
         else:
@@ -87,16 +93,19 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
                 block = _divisor(rows.rows, max(1, min(room // each, longest)))
                 out += [RowsConfig(block, tasks, s) for s in shares]
     out = list(dict.fromkeys(out))
-    local = [own_bytes(rows, c, target) for c in out]
-    most = max(min(local), MAX_LOCAL_BYTES)
-    return [c for c, n in zip(out, local, strict=True) if n <= most]
+    taken = [own_bytes(rows, c, target) for c in out]
+    most = max(min(local for local, _ in taken), MAX_LOCAL_BYTES)
+    most_sums = max(min(sums for _, sums in taken), MAX_LOCAL_BYTES, sum(b.nbytes for b in rows.buffers))
+    return [c for c, (local, sums) in zip(out, taken, strict=True) if local <= most and sums <= most_sums]
 
 
-def _tiles(rows: Rows, shares: bool, block: int) -> Sequence[int]:
-    """Return the lengths of tiles worth pricing for a nest in blocks of rows; none where there are no sweeps."""
+def _nests(rows: Rows, shares: bool, block: int) -> list[tuple[int, bool]]:
+    """Return (length of tiles, whether tiles are computed again) worth pricing for a nest in blocks of rows; none where
+    there are no sweeps."""
     inner = [x.kernel for x in block_kernels(share(rows) if shares else rows, block, block, TILES[0])]
     sweeps = [k for k in inner if isinstance(k, Rows)]
-    return TILES if any(k.active for k in sweeps) else TILES[: bool(sweeps)]
+    tiles = TILES if any(k.active for k in sweeps) else TILES[: bool(sweeps)]
+    return [(n, again) for n in tiles for again in (False, True)[: 1 + (len(sweeps) > 1)]]
 
 
 def _serial_blocks(rows: Rows) -> list[int]:
@@ -114,14 +123,14 @@ def local_bytes(rows: Rows, config: RowsConfig) -> int:
     return sum(rows.local[place - len(rows.buffers)].nbytes // rows.rows * count for place in owners)
 
 
-def own_bytes(rows: Rows, config: RowsConfig, target: Target) -> int:
-    """Return the bytes of the local buffers and of the partial results of all tasks and threads."""
+def own_bytes(rows: Rows, config: RowsConfig, target: Target) -> tuple[int, int]:
+    """Return (bytes of the local buffers of all threads, bytes of the partial results of all tasks and threads)."""
     local = local_bytes(rows, config)
     if not config.tasks:
-        return local + sum(x.nbytes for m in rows.members if not direct_result(m) for x in partials(m) if m.reduces)
+        return local, sum(x.nbytes for m in rows.members if m.reduces and direct_result(m) is None for x in partials(m))
     tasks = task_count(rows, config)[0]
-    sums = sum(x.nbytes for m in rows.members if m.reduces for x in partials(m))
-    return local * min(tasks, target.cores) + sums * (tasks + min(tasks, target.cores))
+    threads = min(tasks, target.cores)
+    return local * threads, sum(x.nbytes for m in rows.members if m.reduces for x in partials(m)) * (tasks + threads)
 
 
 def direct_result(member: Member) -> int | None:

@@ -50,7 +50,14 @@ class RowBlocks(Pattern):
         shares = (False, True) if share(kernel) is not kernel else (False,)
         tasks = tuple(dict.fromkeys((0, 1, *(n * target.cores for n in (1, 2, 4, 8, 16, 32)))))
         blocks = tuple(range(1, kernel.rows + 1))
-        return {"block": blocks, "tasks": tasks, "share": shares, "nested": (0, *cost.TILES), "turned": (False, True)}
+        return {
+            "block": blocks,
+            "tasks": tasks,
+            "share": shares,
+            "nested": (0, *cost.TILES),
+            "turned": (False, True),
+            "again": (False, True),
+        }
 
     def legal(self, kernel: Rows, config: RowsConfig, target: Target) -> str:
         if not config.tasks and config.block == 1 and any(m.reduces for m in kernel.members):
@@ -232,7 +239,7 @@ class _Lowering:
         for n, first in places.accumulators.items():
             fixed |= dict(enumerate(accumulators[n], first))
         for n, first in places.followed.items():
-            x = follow_of(kernel, n).buffer
+            x = follow_of(kernel, n).factor
             for i, y in enumerate((sums[n][0], x, x)):
                 fixed[first + i] = b.alloc(elem_of(y.dtype), x.size)
         scratch = b.alloc(
@@ -255,8 +262,11 @@ class _Lowering:
 
         for n, part in fills.items():
             emit_launches(part, accumulators[n])
-        lo = b.mul(b.task, self.chunk)
-        with b.loop(lo, b.op("min", b.add(lo, self.chunk), whole)) as loop:
+        lo, step = b.mul(b.task, self.chunk), 1
+        hi = b.op("min", b.add(lo, self.chunk), whole)
+        if kernel.reuses:  # every task has blocks from everywhere: masks may leave most of the work to the last rows
+            lo, hi, step = b.task, b.const(whole), self.tasks
+        with b.loop(lo, hi, step=step) as loop:
             emit_block(b.mul(loop.var, config.block), config.block)
         if rest:
             with b.if_(b.op("eq", b.task, self.tasks - 1)):
