@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
+from einsmith.ir.functions import ARG_COMBINERS
 from einsmith.ir.nodes import (
     Axis,
     Const,
@@ -206,15 +207,28 @@ def _drop_row(kernel: Kernel, by_row: Sequence[int], member: Member) -> Kernel:
         for b, c in zip(kernel.buffers, codes, strict=True)
     )
     stages = []
-    for n, stage in enumerate(kernel.stages):
-        dims = [codes[where[0]] - 1 if kind == "buffer" else -1 for kind, *where in stage.args]
-        if member.reduces:
-            t = stage.template if n else _drop_reduction(stage.template, dims)
-        else:
-            dims = [member.axis if kind == "stage" else d for d, (kind, *_) in zip(dims, stage.args, strict=True)]
-            t = _drop_output_axis(stage.template, member.axis, dims)
-        stages.append(Stage(t, stage.args, stage.outputs))
+    every_dims = [[codes[where[0]] - 1 if kind == "buffer" else -1 for kind, *where in s.args] for s in kernel.stages]
+    if member.reduces:
+        root, *later = kernel.stages
+        parts = _drop_reduction(root.template, every_dims[0])
+        apart = len(parts) > 1
+        outputs = [(n,) for n in root.outputs] if apart else [root.outputs]
+        stages += [Stage(t, root.args, n) for t, n in zip(parts, outputs, strict=True)]
+        for stage in later:
+            args = tuple(_stage_apart(len(parts), *arg) if apart else arg for arg in stage.args)
+            stages.append(Stage(stage.template, args, stage.outputs))
+    else:
+        for stage, own in zip(kernel.stages, every_dims, strict=True):
+            dims = [member.axis if kind == "stage" else d for d, (kind, *_) in zip(own, stage.args, strict=True)]
+            stages.append(Stage(_drop_output_axis(stage.template, member.axis, dims), stage.args, stage.outputs))
     return Kernel(tuple(stages), buffers)
+
+
+def _stage_apart(count: int, kind: str, n: int, *result: int) -> tuple:
+    """Return an argument of a later stage after the first stage became `count` stages, one for each of its results."""
+    if kind == "buffer":
+        return kind, n
+    return (kind, n + count - 1, *result) if n else (kind, *result, 0)
 
 
 def _drop(values: tuple, n: int) -> tuple:
@@ -249,13 +263,21 @@ def _drop_output_axis(t: Template, axis: int, dims: Sequence[int]) -> Template:
     return Template(_drop(t.shape, axis), _params(t, dims), tuple(parts))
 
 
-def _drop_reduction(t: Template, dims: Sequence[int]) -> Template:
+def _drop_reduction(t: Template, dims: Sequence[int]) -> list[Template]:
+    """Return a reduction without its first axis, whose extent is 1: one template, or, if no other axis is reduced, one
+    for each result."""
     p = t.parts[0]
     assert isinstance(p, Piece) and isinstance(p.body, Reduce)
     bodies = _without_axis(p.body.bodies, t.rank, dims)
     extents = p.body.extents[1:]
-    body = Reduce(p.body.combiner, extents, bodies) if extents else bodies[0]
-    return Template(t.shape, _params(t, dims), (Piece(p.offset, p.step, p.extents, body),))
+    roots: list[Reduce | Expr]
+    if extents:
+        roots = [Reduce(p.body.combiner, extents, bodies)]
+    else:
+        roots = [*bodies]
+        if p.body.combiner in ARG_COMBINERS:
+            roots.append(Const(0, p.body.dtypes[1]))  # the position of the only value
+    return [Template(t.shape, _params(t, dims), (Piece(p.offset, p.step, p.extents, body),)) for body in roots]
 
 
 # ---------------------------------------------------------------------------------------------------------- sweeps

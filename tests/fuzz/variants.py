@@ -14,10 +14,12 @@ from einsmith.checking import trap
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
 from einsmith.cost.facts import Target
-from einsmith.driver import cpu_kernels
+from einsmith.driver import compile, cpu_kernels
 from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig
+from einsmith.kernels.rows import cost
 from einsmith.runtime.pool import native_entry
+from einsmith.schedule import row_nests
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.layout import forced
 
@@ -25,6 +27,8 @@ Cell = tuple[str, str, str, str]
 """(pattern, gene of the configuration and its value, element type, length of the tail along an axis)."""
 Picker = Callable[[Any, Target, Any, Sequence[Any]], int]
 """(kernel, target, its choice, its alternatives) -> the number of an alternative; -1 for the choice itself."""
+STREAMED = {"3": (3, 8, False), "16": (16, 32, True)}
+"""(rows of a block, fewest rows of a sweep, whether local buffers are turned) of nests that are forced."""
 MOST = 400
 """Alternatives that are looked at."""
 
@@ -92,6 +96,53 @@ def drawn_orders(seed: int) -> Iterator[None]:
     draw = random.Random(seed)
     with forced.forcing(lambda t, orders: draw.choice(orders)):
         yield
+
+
+@contextmanager
+def streaming(blocks: str) -> Iterator[None]:
+    """Within, chains of reductions run in row blocks of a size in STREAMED, nested wherever they can be; "" forces
+    nothing."""
+    if not blocks:
+        yield
+        return
+    block, least, turned = STREAMED[blocks]
+    configs = cost.configs
+
+    def nests(rows: Any, target: Target) -> list:
+        every = configs(rows, target)
+        return [c._replace(turned=turned) for c in every if c.nested] or every
+
+    changed: tuple[tuple[Any, str, Any], ...] = (
+        (compile, "predicted", lambda kernel, target: float(not isinstance(kernel, Rows))),
+        (row_nests, "MIN_SWEEP_ROWS", least),
+        (cost, "REUSING_BLOCKS", (block,)),
+        (cost, "TILES", (block + 1,)),
+        (cost, "configs", nests),
+    )
+    before = [(module, name, getattr(module, name)) for module, name, _ in changed]
+    _forget_nests()
+    try:
+        for module, name, value in changed:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+        _forget_nests()
+
+
+def nested_depth(kernel: Any, target: Target) -> int:
+    """How many row blocks that keep local results lie inside each other in the chosen configuration of a kernel."""
+    if not isinstance(kernel, Rows):
+        return 0
+    inner = cost.kernels_of(kernel, autoconfig.choose(kernel, target).config)
+    return bool(kernel.local) + max((nested_depth(x.kernel, cost.one_core(target)) for x in inner), default=0)
+
+
+def _forget_nests() -> None:
+    row_nests.block_kernels.cache_clear()
+    autoconfig._CHOSEN.clear()
+    forget()
 
 
 def forget(code: bool = False) -> None:

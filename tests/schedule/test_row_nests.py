@@ -9,13 +9,13 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.driver import compile
 from einsmith.kernels import autoconfig
 from einsmith.kernels.rows import cost
 from einsmith.schedule import row_blocks, row_nests
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.shared_rows import share
 from tests.fuzz.check import agree
+from tests.fuzz.variants import STREAMED, streaming
 from tests.schedule.test_reduction_chains import CHAINS, arguments, compile_with
 
 HEADS = "o[h,i,v] = sum[j](exp(-sum[d]((x[h,i,d]-y[h,j,d])**2)*0.5) * b[h,j,v])"
@@ -104,27 +104,12 @@ BATCHED = {
 }
 
 
-@pytest.fixture(params=[(3, 8, False), (16, 32, True)], ids=["blocks of 3", "blocks of 16, turned"])
+@pytest.fixture(params=STREAMED)
 def nested(request, monkeypatch, tmp_path) -> Iterator[None]:
     """Row blocks cost nothing, are as small as given, and nest wherever they can, some with turned local buffers."""
-    block, least, turned = request.param
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compile, "predicted", lambda kernel, target: float(not isinstance(kernel, Rows)))
-    monkeypatch.setattr(row_nests, "MIN_SWEEP_ROWS", least)
-    monkeypatch.setattr(cost, "REUSING_BLOCKS", (block,))
-    monkeypatch.setattr(cost, "TILES", (block + 1,))
-    configs = cost.configs
-
-    def nests(rows, target):
-        every = configs(rows, target)
-        return [c._replace(turned=turned) for c in every if c.nested] or every
-
-    monkeypatch.setattr(cost, "configs", nests)
-    for cache in (row_nests.block_kernels, autoconfig._CHOSEN):
-        getattr(cache, "cache_clear", getattr(cache, "clear", None))()
-    yield
-    for cache in (row_nests.block_kernels, autoconfig._CHOSEN):
-        getattr(cache, "cache_clear", getattr(cache, "clear", None))()
+    with streaming(request.param):
+        yield
 
 
 def depth(kernel, target) -> int:
@@ -314,3 +299,30 @@ def test_a_running_maximum_may_lie_anywhere(rng, nested) -> None:
     run = compile_with(f, [x, y, b], 2, 1)
     assert running_sums(run)
     agree(run([x, y, b])[1], run.graph, [x, y, b], "results")
+
+
+@pytest.mark.parametrize("combiner", ["argmax", "argmin"])
+@pytest.mark.parametrize("nested", ["3"], indirect=True)
+def test_positions_are_found_row_by_row(combiner: str, rng, nested, monkeypatch) -> None:
+    """A block of a single row, inside of which the nest sweeps over another axis, has one position only."""
+    monkeypatch.setattr(row_nests, "MIN_SWEEP_ROWS", 8)
+    monkeypatch.setattr(cost, "REUSING_BLOCKS", (16,))
+    configs, single = cost.configs, []
+
+    def one_column(rows, target):
+        every = configs(rows, target)
+        if rows.rows != 37:
+            return every
+        ones = [c for c in every if c.nested and c.block == 1]
+        single.extend(ones if any(map(row_blocks.finds_position, rows.members)) else [])
+        return ones or [every[0]._replace(block=1, nested=0)]
+
+    monkeypatch.setattr(cost, "configs", one_column)
+    x, y, b = (rng.standard_normal(s, np.float32) for s in ((48, 3), (37, 3), (37, 3)))
+    f = es.op(f"""s[i,j] = sum[d](x[i,d]*y[j,d])
+    o[i] = {combiner}[j](s[i,j])
+    p[i,v] = sum[j](tanh(s[i,j])*b[j,v])
+    return o, p""")
+    run = compile_with(f, [x, y, b], 1, 1)
+    assert single
+    agree(run([x, y, b])[1], run.graph, [x, y, b], combiner)
