@@ -9,7 +9,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import apply
 from einsmith.kernels import autoconfig
 from tests.kernels.runner import WIDE, check
-from tests.kernels.samples import add, axes, both, int_, le, lt, mul, over, plain, read, sub, zero_unless
+from tests.kernels.samples import add, axes, both, int_, le, lt, mul, num, over, plain, read, sub, zero_unless
 
 FACTORS = 4
 
@@ -28,7 +28,8 @@ def condition(rng, every, extents):
 
 
 def drawn(rng):
-    """A product of two to four factors over some of two output axes and one or two of K, zero under conditions."""
+    """A product of two to four factors over some of two output axes and one or two of K, zero under conditions, some
+    with a number."""
     rank, summed = int(rng.integers(1, 3)), int(rng.integers(1, 3))
     extents = [int(n) for n in rng.choice([1, 3, 5, 9, 17], rank + summed)]
     every, params, found = axes(rank + summed), [], []
@@ -39,6 +40,8 @@ def drawn(rng):
         while rng.random() < 0.4:
             x = zero_unless(condition(rng, every, extents), x)
         found.append(x)
+    if rng.random() < 0.4:
+        found.append(zero_unless(condition(rng, every, extents), num(float(rng.choice([1, -2])))))
     while len(found) > 1:
         x = mul(found.pop(), found.pop(int(rng.integers(len(found)))))
         found.append(zero_unless(condition(rng, every, extents), x) if rng.random() < 0.3 else x)
@@ -75,3 +78,13 @@ def test_an_infinite_factor_of_a_sum_without_terms(rng):
     scale = rng.standard_normal(20).astype(np.float32)
     scale[:9] = np.inf
     check(autoconfig.pattern_of("contraction"), kernel, rng, inputs=[None, None, scale])
+
+
+@pytest.mark.parametrize("number", [1.0, 3.0])
+def test_a_number_under_a_condition(number, rng):
+    """The condition, which reads an operand, holds no factor but the number, and zeroes the terms all the same."""
+    i, j, k = axes(3)
+    chosen = zero_unless(apply("lt", num(0.0), read(0, k, i)), num(number))
+    kernel = plain((37, 16), [(dt.f32, (29, 37)), (dt.f32, (29,)), (dt.f32, (29, 16))],
+                   over("sum", (29,), mul(chosen, mul(read(1, k), read(2, k, j)))))  # fmt: skip
+    check(autoconfig.pattern_of("contraction"), kernel, rng)

@@ -155,6 +155,7 @@ def _split_body(body: Expr, rank: int) -> _Body:
     """Split a body into its factors, with the guards around them, and the steps that follow the sum."""
     guarded_factors: list[tuple[Expr, tuple[Expr, ...]]] = []  # a factor, and the `where`s around it
     steps: list[tuple[str, Expr | None]] = []
+    around_constants: list[Expr] = []  # `where`s around numbers that become steps
     stack: list[tuple[Expr, tuple[Expr, ...]]] = [(body, ())]
     seen: set[Expr] = set()  # a product that occurs several times is split once
     while stack:
@@ -171,10 +172,16 @@ def _split_body(body: Expr, rank: int) -> _Body:
         elif (isinstance(e, Const) and isfinite(e.value)) or not wheres and has_no_reduction_axis(e, rank):
             # A factor under a guard stays: where the guard zeroes every term, the sum must not be multiplied by it.
             steps.append(("mul", e))
+            around_constants += wheres
         elif isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):
             stack.append((e.args[1], (*wheres, e)))
         else:
             guarded_factors.append((e, wheres))
+    carried = {w for _, wheres in guarded_factors for w in wheres}
+    for w in dict.fromkeys(around_constants):
+        if w not in carried:  # its zeros would be lost with the number
+            one, zero = Const(1, w.dtype), Const(0, w.dtype)
+            guarded_factors.append((apply("where", w.args[0], one, zero), ()))
     shared = (
         [w for w in guarded_factors[0][1] if all(w in wheres for _, wheres in guarded_factors)]
         if guarded_factors
