@@ -10,26 +10,27 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from einsmith.base.errors import EinsmithError
-from tests.fuzz import generate, graphs, productions, recurrent
+from einsmith.schedule.kernel import Rows
+from tests.fuzz import chains, generate, graphs, productions, recurrent
 from tests.fuzz.case import Case, as_test
 from tests.fuzz.check import Unfit
 from tests.fuzz.choices import Choices
 from tests.fuzz.trial import WHATS, Check, Trial, run_check
-from tests.fuzz.variants import Cell, cells
-from tests.fuzz.writer import Writer
+from tests.fuzz.variants import STREAMED, Cell, cells
+from tests.fuzz.writer import KINDS, Writer
 
 SLOW = 20.0
 """Seconds of this process from which on a case is a find. Compiling is what takes them."""
 
 
-def _written(production: Callable[[Writer], None]) -> Callable[[Choices], Case]:
+def _written(production: Callable[[Writer], None], kinds: Sequence[str] = KINDS) -> Callable[[Choices], Case]:
     def make(choose: Choices) -> Case:
-        w = Writer(choose)
+        w = Writer(choose, kinds)
         production(w)
         return w.case()
 
@@ -49,7 +50,7 @@ THEMES: dict[str, Callable[[Choices], Case]] = {
     "gather": _written(productions.gather), "scatter": _written(productions.scatter),
     "pieces": _written(productions.pieces), "typed": _written(productions.typed),
     "recurrence": _written(recurrent.recurrence), "grid": _written(recurrent.grid),
-    "mixture": _mixture, "graph": graphs.graph,
+    "mixture": _mixture, "graph": graphs.graph, "chain": _written(chains.chain, chains.KINDS),
 }  # fmt: skip
 NAMES = (*THEMES, "illegal")
 
@@ -137,7 +138,7 @@ def _legal(choose: Choices, outcome: Outcome, reached: Collection[Cell]) -> None
     trial = None
     try:
         trial = Trial(case)
-        for check in _checks(choose):
+        for check in _streamed_checks(choose) if outcome.theme == "chain" else _checks(choose):
             announce(case, check)
             try:
                 _run(trial, check, choose, reached)
@@ -150,7 +151,7 @@ def _legal(choose: Choices, outcome: Outcome, reached: Collection[Cell]) -> None
     except Exception as e:
         forced = tuple(trial.seen.forced) if trial and check.forced else ()
         told = {"what": check.what, "threads": check.threads, "target": check.target, "forced": forced,
-                "orders": check.orders}  # fmt: skip
+                "orders": check.orders, "streamed": check.streamed}  # fmt: skip
         if isinstance(e, EinsmithError) and trial is not None and trial._values is None and not trial._made:
             told = {"what": "value"}
         outcome.find = {
@@ -186,6 +187,23 @@ def _checks(choose: Choices):
         yield Check(what, choose.pick((1, 2, 3)), _target(choose), (VARIED,), choose(ORDERS))
 
 
+def _streamed_checks(choose: Choices) -> Iterator[Check]:
+    """The checks of a chain of reductions, most of them in nests."""
+
+    def streamed(what: str) -> Check:
+        forced = (VARIED,) if choose.chance(3) else ()
+        return Check(what, choose.pick((1, 2, 3)), _target(choose), forced, streamed=choose.pick(tuple(STREAMED)))
+
+    yield streamed("value")
+    if choose.chance(3):
+        yield Check("value", choose.pick((1, 2)))
+    if choose.chance(3):
+        yield Check("twin")
+    what = choose.pick(("gradient", "gradient", "gradient", "jvp", "second"))
+    for _ in range(choose.pick((1, 2))):
+        yield streamed(what)
+
+
 def _target(choose: Choices) -> str:
     return choose.pick(("host", "host", "host", "32", "avx2", "16"))
 
@@ -205,10 +223,13 @@ def _run(trial: Trial, check: Check, choose: Choices, reached: Collection[Cell])
 
 def _steered(choose: Choices, trial: Trial, check: Check, reached: Collection[Cell]):
     """Of a kernel's configurations some are drawn, and the one of them is taken that reaches most cells anew. It is
-    announced: the process may die of it."""
+    announced: the process may die of it. Of a streamed chain only the row blocks are drawn: a nest prices hundreds of
+    kernels."""
     trial.seen.forced.clear()
 
     def pick(kernel: Any, target: Any, choice: Any, others: Any) -> int:
+        if check.streamed and not isinstance(kernel, Rows):
+            return -1
         drawn = [choose(len(others)) for _ in range(min(6, len(others)))]
 
         def gain(n: int) -> int:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from einsmith.base.environment import CHECK
+from einsmith.codegen.cache import native
 from tests.fuzz import productions, session
 from tests.fuzz.case import LAYOUTS, Case, Input, as_test, lay
 from tests.fuzz.choices import Choices
 from tests.fuzz.run import Run, Settings, finds_of
 from tests.fuzz.shrink import shrink
-from tests.fuzz.trial import Check, Wrong, run_check
+from tests.fuzz.trial import Check, Trial, Wrong, run_check
+from tests.fuzz.variants import nested_depth, streaming
 from tests.fuzz.writer import Writer
 
 
@@ -49,6 +52,18 @@ def test_rows_end_about_a_vector(make) -> None:
             tails[(length + 1) % lanes - 1] += 1
     many = tails.total()
     assert many > 120 and tails[1] > 0.2 * many and min(tails[0], tails[-1]) > 0.1 * many, tails
+
+
+def test_most_chains_of_reductions_run_by_nested_row_blocks() -> None:
+    """Of the drawn chains, whose sizes are small, most are planned as one kernel that uses up its local results."""
+    depths: Counter[int] = Counter()
+    for n in range(24):
+        trial = Trial(session.THEMES["chain"](Choices(f"chains/{n}")))
+        with streaming("3"):
+            target = replace(native.host_target(), cores=1, l3=1)
+            run = trial.program("value").compiled(1, target)
+            depths[max(nested_depth(call.kernel, target) for call in run.plan.calls)] += 1
+    assert depths.total() - depths[0] >= 12 and depths[2] + depths[3] >= 8, depths
 
 
 def test_the_smallest_choices_are_legal() -> None:

@@ -61,9 +61,9 @@ INT_BINARY = (
 class Writer:
     """One formula under construction. Axis names are unique in it; `axes` has their extents."""
 
-    def __init__(self, choose: Choices):
+    def __init__(self, choose: Choices, kinds: Sequence[str] = KINDS):
         self.choose, self.pick, self.chance = choose, choose.pick, choose.chance
-        self.kind = self.pick(KINDS)
+        self.kind = self.pick(kinds)
         self.budget = self.pick(BUDGETS)
         self.dtype = str(dtypes.dtype_of("f32" if self.kind == "exact" else self.kind).numpy)
         self.integer = self.kind[0] in "ib"
