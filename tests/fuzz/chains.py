@@ -8,6 +8,8 @@ KINDS = ("f32",) * 6 + ("exact", "exact", "f64", "i32")
 _SIDES = (37, 43, 33, 40, 65, 50, 37, 41, 96, 64, 34, 36, 17, 9, 1)
 _SMALL = (3, 1, 2, 4, 5, 7, 8, 16)
 _SCORES = ("product",) * 4 + ("distance", "distance", "absolute", "max", "min")
+_SKIPPING = ("softmax", "softmax", "weighted", "weighted", "columns", "sum", "log", "position")
+"""Reductions to which a score that a mask excludes adds nothing."""
 _READERS = ("sum", "weighted", "softmax", "extreme", "columns", "log", "position", "prod", "matrix")
 
 
@@ -23,13 +25,15 @@ def chain(w: Writer) -> None:
 
 
 def _nest(w: Writer, batch: list[str], i: str, j: str, d: str, x: str, times: int) -> None:
-    """Chains inside each other: the result of the first, over i and a small axis, is a side of the next."""
-    matrix = _masked(w, _scores(w, batch, i, j, d, x), [*batch, i, j])
+    """Chains inside each other: the result of the first, over i and a small axis, is a side of the next. Half of them
+    are such that nothing reads the scores that a mask excludes, so that tiles of them may be skipped."""
+    skips = w.choose(2) > 0
+    matrix = _masked(w, _scores(w, batch, i, j, d, x), [*batch, i, j], skips)
     for _ in range(w.pick((1, 2, 1, 3))):
-        _reader(w, matrix, batch, i, j)
+        _reader(w, matrix, batch, i, j, skips)
     if times > 1:
         e = w.axis_of(w.pick(_SMALL))
-        body = f"{_pointwise(w, matrix, [*batch, i, j])} * {w.read([*_shared(w, batch), j, e], ordered=True)}"
+        body = f"{_pointwise(w, matrix, [*batch, i, j], skips)} * {w.read([*_shared(w, batch), j, e], ordered=True)}"
         side = w.define([*batch, i, e], _bounded(w, f"sum[{j}]({body})"), w.chance(4))
         _nest(w, batch, i, w.axis_of(w.pick(_SIDES)), e, side, times - 1)
 
@@ -83,23 +87,27 @@ def _condition(w: Writer, i: str, j: str) -> str:
     return f"not ({_condition(w, i, j)})"
 
 
-def _masked(w: Writer, e: str, scope: list[str]) -> str:
+def _masked(w: Writer, e: str, scope: list[str], skips: bool) -> str:
     """Scores under a mask, as a statement of their own or not."""
-    if w.chance(2):
+    if not skips and w.chance(2):
         return e
-    fill = w.pick(("-9", "0", "-100") if w.exact else ("-1e9", "-inf", "0", "-20"))
+    if skips:
+        fill = "0" if w.exact else "-inf"
+    else:
+        fill = w.pick(("-9", "0", "-100") if w.exact else ("-1e9", "-inf", "0", "-20"))
     e = f"where({_condition(w, *scope[-2:])}, {e}, {fill})"
     return w.define(scope, e, False) if w.choose(3) else e
 
 
-def _pointwise(w: Writer, e: str, scope: list[str]) -> str:
-    """A bounded function of a score; it hides infinity."""
+def _pointwise(w: Writer, e: str, scope: list[str], skips: bool) -> str:
+    """A bounded function of a score; it hides infinity. skips: it is 0 where a mask excludes the score."""
     *_, i, j = scope
     if w.exact:
         e = w.pick(("max(-2, min(2, {}))", "where({} > 0, 1, 0)", "sign({})", "min(3, abs(max(-3, {})))")).format(e)
     else:
-        e = w.pick(("exp(min(2, {}))", "tanh({})", "sigmoid({})", "exp(tanh({}))", "(1 / (1 + exp(-({}))))")).format(e)
-    form = w.pick(("plain", "plain", "bias", "row", "factor", "where", "pair", "distance"))
+        forms = ("exp(min(2, {}))", "sigmoid({})", "tanh({})", "exp(tanh({}))", "(1 / (1 + exp(-({}))))")
+        e = w.pick(forms[: 1 + (not skips) * 4]).format(e)
+    form = w.pick(("plain", "plain", "row", "where", *(() if skips else ("bias", "factor", "pair", "distance"))))
     if form == "bias":
         return f"({e} + {w.read([j])})"
     if form == "row":
@@ -107,7 +115,7 @@ def _pointwise(w: Writer, e: str, scope: list[str]) -> str:
     if form == "factor":
         return f"(2 * {e} - 1)"
     if form == "where":
-        return f"where({_condition(w, i, j)}, {e}, {w.pick(('0', '0', '1'))})"
+        return f"where({_condition(w, i, j)}, {e}, {'0' if skips else w.pick(('0', '0', '1'))})"
     if form == "pair":
         return f"({e} + {w.read([i, j] if w.choose(2) else scope)})"
     if form == "distance":
@@ -119,10 +127,10 @@ def _bounded(w: Writer, e: str) -> str:
     return f"max(-2, min(2, {e}))" if w.exact else f"tanh({e})"
 
 
-def _reader(w: Writer, matrix: str, batch: list[str], i: str, j: str) -> None:
+def _reader(w: Writer, matrix: str, batch: list[str], i: str, j: str, skips: bool) -> None:
     """A reduction of a pointwise function of the scores over one side, as results."""
     scope, left = [*batch, i, j], [*batch, i]
-    form = w.pick(_READERS)
+    form = w.pick(_SKIPPING if skips else _READERS)
     if w.exact and form in ("softmax", "log"):
         form = "weighted"
     if form in ("softmax", "log"):
@@ -138,7 +146,10 @@ def _reader(w: Writer, matrix: str, batch: list[str], i: str, j: str) -> None:
         value = w.read([*_shared(w, batch), j, v], ordered=True)
         w.finish(f"sum[{j}]({e} * {value}) / {w.define(left, total, False)}", [*left, v])
         return
-    e = _pointwise(w, matrix, scope)
+    if form == "position" and (skips or w.choose(2)):
+        w.define(left, f"{'argmax' if skips else w.pick(('argmax', 'argmin'))}[{j}]({matrix})")
+        return
+    e = _pointwise(w, matrix, scope, skips)
     if w.chance(3):
         e = w.define(scope, e, False)
     if form == "sum":
