@@ -108,3 +108,14 @@ def test_a_convolutions_operand_is_plain_in_a_network(rng):
     got = f(rng.standard_normal((2, 5, 17, 17)).astype("f"), w, w2)
     assert [g.shape for g in got] == [w.shape, w2.shape]
     assert "contraction" not in str(f.plan)
+
+
+def test_a_selection_of_another_type_is_no_clamp(rng) -> None:
+    """The tensor is float64, and what is selected by it float32."""
+    x, w, b = rng.standard_normal((6, 4)), rng.standard_normal((4, 5)), rng.standard_normal((6, 5), np.float32)
+    f = es.op("""t[i,j] = sum[k](x[i,k]*w[k,j])
+    y[i] = sum[j](f32(where(t[i,j] <= 0.5, 1, 0))*b[i,j])
+    return y""")
+    y = f(x=x, w=w, b=b)
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y, ((x @ w <= 0.5) * b).sum(1), rtol=1e-5, atol=1e-6)

@@ -75,6 +75,8 @@ def _find_clamp(t: Tensor, readers: Sequence[Tensor]) -> Expr | None:
     values = [f for f in all_uses if f.dtype.is_float]
     if len(values) != 1 or isinstance(values[0], Read) or all(_is_pointwise(r) for r in readers):
         return None
+    if values[0].dtype is not t.dtype:  # a selection by the tensor among numbers of another type
+        return None
     return values[0] if _keeps_conditions(values[0], [f for f in all_uses if f is not values[0]]) else None
 
 
