@@ -195,7 +195,7 @@ def compile_graph(
             def fuse_graph(g: Graph, repeats: bool) -> Plan:
                 finite = g.outputs[index] if index >= 0 else None
                 plan_apart = partial(fuse, g, finite, target, cost=predicted, most=most, repeats=repeats)
-                return compute_apart(lambda nodes: plan_apart(apart=nodes), seconds, smallest, most)
+                return compute_apart(lambda nodes: plan_apart(apart=nodes), seconds, most)
 
             return repeat_products(graph, fuse_graph, seconds, smallest, most)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 from einsmith.base.sizes import show_size
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import nbytes
+from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.kernels import autoconfig
 from einsmith.kernels.rows.cost import RowsConfig, Traversal, traversal
 from einsmith.schedule.kernel import Rows
@@ -34,21 +34,25 @@ def results_of(plan: Plan, target: Target, decisions: list[str]) -> list[dict[st
         reason for which it is stored, and the predicted seconds of both ways, if they were compared.
     """
     calls = list(_calls(plan))
-    return [_results(call, own, target, text) for (call, own), text in zip(calls, decisions, strict=True)]
+    return [_results(call, own, name, target, text) for (call, own, name), text in zip(calls, decisions, strict=True)]
 
 
-def _calls(plan: Plan) -> Iterator[tuple[KernelCall, Plan]]:
-    """Yield each kernel call in the order of `Plan.kernel_calls`, with the plan that contains it."""
+def _calls(plan: Plan) -> Iterator[tuple[KernelCall, Plan, Callable[[Tensor], str]]]:
+    """Yield each kernel call in the order of `Plan.kernel_calls`, with the plan that contains it and the function that
+    names its tensors."""
+    name = namer(plan)
     for call in plan.calls:
         if isinstance(call, LoopCall):
-            yield from ((c, plan) for c in call.before)
+            yield from ((c, plan, name) for c in call.before)
             for step in call.plans:
                 yield from _calls(step)
         else:
-            yield call, plan
+            yield call, plan, name
 
 
-def _results(call: KernelCall, plan: Plan, target: Target, decision: str) -> dict[str, Any]:
+def _results(
+    call: KernelCall, plan: Plan, name: Callable[[Tensor], str], target: Target, decision: str
+) -> dict[str, Any]:
     kernel = call.kernel
     out: dict[str, Any] = {"unstored": [], "stored": []}
     if isinstance(kernel, Rows) and kernel.local:
@@ -63,7 +67,6 @@ def _results(call: KernelCall, plan: Plan, target: Target, decision: str) -> dic
             if isinstance(config, RowsConfig)
             else None,
         }
-    name = namer(plan)
     for t, written in zip(call.tensors, call.written, strict=True):
         refusal = plan.refusals.get(t) if written else None
         if refusal is not None:

@@ -12,25 +12,29 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from einsmith.ir.nodes import Compute, nbytes
-from einsmith.schedule.plan import Plan
+from einsmith.ir.views import storage
+from einsmith.schedule.plan import Plan, longest_time
 
 
-def compute_apart(
-    fuse: Callable[[Collection[Compute]], Plan], seconds: Callable[[Plan], float], smallest: int, most: int
-) -> Plan:
-    """Return a plan, with sums apart from updates if results need not be stored then, and if these exceed a bound or
-    the plan takes less time.
+def compute_apart(fuse: Callable[[Collection[Compute]], Plan], seconds: Callable[[Plan], float], most: int) -> Plan:
+    """Return a plan, with sums apart from updates if results need not be stored then and the plan takes less time, or
+    hardly more if these exceed a bound.
 
     Args:
         fuse: returns the plan in which given nodes are fused with no other ones.
         seconds: predicted seconds of a plan.
-        smallest: bytes of the smallest result that is considered.
         most: most bytes of a result that is stored although it need not be, because that takes less time.
     """
     plan = fuse(())
     if not plan.apart:
         return plan
     trial = fuse(plan.apart)
-    saved = [t for t in plan.stored - trial.stored if nbytes(t) >= smallest]
-    large = bool(saved) and all(nbytes(t) > most for t in saved)
-    return trial if large or (saved and seconds(trial) < seconds(plan)) else plan
+    saved = plan.stored - trial.stored
+    useful = {n for n in plan.apart if not saved.isdisjoint(map(storage, n.args))}
+    if not useful:
+        return plan
+    if len(useful) < len(plan.apart):
+        trial = fuse(useful)
+        saved = plan.stored - trial.stored
+    longest = longest_time(map(nbytes, saved), most, 1.0)
+    return trial if seconds(trial) < longest * seconds(plan) else plan

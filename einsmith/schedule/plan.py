@@ -12,9 +12,10 @@ update is computed into separate memory and copied.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import inf
 from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
@@ -61,6 +62,12 @@ MAX_STORED_BYTES = 1 << 25
 bound."""
 MIN_STEPS_TO_HOIST = 4
 """Fewest steps of a loop for which loop-invariant work is moved in front of it."""
+
+
+def longest_time(unstored: Iterable[int], most: int, otherwise: float) -> float:
+    """Return the largest predicted time, as a fraction of another one, at which results of so many bytes are not
+    stored: any if `most`, the bytes that may be stored, is 0, `otherwise` if all are smaller than `most`."""
+    return inf if most == 0 else MAX_UNSTORED_TIME if max(unstored, default=0) > most else otherwise
 
 
 class LayoutChoice(NamedTuple):
@@ -432,7 +439,7 @@ def _fuse_rows(
             return True
         ratio = 1.0
         if reuses:
-            ratio = MAX_UNSTORED_TIME if max(b.nbytes for b in kernel.local) > most else MAX_STREAMED_TIME
+            ratio = longest_time(map(nbytes, kernel.local), most, MAX_STREAMED_TIME)
         fused, separate = cost(kernel, target), separate_seconds(members, cost)
         if fused < ratio * separate:
             return True

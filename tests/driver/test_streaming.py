@@ -136,7 +136,7 @@ def test_the_reason_for_which_scores_are_kept_for_the_backward_pass(ratio: float
     step.compile(*batch)
     (run,) = step._programs.values()
     never = [x["bytes"] for k in results(run) for x in k["unstored"]]
-    assert (SCORES in never) == (ratio < 1)
+    assert SCORES in never
 
 
 def test_a_pointwise_kernel_between_two_reductions_belongs_to_the_chain(rng, monkeypatch) -> None:

@@ -48,7 +48,6 @@ def unstored(monkeypatch) -> None:
     """Results of any size are used up unstored where that is possible, however long it takes."""
     for module in (plan, row_clusters, compile):
         monkeypatch.setattr(module, "STREAMED_L3_RATIO", 1 << 14)
-    monkeypatch.setattr(plan, "MAX_UNSTORED_TIME", 1e6)
 
 
 OPTIMIZERS = {
