@@ -1,4 +1,4 @@
-"""Einsmith: attention whose masks and biases are index formulas."""
+"""Einsmith: flex_attention, whose masks and biases are index formulas."""
 
 from __future__ import annotations
 
@@ -8,34 +8,37 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
+import einsmith.functional as F
 from benchmarks.attention_problems import CAP, SLOPE, WINDOW, Attention, document_length, verified
-from benchmarks.peers.einsmith_operators import by_name
-
-CAUSAL = "where(j <= i, s[n,i,j], -1e30)"
 
 
-def score(mask: str, length: int) -> str:
-    """The formula of the masked score from the scaled product s[n,i,j] of query i and key j."""
+def modifications(mask: str, length: int) -> tuple[Callable | None, Callable | None]:
+    """The functions that change a score and that tell whether a key takes part; None where there is none."""
     part = document_length(length)
+
+    def is_causal(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return j <= i
+
     return {
-        "none": "s[n,i,j]",
-        "causal": CAUSAL,
-        "window": f"where(j <= i and i < j + {WINDOW}, s[n,i,j], -1e30)",
-        "documents": f"where(j <= i and i//{part} == j//{part}, s[n,i,j], -1e30)",
-        "alibi": f"where(j <= i, s[n,i,j] + {SLOPE}*(j - i), -1e30)",
-        "softcap": f"{CAP}*tanh(s[n,i,j]/{CAP})",
+        "none": (None, None),
+        "causal": (None, is_causal),
+        "window": (None, lambda b, h, i, j: (j <= i) & (i < j + WINDOW)),
+        "documents": (None, lambda b, h, i, j: (j <= i) & (i // part == j // part)),
+        "alibi": (lambda s, b, h, i, j: s + SLOPE * (j - i), is_causal),
+        "softcap": (lambda s, b, h, i, j: CAP * es.tanh(s / CAP), None),
     }[mask]
 
 
 def masked_attention(problem: Attention) -> Callable:
-    """The function of queries, keys and values."""
-    text = f"""
-        s[n,i,j] = sum[d](Q[n,i,d] * K[n,j,d]) * {problem.width**-0.5!r}
-        S[n,i,j] = {score(problem.network, problem.length)}
-        E[n,i,j] = exp(S[n,i,j] - stop_gradient(max[k](S[n,i,k])))
-        O[n,i,d] = sum[j](E[n,i,j] * V[n,j,d]) / sum[j](E[n,i,j])
-    """
-    return by_name(text, "Q K V")
+    """The function of queries, keys and values, [heads, steps, width] each."""
+    score_mod, mask_mod = modifications(problem.network, problem.length)
+
+    def f(*args: Any) -> Any:
+        q, k, v = (x.reshape(1, *x.shape) for x in args)
+        out = F.flex_attention(q, k, v, score_mod, mask_mod)
+        return out.reshape(out.shape[1:])
+
+    return f
 
 
 class Session:
