@@ -17,6 +17,7 @@ from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Graph, nbytes, postorder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import ROWS
+from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.lang import builder
 from einsmith.passes.analysis.index_checks import index_checks
@@ -470,11 +471,17 @@ def vocabulary_gradients(x, w, labels):
     return (dx, dw + 0.1 * w) if w.shape[0] % 2 else (dx, dw)
 
 
+@pytest.mark.parametrize("room", [1 << 12, 1 << 25])
 @pytest.mark.parametrize("rows, words", [(37, 61), (64, 48)])
-def test_every_configuration_of_a_vocabulary(rows, words, rng):
-    """Logits stay local; the weight's gradient is added up over blocks one after the other, or over tasks."""
+def test_every_configuration_of_a_vocabulary(rows, words, room, rng, monkeypatch):
+    """Logits stay local; the weight's gradient is added up over blocks one after the other where there is no room for
+    sums of every task."""
+    monkeypatch.setattr(cost, "MAX_LOCAL_BYTES", room)
+    seen: list[RowsConfig] = []
+    choices = cost.configs
+    monkeypatch.setattr(cost, "configs", lambda *args: [seen.append(c) or c for c in choices(*args)])
     x, w = (rng.standard_normal((n, 7)).astype(np.float32) for n in (rows, words))
     arguments = [x, w, rng.integers(0, words, rows).astype(np.int32)]
-    assert strictly(
-        vocabulary_gradients, arguments, Target(vector_bytes=16, cores=2, l1=1 << 9, l2=1 << 12, l3=1 << 14)
-    )
+    target = Target(vector_bytes=16, cores=2, l1=1 << 9, l2=1 << 12, l3=1 << 14)
+    assert strictly(vocabulary_gradients, arguments, target)
+    assert any(not c.tasks and c.turned for c in seen) == (room == 1 << 12)
