@@ -209,21 +209,22 @@ def is_batch(parts: Sequence[RowPart], target: Target, streamed: Collection[Tens
 
 
 def _is_batch(parts: Sequence[RowPart], rows: int, forms: Sequence[RowForm], streamed: Collection[Tensor] = ()) -> bool:
-    """Return whether rows have operands of their own, but for a few bytes, and reuse them, and no kernel reduces over
-    rows."""
-    if any(
-        f.reduces or (p.kernel.reuses and not reuses_in_row(f.kernel, f.by_row, rows))
-        for p, f in zip(parts, forms, strict=True)
-    ):
-        return False
+    """Return whether rows have operands of their own, but for a few bytes, among them matrices, and reuse them, and no
+    kernel reduces over rows."""
     results = {*streamed, *(t for p in parts for t in p.results)}
     own: set[Tensor] = set()
     shared: set[Tensor] = set()
+    has_matrices = False
     for part, form in zip(parts, forms, strict=True):
-        for t, by_row, w in zip(form.of(part.tensors), form.by_row, form.of(part.written), strict=True):
+        kernel = form.kernel
+        if form.reduces or (part.kernel.reuses and not reuses_in_row(kernel, form.by_row, rows)):
+            return False
+        written = form.of(part.written)
+        for t, b, code, w in zip(form.of(part.tensors), kernel.buffers, form.by_row, written, strict=True):
             if not w and storage(t) not in results:
-                (own if by_row else shared).add(storage(t))
-    return sum(map(nbytes, shared)) <= _MAX_SHARED_RATIO * sum(map(nbytes, own))
+                (own if code else shared).add(storage(t))
+                has_matrices |= code > 0 and sum(n > 1 for n in b.shape) > 2
+    return has_matrices and sum(map(nbytes, shared)) <= _MAX_SHARED_RATIO * sum(map(nbytes, own))
 
 
 def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) -> FusedCluster:

@@ -34,6 +34,16 @@ def gradients_of(f):
     return es.grad(lambda *args: (f(*args) ** 2).sum(), (0, 1, 2))
 
 
+def second_gradient_of(f):
+    """Return the gradient by the first argument of the squared norm of the gradient of f's sum by it."""
+
+    def squared_norm(x, y, b):
+        dx = es.grad(lambda x: f(x, y, b).sum())(x)
+        return (dx * dx).sum()
+
+    return es.grad(squared_norm)
+
+
 CHAINS = {
     "gaussian": es.op(GAUSSIAN),
     "laplacian": es.op(LAPLACIAN),
@@ -42,6 +52,7 @@ CHAINS = {
     "nearest": es.op(NEAREST),
     "attention": attention,
     "gaussian's gradients": gradients_of(es.op(GAUSSIAN)),
+    "gaussian's second gradient": second_gradient_of(es.op(GAUSSIAN)),
     "laplacian's gradients": gradients_of(es.op(LAPLACIAN)),
     "log-sum-exp's gradients": gradients_of(es.op(LOG_SUM_EXP)),
     "farthest's gradients": gradients_of(es.op(FARTHEST)),
