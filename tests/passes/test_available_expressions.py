@@ -145,7 +145,7 @@ def test_a_masked_softmax_keeps_its_weights_alone(rng):
     graph = prepared(f, q, k, v, (2, 9, 3))
     short = available_expressions(graph)
     verify_graph(short)
-    assert evaluations(short, "exp") == 2 < evaluations(graph, "exp")
+    assert evaluations(short, "exp") == 1 < evaluations(graph, "exp")
     arrays = [rng.standard_normal(x.shape) if x.dtype.is_float else mask for x in graph.inputs]
     for got, want in zip(evaluate(short, arrays)[0], evaluate(graph, arrays)[0], strict=True):
         assert np.isfinite(got).all()
