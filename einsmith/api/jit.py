@@ -550,7 +550,7 @@ def jit(
             only the 3 x 3 results around it.
         max_stored: largest result between two reductions, as bytes or "32MiB" (the default), that is stored although it
             need not be, because that is predicted to be faster. Larger ones are not stored, if that is predicted to
-            take at most a tenth more time (docs/patterns.md, "Chains of reductions").
+            take at most a quarter more time (docs/patterns.md, "Chains of reductions").
 
     Raises:
         ArgumentError: `max_stored` is not a size, or `static_argnames` has a name that is no argument of f.

@@ -55,7 +55,7 @@ Cost = Callable[[Kernel | Rows, Target], float]
 MAX_STREAMED_TIME = 0.95
 """Largest predicted time of a row-block fusion with kernels that reuse operands, as a fraction of that of its parts,
 whose prediction is the more certain one."""
-MAX_UNSTORED_TIME = 1.1
+MAX_UNSTORED_TIME = 1.25
 """The same for a fusion that leaves results unstored which exceed the bound: the time that memory may cost."""
 MAX_STORED_BYTES = 1 << 25
 """Most bytes of a result that is stored, where it need not be, because that takes less time, unless users set another

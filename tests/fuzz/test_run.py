@@ -21,7 +21,7 @@ from tests.fuzz.variants import nested_depth, streaming
 from tests.fuzz.writer import Writer
 
 
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_the_first_cases_of_a_fixed_seed(seed: int) -> None:
     """As many on any machine, so that a find belongs to a change; what lies beyond is searched by hand."""
     run = Run(Settings(seed=str(seed), minutes=10, cases=400, jobs=1, steer=False, limit=120, shrinking=30))

@@ -103,9 +103,9 @@ def chain(x, y):
     return F.scaled_dot_product_attention(q, k, k)
 
 
-@pytest.mark.parametrize("ratio", [0.94, 1.05, 1.2])
+@pytest.mark.parametrize("ratio", [0.94, 1.05, 1.3])
 def test_the_bound_of_a_function(ratio: float, batch, monkeypatch) -> None:
-    """Scores that exceed the bound may cost a tenth more time; smaller ones are stored where that is faster."""
+    """Scores that exceed the bound may cost a quarter more time; smaller ones are stored where that is faster."""
     monkeypatch.setattr(compile, "predicted", seconds_of_products(ratio))
     for most in (SCORES - 1, SCORES):
         f = es.jit(chain, max_stored=most)
@@ -113,7 +113,7 @@ def test_the_bound_of_a_function(ratio: float, batch, monkeypatch) -> None:
         for g in (f, es.jit(max_stored=most)(chain), again):
             g(*batch)
             ((program, _),) = g._cache.values()
-            assert (largest_of(program) >= SCORES) == (ratio > (1.1 if most < SCORES else 0.95))
+            assert (largest_of(program) >= SCORES) == (ratio > (1.25 if most < SCORES else 0.95))
 
 
 def test_the_bound_can_be_set_at_any_time(batch, monkeypatch) -> None:
