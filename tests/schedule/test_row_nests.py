@@ -305,8 +305,6 @@ def test_a_running_maximum_may_lie_anywhere(rng, nested) -> None:
 @pytest.mark.parametrize("nested", ["3"], indirect=True)
 def test_positions_are_found_row_by_row(combiner: str, rng, nested, monkeypatch) -> None:
     """A block of a single row, inside of which the nest sweeps over another axis, has one position only."""
-    monkeypatch.setattr(row_nests, "MIN_SWEEP_ROWS", 8)
-    monkeypatch.setattr(cost, "REUSING_BLOCKS", (16,))
     configs, single = cost.configs, []
 
     def one_column(rows, target):
@@ -317,12 +315,15 @@ def test_positions_are_found_row_by_row(combiner: str, rng, nested, monkeypatch)
         single.extend(ones if any(map(row_blocks.finds_position, rows.members)) else [])
         return ones or [every[0]._replace(block=1, nested=0)]
 
-    monkeypatch.setattr(cost, "configs", one_column)
     x, y, b = (rng.standard_normal(s, np.float32) for s in ((48, 3), (37, 3), (37, 3)))
     f = es.op(f"""s[i,j] = sum[d](x[i,d]*y[j,d])
     o[i] = {combiner}[j](s[i,j])
     p[i,v] = sum[j](tanh(s[i,j])*b[j,v])
     return o, p""")
-    run = compile_with(f, [x, y, b], 1, 1)
-    assert single
-    agree(run([x, y, b])[1], run.graph, [x, y, b], combiner)
+    with monkeypatch.context() as m:  # ends before `nested` does
+        m.setattr(row_nests, "MIN_SWEEP_ROWS", 8)
+        m.setattr(cost, "REUSING_BLOCKS", (16,))
+        m.setattr(cost, "configs", one_column)
+        run = compile_with(f, [x, y, b], 1, 1)
+        assert single
+        agree(run([x, y, b])[1], run.graph, [x, y, b], combiner)
