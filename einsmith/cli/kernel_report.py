@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from einsmith.driver.streaming import lines_of
+from einsmith.driver.streaming import lines_of, us
 from einsmith.kernels.pattern import Cost
 
 
@@ -97,8 +97,3 @@ def summary(report: Mapping[str, Any]) -> str:
 def _times(part: Mapping[str, Any]) -> str:
     measured = "" if part["measured"] is None else f", measured {us(part['measured'])}"
     return f"{part['part']}: predicted {us(part['predicted'])}{measured}"
-
-
-def us(seconds: float) -> str:
-    """Format seconds in microseconds."""
-    return f"{seconds * 1e6:.1f} us"

@@ -9,7 +9,8 @@ from math import floor, log10
 from typing import Any
 
 from einsmith.base.sizes import show_size
-from einsmith.cli.kernel_report import seconds_of, us
+from einsmith.cli.kernel_report import seconds_of
+from einsmith.driver.streaming import us
 
 WIDTH = 960
 LEFT = 74

@@ -9,9 +9,9 @@ from typing import Any
 
 from einsmith.base import html
 from einsmith.base.sizes import show_size
-from einsmith.cli.kernel_report import candidate_lines, describe_fusion, fused_in_all, seconds_of, us
+from einsmith.cli.kernel_report import candidate_lines, describe_fusion, fused_in_all, seconds_of
 from einsmith.cli.report_charts import KINDS, Report, colour_of, legend, memory, timeline
-from einsmith.driver.streaming import lines_of
+from einsmith.driver.streaming import lines_of, us
 
 TENSORS = 20
 """Most tensors shown of those live at the peak of memory."""

@@ -87,12 +87,12 @@ def lines_of(results: Mapping[str, Any]) -> list[str]:
         types = ", ".join(
             f"{f'{count} times ' if count > 1 else ''}{type_} {show_size(n)}" for (type_, n), count in counts.items()
         )
-        alone = f"; {results['kernels']} separate kernels {_us(results['apart'])}" if results["kernels"] else ""
-        lines.append(f"never stored: {types} (predicted {_us(results['seconds'])}{alone})")
+        alone = f"; {results['kernels']} separate kernels {us(results['apart'])}" if results["kernels"] else ""
+        lines.append(f"never stored: {types} (predicted {us(results['seconds'])}{alone})")
         if results["order"]:
             lines.append(f"order: {_show_order(results['order'])}")
     for x in results["stored"]:
-        times = "" if x["streamed"] is None else f" ({_us(x['streamed'])}, with it {_us(x['stored'])})"
+        times = "" if x["streamed"] is None else f" ({us(x['streamed'])}, with it {us(x['stored'])})"
         lines.append(f"stored: {x['name']} {x['type']} {show_size(x['bytes'])}: {x['reason']}{times}")
     return lines
 
@@ -117,5 +117,6 @@ def _show_blocks(order: Mapping[str, Any]) -> str:
     return f"{order['rows']} rows, {order['block']} at a time{active}"
 
 
-def _us(seconds: float) -> str:
+def us(seconds: float) -> str:
+    """Format seconds in microseconds."""
     return f"{seconds * 1e6:.1f} us"

@@ -141,8 +141,6 @@ COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin")
 """Combiners of reductions. sum, prod, max, min give one result per body; argmax and argmin take one body and give
 (value, i32 index of its first occurrence, row-major over the reduction axes)."""
 
-ARG_COMBINERS = ("argmax", "argmin")
-
 COMBINING = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """The function that combines two partial results, for the combiners that have one."""
 

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from math import prod
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.functions import ARG_COMBINERS, COMBINING, identity
+from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.schedule.kernel import Follow, Kernel, KernelBuffer, Member, Stage, row_major
@@ -140,7 +140,7 @@ def _shift(row: int, slot: int, dims: Sequence[int], body: Expr) -> Expr:
 
 def finds_position(member: Member) -> bool:
     """Return whether the member reduces to the position of the largest or the smallest value."""
-    return member.reduces and _root(member).combiner in ARG_COMBINERS
+    return member.reduces and _root(member).combiner.startswith("arg")
 
 
 def inputs(member: Member) -> list[int]:
@@ -268,6 +268,12 @@ def factor_kernel(reducer: Member, follow: Follow) -> Kernel:
     return Kernel((stage,), (total, x, follow.buffer, x))
 
 
+def stage_apart(count: int, n: int, result: int) -> tuple:
+    """Return the reference to a result of stage n after the first stage became `count` stages, one for each of its
+    results."""
+    return ("stage", n + count - 1, result) if n else ("stage", result, 0)
+
+
 def merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
     """Return the kernel that merges the partial results of `tasks` tasks, one for positions, and runs the stages after
     the reduction.
@@ -292,7 +298,7 @@ def merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
         """Return an argument of a later stage of the member in the new kernel."""
         if kind == "buffer":
             return kind, count + used.index(n)
-        return (kind, n + len(first) - 1, *result) if n or len(first) == 1 else (kind, *result, 0)
+        return stage_apart(len(first), n, *result) if len(first) > 1 else (kind, n, *result)
 
     used = [where[0] for s in kernel.stages[1:] for kind, *where in s.args if kind == "buffer"]
     used = list(dict.fromkeys([*used, *(n for s in kernel.stages for n in s.outputs if n is not None)]))

@@ -12,7 +12,6 @@ from math import prod
 from typing import NamedTuple, TypeVar
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.functions import ARG_COMBINERS
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, axes_of, reads, size, template
 from einsmith.ir.rebuild import map_bodies, rebuild, substitute
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
@@ -290,7 +289,7 @@ def _nested_form(kernel: Kernel, k: int, reduces: bool) -> RowForm | None:
         if not all(_covers(root, d) for d in range(root.rank)) or not isinstance(body, Reduce):
             return None
         # A position counts the points of the reduction in row-major order, so only its first axis may be cut.
-        if body.combiner not in _ROW_COMBINERS and not (body.combiner in ARG_COMBINERS and k == 0):
+        if body.combiner not in _ROW_COMBINERS and not (body.combiner.startswith("arg") and k == 0):
             return None
         root = _reduce_first(root, k)
     axis = root.rank if reduces else k

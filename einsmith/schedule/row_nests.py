@@ -17,7 +17,6 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.functions import ARG_COMBINERS
 from einsmith.ir.nodes import (
     Axis,
     Const,
@@ -43,6 +42,7 @@ from einsmith.schedule.row_blocks import (
     merge,
     partials,
     save_kernel,
+    stage_apart,
     uses_number,
 )
 from einsmith.schedule.row_forms import RowForm, axes_at, nested_forms, reads_of
@@ -215,20 +215,15 @@ def _drop_row(kernel: Kernel, by_row: Sequence[int], member: Member) -> Kernel:
         outputs = [(n,) for n in root.outputs] if apart else [root.outputs]
         stages += [Stage(t, root.args, n) for t, n in zip(parts, outputs, strict=True)]
         for stage in later:
-            args = tuple(_stage_apart(len(parts), *arg) if apart else arg for arg in stage.args)
+            args = tuple(
+                stage_apart(len(parts), *at) if apart and kind == "stage" else (kind, *at) for kind, *at in stage.args
+            )
             stages.append(Stage(stage.template, args, stage.outputs))
     else:
         for stage, own in zip(kernel.stages, every_dims, strict=True):
             dims = [member.axis if kind == "stage" else d for d, (kind, *_) in zip(own, stage.args, strict=True)]
             stages.append(Stage(_drop_output_axis(stage.template, member.axis, dims), stage.args, stage.outputs))
     return Kernel(tuple(stages), buffers)
-
-
-def _stage_apart(count: int, kind: str, n: int, *result: int) -> tuple:
-    """Return an argument of a later stage after the first stage became `count` stages, one for each of its results."""
-    if kind == "buffer":
-        return kind, n
-    return (kind, n + count - 1, *result) if n else (kind, *result, 0)
 
 
 def _drop(values: tuple, n: int) -> tuple:
@@ -275,7 +270,7 @@ def _drop_reduction(t: Template, dims: Sequence[int]) -> list[Template]:
         roots = [Reduce(p.body.combiner, extents, bodies)]
     else:
         roots = [*bodies]
-        if p.body.combiner in ARG_COMBINERS:
+        if p.body.combiner.startswith("arg"):
             roots.append(Const(0, p.body.dtypes[1]))  # the position of the only value
     return [Template(t.shape, _params(t, dims), (Piece(p.offset, p.step, p.extents, body),)) for body in roots]
 
@@ -345,10 +340,10 @@ def _sweeps(
 
 def _forms(parts: Sequence[RowPart], members: Sequence[int], rows: int) -> list[RowForm] | None:
     """Return the row forms of the kernels of a sweep; None if they cannot be one. Sums may follow running results."""
-    own = [parts[n] for n in members]
-    forms = consistent_forms(own, rows, nested_forms)
+    forms = _strict_forms(parts, members, rows)
     if forms is not None:
         return forms
+    own = [parts[n] for n in members]
     forms = consistent_forms(own, rows, nested_forms, {t for p in own for t in p.results})
     if forms is None or followers(parts, members, dict(zip(members, forms, strict=True)), ()) is None:
         return None
@@ -419,7 +414,7 @@ def _active_unless(
         domain = root.parts[0].domain if isinstance(root.parts[0], Piece) else ()
         if form.reduces or any(r not in local for r in part.results):
             # It adds to what is seen elsewhere. Written whole, a result is needed in every tile.
-            accumulates = form.reduces or all(place_of[r] in map(place_of.get, _operands(part)) for r in part.results)
+            accumulates = form.reduces or all(place_of[r] in map(place_of.get, part.operands) for r in part.results)
             unless = identity_unless(kernel, read, name) if accumulates else None
             if unless is None:
                 return None
@@ -437,10 +432,6 @@ def _active_unless(
 
 _WHOLE = (0, 0)
 """The cut of a tensor that has no rows."""
-
-
-def _operands(part: RowPart) -> list[Tensor]:
-    return [t for t, w in zip(part.tensors, part.written, strict=True) if not w]
 
 
 def _along(condition: Expr, axis: int, extents: Sequence[int]) -> _Condition:
@@ -498,13 +489,14 @@ def _repeat_tiles(
             return new[t]
 
         for n in members:
-            part = _exchange(parts[n], read, {})
+            part = _exchange(parts[n], read, {})  # appends what it reads again
             own.append((part, n))
         added.update(new.values())
         every.append(own)
     # What only later sweeps read is not computed in an earlier one.
     needed = {t for own in every for part, _ in own for t in part.operands}
-    kept = [[x for x in own if any(t in needed or t not in {*local, *added} for t in x[0].results)] for own in every]
+    inner = {*local, *added} - needed
+    kept = [[x for x in own if not inner.issuperset(x[0].results)] for own in every]
     flat = [x for own in kept for x in own]
     numbers = iter(range(len(flat)))
     return [p for p, _ in flat], [[next(numbers) for _ in own] for own in kept], [n for _, n in flat], added

@@ -33,8 +33,8 @@ def _nest(w: Writer, batch: list[str], i: str, j: str, d: str, x: str, times: in
         _reader(w, matrix, batch, i, j, skips)
     if times > 1:
         e = w.axis_of(w.pick(_SMALL))
-        body = f"{_pointwise(w, matrix, [*batch, i, j], skips)} * {w.read([*_shared(w, batch), j, e], ordered=True)}"
-        side = w.define([*batch, i, e], _bounded(w, f"sum[{j}]({body})"), w.chance(4))
+        body = _weighted(w, _pointwise(w, matrix, [*batch, i, j], skips), batch, j, e)
+        side = w.define([*batch, i, e], _bounded(w, body), w.chance(4))
         _nest(w, batch, i, w.axis_of(w.pick(_SIDES)), e, side, times - 1)
 
 
@@ -123,6 +123,11 @@ def _pointwise(w: Writer, e: str, scope: list[str], skips: bool) -> str:
     return e
 
 
+def _weighted(w: Writer, e: str, batch: list[str], over: str, v: str) -> str:
+    """A sum over an axis with the weights e, of values along v."""
+    return f"sum[{over}]({e} * {w.read([*_shared(w, batch), over, v], ordered=True)})"
+
+
 def _bounded(w: Writer, e: str) -> str:
     return f"max(-2, min(2, {e}))" if w.exact else f"tanh({e})"
 
@@ -143,8 +148,7 @@ def _reader(w: Writer, matrix: str, batch: list[str], i: str, j: str, skips: boo
             w.finish(f"{top} + log({total})", left)
             return
         v = w.axis_of(w.pick(_SMALL))
-        value = w.read([*_shared(w, batch), j, v], ordered=True)
-        w.finish(f"sum[{j}]({e} * {value}) / {w.define(left, total, False)}", [*left, v])
+        w.finish(f"{_weighted(w, e, batch, j, v)} / {w.define(left, total, False)}", [*left, v])
         return
     if form == "position" and (skips or w.choose(2)):
         w.define(left, f"{'argmax' if skips else w.pick(('argmax', 'argmin'))}[{j}]({matrix})")
@@ -163,11 +167,11 @@ def _reader(w: Writer, matrix: str, batch: list[str], i: str, j: str, skips: boo
         w.define(left, f"prod[{j}]({factor})")
     elif form == "columns":
         v = w.axis_of(w.pick(_SMALL))
-        w.finish(f"sum[{i}]({e} * {w.read([*_shared(w, batch), i, v], ordered=True)})", [*batch, j, v])
+        w.finish(_weighted(w, e, batch, i, v), [*batch, j, v])
     elif form == "weighted":
         v = w.axis_of(w.pick(_SMALL))
-        w.finish(f"sum[{j}]({e} * {w.read([*_shared(w, batch), j, v], ordered=True)})", [*left, v])
+        w.finish(_weighted(w, e, batch, j, v), [*left, v])
     else:
         k = w.axis_of(w.pick(_SIDES))
-        product = w.define([*left, k], f"sum[{j}]({e} * {w.read([*_shared(w, batch), j, k], ordered=True)})", False)
+        product = w.define([*left, k], _weighted(w, e, batch, j, k), False)
         w.finish(f"{w.pick(('sum', 'max'))}[{k}]({_bounded(w, product)})", left)

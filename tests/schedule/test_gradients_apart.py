@@ -8,9 +8,9 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.driver import compile
-from einsmith.ir.nodes import nbytes
 from einsmith.schedule import plan, row_clusters
 from einsmith.training.step import TrainStep
+from tests.schedule.test_repeat_products import largest
 
 ROWS, WIDTH, WORDS = 150, 8, 1999
 LOGITS = 4 * ROWS * WORDS
@@ -30,12 +30,6 @@ class Words(es.nn.Module):
 def step_of(optimizer) -> TrainStep:
     es.manual_seed(5)
     return es.TrainStep(Words(), F.cross_entropy, optimizer, max_stored=0)
-
-
-def largest(step: TrainStep) -> int:
-    """Return the bytes of the largest tensor that the step's kernels read or write."""
-    (program,) = step._programs.values()
-    return max(nbytes(t) for _, call, _ in program.plan.kernel_calls() for t in call.tensors)
 
 
 @pytest.fixture

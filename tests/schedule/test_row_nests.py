@@ -158,16 +158,15 @@ def test_heads_nest_their_queries_which_nest_their_keys(rng, nested) -> None:
     assert max(depth(call.kernel, run.target) for call in run.plan.calls) == 3
 
 
-def activities(kernel, target) -> list:
-    """Return the activities of the row blocks in the configurations of a kernel."""
+def row_blocks_in(kernel, target, picks=lambda config: True) -> Iterator[Rows]:
+    """Yield the row blocks of a kernel, and those inside of them in the configurations that `picks` accepts."""
     if not isinstance(kernel, Rows):
-        return []
-    out = [kernel.active] if kernel.active is not None else []
-    for config in cost.configs(kernel, target):
+        return
+    yield kernel
+    for config in filter(picks, cost.configs(kernel, target)):
         rows = share(kernel) if config.share else kernel
         for x in cost.kernels_of(rows, config):
-            out += activities(x.kernel, cost.one_core(target))
-    return out
+            yield from row_blocks_in(x.kernel, cost.one_core(target), picks)
 
 
 MASKS = ["attention", "window", "documents", "soft cap"]
@@ -178,20 +177,12 @@ def test_masks_skip_tiles(name: str, rng, nested) -> None:
     """The sweeps over keys know the condition of the mask."""
     args = [rng.standard_normal((6, 50, 4), np.float32) for _ in range(3)]
     run = compile_with(BATCHED[name], args, 1, 1 << 16)
-    assert any(activities(call.kernel, run.target) for call in run.plan.calls)
+    assert any(k.active is not None for call in run.plan.calls for k in row_blocks_in(call.kernel, run.target))
 
 
-def members_of(kernel, target, picks=lambda config: True) -> list:
-    """Return the members of row blocks in the configurations of a kernel that `picks` accepts, of those inside of them
-    too."""
-    if not isinstance(kernel, Rows):
-        return []
-    out = [*kernel.members]
-    for config in filter(picks, cost.configs(kernel, target)):
-        rows = share(kernel) if config.share else kernel
-        for x in cost.kernels_of(rows, config):
-            out += members_of(x.kernel, cost.one_core(target), picks)
-    return out
+def members_of(run, picks=lambda config: True) -> list:
+    """Return the members of all row blocks of a program (`row_blocks_in`)."""
+    return [m for call in run.plan.calls for k in row_blocks_in(call.kernel, run.target, picks) for m in k.members]
 
 
 @pytest.mark.parametrize("combiner", ["argmax", "argmin"])
@@ -204,7 +195,7 @@ def test_positions_are_found_tile_by_tile(combiner: str, rng, nested) -> None:
     f = es.op(f"""s[i,j] = sum[d](x[i,d]*y[j,d])
     o[i] = 2*{combiner}[j](where(i % 7 < 5 and j != 31, s[i,j], {worst})) + 1""")
     run = compile_with(f, [x, y], 1, 1)
-    assert any(row_blocks.finds_position(m) for call in run.plan.calls for m in members_of(call.kernel, run.target))
+    assert any(map(row_blocks.finds_position, members_of(run)))
     agree(run([x, y])[1], run.graph, [x, y], combiner)
 
 
@@ -222,8 +213,7 @@ ONLINE = {"softmax": SOFTMAX, "softmin": SOFTMIN, "masked": MASKED_SUMS}
 
 def running_sums(run) -> int:
     """Return how many sums follow a running result in the row blocks of a program, whose tiles are not made again."""
-    members = [m for call in run.plan.calls for m in members_of(call.kernel, run.target, lambda c: not c.again)]
-    return sum(m.follows is not None for m in members)
+    return sum(m.follows is not None for m in members_of(run, lambda c: not c.again))
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "any"])

@@ -73,30 +73,30 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
     each = rows.row_bytes
     shares = (False, True) if share(rows) is not rows else (False,)
     out = []
+    sums = _sum_bytes(rows)
     counts = (1, 8 * target.cores) if each * rows.rows <= 4 * target.l2 else (8 * target.cores,)
-    if rows.reuses and any(m.reduces for m in rows.members):
+    if rows.reuses and sums:
         counts = (*counts, 2 * target.cores, target.cores)  # partial results of fewer tasks take less memory
-    for tasks in (1,) if any(map(finds_position, rows.members)) else counts:
-        longest = -(-rows.rows // tasks)
-        if is_batch(rows, target):
-            out += [RowsConfig(1, 0, s, n) for s in shares for n in dict(_nests(rows, s, 1)) or (0,)]
-        elif rows.is_online:
-            blocks = TILES if rows.active is None else (rows.active.block,)
-            out += [RowsConfig(min(n, rows.rows), 1) for n in blocks]
-        elif rows.active is not None:
-            out += [RowsConfig(min(rows.active.block, rows.rows), 1, s) for s in shares]
-        elif rows.reuses:
-            most = min(longest, REUSING_BLOCKS[-1])
+    if any(map(finds_position, rows.members)):
+        counts = (1,)
+    if is_batch(rows, target):
+        out += [RowsConfig(1, 0, s, n) for s in shares for n in dict(_nests(rows, s, 1)) or (0,)]
+    elif rows.is_online or rows.active is not None:
+        blocks = TILES if rows.active is None else (rows.active.block,)
+        out += [RowsConfig(min(n, rows.rows), 1, s) for s in shares for n in blocks]
+    elif rows.reuses:
+        for tasks in counts:
+            most = min(-(-rows.rows // tasks), REUSING_BLOCKS[-1])
             for block in sorted({1, *(_divisor(rows.rows, n) for n in (*REUSING_BLOCKS, most) if n <= most)}):
                 for s in shares:
                     nests = [(0, False), *_nests(rows, s, block)]
                     out += [RowsConfig(block, tasks, s, n, again=again) for n, again in nests]
-            sums = sum(x.nbytes for m in rows.members if m.reduces for x in partials(m))
-            if 2 * target.cores * sums > MAX_LOCAL_BYTES:  # too much for each task to have sums of its own
-                out += [RowsConfig(b, 0, s, 0, t) for b in _serial_blocks(rows) for s in shares for t in (False, True)]
-        else:
+        if 2 * target.cores * sums > MAX_LOCAL_BYTES:  # too much for each task to have sums of its own
+            out += [RowsConfig(b, 0, s, 0, t) for b in _serial_blocks(rows) for s in shares for t in (False, True)]
+    else:
+        for tasks in counts:
             for room in (target.l1 // 4, target.l1 * 3 // 4, target.l2 // 4):
-                block = _divisor(rows.rows, max(1, min(room // each, longest)))
+                block = _divisor(rows.rows, max(1, min(room // each, -(-rows.rows // tasks))))
                 out += [RowsConfig(block, tasks, s) for s in shares]
     out = list(dict.fromkeys(out))
     taken = [own_bytes(rows, c, target) for c in out]
@@ -136,7 +136,12 @@ def own_bytes(rows: Rows, config: RowsConfig, target: Target) -> tuple[int, int]
         return local, sum(x.nbytes for m in rows.members if m.reduces and direct_result(m) is None for x in partials(m))
     tasks = task_count(rows, config)[0]
     threads = min(tasks, target.cores)
-    return local * threads, sum(x.nbytes for m in rows.members if m.reduces for x in partials(m)) * (tasks + threads)
+    return local * threads, _sum_bytes(rows) * (tasks + threads)
+
+
+def _sum_bytes(rows: Rows) -> int:
+    """Return the bytes of a partial result of each reducing member."""
+    return sum(x.nbytes for m in rows.members if m.reduces for x in partials(m))
 
 
 def direct_result(member: Member) -> int | None:
