@@ -8,10 +8,11 @@ these. A member that uses its row's number reads the number of the block's first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TypeVar
 
+from einsmith.base.errors import VerifyError
 from einsmith.codegen.loopnest.nest import Builder, Function, SSAValue, elem_of
 from einsmith.codegen.loopnest.splice import splice
 from einsmith.cost.facts import Target
@@ -120,7 +121,7 @@ class _Lowering:
         parts = cost.kernels_of(kernel, self.config)
         of_row = cost.target_of_row(kernel, self.target)
         lowered = [self.lower(x.kernel, of_row) for x in parts]
-        local = self._local_memory(parts, lambda x: out.reserve(x.nbytes))
+        local = self._local_memory({1: parts}, lambda x: out.reserve(x.nbytes))[1]
         size = max(-(-x.workspace // 64) * 64 for x in lowered)
         workspace = out.reserve(rows * size)
         for n, (part, x) in enumerate(zip(lowered, parts, strict=True)):
@@ -155,7 +156,7 @@ class _Lowering:
         kernels = {count: cost.kernels_of(kernel, self.config, count) for count in counts}
         lowered = {count: [self.lower(x.kernel, self.target) for x in parts] for count, parts in kernels.items()}
         memory = {places.number: out.reserve(4)}
-        memory |= self._local_memory(kernels[block], lambda x: out.reserve(x.nbytes // kernel.rows * block))
+        local = self._local_memory(kernels, lambda x: out.reserve(x.nbytes // kernel.rows * block))
         merged = []
         for n, first in places.accumulators.items():
             direct = cost.direct_result(kernel.members[n])
@@ -167,26 +168,21 @@ class _Lowering:
             out.add(self.lower(fill_kernel(kernel.members[n]), self.target), at)
         workspace = out.reserve(max(x.workspace for parts in lowered.values() for x in parts))
 
-        def launches(name: str, part: Lowered, used: Sequence[int]) -> list[Launch]:
-            """Return the launches of a kernel on the block whose number is in memory."""
+        def launches(count: int, n: int) -> list[Launch]:
+            """Return the launches of kernel n on the block of `count` rows whose number is in memory."""
             found = []
+            part, used, own = lowered[count][n], kernels[count][n].places, memory | local[count]
             for m, launch in enumerate(part.launches):
-                b = Builder(f"{out.name}_{name}_{m}", len(kernel.buffers) + 1)
+                b = Builder(f"{out.name}_{count}_{n}_{m}", len(kernel.buffers) + 1)
                 first = b.cast(b.load(self._address(b, memory[places.number], "i32"), 0, "i32"), "i64")
-                pointers = [
-                    self._address(b, memory[p], "i8") if p in memory else self._pointer(b, p, first) for p in used
-                ]
+                pointers = [self._address(b, own[p], "i8") if p in own else self._pointer(b, p, first) for p in used]
                 scratch = b.alloc("i8", launch.function.scratch_bytes)
                 splice(b, launch.function, [*pointers, self._address(b, workspace, "i8")], scratch, b.task)
                 found.append(Launch(b.finish(), launch.tasks))
             return found
 
         by_count = {
-            count: [
-                launch
-                for n, (part, x) in enumerate(zip(lowered[count], parts, strict=True))
-                for launch in launches(f"{count}_{n}", part, x.places)
-            ]
+            count: [launch for n in range(len(parts)) for launch in launches(count, n)]
             for count, parts in kernels.items()
         }
         begin, advance = (Builder(f"{out.name}_{name}", len(kernel.buffers) + 1) for name in ("begin", "advance"))
@@ -203,12 +199,15 @@ class _Lowering:
         return out.lowered
 
     def _local_memory(
-        self, parts: Sequence[BlockKernel], reserve: Callable[[KernelBuffer], _Memory]
-    ) -> dict[int, _Memory]:
-        """Return the memory of local buffers by place; `reserve` returns new memory of a buffer."""
-        owners, first = shared_memory(self.kernel, parts), len(self.kernel.buffers)
-        memory = {place: reserve(self.kernel.local[place - first]) for place in sorted(set(owners.values()))}
-        return {place: memory[owner] for place, owner in owners.items()}
+        self, kernels: Mapping[int, Sequence[BlockKernel]], reserve: Callable[[KernelBuffer], _Memory]
+    ) -> dict[int, dict[int, _Memory]]:
+        """Return the memory of local buffers by place, for each number of rows for which there are kernels, which may
+        hand over other buffers; `reserve` returns new memory of a buffer."""
+        first = len(self.kernel.buffers)
+        owners = {count: shared_memory(self.kernel, parts) for count, parts in kernels.items()}
+        used = sorted({owner for some in owners.values() for owner in some.values()})
+        memory = {place: reserve(self.kernel.local[place - first]) for place in used}
+        return {count: {place: memory[owner] for place, owner in some.items()} for count, some in owners.items()}
 
     @staticmethod
     def _address(b: Builder, at: BufferPlace, elem: str) -> SSAValue:
@@ -220,10 +219,13 @@ class _Lowering:
         whole, rest = divmod(kernel.rows, config.block)
         b = Builder(self.sequence.name, len(kernel.buffers) + 1)
         places = block_places(kernel)
-        by_count = {
-            count: [(self.lower(x.kernel, self.one), x.places) for x in cost.kernels_of(kernel, config, count)]
+        kernels = {
+            count: cost.kernels_of(kernel, config, count)
             for count, present in ((config.block, whole), (rest, rest))
             if present
+        }
+        by_count = {
+            count: [(self.lower(x.kernel, self.one), x.places) for x in parts] for count, parts in kernels.items()
         }
         sums = {n: partials(m) for n, m in enumerate(kernel.members) if m.reduces}
         fills = {n: self.lower(fill_kernel(kernel.members[n]), self.one) for n in sums}
@@ -231,10 +233,8 @@ class _Lowering:
         all_lowered = [*fills.values(), *copies.values(), *(x for parts in by_count.values() for x, _ in parts)]
         used = {place for parts in by_count.values() for _, at in parts for place in at}
         # pointers that are the same for all blocks, by place
-        fixed: dict[int, SSAValue] = self._local_memory(
-            cost.kernels_of(kernel, config),
-            lambda x: b.alloc(elem_of(x.dtype), x.size // kernel.rows * config.block),
-        )
+        fixed: dict[int, SSAValue] = {}
+        local = self._local_memory(kernels, lambda x: b.alloc(elem_of(x.dtype), x.size // kernel.rows * config.block))
         accumulators = {n: [b.alloc(elem_of(x.dtype), x.size) for x in buffers] for n, buffers in sums.items()}
         for n, first in places.accumulators.items():
             fixed |= dict(enumerate(accumulators[n], first))
@@ -257,8 +257,9 @@ class _Lowering:
             if places.number in used:
                 b.store(b.cast(first, "i32"), fixed[places.number], 0)
             with b.if_(self._is_active(b, first, count)) if kernel.active is not None else nullcontext():
+                own = fixed | local[count]
                 for part, at in by_count[count]:
-                    emit_launches(part, [fixed[p] if p in fixed else self._pointer(b, p, first) for p in at])
+                    emit_launches(part, [own[p] if p in own else self._pointer(b, p, first) for p in at])
 
         for n, part in fills.items():
             emit_launches(part, accumulators[n])
@@ -306,7 +307,10 @@ class _Lowering:
         return BoxCondition(ends, ends_of, b).may_hold(active.condition)
 
     def _pointer(self, b: Builder, place: int, first: SSAValue) -> SSAValue:
-        """Return the pointer to a buffer of the Rows for the block whose first row is `first`."""
+        """Return the pointer to a buffer of the Rows for the block whose first row is `first`. Raises VerifyError for a
+        place that is none."""
+        if place >= len(self.kernel.buffers):
+            raise VerifyError(f"a kernel of a block uses place {place}, for which no memory is reserved")
         for member in self.kernel.members:
             for at, buffer, axis in zip(member.places, member.kernel.buffers, member.by_row, strict=True):
                 if at == place and axis:
