@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from einsmith.autodiff.adjoint.node import plan_adjoint
 from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.recurrence.derivatives import pull_back
-from einsmith.autodiff.recurrence.recompute import differentiate_with_recomputation
+from einsmith.autodiff.recurrence.recompute import checkpoint_of, differentiate_with_recomputation
 from einsmith.autodiff.split_bodies import split_body
 from einsmith.autodiff.totals import add, convert, zeros
 from einsmith.base.errors import GradientError
@@ -78,14 +78,8 @@ def _sweep(
             _pull_back_node(node, members.pop(node), needed, pending, replaced)
             continue
         if isinstance(node, Recurrence):
-            cotangents_of_members = members.pop(node, {})
-            if 0 < node.checkpoint < node.steps:
-                contributions, again = differentiate_with_recomputation(
-                    node, cotangents_of_members, needed, _find_single_reader_tensors(order, targets), _sweep
-                )
-                replaced |= again
-            else:
-                contributions = pull_back(node, cotangents_of_members, needed)
+            contributions, again = _pull_back_recurrence(node, members.pop(node, {}), needed, order, targets)
+            replaced |= again
             for a, g in contributions:
                 pending.setdefault(a, []).append(g)
             continue
@@ -104,6 +98,29 @@ def _sweep(
     results = [gradients_of[t] if t in gradients_of else zeros(t.shape, t.dtype.arithmetic) for t in wrt]
     rewritten = exchange([*outputs, *results], replaced)
     return rewritten[: len(outputs)], rewritten[len(outputs) :]
+
+
+def _pull_back_recurrence(
+    node: Recurrence,
+    cotangents: dict[int, Tensor],
+    needed: set,
+    order: Sequence[Tensor],
+    targets: set[Tensor],
+) -> tuple[list[tuple[Tensor, Tensor]], dict[Tensor, Tensor]]:
+    """Return (the contributions to the cotangents of a recurrence's arguments, replacements of its members).
+
+    Raises:
+        GradientError: the user has states recomputed (`checkpoint=`), which the recurrence does not permit.
+    """
+    size = checkpoint_of(node, cotangents)
+    if size:
+        single_reader = _find_single_reader_tensors(order, targets)
+        try:
+            return differentiate_with_recomputation(node, size, cotangents, needed, single_reader, _sweep)
+        except GradientError:
+            if node.checkpoint:
+                raise
+    return pull_back(node, cotangents, needed), {}
 
 
 def _find_single_reader_tensors(order: Sequence[Tensor], targets: set[Tensor]) -> set[Tensor]:

@@ -7,6 +7,9 @@ import pytest
 
 import einsmith as es
 from einsmith.api.jit import trace_call
+from einsmith.autodiff import reverse
+from einsmith.autodiff.recurrence import recompute
+from einsmith.autodiff.recurrence.recompute import checkpoint_of
 from einsmith.base.errors import FormulaError, GradientError, KindError
 from einsmith.base.trees import flatten
 from einsmith.driver.executable import Executable
@@ -102,6 +105,51 @@ def test_memory_is_that_of_saved_states_and_of_one_segment(steps, checkpoint):
     step, output = 4 * B * H * 8, B * H * 8
     assert arena(steps, 0) > 3 * steps * step
     assert arena(steps, checkpoint) < 2.5 * (steps // checkpoint + checkpoint) * step + 2 * steps * output
+
+
+SCORES = "s[t,i,j] = sum[k](where(t > 0, h[t-1,i,k], 1)*y[j,k])\n"
+STATE = "h[t,i,k] = tanh(x[t,i,k] + sum[j](exp(s[t,i,j])*y[j,k]))\n"
+LOOPS = {
+    "scores": (f"{SCORES}{STATE}return h", 11, 1),
+    "scores that are read elsewhere": (f"{SCORES}{STATE}return h, s", 11, 0),
+    "few scores": (f"{SCORES}{STATE}return h", 1, 0),
+    "scores of earlier steps": (f"{SCORES.strip()} + where(t > 0, s[t-1,i,j], 0)\n{STATE}return h", 11, 0),
+    "gates": ("s[t,i,k] = where(t > 0, h[t-1,i,k], 1)*y[i,k]\nh[t,i,k] = tanh(x[t,i,k] + s[t,i,k])\nreturn h", 7, 0),
+}
+
+
+def gradients_of(text, args, checkpoint=0):
+    """The gradients of the sum of squares of a formula's results by x and y."""
+    f = es.op(text, checkpoint=checkpoint)
+    g = es.grad(lambda x, y: sum((o * o).sum() for o in flatten(f(x=x, y=y))[0]), (0, 1))
+    return es.interpret(g)(*args)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_results_that_reductions_use_up_are_recomputed(name, rng, monkeypatch):
+    """Where these are most of what the gradient would save, it saves the states alone."""
+    monkeypatch.setattr(recompute, "MAX_SAVED_BYTES", 0)
+    found = []
+    monkeypatch.setattr(reverse, "checkpoint_of", lambda *args: found.append(checkpoint_of(*args)) or found[-1])
+    text, columns, expected = LOOPS[name]
+    args = rng.standard_normal((5, 7, 2)), rng.standard_normal((columns, 2))
+    got = gradients_of(text, args)
+    assert found[0] == expected
+    want = gradients_of(text, args, checkpoint=5)  # of five steps: all states are saved
+    assert found[-1] == 0
+    for x, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(x, w, rtol=1e-12, atol=1e-12 * np.abs(w).max())
+
+
+def test_what_cannot_be_recomputed_is_saved_where_nobody_asked(rng, monkeypatch):
+    """A step that reads another one than the last."""
+    text = SCORES.replace("t-1", "(t-1)//2") + STATE + "return h"
+    args = rng.standard_normal((5, 7, 2)), rng.standard_normal((11, 2))
+    monkeypatch.setattr(recompute, "MAX_SAVED_BYTES", 0)
+    with pytest.raises(GradientError, match="at constant distances only"):
+        gradients_of(text, args, checkpoint=1)
+    for x, w in zip(gradients_of(text, args), gradients_of(text, args, checkpoint=5), strict=True):
+        np.testing.assert_array_equal(x, w)
 
 
 def test_states_that_cannot_be_recomputed_are_rejected():

@@ -9,6 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith.api.jit import trace_call
+from einsmith.autodiff.recurrence import recompute
 from einsmith.ir.nodes import size
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
@@ -26,8 +27,11 @@ STEPS = {
     "attention": f"{STATE}s[t,i,j] = sum[d](p[t,i,d]*y[j,d])\n{ATTENTION}",
     "causal attention": f"{STATE}s[t,i,j] = where(j <= i, sum[d](p[t,i,d]*y[j,d]), -1e9)\n{ATTENTION}",
     "gaussian": f"{STATE}h[t,i,k] = tanh(x[t,i,k] + sum[j](exp(-sum[d]((p[t,i,d]-y[j,d])**2))*b[j,k]))\nreturn h",
+    "largest": f"{STATE}h[t,i,k] = tanh(x[t,i,k] + 0.1*max[j](sum[d]((p[t,i,d]-y[j,d])**2) + b[j,0]))\nreturn h",
     "farthest": f"{STATE}h[t,i,k] = tanh(x[t,i,k] + 0.1*max[j](sum[d]((p[t,i,d]-y[j,d])**2) + b[j,k]))\nreturn h",
 }
+SCATTERED = "largest", "farthest"
+"""Steps whose gradient is a scatter, which no recurrence over segments can hold."""
 SIZES = {"x": (4, 37, 3), "h0": (37, 3), "y": (43, 3), "b": (43, 3)}
 
 
@@ -63,7 +67,7 @@ def test_a_step_uses_up_its_scores(name: str, blocks: str, rng) -> None:
 
 @pytest.mark.parametrize(
     "name, checkpoint",
-    [*((name, None) for name in STEPS), *((name, n) for name in STEPS if name != "farthest" for n in (1, 2))],
+    [*((name, None) for name in STEPS), *((name, n) for name in STEPS if name not in SCATTERED for n in (1, 2))],
 )
 def test_gradients_through_the_steps(name: str, checkpoint: int | None, rng) -> None:
     args = [rng.standard_normal(s, np.float32) for s in SIZES.values()]
@@ -73,3 +77,21 @@ def test_gradients_through_the_steps(name: str, checkpoint: int | None, rng) -> 
     with streaming("3"):
         run = compile_with(gradients, args, 2, 1)
     agree(run(args)[1], graph, args, name)
+
+
+@pytest.mark.parametrize("blocks", STREAMED)
+@pytest.mark.parametrize("checkpoint", [0, 1])
+@pytest.mark.parametrize("name", [name for name in STEPS if name not in SCATTERED])
+def test_gradients_store_no_scores(name: str, checkpoint: int, blocks: str, rng, monkeypatch) -> None:
+    """Neither those of all steps nor those of a step: each is computed again, block by block."""
+    monkeypatch.setattr(recompute, "MAX_SAVED_BYTES", 0)
+    args = [rng.standard_normal(s, np.float32) for s in SIZES.values()]
+    f = recurrence(name, checkpoint)
+    gradients = es.grad(lambda *args: (f(*args) ** 2).sum(), (0, 1, 2, 3))
+    graph = trace_call(gradients, tuple(args), {}).graph
+    for threads in (1, 2):
+        with streaming(blocks):
+            run = compile_with(gradients, args, threads, 1)
+        assert all(size(t.shape) < 37 * 43 for _, call, _ in run.plan.kernel_calls() for t in call.tensors)
+        assert run.arena_bytes < 2 * sum(x.nbytes for x in args) + 4 * 37 * 43
+        agree(run(args)[1], graph, args, f"{name}, {threads} threads")

@@ -7,7 +7,9 @@
 
 Both are recurrences over g whose steps hold recurrences over a segment's own steps.
 
-Nothing is chosen by cost here, so that `cost.recomputation` has no part in it: S is the user's (`checkpoint=S`), and
+S is the user's (`checkpoint=S`). Without it, S is 1 where most of what the gradient would save are results that
+reductions of the same step use up, such as scores of attention: a step then computes them block by block in both
+passes, and neither stores them. Nothing else is chosen by cost here, so that `cost.recomputation` has no part in it:
 the states of a segment follow from each other in time, not from operands that could be kept in their place. In the
 graph that results, `passes.algebra.recompute` chooses among the remaining tensors as in any other.
 """
@@ -34,18 +36,56 @@ from einsmith.ir.nodes import (
     Template,
     Tensor,
     apply,
+    axes_of,
     leaf,
+    nbytes,
     postorder,
     reads,
     template,
 )
 from einsmith.ir.rebuild import map_bodies, prune_recurrence, rebuild, substitute
-from einsmith.ir.recurrence.define import step_parts
+from einsmith.ir.recurrence.define import distances, step_parts
 from einsmith.ir.recurrence.drafts import clipped
 from einsmith.ir.recurrence.segments import CarriedTensor, initial_slots, lift, segment
 from einsmith.ir.rewrite.simplify import canonical
 
+MAX_SAVED_BYTES = 1 << 25
+"""Most bytes of all steps' results that reductions use up and that the gradient saves nevertheless. The same as the
+bound for results outside of recurrences (`schedule.row_clusters.MAX_STORED_BYTES`)."""
+
 Gradients = Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]]
+
+
+def checkpoint_of(node: Recurrence, read_outside: Container[int]) -> int:
+    """Return the number of steps between the states that the gradient of a recurrence saves; 0 if it saves all.
+
+    read_outside: members of which the gradient needs all steps in any case.
+    """
+    if node.checkpoint:
+        return node.checkpoint if node.checkpoint < node.steps else 0
+    sizes = [nbytes(Item(node, j)) for j in range(len(node.members))]
+    used_up = sum(sizes[j] for j in _used_up(node) if j not in read_outside)
+    return 1 if used_up > MAX_SAVED_BYTES and used_up > sum(sizes) - used_up and node.steps > 1 else 0
+
+
+def _used_up(node: Recurrence) -> set[int]:
+    """Return the members that only reductions of the same step read, over one of their axes, or members of which this
+    holds."""
+    first = len(node.args)
+    read: set[int] = set()
+    lasting: set[int] = set()
+    for i in reversed(range(len(node.members))):
+        known = distances(node, i)
+        for p in step_parts(node, i):
+            for e in postorder(p.bodies):
+                if not isinstance(e, Read) or e not in known:
+                    continue
+                j = e.slot - first
+                read.add(j)
+                reduced = isinstance(p.body, Reduce) and max(axes_of(*e.index)) >= len(p.extents)
+                if known[e][1:] != (0, 0) or not (reduced or (i in read and i not in lasting)):
+                    lasting.add(j)
+    return read - lasting
 
 
 def _absorb_arguments(node: Recurrence, single_reader: Container[Tensor]) -> Recurrence:
@@ -93,6 +133,7 @@ def _is_read_step_by_step(node: Recurrence, slot: int) -> bool:
 
 def differentiate_with_recomputation(
     node: Recurrence,
+    size: int,
     cotangents: Mapping[int, Tensor],
     needed: Container[Tensor],
     single_reader: Container[Tensor],
@@ -105,6 +146,7 @@ def differentiate_with_recomputation(
 
     Args:
         node: the recurrence.
+        size: number of steps from one saved state to the next.
         cotangents: cotangents of members, by member.
         needed: tensors whose cotangents are needed.
         single_reader: tensors with one reader.
@@ -117,7 +159,7 @@ def differentiate_with_recomputation(
     more = len(whole.members) - len(node.members)
     try:
         contributions, members = _RecomputedAdjoint(
-            whole, {j + more: g for j, g in cotangents.items()}, needed, gradients
+            whole, size, {j + more: g for j, g in cotangents.items()}, needed, gradients
         ).run()
     except RecurrenceError as e:
         raise GradientError(e.message) from e
@@ -129,10 +171,15 @@ class _RecomputedAdjoint:
     them."""
 
     def __init__(
-        self, node: Recurrence, cotangents: Mapping[int, Tensor], needed: Container[Tensor], gradients: Gradients
+        self,
+        node: Recurrence,
+        size: int,
+        cotangents: Mapping[int, Tensor],
+        needed: Container[Tensor],
+        gradients: Gradients,
     ):
         self.cotangents, self.gradients, self.original = cotangents, gradients, node
-        self.size = node.checkpoint
+        self.size = size
         self.count = node.steps // self.size
         self.remainder = node.steps - self.count * self.size
         # Leaves take the place of the arguments, so that the sweep does not differentiate these.

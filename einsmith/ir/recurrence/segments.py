@@ -110,22 +110,73 @@ class _Builder:
                 out.states[j] = leaf((n, *shape[1:]), dtype)
         self._find_spans()
         drafts = [self._member(j) for j in range(len(node.members))]
+        if self.size == 1 and self._define_values(drafts):
+            return out
         own = [leaf(self._shape(j), node.results[j][0]) for j in range(len(drafts))]
-        tensors = (*self.read_leaves, *own)
-        params = tuple((a.dtype, a.shape) for a in tensors)
-        slots = {s: s for s in range(len(self.read_leaves))} | {
-            _OWN + j: len(self.read_leaves) + j for j in range(len(own))
-        }
-        definitions: dict[Leaf, Tensor] = {}
-        for j, parts in enumerate(drafts):
-            t = Template(own[j].shape, params, tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in parts))
-            definitions[own[j]] = canonical(t, tensors)
-        solved = recurrence(definitions)
+        definitions = {x: self._compute(x.shape, parts, own, _OWN) for x, parts in zip(own, drafts, strict=True)}
+        solved = recurrence(definitions, checkpoint=self.size)  # its gradient saves all states of the segment
         for j, n in self.depth.items():
             out.values[j] = _slice(solved[own[j]], self._origin(j), self.size)
             if n:
                 out.ends[j] = _slice(solved[own[j]], 0 if node.reverse else self.size, n)
         return out
+
+    def _define_values(self, drafts: Sequence[Sequence[Piece]]) -> bool:
+        """Define a segment of one step without a recurrence: a tensor for each member. Return whether that is possible:
+        no step reads members in a cycle, or positions that depend on other axes."""
+        values: list[Tensor] = []
+
+        def rule(e: Expr) -> Expr | None:
+            if not isinstance(e, Read) or e.slot < _OWN:
+                return None
+            i, at = e.slot - _OWN, e.index[0]
+            if not isinstance(at, Const):
+                return None
+            back = int(at.value) - self._origin(i)
+            if back:
+                state = Const(int(at.value) - (self.size if self.node.reverse else 0), at.dtype)
+                return Read(self._slot(self.out.states[i]), (state, *e.index[1:]), e.dtype)
+            if i >= len(values):
+                return None
+            return Read(2 * _OWN + i, (Const(0, at.dtype), *e.index[1:]), e.dtype)
+
+        for j, parts in enumerate(drafts):
+            first, rest = self._origin(j), self._shape(j)[1:]
+            steps = [shifted(p, -first) for p in parts if p.offset[0] == first]
+            own = [map_piece(p, lambda b: rebuild([b], rule)[0]) for p in steps]
+            if any(isinstance(e, Read) and _OWN <= e.slot < 2 * _OWN for p in own for e in postorder(p.bodies)):
+                return False
+            values.append(self._compute((1, *rest), own, values, 2 * _OWN))
+        for j, n in self.depth.items():
+            self.out.values[j] = values[j]
+            if n:
+                self.out.ends[j] = self._end(values[j], self.out.states[j])
+        return True
+
+    def _end(self, value: Tensor, state: Leaf) -> Tensor:
+        """Return the slots that the next segment begins from: those of the state but one, and the value of the step."""
+        n, rest = state.shape[0], state.shape[1:]
+        if n == 1:
+            return value
+        zeros = (0,) * len(rest)
+        at = [tuple(Axis(d) if e > 1 else Const(0, dt.i32) for d, e in enumerate((m, *rest))) for m in (n - 1, 1)]
+        kept = (at[0][0], *at[0][1:]) if self.node.reverse else (moved(at[0][0], 1), *at[0][1:])
+        starts = (1, 0) if self.node.reverse else (0, n - 1)
+        parts = [
+            Piece((starts[0], *zeros), (1,) * len(state.shape), (n - 1, *rest), Read(0, kept, state.dtype)),
+            Piece((starts[1], *zeros), (1,) * len(state.shape), (1, *rest), Read(1, at[1], state.dtype)),
+        ]
+        params = (state.dtype, state.shape), (value.dtype, value.shape)
+        return canonical(Template(state.shape, params, tuple(parts)), (state, value))
+
+    def _compute(self, shape: tuple[int, ...], parts: Sequence[Piece], own: Sequence[Tensor], first: int) -> Tensor:
+        """Return a tensor of parts that read the segment's leaves, and own[i] at slot first + i."""
+        tensors = (*self.read_leaves, *own)
+        slots = {s: s for s in range(len(self.read_leaves))}
+        slots |= {first + i: len(self.read_leaves) + i for i in range(len(own))}
+        params = tuple((a.dtype, a.shape) for a in tensors)
+        moved_parts = tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in parts)
+        return canonical(Template(shape, params, moved_parts), tensors)
 
     def _origin(self, j: int) -> int:
         return 0 if self.node.reverse else self.depth[j]
