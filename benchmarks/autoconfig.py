@@ -37,7 +37,8 @@ def kernels_of(case: Case) -> list[Any]:
     from einsmith.api import jit
     from einsmith.base import dtypes as dt
     from einsmith.passes.pipeline import run_passes
-    from einsmith.schedule.plan import KernelCall, fuse
+    from einsmith.schedule.plan import KernelCall
+    from einsmith.schedule.planner import fuse
 
     f, names = function(case)
     assert case.shapes is not None

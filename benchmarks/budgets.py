@@ -60,7 +60,7 @@ def python_seconds(tensors: int) -> tuple[int, float]:
     from einsmith.api.jit import trace_call
     from einsmith.ir.nodes import postorder
     from einsmith.passes.pipeline import run_passes
-    from einsmith.schedule.plan import fuse
+    from einsmith.schedule.planner import fuse
 
     def plan(layers: int) -> tuple[int, float]:
         loss, arguments = chain(layers)

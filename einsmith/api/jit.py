@@ -35,7 +35,7 @@ from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import Memory, in_memory
 from einsmith.runtime.thread_count import get_threads
-from einsmith.schedule.plan import MAX_STORED_BYTES
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 _STATIC = (str, bool, type(None))
 """Types of arguments that are static even if they are not named as such: the trace depends on their values."""

@@ -23,14 +23,14 @@ from einsmith.passes.listings import Changes, Listing, listings
 from einsmith.passes.pipeline import decided_out, is_left_out, leaving_out, run_passes
 from einsmith.runtime.assemble import CompiledKernel, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
-from einsmith.schedule.gradients_apart import compute_apart
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.plan import MAX_STORED_BYTES, Plan, fuse
+from einsmith.schedule.plan import Plan
+from einsmith.schedule.planner import fuse
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
 from einsmith.schedule.repeat_products import repeat_products
-from einsmith.schedule.row_clusters import STREAMED_L3_RATIO
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES, STREAMED_L3_RATIO
 
 
 def predicted(kernel: Kernel | Rows, target: Target) -> float:
@@ -189,15 +189,11 @@ def compile_graph(
             `most` bytes."""
             smallest = target.l3 // STREAMED_L3_RATIO
 
-            def seconds(plan: Plan) -> float:
-                return sum(times * predicted(call.kernel, target) for _, call, times in plan.kernel_calls())
-
             def fuse_graph(g: Graph, repeats: bool) -> Plan:
                 finite = g.outputs[index] if index >= 0 else None
-                plan_apart = partial(fuse, g, finite, target, cost=predicted, most=most, repeats=repeats)
-                return compute_apart(lambda nodes: plan_apart(apart=nodes), seconds, most)
+                return fuse(g, finite, target, cost=predicted, most=most, repeats=repeats)
 
-            return repeat_products(graph, fuse_graph, seconds, smallest, most)
+            return repeat_products(graph, fuse_graph, lambda plan: plan.seconds(predicted, target), smallest, most)
 
         plan = plan_with(max_stored)
         seconds = time.perf_counter() - start

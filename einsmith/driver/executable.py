@@ -36,7 +36,8 @@ from einsmith.runtime.nested import check_run, hold_lock, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.schedule.arena import Life
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.plan import MAX_STORED_BYTES, KernelCall, Plan
+from einsmith.schedule.plan import KernelCall, Plan
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 PROGRAMS = Bound("programs", 512, 512 << 20)
 """Bound of the programs that all compiled functions and training steps keep together: 512 programs, 512 MiB by

@@ -12,7 +12,7 @@ from einsmith.base.errors import ArgumentError
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.nn import Module
 from einsmith.runtime.memory import Memory
-from einsmith.schedule.plan import MAX_STORED_BYTES
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 WEIGHT, BUFFER, STATE, OPTIMIZER = "weight", "buffer", "state", "optimizer"
 TRAINING, NUMBER = "training", "number"

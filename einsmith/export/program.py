@@ -17,7 +17,7 @@ from einsmith.driver.compile import MemoryLimit, compile_graph
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
-from einsmith.schedule.plan import MAX_STORED_BYTES
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 TABLE, FUNCTIONS, SPARE, ARENA = "table", "functions", "spare", "arena"
 

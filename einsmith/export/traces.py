@@ -13,7 +13,7 @@ from einsmith.base.trees import flatten
 from einsmith.export import exported
 from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, Traced, Training
 from einsmith.nn import Module
-from einsmith.schedule.plan import MAX_STORED_BYTES
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training import TrainStep
 from einsmith.training.batch import batch_arrays, count_samples
 from einsmith.training.evaluate import losses_and_outputs

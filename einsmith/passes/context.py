@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Compute, Graph
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.plan import Cost, kernel_call
+from einsmith.schedule.plan import Cost
+from einsmith.schedule.planner import kernel_call
 from einsmith.schedule.schedule import Copy
 
 

@@ -10,10 +10,14 @@ The sum alone can be (`schedule.row_clusters`): the logits of a large vocabulary
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from einsmith.ir.nodes import Compute, nbytes
 from einsmith.ir.views import storage
-from einsmith.schedule.plan import Plan, longest_time
+from einsmith.schedule.row_clusters import longest_time
+
+if TYPE_CHECKING:
+    from einsmith.schedule.plan import Plan
 
 
 def compute_apart(fuse: Callable[[Collection[Compute]], Plan], seconds: Callable[[Plan], float], most: int) -> Plan:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import heapq
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
+from math import inf
 from typing import NamedTuple
 
 from einsmith.cost.facts import Target
@@ -20,6 +21,12 @@ from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, can_share_rows, c
 STREAMED_L3_RATIO = 4
 """A result may be used up without being stored if it is larger than L3 divided by this ratio: L3 holds its operands and
 results too, and other programs' data."""
+MAX_UNSTORED_TIME = 1.25
+"""Largest predicted time, as a fraction of that with stored results, at which results that exceed the bound are not
+stored: the time that memory may cost."""
+MAX_STORED_BYTES = 1 << 25
+"""Most bytes of a result that is stored, where it need not be, because that takes less time, unless users set another
+bound."""
 _MAX_RECENT = 32
 """Most recent clusters sharing a tensor with a kernel that are considered: a tensor of more readers has left all caches
 when the last of them runs."""
@@ -37,6 +44,12 @@ class Refusal(NamedTuple):
     reason: str
     streamed: float | None = None
     stored: float | None = None
+
+
+def longest_time(unstored: Iterable[int], most: int, otherwise: float) -> float:
+    """Return the largest predicted time, as a fraction of another one, at which results of so many bytes are not
+    stored: any if `most`, the bytes that may be stored, is 0, `otherwise` if all are smaller than `most`."""
+    return inf if most == 0 else MAX_UNSTORED_TIME if max(unstored, default=0) > most else otherwise
 
 
 UNJOINED = Refusal("the kernels that compute and read it cannot be joined row by row")

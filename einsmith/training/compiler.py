@@ -15,7 +15,7 @@ from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
-from einsmith.schedule.plan import MAX_STORED_BYTES
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training import step_graph
 from einsmith.training.accumulation import Accumulation
 from einsmith.training.definition import StepDefinition

@@ -16,7 +16,7 @@ from einsmith.base.errors import ArgumentError, KindError, NonFiniteError
 from einsmith.driver.executable import FINITE, Executable
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import Slot
-from einsmith.schedule.plan import MAX_STORED_BYTES
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training.accumulation import Accumulation
 from einsmith.training.averages import WeightAverages
 from einsmith.training.batch import batch_arrays, count_samples

@@ -13,7 +13,7 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.passes.pipeline import run_passes
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 from einsmith.tuning.kernels.decisions import lower_choice
 from tests.kernels.runner import compare, fresh, host, reference
 

@@ -24,7 +24,8 @@ from einsmith.kernels.pattern import Lowered
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import PASSES
 from einsmith.runtime.assemble import Assembler, CompiledKernel, PointerTarget, layout, show_steps
-from einsmith.schedule.plan import Plan, fuse
+from einsmith.schedule.plan import Plan
+from einsmith.schedule.planner import fuse
 from einsmith.schedule.printer import namer, show_arena, show_plan
 from einsmith.tuning.kernels.decisions import explain, lower_choice
 

@@ -41,7 +41,7 @@ from einsmith.kernels.contraction.problem import Problem, problems, with_compani
 from einsmith.kernels.pattern import Lowered
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 from tests.kernels import samples as s
 from tests.kernels.runner import compare, fresh, reference, replaceable
 

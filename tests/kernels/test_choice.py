@@ -22,7 +22,7 @@ from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.reduction import cost as reduction_plan
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 from einsmith.tuning.kernels.decisions import lower_choice
 from tests.kernels.samples import (
     conv,

@@ -24,7 +24,7 @@ from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Rows
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 from einsmith.schedule.row_blocks import block_kernel
 from einsmith.schedule.row_forms import row_forms
 from einsmith.schedule.shared_rows import share

@@ -12,7 +12,8 @@ from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.plan import KernelCall, fuse
+from einsmith.schedule.plan import KernelCall
+from einsmith.schedule.planner import fuse
 from einsmith.schedule.split_kernel import split_kernel, split_stages
 from tests.kernels import samples as s
 from tests.kernels.runner import fresh, host, reference

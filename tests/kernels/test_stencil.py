@@ -23,7 +23,7 @@ from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, KernelBuffer
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 from tests import nest_interp
 from tests.kernels import samples as s
 from tests.kernels.runner import NARROW, WIDE, check, compare, fresh, host, reference

@@ -14,7 +14,7 @@ from einsmith.kernels.emit import boxes
 from einsmith.lang import builder
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.footprint import bytes_by_buffer
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 
 
 def kernels(f, *arrays: np.ndarray):

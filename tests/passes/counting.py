@@ -20,7 +20,7 @@ from einsmith.ir.views import storage
 from einsmith.kernels.autoconfig import choose
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 from einsmith.tuning.kernels.decisions import lower_choice
 from tests import nest_interp
 

@@ -34,7 +34,8 @@ from einsmith.schedule.fusion import (
     reads_only_own_element,
 )
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.plan import Plan, fuse, kernel_call
+from einsmith.schedule.plan import Plan
+from einsmith.schedule.planner import fuse, kernel_call
 from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, consistent_forms, join_forms, rows_of
 from einsmith.schedule.schedule import Copy
 from einsmith.schedule.slices import slice_kernel

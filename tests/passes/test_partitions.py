@@ -21,7 +21,7 @@ from einsmith.ir.views import storage
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 from tests.passes.drawn_graphs import drawn
 from tests.passes.partitions import Best, chosen, seconds_of, unfused
 from tests.passes.test_passes import run_plan

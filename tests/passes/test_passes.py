@@ -27,7 +27,7 @@ from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.schedule.arena import arena, lifetimes
 from einsmith.schedule.in_place import find_overwrites
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 
 F = dt.f32
 

@@ -19,7 +19,7 @@ from einsmith.kernels.autoconfig import choose
 from einsmith.passes import pipeline
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import PASSES, Pass, check_order, graph_pass, run_passes
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 
 
 def graph_of(f, *arrays: np.ndarray) -> Graph:

@@ -10,7 +10,7 @@ import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Axis, Compute, Graph, Read, apply, leaf, template
 from einsmith.passes.analysis.index_checks import index_checks
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 
 _GATHER = """
 import numpy as np, einsmith as es

@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.driver import compile
-from einsmith.schedule import plan, row_clusters
+from einsmith.schedule import planner, row_clusters
 from einsmith.training.step import TrainStep
 from tests.schedule.test_repeat_products import largest
 
@@ -40,7 +40,7 @@ def batch(rng) -> list[np.ndarray]:
 @pytest.fixture
 def unstored(monkeypatch) -> None:
     """Results of any size are used up unstored where that is possible, however long it takes."""
-    for module in (plan, row_clusters, compile):
+    for module in (planner, row_clusters, compile):
         monkeypatch.setattr(module, "STREAMED_L3_RATIO", 1 << 14)
 
 
@@ -59,7 +59,7 @@ def test_logits_are_not_stored(optimizer: str, threads: int, batch, unstored, mo
     streaming = step_of(OPTIMIZERS[optimizer]())
     found = [streaming(*batch) for _ in range(6)]
     assert largest(streaming) < LOGITS / 2
-    monkeypatch.setattr(compile, "compute_apart", lambda fuse, *_: fuse(()))
+    monkeypatch.setattr(planner, "compute_apart", lambda fuse, *_: fuse(()))
     storing = step_of(OPTIMIZERS[optimizer]())
     np.testing.assert_allclose(found, [storing(*batch) for _ in range(6)], rtol=1e-4)
     assert largest(storing) >= LOGITS

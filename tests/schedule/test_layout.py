@@ -20,7 +20,8 @@ from einsmith.schedule.kernel import KernelBuffer, row_major
 from einsmith.schedule.layout import forced
 from einsmith.schedule.layout.apply import LayoutDecision, apply_layouts, free_tensors
 from einsmith.schedule.layout.order import candidates, innermost, name_of, reorder, row_major_order, strides
-from einsmith.schedule.plan import LayoutChoice, fuse
+from einsmith.schedule.plan import LayoutChoice
+from einsmith.schedule.planner import fuse
 from tests.fuzz.check import agree
 
 # -------------------------------------------------------------------------------------------------------------- orders

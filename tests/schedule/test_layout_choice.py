@@ -35,7 +35,8 @@ from einsmith.schedule.layout.apply import (
 from einsmith.schedule.layout.folded import folded_sets
 from einsmith.schedule.layout.order import candidates
 from einsmith.schedule.layout.price import Prices
-from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan, fuse
+from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
+from einsmith.schedule.planner import fuse
 from tests.fuzz.check import agree
 
 F = es.functional

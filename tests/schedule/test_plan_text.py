@@ -14,7 +14,8 @@ from einsmith.ir.nodes import Graph, Item, postorder
 from einsmith.ir.printer import show
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.arena import arena
-from einsmith.schedule.plan import Plan, fuse
+from einsmith.schedule.plan import Plan
+from einsmith.schedule.planner import fuse
 from einsmith.schedule.printer import show_arena, show_plan
 
 

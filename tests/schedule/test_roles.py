@@ -12,7 +12,8 @@ from einsmith.ir.rebuild import exchanged
 from einsmith.ir.views import storage
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
-from einsmith.schedule.plan import LoopCall, fuse
+from einsmith.schedule.plan import LoopCall
+from einsmith.schedule.planner import fuse
 from einsmith.schedule.roles import saved_results
 from einsmith.training.batch import batch_arrays
 

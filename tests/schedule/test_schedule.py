@@ -10,7 +10,7 @@ from einsmith.base.errors import ArgumentError
 from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph, leaf
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 from einsmith.schedule.roles import kernel_roles
 from einsmith.schedule.schedule import GroupSchedule
 from tests.passes.test_passes import graph, matmul, pointwise, run_plan, total

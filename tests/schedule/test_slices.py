@@ -11,7 +11,7 @@ from einsmith.base import dtypes as dt
 from einsmith.checking.kernel_check import KernelFault, _check_untouched, elements
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, KernelBuffer
-from einsmith.schedule.plan import fuse
+from einsmith.schedule.planner import fuse
 from einsmith.schedule.rematerialize import _call_of_stages, _stages_from_stored
 
 F = es.functional
