@@ -12,7 +12,14 @@ from numpy.random import default_rng
 
 from einsmith.base.errors import IndexOutOfRange
 from einsmith.checking import trap
-from einsmith.checking.expected import Difference, expected_content, find_difference, read_buffers, written_buffers
+from einsmith.checking.expected import (
+    Difference,
+    buffers_on_lines,
+    expected_content,
+    find_difference,
+    read_buffers,
+    written_buffers,
+)
 from einsmith.checking.guarded import Guarded, GuardedBlock
 from einsmith.cost.facts import Target
 from einsmith.runtime.program import Program
@@ -198,11 +205,12 @@ def run(
     kernel = subject.kernel
     read = read_buffers(kernel)
     groups = _groups(states, written)
+    on_lines = buffers_on_lines(kernel)
     blocks = [
         GuardedBlock(
             "",
             max(states[n].address + states[n].values.size for n in g) - min(states[n].address for n in g),
-            any(kernel.buffers[n].non_temporal for n in g),
+            not on_lines.isdisjoint(g),
         )
         for g in groups
     ]

@@ -26,7 +26,11 @@ from einsmith.passes import pipeline
 from einsmith.runtime import assemble
 from einsmith.runtime.program import Program
 from einsmith.schedule.arena import arena
+from einsmith.schedule.kernel import Rows
 from einsmith.schedule.serial import from_data, to_data
+from tests.fuzz.variants import streaming
+from tests.schedule.test_recurrent_chains import SIZES, recurrence
+from tests.schedule.test_reduction_chains import CHAINS, arguments, compile_with
 
 
 @pytest.fixture
@@ -88,6 +92,25 @@ def test_training_steps_are_the_same(checked, rng, monkeypatch, threads):
         assert got == losses()
     finally:
         es.set_threads(None)
+
+
+def test_results_of_row_blocks_past_the_caches_are_no_fault(checked, rng):
+    """They begin on cache lines, which non-temporal stores need."""
+    args = arguments(rng, 31, 33, 7, 2)
+    with streaming("16"):
+        run = compile_with(CHAINS["farthest"], args, 2, 1)
+        run(args)
+    (call,) = run.plan.calls
+    assert any(b.non_temporal for m in call.kernel.members for b in m.kernel.buffers)
+
+
+def test_a_last_block_that_hands_over_more_is_no_fault(checked, rng):
+    """Of 37 rows the last one is a block, which keeps results between its kernels that blocks of three do not."""
+    args = [matrix(rng, *shape) for shape in SIZES.values()]
+    with streaming("3"):
+        run = compile_with(recurrence("causal attention"), args, 2, 1)
+        run(args)
+    assert any(isinstance(call.kernel, Rows) for _, call, _ in run.plan.kernel_calls())
 
 
 def test_a_program_is_checked_only_if_asked(checked, rng, monkeypatch):
