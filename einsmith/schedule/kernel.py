@@ -11,9 +11,10 @@ from einsmith.base.errors import VerifyError
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Expr, Reduce, Template, size
 
-_MAX_REUSE = {"sum": 2}
+_MAX_REUSE = {"sum": 1.5}
 """Largest ratio of a kernel's points to the elements of its largest tensor, by combiner (16 for combiners that are not
-listed). A kernel above it reuses its operands and is tiled alone: a product, a convolution."""
+listed). A kernel above it reuses its operands and is tiled alone: a product, even of width 2 (points in a plane), a
+convolution."""
 
 
 @lru_cache(maxsize=4096)
@@ -180,23 +181,25 @@ def reuses_in_row(kernel: Kernel, by_row: Sequence[int], rows: int) -> bool:
 class Follow(Node):
     """How a sum over rows follows the running result of an earlier member (`schedule.online`).
 
-    Before a block is added, the sum so far is multiplied by a factor for each point of the running result, which a
-    member before it has changed.
+    Before a block is added, the sum so far is corrected for each point of the running result, which a member before it
+    has changed: it is multiplied by a factor, or, if the member is a sum, whose running result is the mean, increased.
 
     reducer: the number of that member. place: the buffer of the Rows that holds its running result. index: the
-    coordinates, in the result, of a point of the sum. buffer: the result, as the member stores it.
+    coordinates, in the result, of a point of the sum. buffer: the result, as the member stores it. is_mean: whether it
+    is a mean.
     """
 
-    __slots__ = ("reducer", "place", "index", "buffer")
-    fields = ("reducer", "place", "index", "buffer")
+    __slots__ = ("reducer", "place", "index", "buffer", "is_mean")
+    fields = ("reducer", "place", "index", "buffer", "is_mean")
     exact = True
     reducer: int
     place: int
     index: tuple[Expr, ...]
     buffer: KernelBuffer
+    is_mean: bool
 
     @property
-    def factor(self) -> KernelBuffer:
+    def correction(self) -> KernelBuffer:
         """A dense tensor with an element for each point of the result."""
         return KernelBuffer(self.buffer.dtype, self.buffer.shape)
 
@@ -297,8 +300,13 @@ class Rows(Node):
 
     @property
     def is_online(self) -> bool:
-        """Whether members read running results of others, so that all rows run in one task."""
+        """Whether members read running results of others, which each task carries from block to block."""
         return any(m.follows is not None for m in self.members)
+
+    @property
+    def has_running_mean(self) -> bool:
+        """Whether members read the mean of the rows so far of another one, so that all rows run in one task."""
+        return any(m.follows is not None and m.follows.is_mean for m in self.members)
 
     @property
     def root(self) -> Template:

@@ -1,11 +1,13 @@
-"""Carry sums that a running maximum normalises through one sweep (online softmax).
+"""Carry sums that a running maximum or mean normalises through one sweep (online softmax, variance).
 
 before: m[i] = max[j](s[i,j]);  then l[i] = sum[j](exp(s[i,j] - m[i]))      two sweeps over j
 after:  for each block of j:  m' = max(m, max[j](s[i,j]));  l = l*exp(m - m') + sum[j](exp(s[i,j] - m'));  m = m'
 
 A sum follows a maximum if each term is exp(s[i,j] - m[i]) times something without m, s being what the maximum is of.
 The sum so far is then exact for the maximum so far, and a new maximum rescales it (Milakov and Gimelshein 2018, "Online
-normalizer calculation for softmax"). Results of a tile that read a maximum so far are of no use after the tile.
+normalizer calculation for softmax"). A sum of squared deviations (s[i,j] - m[i])**2 from a mean m follows the mean so
+far; c*(m - m')**2 is added to a sum over c values when the mean changes (Chan, Golub and LeVeque 1983, "Algorithms for
+computing the sample variance"). Results of a tile that read a running result are of no use after the tile.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from einsmith.schedule.kernel import Stage
 from einsmith.schedule.row_forms import RowForm, axes_at
 from einsmith.schedule.row_fusion import RowPart
 
-RUNNING = {"max": -1, "min": 1}
-"""Combiners whose running results m sums may follow, with the sign of m in the exponent: exp(s - m) or exp(m - s)."""
+RUNNING = {"max": -1, "min": 1, "sum": 0}
+"""Combiners whose running results m sums may follow, with the sign of m in the exponent: exp(s - m) or exp(m - s). Of
+sums it is the mean, and there is no exponent."""
 
 
 class Scale(NamedTuple):
-    """What a value is proportional to: exp of plus or minus a running result, read at the index `at`."""
+    """The running result that a value depends on, read at the index `at`: it is proportional to exp of plus or minus a
+    maximum or minimum, or the sum of squared deviations from a mean."""
 
     result: Tensor
     at: tuple[Expr, ...]
@@ -38,8 +42,8 @@ class _DependsOtherwise(Exception):
 def followers(
     parts: Sequence[RowPart], members: Sequence[int], forms: Mapping[int, RowForm], elsewhere: Collection[Tensor]
 ) -> dict[int, Scale] | None:
-    """Return, for each sum of a sweep that follows a running result, that result and the index at which each of the
-    sum's points reads it; None if some other value depends on one.
+    """Return, for each sum of a sweep that follows a running result (`Follow`), that result and the index at which each
+    of the sum's points reads it; None if some other value depends on one.
 
     Args:
         parts: the kernels of a block of rows.
@@ -54,6 +58,10 @@ def followers(
         kernel = _Kernel(sweep, n)
         try:
             for stage in form.kernel.stages[:1] if form.reduces else form.kernel.stages:
+                spread = kernel.spread(stage) if form.reduces else None
+                if spread is not None:
+                    out[n] = spread
+                    continue
                 scales = kernel.add(stage)
                 if form.reduces and any(scales):
                     scale, body = _only(scales), stage.template.parts[0].body
@@ -142,13 +150,45 @@ class _Sweep:
                 return Scale(t, m.index)
         raise _DependsOtherwise
 
+    def _is_mean(self, t: Tensor) -> bool:
+        """Return whether a result of a sum over the rows of the sweep is the sum divided by their number."""
+        form = self.forms[self.makers[t]]
+        root, *later = form.kernel.stages
+        if len(later) != 1 or len(later[0].outputs) != 1 or later[0].outputs[0] is None:
+            return False
+        stage, summed = later[0], root.template.parts[0].body
+        piece, tensors = stage.template.parts[0], form.of(self.parts[self.makers[t]].tensors)
+        e = piece.body if len(stage.template.parts) == 1 and isinstance(piece, Piece) else None
+        if tensors[later[0].outputs[0]] is not t or not isinstance(e, Apply) or e.fn not in ("div", "mul"):
+            return False
+        assert isinstance(summed, Reduce)
+        rows, (total, by) = summed.extents[0], e.args
+        if not isinstance(total, Read) or not isinstance(by, Const) or stage.args[total.slot] != ("stage", 0, 0):
+            return False
+        whole = piece.extents == stage.template.shape == root.template.shape
+        own = all(i is Axis(d) or n == 1 for d, (i, n) in enumerate(zip(total.index, root.template.shape, strict=True)))
+        return whole and own and abs(float(by.value) * (1 / rows if e.fn == "div" else rows) - 1) < 1e-6
+
+    def is_deviation(self, e: Expr) -> Scale | None:
+        """Return the running mean, if an expression is the difference of it and what it is of."""
+        if not isinstance(e, Apply) or e.fn != "sub":
+            return None
+        for x, m in (e.args, e.args[::-1]):
+            if isinstance(m, Read) and not self.depends(x):
+                t: Any = self.names[-1 - m.slot]
+                if t in self.makers and self._is_of(t, 0, m, x):
+                    return Scale(t, m.index)
+        return None
+
     def _is_of(self, t: Tensor, sign: int, m: Read, x: Expr) -> bool:
-        """Return whether a running result `t`, read as `m`, is the largest (smallest) of x over the rows of the
-        sweep."""
+        """Return whether a running result `t`, read as `m`, is the largest (smallest) of x over the rows of the sweep,
+        or, where `sign` is 0, the mean."""
         n = self.makers[t]
         root = self.forms[n].kernel.root
         body = root.parts[0].body
         if not isinstance(body, Reduce) or len(body.extents) > 1 or RUNNING.get(body.combiner) != sign:
+            return False
+        if body.combiner == "sum" and not self._is_mean(t):
             return False
         value = _Kernel(self, n).named(body.bodies[0], self.forms[n].kernel.stages[0].args)
         own = {a for i in m.index for a in axes_of(i)}
@@ -182,6 +222,20 @@ class _Kernel:
         exprs = bodies if is_expression else [None] * len(t.dtypes)
         self.results.append(list(zip(exprs, scales, strict=True)))
         return scales
+
+    def spread(self, stage: Stage) -> Scale | None:
+        """Return the running mean, if a stage sums squared deviations from it, over the rows of the sweep alone."""
+        t = stage.template
+        body = t.parts[0].body if len(t.parts) == 1 else None
+        if not isinstance(body, Reduce) or body.combiner != "sum" or len(body.extents) > 1:
+            return None
+        exprs = [self.named(b, stage.args) for b in body.bodies]
+        if not all(isinstance(e, Apply) and e.fn == "mul" and e.args[0] is e.args[1] for e in exprs):
+            return None
+        mean, *others = [self.sweep.is_deviation(e.args[0]) for e in exprs]
+        if mean is None or any(m != mean for m in others) or any(a >= t.rank for i in mean.at for a in axes_of(i)):
+            return None
+        return mean
 
     def named(self, body: Expr, args: Sequence[tuple]) -> Expr:
         """Return an expression in terms of tensors, with the stages that it reads in place."""

@@ -8,7 +8,7 @@ from math import prod
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.functions import COMBINING, identity
-from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.schedule.kernel import Follow, Kernel, KernelBuffer, Member, Stage, row_major
 
@@ -148,6 +148,16 @@ def inputs(member: Member) -> list[int]:
     return list(dict.fromkeys(where[0] for _, *where in member.kernel.stages[0].args))
 
 
+def results_of(member: Member) -> list[int]:
+    """Return the places of the buffers that a member writes."""
+    return sorted({member.places[n] for s in member.kernel.stages for n in s.outputs if n is not None})
+
+
+def combiner_of(member: Member) -> str:
+    """Return the combiner of a reducing member."""
+    return _root(member).combiner
+
+
 def partials(member: Member) -> list[KernelBuffer]:
     """Return the buffers of a reducing member's partial results, one per result of its root."""
     root = member.kernel.root
@@ -196,20 +206,18 @@ def _accumulation(member: Member, count: int, block: int, local: int, turned: bo
         stages.append(Stage(template(t.shape, [*shapes, (place, ())], at), read, (len(used) + len(sums) + 1,)))
         return Kernel(tuple(stages), (*buffers, *sums, *sums))
     follows = member.follows
-    factors = [] if follows is None else [follows.factor]
+    corrections = [] if follows is None else [follows.correction]
     for m, x in enumerate(sums):
         old, new = (Read(slot, _axes(t.rank), x.dtype) for slot in (0, 1))
-        read = (old_places[m], ("stage", 0, m), *(("buffer", len(used) + 2 * len(sums)) for _ in factors))
+        read = (old_places[m], ("stage", 0, m), *(("buffer", len(used) + 2 * len(sums)) for _ in corrections))
         kept: Expr = old
         if follows is not None:
-            factor = Read(2, follows.index, follows.buffer.dtype)
-            zero = Const(0.0, x.dtype)
-            # A sum so far whose maximum was the identity may be no number; it is left out.
-            kept = apply("where", apply("eq", factor, Const(0.0, factor.dtype)), zero, apply("mul", old, factor))
-        shapes = [(y.dtype, y.shape) for y in (x, x, *factors)]
+            correction = Read(2, follows.index, follows.buffer.dtype)
+            kept = apply("add", old, correction) if follows.is_mean else _scaled(old, correction)
+        shapes = [(y.dtype, y.shape) for y in (x, x, *corrections)]
         total = template(t.shape, shapes, apply(COMBINING[root.combiner], kept, new))
         stages.append(Stage(total, read, (len(used) + len(sums) + m,)))
-    return Kernel(tuple(stages), (*buffers, *sums, *sums, *factors))
+    return Kernel(tuple(stages), (*buffers, *sums, *sums, *corrections))
 
 
 def _is_better(combiner: str, x: Expr, best: Expr) -> Expr:
@@ -240,11 +248,9 @@ def fill_kernel(member: Member) -> Kernel:
     return _pointwise(member.kernel.root.shape, bodies, [])
 
 
-def copy_kernel(member: Member) -> Kernel:
-    """Return the kernel that copies a reducing member's results to other buffers."""
-    sums = partials(member)
-    bodies = [Read(0, _axes(len(x.shape)), x.dtype) for x in sums]
-    return _pointwise(member.kernel.root.shape, bodies, sums)
+def copy_kernel(buffers: Sequence[KernelBuffer]) -> Kernel:
+    """Return the kernel that copies dense buffers of one shape to others."""
+    return _pointwise(buffers[0].shape, [Read(0, _axes(len(x.shape)), x.dtype) for x in buffers], buffers)
 
 
 def save_kernel(reducer: Member, follow: Follow) -> Kernel:
@@ -253,17 +259,39 @@ def save_kernel(reducer: Member, follow: Follow) -> Kernel:
     return _pointwise(follow.buffer.shape, [Read(0, _axes(len(x.shape)), x.dtype) for x in reads], reads)
 
 
-def factor_kernel(reducer: Member, follow: Follow) -> Kernel:
-    """Return the kernel of the factor of sums that follow a running result: exp(old - new) after a maximum, 0 where
-    there was none. Its buffers are the copies of `save_kernel`, the new result, and the factor."""
-    total, x = partials(reducer)[0], follow.factor
-    combiner = _root(reducer).combiner
-    index = _axes(len(x.shape))
-    none = apply("eq", Read(0, index, total.dtype), Const(identity(combiner, total.dtype), total.dtype))
-    before, after = (Read(n, index, x.dtype) for n in (1, 2))
+def _factor(combiner: str, total: Expr, before: Expr, after: Expr) -> Expr:
+    """Return the factor of sums that follow a running result: exp(before - after) for a maximum; 0 where there was
+    none: where the result so far, `total`, is the combiner's identity."""
+    none = apply("eq", total, Const(identity(combiner, total.dtype), total.dtype))
     change = apply("sub", before, after) if combiner == "max" else apply("sub", after, before)
-    body = apply("where", none, Const(0.0, x.dtype), apply("exp", change))
+    return apply("where", none, Const(0.0, before.dtype), apply("exp", change))
+
+
+def _scaled(x: Expr, factor: Expr) -> Expr:
+    """Return a sum so far times a factor. One whose running result was the identity may be no number; it is left
+    out."""
+    none = apply("eq", factor, Const(0.0, factor.dtype))
+    return apply("where", none, Const(0.0, x.dtype), apply("mul", x, factor))
+
+
+def correction_kernel(reducer: Member, follow: Follow) -> Kernel:
+    """Return the kernel of the correction of sums that follow a running result, for each point of the result. Its
+    buffers are the copies of `save_kernel`, the new result, and the correction, before which, for a mean, the number of
+    the block's first row comes."""
+    total, x = partials(reducer)[0], follow.correction
+    index = _axes(len(x.shape))
+    if follow.is_mean:
+        # c*(before - after)**2, where c is the number of values so far; the first mean replaces none.
+        number = KernelBuffer(dt.i32, ())
+        change = apply("sub", Read(1, index, x.dtype), Read(2, index, x.dtype))
+        count = Apply("cast", (Read(3, (), dt.i32),), x.dtype)
+        more = apply("mul", count, apply("mul", change, change))
+        body: Expr = apply("where", apply("eq", count, Const(0.0, x.dtype)), Const(0.0, x.dtype), more)
+        params = [(y.dtype, y.shape) for y in (total, x, x, number)]
+        stage = Stage(template(x.shape, params, body), tuple(("buffer", n) for n in range(4)), (4,))
+        return Kernel((stage,), (total, x, follow.buffer, number, x))
     params = [(y.dtype, y.shape) for y in (total, x, x)]
+    body = _factor(_root(reducer).combiner, *(Read(n, index, d) for n, (d, _) in enumerate(params)))
     stage = Stage(template(x.shape, params, body), tuple(("buffer", n) for n in range(3)), (3,))
     return Kernel((stage,), (total, x, follow.buffer, x))
 
@@ -274,11 +302,62 @@ def stage_apart(count: int, n: int, result: int) -> tuple:
     return ("stage", n + count - 1, result) if n else ("stage", result, 0)
 
 
-def merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
+def _of_tasks(x: KernelBuffer, tasks: int) -> KernelBuffer:
+    """Return the buffer of one dense buffer for each task."""
+    return KernelBuffer(x.dtype, (tasks, *x.shape))
+
+
+def merge_positions(member: Member, tasks: int) -> tuple[Kernel, Kernel]:
+    """Return the kernels that merge the partial results of `tasks` tasks of a member that finds positions: the best
+    value, from the values, [tasks, ...]; the first position of it, from the values, the best one, and the positions. A
+    value that is no number is the best one."""
+    t, (value, place) = member.kernel.root, partials(member)
+    values, places = _of_tasks(value, tasks), _of_tasks(place, tasks)
+    index = (Axis(t.rank), *_axes(t.rank))
+    combiner = _root(member).combiner.removeprefix("arg")
+    read = Read(0, index, value.dtype)
+    best = template(t.shape, [(values.dtype, values.shape)], Reduce(combiner, (tasks,), (read,)))
+    is_best = apply("eq", read, Read(1, _axes(t.rank), value.dtype))
+    if value.dtype.is_float:
+        is_best = apply("or", is_best, apply("ne", read, read))
+    none = Const(identity("min", place.dtype), place.dtype)
+    at = Reduce("min", (tasks,), (apply("where", is_best, Read(2, index, place.dtype), none),))
+    first = template(t.shape, [(x.dtype, x.shape) for x in (values, value, places)], at)
+    return (
+        Kernel((Stage(best, (("buffer", 0),), (1,)),), (values, value)),
+        Kernel((Stage(first, tuple(("buffer", n) for n in range(3)), (3,)),), (values, value, places, place)),
+    )
+
+
+def mean_kernel(member: Member, count: int) -> tuple[Kernel, list[int]]:
+    """Return the kernel that makes the mean so far of the sum so far, after a block of `count` rows.
+
+    Its buffers are the sum, the number of the block's first row, then buffers of the Rows, whose numbers are returned
+    too."""
+    (total,), (_, stage) = partials(member), member.kernel.stages
+    rows = _root(member).extents[0]
+    so_far = Apply("cast", (apply("add", Read(1, (), dt.i32), Const(count, dt.i32)),), total.dtype)
+    # The stage divides by the number of all rows; after the last block this factor is 1.
+    more = apply("div", Const(float(rows), total.dtype), so_far)
+    whole = apply("mul", Read(0, _axes(len(total.shape)), total.dtype), more)
+    number = KernelBuffer(dt.i32, ())
+    scaled = template(total.shape, [(x.dtype, x.shape) for x in (total, number)], whole)
+    place = stage.outputs[0]
+    assert place is not None
+    kernel = Kernel(
+        (Stage(scaled, (("buffer", 0), ("buffer", 1)), (None,)), Stage(stage.template, (("stage", 0, 0),), (2,))),
+        (total, number, member.kernel.buffers[place]),
+    )
+    return kernel, [member.places[place]]
+
+
+def merge(member: Member, tasks: int, reducer: Member | None = None) -> tuple[Kernel, list[int]]:
     """Return the kernel that merges the partial results of `tasks` tasks, one for positions, and runs the stages after
     the reduction.
 
-    Its buffers are the partial results, [tasks, ...] each, then buffers of the Rows, whose numbers are returned too."""
+    Its buffers are the partial results, [tasks, ...] each, then buffers of the Rows, whose numbers are returned too.
+    After the partial results of a sum that follows a running result, that of member `reducer`, come, of this result:
+    its partial results, what the tasks made of them, [tasks, ...] each, and what was made of the merged one."""
     kernel, root, sums = member.kernel, _root(member), partials(member)
     t, count, outputs = kernel.root, len(sums), kernel.stages[0].outputs
     if finds_position(member):
@@ -288,10 +367,17 @@ def merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
             for m, (x, out) in enumerate(zip(sums, outputs, strict=True))
         ]
     else:
-        parts = [KernelBuffer(x.dtype, (tasks, *x.shape)) for x in sums]
+        parts = [_of_tasks(x, tasks) for x in sums]
         index = (Axis(t.rank), *_axes(t.rank))
-        body = Reduce(root.combiner, (tasks,), tuple(Read(m, index, x.dtype) for m, x in enumerate(sums)))
-        whole = template(t.shape, [(x.dtype, x.shape) for x in parts], body)
+        bodies: list[Expr] = [Read(m, index, x.dtype) for m, x in enumerate(sums)]
+        if reducer is not None and member.follows is not None:
+            x, own = member.follows.correction, (Axis(t.rank), *member.follows.index)
+            operands = [_of_tasks(partials(reducer)[0], tasks), _of_tasks(x, tasks), x]
+            places = own, own, own[1:]
+            reads = [Read(count + n, places[n], y.dtype) for n, y in enumerate(operands)]
+            bodies = [_scaled(b, _factor(_root(reducer).combiner, *reads)) for b in bodies]
+            parts, count = [*parts, *operands], count + len(operands)
+        whole = template(t.shape, [(x.dtype, x.shape) for x in parts], Reduce(root.combiner, (tasks,), tuple(bodies)))
         first = [Stage(whole, tuple(("buffer", m) for m in range(count)), outputs)]
 
     def place_of(kind: str, n: int, *result: int) -> tuple:

@@ -177,7 +177,7 @@ def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[Row
 
     Kernels that stream share as many rows as possible. Of kernels that reuse their operands, rows may nest inside of
     other rows (`row_nests`): the outer ones are those that share no operand (the matrices of a batch), else those that
-    share the least and are enough for all cores."""
+    share the least and are enough for all cores, else few rows."""
     if len(parts) > MAX_MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _MAX_BUFFERS:
         return 0, []
     reuses = any(p.kernel.reuses for p in parts)
@@ -193,11 +193,10 @@ def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[Row
             if _is_worthwhile(parts, chosen, rows, target):
                 return rows, chosen
             continue
-        price = any(f.reduces for f in chosen), sum(_bytes_by_row(parts, chosen, rows)[1])
-        # The cores may share in the work on a matrix of a batch.
-        if (_is_batch(parts, rows, chosen) or rows >= ROWS_PER_CORE * target.cores) and (
-            least is None or price < least
-        ):
+        # The cores may share in the work on a matrix of a batch, and in that on few rows, if nothing else is left.
+        few = rows < ROWS_PER_CORE * target.cores and not _is_batch(parts, rows, chosen)
+        price = few, any(f.reduces for f in chosen), sum(_bytes_by_row(parts, chosen, rows)[1])
+        if least is None or price < least:
             best, least = (rows, chosen), price
     return best
 

@@ -37,8 +37,10 @@ from einsmith.schedule.kernel import Activity, Follow, Kernel, KernelBuffer, Mem
 from einsmith.schedule.online import Scale, followers
 from einsmith.schedule.row_blocks import (
     block_kernel,
-    factor_kernel,
+    combiner_of,
+    correction_kernel,
     inputs,
+    mean_kernel,
     merge,
     partials,
     save_kernel,
@@ -68,8 +70,8 @@ class BlockKernel(NamedTuple):
 class BlockPlaces(NamedTuple):
     """Numbers of the memory that the kernels of a block use: the buffers of the Rows, its local buffers, from
     `accumulators[n]` on the results so far of reducing member n, one per result of its root, from `followed[n]` on what
-    members that follow it need (copies of the result so far and of the last stage's, the factor), and at `number` the
-    number of the block's first row."""
+    members that follow it need (copies of the result so far and of the last stage's, the correction), and at `number`
+    the number of the block's first row."""
 
     accumulators: dict[int, int]
     followed: dict[int, int]
@@ -124,12 +126,13 @@ def block_kernels(
             kernel = _drop_row(kernel, [member.by_row[i] for i in used], member)
         if n in places.followed:
             follow, first = follow_of(rows, n), places.followed[n]
-            finish, used = merge(member, 1)
+            finish, used = mean_kernel(member, count) if follow.is_mean else merge(member, 1)
+            number = (places.number,) if follow.is_mean else ()
             out += [
                 BlockKernel(save_kernel(member, follow), (own[0], follow.place, first, first + 1)),
                 BlockKernel(kernel, tuple(at)),
-                BlockKernel(finish, (*own, *used)),
-                BlockKernel(factor_kernel(member, follow), (first, first + 1, follow.place, first + 2)),
+                BlockKernel(finish, (*own, *number, *used)),
+                BlockKernel(correction_kernel(member, follow), (first, first + 1, follow.place, *number, first + 2)),
             ]
             continue
         out.append(_drop_unread(kernel, at) if nested else BlockKernel(kernel, tuple(at)))
@@ -362,7 +365,8 @@ def _follow(fused: FusedCluster, members: Sequence[int], scales: Mapping[int, Sc
             buffer = maker.kernel.buffers[maker.places.index(place)]
             axes = axes_at(buffer.shape, t.shape, scales[n].at)
             assert axes is not None
-            follow = Follow(reducer, place, tuple(axes[d] for d in range(len(buffer.shape))), buffer)
+            index = tuple(axes[d] for d in range(len(buffer.shape)))
+            follow = Follow(reducer, place, index, buffer, combiner_of(maker) == "sum")
             m = Member(m.kernel, m.places, m.by_row, m.reduces, m.axis, follow)
         out.append(m)
     return Rows(sweep.rows, tuple(out), sweep.buffers, sweep.local, sweep.active)

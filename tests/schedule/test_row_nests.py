@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from einsmith.kernels.rows import cost
 from einsmith.schedule import row_blocks, row_nests
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.shared_rows import share
+from einsmith.tuning.calibration import calibrate
 from tests.fuzz.check import agree
 from tests.fuzz.variants import STREAMED, streaming
+from tests.kernels.test_rows import compiled
 from tests.schedule.test_reduction_chains import CHAINS, arguments, compile_with
 
 HEADS = "o[h,i,v] = sum[j](exp(-sum[d]((x[h,i,d]-y[h,j,d])**2)*0.5) * b[h,j,v])"
@@ -208,7 +211,22 @@ l[i] = log(sum[j](exp(m[i] - s[i,j]))) - m[i]"""
 MASKED_SUMS = """s[i,j] = where(j % 5 != i % 3, sum[d](x[i,d]*y[j,d]) + b[j,0], -inf)
 m[i] = max[j](s[i,j])
 l[i] = sum[j](where(j < 60, exp(s[i,j] - m[i]), 0)) + sum[j](2*exp(s[i,j] - m[i])*b[j,1])"""
-ONLINE = {"softmax": SOFTMAX, "softmin": SOFTMIN, "masked": MASKED_SUMS}
+VARIANCE = """s[i,j] = sum[d]((x[i,d]-y[j,d])**2) + 100 + b[j,0]
+m[i] = sum[j](s[i,j])/90
+v[i] = sum[j]((s[i,j] - m[i])**2)/89
+return m, v"""
+VARIANCES = (
+    VARIANCE.replace("100", "0")
+    .replace("/90", "*0.011111111111")
+    .replace(
+        "return m, v",
+        """
+u[i] = sum[j]((m[i] - s[i,j])**2)/90*b[0,1]
+p[i] = max[j](s[i,j])
+return u, v, p""",
+    )
+)
+ONLINE = {"variance": VARIANCE, "variances": VARIANCES, "softmax": SOFTMAX, "softmin": SOFTMIN, "masked": MASKED_SUMS}
 
 
 def running_sums(run) -> int:
@@ -259,6 +277,15 @@ OTHERWISE = {
     "a difference": """s[i,j] = sum[d](x[i,d]*y[j,d])
     m[i] = max[j](s[i,j])
     o[i] = sum[j]((s[i,j] - m[i])*b[j,0])""",
+    "a sum of deviations": """s[i,j] = sum[d](x[i,d]*y[j,d])
+    m[i] = sum[j](s[i,j])/90
+    o[i] = sum[j]((s[i,j] - m[i])*(s[i,j] - m[i])*b[j,0])""",
+    "a sum that is no mean": """s[i,j] = sum[d](x[i,d]*y[j,d])
+    m[i] = sum[j](s[i,j])/91
+    o[i] = sum[j]((s[i,j] - m[i])**2) + sum[j](b[j,0])""",
+    "another mean": """s[i,j] = sum[d](x[i,d]*y[j,d])
+    m[i] = sum[j](2*s[i,j])/90
+    o[i] = sum[j]((s[i,j] - m[i])**2) + sum[j](b[j,0])""",
     "a maximum": """s[i,j] = sum[d](x[i,d]*y[j,d])
     m[i] = max[j](s[i,j])
     o[i] = max[j](exp(s[i,j] - m[i])*b[j,0])""",
@@ -317,3 +344,77 @@ def test_positions_are_found_row_by_row(combiner: str, rng, nested, monkeypatch)
         run = compile_with(f, [x, y, b], 1, 1)
         assert single
         agree(run([x, y, b])[1], run.graph, [x, y, b], combiner)
+
+
+@pytest.fixture
+def shared_out(monkeypatch, tmp_path) -> Iterator[list]:
+    """Few rows are one block, whose sweeps the cores share out; yields the kernels of sweeps in several tasks."""
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
+    with streaming("16"), monkeypatch.context() as m:
+        configs, sweeps = cost.configs, []
+
+        def in_one_block(rows, target):
+            every = configs(rows, target)
+            whole = [c for c in every if c.nested and c.block == rows.rows and not c.tasks]
+            split = [c for c in every if c.tasks > 1]
+            if not whole and split:
+                sweeps.append(rows)
+            return whole or split or every
+
+        m.setattr(cost, "configs", in_one_block)
+        yield sweeps
+
+
+def compile_for_four(f, args):
+    """Return the program for four cores, of which each would have fewer than four rows."""
+    return compiled(f, args, 4, replace(calibrate.target(4), l3=1, cores=4))[0]
+
+
+FEW = {
+    **{name: f for name, f in CHAINS.items() if name not in ("gaussian", "laplacian", "gaussian's second gradient")},
+    **{name: es.op(text) for name, text in ONLINE.items() if "variance" not in name},  # means take one task
+    "positions": es.op("s[i,j] = sum[d](x[i,d]*y[j,d])\no[i,v] = argmax[j](s[i,j] + b[j,v])"),
+}
+
+
+@pytest.mark.parametrize("columns", [90, 69])
+@pytest.mark.parametrize("name", FEW)
+def test_cores_share_out_the_columns_of_few_rows(name: str, columns: int, rng, shared_out) -> None:
+    """Each task has results of its own, which are merged in order."""
+    args = arguments(rng, 11, columns, 3, 2)
+    run = compile_for_four(FEW[name], args)
+    results = run(args)[1]
+    assert shared_out
+    agree(results, run.graph, args, name)
+    for a, b in zip(results, run(args)[1], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("combiner", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_tasks_find_the_first_position(combiner: str, dtype, rng, shared_out) -> None:
+    """The first of equal values wins, and the first that is no number, whichever task has it."""
+    x, y = (rng.integers(-1, 2, (n, 3)).astype(dtype) for n in (11, 90))
+    f = es.op(f"s[i,j] = sum[d](x[i,d]*y[j,d])\no[i] = 2*{combiner}[j](s[i,j]) + 1")
+    for case in range(4):
+        if dtype == np.float32 and case:
+            y[rng.choice(90, 3), 0] = np.nan
+            x[case] = np.nan
+        run = compile_for_four(f, [x, y])
+        agree(run([x, y])[1], run.graph, [x, y], combiner)
+    assert any(row_blocks.finds_position(m) for rows in shared_out for m in rows.members)
+
+
+def test_tasks_without_any_value_count_for_nothing(rng, shared_out) -> None:
+    """A row of one value, so that the maximum of most tasks is the identity; and one without any, as in the formula."""
+    x, y, b, c = (rng.standard_normal(s, np.float32) for s in ((11, 3), (90, 3), (90, 2), (11,)))
+    f = es.op(ONLINE["softmax"].replace("+ b[j,0]", "+ where(i < 9 or j == 41, c[i], -inf)"))
+    c[2] = -np.inf
+    args = [x, y, b, c] if f.inputs == ("x", "y", "b", "c") else [x, y, c, b]
+    run = compile_for_four(f, args)
+    assert any(m.follows is not None for rows in shared_out for m in rows.members)
+    (got,) = run(args)[1]
+    assert np.isnan(got[2])
+    np.testing.assert_allclose(got[9], b[41, 1], rtol=1e-6)
+    want = es.interpret(f)(*args)
+    np.testing.assert_allclose(np.delete(got, 2), np.delete(want, 2), rtol=1e-4)

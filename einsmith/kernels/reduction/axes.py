@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import inf
+from math import inf, prod
 from typing import NamedTuple
 
 from einsmith.base.locks import cached_property
@@ -20,6 +20,9 @@ from einsmith.kernels.reduction.skew import skew
 from einsmith.kernels.reduction.windows_of_two import pair_box
 from einsmith.schedule.kernel import Kernel
 
+_TILE_INSTRUCTIONS = 6.0
+"""Instructions of the loads of a square tile that is transposed, in addition to log2(lanes) shuffles for each of its
+columns that are used (12 kernels of widths 2 to 10, a core of a Zen 4)."""
 MAX_WINDOW = 16
 """Most points of the innermost reduction axes that are unrolled together."""
 MAX_UNROLLED = 400
@@ -207,8 +210,13 @@ class ReductionSchedule:
         """Return the estimated instructions of the body's accesses per vector of operations.
 
         In a register tile, an access that does not vary along the rows is loaded once for all rows, and one that does
-        not vary along the lanes once for all vectors of a row. left_out: accesses that are not counted."""
+        not vary along the lanes once for all vectors of a row. What one step of the lanes covers of an axis, and of
+        all reductions, is loaded once for all other points, and then reloaded as whole vectors. left_out: accesses that
+        are not counted."""
         box, out = self.box, 0.0
+        others = (
+            prod(n for a, n in enumerate(box.extents) if a != axis) if row is None and self._is_one_step(axis) else 1
+        )
         for f, each in zip(box.flats, _access_costs(box, axis, self.config.lanes), strict=True):
             if f in excluded:
                 continue
@@ -216,8 +224,22 @@ class ReductionSchedule:
                 each /= min(self.config.rows, box.extents[row])
             elif row is not None and axis not in f.axes:
                 each = 1.0 / self.config.unroll
+            elif others > 1 and axis in f.axes and not any(a < box.rank and a != axis for a in f.axes):
+                each = min(each, 1.0 + each / others)
             out += each
         return out
+
+    def _is_one_step(self, axis: int) -> bool:
+        """Return whether the lanes, along an output axis, take one whole step, and all reductions are unrolled."""
+        axes = reduced_axes(self.box)
+        whole = axis < self.box.rank and self.vectors // self.config.unroll == 1
+        return whole and count_unrolled(self.box, axes, None, self.copies) == len(axes)
+
+    @property
+    def copies(self) -> int:
+        """Copies of a point's body beyond the few vectors that any configuration has."""
+        c = self.config
+        return (1 if self.tile is None else c.rows) * (c.unroll // 2 if c.unroll > 4 else 1)
 
     @cached_property
     def transposed_reads(self) -> Sequence[Read]:
@@ -280,8 +302,10 @@ class ReductionSchedule:
         if self.paired_box is not None:
             return boxes.access_cost(self.paired_box.flats, self.last, c.lanes, self.paired_box.guarded)
         reads = [linear(r.index[0]) for r in self.transposed_reads]
-        tiles = float(len(reads)) * c.lanes.bit_length()  # a load, and a shuffle for each halving
-        tiles /= boxes.lane_utilization(box.reduce[-1], c.lanes) if reads else 1.0
+        tiles = 0.0
+        if reads:
+            columns = box.reduce[-1]
+            tiles = len(reads) * (c.lanes.bit_length() - 1 + _TILE_INSTRUCTIONS * -(-columns // c.lanes) / columns)
         rows = 1 if self.tile is None else min(c.rows, box.extents[self.tile])
         return self._access_instructions(self.axis, self.tile, reads) + tiles / rows
 

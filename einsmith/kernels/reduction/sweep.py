@@ -40,12 +40,11 @@ class Sweep:
 
     def emit_nest(self, states: list[Accumulators], inner: Step) -> list[Accumulators]:
         """Emit `inner(states) -> states` at every point of the reduction axes other than the vectorised one."""
-        s, unroll = self.s, self.s.config.unroll
+        s = self.s
         vectorised = s.last if s.transposed_reads or s.paired_box else s.axis
         loops = [a for a in reduced_axes(self.box) if a != vectorised]
-        # Copies of a point's body beyond the few vectors that any configuration has.
-        copies = (1 if s.tile is None else s.config.rows) * (unroll // 2 if unroll > 4 else 1)
-        split = len(loops) - (0 if s.transposed_reads else count_unrolled(self.box, loops, s.split_axis, copies))
+        unrolled = 0 if s.transposed_reads else count_unrolled(self.box, loops, s.split_axis, s.copies)
+        split = len(loops) - unrolled
         return self._emit_loops(loops[:split], loops[split:], states, inner)
 
     def _emit_loops(

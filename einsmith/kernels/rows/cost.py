@@ -11,9 +11,10 @@ from einsmith.cost.facts import Target
 from einsmith.cost.roofline import Cost, distribute, in_turn
 from einsmith.kernels.pattern import Chooser
 from einsmith.kernels.rows.box_condition import BoxCondition
+from einsmith.schedule import row_nests
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Activity, Member, Rows
-from einsmith.schedule.row_blocks import finds_position, inputs, partials
+from einsmith.schedule.row_blocks import inputs, partials
 from einsmith.schedule.row_fusion import ROWS_PER_CORE
 from einsmith.schedule.row_nests import BlockKernel, block_kernels, block_places, shared_memory
 from einsmith.schedule.shared_rows import share
@@ -77,13 +78,12 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
     counts = (1, 8 * target.cores) if each * rows.rows <= 4 * target.l2 else (8 * target.cores,)
     if rows.reuses and sums:
         counts = (*counts, 2 * target.cores, target.cores)  # partial results of fewer tasks take less memory
-    if any(map(finds_position, rows.members)):
-        counts = (1,)
     if is_batch(rows, target):
         out += [RowsConfig(1, 0, s, n) for s in shares for n in dict(_nests(rows, s, 1)) or (0,)]
     elif rows.is_online or rows.active is not None:
         blocks = TILES if rows.active is None else (rows.active.block,)
-        out += [RowsConfig(min(n, rows.rows), 1, s) for s in shares for n in blocks]
+        runs = sorted({1, target.cores, 4 * target.cores} if target.cores > 1 and not rows.has_running_mean else {1})
+        out += [RowsConfig(min(n, rows.rows), tasks, s) for s in shares for n in blocks for tasks in runs]
     elif rows.reuses:
         for tasks in counts:
             most = min(-(-rows.rows // tasks), REUSING_BLOCKS[-1])
@@ -98,6 +98,10 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
             for room in (target.l1 // 4, target.l1 * 3 // 4, target.l2 // 4):
                 block = _divisor(rows.rows, max(1, min(room // each, -(-rows.rows // tasks))))
                 out += [RowsConfig(block, tasks, s) for s in shares]
+    few = rows.rows < min(ROWS_PER_CORE * target.cores, row_nests.MIN_SWEEP_ROWS)
+    if few and rows.reuses and not rows.is_online and rows.active is None:
+        # All rows in one block, whose sweeps the cores share out.
+        out += [RowsConfig(rows.rows, 0, s, n, again=again) for s in shares for n, again in _nests(rows, s, rows.rows)]
     out = list(dict.fromkeys(out))
     taken = [own_bytes(rows, c, target) for c in out]
     most = max(min(local for local, _ in taken), MAX_LOCAL_BYTES)
@@ -167,11 +171,11 @@ def target_of_row(rows: Rows, target: Target) -> Target:
 
 def launched_cost(rows: Rows, config: RowsConfig, target: Target, chooser: Chooser) -> Cost:
     """Return the cost of the kernels of a block, launched one after the other, which takes SERIAL_TIME times as long as
-    they are predicted to where blocks run one after the other."""
+    they are predicted to where several blocks run one after the other."""
     block = config.block
     one = target_of_row(rows, target) if block == 1 else target
     kernels = [x.kernel for x in kernels_of(share(rows) if config.share else rows, config)]
-    times = rows.rows / block * one.cores / target.cores * (SERIAL_TIME if block > 1 else 1.0)
+    times = rows.rows / block * one.cores / target.cores * (SERIAL_TIME if 1 < block < rows.rows else 1.0)
     return in_turn([Cost(*(times * x for x in chooser.choose(k, one).cost)) for k in kernels])
 
 

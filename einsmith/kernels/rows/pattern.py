@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain
+from math import prod
 from typing import TypeVar
 
 from einsmith.base.errors import VerifyError
@@ -25,7 +27,15 @@ from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.box_condition import BoxCondition, Ends
 from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
-from einsmith.schedule.row_blocks import copy_kernel, fill_kernel, finds_position, merge, partials
+from einsmith.schedule.row_blocks import (
+    copy_kernel,
+    fill_kernel,
+    finds_position,
+    merge,
+    merge_positions,
+    partials,
+    results_of,
+)
 from einsmith.schedule.row_nests import BlockKernel, block_places, follow_of, shared_memory
 from einsmith.schedule.shared_rows import share
 
@@ -63,10 +73,10 @@ class RowBlocks(Pattern):
     def legal(self, kernel: Rows, config: RowsConfig, target: Target) -> str:
         if not config.tasks and config.block == 1 and any(m.reduces for m in kernel.members):
             return "single rows can be launched at once only where no member reduces over them"
-        if config.tasks > 1 and any(map(finds_position, kernel.members)):
-            return "positions are found in one task"
-        if kernel.is_online and (config.tasks != 1 or config.nested):
-            return "running results are carried through all rows in one task"
+        if kernel.is_online and (not config.tasks or config.nested):
+            return "running results are carried from block to block by each task"
+        if kernel.has_running_mean and config.tasks > 1:
+            return "means so far are carried through all rows in one task"
         space = self.space(kernel, target)
         return "" if all(v in space[g] for g, v in config._asdict().items()) else "rows have no such blocks"
 
@@ -87,10 +97,8 @@ class RowBlocks(Pattern):
             return lowering.emit_batch() if config.block == 1 else lowering.emit_serial()
         out = lowering.sequence
         out.lowered.launches.append(Launch(lowering.emit_sweep(), lowering.tasks))
-        for n, partial_places in lowering.partial_places.items():
-            # The tasks' partial results are merged, in order, and the stages after the reduction run.
-            merged, places = merge(kernel.members[n], lowering.tasks)
-            out.add(lowering.lower(merged, target), [*partial_places, *map(BufferPlace, places)])
+        for n in lowering.partial_places:
+            lowering.emit_merge(n)
         return out.lowered
 
 
@@ -108,10 +116,36 @@ class _Lowering:
             for n, member in enumerate(kernel.members if self.tasks else ())
             if member.reduces
         }
+        # Workspace of what each task made of a running result that others follow, [tasks, ...]; the merged one is made
+        # of all tasks' results. One task makes it where it is stored.
+        self.followed_places = {
+            n: self.sequence.reserve(self.tasks * follow_of(kernel, n).correction.nbytes)
+            for n in block_places(kernel).followed
+            if self.tasks > 1
+        }
 
     def lower(self, kernel: Kernel | Rows, target: Target) -> Lowered:
         choice = self.chooser.choose(kernel, target)
         return choice.pattern.lower(kernel, choice.config, target)
+
+    def emit_merge(self, n: int) -> None:
+        """Add the launches that merge the tasks' partial results of member n, in order, and run the stages after the
+        reduction."""
+        member, out, at, tasks = self.kernel.members[n], self.sequence, self.partial_places[n], self.tasks
+        reducer = None
+        if tasks > 1 and finds_position(member):
+            values, positions = merge_positions(member, tasks)
+            best, first = (out.reserve(x.nbytes) for x in partials(member))
+            out.add(self.lower(values, self.target), [at[0], best])
+            out.add(self.lower(positions, self.target), [at[0], best, at[1], first])
+            at, tasks = [best, first], 1
+        elif tasks > 1 and member.follows is not None:
+            number = member.follows.reducer
+            reducer = self.kernel.members[number]
+            more = self.partial_places[number][0], self.followed_places[number], BufferPlace(member.follows.place)
+            at = [*at, *more]
+        merged, places = merge(member, tasks, reducer)
+        out.add(self.lower(merged, self.target), [*at, *map(BufferPlace, places)])
 
     def emit_batch(self) -> Lowered:
         """Return the launches of the kernels of a row, each on all rows at once: its tasks times the rows. Local
@@ -229,8 +263,15 @@ class _Lowering:
         }
         sums = {n: partials(m) for n, m in enumerate(kernel.members) if m.reduces}
         fills = {n: self.lower(fill_kernel(kernel.members[n]), self.one) for n in sums}
-        copies = {n: self.lower(copy_kernel(kernel.members[n]), self.one) for n in sums}
-        all_lowered = [*fills.values(), *copies.values(), *(x for parts in by_count.values() for x, _ in parts)]
+        copied = {n: [(self.partial_places[n], sums[n])] for n in sums}
+        for n, place in self.followed_places.items():
+            copied[n].append(([place], [follow_of(kernel, n).buffer]))
+        copies = {n: [self.lower(copy_kernel(x), self.one) for _, x in some] for n, some in copied.items()}
+        all_lowered = [
+            *fills.values(),
+            *chain(*copies.values()),
+            *(x for parts in by_count.values() for x, _ in parts),
+        ]
         used = {place for parts in by_count.values() for _, at in parts for place in at}
         # pointers that are the same for all blocks, by place
         fixed: dict[int, SSAValue] = {}
@@ -239,9 +280,12 @@ class _Lowering:
         for n, first in places.accumulators.items():
             fixed |= dict(enumerate(accumulators[n], first))
         for n, first in places.followed.items():
-            x = follow_of(kernel, n).factor
+            x = follow_of(kernel, n).correction
             for i, y in enumerate((sums[n][0], x, x)):
                 fixed[first + i] = b.alloc(elem_of(y.dtype), x.size)
+            if n in self.followed_places:
+                own = {p: y for p, y in zip(kernel.members[n].places, kernel.members[n].kernel.buffers, strict=True)}
+                fixed |= {p: b.alloc(elem_of(own[p].dtype), own[p].size) for p in results_of(kernel.members[n])}
         scratch = b.alloc(
             "i8", max((launch.function.scratch_bytes for x in all_lowered for launch in x.launches), default=0)
         )
@@ -272,12 +316,16 @@ class _Lowering:
         if rest:
             with b.if_(b.op("eq", b.task, self.tasks - 1)):
                 emit_block(b.const(whole * config.block), rest)
-        for n, part in copies.items():
-            targets = []
-            for at, x in zip(self.partial_places[n], sums[n], strict=True):
-                offset = b.add(b.mul(b.task, x.size), at.offset // x.dtype.itemsize)
-                targets.append(b.address(b.buffers[-1], offset, elem_of(x.dtype)))
-            emit_launches(part, [*accumulators[n], *targets])
+        for n, some in copied.items():
+            sources = [accumulators[n]]
+            if n in self.followed_places:
+                sources.append([fixed[follow_of(kernel, n).place]])
+            for (at, buffers), source, part in zip(some, sources, copies[n], strict=True):
+                targets = []
+                for place, x in zip(at, buffers, strict=True):
+                    offset = b.add(b.mul(b.task, prod(x.shape)), place.offset // x.dtype.itemsize)
+                    targets.append(b.address(b.buffers[-1], offset, elem_of(x.dtype)))
+                emit_launches(part, [*source, *targets])
         return b.finish()
 
     def _is_active(self, b: Builder, first: SSAValue, count: int) -> SSAValue:
