@@ -9,7 +9,9 @@ import numpy as np
 
 from benchmarks.problems import Problem
 
-KINDS = ("gaussian", "laplacian", "matern32", "matern52", "sinkhorn", "nearest")
+KINDS = ("gaussian", "laplacian", "matern32", "matern52", "sinkhorn", "nearest", "variance")
+_WITHOUT_WEIGHTS = "nearest", "variance"
+"""Kinds that read the points alone, and whose values alone are timed."""
 ORDERS = ("values", "gradients", "second")
 POINTS, DIMENSIONS = (10_000, 30_000, 100_000), (3, 10, 100)
 SAMPLE = 64
@@ -39,8 +41,9 @@ class Pairs(Problem):
 
 
 def orders(kind: str, points: int) -> tuple[str, ...]:
-    """The orders that are timed: indices have no gradient, second order is timed up to 10^4 points."""
-    if kind == "nearest":
+    """The orders that are timed: of indices and of the variance of distances the values, second order up to 10^4
+    points."""
+    if kind in _WITHOUT_WEIGHTS:
         return ORDERS[:1]
     return ORDERS if points <= POINTS[0] else ORDERS[:2]
 
@@ -48,16 +51,16 @@ def orders(kind: str, points: int) -> tuple[str, ...]:
 def pairs(kind: str, points: int, dimension: int, order: str = "values") -> Pairs:
     """The problem. Coordinates have the variance 1/d, so that distances are about 1.4 whatever the dimension. Floor:
     d + 1 multiply-adds a pair, four times as many with gradients, eight times for second order."""
-    values = {"sinkhorn": (points,), "nearest": ()}.get(kind, (points, 1))
+    values = {"sinkhorn": (points,), "nearest": (), "variance": ()}.get(kind, (points, 1))
     times = {"values": 1, "gradients": 4, "second": 8}[order]
-    inputs = ("X", "Y") if kind == "nearest" else ("X", "Y", "B")
+    inputs = ("X", "Y") if kind in _WITHOUT_WEIGHTS else ("X", "Y", "B")
     results = {"values": ("o",), "gradients": tuple(f"d{n}" for n in inputs), "second": ("ddX",)}[order]
 
     def make() -> dict[str, np.ndarray]:
         rng = np.random.default_rng(17)
         scale = np.float32(dimension**-0.5)
         out = {n: scale * rng.standard_normal((points, dimension), np.float32) for n in "XY"}
-        if kind != "nearest":
+        if kind not in _WITHOUT_WEIGHTS:
             out["B"] = rng.standard_normal(values, np.float32)
             out["G"] = rng.standard_normal(values, np.float32)
         return out

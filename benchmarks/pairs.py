@@ -1,7 +1,7 @@
 """Kernel methods over point clouds beside KeOps and PyTorch: python -m benchmarks.pairs [--kinds K,...] [--all]
 
-Kernel sums, Sinkhorn's log-sum-exp and nearest neighbours, values, gradients and second order. A sample of the rows of
-every result is verified in float64 before anything is timed.
+Kernel sums, Sinkhorn's log-sum-exp, nearest neighbours and variances, values, gradients and second order. A sample of
+the rows of every result is verified in float64 before anything is timed.
 """
 
 from __future__ import annotations

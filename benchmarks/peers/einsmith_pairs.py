@@ -11,7 +11,7 @@ from benchmarks.pair_problems import EPS, Pairs, sampled
 from benchmarks.peers.einsmith_operators import GAUSSIAN_KERNEL, by_name
 
 _DISTANCE = "r[i,j] = sqrt({0}*sum[d]((X[i,d]-Y[j,d])**2))\n"
-FORMULAS = {
+FORMULAS = {  # POINTS: the number of points
     "gaussian": GAUSSIAN_KERNEL,
     "laplacian": _DISTANCE.format(1) + "O[i,v] = sum[j](exp(-r[i,j]) * B[j,v])",
     "matern32": _DISTANCE.format(3) + "O[i,v] = sum[j]((1 + r[i,j]) * exp(-r[i,j]) * B[j,v])",
@@ -22,13 +22,18 @@ FORMULAS = {
         O[i] = m[i] + log(sum[j](exp(s[i,j] - m[i])))
     """,
     "nearest": "O[i] = argmin[j](sum[d]((X[i,d]-Y[j,d])**2))",
+    "variance": """
+        s[i,j] = sum[d]((X[i,d]-Y[j,d])**2)
+        m[i] = sum[j](s[i,j])/POINTS
+        O[i] = sum[j]((s[i,j] - m[i])**2)/POINTS
+    """,
 }
 
 
 class Session:
     def __init__(self, problem: Pairs, arrays: dict[str, np.ndarray], threads: int):
         es.set_threads(threads)
-        f = by_name(FORMULAS[problem.network], " ".join(problem.inputs))
+        f = by_name(FORMULAS[problem.network].replace("POINTS", str(problem.points)), " ".join(problem.inputs))
 
         def loss(xs: Any, g: Any) -> Any:
             return (f(*xs) * g).sum()

@@ -19,8 +19,11 @@ VERSION = f"KeOps {pykeops.__version__}"
 def reduction(kind: str, x: Tensor, y: Tensor, b: Tensor | None) -> Tensor:
     """The reduction over j of a symbolic matrix."""
     squares: Any = LazyTensor(x[:, None].contiguous()).sqdist(LazyTensor(y[None]))
-    if b is None:
+    if kind == "nearest":
         return squares.argmin(dim=1)[:, 0]
+    if b is None:
+        mean = squares.sum(dim=1) / len(y)
+        return (squares - LazyTensor(mean[:, None])).square().sum(dim=1)[:, 0] / len(y)
     if kind == "sinkhorn":
         return (LazyTensor(b[None, :, None]) - squares / EPS).logsumexp(dim=1)[:, 0]
     if kind == "gaussian":

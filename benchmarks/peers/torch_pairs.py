@@ -27,8 +27,10 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return _squared_distances(x, y).clamp_min(1e-12)
 
 
-def kernel(kind: str, squares: Tensor, b: Tensor) -> Tensor:
+def kernel(kind: str, squares: Tensor, b: Tensor | None) -> Tensor:
     """The reduction over the columns of a matrix of squared distances."""
+    if b is None:
+        return squares.argmin(1) if kind == "nearest" else squares.var(1, correction=0)
     if kind == "gaussian":
         return (squares * -0.5).exp() @ b
     if kind == "sinkhorn":
@@ -76,7 +78,7 @@ class Session:
         kind, squares = problem.network, differences if "differences" in variant else product
 
         def f(x: Tensor, y: Tensor, b: Tensor | None = None) -> Tensor:
-            return squares(x, y).argmin(1) if b is None else kernel(kind, squares(x, y), b)
+            return kernel(kind, squares(x, y), b)
 
         self.f = torch.compile(f) if peer == "compile" else f
         self.problem, self.arrays = problem, arrays
@@ -105,8 +107,9 @@ class Reference:
         p, rows = self.problem, torch.from_numpy(self.problem.rows)
         x, y, *b = self.inputs
 
-        def f(x: Tensor, y: Tensor, *b: Tensor) -> Tensor:
-            return kernel(p.network, differences(x, y), *b) if b else differences(x, y).amin(1)
+        def f(x: Tensor, y: Tensor, b: Tensor | None = None) -> Tensor:
+            # Of nearest neighbours the distances are compared.
+            return differences(x, y).amin(1) if p.network == "nearest" else kernel(p.network, differences(x, y), b)
 
         g = None if self.g is None else self.g[rows]
         if p.order != "gradients":

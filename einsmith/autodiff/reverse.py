@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from einsmith.autodiff.adjoint.node import plan_adjoint
+from einsmith.autodiff.adjoint.node import chooses, plan_adjoint
 from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.recurrence.derivatives import pull_back
 from einsmith.autodiff.recurrence.recompute import checkpoint_of, differentiate_with_recomputation
@@ -52,10 +52,11 @@ def _in_steps(node: Tensor) -> Tensor | None:
 
 
 def _sweep(
-    outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], wrt: Sequence[Tensor]
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], wrt: Sequence[Tensor], sums_of_chosen: bool = False
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Compute `gradients` with cotangents and results of the types that are computed in; float16 tensors are rounded
-    only where cotangents are given and gradients are returned."""
+    only where cotangents are given and gradients are returned. sums_of_chosen: the contributions of the points that a
+    max or min chose are added up by sums, not by scatters."""
     seeds: dict[Tensor, list[Tensor]] = {}
     for out, g in zip(outputs, cotangents, strict=True):
         if g is not None and out.dtype.is_float:
@@ -75,10 +76,12 @@ def _sweep(
         if node not in needed:
             continue
         if isinstance(node, Compute) and node in members:
-            _pull_back_node(node, members.pop(node), needed, pending, replaced)
+            _pull_back_node(node, members.pop(node), needed, pending, replaced, sums_of_chosen)
             continue
         if isinstance(node, Recurrence):
-            contributions, again = _pull_back_recurrence(node, members.pop(node, {}), needed, order, targets)
+            contributions, again = _pull_back_recurrence(
+                node, members.pop(node, {}), needed, order, targets, sums_of_chosen
+            )
             replaced |= again
             for a, g in contributions:
                 pending.setdefault(a, []).append(g)
@@ -92,7 +95,7 @@ def _sweep(
             if node.node in needed:
                 members.setdefault(node.node, {})[node.member] = g
         elif isinstance(node, Compute):
-            _pull_back_node(node, {0: g}, needed, pending, replaced)
+            _pull_back_node(node, {0: g}, needed, pending, replaced, sums_of_chosen)
         elif not isinstance(node, Leaf):
             raise GradientError(f"{type(node).__name__} has no gradient")
     results = [gradients_of[t] if t in gradients_of else zeros(t.shape, t.dtype.arithmetic) for t in wrt]
@@ -106,6 +109,7 @@ def _pull_back_recurrence(
     needed: set,
     order: Sequence[Tensor],
     targets: set[Tensor],
+    sums_of_chosen: bool,
 ) -> tuple[list[tuple[Tensor, Tensor]], dict[Tensor, Tensor]]:
     """Return (the contributions to the cotangents of a recurrence's arguments, replacements of its members).
 
@@ -120,7 +124,7 @@ def _pull_back_recurrence(
         except GradientError:
             if node.checkpoint:
                 raise
-    return pull_back(node, cotangents, needed), {}
+    return pull_back(node, cotangents, needed, sums_of_chosen), {}
 
 
 def _find_single_reader_tensors(order: Sequence[Tensor], targets: set[Tensor]) -> set[Tensor]:
@@ -130,7 +134,12 @@ def _find_single_reader_tensors(order: Sequence[Tensor], targets: set[Tensor]) -
 
 
 def _pull_back_node(
-    node: Compute, results: dict[int, Tensor], needed: set, pending: dict[Tensor, list[Tensor]], replaced: dict
+    node: Compute,
+    results: dict[int, Tensor],
+    needed: set,
+    pending: dict[Tensor, list[Tensor]],
+    replaced: dict,
+    sums_of_chosen: bool,
 ) -> None:
     """Add the contributions of the cotangents of a node's results to the pending cotangents of its arguments."""
     t = node.template
@@ -138,7 +147,8 @@ def _pull_back_node(
     if not needed_slots:
         return
     cotangents = [results.get(m) for m in range(len(t.dtypes))]
-    plan = plan_adjoint(t, needed_slots, tuple(False if g is None else constant_value(g) for g in cotangents))
+    sums = needed_slots if sums_of_chosen and chooses(t) else frozenset[int]()
+    plan = plan_adjoint(t, needed_slots, tuple(False if g is None else constant_value(g) for g in cotangents), sums)
     if not any(plan.contributions.values()):
         return  # all behind stop_gradient: the node is unchanged
     tensors = plan.tensors(node, cotangents)

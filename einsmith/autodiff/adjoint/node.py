@@ -94,6 +94,11 @@ def plan_adjoint(
     return t.memo(key, lambda _: Adjoint(t, needed, constants, sums).plan())
 
 
+def chooses(t: Template) -> bool:
+    """Return whether a template has a max or min, whose gradient comes from the chosen points."""
+    return any(isinstance(p.body, Reduce) and p.body.combiner in ("max", "min") for p in t.parts)
+
+
 class Adjoint:
     """The plan of one template's adjoint under construction.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from einsmith.autodiff.adjoint.node import plan_adjoint
+from einsmith.autodiff.adjoint.node import chooses, plan_adjoint
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.autodiff.recurrence.conditions import Condition, common_condition, under
 from einsmith.autodiff.totals import zeros
@@ -41,10 +41,10 @@ from einsmith.ir.rewrite.simplify import canonical
 
 
 def pull_back(
-    node: Recurrence, cotangents: Mapping[int, Tensor], needed: Container[Tensor]
+    node: Recurrence, cotangents: Mapping[int, Tensor], needed: Container[Tensor], sums_of_chosen: bool = False
 ) -> list[tuple[Tensor, Tensor]]:
     """Return (argument, contribution to its cotangent) for the float arguments in `needed`; `cotangents` are those
-    that the members have from outside."""
+    that the members have from outside. sums_of_chosen: as in the reverse sweep."""
     count = len(node.args)
     items = [Item(node, j) for j in range(len(node.members))]
     needed_slots = {s for s, a in enumerate(node.args) if a in needed and a.dtype.is_float}
@@ -68,7 +68,7 @@ def pull_back(
         t = Template((steps, *node.results[j][1][1:]), node.members[j].params, tuple(parts))
         within = frozenset(count + i for i in own)
         slots = frozenset(s for s in _slots(t) if s in needed_slots or s in within)
-        plan = plan_adjoint(t, slots, (None,), within)
+        plan = plan_adjoint(t, slots, (None,), slots if sums_of_chosen and chooses(t) else within)
         tensors = plan.instantiate([*node.args, *items], part, [cotangent])
         for slot, numbers in plan.contributions.items():
             for contribution in (tensors[n] for n in numbers):

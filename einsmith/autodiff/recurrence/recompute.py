@@ -16,7 +16,7 @@ graph that results, `passes.algebra.recompute` chooses among the remaining tenso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 
 from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.totals import add, zeros
@@ -53,7 +53,9 @@ MAX_SAVED_BYTES = 1 << 25
 """Most bytes of all steps' results that reductions use up and that the gradient saves nevertheless. The same as the
 bound for results outside of recurrences (`schedule.row_clusters.MAX_STORED_BYTES`)."""
 
-Gradients = Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]]
+Gradients = Callable[..., tuple[list[Tensor], list[Tensor]]]
+"""The reverse sweep: (outputs, cotangents, targets, whether the points that a max chose are added up by sums) to (the
+outputs, the gradients)."""
 
 
 def checkpoint_of(node: Recurrence, read_outside: Container[int]) -> int:
@@ -217,7 +219,8 @@ class _RecomputedAdjoint:
         parts = [x for x, t in seg.slices.items() if any(a in self.needed for a in t.args)]
         targets = [*(seg.states[j] for j in on_states), *parts, *self.needed]
         outputs = [*(seg.values[j] for j in on_values), *(seg.ends[j] for j in on_states)]
-        _, inner = self.gradients(outputs, [*on_values.values(), *on_states.values()], targets)
+        # A segment becomes a step of a recurrence, which holds no scatter.
+        _, inner = self.gradients(outputs, [*on_values.values(), *on_states.values()], targets, True)
         of = dict(zip(targets, inner, strict=True))
 
         # The segments backward.
