@@ -24,7 +24,7 @@ from tests.fuzz.writer import Writer
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_the_first_cases_of_a_fixed_seed(seed: int) -> None:
     """As many on any machine, so that a find belongs to a change; what lies beyond is searched by hand."""
-    run = Run(Settings(seed=str(seed), minutes=10, cases=400, jobs=1, steer=False, limit=120, shrinking=30))
+    run = Run(Settings(seed=str(seed), minutes=10, cases=250, jobs=1, steer=False, limit=120, shrinking=30))
     run.run()
     assert not run.finds, "\n".join(f"case {f.number}: {f.message}\n{f.test}" for f in run.finds.values())
     assert run.compared > 50 and len(run.coverage.reached) > 200, run.line()

@@ -60,10 +60,16 @@ def run(found: Iterable[Case]) -> None:
     assert not wrong, f"{len(wrong)} cases are wrong; the first ones:\n" + "\n".join(wrong[:10])
 
 
-@every_way
-@every_pattern
+@pytest.mark.parametrize(
+    "name, way",
+    [
+        pytest.param(name, way, marks=[pytest.mark.slow] * ((n + m) % 2))
+        for n, name in enumerate(NAMES)
+        for m, way in enumerate(WAYS)
+    ],
+)
 def test_patterns(name, way):
-    """Every sample, size and value of a gene that there is of a pattern in a layout."""
+    """Every sample, size and value of a gene that there is of a pattern in a layout; half of the pairs are slow."""
     found = pool(name, way)
     run(found[n] for n in pairwise([c.traits for c in found], of=1))
 

@@ -137,7 +137,7 @@ def test_sweeps_over_columns_agree_with_the_evaluator(name: str, sizes, rng, nes
     "sizes",
     [
         (11, 37, 43, 2, 1),
-        (3, 40, 41, 5, 5),
+        pytest.param((3, 40, 41, 5, 5), marks=pytest.mark.slow),
         pytest.param((8, 33, 32, 7, 3), marks=pytest.mark.slow),
         pytest.param((1, 35, 35, 4, 4), marks=pytest.mark.slow),
     ],

@@ -549,6 +549,7 @@ def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
     assert faults["prints"] == ""
 
 
+@pytest.mark.slow
 def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> None:
     monkeypatch.setattr(online, "MAX_COST_SHARE", 0.5)
     monkeypatch.setattr(online, "MAX_SPREAD", inf)
