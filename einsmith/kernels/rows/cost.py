@@ -112,7 +112,8 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
 def _nests(rows: Rows, shares: bool, block: int) -> list[tuple[int, bool]]:
     """Return (length of tiles, whether tiles are computed again) worth pricing for a nest in blocks of rows; none where
     there are no sweeps."""
-    inner = [x.kernel for x in block_kernels(share(rows) if shares else rows, block, block, TILES[0])]
+    rows = share(rows) if shares else rows
+    inner = [x.kernel for x in kernels_of(rows, RowsConfig(block, 1, shares, TILES[0]))]
     sweeps = [k for k in inner if isinstance(k, Rows)]
     tiles = TILES if any(k.active for k in sweeps) else TILES[: bool(sweeps)]
     return [(n, again) for n in tiles for again in (False, True)[: 1 + (len(sweeps) > 1)]]
