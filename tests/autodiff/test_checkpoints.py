@@ -141,6 +141,17 @@ def test_results_that_reductions_use_up_are_recomputed(name, rng, monkeypatch):
         np.testing.assert_allclose(x, w, rtol=1e-12, atol=1e-12 * np.abs(w).max())
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_scalars_of_few_steps(steps, rng, monkeypatch):
+    """A member without other axes than time, which is a number where there is one step."""
+    monkeypatch.setattr(recompute, "MAX_SAVED_BYTES", 0)
+    f = es.op("s[t] = x[t]*where(t > 0, h[t-1], y[0])\nh[t] = tanh(s[t]) + sum[k](s[t]*y[k])\nreturn h")
+    args = rng.standard_normal(steps), rng.standard_normal(3)
+    gradient = es.grad(lambda x, y: (f(x=x, y=y) ** 2).sum(), (0, 1))
+    for x, w in zip(gradient(*args), es.interpret(gradient)(*args), strict=True):
+        np.testing.assert_allclose(x, w, rtol=1e-12)
+
+
 def test_what_cannot_be_recomputed_is_saved_where_nobody_asked(rng, monkeypatch):
     """A step that reads another one than the last."""
     text = SCORES.replace("t-1", "(t-1)//2") + STATE + "return h"

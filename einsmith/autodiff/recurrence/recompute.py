@@ -66,8 +66,10 @@ def checkpoint_of(node: Recurrence, read_outside: Container[int]) -> int:
     if node.checkpoint:
         return node.checkpoint if node.checkpoint < node.steps else 0
     sizes = [nbytes(Item(node, j)) for j in range(len(node.members))]
+    if node.steps == 1 or sum(sizes) <= MAX_SAVED_BYTES:
+        return 0
     used_up = sum(sizes[j] for j in _used_up(node) if j not in read_outside)
-    return 1 if used_up > MAX_SAVED_BYTES and used_up > sum(sizes) - used_up and node.steps > 1 else 0
+    return 1 if used_up > MAX_SAVED_BYTES and used_up > sum(sizes) - used_up else 0
 
 
 def _used_up(node: Recurrence) -> set[int]:
@@ -84,7 +86,7 @@ def _used_up(node: Recurrence) -> set[int]:
                     continue
                 j = e.slot - first
                 read.add(j)
-                reduced = isinstance(p.body, Reduce) and max(axes_of(*e.index)) >= len(p.extents)
+                reduced = isinstance(p.body, Reduce) and max(axes_of(*e.index), default=-1) >= len(p.extents)
                 if known[e][1:] != (0, 0) or not (reduced or (i in read and i not in lasting)):
                     lasting.add(j)
     return read - lasting
