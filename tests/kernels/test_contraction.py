@@ -575,7 +575,13 @@ DIRECT = {
 }
 
 
-@pytest.mark.parametrize("name,cores", [(name, 1 + n % 2 * 2) for n, name in enumerate(DIRECT)])
+@pytest.mark.parametrize(
+    "name,cores",
+    [
+        pytest.param(name, 1 + n % 2 * 2, marks=[pytest.mark.slow] * (name == "depthwise strided inputs"))
+        for n, name in enumerate(DIRECT)
+    ],
+)
 def test_lanes_along_an_axis_of_both_operands(name, cores):
     """Depthwise convolutions and involutions, in every direction: boxes that divide an axis and boxes that do not."""
     proposed = 0

@@ -35,7 +35,7 @@ def pool(name: str) -> list[Case]:
     return list(cases(targets(), name))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "contraction")) for n in NAMES])
 def test_pairs(name):
     check(pool(name)[n] for n in pairwise([c.traits for c in pool(name)]))
 
