@@ -255,8 +255,7 @@ def copy_kernel(buffers: Sequence[KernelBuffer]) -> Kernel:
 
 def save_kernel(reducer: Member, follow: Follow) -> Kernel:
     """Return the kernel that copies a reducing member's result so far, and what its later stages made of it."""
-    reads = [partials(reducer)[0], follow.buffer]
-    return _pointwise(follow.buffer.shape, [Read(0, _axes(len(x.shape)), x.dtype) for x in reads], reads)
+    return copy_kernel([partials(reducer)[0], follow.buffer])
 
 
 def _factor(combiner: str, total: Expr, before: Expr, after: Expr) -> Expr:
@@ -265,6 +264,14 @@ def _factor(combiner: str, total: Expr, before: Expr, after: Expr) -> Expr:
     none = apply("eq", total, Const(identity(combiner, total.dtype), total.dtype))
     change = apply("sub", before, after) if combiner == "max" else apply("sub", after, before)
     return apply("where", none, Const(0.0, before.dtype), apply("exp", change))
+
+
+def _increase(before: Expr, after: Expr, number: Expr) -> Expr:
+    """Return what a sum of squared deviations of `number` values grows by where their mean changes:
+    number*(before - after)**2; the first mean replaces none."""
+    change, count, zero = apply("sub", before, after), Apply("cast", (number,), before.dtype), Const(0.0, before.dtype)
+    more = apply("mul", count, apply("mul", change, change))
+    return apply("where", apply("eq", count, zero), zero, more)
 
 
 def _scaled(x: Expr, factor: Expr) -> Expr:
@@ -278,22 +285,13 @@ def correction_kernel(reducer: Member, follow: Follow) -> Kernel:
     """Return the kernel of the correction of sums that follow a running result, for each point of the result. Its
     buffers are the copies of `save_kernel`, the new result, and the correction, before which, for a mean, the number of
     the block's first row comes."""
-    total, x = partials(reducer)[0], follow.correction
-    index = _axes(len(x.shape))
-    if follow.is_mean:
-        # c*(before - after)**2, where c is the number of values so far; the first mean replaces none.
-        number = KernelBuffer(dt.i32, ())
-        change = apply("sub", Read(1, index, x.dtype), Read(2, index, x.dtype))
-        count = Apply("cast", (Read(3, (), dt.i32),), x.dtype)
-        more = apply("mul", count, apply("mul", change, change))
-        body: Expr = apply("where", apply("eq", count, Const(0.0, x.dtype)), Const(0.0, x.dtype), more)
-        params = [(y.dtype, y.shape) for y in (total, x, x, number)]
-        stage = Stage(template(x.shape, params, body), tuple(("buffer", n) for n in range(4)), (4,))
-        return Kernel((stage,), (total, x, follow.buffer, number, x))
-    params = [(y.dtype, y.shape) for y in (total, x, x)]
-    body = _factor(_root(reducer).combiner, *(Read(n, index, d) for n, (d, _) in enumerate(params)))
-    stage = Stage(template(x.shape, params, body), tuple(("buffer", n) for n in range(3)), (3,))
-    return Kernel((stage,), (total, x, follow.buffer, x))
+    x = follow.correction
+    operands = [partials(reducer)[0], x, follow.buffer, *([KernelBuffer(dt.i32, ())] if follow.is_mean else [])]
+    total, before, after, *number = (Read(n, _axes(len(y.shape)), y.dtype) for n, y in enumerate(operands))
+    body = _increase(before, after, *number) if number else _factor(_root(reducer).combiner, total, before, after)
+    t = template(x.shape, [(y.dtype, y.shape) for y in operands], body)
+    stage = Stage(t, tuple(("buffer", n) for n in range(len(operands))), (len(operands),))
+    return Kernel((stage,), (*operands, x))
 
 
 def stage_apart(count: int, n: int, result: int) -> tuple:

@@ -159,12 +159,12 @@ class _Builder:
         if n == 1:
             return value
         zeros = (0,) * len(rest)
-        at = [tuple(Axis(d) if e > 1 else Const(0, dt.i32) for d, e in enumerate((m, *rest))) for m in (n - 1, 1)]
-        kept = (at[0][0], *at[0][1:]) if self.node.reverse else (moved(at[0][0], 1), *at[0][1:])
+        first, *others = _axes((n - 1, *rest), 0)
+        kept = (first if self.node.reverse else moved(first, 1), *others)
         starts = (1, 0) if self.node.reverse else (0, n - 1)
         parts = [
             Piece((starts[0], *zeros), (1,) * len(state.shape), (n - 1, *rest), Read(0, kept, state.dtype)),
-            Piece((starts[1], *zeros), (1,) * len(state.shape), (1, *rest), Read(1, at[1], state.dtype)),
+            Piece((starts[1], *zeros), (1,) * len(state.shape), (1, *rest), Read(1, _axes((1, *rest), 0), state.dtype)),
         ]
         params = (state.dtype, state.shape), (value.dtype, value.shape)
         return canonical(Template(state.shape, params, tuple(parts)), (state, value))

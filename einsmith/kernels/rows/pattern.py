@@ -284,7 +284,7 @@ class _Lowering:
             for i, y in enumerate((sums[n][0], x, x)):
                 fixed[first + i] = b.alloc(elem_of(y.dtype), x.size)
             if n in self.followed_places:
-                own = {p: y for p, y in zip(kernel.members[n].places, kernel.members[n].kernel.buffers, strict=True)}
+                own = dict(zip(kernel.members[n].places, kernel.members[n].kernel.buffers, strict=True))
                 fixed |= {p: b.alloc(elem_of(own[p].dtype), own[p].size) for p in results_of(kernel.members[n])}
         scratch = b.alloc(
             "i8", max((launch.function.scratch_bytes for x in all_lowered for launch in x.launches), default=0)
