@@ -36,13 +36,14 @@ Written = Mapping[int, np.ndarray | None]
 
 
 class KernelSource(NamedTuple):
-    """A kernel's LLVM text, (function, tasks) of each launch, bytes of a thread's scratch, and bytes of the
-    workspace."""
+    """A kernel's LLVM text, (function, tasks) of each launch, bytes of a thread's scratch, bytes of the workspace, and
+    the text for registers of half the length without masks of their own (empty: not known)."""
 
     text: str
     launches: tuple[tuple[str, int], ...]
     scratch: int
     workspace: int
+    without_masks: str = ""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,9 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.schedule.kernel import Kernel, Rows
 
-OLDER = {"avx512f": (("haswell", "AVX2"), ("x86-64", "SSE")), "avx2": (("x86-64", "SSE"),)}
+AVX2 = "haswell"
+"""LLVM's name of a processor with AVX2."""
+OLDER = {"avx512f": ((AVX2, "AVX2"), ("x86-64", "SSE")), "avx2": (("x86-64", "SSE"),)}
 """Older instruction sets that a processor with a feature can run as well: LLVM's name and ours for each."""
 
 
@@ -45,7 +47,16 @@ def _source(lowered: Lowered, target: Target) -> KernelSource:
         tuple((x.function.name, x.tasks) for x in lowered.launches),
         max((f.scratch_bytes for f in functions), default=0),
         lowered.workspace,
+        emit_module(functions, replace(target, cpu=AVX2, features="", vector_bytes=32)) if _has_masks(target) else "",
     )
+
+
+def _has_masks(target: Target) -> bool:
+    """Return whether a target has registers for masks, so that its text is not for older processors (faults.EMPTY)."""
+    _, features, triple = native.jit.resolve(target)[:3]
+    return triple.startswith("x86_64") and "avx512f" in {
+        f.removeprefix("+") for f in features.split(",") if f[:1] == "+"
+    }
 
 
 def compile_subject(subject: CheckedKernel, source: KernelSource, target: Target, opt: int, name: str) -> CheckedKernel:
@@ -66,9 +77,13 @@ def build_variants(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool
         have = features.split(",")
         for feature, older in OLDER.items():
             if f"+{feature}" in have:
+                text = source.without_masks or source.text
                 for cpu, name in older:
                     machine = replace(target, cpu=cpu, features="")
-                    yield compile_subject(subject, source, machine, native.jit.OPT, f"for {name}"), True
+                    yield (
+                        compile_subject(subject, source._replace(text=text), machine, native.jit.OPT, f"for {name}"),
+                        True,
+                    )
                 break
     if isinstance(subject.kernel, Kernel):
         choice = autoconfig.choose(subject.kernel, target)

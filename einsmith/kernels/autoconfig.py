@@ -18,6 +18,7 @@ from einsmith.cost.facts import CPU, Target
 from einsmith.kernels.composite.by_kind import ByKind
 from einsmith.kernels.composite.col2im import Col2im
 from einsmith.kernels.composite.split_axes import SplitAxes
+from einsmith.kernels.composite.summed import Summed
 from einsmith.kernels.composite.winograd import Winograd
 from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.kernels.pattern import Chooser, Cost, Pattern, cost_of, describe
@@ -32,7 +33,7 @@ from einsmith.schedule.kernel import Kernel, Rows
 
 def pattern_of(name: str) -> Pattern:
     """Return the registered pattern of this name."""
-    every = (ROWS, *PATTERNS, *(p for patterns in OTHERS.values() for p in patterns))
+    every = (ROWS, SUMMED, *PATTERNS, *(p for patterns in OTHERS.values() for p in patterns))
     return next(p for p in every if p.name == name)
 
 
@@ -91,8 +92,8 @@ class Choice:
 
 
 _CHOSEN: Cache[tuple, Choice] = Cache(Bound("choices of kernels", 4096))
-ROWS = RowBlocks(_SELF)
-"""The pattern of every Rows; the other patterns lower its members."""
+ROWS, SUMMED = RowBlocks(_SELF), Summed(_SELF)
+"""The patterns of a Rows; the other patterns lower its members."""
 
 
 def register(pattern: Pattern) -> None:
@@ -106,7 +107,7 @@ def register(pattern: Pattern) -> None:
             f"{pattern!r} is not a pattern: its class must derive from einsmith.kernels.pattern.Pattern and have a "
             "`name`"
         )
-    if pattern.name in (ROWS.name, *(p.name for p in PATTERNS)):
+    if pattern.name in (ROWS.name, SUMMED.name, *(p.name for p in PATTERNS)):
         raise CompileError(f"there is a pattern {pattern.name!r} already; give the new one another name")
     code_of(pattern)  # read the files now, as they are when the pattern is imported
     PATTERNS.append(pattern)
@@ -144,8 +145,11 @@ def floor(kernel: Kernel, target: Target) -> float:
 def eligible_patterns(kernel: Kernel | Rows, target: Target) -> Sequence[Pattern]:
     """Return the patterns that may lower a kernel on a target: those of its back end that are allowed there."""
     if isinstance(kernel, Rows) and target.backend == CPU:
-        return [ROWS]
-    return [p for p in _patterns(target) if p.allowed(target)]
+        return [SUMMED if kernel.takes_sums else ROWS]
+    allowed = [p for p in _patterns(target) if p.allowed(target)]
+    if isinstance(kernel, Kernel) and kernel.sums:
+        return [p for p in allowed if p.match(kernel) and p.takes_sums(kernel, target)]
+    return allowed
 
 
 def _patterns(target: Target) -> Sequence[Pattern]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from einsmith.base.errors import CompileError
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import Cost
+from einsmith.kernels.emit.epilogue_sums import SumPlaces
 from einsmith.kernels.genes import Space, space_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 
@@ -33,10 +34,12 @@ class Launch:
 @dataclass
 class Lowered:
     """The launches of a kernel, in order. Each is given len(kernel.buffers) + 1 buffers: the kernel's own, then a
-    workspace of `workspace` bytes that all threads and launches of the kernel share (partial sums)."""
+    workspace of `workspace` bytes that all threads and launches of the kernel share (partial sums). sums: where the
+    parts of the kernel's sums lie in it, if it has any (`schedule.kernel.EpilogueSum`)."""
 
     launches: list[Launch] = field(default_factory=list)
     workspace: int = 0
+    sums: SumPlaces | None = None
 
     @property
     def functions(self) -> list[Any]:
@@ -69,6 +72,10 @@ class Pattern(ABC):
     @abstractmethod
     def lower(self, kernel: Any, config: Any, target: Target) -> Lowered:
         """Return the kernel's launches."""
+
+    def takes_sums(self, kernel: Kernel, target: Target) -> bool:
+        """Return whether the pattern can take the sums of a kernel that it matches."""
+        return False
 
     def space(self, kernel: Any, target: Target) -> Space:
         """Return the search space: the values of each gene (`kernels.genes`). By default the values that occur in

@@ -124,6 +124,25 @@ class Stage(Node):
     outputs: tuple[int | None, ...]
 
 
+class EpilogueSum(Node):
+    """A sum over output axes of a kernel, of values that its epilogue has at hand (`schedule.summed`).
+
+    stage: the pointwise stage whose result is summed. kept: the output axes of the sum, which goes over all others.
+    centred: the mean and the sum of squared deviations from it are computed instead, from those of parts (Chan, Golub
+    and LeVeque 1983).
+    """
+
+    __slots__ = ("stage", "kept", "centred")
+    fields = ("stage", "kept", "centred")
+    exact = True
+    stage: int
+    kept: tuple[int, ...]
+    centred: bool
+
+    def __new__(cls, stage: int, kept: tuple[int, ...], centred: bool) -> EpilogueSum:
+        return super().__new__(cls, stage, kept, bool(centred))
+
+
 class Kernel(Node):
     """A fused kernel: a root stage and an epilogue of pointwise stages, over buffers.
 
@@ -136,19 +155,27 @@ class Kernel(Node):
 
     loop_invariant: the kernel is a step of a loop, and these buffers are loop-invariant, so that values computed from
     them alone can be computed once. None: the kernel is no step of a loop.
+
+    sums: sums of values of the epilogue, of which each part of the kernel leaves its own in the workspace
+    (`kernels.pattern.Lowered.sums`). Only the main kernel of a `Rows` of one row has any, while it is lowered.
     """
 
-    __slots__ = ("stages", "buffers", "loop_invariant")
-    fields = ("stages", "buffers", "loop_invariant")
+    __slots__ = ("stages", "buffers", "loop_invariant", "sums")
+    fields = ("stages", "buffers", "loop_invariant", "sums")
     exact = True
     stages: tuple[Stage, ...]
     buffers: tuple[KernelBuffer, ...]
     loop_invariant: tuple[int, ...] | None
+    sums: tuple[EpilogueSum, ...]
 
     def __new__(
-        cls, stages: tuple[Stage, ...], buffers: tuple[KernelBuffer, ...], loop_invariant: tuple[int, ...] | None = None
+        cls,
+        stages: tuple[Stage, ...],
+        buffers: tuple[KernelBuffer, ...],
+        loop_invariant: tuple[int, ...] | None = None,
+        sums: tuple[EpilogueSum, ...] = (),
     ) -> Kernel:
-        return super().__new__(cls, stages, buffers, loop_invariant)
+        return super().__new__(cls, stages, buffers, loop_invariant, sums)
 
     @property
     def root(self) -> Template:
@@ -262,16 +289,20 @@ class Rows(Node):
 
     before: m[i] = max[k](x[i,k]);  s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]
     after:  for each block of i: these three
+
+    takes_sums: there is one row without axes, and the first member may take the sums of the others while it has their
+    terms (`schedule.summed`).
     """
 
-    __slots__ = ("rows", "members", "buffers", "local", "active")
-    fields = ("rows", "members", "buffers", "local", "active")
+    __slots__ = ("rows", "members", "buffers", "local", "active", "takes_sums")
+    fields = ("rows", "members", "buffers", "local", "active", "takes_sums")
     exact = True
     rows: int
     members: tuple[Member, ...]
     buffers: tuple[KernelBuffer, ...]
     local: tuple[KernelBuffer, ...]
     active: Activity | None
+    takes_sums: bool
 
     def __new__(
         cls,
@@ -280,8 +311,9 @@ class Rows(Node):
         buffers: tuple[KernelBuffer, ...],
         local: tuple[KernelBuffer, ...],
         active: Activity | None = None,
+        takes_sums: bool = False,
     ) -> Rows:
-        return super().__new__(cls, rows, members, buffers, local, active)
+        return super().__new__(cls, rows, members, buffers, local, active, bool(takes_sums))
 
     @property
     def row_bytes(self) -> int:

@@ -19,6 +19,7 @@ from einsmith.base.dtypes import DType
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Tensor, axes_of, reads
 from einsmith.ir.rebuild import rebuild, substitute
 from einsmith.schedule.kernel import Stage
+from einsmith.schedule.means import is_mean
 from einsmith.schedule.row_forms import RowForm, axes_at
 from einsmith.schedule.row_fusion import RowPart
 
@@ -156,18 +157,9 @@ class _Sweep:
         root, *later = form.kernel.stages
         if len(later) != 1 or len(later[0].outputs) != 1 or later[0].outputs[0] is None:
             return False
-        stage, summed = later[0], root.template.parts[0].body
-        piece, tensors = stage.template.parts[0], form.of(self.parts[self.makers[t]].tensors)
-        e = piece.body if len(stage.template.parts) == 1 and isinstance(piece, Piece) else None
-        if tensors[later[0].outputs[0]] is not t or not isinstance(e, Apply) or e.fn not in ("div", "mul"):
-            return False
+        summed, tensors = root.template.parts[0].body, form.of(self.parts[self.makers[t]].tensors)
         assert isinstance(summed, Reduce)
-        rows, (total, by) = summed.extents[0], e.args
-        if not isinstance(total, Read) or not isinstance(by, Const) or stage.args[total.slot] != ("stage", 0, 0):
-            return False
-        whole = piece.extents == stage.template.shape == root.template.shape
-        own = all(i is Axis(d) or n == 1 for d, (i, n) in enumerate(zip(total.index, root.template.shape, strict=True)))
-        return whole and own and abs(float(by.value) * (1 / rows if e.fn == "div" else rows) - 1) < 1e-6
+        return tensors[later[0].outputs[0]] is t and is_mean(root, later[0], summed.extents[0])
 
     def is_deviation(self, e: Expr) -> Scale | None:
         """Return the running mean, if an expression is the difference of it and what it is of."""

@@ -49,6 +49,7 @@ from einsmith.schedule.row_clusters import (
     STREAMED_L3_RATIO,
     UNJOINED,
     Refusal,
+    can_stream,
     clusters,
     freed,
     longest_time,
@@ -56,6 +57,7 @@ from einsmith.schedule.row_clusters import (
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
 from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
 from einsmith.schedule.slices import slice_kernel
+from einsmith.schedule.sum_calls import join_sums
 
 MAX_STREAMED_TIME = 0.95
 """Largest predicted time of a row-block fusion with kernels that reuse operands, as a fraction of that of its parts,
@@ -218,16 +220,7 @@ def _plan(
     unfused = {place[g] for g in (*checking, *writers)}
     unfused |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
-    role = graph.role
-    parts = [
-        RowPart(
-            c.kernel if isinstance(c, KernelCall) else None,
-            c.tensors,
-            c.written,
-            repeats and not any(role[n] == "forward" for n in c.nodes),
-        )
-        for c in singles
-    ]
+    parts = _row_parts(singles, graph, repeats)
     sums = {
         place[g]: c.copies[0].node
         for g in writers
@@ -236,10 +229,24 @@ def _plan(
         and pointwise_body(c.kernel.root) is None
     }
     unstored = freed(parts, needs, unfused, sums, kept, target)
-    calls, rank, refusals = _fuse_rows(singles, parts, needs, unfused, kept, target, cost, most)
+    roots = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
+
+    def fuse_rows() -> tuple[list[KernelCall | LoopCall], dict[int, int], dict[Tensor, Refusal]]:
+        return _fuse_rows(singles, parts, needs, unfused, kept, target, cost, most)
+
+    # A chain of reductions that uses up its results has no use for their sums.
+    fused = fuse_rows() if cost is not None and can_stream(parts, needs, unfused, kept, target) else None
+    chained = set[int]() if fused is None else {i for i, n in fused[1].items() if _is_chain(fused[0][n])}
+    joined, at = join_sums(singles, needs, unfused | chained, kept, target, cost)
+    if len(joined) < len(singles):
+        fused, singles = None, joined
+        unfused = {at[i] for i in unfused} | {n for n, c in enumerate(joined) if _is_joined(c)}
+        needs = {n: {at[h] for i, m in enumerate(at) if m == n for h in needs[i]} - {n} for n in range(len(joined))}
+        place = {g: at[i] for g, i in place.items()}
+        parts = _row_parts(singles, graph, repeats)
+    calls, rank, refusals = fused or fuse_rows()
     checks = [(rank[place[of[_require_maker(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
-    roots = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
     return Plan(graph, calls, home, checks, first, apart=roots, refusals=refusals), set()
 
 
@@ -247,6 +254,27 @@ def _can_replace(leaf: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:
     """Return whether a leaf may be overwritten by a kernel of these nodes: they read it, if at all, only at the element
     that they compute."""
     return all(reads_only_own_element(n, lambda a: storage(a) is leaf) for n in nodes)
+
+
+def _row_parts(calls: Sequence[KernelCall | LoopCall], graph: Graph, repeats: bool) -> list[RowPart]:
+    """Return the calls as row fusion sees them."""
+    role = graph.role
+
+    def kernel_of(c: KernelCall | LoopCall) -> Kernel | None:
+        return c.kernel if isinstance(c, KernelCall) and isinstance(c.kernel, Kernel) else None
+
+    late = [repeats and not any(role[n] == "forward" for n in c.nodes) for c in calls]
+    return [RowPart(kernel_of(c), c.tensors, c.written, x) for c, x in zip(calls, late, strict=True)]
+
+
+def _is_joined(call: KernelCall | LoopCall) -> bool:
+    """Return whether a call is a kernel that takes the sums of others."""
+    return isinstance(call, KernelCall) and isinstance(call.kernel, Rows)
+
+
+def _is_chain(call: KernelCall | LoopCall) -> bool:
+    """Return whether a call is a row-block fusion of kernels that reuse their operands."""
+    return isinstance(call, KernelCall) and isinstance(call.kernel, Rows) and call.kernel.reuses
 
 
 def _is_work(n: Node) -> bool:

@@ -51,7 +51,9 @@ def slice_kernel(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]
         Member(_slice_buffers(m.kernel, [of.get(p, ()) for p in m.places]), m.places, m.by_row, m.reduces, m.axis)
         for m in kernel.members
     )
-    return Rows(kernel.rows, members, _narrow_all(kernel.buffers, slices), kernel.local), offsets
+    return Rows(
+        kernel.rows, members, _narrow_all(kernel.buffers, slices), kernel.local, None, kernel.takes_sums
+    ), offsets
 
 
 def _positions(kernel: Kernel) -> list[list[_Slice]]:

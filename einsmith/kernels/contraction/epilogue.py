@@ -34,6 +34,14 @@ COMPANION_SUM_CYCLES = 2.0
 """Cycles, a vector, of a companion's sums, which are stored in scratch meanwhile."""
 SUM_SLOTS = (-1, -2)
 """The slots of the sum and of the companion's sum."""
+SUM_CYCLES, CENTRED_SUM_CYCLES = (0.7, 2.5), (2.2, 7.0)
+"""Cycles, a vector and a row, of adding the values of a row of a tile to a sum of the epilogue, and to a centred one.
+
+Measured on products of 16 x 64 x 128 x 3136 and 16 x 256 x 256 x 784 points, with rows of 1 to 4 vectors.
+"""
+SUM_FINISH_CYCLES, CENTRED_FINISH_CYCLES = 25.0, 60.0
+"""Cycles of combining the lanes of an element of a sum at the end of a task, and of a centred one (measured on planes
+of 14 x 14)."""
 FULL_LINES_CYCLES = 20.0
 """Cycles of one row of whole lines that a tile completes."""
 SPLIT_LINES_CYCLES = 60.0
@@ -60,7 +68,8 @@ def operations(exprs: tuple[Expr, ...]) -> int:
 class Results:
     """The results of a problem, its constant pieces and its companion.
 
-    exprs: for each result, its expression over the piece's axes; slots are buffers, -1 the sum, -2 the companion's sum
+    exprs: for each result, its expression over the piece's axes, then the terms of the kernel's sums; slots are
+        buffers, -1 the sum, -2 the companion's sum
     outputs, buffers, places: for each result, the number of its buffer, the buffer, and the place in it
     constants: values of constant results, by number
     size: operations of all expressions
@@ -74,9 +83,10 @@ class Results:
                 kernel, p.companion.piece, p.companion.epilogue, (), SUM_SLOTS[1]
             )
         self.exprs = tuple(x for x, _, _ in results_of_pieces)
-        self.outputs = [n for _, n, _ in results_of_pieces]
+        stored = [(n, piece) for _, n, piece in results_of_pieces if n is not None]
+        self.outputs = [n for n, _ in stored]
         self.buffers = [kernel.buffers[n] for n in self.outputs]
-        self.places = [store_address(piece, kernel.buffers[n]) for _, n, piece in results_of_pieces]
+        self.places = [store_address(piece, kernel.buffers[n]) for n, piece in stored]
         self.constants = {i: float(x.value) for i, x in enumerate(self.exprs) if isinstance(x, Const)}
         self.size = operations(self.exprs)
         self.access = OperandAccess(
@@ -101,8 +111,9 @@ results = lru_cache(maxsize=1024)(Results)
 @lru_cache(maxsize=1024)
 def _results_of(
     kernel: Kernel, piece: Piece, steps: EpilogueSteps, constant_pieces: tuple[Piece, ...], slot: int
-) -> list[tuple[Expr, int, Piece]]:
-    """Return (expression, buffer, piece) of each result of a piece with its sum in `slot`, and of constant pieces."""
+) -> list[tuple[Expr, int | None, Piece]]:
+    """Return (expression, buffer, piece) of each result of a piece with its sum in `slot`, and of constant pieces; the
+    terms of the kernel's sums, which have no buffer, come last."""
     buffers = {n: ref[1] for n, ref in enumerate(kernel.stages[0].args)}
     total = substitute(apply_epilogue(steps, Read(slot, (), kernel.root.dtypes[0])), {}, {**buffers, slot: slot})
     out = _results(kernel, piece, total)
@@ -119,8 +130,8 @@ def _has_guard(exprs: tuple[Expr, ...]) -> bool:
     return any(isinstance(e, Apply) and e.fn in COMPARISONS and e.args[0].dtype.is_int for e in cached_postorder(exprs))
 
 
-def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int, Piece]]:
-    """Return (expression, buffer, piece) of the results of a piece whose sum is `total`."""
+def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int | None, Piece]]:
+    """Return (expression, buffer, piece) of the results of a piece whose sum is `total`, then of the terms of sums."""
     sizes = zip(piece.offset, piece.step, piece.extents, strict=True)
     place = {d: output_index(d, *size) for d, size in enumerate(sizes)}
     results: list[list[Expr]] = [[total]]
@@ -129,10 +140,10 @@ def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int,
         slots, part = dict(enumerate(args)), stage.template.parts[0]
         assert isinstance(part, Piece)
         results.append([substitute(x, place, slots) for x in part.bodies])
-    out = []
+    out: list[tuple[Expr, int | None, Piece]] = []
     for stage, exprs in zip(kernel.stages, results, strict=True):
         out += [(x, n, piece) for x, n in zip(exprs, stage.outputs, strict=True) if n is not None]
-    return out
+    return out + [(results[s.stage][0], None, piece) for s in kernel.sums]
 
 
 @lru_cache(maxsize=4096)
@@ -191,14 +202,25 @@ def adjacent_rows(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: t
     return lanes // run if are_adjacent else 1
 
 
+def sum_cycles(kernel: Kernel, nv: int) -> float:
+    """Return the cycles, a vector, of the sums that an epilogue takes of rows of `nv` vectors."""
+    each = [CENTRED_SUM_CYCLES if x.centred else SUM_CYCLES for x in kernel.sums]
+    return sum(vector + row / nv for vector, row in each)
+
+
+def finish_cycles(kernel: Kernel) -> float:
+    """Return the cycles of combining the lanes of one element of all sums that an epilogue takes."""
+    return sum(CENTRED_FINISH_CYCLES if x.centred else SUM_FINISH_CYCLES for x in kernel.sums)
+
+
 def choose_form(s: HaloSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:
     """Return the form of the epilogue with the fewest cycles, and these cycles for a vector along N.
 
     The tile has mr rows and nv vectors and sums over one of `split` parts of K.
     """
     m_axes, n_axes = s.m_side.axes, s.n_side.axes
-    if split > 1 or s.rows:
-        return cycles(s.kernel, p, n_axes, s.lanes, s.target.l2), "straight"
+    if split > 1 or s.rows or s.kernel.sums:
+        return cycles(s.kernel, p, n_axes, s.lanes, s.target.l2) + sum_cycles(s.kernel, nv), "straight"
     return _choose_form(s.kernel, p, m_axes, n_axes, mr, nv, s.lanes, s.target.l2)
 
 
@@ -250,11 +272,16 @@ def large_split_buffers(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]
     )
 
 
+Terms = Sequence[tuple[LaneCursor, Sequence[SSAValue]]]
+"""The values of each vector of a row, with its cursor."""
+
+
 class Epilogue:
     """Emits the epilogue of rows of sums: the root's steps, the later stages, the stores.
 
     row, tile: as for an OperandAccess
     room: most elements of all rows given to `rows`
+    take: is given the terms of the kernel's sums, for each vector of a row its cursor and a value for each sum
     """
 
     def __init__(
@@ -277,6 +304,7 @@ class Epilogue:
         self.sampler = OperandAccess(
             b, self.results.exprs, (), p.extents, memories, axes, lanes, places, SUM_SLOTS, row, tile=tile
         )
+        self.take: Callable[[Terms], None] | None = None
 
     def values(
         self,
@@ -293,12 +321,15 @@ class Epilogue:
             sums: the row's vectors of sums
             companion_sums: the companion's sums
         """
-        cursors_and_values = []
+        cursors_and_values, terms = [], []
+        stored = len(self.outputs)
         for i, (state, x) in enumerate(zip(states, sums, strict=True)):
             at = state.bind(row)
-            cursors_and_values.append(
-                (at, at.values(given={-1: x, -2: companion_sums[i]} if companion_sums else {-1: x}))
-            )
+            values = at.values(given={-1: x, -2: companion_sums[i]} if companion_sums else {-1: x})
+            cursors_and_values.append((at, values[:stored]))
+            terms.append((at, values[stored:]))
+        if self.take is not None:
+            self.take(terms)
         return cursors_and_values
 
     def row(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.cost.roofline import launch_overhead
-from einsmith.kernels.contraction import companions, cost, direct_boxes, epilogue, k_bounds, search
+from einsmith.kernels.contraction import companions, cost, direct_boxes, epilogue, k_bounds, search, sums
 from einsmith.kernels.contraction.config import Config, Direct, Tiled
 from einsmith.kernels.contraction.emission import launches
 from einsmith.kernels.contraction.emission.blocked import CompanionPairs
@@ -57,6 +57,9 @@ class Contraction(Pattern):
     def match(self, kernel: Kernel) -> bool:
         """Return whether every piece of the root is a sum of products of two groups of factors."""
         return problems(kernel.root) is not None
+
+    def takes_sums(self, kernel: Kernel, target: Any) -> bool:
+        return sums.can_take(kernel, _pieces(kernel))
 
     def best(self, kernel: Kernel, target: Any, limit: float = float("inf")) -> Configs | None:
         """Return the first of `configs`, computed without pricing configurations that cannot be it.

@@ -34,6 +34,7 @@ from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, op
 from einsmith.kernels.contraction.halo import count_elements
 from einsmith.kernels.contraction.k_vectorization import can_vectorize_k, choose_depth
 from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.schedule.kernel import Kernel
 
@@ -191,7 +192,7 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     direct_configs: list[list[Config]] = []
     tiled = like if isinstance(like, Tiled) else None
     for number, p in enumerate(pieces):
-        direct = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
+        direct = [] if kernel.sums else direct_boxes.configs(kernel, p, operand_memories(kernel), target)
         preferred_nv, first_tile = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: halo copies are left to the direct form.
         has_lone_side = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
@@ -200,6 +201,8 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
                 continue
             for keeps_rows, swap in product((False, True), (False, True)):
                 s = operand_plan(kernel, p, windows, swap, False, target)
+                if kernel.sums and sum_side(kernel, s.original, s.m_side.axes, s.n_side.axes) is None:
+                    continue
                 if (
                     keeps_rows
                     and not can_keep_to_rows(s)
@@ -210,7 +213,7 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
                     continue
                 s = operand_plan(kernel, p, windows, swap, keeps_rows, target)
                 tiles += _choose_tiles(s, len(settings), preferred_nv)
-                if not windows:
+                if not windows and not kernel.sums:
                     sweeps += [(len(settings), c) for c in _enumerate_sweeps(s)]
                 settings.append(s)
                 piece_of_setting.append(number)
@@ -310,7 +313,9 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
         promising, [1.0] * len(promising) if s.halo_k_blocks else s.k_fractions(promising), strict=True
     ):
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * lanes))
-        if s.halo_k_blocks:
+        if s.kernel.sums:  # an epilogue that waits for parts of K takes no sums
+            split = 1
+        elif s.halo_k_blocks:
             split = min(s.halo_k_blocks, max(1, ceil(4 * target.cores / batch)))
         elif tiles < 2 * target.cores and k >= 512:
             split = min(ceil(k / 256), max(1, ceil(4 * target.cores / tiles)))
@@ -320,7 +325,7 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
         out.append(
             _Tile(number, mr, nv, points, split, s.reads_in_place(mr), k_fraction, s.price_epilogue(mr, nv, split))
         )
-    parts_of_k = ceil(4 * target.cores / batch)
+    parts_of_k = 1 if s.kernel.sums else ceil(4 * target.cores / batch)
     if block and parts_of_k > 1 and x.b_transposed and k >= 4 * parts_of_k * block:
         # An N side that is transposed is packed once, by the task that has that part of K. Sums are loaded for every
         # block of K, which needs a spare register; rows of M begin anew in each block, so that longer blocks may pay.

@@ -17,6 +17,7 @@ from einsmith.kernels.contraction.config import Config, Direct, Tiled, operand_m
 from einsmith.kernels.contraction.cost import HOW, ORDERS
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan, stack_features
 from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import SWEEP_POINTS
 from einsmith.kernels.genes import FORM, Space, space_of
 from einsmith.schedule.kernel import Kernel
@@ -59,6 +60,8 @@ def piece_space(kernel: Kernel, p: Problem, target: Any) -> Space:
 
 def explain_illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
     """Return the reason why a configuration of a piece cannot be lowered; empty where it can be."""
+    if kernel.sums and (isinstance(c, Direct) or c.split > 1 or c.depth > 1):
+        return "the epilogue's sums need tiles of whole sums over K"
     return (_reject_direct if isinstance(c, Direct) else _reject_tiled)(kernel, p, c, target)  # type: ignore[arg-type]
 
 
@@ -82,6 +85,8 @@ def _reject_tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
     if c.rows and not search.can_keep_to_rows(operand_plan(kernel, p, c.windows, c.swap, False, target)):
         return "vectors cannot be kept within rows"
     s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
+    if kernel.sums and sum_side(kernel, p, s.m_side.axes, s.n_side.axes) is None:
+        return "tiles do not take the epilogue's sums with these sides"
     x, m, k, width = s.numbers, s.M, s.K, c.nv * s.lanes
     columns, unit = ceil(s.N * c.depth / s.lanes), config.unit_of_k(p, s.lanes)
     conditions = (

@@ -18,6 +18,7 @@ from einsmith.ir.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.epilogue_sums import EpilogueSums, SumElements, SumPlaces
 from einsmith.kernels.stencil.loads import AxisPoint, Reader, StencilTiling
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, combined_buffers
@@ -108,7 +109,15 @@ def _tap_position(t: Term) -> int:
 class StencilLowering:
     """The emitter of one stencil function."""
 
-    def __init__(self, kernel: Kernel, s: Stencil, t: StencilTiling, target: Target, b: Builder):
+    def __init__(
+        self,
+        kernel: Kernel,
+        s: Stencil,
+        t: StencilTiling,
+        target: Target,
+        b: Builder,
+        sums: SumPlaces | None = None,
+    ):
         self.b, self.s, self.tile, self.tasks, self.groups = b, s, t.tile, t.tasks, t.groups
         self.reader = r = Reader(kernel, s, t, target, b)
         self.n, self.elem, self.zero, self.pair, self.points_per_vector = (
@@ -134,6 +143,10 @@ class StencilLowering:
         non_temporal = any(self.epi.non_temporal) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if non_temporal else 0)
         self.values: dict[int, SSAValue] = {}
+        self.taken = None if sums is None else EpilogueSums(b, kernel, sums, 1, 1, self.n)
+        if self.taken is not None:
+            kept = kernel.sums[0].kept
+            self.elements = SumElements(b, kept, shape, [a for a in s.outer if a not in kept])
 
     def emit_task(self, task: SSAValue) -> None:
         """Emit one task: its range of the points of the outer axes."""
@@ -148,7 +161,16 @@ class StencilLowering:
                 for group in self.groups:
                     self._emit_sums(group)
             else:
-                self._emit_segments(self.rows, [], lambda h, _: self._emit_row_of_tiles(h))
+                self._emit_results()
+
+    def _emit_results(self) -> None:
+        """Emit the rows of results at one point of the outer axes, and its part of the epilogue's sums."""
+        if self.taken is not None:
+            self.taken.clear()
+        self._emit_segments(self.rows, [], lambda h, _: self._emit_row_of_tiles(h))
+        if self.taken is not None:
+            at = self.elements.access.at(self.values)
+            self.taken.finish(0, 0, self.elements.part(at), self.elements.element(at))
 
     # -- places
 
@@ -273,7 +295,13 @@ class StencilLowering:
         self, states: Sequence[LaneCursor], values: dict[int, SSAValue], rows: Sequence[Sequence[SSAValue]]
     ) -> None:
         """Run the epilogue on the result rows and store them, row after row."""
-        axis = self.s.row
+        axis, taken = self.s.row, self.taken
+        in_registers = self.epi.room is None or len(rows) == 1
+        group: list[tuple[LaneCursor, Sequence[SSAValue]]] = []
+        if taken is not None:
+            self.epi.take = (
+                group.extend if in_registers else lambda x: taken.add(0, x, taken.weigh(0, [c for c, _ in x]))
+            )
 
         def store_row(number: int | SSAValue, row: Sequence[SSAValue]) -> None:
             place = self.epi.sampler.at(values, {axis: number} if axis is not None else {})
@@ -283,6 +311,8 @@ class StencilLowering:
                 self.phase_planes.put(self.epi.values(states, place, row))
 
         self.epi.rows(rows, store_row)
+        if taken is not None and in_registers:
+            taken.add(0, group, taken.weigh(0, states, len(rows)))
 
     # -- along the reduction
 

@@ -15,7 +15,9 @@ from typing import NamedTuple
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launch_overhead, may_be_one_task
+from einsmith.kernels.contraction.epilogue import finish_cycles, sum_cycles
 from einsmith.kernels.emit import boxes
+from einsmith.kernels.emit.epilogue_sums import place_sums
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.stencil.emission import StencilLowering, count_partial_sums, row_segments
 from einsmith.kernels.stencil.loads import (
@@ -76,6 +78,9 @@ class StencilPattern(Pattern):
     def match(self, kernel: Kernel) -> bool:
         return bool(stencils(kernel))
 
+    def takes_sums(self, kernel: Kernel, target: Target) -> bool:
+        return bool(_stencils(kernel))
+
     def dominates(self, kernel: Kernel, config: StencilConfig) -> Sequence[str]:
         """Return the patterns that cannot win: they multiply as often, and reload what a stencil keeps in registers."""
         return DOMINATED if config.tile > 1 and _least_reuse(kernel, _find_stencil(kernel, config)) >= 2 else ()
@@ -83,10 +88,10 @@ class StencilPattern(Pattern):
     def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
         out: list[StencilConfig] = []
         beyond_l2 = sum(bytes_by_buffer(kernel)) > target.l2 * target.cores
-        for s in stencils(kernel):
+        for s in _stencils(kernel):
             lanes = target.lanes(s.dtype.itemsize)
             passes = _fewest_passes(s, _available_registers(target))
-            for pairs in (False, True) if pair_axis(s, lanes) is not None else (False,):
+            for pairs in (False, True) if pair_axis(s, lanes) is not None and not kernel.sums else (False,):
                 max_tasks = 1 if target.cores == 1 else min(_count_points(s, pairs), TASKS_PER_CORE * target.cores)
                 task_counts = sorted({1, max_tasks}) if may_be_one_task(_count_products(s), target) else [max_tasks]
                 tiles = _list_tiles(s, passes, beyond_l2, target)
@@ -101,6 +106,10 @@ class StencilPattern(Pattern):
         uneven = ceil(points / tasks) * tasks / points
         size = sum(bytes_by_buffer(kernel))
         arithmetic = points * _estimate_cycles(s, config, lanes, _available_registers(target), target)
+        if kernel.sums:
+            vectors = points * ceil(s.lanes / lanes) * s.rows * s.steps[0] * s.steps[1]
+            arithmetic += vectors * sum_cycles(kernel, config.tile * s.steps[0] * s.steps[1])
+            arithmetic += points * finish_cycles(kernel)
         memory = target.seconds_for_bytes(size, size, tasks)
         conflicts = memory * _conflict_fraction(kernel, s, config, lanes, target) if size > target.l2 * tasks else 0.0
         return Cost(
@@ -115,8 +124,20 @@ class StencilPattern(Pattern):
         share_loads = pair is None and can_share_row_loads(s, config.tile, registers)
         hoisted = _can_hoist(s, config.tile, registers)
         tiling = StencilTiling(config.tile, config.tasks, _group_sums(s, config.passes), hoisted, pair, share_loads)
-        StencilLowering(kernel, s, tiling, target, b).emit_task(b.task)
-        return Lowered([Launch(b.finish(), config.tasks)])
+        out = Lowered()
+        if kernel.sums:
+            parts = prod(s.extents[a] for a in s.outer if a not in kernel.sums[0].kept)
+            out.sums, out.workspace = place_sums(kernel, parts, 0)
+        StencilLowering(kernel, s, tiling, target, b, out.sums).emit_task(b.task)
+        out.launches.append(Launch(b.finish(), config.tasks))
+        return out
+
+
+def _stencils(kernel: Kernel) -> Sequence[Stencil]:
+    """Return the stencils of a kernel that take its sums, whose elements are points of the outer axes."""
+    return [
+        s for s in stencils(kernel) if not kernel.sums or not s.along_k and set(kernel.sums[0].kept) <= set(s.outer)
+    ]
 
 
 def _find_stencil(kernel: Kernel, config: StencilConfig) -> Stencil:

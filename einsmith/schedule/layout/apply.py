@@ -135,7 +135,14 @@ def reorder_call(call: KernelCall, orders: Orders) -> KernelCall | None:
         members = [_reorder_member(m, call, offsets, orders) for m in call.kernel.members]
         if None in members:
             return None
-        kernel = Rows(call.kernel.rows, tuple(m for m in members if m is not None), buffers, call.kernel.local)
+        kernel = Rows(
+            call.kernel.rows,
+            tuple(m for m in members if m is not None),
+            buffers,
+            call.kernel.local,
+            None,
+            call.kernel.takes_sums,
+        )
     reordered_parts = tuple(p for p in parts if p is not None)
     return replace(call, kernel=kernel, offsets=begins if any(begins) else call.offsets, parts=reordered_parts)
 

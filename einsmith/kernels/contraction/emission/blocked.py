@@ -26,6 +26,7 @@ from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import BLOCK_AXIS, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.epilogue_sums import SumPlaces
 
 CompanionPairs = tuple[tuple[int, int], ...]
 """Pairs of piece numbers: a companion, and the piece whose tiles also compute the companion's sums and store both."""
@@ -34,20 +35,31 @@ CompanionPairs = tuple[tuple[int, int], ...]
 class Blocked:
     """Emits a kernel function that computes a piece and, with another instance, its companion.
 
-    base: bytes of the workspace before the piece's part
+    base: bytes of the workspace before the piece's part. sums: where the parts of the kernel's sums lie
     """
 
-    def __init__(self, b: Builder, g: Geometry, base: int = 0, companion: Blocked | None = None):
+    def __init__(
+        self,
+        b: Builder,
+        g: Geometry,
+        base: int = 0,
+        companion: Blocked | None = None,
+        sums: SumPlaces | None = None,
+    ):
         self.b, self.g, self.companion = b, g, companion
         self.f = Frame(b, g, base)
-        self.tile_epilogue = TileEpilogue(self.f)
+        self.tile_epilogue = TileEpilogue(self.f, sums)
         self.microkernel = Microkernel(self.f, self.tile_epilogue)
 
     def run(self, task: SSAValue) -> None:
         """Emit a task."""
-        t, g = self.begin_task(task), self.g
+        t, g, sums = self.begin_task(task), self.g, self.tile_epilogue.taken
+        if sums is not None:
+            sums.clear()
         inner = "mn" if g.c.order == "m" else "nm"
         self._loops(t, "k" + inner if g.k_outer else inner[0] + "k" + inner[1])
+        if sums is not None:
+            sums.finish(t, task)
 
     # -- the task
 

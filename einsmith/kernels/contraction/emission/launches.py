@@ -20,7 +20,9 @@ from einsmith.kernels.contraction.emission.frame import workspace
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
+from einsmith.kernels.contraction.sums import parts_of
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.epilogue_sums import place_sums
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.schedule.kernel import Kernel
 
@@ -61,8 +63,8 @@ def lower(
     bases: list[int] = []
     parts_of_pieces: list[dict[str, _LaunchPart]] = []
     for p, c in zip(pieces, configs, strict=True):
+        elements, parts = _launch_parts(kernel, p, c, target, out)
         bases.append(out.workspace)
-        elements, parts = _launch_parts(kernel, p, c, target, out.workspace)
         out.workspace += -(-elements * p.dtype.itemsize // 64) * 64
         parts_of_pieces.append(parts)
     for i, j in pairs:
@@ -88,9 +90,16 @@ def count_tasks(tasks: Sequence[int], pieces: Sequence[Problem], target: Any) ->
     return 1 if is_short else sum(tasks)
 
 
-def _launch_parts(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tuple[int, dict[str, _LaunchPart]]:
-    """Return the elements of the workspace of a piece, whose part begins at `base` bytes, and its work by step."""
+def _launch_parts(
+    kernel: Kernel, p: Problem, c: Config, target: Any, out: Lowered
+) -> tuple[int, dict[str, _LaunchPart]]:
+    """Return the elements of the workspace of a piece, whose part begins where that of `out` ends, and its work by
+    step. The parts of the kernel's sums come before it."""
     parts: dict[str, _LaunchPart] = {}
+    if kernel.sums:
+        assert isinstance(c, Tiled)
+        out.sums, out.workspace = place_sums(kernel, parts_of(Geometry(kernel, c, target, p)), out.workspace)
+    base = out.workspace
     if isinstance(c, Direct):
         sums, sides_of, row, problem = partial_sums(p, c, target.lanes(p.dtype.itemsize)), (p.left, p.right), 0, p
         elements = sums.elements if c.split > 1 else 0
@@ -105,7 +114,7 @@ def _launch_parts(kernel: Kernel, p: Problem, c: Config, target: Any, base: int)
             tiles = [x for name, x in (("a", g.a), ("b", g.b)) if (name in invariant) is is_invariant]
             if tasks := sum(pack.shared_tasks(g, x) for x in tiles):
                 parts[label] = _LaunchPart(tasks, partial(pack.pack_shared, g, base, tiles))
-        parts["multiply"] = _LaunchPart(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
+        parts["multiply"] = _LaunchPart(g.tasks, lambda b, _, task: Blocked(b, g, base, None, out.sums).run(task))
     if c.split > 1:
         tasks = min(sums.batch * sums.rows, target.cores * 2)
         parts["add"] = _LaunchPart(tasks, partial(add_parts, kernel, problem, sums, *sides_of, row, base))

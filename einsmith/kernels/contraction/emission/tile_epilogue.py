@@ -7,6 +7,7 @@ whole lines of results. Partial sums are stored instead, and another launch adds
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from math import gcd
 
@@ -16,10 +17,12 @@ from einsmith.codegen.loopnest.walk import ceil_div
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.emission.frame import Frame, Rows, TaskFrame, Tile, TileSums
 from einsmith.kernels.contraction.emission.k_pack import add_lanes
+from einsmith.kernels.contraction.emission.taken_sums import TakenSums
 from einsmith.kernels.contraction.emission.write_combining import LineBuffer
 from einsmith.kernels.contraction.epilogue import MAX_REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.epilogue_sums import SumPlaces
 
 
 def form_of(g: Geometry) -> epilogue.Form:
@@ -43,9 +46,10 @@ class TileEpilogue:
     stacked: rows that are stored together
     scratch_sums: sums that go through scratch, where they also stay between blocks of K, or None
     companion_sums: sums of the companion's tile, which are computed first, or None
+    taken: what takes the sums of the kernel's epilogue, or None
     """
 
-    def __init__(self, f: Frame):
+    def __init__(self, f: Frame, places: SumPlaces | None = None):
         self.f, g, b = f, f.g, f.b
         p, m_axes, n_axes = g.p, g.m_side.axes, g.n_side.axes
         form = form_of(g)
@@ -63,6 +67,7 @@ class TileEpilogue:
         unit = epilogue.store_unit(g.kernel, p, n_axes, g.lanes) if form == "lines" else None
         self.lines = LineBuffer(f, unit, self.epilogue.results) if unit is not None else None
         self.zero = b.const(0.0, f.elem, g.lanes)
+        self.taken = None if places is None else TakenSums(f, places)
 
     def vectors(self, nv: int) -> int:
         """Return the vectors of results along N that rows of `nv` vectors of sums give; 0 where rows give none."""
@@ -104,6 +109,8 @@ class TileEpilogue:
                 self._transpose(tile, to, nv)
             self._emit_columns(t, x)
             return
+        if self.taken is not None:
+            self.taken.begin_tile(t, x)
         if rows is not None:
             for i in range(0, mr, step):
                 self._emit_rows(t, x, m0, b.const(i), rows[i : i + step])
@@ -132,6 +139,8 @@ class TileEpilogue:
         elif self.stacked > 1:
             self.epilogue.store_stacked(results, parts, sums)
         else:
+            if self.taken is not None:
+                self.epilogue.take = partial(self.taken.add, row)
             companion_sums = (
                 self.companion_sums.load(x.number, row, x.panel.size) if self.companion_sums is not None else ()
             )
