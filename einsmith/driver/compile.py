@@ -30,6 +30,7 @@ from einsmith.schedule.plan import Plan
 from einsmith.schedule.planner import fuse
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
 from einsmith.schedule.repeat_products import repeat_products
+from einsmith.schedule.residency import plan_seconds
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES, STREAMED_L3_RATIO
 
 
@@ -193,7 +194,9 @@ def compile_graph(
                 finite = g.outputs[index] if index >= 0 else None
                 return fuse(g, finite, target, cost=predicted, most=most, repeats=repeats)
 
-            return repeat_products(graph, fuse_graph, lambda plan: plan.seconds(predicted, target), smallest, most)
+            return repeat_products(
+                graph, fuse_graph, lambda plan: plan_seconds(plan, predicted, target), smallest, most
+            )
 
         plan = plan_with(max_stored)
         seconds = time.perf_counter() - start

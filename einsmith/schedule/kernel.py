@@ -157,7 +157,7 @@ class Kernel(Node):
     them alone can be computed once. None: the kernel is no step of a loop.
 
     sums: sums of values of the epilogue, of which each part of the kernel leaves its own in the workspace
-    (`kernels.pattern.Lowered.sums`). Only the main kernel of a `Rows` of one row has any, while it is lowered.
+    (`kernels.emit.epilogue_sums`). Only the main kernel of a `Rows` of one row has any, while it is lowered.
     """
 
     __slots__ = ("stages", "buffers", "loop_invariant", "sums")

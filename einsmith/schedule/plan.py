@@ -126,10 +126,6 @@ class Plan:
         """The tensors that kernels read from memory or write to it."""
         return {storage(t) for _, call, _ in self.kernel_calls() for t in call.tensors}
 
-    def seconds(self, cost: Cost, target: Target) -> float:
-        """Return the predicted seconds of all kernels, one after the other."""
-        return sum(times * cost(call.kernel, target) for _, call, times in self.kernel_calls())
-
     def kernel_calls(self) -> Iterator[tuple[int, KernelCall, int]]:
         """Yield (number in `calls`, call, most times that it runs) of every kernel; those of loops in the order in
         which a program holds them."""

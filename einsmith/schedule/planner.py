@@ -18,7 +18,7 @@ from functools import cache
 
 from einsmith.base.errors import VerifyError
 from einsmith.base.sizes import show_size
-from einsmith.cost.facts import Target
+from einsmith.cost.facts import CPU, Target
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoopSegment, LoweredLoop
@@ -44,12 +44,12 @@ from einsmith.schedule.gradients_apart import compute_apart
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import find_cycles, memory_greedy_order
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall, Plan
+from einsmith.schedule.residency import plan_seconds
 from einsmith.schedule.row_clusters import (
     MAX_STORED_BYTES,
     STREAMED_L3_RATIO,
     UNJOINED,
     Refusal,
-    can_stream,
     clusters,
     freed,
     longest_time,
@@ -119,7 +119,9 @@ def fuse(
                 raise VerifyError("the updates of this graph cannot be ordered")
             copied |= stuck
 
-    return plan_with(()) if cost is None else compute_apart(plan_with, lambda plan: plan.seconds(cost, target), most)
+    return (
+        plan_with(()) if cost is None else compute_apart(plan_with, lambda plan: plan_seconds(plan, cost, target), most)
+    )
 
 
 def _plan(
@@ -231,20 +233,7 @@ def _plan(
     unstored = freed(parts, needs, unfused, sums, kept, target)
     roots = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
 
-    def fuse_rows() -> tuple[list[KernelCall | LoopCall], dict[int, int], dict[Tensor, Refusal]]:
-        return _fuse_rows(singles, parts, needs, unfused, kept, target, cost, most)
-
-    # A chain of reductions that uses up its results has no use for their sums.
-    fused = fuse_rows() if cost is not None and can_stream(parts, needs, unfused, kept, target) else None
-    chained = set[int]() if fused is None else {i for i, n in fused[1].items() if _is_chain(fused[0][n])}
-    joined, at = join_sums(singles, needs, unfused | chained, kept, target, cost)
-    if len(joined) < len(singles):
-        fused, singles = None, joined
-        unfused = {at[i] for i in unfused} | {n for n, c in enumerate(joined) if _is_joined(c)}
-        needs = {n: {at[h] for i, m in enumerate(at) if m == n for h in needs[i]} - {n} for n in range(len(joined))}
-        place = {g: at[i] for g, i in place.items()}
-        parts = _row_parts(singles, graph, repeats)
-    calls, rank, refusals = fused or fuse_rows()
+    calls, rank, refusals = _fuse_rows(singles, parts, needs, unfused, kept, target, cost, most)
     checks = [(rank[place[of[_require_maker(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first, apart=roots, refusals=refusals), set()
@@ -265,16 +254,6 @@ def _row_parts(calls: Sequence[KernelCall | LoopCall], graph: Graph, repeats: bo
 
     late = [repeats and not any(role[n] == "forward" for n in c.nodes) for c in calls]
     return [RowPart(kernel_of(c), c.tensors, c.written, x) for c, x in zip(calls, late, strict=True)]
-
-
-def _is_joined(call: KernelCall | LoopCall) -> bool:
-    """Return whether a call is a kernel that takes the sums of others."""
-    return isinstance(call, KernelCall) and isinstance(call.kernel, Rows)
-
-
-def _is_chain(call: KernelCall | LoopCall) -> bool:
-    """Return whether a call is a row-block fusion of kernels that reuse their operands."""
-    return isinstance(call, KernelCall) and isinstance(call.kernel, Rows) and call.kernel.reuses
 
 
 def _is_work(n: Node) -> bool:
@@ -360,12 +339,19 @@ def _fuse_rows(
         groups = [[n] for n in alone] + ([rest] if rest else [])
         return sum([cost(join_members(*group).kernel, target) for group in groups])
 
+    def call_of(members: Sequence[int]) -> KernelCall | LoopCall:
+        first = singles[members[0]]
+        return first if isinstance(first, LoopCall) else join_members(*members)
+
+    found = [*map(tuple, clusters(parts, needs, unfused, kept, target, pays, refusals))]
+    joined: dict[tuple[int, ...], KernelCall] = {}
+    if cost is not None and target.backend == CPU:
+        found, joined = join_sums(found, singles, call_of, needs, unfused, kept, target, cost)
     calls: list[KernelCall | LoopCall] = []
     rank: dict[int, int] = {}
-    for members in clusters(parts, needs, unfused, kept, target, pays, refusals):
+    for members in found:
         rank |= dict.fromkeys(members, len(calls))
-        first = singles[members[0]]
-        calls.append(first if isinstance(first, LoopCall) else join_members(*members))
+        calls.append(_slice(joined[members]) if members in joined else call_of(members))
     stored = {t for c in calls for t in c.tensors} - kept
     return calls, rank, {t: refusal for t, refusal in refusals.items() if t in stored}
 

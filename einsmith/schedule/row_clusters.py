@@ -166,19 +166,6 @@ def _streamed(
     return out
 
 
-def can_stream(
-    parts: Sequence[RowPart],
-    after: Mapping[int, Collection[int]],
-    unfused: Collection[int],
-    kept: Collection[Tensor],
-    target: Target,
-) -> bool:
-    """Return whether some result of a product or for one might be used up without being stored. The arguments are those
-    of `clusters`."""
-    found = _streamed(parts, after, unfused, kept, target, {})
-    return any(p.kernel.reuses for members in found.values() for p in (parts[n] for n in members))
-
-
 def freed(
     parts: Sequence[RowPart],
     after: Mapping[int, Collection[int]],

@@ -37,7 +37,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import map_bodies, rebuild, substitute
 from einsmith.ir.rewrite.simplify import simplify_template
-from einsmith.schedule.kernel import Kernel, Stage
+from einsmith.schedule.kernel import EpilogueSum, Kernel, Stage
 
 MAX_PIECES = 16
 """Most pieces of a kernel whose axes are split into pieces; each piece is configured and compiled."""
@@ -134,7 +134,14 @@ def _split_into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -
     buffers = kernel.buffers
     if piece is None:
         buffers = tuple(b.split(axis, low) if n in written else b for n, b in enumerate(buffers))
-    return Kernel(tuple(stages), buffers, kernel.loop_invariant)
+    sums = kernel.sums if piece is not None else tuple(_split_sum(x, axis) for x in kernel.sums)
+    return Kernel(tuple(stages), buffers, kernel.loop_invariant, sums)
+
+
+def _split_sum(x: EpilogueSum, axis: int) -> EpilogueSum:
+    """Return a sum of a kernel whose output axis is split in two."""
+    kept = [(a, a + 1) if a == axis else (a + (a > axis),) for a in x.kept]
+    return EpilogueSum(x.stage, tuple(a for axes in kept for a in axes), x.centred)
 
 
 def _split_into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
@@ -162,7 +169,8 @@ def _split_into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -
                 )
             )
     t = simplify_template(Template(root.template.shape, root.template.params, tuple(out)))
-    return Kernel((Stage(t, root.args, root.outputs), *kernel.stages[1:]), kernel.buffers, kernel.loop_invariant)
+    stages = Stage(t, root.args, root.outputs), *kernel.stages[1:]
+    return Kernel(stages, kernel.buffers, kernel.loop_invariant, kernel.sums)
 
 
 def _with(values: tuple[int, ...], at: int, *new: int) -> tuple[int, ...]:

@@ -1,98 +1,157 @@
-"""Join kernels that sum a kernel's results with it, where that takes less time (`schedule.summed`)."""
+"""Join kernels that sum a kernel's results with it, where that takes less time (`schedule.summed`).
+
+before: {conv};  {mean, variance, normalise}, joined by rows
+after:  {conv, mean, variance};  {normalise}
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from einsmith.cost.facts import CPU, Target
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Reduce, Tensor
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall
+from einsmith.schedule.residency import memory_seconds, memory_traffic
 from einsmith.schedule.summed import summed_form
+
+CALLS_BEFORE = 4
+"""Calls before a kernel whose tensors fill the caches when it begins; most networks' layers have three or four."""
+Cluster = tuple[int, ...]
+"""Numbers of kernels that one call computes, in order."""
 
 
 def join_sums(
-    calls: Sequence[KernelCall | LoopCall],
+    clusters: Sequence[Cluster],
+    singles: Sequence[KernelCall | LoopCall],
+    call_of: Callable[[Cluster], KernelCall | LoopCall],
     needs: Mapping[int, Collection[int]],
     fixed: Collection[int],
     kept: Collection[Tensor],
     target: Target,
-    cost: Cost | None,
-) -> tuple[list[KernelCall | LoopCall], list[int]]:
-    """Return (the calls, of which some have become one, for each old call the number of the new one that contains it).
+    cost: Cost,
+) -> tuple[list[Cluster], dict[Cluster, KernelCall]]:
+    """Return (the clusters, between which sums have moved to the kernel whose results they are of, the calls of those
+    kernels with their sums).
 
     Args:
-        calls: the calls in order.
-        needs: for each of them, the calls that come before it.
-        fixed: numbers of calls that are not joined with others.
+        clusters: the clusters of kernels in order.
+        singles: the call of each kernel.
+        call_of: returns the call of a cluster.
+        needs: for each kernel, those that come before it.
+        fixed: kernels that stay where they are.
         kept: tensors that are needed after the program.
         target: the machine.
-        cost: predicts kernels; without it no calls are joined.
+        cost: predicts kernels.
     """
-    home = list(range(len(calls)))  # the call that each one joins
-    joined: dict[int, KernelCall] = {}
-    if cost is not None and target.backend == CPU:
-        readers: dict[Tensor, set[int]] = defaultdict(set)
-        for i, call in enumerate(calls):
+    return _SumJoiner(clusters, singles, call_of, needs, fixed, kept, target, cost).run()
+
+
+class _SumJoiner:
+    """Moves sums from cluster to cluster; the arguments are those of `join_sums`.
+
+    place: the number of each kernel's cluster. readers: the kernels that read each tensor. calls: the calls of the
+    clusters. last: the number of the last call that each tensor is in.
+    """
+
+    def __init__(
+        self,
+        clusters: Sequence[Cluster],
+        singles: Sequence[KernelCall | LoopCall],
+        call_of: Callable[[Cluster], KernelCall | LoopCall],
+        needs: Mapping[int, Collection[int]],
+        fixed: Collection[int],
+        kept: Collection[Tensor],
+        target: Target,
+        cost: Cost,
+    ):
+        self.clusters, self.singles, self.call_of = list(clusters), singles, call_of
+        self.needs, self.fixed, self.kept, self.target, self.cost = needs, fixed, kept, target, cost
+        self.place = {n: c for c, members in enumerate(clusters) for n in members}
+        self.readers: dict[Tensor, set[int]] = defaultdict(set)
+        for n, call in enumerate(singles):
             for t, w in zip(call.tensors, call.written, strict=True):
                 if not w:
-                    readers[storage(t)].add(i)
-        for i, call in enumerate(calls):
-            if i in fixed or home[i] != i or not isinstance(call, KernelCall) or not isinstance(call.kernel, Kernel):
+                    self.readers[storage(t)].add(n)
+        self.calls: list[KernelCall | LoopCall | None] = [*map(call_of, clusters)]
+        self.last = {storage(t): c for c, x in enumerate(self.calls) if x is not None for t in x.tensors}
+        self.last |= dict.fromkeys(kept, len(clusters))
+
+    def run(self) -> tuple[list[Cluster], dict[Cluster, KernelCall]]:
+        joined: dict[Cluster, KernelCall] = {}
+        for c, members in enumerate(self.clusters):
+            if len(members) != 1 or members[0] in self.fixed or not self._is_kernel(members[0]):
                 continue
-            group = _sums_of(i, calls, needs, {*fixed, *(j for j, k in enumerate(home) if j != k)}, readers, kept)
-            whole = _join([calls[j] for j in group], _outside(group, calls, readers, kept))
-            if len(group) > 1 and _pays(whole, [calls[j] for j in group], target, cost):
-                joined[i] = whole
-                for j in group:
-                    home[j] = i
-    out: list[KernelCall | LoopCall] = []
-    at: list[int] = []
-    for i, call in enumerate(calls):
-        if home[i] == i:
-            at.append(len(out))
-            out.append(joined.get(i, call))
-        else:
-            at.append(at[home[i]])
-    return out, at
+            group = self._sums_of(members[0])
+            if len(group) > 1:
+                whole = self._join(group)
+                others = {self.place[n] for n in group[1:]}
+                rest = {x: tuple(n for n in self.clusters[x] if n not in group) for x in others}
+                if self._pays(c, whole, rest):
+                    for x, left in rest.items():
+                        self.clusters[x] = left
+                        self.calls[x] = self.call_of(left) if left else None
+                    self.clusters[c], self.calls[c] = tuple(group), whole
+                    self.place |= dict.fromkeys(group, c)
+                    joined[self.clusters[c]] = whole
+        return [members for members in self.clusters if members], joined
 
+    def _is_kernel(self, n: int) -> bool:
+        call = self.singles[n]
+        return isinstance(call, KernelCall) and isinstance(call.kernel, Kernel)
 
-def _sums_of(
-    i: int,
-    calls: Sequence[KernelCall | LoopCall],
-    needs: Mapping[int, Collection[int]],
-    fixed: Collection[int],
-    readers: dict[Tensor, set[int]],
-    kept: Collection[Tensor],
-) -> list[int]:
-    """Return call i and the calls that sum its results and need no call between them."""
-    results = [storage(t) for t, w in zip(calls[i].tensors, calls[i].written, strict=True) if w]
-    group = [i]
-    for j in sorted(set().union(*(readers[t] for t in results))):
-        call = calls[j]
-        if j in fixed or j == i or not isinstance(call, KernelCall) or not isinstance(call.kernel, Kernel):
-            continue
-        body = call.kernel.root.parts[0].body
-        if not isinstance(body, Reduce) or any(n > i and n not in group for n in needs[j]):
-            continue
-        trial = [*group, j]
-        whole = _join([calls[n] for n in trial], _outside(trial, calls, readers, kept))
-        if isinstance(whole.kernel, Rows) and summed_form(whole.kernel) is not None:
-            group = trial
-    return group
+    def _sums_of(self, main: int) -> list[int]:
+        """Return a kernel and those that sum its results and need no kernel between them."""
+        call, first = self.singles[main], self.place[main]
+        results = [storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w]
+        group = [main]
+        for n in sorted(set[int]().union(*(self.readers[t] for t in results))):
+            if n in self.fixed or self.place[n] == first or not self._is_kernel(n):
+                continue
+            reading = self.singles[n]
+            assert isinstance(reading, KernelCall)
+            if not isinstance(reading.kernel.root.parts[0].body, Reduce) or self._is_chain(n):
+                continue
+            if any(self.place[m] >= first and m not in group for m in self.needs[n]):
+                continue
+            kernel = self._join([*group, n]).kernel
+            if isinstance(kernel, Rows) and summed_form(kernel) is not None:
+                group.append(n)
+        return group
 
+    def _is_chain(self, n: int) -> bool:
+        """Return whether a kernel belongs to a chain of products, which use up each other's results."""
+        call = self.calls[self.place[n]]
+        return isinstance(call, KernelCall) and isinstance(call.kernel, Rows) and call.kernel.reuses
 
-def _outside(
-    group: Sequence[int],
-    calls: Sequence[KernelCall | LoopCall],
-    readers: dict[Tensor, set[int]],
-    kept: Collection[Tensor],
-) -> set[Tensor]:
-    """Return the results of a group of calls that are needed outside of it."""
-    results = {storage(t) for n in group for t, w in zip(calls[n].tensors, calls[n].written, strict=True) if w}
-    return {t for t in results if t in kept or not readers[t] <= set(group)}
+    def _join(self, group: Sequence[int]) -> KernelCall:
+        calls = [self.singles[n] for n in group]
+        results = {storage(t) for c in calls for t, w in zip(c.tensors, c.written, strict=True) if w}
+        return _join(calls, {t for t in results if t in self.kept or not self.readers[t] <= set(group)})
+
+    def _pays(self, c: int, whole: KernelCall, rest: Mapping[int, Cluster]) -> bool:
+        """Return whether cluster c with the sums, and what is `rest` of those that have them now, are predicted to take
+        less time. The calls just before and between them tell what the caches hold."""
+        first, end = max(0, c - CALLS_BEFORE), max(c, *rest) + 1
+        before = self.calls[first:end]
+        after = list(before)
+        after[c - first] = whole
+        for x, left in rest.items():
+            after[x - first] = self.call_of(left) if left else None
+        tensors = {storage(t) for call in before if call is not None for t in call.tensors}
+        later = {t for t in tensors if self.last.get(t, 0) >= end}
+        return self._seconds(after, later) < self._seconds(before, later)
+
+    def _seconds(self, calls: Sequence[KernelCall | LoopCall | None], later: Collection[Tensor]) -> float:
+        some = [call for call in calls if call is not None]
+        every = zip(some, memory_traffic(some, self.target, later), strict=True)
+        return sum(
+            max(self.cost(call.kernel, self.target), memory_seconds(sum(moved.values()), self.target))
+            for call, moved in every
+            if isinstance(call, KernelCall)
+        )
 
 
 def _join(calls: Sequence[KernelCall | LoopCall], outside: Collection[Tensor]) -> KernelCall:
@@ -111,8 +170,3 @@ def _join(calls: Sequence[KernelCall | LoopCall], outside: Collection[Tensor]) -
     kernel = Rows(1, tuple(members), buffers, tuple(KernelBuffer(t.dtype, t.shape) for t in local), None, True)
     copies = tuple(copy for c in parts for copy in c.copies)
     return KernelCall(kernel, tuple(tensors), tuple(t in results for t in tensors), copies, parts=tuple(parts))
-
-
-def _pays(whole: KernelCall, calls: Sequence[KernelCall | LoopCall], target: Target, cost: Cost) -> bool:
-    """Return whether the kernels are predicted to take less time together."""
-    return cost(whole.kernel, target) < sum(cost(c.kernel, target) for c in calls if isinstance(c, KernelCall))

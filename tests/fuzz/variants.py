@@ -133,7 +133,7 @@ def streaming(blocks: str) -> Iterator[None]:
 
 def nested_depth(kernel: Any, target: Target) -> int:
     """How many row blocks that keep local results lie inside each other in the chosen configuration of a kernel."""
-    if not isinstance(kernel, Rows):
+    if not isinstance(kernel, Rows) or kernel.takes_sums:
         return 0
     inner = cost.kernels_of(kernel, autoconfig.choose(kernel, target).config)
     return bool(kernel.local) + max((nested_depth(x.kernel, cost.one_core(target)) for x in inner), default=0)

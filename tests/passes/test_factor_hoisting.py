@@ -106,7 +106,7 @@ def test_a_norms_gradients_are_finite_for_the_same_numbers(special, rng):
 
 
 def test_updates_leave_sums_to_their_other_readers(rng):
-    """The backward pass of a batch norm goes through memory once: its sums are members of one kernel by rows."""
+    """The gradient by a batch norm's result is not read again for its sums, which its own kernel takes."""
     es.manual_seed(0)
     model = es.nn.Sequential(es.nn.Conv2d(3, 16, 3, padding=1), es.nn.BatchNorm2d(16), es.nn.ReLU(),
                              es.nn.Conv2d(16, 4, 3))  # fmt: skip
@@ -115,5 +115,5 @@ def test_updates_leave_sums_to_their_other_readers(rng):
     (run,) = step._programs.values()
     rows = [c.kernel for c, role in zip(run.calls, run.roles, strict=True) if hasattr(c.kernel, "members") and
             role == "backward"]  # fmt: skip
-    members = [[hasattr(m.kernel.root.parts[0].body, "combiner") for m in k.members] for k in rows]
-    assert [True, True, False] in members
+    members = [[hasattr(m.kernel.root.parts[0].body, "combiner") for m in k.members] for k in rows if k.takes_sums]
+    assert [True, True, True] in members

@@ -22,6 +22,7 @@ from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.planner import fuse
+from einsmith.schedule.residency import plan_seconds
 from tests.passes.drawn_graphs import drawn
 from tests.passes.partitions import Best, chosen, seconds_of, unfused
 from tests.passes.test_passes import run_plan
@@ -108,7 +109,7 @@ def test_kernels_with_long_rows_are_joined_where_that_takes_less_time(l1, dear, 
     np.testing.assert_allclose(got, e / e.sum(1, keepdims=True), rtol=1e-10)
 
 
-@pytest.mark.parametrize("image, less", [((28, 28), 1.0), ((112, 112), 0.99)])
+@pytest.mark.parametrize("image, less", [((28, 28), 1.0), ((112, 112), 0.995)])
 def test_norms_and_pooling_take_no_longer_than_apart(image, less):
     """Of one image between two products: the planes of a large one are in no first level of cache."""
     target = replace(TARGET, vector_bytes=64, vector_registers=32)
@@ -121,5 +122,5 @@ def test_norms_and_pooling_take_no_longer_than_apart(image, less):
 
     graph = run_passes(step(f, (1, 64, *image), (64, 64, 1, 1), (64,), (64, 64, 1, 1)), PassContext(target, predicted))
     plans = fuse(graph, None, target), fuse(graph, None, target, cost=predicted)
-    joined, priced = (sum(predicted(c.kernel, target) for c in p.calls) for p in plans)
+    joined, priced = (plan_seconds(p, predicted, target) for p in plans)
     assert priced <= less * joined

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from einsmith.codegen.loopnest.splice import rebind
@@ -86,7 +87,10 @@ class Composite(Pattern):
         """Return the alternatives of every part, each combined with the best choices for the other parts."""
         out = []
         for way, kernels in enumerate(self.ways(kernel, target)):
-            alternatives = [self.chooser.choose(part, target).alternatives for part in kernels]
+            choices = [self.chooser.choose_below(part, target, inf) for part in kernels]
+            if None in choices:
+                continue
+            alternatives = [choice.alternatives for choice in choices if choice is not None]
             parts = [[PartConfig(name, c) for name, c, _ in part_configs] for part_configs in alternatives]
             best = [part_configs[0] for part_configs in parts]
             for n, part_configs in enumerate(parts):
@@ -157,8 +161,11 @@ class LaunchSequence:
         return at
 
     def add(self, part: Lowered, places: Sequence[BufferPlace]) -> None:
-        """Append the launches of a part whose buffers, except its own workspace, are at `places`."""
-        places_with_workspace = [*places, self.reserve(part.workspace)]
+        """Append the launches of a part whose buffers, except its own workspace, are at `places`, with its sums."""
+        workspace = self.reserve(part.workspace)
+        places_with_workspace = [*places, workspace]
+        if part.sums is not None:
+            self.lowered.sums = part.sums.moved(workspace.offset)
         for launch in part.launches:
             name = f"{self.name}_{len(self.lowered.launches)}"
             function = rebind(launch.function, name, places_with_workspace, self.buffers + 1)

@@ -19,6 +19,10 @@ class SplitAxes(Composite):
     def match(self, kernel: Kernel) -> bool:
         return bool(split_kernels(kernel))
 
+    def takes_sums(self, kernel: Kernel, target: Target) -> bool:
+        """Return whether the split kernel may take the sums; the patterns for it decide."""
+        return True
+
     def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
         return [[split] for split in split_kernels(kernel)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from einsmith.cost.facts import Target
@@ -19,8 +20,9 @@ APART = PartConfig("apart", None)
 class Summed(Pattern):
     """The pattern of a `Rows` whose main kernel takes the sums of the others (`schedule.summed`).
 
-    Its configuration is the pattern and configuration of the main kernel, or `APART`. Each task leaves its part of
-    every sum in the workspace; the chooser's kernels add these and compute what follows.
+    Its configuration is the pattern and configuration of the main kernel, or `APART` if no pattern takes the sums
+    (whether they are better taken is decided when kernels are joined, `schedule.sum_calls`). Each task leaves its part
+    of every sum in the workspace; the chooser's kernels add these and compute what follows.
     """
 
     name = "summed"
@@ -31,17 +33,15 @@ class Summed(Pattern):
     def match(self, kernel: Any) -> bool:
         return isinstance(kernel, Rows) and kernel.takes_sums
 
-    def best(self, kernel: Rows, target: Target, limit: float = float("inf")) -> PartConfig | None:
+    def best(self, kernel: Rows, target: Target, limit: float = inf) -> PartConfig | None:
         main = _main(kernel)
-        choice = None if main is None else self.chooser.choose_below(main, target, limit)
-        together = None if choice is None else PartConfig(choice.pattern.name, choice.config)
-        if together is not None and self.cost(kernel, together, target).rank < self.cost(kernel, APART, target).rank:
-            return together
-        return APART if self.cost(kernel, APART, target).rank < limit else None
+        choice = None if main is None else self.chooser.choose_below(main, target, inf)
+        best = APART if choice is None else PartConfig(choice.pattern.name, choice.config)
+        return best if self.cost(kernel, best, target).rank < limit else None
 
     def configs(self, kernel: Rows, target: Target) -> list[PartConfig]:
         main = _main(kernel)
-        choice = None if main is None else self.chooser.choose_below(main, target, float("inf"))
+        choice = None if main is None else self.chooser.choose_below(main, target, inf)
         alternatives = [] if choice is None else choice.alternatives
         return [*(PartConfig(name, config) for name, config, _ in alternatives), APART]
 
@@ -80,15 +80,15 @@ class Summed(Pattern):
                 out.add(self._lower(m.kernel, target), [places[n] for n in m.places])
             return out.lowered
         main = self.chooser.pattern_of(config.pattern).lower(form.main.kernel, config.config, target)
-        sums, base = main.sums, out.lowered.workspace
+        out.add(main, [places[x] for x in form.main.sources if not isinstance(x, SumPart)])
+        sums = out.lowered.sums
         assert sums is not None
 
         def place_of(source: Source) -> BufferPlace:
             if isinstance(source, SumPart):
-                return BufferPlace(count, base + sums.offsets[source.number][source.what])
+                return BufferPlace(count, sums.offsets[source.number][source.what])
             return places[source]
 
-        out.add(main, [place_of(x) for x in form.main.sources])
         for finish in form.finishes:
             part = finish.build(form.main.kernel.sums, sums.parts)
             out.add(self._lower(part.kernel, target), [place_of(x) for x in part.sources])

@@ -318,6 +318,17 @@ class LaneCursor(ExpressionEmitter):
             x = b.select(mask, x, b.const(0.0, x.type.elem))
         return x
 
+    def prefetch(self, form: int, pointer: SSAValue, elem: str) -> None:
+        """Prefetch the lines that the lanes read or write at an address form, unless they are scattered."""
+        b, n = self.b, self.s.lanes
+        kind, at = self.kinds[form], self.offset(form)
+        if kind == "unit":
+            b.prefetch(pointer, at, elem)
+        elif kind == "runs":
+            rows = [x for x, _ in self._rows(form, at)]
+            b.prefetch(pointer, rows[0], elem)
+            b.prefetch(pointer, b.add(rows[-1], n - 1), elem)
+
     def store(self, extra: int, pointer: SSAValue, value: SSAValue, non_temporal: bool = False) -> None:
         """Store the active lanes of `value` at the sampler's address form number `extra`.
 

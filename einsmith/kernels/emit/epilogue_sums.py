@@ -33,6 +33,10 @@ class SumPlaces(NamedTuple):
     elements: int
     offsets: tuple[dict[str, int], ...]
 
+    def moved(self, by: int) -> SumPlaces:
+        """Return the places `by` bytes further."""
+        return self._replace(offsets=tuple({what: at + by for what, at in x.items()} for x in self.offsets))
+
 
 def place_sums(kernel: Kernel, parts: int, base: int) -> tuple[SumPlaces, int]:
     """Return where a kernel's sums lie from byte `base` of the workspace on, and the byte at which they end."""

@@ -44,6 +44,7 @@ class Microkernel:
         groups, lo, hi, left, right = g.k_groups, x.lo, x.hi, x.left, x.right
         m0 = b.mul(x.rows.number, g.mr)
         init = self.tile_epilogue.initial_sums(x)
+        self.tile_epilogue.prefetch(t, x)
         a, bs = f.m_access, f.n_access
         a_tile, steps = None, [0]
         if c.a == "inline":

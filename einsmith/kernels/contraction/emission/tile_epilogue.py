@@ -68,6 +68,11 @@ class TileEpilogue:
         self.lines = LineBuffer(f, unit, self.epilogue.results) if unit is not None else None
         self.zero = b.const(0.0, f.elem, g.lanes)
         self.taken = None if places is None else TakenSums(f, places)
+        s, results = self.epilogue.sampler, self.epilogue.results
+        used = [(form, f.buffers[r.slot]) for r, form in s.reads.items()]
+        used += [(form, f.buffers[n]) for form, n in zip(s.extra, results.outputs, strict=True)]
+        beyond = g.target.l2 * g.target.cores
+        self.far = [(form, m) for form, m in used if m.buffer.nbytes > beyond and not m.buffer.non_temporal]
 
     def vectors(self, nv: int) -> int:
         """Return the vectors of results along N that rows of `nv` vectors of sums give; 0 where rows give none."""
@@ -89,6 +94,20 @@ class TileEpilogue:
         return [v for row in self.scratch_sums.rows(x.number, x.rows.size, x.panel.size) for v in row]
 
     # -- the epilogue
+
+    def prefetch(self, t: TaskFrame, x: Tile) -> None:
+        """Prefetch what the tile's epilogue reads and writes beyond L2, before the tile multiplies."""
+        b, g, s = self.f.b, self.f.g, self.epilogue.sampler
+        if not self.far or g.c.split > 1 or self.transposed:
+            return
+        m0 = b.mul(x.rows.number, g.mr)
+        with nullcontext() if x.last is None else b.if_(x.last):
+            for i in range(x.rows.size):
+                row = s.part_of(g.m_side.axes, b.add(m0, i))
+                for state in x.panel.results:
+                    at = state.bind(row)
+                    for form, memory in self.far:
+                        at.prefetch(form, memory.pointer, memory.elem)
 
     def emit(self, t: TaskFrame, x: Tile, rows: Rows) -> None:
         """Emit what follows a tile's sums; with blocks of K, store the sums and emit the epilogue after the last
