@@ -44,7 +44,7 @@ from einsmith.schedule.gradients_apart import compute_apart
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import find_cycles, memory_greedy_order
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall, Plan
-from einsmith.schedule.residency import plan_seconds
+from einsmith.schedule.residency import calls_seconds, plan_seconds
 from einsmith.schedule.row_clusters import (
     MAX_STORED_BYTES,
     STREAMED_L3_RATIO,
@@ -291,10 +291,10 @@ def _fuse_rows(
     def pays(members: Sequence[int]) -> bool:
         """Return whether kernels take less time fused. They do if L1 holds a row. On a longer row, the stages after a
         reduction wait for it, while separate kernels need not; but separate kernels read operands from beyond the
-        last-level cache once each. If the tensors exceed that cache, fusion pays. Rows of tensors that a loop steps
-        through grow with the number of steps, which must not affect the decision, so they are always fused. Kernels
-        that reuse their operands are fused only for results that take much of the last-level cache, are not stored, and
-        exceed what is: a chain of reductions, not a network's layers."""
+        last-level cache once each. Rows of tensors that a loop steps through grow with the number of steps, which must
+        not affect the decision, so they are always fused. Kernels that reuse their operands are fused only for results
+        that take much of the last-level cache, are not stored, and exceed what is: a chain of reductions, not a
+        network's layers."""
         whole = join_members(*members)
         kernel = whole.kernel
         if not isinstance(kernel, Rows):
@@ -303,24 +303,25 @@ def _fuse_rows(
         if not reuses:
             if cost is None or kernel.row_bytes <= target.l1:
                 return True
-            if sum(map(nbytes, whole.tensors)) > target.l3 or stepped.intersection(map(storage, whole.tensors)):
+            if stepped.intersection(map(storage, whole.tensors)):
                 return True
-        elif all(b.nbytes * STREAMED_L3_RATIO <= target.l3 for b in kernel.local):
+            apart = [join_members(n) for n in members]
+            return calls_seconds([whole], cost, target, whole.tensors) < calls_seconds(
+                apart, cost, target, whole.tensors
+            )
+        if all(b.nbytes * STREAMED_L3_RATIO <= target.l3 for b in kernel.local):
             return False
-        elif (passed := sum(map(nbytes, whole.tensors))) > (used_up := sum(b.nbytes for b in kernel.local)):
+        if (passed := sum(map(nbytes, whole.tensors))) > (used_up := sum(b.nbytes for b in kernel.local)):
             taken = f"take {show_size(passed)}, more than the {show_size(used_up)} that it uses up"
             refuse(members, Refusal(f"the fused kernel's operands and results {taken}"))
             return False
-        elif cost is None:
+        if cost is None:
             return True
-        ratio = 1.0
-        if reuses:
-            ratio = longest_time(map(nbytes, kernel.local), most, MAX_STREAMED_TIME)
+        ratio = longest_time(map(nbytes, kernel.local), most, MAX_STREAMED_TIME)
         fused, separate = cost(kernel, target), separate_seconds(members, cost)
         if fused < ratio * separate:
             return True
-        if reuses:
-            refuse(members, Refusal("storing it is predicted to be faster", fused, separate))
+        refuse(members, Refusal("storing it is predicted to be faster", fused, separate))
         return False
 
     def refuse(members: Sequence[int], refusal: Refusal) -> None:

@@ -76,13 +76,24 @@ def memory_seconds(moved: int, target: Target) -> float:
     return moved / min(target.memory_bandwidth, target.core_bandwidth * target.cores)
 
 
+def calls_seconds(
+    calls: Sequence[KernelCall | LoopCall], cost: Cost, target: Target, later: Collection[Tensor] = ()
+) -> float:
+    """Return the predicted seconds of the kernels among the calls, one after the other: each takes the time that it is
+    predicted to take alone, or that of its traffic with the memory, if that is longer. later: see `memory_traffic`."""
+    return sum(
+        max(cost(call.kernel, target), memory_seconds(sum(moved.values()), target))
+        for call, moved in zip(calls, memory_traffic(calls, target, later), strict=True)
+        if isinstance(call, KernelCall)
+    )
+
+
 def plan_seconds(plan: Plan, cost: Cost, target: Target) -> float:
-    """Return the predicted seconds of all kernels of a plan, one after the other: each takes the time that it is
-    predicted to take alone, or that of its traffic with the memory, if that is longer."""
-    traffic = memory_traffic(plan.calls, target)
-    seconds = 0.0
-    for i, call, times in plan.kernel_calls():
-        alone = times * cost(call.kernel, target)
-        is_own = isinstance(plan.calls[i], KernelCall)
-        seconds += max(alone, memory_seconds(sum(traffic[i].values()), target)) if is_own else alone
-    return seconds
+    """Return the predicted seconds of all kernels of a plan: see `calls_seconds`; those of loops take the time that
+    they are predicted to take alone."""
+    loops = sum(
+        times * cost(call.kernel, target)
+        for i, call, times in plan.kernel_calls()
+        if isinstance(plan.calls[i], LoopCall)
+    )
+    return calls_seconds(plan.calls, cost, target, plan.graph.outputs) + loops

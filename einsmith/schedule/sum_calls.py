@@ -14,7 +14,7 @@ from einsmith.ir.nodes import Reduce, Tensor
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall
-from einsmith.schedule.residency import memory_seconds, memory_traffic
+from einsmith.schedule.residency import calls_seconds
 from einsmith.schedule.summed import summed_form
 
 CALLS_BEFORE = 4
@@ -142,16 +142,11 @@ class _SumJoiner:
             after[x - first] = self.call_of(left) if left else None
         tensors = {storage(t) for call in before if call is not None for t in call.tensors}
         later = {t for t in tensors if self.last.get(t, 0) >= end}
-        return self._seconds(after, later) < self._seconds(before, later)
-
-    def _seconds(self, calls: Sequence[KernelCall | LoopCall | None], later: Collection[Tensor]) -> float:
-        some = [call for call in calls if call is not None]
-        every = zip(some, memory_traffic(some, self.target, later), strict=True)
-        return sum(
-            max(self.cost(call.kernel, self.target), memory_seconds(sum(moved.values()), self.target))
-            for call, moved in every
-            if isinstance(call, KernelCall)
-        )
+        seconds = [
+            calls_seconds([call for call in calls if call is not None], self.cost, self.target, later)
+            for calls in (after, before)
+        ]
+        return seconds[0] < seconds[1]
 
 
 def _join(calls: Sequence[KernelCall | LoopCall], outside: Collection[Tensor]) -> KernelCall:

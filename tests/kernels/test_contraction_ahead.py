@@ -7,12 +7,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest.nest import If, Loop, Op
 from einsmith.ir.nodes import apply
 from einsmith.kernels.contraction import epilogue, search, traffic
 from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.features import operand_plan
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
@@ -35,6 +37,14 @@ from tests.kernels.samples import (
     times,
     updated,
 )
+
+
+@pytest.fixture(autouse=True)
+def results_near(request, monkeypatch) -> None:
+    """Epilogues prefetch nothing, except where a test is about that."""
+    if "epilogue" not in request.node.name:
+        monkeypatch.setattr(TileEpilogue, "prefetch", lambda self, t, x: None)
+
 
 SMALL = replace(host(), l1=4 << 10, l2=14 << 10)
 """Small caches, so that small operands are far away."""
@@ -383,3 +393,17 @@ def test_tasks_of_pieces_take_turns():
         configs = Configs(tuple(replace(c, tn=n) for n in shares))
         assert CONTRACTION.lower(kernel, configs, host()).launches[-1].tasks == (1 if max(shares) == 1 else sum(shares))
         check(kernel, [configs])
+
+
+def test_an_epilogue_asks_for_what_it_reads_and_writes() -> None:
+    """While the tile multiplies, if it lies beyond L2: the line of each vector of results and of an operand."""
+    kernel = product(23, 600, 40, "NN")
+    tile = Tiled(mr=5, nv=2, a="inline", b="buffer", order="n")
+    near = replace(SMALL, l2=1 << 20)
+    far, none = count(kernel, tile, "prefetch"), count(kernel, tile, "prefetch", near)
+    assert far > none == 0
+    check(kernel, [Configs((tile,))], target=SMALL)
+    blocked = replace(tile, b="panel", kc=16)
+    assert count(kernel, blocked, "prefetch") > count(kernel, blocked, "prefetch", near)
+    check(kernel, [Configs((blocked,))], target=SMALL)
+    assert count(kernel, replace(tile, b="panel", split=2), "prefetch", near) == 0

@@ -281,10 +281,10 @@ def test_questions_have_a_limit(asking, monkeypatch):
 
 
 def test_pooling_lies_with_channels_inside(rng, monkeypatch):
-    """What the model finds on its own: windows in steps of two over rows that end within one. It can be left out."""
+    """What the model finds on its own: windows in steps of five over rows that end within one. It can be left out."""
 
     def loss(x, w, v):
-        return (F.conv2d(F.max_pool2d(F.relu(F.conv2d(x, w)), 3, 2, ceil_mode=True), v) ** 2).sum()
+        return (F.conv2d(F.max_pool2d(F.relu(F.conv2d(x, w)), 6, 5, ceil_mode=True), v) ** 2).sum()
 
     shapes = (1, 16, 54, 54), (256, 16, 1, 1), (16, 256, 1, 1)
     arrays = [rng.standard_normal(s).astype("f") for s in shapes]

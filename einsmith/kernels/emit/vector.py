@@ -285,8 +285,8 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
             at, guard = self._limit_load(source, self.total(part, part.pattern[0]), guard, self.lanes)
             return self.load(source.pointer, at, elem, self.lanes, self.lane_mask(guard))
-        if guard is None and not isinstance(self.mask, SSAValue):
-            loaded = self._load_wide(x, source, elem, part)
+        if not isinstance(self.mask, SSAValue):
+            loaded = self._load_wide(x, source, elem, part, guard is not None)
             if loaded is not None:
                 return loaded
         ptr = self.address(source.pointer, self.total(part), elem)
@@ -303,8 +303,11 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             return at, guard
         return self.op("where", guard, at, 0), None
 
-    def _load_wide(self, x: Read, source: BufferMemory, elem: str, part: Split) -> SSAValue | None:
+    def _load_wide(self, x: Read, source: BufferMemory, elem: str, part: Split, is_guarded: bool) -> SSAValue | None:
         """Load whole vectors over the span of a literal pattern and shuffle them; None where the span is too long.
+
+        Where a guard keeps lanes in bounds (is_guarded), the loads are limited to the buffer, not by the guard: the
+        lanes for which it fails may have any value.
 
         Before: lanes read p[2*i + 1], i = 0..15. After: two loads of p[0..31] and one shuffle; the loads of p[2*i] and
         p[2*i + 1] are the same, because both begin at a multiple of the stride wherever that is known to be in bounds.
@@ -319,7 +322,8 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         start = part.const + low
         stride = gcd(*(p - low for p in used)) if count > 1 else 1
         lead = start % stride if stride > 1 else 0
-        if lead and (first is None or first - lead < 0 or any(k % stride for k, _, _ in part.terms)):
+        is_below = first is None or first - lead < 0
+        if lead and (is_below and not is_guarded or any(k % stride for k, _, _ in part.terms)):
             lead = 0
         span = high - low + 1 + lead
         wide = -(-span // n)
@@ -329,8 +333,11 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         vectors = []
         for w in range(wide):
             left = span - w * n
-            mask = None if whole or left >= n else self.first_lanes(left)
             at = self.total(part, low - lead + w * n)
+            if is_guarded and (is_below or room < wide * n - span):
+                mask: SSAValue | None = self._lanes_inside(source, at)
+            else:
+                mask = None if whole or left >= n else self.first_lanes(left)
             vectors.append(self.load(source.pointer, at, elem, n, mask))
         picks = [p - low + lead for p in used] + [-1] * (n - count)
         pairs = []
@@ -343,6 +350,16 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return self.shuffle(
             pairs[0], pairs[1], [-1 if p < 0 else i + (n if p >= 2 * n else 0) for i, p in enumerate(picks)]
         )
+
+    def _lanes_inside(self, source: BufferMemory, at: SSAValue) -> SSAValue:
+        """Return the mask of the lanes of a vector at an offset that lie inside of a buffer."""
+        n, iota = self.lanes, self.literal(range(self.lanes), "i32")
+
+        def limit(x: SSAValue) -> SSAValue:
+            return self.splat(self.cast(self.op("min", self.op("max", x, 0), n), "i32"))
+
+        first, end = limit(self.op("neg", at)), limit(self.op("sub", source.buffer.size, at))
+        return self.op("and", self.op("le", first, iota), self.op("lt", iota, end))
 
     def _gather(self, x: Read, source: BufferMemory, elem: str, guard: SSAValue | None) -> SSAValue:
         """Gather a read whose lane offsets are known only at run time."""
