@@ -347,12 +347,20 @@ class _Timeline:
         calls: list[KernelCall | LoopCall] = []
         for call in recomputation.calls:
             results = {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w}
-            new |= {s: copy_of(s) for s in results}
+            new |= {s: self._new_copy(s) for s in results}
             calls.append(replace(call.exchange(new), copies=tuple(Copy(c.node, c.number + 1) for c in call.copies)))
         rest = [c.exchange(new) if isinstance(c, KernelCall) else c for c in state.calls[before:]]
         origin = [*state.origin[:before], *[None] * len(calls), *state.origin[before:]]
         originals = state.originals | {c: s for s, c in new.items()}
         return self._make_state([*state.calls[:before], *calls, *rest], origin, originals)
+
+    def _new_copy(self, s: Tensor) -> Tensor:
+        """Return a tensor for a result that is computed again; equal nodes are one object, so that each time of several
+        has a node of its own."""
+        copy = copy_of(s)
+        while copy in self.state.originals:
+            copy = copy_of(copy)
+        return copy
 
     def plan(self) -> Plan:
         state = self.state

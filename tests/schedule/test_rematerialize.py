@@ -290,3 +290,41 @@ def test_recomputation_is_near_the_cheapest(monkeypatch):
             over.append(sum(seconds(c.kernel) for c in found.calls) / best)
     assert missed <= cases // 10, (missed, cases)
     assert np.median(over) <= 1.05 and np.quantile(over, 0.9) <= 1.2, np.quantile(over, [0.5, 0.9, 1.0])
+
+
+def test_results_may_be_computed_again_several_times(monkeypatch):
+    """Six layers of equal size, each of which the backward pass reads. In the least memory the backward pass of a layer
+    holds what its largest kernel touches, and the layers before it are computed from the batch once more for each."""
+
+    class Layers(es.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convs = es.nn.ModuleList([es.nn.Conv2d(16, 16, 1, bias=False) for _ in range(6)])
+            self.norms = es.nn.ModuleList([es.nn.BatchNorm2d(16) for _ in range(6)])
+            self.last = es.nn.Linear(16, 5)
+
+        def forward(self, x):
+            for conv, norm in zip(self.convs, self.norms, strict=True):
+                x = F.relu(norm(conv(x)))
+            return self.last(F.mean(x, (2, 3)))
+
+    def step(limit: int | None = None) -> es.TrainStep:
+        es.manual_seed(0)
+        return es.TrainStep(Layers(), F.cross_entropy, es.optim.SGD(lr=0.1), memory_limit=limit)
+
+    x, y = np.random.default_rng(0).standard_normal((4, 16, 48, 48)).astype("f"), np.arange(4)
+    free = step()
+    want = results(free, x, y)
+    (run,) = free._programs.values()
+    inside = {*run.graph.inputs, *run.bound}
+    largest = max(sum(nbytes(t) for t in {*map(storage, c.tensors)} - inside) for c in run.plan.calls)
+    with pytest.raises(ArgumentError) as e:
+        step(1 << 10).compile(x, y)
+    least = e.value.needed
+    given = held(free)[0] - held(free)[1]
+    assert least - given <= 1.1 * largest, (least - given, largest)
+    for limit in range(least, held(free)[0], x.nbytes // 2):
+        small = step(limit)
+        for a, b in zip(results(small, x, y), want, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert held(small)[0] <= limit
