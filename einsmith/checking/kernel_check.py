@@ -36,14 +36,13 @@ Written = Mapping[int, np.ndarray | None]
 
 
 class KernelSource(NamedTuple):
-    """A kernel's LLVM text, (function, tasks) of each launch, bytes of a thread's scratch, bytes of the workspace, and
-    the text for registers of half the length without masks of their own (empty: not known)."""
+    """A kernel's LLVM text, (function, tasks) of each launch, bytes of a thread's scratch, and bytes of the
+    workspace."""
 
     text: str
     launches: tuple[tuple[str, int], ...]
     scratch: int
     workspace: int
-    without_masks: str = ""
 
 
 @dataclass(frozen=True)

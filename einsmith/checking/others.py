@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -28,10 +29,9 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.schedule.kernel import Kernel, Rows
 
-AVX2 = "haswell"
-"""LLVM's name of a processor with AVX2."""
-OLDER = {"avx512f": ((AVX2, "AVX2"), ("x86-64", "SSE")), "avx2": (("x86-64", "SSE"),)}
-"""Older instruction sets that a processor with a feature can run as well: LLVM's name and ours for each."""
+OLDER = {"avx512f": (("haswell", 32, "AVX2"), ("x86-64", 16, "SSE")), "avx2": (("x86-64", 16, "SSE"),)}
+"""Older instruction sets that a processor with a feature can run as well: for each LLVM's name, the bytes of a vector
+and our name. The kernel is lowered for them anew: text for longer registers meets faults of LLVM (faults.EMPTY)."""
 
 
 def source_of(choose: Callable[[], autoconfig.Choice]) -> KernelSource:
@@ -47,16 +47,7 @@ def _source(lowered: Lowered, target: Target) -> KernelSource:
         tuple((x.function.name, x.tasks) for x in lowered.launches),
         max((f.scratch_bytes for f in functions), default=0),
         lowered.workspace,
-        emit_module(functions, replace(target, cpu=AVX2, features="", vector_bytes=32)) if _has_masks(target) else "",
     )
-
-
-def _has_masks(target: Target) -> bool:
-    """Return whether a target has registers for masks, so that its text is not for older processors (faults.EMPTY)."""
-    _, features, triple = native.jit.resolve(target)[:3]
-    return triple.startswith("x86_64") and "avx512f" in {
-        f.removeprefix("+") for f in features.split(",") if f[:1] == "+"
-    }
 
 
 def compile_subject(subject: CheckedKernel, source: KernelSource, target: Target, opt: int, name: str) -> CheckedKernel:
@@ -68,8 +59,8 @@ def compile_subject(subject: CheckedKernel, source: KernelSource, target: Target
 
 def build_variants(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool]]:
     """Yield the kernel built in other ways, and whether its results must be bit-identical. The kernel's own text
-    compiled otherwise must give the same bits (True); another configuration or pattern must give approximately equal
-    numbers (False)."""
+    without optimisation must give the same bits (True); another instruction set, configuration or pattern must give
+    approximately equal numbers (False)."""
     source, target = subject.source(), subject.target
     yield compile_subject(subject, source, target, 0, "unoptimised"), True
     _, features, triple = native.jit.resolve(target)[:3]
@@ -77,13 +68,10 @@ def build_variants(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool
         have = features.split(",")
         for feature, older in OLDER.items():
             if f"+{feature}" in have:
-                text = source.without_masks or source.text
-                for cpu, name in older:
-                    machine = replace(target, cpu=cpu, features="")
-                    yield (
-                        compile_subject(subject, source._replace(text=text), machine, native.jit.OPT, f"for {name}"),
-                        True,
-                    )
+                for cpu, vector_bytes, name in older:
+                    machine = replace(target, cpu=cpu, features="", vector_bytes=vector_bytes, vector_registers=16)
+                    other = source_of(partial(autoconfig.choose, subject.kernel, machine))
+                    yield compile_subject(subject, other, machine, native.jit.OPT, f"for {name}"), False
                 break
     if isinstance(subject.kernel, Kernel):
         choice = autoconfig.choose(subject.kernel, target)
