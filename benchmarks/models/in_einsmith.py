@@ -8,6 +8,7 @@ import numpy as np
 
 import einsmith as es
 from benchmarks.models import LR, Model
+from einsmith.tuning.programs.graph_search import planned
 
 LOSSES = {
     "cross_entropy": lambda y, t: es.functional.cross_entropy(
@@ -43,5 +44,5 @@ class Training:
             "calls": len(calls),
             "code_bytes": sum(k.nbytes for k in set(run.kernels)),
             "arena_bytes": run.arena_bytes,
-            "passes": [*run.changes.tensors, *(["layouts"] if run.plan.orders else [])],
+            "passes": [*run.changes.tensors, *planned(run.plan)],
         }

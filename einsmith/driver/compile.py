@@ -20,7 +20,7 @@ from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.context import PassContext
 from einsmith.passes.listings import Changes, Listing, listings
-from einsmith.passes.pipeline import decided_out, is_left_out, leaving_out, run_passes
+from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, decided_out, is_left_out, leaving_out, run_passes
 from einsmith.runtime.assemble import CompiledKernel, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.kernel import Kernel, Rows
@@ -188,11 +188,11 @@ def compile_graph(
         def plan_with(most: int) -> Plan:
             """Return the plan in which a result that need not be stored is kept for the backward pass if it has at most
             `most` bytes."""
-            smallest = target.l3 // STREAMED_L3_RATIO
+            smallest, takes_sums = target.l3 // STREAMED_L3_RATIO, not is_left_out(EPILOGUE_SUMS)
 
             def fuse_graph(g: Graph, repeats: bool) -> Plan:
                 finite = g.outputs[index] if index >= 0 else None
-                return fuse(g, finite, target, cost=predicted, most=most, repeats=repeats)
+                return fuse(g, finite, target, cost=predicted, most=most, repeats=repeats, takes_sums=takes_sums)
 
             return repeat_products(
                 graph, fuse_graph, lambda plan: plan_seconds(plan, predicted, target), smallest, most
@@ -257,7 +257,7 @@ class _Kernels:
             self._predictor(self.code),
             partial(autoconfig.floor, target=self.target),
             self.target,
-            partial(is_left_out, "layouts"),
+            partial(is_left_out, LAYOUTS),
         )
         self._replace(apply_layouts(self.plan, decide))
 

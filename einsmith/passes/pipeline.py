@@ -160,8 +160,10 @@ PASSES = check_order(
 )
 """Passes that reduce points or tensors come before those that divide them; all of these come before loops fix an
 order."""
-PLAN_PASSES = ("layouts",)
-"""Passes after the fusion into kernels that can be left out (`driver.compile`)."""
+EPILOGUE_SUMS, LAYOUTS = "epilogue sums", "layouts"
+PLAN_PASSES = (EPILOGUE_SUMS, LAYOUTS)
+"""Parts of planning that can be left out (`driver.compile`): sums that kernels take of their results, and orders of
+dimensions."""
 RENAMED = {
     "parts": "read forwarding",
     "stored clamps": "store post-activation",

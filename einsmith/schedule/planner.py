@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
 from einsmith.base.sizes import show_size
@@ -81,6 +82,23 @@ def copy_of(t: Tensor) -> Compute:
     return Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
 
 
+class PlanOptions(NamedTuple):
+    """How a graph and the steps of its loops are planned.
+
+    target: the machine, whose caches row fusion is fitted to. on_lines: whether results begin on a cache line.
+    cost: predicts kernels; long rows are fused, and sums joined, where that takes less time by it. most: most bytes of
+    a result that is stored, where it need not be, because that takes less time. repeats: whether the backward pass
+    repeats products of the forward pass. takes_sums: whether kernels may take sums of their results.
+    """
+
+    target: Target
+    on_lines: bool
+    cost: Cost | None
+    most: int
+    repeats: bool
+    takes_sums: bool
+
+
 def fuse(
     graph: Graph,
     finite: Tensor | None = None,
@@ -90,6 +108,7 @@ def fuse(
     cost: Cost | None = None,
     most: int = MAX_STORED_BYTES,
     repeats: bool = False,
+    takes_sums: bool = True,
 ) -> Plan:
     """Group, order and lower a graph to kernel calls.
 
@@ -103,16 +122,18 @@ def fuse(
         most: most bytes of a result that is stored, where it need not be, because that takes less time.
         repeats: whether the backward pass repeats products of the forward pass (`repeat_products`): no kernel that
             reuses operands then belongs to both.
+        takes_sums: whether kernels may take sums of their results (`sum_calls`).
 
     Raises:
         VerifyError: if the updates of the graph cannot be ordered.
     """
     target = target or Target()
+    options = PlanOptions(target, on_lines, cost, most, repeats, takes_sums)
 
     def plan_with(apart: Collection[Compute]) -> Plan:
         copied: set[Leaf] = set()
         while True:
-            plan, stuck = _plan(graph, copied, finite, target, on_lines, refine, cost, apart, most, repeats)
+            plan, stuck = _plan(graph, copied, finite, refine, apart, options)
             if plan is not None:
                 return plan
             if not stuck - copied:
@@ -128,19 +149,16 @@ def _plan(
     graph: Graph,
     copied: set[Leaf],
     finite: Tensor | None,
-    target: Target,
-    on_lines: bool,
     refine: Refine,
-    cost: Cost | None,
     apart: Collection[Compute],
-    most: int,
-    repeats: bool,
+    options: PlanOptions,
 ) -> tuple[Plan | None, set[Leaf]]:
     """Return (the plan; None if the updates have no order, leaves whose updates have to be copied).
 
     copied: leaves whose updates are computed into separate memory and copied. apart: nodes that no pointwise node is
     fused with. The other arguments are those of `fuse`.
     """
+    target = options.target
     updates: list[tuple[Leaf, Tensor]] = []
     returned = set(graph.outputs)
     alone: set[Compute | LoweredLoop] = set(apart)
@@ -209,20 +227,20 @@ def _plan(
         return None, {p for p, t in updates if of[_require_maker(t)] in cyclic}
     order = [g for g in order if schedule.groups[g]]
     non_temporal: set[Tensor] = set()
-    if on_lines:
+    if options.on_lines:
         results = needed - set(map(storage, graph.inputs))
         moved = [sum(map(nbytes, args)) for args in operands]
         for t in results:
             moved[of[_require_maker(t)]] += nbytes(t)
         unread = {t for t in results - read if moved[of[_require_maker(t)]] > target.l3}
         non_temporal = {t for t in results - set(home) if _is_non_temporal(t, t in unread, target)}
-    singles = [_lower_group(schedule.groups[g], needed, home, non_temporal, target, cost, most) for g in order]
+    singles = [_lower_group(schedule.groups[g], needed, home, non_temporal, options) for g in order]
     place = {g: i for i, g in enumerate(order)}
     # Operands of checks, and updates, are not fused by rows: their positions in the order are decided here.
     unfused = {place[g] for g in (*checking, *writers)}
     unfused |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
-    parts = _row_parts(singles, graph, repeats)
+    parts = _row_parts(singles, graph, options.repeats)
     sums = {
         place[g]: c.copies[0].node
         for g in writers
@@ -233,7 +251,7 @@ def _plan(
     unstored = freed(parts, needs, unfused, sums, kept, target)
     roots = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
 
-    calls, rank, refusals = _fuse_rows(singles, parts, needs, unfused, kept, target, cost, most)
+    calls, rank, refusals = _fuse_rows(singles, parts, needs, unfused, kept, options)
     checks = [(rank[place[of[_require_maker(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first, apart=roots, refusals=refusals), set()
@@ -266,13 +284,12 @@ def _fuse_rows(
     needs: dict[int, set[int]],
     unfused: set[int],
     kept: set[Tensor],
-    target: Target,
-    cost: Cost | None,
-    most: int,
+    options: PlanOptions,
 ) -> tuple[list[KernelCall | LoopCall], dict[int, int], dict[Tensor, Refusal]]:
     """Return (the calls after row fusion, for each of `singles` the index of the call that contains it, the reason for
     which each result is stored that a fused kernel might use up). Row fusion leaves the calls whose numbers are in
     `unfused` as they are."""
+    target, cost = options.target, options.cost
     readers = Counter(s for p in parts for s in set(p.operands))
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
     refusals: dict[Tensor, Refusal] = {}
@@ -317,7 +334,7 @@ def _fuse_rows(
             return False
         if cost is None:
             return True
-        ratio = longest_time(map(nbytes, kernel.local), most, MAX_STREAMED_TIME)
+        ratio = longest_time(map(nbytes, kernel.local), options.most, MAX_STREAMED_TIME)
         fused, separate = cost(kernel, target), separate_seconds(members, cost)
         if fused < ratio * separate:
             return True
@@ -346,7 +363,7 @@ def _fuse_rows(
 
     found = [*map(tuple, clusters(parts, needs, unfused, kept, target, pays, refusals))]
     joined: dict[tuple[int, ...], KernelCall] = {}
-    if cost is not None and target.backend == CPU:
+    if cost is not None and options.takes_sums and target.backend == CPU:
         found, joined = join_sums(found, singles, call_of, needs, unfused, kept, target, cost)
     calls: list[KernelCall | LoopCall] = []
     rank: dict[int, int] = {}
@@ -373,17 +390,15 @@ def _lower_group(
     needed: set[Tensor],
     home: dict[Tensor, Leaf],
     non_temporal: set[Tensor],
-    target: Target,
-    cost: Cost | None,
-    most: int,
+    options: PlanOptions,
 ) -> KernelCall | LoopCall:
     first = copies[0].node
     if isinstance(first, LoweredLoop):
-        return _loop_call(first, target, cost, most)
+        return _loop_call(first, options)
     return kernel_call(copies, needed, home, non_temporal)
 
 
-def _loop_call(loop: LoweredLoop, target: Target, cost: Cost | None, most: int) -> LoopCall:
+def _loop_call(loop: LoweredLoop, options: PlanOptions) -> LoopCall:
     """Return the loop with the plans of its steps and the calls of its initial pieces."""
     before = []
     members = {j for s in loop.segments for j, _ in s.targets}
@@ -397,7 +412,7 @@ def _loop_call(loop: LoweredLoop, target: Target, cost: Cost | None, most: int) 
         members.add(j)
     results = tuple(Item(loop, j) for j in sorted(members))
     written = (False,) * len(loop.args) + (True,) * len(results)
-    plans = [_step_plan(s, target, cost, most) for s in loop.segments]
+    plans = [_step_plan(s, options) for s in loop.segments]
     return LoopCall(loop, before, plans, (*loop.args, *results), written, (loop,))
 
 
@@ -408,9 +423,10 @@ def _slice(call: KernelCall) -> KernelCall:
     return replace(call, kernel=kernel, offsets=offsets)
 
 
-def _step_plan(segment: LoopSegment, target: Target, cost: Cost | None, most: int) -> Plan:
+def _step_plan(segment: LoopSegment, options: PlanOptions) -> Plan:
     """Return the plan of a segment's step; its kernels mark which of their buffers are loop-invariant."""
-    plan = fuse(segment.body, None, target, on_lines=False, cost=cost, most=most)
+    target, _, cost, most, _, takes_sums = options
+    plan = fuse(segment.body, None, target, on_lines=False, cost=cost, most=most, takes_sums=takes_sums)
     if segment.idle:
         plan = replace(plan, calls=_drop_idle(plan, segment.idle))
     same = {

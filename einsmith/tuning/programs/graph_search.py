@@ -20,14 +20,15 @@ from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.driver.backend import RaceResult
 from einsmith.driver.executable import FINITE, Executable
-from einsmith.passes.pipeline import optional
+from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, optional
+from einsmith.schedule.kernel import Rows
+from einsmith.schedule.plan import Plan
 from einsmith.schedule.printer import layouts
 
 MAX_PRICE_RATIO = 1.5
 """Largest price of a form that is raced, as a multiple of the present program's price."""
 MAX_KEPT_RATIO = 0.98
 """Largest time of a form that is kept, as a fraction of the present program's; smaller gains are lost in noise."""
-LAYOUTS = "layouts"
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,15 @@ class GraphReport:
         return "\n".join([f"{self.tried} variants of the graph tried in {self.seconds:.0f} s: {passes}", *self.log])
 
 
+def planned(plan: Plan) -> list[str]:
+    """Return the parts of planning that changed a plan (`pipeline.PLAN_PASSES`)."""
+    takes_sums = any(isinstance(c.kernel, Rows) and c.kernel.takes_sums for _, c, _ in plan.kernel_calls())
+    return [name for name, is_used in ((EPILOGUE_SUMS, takes_sums), (LAYOUTS, bool(layouts(plan)))) if is_used]
+
+
 def genes(run: Executable) -> list[str]:
     """Return the passes that may be switched: those that change the program, and those that it is compiled without."""
-    changing = {*run.changes.tensors, *run.without, *([LAYOUTS] if layouts(run.plan) else ())}
+    changing = {*run.changes.tensors, *run.without, *planned(run.plan)}
     return [name for name in dict.fromkeys(optional()) if name in changing]
 
 
