@@ -21,6 +21,9 @@ TRAIN = """
     class Late(Exception):
         pass
     def late(number, frame):
+        if frame.f_code.co_name == "_remove_key":  # an exception leaves no callback of a weak reference
+            signal.setitimer(signal.ITIMER_REAL, 1e-3)
+            return
         raise Late
     signal.signal(signal.SIGALRM, late)
     es.manual_seed(3)
