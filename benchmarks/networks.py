@@ -17,12 +17,19 @@ from benchmarks.recurrent_problems import Recurrent
 from benchmarks.report import geometric_mean, run
 
 GOALS = {
-    "resnet18": 1.4, "resnet50": 1.4, "mobilenet_v1": 2.0, "mobilenet_v2": 2.0, "efficientnet_lite0": 2.0,
-    "shufflenet_v1": 3.0, "squeezenet": 1.5, "bert_base": 1.4, "capsulenet": 3.0, "lenet5": 4.0, "mlp3": 1.6,
+    "resnet18": 1.25, "resnet50": 1.4, "mobilenet_v1": 2.0, "mobilenet_v2": 2.2, "efficientnet_lite0": 2.2,
+    "shufflenet_v1": 3.0, "squeezenet": 1.5, "capsulenet": 2.2, "vit_small": 1.4, "gpt_small": 1.25, "bert_base": 1.25,
+    "unet": 1.3, "lstm_lm": 1.6,
 }  # fmt: skip
-"""Times as fast as the best peer; RECURRENT for cells and language models, AHEAD for the others."""
+"""Times as fast as the best peer, of several samples; AHEAD for the other networks, RECURRENT for other cells."""
+OF_ONE = {
+    "mlp3": 3.29, "lenet5": 8.97, "resnet18": 1.43, "resnet50": 1.52, "mobilenet_v1": 2.08, "mobilenet_v2": 2.40,
+    "shufflenet_v1": 4.41, "squeezenet": 1.40, "efficientnet_lite0": 2.51, "capsulenet": 3.26, "unet": 1.17,
+    "vit_small": 1.26, "gpt_small": 1.15, "bert_base": 1.15,
+}  # fmt: skip
+"""Times as fast as the best peer of one sample: what docs/models.md recorded on 2026-11-22 and 23."""
 RECURRENT, AHEAD = 2.0, 1.0
-ROOFLINE = 88.0
+ROOFLINE = 85.0
 """Percent of the step's floor that do instead."""
 NOVEL = ("capsulenet", "shufflenet_v1")
 TIMES_TORCH = 3.16
@@ -32,7 +39,9 @@ TIMES_TORCH = 3.16
 def goal(name: str) -> float:
     """How many times as fast as the best peer a problem is asked to be."""
     problem = TRAINING[name]
-    return RECURRENT if isinstance(problem, Recurrent) else GOALS.get(problem.network, AHEAD)
+    if isinstance(problem, Recurrent):
+        return GOALS.get(problem.network, RECURRENT)
+    return (OF_ONE if problem.batch == 1 else GOALS).get(problem.network, AHEAD)
 
 
 def verdicts(cells: Mapping[str, dict]) -> list[tuple[str, str, str, bool | None]]:
