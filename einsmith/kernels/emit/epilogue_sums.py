@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from einsmith.codegen.loopnest.address import Affine
 from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.shuffle import merge_in_tree, transpose
 from einsmith.cost.facts import LINE
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
@@ -99,8 +100,8 @@ class EpilogueSums:
         widths = [2 if s.centred else 1 for s in self.sums]
         self.width = sum(widths)
         self.first = [sum(widths[:i]) for i in range(len(widths))]
-        self.slots, self.counters = slots, counters
-        self.running = b.alloc(self.elem, slots * self.width * lanes)
+        self.slots, self.counters = -(-slots // lanes) * lanes if slots > 1 else 1, counters
+        self.running = b.alloc(self.elem, self.slots * self.width * lanes)
         self.counts = b.alloc(self.elem, counters * lanes) if self.centred else None
         self.zero, self.one = b.const(0.0, self.elem, lanes), b.const(1.0, self.elem, lanes)
 
@@ -187,6 +188,36 @@ class EpilogueSums:
             squares = b.fma(b.mul(counts, deviation), deviation, squares)
             b.store(mean, workspace, b.add(where, offsets["mean"]))
             b.store(b.horizontal("add", squares), workspace, b.add(where, offsets["squares"]))
+            b.store(count, workspace, b.add(part, offsets["count"]))
+
+    def finish_slots(self, slot: SSAValue | int, part: SSAValue, element: SSAValue, mask: SSAValue) -> None:
+        """Combine the lanes of as many slots as a vector has lanes, all of the first counter, and store the task's part
+        of their elements, which follow each other; mask: the slots that there are."""
+        b, n, workspace = self.b, self.lanes, self.b.buffers[-1]
+        where = b.add(b.mul(part, self.places.elements), element)
+
+        def columns(place: int) -> list[SSAValue]:
+            """Return the lanes of a running result of all slots: a vector of slots for each lane."""
+            rows = [b.add(b.mul(b.add(slot, i), self.width * n), place * n) for i in range(n)]
+            return transpose(b, [b.load(self.running, at, self.elem, n) for at in rows])
+
+        for i, s in enumerate(self.sums):
+            offsets = self._offsets(i)
+            lanes = columns(self.first[i])
+            if not s.centred:
+                b.store(merge_in_tree(lanes, b.add), workspace, b.add(where, offsets["sum"]), mask)
+                continue
+            assert self.counts is not None
+            counts = b.load(self.counts, 0, self.elem, n)
+            count = b.horizontal("add", counts)
+            shares = [b.splat(b.extract(counts, lane), n) for lane in range(n)]
+            total = merge_in_tree([b.mul(x, share) for x, share in zip(lanes, shares, strict=True)], b.add)
+            mean = b.op("div", total, b.splat(b.op("max", count, b.const(1.0, self.elem)), n))
+            b.store(mean, workspace, b.add(where, offsets["mean"]), mask)
+            deviations = [b.sub(x, mean) for x in lanes]
+            moved = [b.mul(b.mul(d, d), share) for d, share in zip(deviations, shares, strict=True)]
+            squares = merge_in_tree([*moved, *columns(self.first[i] + 1)], b.add)
+            b.store(squares, workspace, b.add(where, offsets["squares"]), mask)
             b.store(count, workspace, b.add(part, offsets["count"]))
 
     def finish_lanes(self, slot: SSAValue | int, part: SSAValue, element: SSAValue, mask: SSAValue | None) -> None:

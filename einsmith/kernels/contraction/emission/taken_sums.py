@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div, digits
 from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
@@ -59,13 +61,22 @@ class TakenSums:
         (first, end), points, each = (t.m_range, g.M, g.mr) if self.side == "m" else (t.n_range, g.N, g.nr)
         start = b.mul(first, each)
         count = b.sub(b.op("min", points, b.mul(end, each)), start)
-        if self.side == "m":
+        if self.side == "m" and not self._rows_follow():
             with b.loop(0, count) as rows:
                 element = self.at.element(batch, self.at.access.part_of(g.m_side.axes, b.add(start, rows.var)))
                 self.sums.finish(rows.var, b.op("floordiv", rows.var, g.mr), part, element)
             return
-        with b.loop(0, count, step=g.lanes) as vectors:
-            left = b.cast(b.op("min", b.sub(count, vectors.var), g.lanes), "i32")
+        with b.loop(0, count, step=g.lanes) as loop:
+            left = b.cast(b.op("min", b.sub(count, loop.var), g.lanes), "i32")
             mask = b.op("lt", b.iota(g.lanes, "i32"), b.splat(left, g.lanes))
-            element = b.add(self.at.element(batch), b.add(start, vectors.var))
-            self.sums.finish_lanes(b.op("floordiv", vectors.var, g.lanes), part, element, mask)
+            element = b.add(self.at.element(batch), b.add(start, loop.var))
+            if self.side == "m":  # all tiles of M meet all lanes of the task's panels
+                self.sums.finish_slots(loop.var, part, element, mask)
+            else:
+                self.sums.finish_lanes(b.op("floordiv", loop.var, g.lanes), part, element, mask)
+
+    def _rows_follow(self) -> bool:
+        """Return whether rows of M that follow each other are elements of the sums that do."""
+        axes, extents, form = self.g.m_side.axes, self.g.p.extents, self.at.access.forms[self.at.access.extra[0]]
+        wide = [a for a in axes if extents[a] > 1]
+        return all(form.coef.get(a, 0) == prod(extents[x] for x in wide[i + 1 :]) for i, a in enumerate(wide))
