@@ -27,6 +27,7 @@ from einsmith.passes.algebra.merge_disjoint import merge_disjoint
 from einsmith.passes.algebra.merge_scatters import merge_scatters
 from einsmith.passes.algebra.multi_output_reduction import multi_output_reduction
 from einsmith.passes.algebra.narrow_argmax import narrow_argmax
+from einsmith.passes.algebra.parallel_fusion import parallel_fusion
 from einsmith.passes.algebra.prefix_sums import prefix_sums
 from einsmith.passes.algebra.read_forwarding import read_forwarding
 from einsmith.passes.algebra.recompute import recompute
@@ -142,6 +143,7 @@ PASSES = check_order(
         graph_pass("simplify", simplify, needs="inlined"),
         graph_pass("multi-output reduction", multi_output_reduction, needs="inlined", provides="multi-output"),
         graph_pass("narrow argmax", narrow_argmax, needs="multi-output"),
+        Pass("parallel fusion", parallel_fusion, frozenset({"inlined"})),
         graph_pass("split index set", split_index_set, needs="inlined"),
         # A loop's steps are separate graphs, which go through all passes when the loop is created.
         Pass(
