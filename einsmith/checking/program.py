@@ -30,7 +30,7 @@ from einsmith.codegen.entry.entry_program import RUN_WORDS
 from einsmith.ir.nodes import Compute, Graph, Leaf, Recurrence, postorder
 from einsmith.runtime.assemble import Assembler, At, PointerTarget
 from einsmith.runtime.program import Program
-from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch
+from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Together
 
 _TIMES = RUN_WORDS.index("times")
 _ELSEWHERE = 1 << 60
@@ -190,6 +190,8 @@ class _Run:
                 n = self.begin_loop(n, step)
             elif isinstance(step, EndLoop):
                 n = self.end_turn(n)
+            elif isinstance(step, Together):
+                n += 1
             else:
                 if self.is_failing(n, step):
                     return step.code

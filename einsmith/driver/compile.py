@@ -20,18 +20,22 @@ from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.context import PassContext
 from einsmith.passes.listings import Changes, Listing, listings
-from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, decided_out, is_left_out, leaving_out, run_passes
+from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, TOGETHER, decided_out, is_left_out, leaving_out, run_passes
 from einsmith.runtime.assemble import CompiledKernel, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.plan import Plan
+from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.planner import fuse
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
 from einsmith.schedule.repeat_products import repeat_products
 from einsmith.schedule.residency import plan_seconds
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES, STREAMED_L3_RATIO
+from einsmith.schedule.together import Work, run_together
+
+MORE_BYTES = 4096
+"""Most bytes by which calls that run together may enlarge the arena; with a memory limit it may not grow."""
 
 
 def predicted(kernel: Kernel | Rows, target: Target) -> float:
@@ -204,6 +208,7 @@ def compile_graph(
         kernels.choose_layouts()
         if limit is not None:
             kernels.fit(limit, threads, partial(plan_with, 0))
+        kernels.run_together(limit)
         finite = kernels.plan.graph.outputs[index] if index >= 0 else None
     return Compiled(
         source_graph,
@@ -261,6 +266,25 @@ class _Kernels:
         )
         self._replace(apply_layouts(self.plan, decide))
 
+    def run_together(self, limit: MemoryLimit | None) -> None:
+        """Let independent calls run in one launch where that is predicted to be faster and the arena hardly grows."""
+        if is_left_out(TOGETHER):
+            return
+
+        def work_of(call: KernelCall) -> Work | None:
+            launches = self.code[call.kernel].launches
+            return Work(self.code[call.kernel].seconds, launches[0][1]) if len(launches) == 1 else None
+
+        plan = run_together(self.plan, work_of, self.target)
+        if plan.together:
+            before, after = (layout(p, self.outside(), self.code).nbytes for p in (self.plan, plan))
+            if after <= before + (MORE_BYTES if limit is None else 0):
+                self.plan = plan
+
+    def outside(self) -> set[Tensor]:
+        """Return the tensors that do not lie in the arena."""
+        return {*self.plan.graph.inputs, *self.bound, *output_tensors(self.plan)}
+
     def fit(self, limit: MemoryLimit, threads: int, streaming: Callable[[], Plan] | None = None) -> None:
         """Replace the plan by one that recomputes results, so that a run holds no more bytes than the limit.
 
@@ -269,20 +293,18 @@ class _Kernels:
         Raises MemoryLimitError, which names the least limit that can be met.
         """
 
-        def outside() -> set[Tensor]:
-            return {*self.plan.graph.inputs, *self.bound, *output_tensors(self.plan)}
-
         def measure(plan: Plan) -> int:
             self._replace(plan)
             scratch = max((k.scratch for k in self.code.values()), default=0)
-            return whole_lines(layout(plan, outside(), self.code).nbytes) + self.backend.scratch_area(scratch, threads)
+            arena_bytes = whole_lines(layout(plan, self.outside(), self.code).nbytes)
+            return arena_bytes + self.backend.scratch_area(scratch, threads)
 
-        batch = sum(map(nbytes, outside() - self.bound))
+        batch = sum(map(nbytes, self.outside() - self.bound))
 
         def fitting() -> FitResult:
             first_code = self.code  # the search must not depend on which plans were compiled
             cost = KernelCost(self._predictor(first_code), lambda k: first_code[k].workspace if k in first_code else 0)
-            return fit(self.plan, outside(), limit.bytes - limit.leaves - batch, cost, measure)
+            return fit(self.plan, self.outside(), limit.bytes - limit.leaves - batch, cost, measure)
 
         fitted = fitting()
         if fitted.plan is None and streaming is not None:

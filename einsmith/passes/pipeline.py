@@ -162,10 +162,10 @@ PASSES = check_order(
 )
 """Passes that reduce points or tensors come before those that divide them; all of these come before loops fix an
 order."""
-EPILOGUE_SUMS, LAYOUTS = "epilogue sums", "layouts"
-PLAN_PASSES = (EPILOGUE_SUMS, LAYOUTS)
-"""Parts of planning that can be left out (`driver.compile`): sums that kernels take of their results, and orders of
-dimensions."""
+EPILOGUE_SUMS, LAYOUTS, TOGETHER = "epilogue sums", "layouts", "together"
+PLAN_PASSES = (EPILOGUE_SUMS, LAYOUTS, TOGETHER)
+"""Parts of planning that can be left out (`driver.compile`): sums that kernels take of their results, orders of
+dimensions, and kernels that run in one launch with others."""
 RENAMED = {
     "parts": "read forwarding",
     "stored clamps": "store post-activation",
@@ -178,7 +178,6 @@ RENAMED = {
     "narrow": "narrow argmax",
     "pieces": "split index set",
     "chunks": "strip mine",
-    "together": "horizontal fusion",
     "shared functions": "common subexpressions",
     "joined scatters": "merge scatters",
     "turned gathers": "gather layouts",

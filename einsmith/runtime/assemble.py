@@ -17,7 +17,7 @@ import numpy as np
 from einsmith.ir.loop import LoopSegment
 from einsmith.ir.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
 from einsmith.ir.views import storage
-from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, RunLaunch, Step
+from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, RunLaunch, Step, Together
 from einsmith.schedule.arena import Life, arena, lives
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
@@ -128,6 +128,8 @@ class Assembler:
         self.compiled, self.spare, self.extra = compiled, spare, extra
         self.steps: list[Step] = []
         self.kernels: list[tuple[KernelCall, list[int]]] = []
+        self.headers: dict[int, int] = {}
+        """The call with most tasks of the launches that each header lets run together, by the header's step."""
         self.places: dict[At, PointerTarget] = {}
         """Targets of the pointers that no loop moves."""
         self.values: dict[At, Any] = {}
@@ -145,17 +147,24 @@ class Assembler:
         return sum(self.compiled[c.kernel].seconds * turns[steps[-1]] for c, steps in self.kernels if steps)
 
     def commit(self) -> int | None:
-        """Return the number of the first step that stores into a leaf, or of the beginning of its loop; None where no
-        step does."""
+        """Return the number of the first step that stores into a leaf, of the beginning of its loop, or of the header
+        of the launches with which it runs together; None where no step does."""
         stored = [at[0] for at in self.values if at in self.places and isinstance(self.places[at].owner, Leaf)]
-        return min(stored, default=None)
+        first = min(stored, default=None)
+        for n in self.headers:
+            step = self.steps[n]
+            if first is not None and isinstance(step, Together) and n < first <= n + step.count:
+                return n
+        return first
 
     def map_steps_to_calls(self) -> np.ndarray:
         """Return the number of the call that each step belongs to; the number of calls for a step that belongs to
-        none."""
+        none. The time of launches that run together counts as that of the call with most tasks."""
         calls = np.full(len(self.steps), len(self.kernels))
         for n, (_, steps) in enumerate(self.kernels):
             calls[steps] = n
+        for step, n in self.headers.items():
+            calls[step] = n
         return calls
 
     def add_plan(
@@ -177,7 +186,10 @@ class Assembler:
             after: called with the number of each call once its steps are added
             already: by call number, the steps that were added before the loop
         """
+        groups = dict(plan.together)
         for i, call in enumerate(plan.calls):
+            if i in groups:
+                self._add_header(plan.calls[i : groups[i] + 1])
             work = base + places.offsets[i] if i in places.offsets else self.spare
             if isinstance(call, LoopCall):
                 for c in call.before:
@@ -187,6 +199,15 @@ class Assembler:
             else:
                 self._add_kernel(call, work, pointer, already.get(i, ()))
             after(i)
+
+    def _add_header(self, calls: Sequence[KernelCall | LoopCall]) -> None:
+        """Add the header of calls that run together, unless one of them has several launches."""
+        kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
+        launches = [self.compiled[k].launches for k in kernels]
+        if all(len(x) == 1 for x in launches) and not any(k in self.extra for k in kernels):
+            widest = max(range(len(calls)), key=lambda n: launches[n][0][1])
+            self.headers[len(self.steps)] = len(self.kernels) + widest
+            self.steps.append(Together(len(calls)))
 
     def _add_kernel(self, call: KernelCall, work: int, pointer: Pointer, already: Sequence[int] = ()) -> None:
         steps = [*already, *self._add_launches(call, work, pointer, False)]
@@ -312,6 +333,8 @@ def show_steps(assembler: Assembler, name: Callable[[Tensor], str]) -> str:
             order = ", the last one first" if step.reverse else ""
             lines.append(f"{pad}step {n}: loop of {step.most} turns{order}, {len(step.moves)} pointers move")
             depth += 1
+        elif isinstance(step, Together):
+            lines.append(f"{pad}step {n}: the next {step.count} kernels run together")
         elif isinstance(step, EndLoop):
             lines.append(f"{pad}step {n}: end of the loop")
         else:

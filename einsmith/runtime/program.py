@@ -13,7 +13,7 @@ from einsmith.codegen.entry import entry_program
 from einsmith.codegen.entry.watch import INTERRUPTED
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.runtime import buffers, interrupts, pool, thread_count
-from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step
+from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step, Together
 from einsmith.runtime.thread_count import get_threads
 
 _POOL, _THREADS, _FORK, _NUMBER, _SPAN, _WAITED, _HANDLE, _COMMIT = (
@@ -73,7 +73,9 @@ class Program:
         self.scratch = buffers.empty((0 if scratch is not None else self._stride * self.threads,), np.uint8)
         self._scratch = self.scratch.ctypes.data if scratch is None else scratch
         self._run, self._run_team = pool.native_entry().run, pool.native_entry().run_team
-        self._forks = self.threads > 1 and any(isinstance(s, RunLaunch) and s.tasks > 1 for s in self.steps)
+        self._forks = self.threads > 1 and any(
+            isinstance(s, Together) or isinstance(s, RunLaunch) and s.tasks > 1 for s in self.steps
+        )
         self._record = self._run_words(0)
 
     def _layout(self) -> np.ndarray:
@@ -103,6 +105,14 @@ class Program:
                     raise ValueError(f"step {n} has {step.tasks} tasks; at most 2**31 - 1 are possible")
                 record[:4] = entry_program.LAUNCH, step.code, step.tasks, base + 8 * self.slots.get((n, 0), 0)
                 self.slots[n, "function"] = n * width + 1
+            elif isinstance(step, Together):
+                members = [s for s in self.steps[n + 1 : n + 1 + step.count] if isinstance(s, RunLaunch)]
+                if len(members) != step.count:
+                    raise ValueError(f"step {n} is not followed by the {step.count} launches that run together")
+                tasks = sum(s.tasks for s in members)
+                if tasks >= 2**31:
+                    raise ValueError(f"step {n} has {tasks} tasks; at most 2**31 - 1 are possible")
+                record[:3] = entry_program.TOGETHER, step.count, tasks
             elif isinstance(step, BeginLoop):
                 most_turns_address = base + 8 * (n * width + 2)  # the word with the most turns
                 kind = entry_program.LOOP_DOWN if step.reverse else entry_program.LOOP

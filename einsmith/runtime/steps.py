@@ -18,6 +18,14 @@ class RunLaunch:
 
 
 @dataclass(frozen=True)
+class Together:
+    """A header before `count` launches that do not depend on each other: with several threads they run as one launch of
+    all their tasks, whose time counts as the header's; with one thread they run in order."""
+
+    count: int
+
+
+@dataclass(frozen=True)
 class CheckZero:
     """A check that ends the run with status `code` (not 0) unless the i32 at `pointer` is 0."""
 
@@ -67,4 +75,4 @@ class EndLoop:
     """The end of the innermost loop that is open."""
 
 
-Step = RunLaunch | CheckZero | CheckFinite | BeginLoop | EndLoop
+Step = RunLaunch | Together | CheckZero | CheckFinite | BeginLoop | EndLoop

@@ -17,7 +17,8 @@ ALIGNMENT = 64
 
 
 def lifetimes(plan: Plan, outside: Iterable[Tensor]) -> dict[Tensor, tuple[int, int]]:
-    """Return storage -> (first call, last call) that touches it, for every storage that is not in `outside`."""
+    """Return storage -> (first call, last call) that touches it, for every storage that is not in `outside`. A tensor
+    that a call of a group touches is live during the whole group (`Plan.together`)."""
     skip = set(outside)
     out: dict[Tensor, tuple[int, int]] = {}
     for i, call in enumerate(plan.calls):
@@ -25,7 +26,17 @@ def lifetimes(plan: Plan, outside: Iterable[Tensor]) -> dict[Tensor, tuple[int, 
             s = storage(t)
             if s not in skip and s not in plan.home:
                 out[s] = (out.get(s, (i, i))[0], i)
-    return out
+    firsts, lasts = _group_ends(plan)
+    return {t: (firsts[first], lasts[last]) for t, (first, last) in out.items()}
+
+
+def _group_ends(plan: Plan) -> tuple[list[int], list[int]]:
+    """Return the first and the last call of each call's group."""
+    firsts, lasts = list(range(len(plan.calls))), list(range(len(plan.calls)))
+    for first, last in plan.together:
+        firsts[first : last + 1] = [first] * (last + 1 - first)
+        lasts[first : last + 1] = [last] * (last + 1 - first)
+    return firsts, lasts
 
 
 class Life(NamedTuple):
@@ -53,7 +64,10 @@ def lives(plan: Plan, outside: Iterable[Tensor], extra: Mapping[int, int], kept:
     spans |= {s: (spans[s][0], spans[s][1] - 1) for s in operand_of.values()}
     out = [Life(t, nbytes(t), first, last, operand_of.get(t)) for t, (first, last) in spans.items()]
     end = len(plan.calls)
-    return out + [Life(call, n, *((0, end) if call in kept else (call, call))) for call, n in extra.items() if n]
+    firsts, lasts = _group_ends(plan)
+    return out + [
+        Life(call, n, *((0, end) if call in kept else (firsts[call], lasts[call]))) for call, n in extra.items() if n
+    ]
 
 
 def arena(

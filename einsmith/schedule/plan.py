@@ -109,6 +109,7 @@ class Plan:
         orders: order of each tensor whose dimensions are not in row-major order (`schedule.layout`).
         apart: sums that are fused with an update. With kernels of their own, results that they read may need no memory.
         refusals: the reason for which each result is stored that a fused kernel might use up.
+        together: (first, last) call of each group of calls that do not depend on each other and run in one launch.
     """
 
     graph: Graph
@@ -120,6 +121,7 @@ class Plan:
     orders: dict[Tensor, LayoutChoice] = field(default_factory=dict)
     apart: frozenset[Compute] = frozenset()
     refusals: dict[Tensor, Refusal] = field(default_factory=dict)
+    together: tuple[tuple[int, int], ...] = ()
 
     @property
     def stored(self) -> set[Tensor]:

@@ -11,6 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 import einsmith as es
 from einsmith.cost.facts import cpu_flags
+from einsmith.driver import compile
+from einsmith.schedule import together
 from tests.export.common import batch, compiler, small
 
 
@@ -55,6 +57,26 @@ def test_training_is_the_same(tmp_path, name) -> None:
     assert library.evaluate(*batch()) == step.evaluate([batch()])["loss"]
     np.testing.assert_array_equal(library.predict(batch()[0]), step.model.predict(batch()[0]))
     agree(library, step)
+
+
+def test_calls_that_run_together(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(together, "MIN_GAIN", -np.inf)
+    monkeypatch.setattr(compile, "MORE_BYTES", 1 << 30)
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, 2)
+    es.set_threads(2)
+    try:
+        es.manual_seed(0)
+        step = es.TrainStep(es.models.lenet5(), es.functional.cross_entropy, es.optim.SGD(lr=0.01, momentum=0.9))
+        step(x, y)
+        (run,) = step._programs.values()
+        assert run.plan.together
+        library = es.load_library(es.export(step, tmp_path / "out", x, y))
+        for _ in range(3):
+            assert library.step(x, y) == step(x, y)
+        agree(library, step)
+    finally:
+        es.set_threads(None)
 
 
 def test_several_losses_are_reported(tmp_path) -> None:

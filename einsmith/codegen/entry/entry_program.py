@@ -50,12 +50,13 @@ STEP_WORDS = 8
 """Words of a step in the table. A launch: kind, function, tasks, pointer to the pointers. A check: kind, checked
 pointer, 2 unused, code. The beginning of a loop: kind, pointer to the turn at which it stops (an i64), most turns,
 pointer to the moves, their number, pointer to the first turn (or 0), the step after the loop's end, turns left. The
-end of a loop: kind, the loop's beginning.
+end of a loop: kind, the loop's beginning. A header of launches that run together, which are the next records: kind,
+their number, the tasks of all of them.
 
 A move of a loop is the words target, base, offset, delta: in turn t, counted from 0, the word at `target` is the word
 at `base` + offset + delta * t. A loop that runs downward begins with its last turn.
 """
-LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN = range(7)
+LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER = range(8)
 MOVE_WORDS = 4
 
 SPIN_NANOSECONDS = 50_000
@@ -266,6 +267,30 @@ go:
   ret void
 }
 
+; Runs a task of the launches that follow the header %at, counted through all of them.
+define internal void @member(ptr %at, ptr %scratch, i64 %task) #0 {
+entry:
+  br label %look
+look:
+  %record = phi ptr [ %at, %entry ], [ %following, %past ]
+  %left = phi i64 [ %task, %entry ], [ %rest, %past ]
+  %following = getelementptr i8, ptr %record, i64 {step_bytes}
+  %p2 = getelementptr i64, ptr %following, i64 2
+  %tasks = load i64, ptr %p2, align 8
+  %here = icmp ult i64 %left, %tasks
+  br i1 %here, label %run, label %past
+past:
+  %rest = sub i64 %left, %tasks
+  br label %look
+run:
+  %p1 = getelementptr i64, ptr %following, i64 1
+  %p3 = getelementptr i64, ptr %following, i64 3
+  %f = load ptr, ptr %p1, align 8
+  %pointers = load ptr, ptr %p3, align 8
+  call void %f(ptr %pointers, ptr %scratch, i64 %left)
+  ret void
+}
+
 ; Runs the steps in order; 0, or the code of the first check that fails. Where times is given, nanoseconds are added
 ; up by step.
 define i64 @einsmith_run(ptr %run) #0 {
@@ -333,7 +358,8 @@ step:
                                     i64 3, label %double
                                     i64 4, label %loop
                                     i64 5, label %loop_end
-                                    i64 6, label %loop ]
+                                    i64 6, label %loop
+                                    i64 7, label %together ]
 zero:
   %z = load i32, ptr %what_pointer, align 4
   %bad_z = icmp ne i32 %z, 0
@@ -362,6 +388,17 @@ loop_end:
   %e_n1 = add i64 %n, 1
   %e_next = select i1 %e_more, i64 %e_first, i64 %e_n1
   br label %next
+together:
+  %g_tasks = load i64, ptr %p2, align 8
+  %g_few = icmp ule i64 %g_tasks, 1
+  %g_alone = icmp ule i64 %threads, 1
+  %g_inline = or i1 %g_few, %g_alone
+  br i1 %g_inline, label %next_step, label %g_parallel
+g_parallel:
+  %g_at = ptrtoint ptr %at to i64
+  call void @fork_join(ptr %pool, i64 ptrtoint (ptr @member to i64), i64 %g_at, i64 %g_tasks, i64 %threads,
+                       i64 %scratch_address, i64 %stride)
+  br label %next_step
 launch:
   %tasks = load i64, ptr %p2, align 8
   %pointers = load i64, ptr %p3, align 8
@@ -390,7 +427,10 @@ task:
   %k1 = add i64 %k, 1
   br label %turn
 next_step:
-  %n1 = add i64 %n, 1
+  %passed = phi i64 [ %what, %g_parallel ], [ 0, %zero ], [ 0, %single ], [ 0, %double ], [ 0, %together ],
+                    [ 0, %parallel ], [ 0, %turn ], [ 0, %look_first ]
+  %n0 = add i64 %n, %passed
+  %n1 = add i64 %n0, 1
   br i1 %timed, label %note, label %next
 note:
   %t1 = call i64 @now()

@@ -20,7 +20,7 @@ from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.driver.backend import RaceResult
 from einsmith.driver.executable import FINITE, Executable
-from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, optional
+from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, TOGETHER, optional
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.printer import layouts
@@ -67,7 +67,8 @@ class GraphReport:
 def planned(plan: Plan) -> list[str]:
     """Return the parts of planning that changed a plan (`pipeline.PLAN_PASSES`)."""
     takes_sums = any(isinstance(c.kernel, Rows) and c.kernel.takes_sums for _, c, _ in plan.kernel_calls())
-    return [name for name, is_used in ((EPILOGUE_SUMS, takes_sums), (LAYOUTS, bool(layouts(plan)))) if is_used]
+    used = (EPILOGUE_SUMS, takes_sums), (LAYOUTS, bool(layouts(plan))), (TOGETHER, bool(plan.together))
+    return [name for name, is_used in used if is_used]
 
 
 def genes(run: Executable) -> list[str]:
