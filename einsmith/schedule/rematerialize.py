@@ -87,12 +87,13 @@ def fit(
     """Return the fastest plan of those that take at most `allowed` bytes.
 
     Args:
-        plan: a plan without recomputation.
+        plan: a plan without recomputation and without calls that run together.
         outside: tensors that are not intermediate results.
         allowed: the limit (bytes).
         cost: predicts kernels; its answers must not depend on which plans were measured.
         measure: the bytes that a plan takes, gaps in the arena and scratch included: at least the peak of its results.
     """
+    assert not plan.together
     without = least = measure(plan)
     if without <= allowed:
         return FitResult(plan, without, without)
