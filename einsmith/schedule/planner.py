@@ -58,7 +58,7 @@ from einsmith.schedule.row_clusters import (
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
 from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
 from einsmith.schedule.slices import slice_kernel
-from einsmith.schedule.sum_calls import join_sums
+from einsmith.schedule.sum_calls import SumJoiner
 
 MAX_STREAMED_TIME = 0.95
 """Largest predicted time of a row-block fusion with kernels that reuse operands, as a fraction of that of its parts,
@@ -364,7 +364,7 @@ def _fuse_rows(
     found = [*map(tuple, clusters(parts, needs, unfused, kept, target, pays, refusals))]
     joined: dict[tuple[int, ...], KernelCall] = {}
     if cost is not None and options.takes_sums and target.backend == CPU:
-        found, joined = join_sums(found, singles, call_of, needs, unfused, kept, target, cost)
+        found, joined = SumJoiner(found, singles, call_of, needs, unfused, kept, target, cost).run()
     calls: list[KernelCall | LoopCall] = []
     rank: dict[int, int] = {}
     for members in found:

@@ -23,18 +23,8 @@ Cluster = tuple[int, ...]
 """Numbers of kernels that one call computes, in order."""
 
 
-def join_sums(
-    clusters: Sequence[Cluster],
-    singles: Sequence[KernelCall | LoopCall],
-    call_of: Callable[[Cluster], KernelCall | LoopCall],
-    needs: Mapping[int, Collection[int]],
-    fixed: Collection[int],
-    kept: Collection[Tensor],
-    target: Target,
-    cost: Cost,
-) -> tuple[list[Cluster], dict[Cluster, KernelCall]]:
-    """Return (the clusters, between which sums have moved to the kernel whose results they are of, the calls of those
-    kernels with their sums).
+class SumJoiner:
+    """Moves sums to the kernels whose results they are of.
 
     Args:
         clusters: the clusters of kernels in order.
@@ -45,15 +35,12 @@ def join_sums(
         kept: tensors that are needed after the program.
         target: the machine.
         cost: predicts kernels.
-    """
-    return _SumJoiner(clusters, singles, call_of, needs, fixed, kept, target, cost).run()
 
-
-class _SumJoiner:
-    """Moves sums from cluster to cluster; the arguments are those of `join_sums`.
-
-    place: the number of each kernel's cluster. readers: the kernels that read each tensor. calls: the calls of the
-    clusters. last: the number of the last call that each tensor is in.
+    Attributes:
+        place: the number of each kernel's cluster.
+        readers: the kernels that read each tensor.
+        calls: the calls of the clusters.
+        last: the number of the last call that each tensor is in.
     """
 
     def __init__(
@@ -80,6 +67,7 @@ class _SumJoiner:
         self.last |= dict.fromkeys(kept, len(clusters))
 
     def run(self) -> tuple[list[Cluster], dict[Cluster, KernelCall]]:
+        """Return (the clusters, between which sums have moved, the calls of the kernels that take sums)."""
         joined: dict[Cluster, KernelCall] = {}
         for c, members in enumerate(self.clusters):
             if len(members) != 1 or members[0] in self.fixed or not self._is_kernel(members[0]):
