@@ -33,8 +33,25 @@ class LayoutChoice(NamedTuple):
     more: float = 0.0
 
 
+class _Accesses:
+    """What a call reads and writes; see `KernelCall`."""
+
+    tensors: tuple[Tensor, ...]
+    written: tuple[bool, ...]
+
+    @property
+    def operands(self) -> list[Tensor]:
+        """Return the storages that the call reads, each once."""
+        return list(dict.fromkeys(storage(t) for t, w in zip(self.tensors, self.written, strict=True) if not w))
+
+    @property
+    def results(self) -> list[Tensor]:
+        """Return the storages that the call writes, each once."""
+        return list(dict.fromkeys(storage(t) for t, w in zip(self.tensors, self.written, strict=True) if w))
+
+
 @dataclass
-class KernelCall:
+class KernelCall(_Accesses):
     """A kernel and the tensors in its buffers.
 
     Attributes:
@@ -77,7 +94,7 @@ class KernelCall:
 
 
 @dataclass
-class LoopCall:
+class LoopCall(_Accesses):
     """A loop: the calls that fill its members' initial pieces, then the plan of a step for each segment. `tensors`,
     `written` and `nodes` are those of a `KernelCall`, for the loop as a whole."""
 

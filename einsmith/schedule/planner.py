@@ -448,9 +448,9 @@ def _drop_idle(plan: Plan, idle: tuple[int, ...]) -> list[KernelCall | LoopCall]
     needed = {storage(t) for n, t in enumerate(plan.graph.outputs) if n not in idle} | set(plan.home)
     kept: list[KernelCall | LoopCall] = []
     for call in reversed(plan.calls):
-        if any(w and storage(t) in needed for t, w in zip(call.tensors, call.written, strict=True)):
+        if not needed.isdisjoint(call.results):
             kept.append(call)
-            needed |= {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if not w}
+            needed.update(call.operands)
     return kept[::-1]
 
 

@@ -303,7 +303,7 @@ class _Timeline:
 
     def _writes_only_results(self, call: KernelCall) -> bool:
         """Return whether a call writes only intermediate results."""
-        return all(self._is_inside(storage(t)) for t, w in zip(call.tensors, call.written, strict=True) if w)
+        return all(map(self._is_inside, call.results))
 
     def _recompute_by(
         self, call: KernelCall, s: Tensor, before: int, at: int, depth: int, known: dict[Tensor, _Recomputation | None]
@@ -313,7 +313,7 @@ class _Timeline:
         calls: list[KernelCall] = []
         seconds = self.cost.seconds(call.kernel)
         kept_longer: set[Tensor] = set()
-        for r in _operands(call):
+        for r in call.operands:
             if self._is_available(r, before):
                 continue
             if r not in self.state.life:
@@ -347,8 +347,7 @@ class _Timeline:
         new: dict[Tensor, Tensor] = {}
         calls: list[KernelCall | LoopCall] = []
         for call in recomputation.calls:
-            results = {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w}
-            new |= {s: self._new_copy(s) for s in results}
+            new |= {s: self._new_copy(s) for s in call.results}
             calls.append(replace(call.exchange(new), copies=tuple(Copy(c.node, c.number + 1) for c in call.copies)))
         rest = [c.exchange(new) if isinstance(c, KernelCall) else c for c in state.calls[before:]]
         origin = [*state.origin[:before], *[None] * len(calls), *state.origin[before:]]
@@ -376,11 +375,6 @@ class _Timeline:
 def _excess(live: np.ndarray, target: int) -> int:
     """Return the bytes beyond the target, summed over all calls."""
     return int(np.maximum(live - target, 0).sum())
-
-
-def _operands(call: KernelCall) -> Iterator[Tensor]:
-    """Yield the storages that a call reads."""
-    return iter(dict.fromkeys(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if not w))
 
 
 def _calls_computing(call: KernelCall, s: Tensor) -> Iterator[KernelCall]:

@@ -34,7 +34,7 @@ def memory_traffic(
     out: list[dict[Tensor, int]] = []
     for i, call in enumerate(calls):
         moved: dict[Tensor, int] = {}
-        written = {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w}
+        written = call.results
         past_caches = _stored_past_caches(call)
         tensors = dict.fromkeys(map(storage, call.tensors))
         for t in tensors:

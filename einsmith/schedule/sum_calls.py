@@ -59,9 +59,8 @@ class SumJoiner:
         self.place = {n: c for c, members in enumerate(clusters) for n in members}
         self.readers: dict[Tensor, set[int]] = defaultdict(set)
         for n, call in enumerate(singles):
-            for t, w in zip(call.tensors, call.written, strict=True):
-                if not w:
-                    self.readers[storage(t)].add(n)
+            for s in call.operands:
+                self.readers[s].add(n)
         self.calls: list[KernelCall | LoopCall | None] = [*map(call_of, clusters)]
         self.last = {storage(t): c for c, x in enumerate(self.calls) if x is not None for t in x.tensors}
         self.last |= dict.fromkeys(kept, len(clusters))
@@ -93,9 +92,8 @@ class SumJoiner:
     def _sums_of(self, main: int) -> list[int]:
         """Return a kernel and those that sum its results and need no kernel between them."""
         call, first = self.singles[main], self.place[main]
-        results = [storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w]
         group = [main]
-        for n in sorted(set[int]().union(*(self.readers[t] for t in results))):
+        for n in sorted(set[int]().union(*(self.readers[t] for t in call.results))):
             if n in self.fixed or self.place[n] == first or not self._is_kernel(n):
                 continue
             reading = self.singles[n]
@@ -116,7 +114,7 @@ class SumJoiner:
 
     def _join(self, group: Sequence[int]) -> KernelCall:
         calls = [self.singles[n] for n in group]
-        results = {storage(t) for c in calls for t, w in zip(c.tensors, c.written, strict=True) if w}
+        results = {t for c in calls for t in c.results}
         return _join(calls, {t for t in results if t in self.kept or not self.readers[t] <= set(group)})
 
     def _pays(self, c: int, whole: KernelCall, rest: Mapping[int, Cluster]) -> bool:
@@ -140,7 +138,7 @@ class SumJoiner:
 def _join(calls: Sequence[KernelCall | LoopCall], outside: Collection[Tensor]) -> KernelCall:
     """Return the call of a `Rows` of one row; results that are not in `outside` stay local to it."""
     parts = [c for c in calls if isinstance(c, KernelCall)]
-    results = {storage(t) for c in parts for t, w in zip(c.tensors, c.written, strict=True) if w}
+    results = {t for c in parts for t in c.results}
     uses = [[storage(t) if storage(t) in results else t for t in c.tensors] for c in parts]
     tensors = list(dict.fromkeys(t for use in uses for t in use if t not in results or t in outside))
     local = [t for t in dict.fromkeys(t for use in uses for t in use) if t in results and t not in outside]

@@ -76,6 +76,17 @@ class _Buffers:
     def number(self, source: Source, buffer: KernelBuffer) -> int:
         return self.known.setdefault((source, buffer), len(self.known))
 
+    def args(self, stage: Stage, places: Sequence[int], kernel: Kernel) -> tuple[tuple, ...]:
+        """Return the arguments of a stage of a kernel whose buffers are at `places`."""
+        return tuple(
+            ("buffer", self.number(places[ref[1]], kernel.buffers[ref[1]])) if ref[0] == "buffer" else ref
+            for ref in stage.args
+        )
+
+    def outputs(self, outputs: Sequence[int | None], places: Sequence[int], kernel: Kernel) -> tuple[int | None, ...]:
+        """Return the numbers of outputs of a kernel whose buffers are at `places`."""
+        return tuple(None if n is None else self.number(places[n], kernel.buffers[n]) for n in outputs)
+
     def build(self, stages: Sequence[Stage], sums: tuple[EpilogueSum, ...] = ()) -> SumKernel:
         kernel = Kernel(tuple(stages), tuple(b for _, b in self.known), None, sums)
         return SumKernel(kernel, tuple(s for s, _ in self.known))
@@ -101,13 +112,13 @@ class Finish(NamedTuple):
         stage, *later = self.kernel.stages
         shape, dtype = stage.template.shape, stage.template.dtypes[0]
         part, own = Axis(len(shape)), tuple(map(Axis, range(len(shape))))
-        args: list[tuple] = []
+        refs: list[tuple] = []
 
         def read(source: Source, buffer: KernelBuffer, index: tuple[Expr, ...]) -> Read:
             ref = ("buffer", table.number(source, buffer))
-            if ref not in args:
-                args.append(ref)
-            return Read(args.index(ref), index, buffer.dtype)
+            if ref not in refs:
+                refs.append(ref)
+            return Read(refs.index(ref), index, buffer.dtype)
 
         def of_parts(number: int, what: str) -> Read:
             strides = (prod(shape), *self.strides)
@@ -116,10 +127,8 @@ class Finish(NamedTuple):
         def body(number: int) -> Expr:
             if not sums[number].centred:
                 return of_parts(number, "sum")
-            count, mean = (
-                read(SumPart(number, "count"), KernelBuffer(dtype, (parts,)), (part,)),
-                of_parts(number, "mean"),
-            )
+            count = read(SumPart(number, "count"), KernelBuffer(dtype, (parts,)), (part,))
+            mean = of_parts(number, "mean")
             if self.mean is None:
                 return apply("mul", count, mean)
             n = stage.args[self.mean.slot][1]
@@ -128,21 +137,13 @@ class Finish(NamedTuple):
             return apply("add", of_parts(number, "squares"), moved)
 
         bodies = tuple(map(body, self.sums))
-        params = [(b.dtype, b.shape) for b in (list(table.known)[n][1] for _, n in args)]
+        params = [(b.dtype, b.shape) for b in (list(table.known)[n][1] for _, n in refs)]
         root = template(shape, params, Reduce("sum", (parts,), bodies))
 
-        def renumber(ref: tuple) -> tuple:
-            return (
-                ("buffer", table.number(self.places[ref[1]], self.kernel.buffers[ref[1]]))
-                if ref[0] == "buffer"
-                else ref
-            )
-
-        def outputs(s: Stage) -> tuple[int | None, ...]:
-            return tuple(None if n is None else renumber(("buffer", n))[1] for n in s.outputs)
-
-        stages = [Stage(root, tuple(args), outputs(stage))]
-        stages += [Stage(s.template, tuple(map(renumber, s.args)), outputs(s)) for s in later]
+        stages = [Stage(root, tuple(refs), table.outputs(stage.outputs, self.places, self.kernel))]
+        for s in later:
+            args = table.args(s, self.places, self.kernel)
+            stages.append(Stage(s.template, args, table.outputs(s.outputs, self.places, self.kernel)))
         return table.build(stages)
 
 
@@ -203,18 +204,14 @@ class _Matcher:
     def _own_stage(self, i: int, stage: Stage, main: Member) -> Stage:
         """Return a stage of the main kernel, which stores the results that are needed elsewhere."""
 
-        def number(n: int) -> int:
-            return self.table.number(main.places[n], main.kernel.buffers[n])
-
-        outputs: list[int | None] = []
+        needed: list[int | None] = []
         for m, n in enumerate(stage.outputs):
             if n is not None:
                 self.results[main.places[n]] = i, m
                 self.strides[main.places[n]] = main.kernel.buffers[n].strides
-            is_needed = n is not None and main.places[n] < len(self.rows.buffers)
-            outputs.append(number(n) if is_needed and n is not None else None)
-        args = tuple(("buffer", number(ref[1])) if ref[0] == "buffer" else ref for ref in stage.args)
-        return Stage(stage.template, args, tuple(outputs))
+            needed.append(n if n is not None and main.places[n] < len(self.rows.buffers) else None)
+        outputs = self.table.outputs(needed, main.places, main.kernel)
+        return Stage(stage.template, self.table.args(stage, main.places, main.kernel), outputs)
 
     def match(self, member: Member) -> Finish | None:
         """Return how a reduction is finished; None if it is no sum of the main kernel's results."""

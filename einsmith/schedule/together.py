@@ -17,7 +17,6 @@ from typing import NamedTuple
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import TASK_SECONDS
 from einsmith.ir.nodes import Tensor
-from einsmith.ir.views import storage
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 
 MIN_GAIN = 0.02
@@ -54,8 +53,7 @@ def find_dependences(plan: Plan) -> list[set[int]]:
 
 def _owners(plan: Plan, call: KernelCall | LoopCall, written: bool) -> set[Tensor]:
     """Return the tensors whose memory a call writes, or reads."""
-    stored = (storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w == written)
-    return {plan.home.get(s, s) for s in stored}
+    return {plan.home.get(s, s) for s in (call.results if written else call.operands)}
 
 
 def group_calls(needs: Sequence[Collection[int]], works: Sequence[Work | None], target: Target) -> list[list[int]]:

@@ -16,6 +16,7 @@ from einsmith.runtime.assemble import Assembler, PointerTarget
 from einsmith.runtime.steps import RunLaunch, Together
 from einsmith.schedule import together
 from einsmith.schedule.arena import lives
+from einsmith.schedule.plan import KernelCall
 from einsmith.schedule.together import Work, find_dependences, group_calls
 
 TARGET = SimpleNamespace(cores=2)
@@ -37,7 +38,7 @@ def draw_plan(rng: np.random.Generator, count: int = 14) -> SimpleNamespace:
     for _ in range(count):
         touched = rng.choice(8, int(rng.integers(1, 4)), False)
         written = (True, *(bool(rng.random() < 0.2) for _ in touched[1:]))
-        calls.append(SimpleNamespace(tensors=tuple(tensors[i] for i in touched), written=written))
+        calls.append(KernelCall(None, tuple(tensors[i] for i in touched), written, ()))
     return SimpleNamespace(calls=calls, home=home)
 
 

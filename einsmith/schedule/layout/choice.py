@@ -194,9 +194,7 @@ class _Problem:
     def _add(self, call: KernelCall, now: float, bound: float) -> None:
         """Add the node of a call, and variables for copies of its operands if it might gain by them."""
         touched = dict.fromkeys(map(storage, call.tensors))
-        uncopied = loop_invariant_operands(call).union(
-            storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w
-        )
+        uncopied = loop_invariant_operands(call).union(call.results)
         stored = {t: self.of[t] for t in touched if t in self.of}
         entries = prod(self.variables[v].size for v in {*stored.values()})
         if entries > MAX_TABLE_ENTRIES:
