@@ -4,15 +4,17 @@
 A program computes a tile of M by N results of one point of the batch. An operand's tile is evaluated at its points
 like any expression, so that padding, windows and activations are part of it; elements outside its guards are zero.
 Where K is divided among programs, a later function adds their sums, in a fixed order, before the steps that follow.
+Axes are numbered as the memory that they run along lies, so that neighbouring lanes access neighbouring elements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.nodes import Expr, Read
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Expr, Read, axes_of, reads
 from einsmith.kernels.contraction.problem import Operand, Problem, needs_exact_guards
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.tiles.ir import TileBuilder, TileValue
@@ -56,6 +58,7 @@ def lower_contraction(
 ) -> None:
     """Lower a piece whose terms are products: tiles of `m` by `n` results, `k` terms at once, divided among `split`
     programs."""
+    p = in_memory_order(kernel, p)
     batch, m, n, k = p.sizes
     t = _fit(tiling, p)
     share = blocks(blocks(k, t.k), t.split) * t.k
@@ -80,6 +83,32 @@ def lower_contraction(
     partial_sums.store(b, [part, number, tile.left.number, tile.right.number], total, tile.live)
     functions.add(b, batch * blocks(m, t.m) * blocks(n, t.n) * t.split)
     _emit_sums(functions, kernel, p, places, t, partial_sums)
+
+
+def in_memory_order(kernel: Kernel, p: Problem) -> Problem:
+    """Return the problem with the axes of M and N in the order of the results' memory, and those of K in that of the
+    operands', the one of neighbouring elements last."""
+    layouts = [kernel.buffers[n] for stage in kernel.stages for n in stage.outputs if n is not None]
+    of_results = {a: min(b.strides[a] for b in layouts) for a in (*p.left, *p.right)}
+    of_operands: dict[int, int] = {}
+    for r in (r for o in p.operands for r in reads(o.expr)):
+        kind, n, *_ = kernel.stages[0].args[r.slot]
+        if kind != "buffer":
+            continue
+        for index, stride in zip(r.index, kernel.buffers[n].strides, strict=True):
+            for atom, step in linear(index).terms.items():
+                for a in axes_of(atom):
+                    of_operands[a] = min(of_operands.get(a, MOST_I32_POINTS), abs(step) * stride)
+    return replace(
+        p,
+        left=_by_stride(p.left, of_results),
+        right=_by_stride(p.right, of_results),
+        k=_by_stride(p.k, of_operands),
+    )
+
+
+def _by_stride(axes: Sequence[int], strides: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(sorted(axes, key=lambda a: -strides.get(a, 0)))
 
 
 def _fit(t: Tiling, p: Problem) -> Tiling:

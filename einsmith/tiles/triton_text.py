@@ -25,7 +25,7 @@ _TYPES = {
     "f32": "tl.float32",
     "f64": "tl.float64",
 }
-_POINTERS = {
+POINTERS = {
     "i8": "*i8",
     "u8": "*u8",
     "i16": "*i16",
@@ -36,9 +36,11 @@ _POINTERS = {
     "f32": "*fp32",
     "f64": "*fp64",
 }
-OPTIONS = {"enable_fp_fusion": False}
+"""Types of pointers to memory, by element type."""
+OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
 """Options with which Triton must compile a text. By default it fuses a product and a sum to one `fma`, which differs
-from a product that memory holds; in the tile IR each is rounded."""
+from a product that memory holds; in the tile IR each is rounded. By default its library of functions takes subnormal
+numbers for zero: the remainder of a division by one would be NaN."""
 ALIGNED = 16
 """Bytes at a multiple of which memory may be loaded and stored by that many bytes at once."""
 _INFIX = {
@@ -99,9 +101,7 @@ def signature(f: TileFunction, launches: Iterable[Sequence[int]]) -> list[str]:
         for p in f.parameters
     ]
     promised = [all(n % ALIGNED == 0 for n in s) for s in starts]
-    return [
-        _POINTERS[p.elem] + f":{ALIGNED}" * is_aligned for p, is_aligned in zip(f.parameters, promised, strict=True)
-    ]
+    return [POINTERS[p.elem] + f":{ALIGNED}" * is_aligned for p, is_aligned in zip(f.parameters, promised, strict=True)]
 
 
 def _literal(value: float | int | bool, elem: str) -> str:

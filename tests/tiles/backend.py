@@ -20,7 +20,7 @@ from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import signature, triton_text
 from tests.driver.evaluated import Evaluated, Steps
-from tests.tiles import interp, stand_in
+from tests.tiles import card, interp, stand_in
 from tests.tiles.memory import Memory
 from tests.tiles.running import SMALL, functions_of
 
@@ -35,10 +35,10 @@ class Machine(Target):
 
 @dataclass
 class Code:
-    """The functions of a kernel, and their text where that is what runs. `launches`: the pointers so far."""
+    """The functions of a kernel, and the way in which they run. `launches`: the pointers so far."""
 
     functions: list[TileFunction]
-    text: str | None
+    way: str
     launches: list[tuple[int, ...]] = field(default_factory=list)
 
     def run(self, pointers: Sequence[int]) -> None:
@@ -56,11 +56,13 @@ class Code:
             return memories[key]
 
         self.launches.append(tuple(pointers))
-        if self.text is None:
+        if self.way == "interpreter":
             interp.run(self.functions, find)
+        elif self.way == "card":
+            card.run(self.functions, find)
         else:
             promised = {f.name: signature(f, [pointers]) for f in self.functions}
-            stand_in.run(self.text, self.functions, find, signatures=promised)
+            stand_in.run(triton_text(self.functions), self.functions, find, signatures=promised)
 
 
 class TileSteps(Steps):
@@ -69,8 +71,8 @@ class TileSteps(Steps):
 
 
 class Tiles(Evaluated):
-    """What kernels cost, which passes ask, is the evaluator's answer. tiling: of all kernels; way: "interpreter" or
-    "text". `used` counts the kernels by pattern, `made` holds what they became."""
+    """What kernels cost, which passes ask, is the evaluator's answer. tiling: of all kernels; way: one of
+    `running.WAYS`. `used` counts the kernels by pattern, `made` holds what they became."""
 
     name = NAME
 
@@ -91,7 +93,7 @@ class Tiles(Evaluated):
         functions = functions_of(lowered)
         name = patterns(kernel)[0]
         self.used[name] += 1
-        code = Code(functions, triton_text(functions) if self.way == "text" else None)
+        code = Code(functions, self.way)
         self.made.append(code)
         return CompiledKernel(((code, 1, False),), 0, lowered.workspace, name, self.tiling, 0.0, 0)
 

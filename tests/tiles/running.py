@@ -1,4 +1,5 @@
-"""Runs what a kernel is lowered to, by the interpreter and as printed text, and compares it with the evaluator."""
+"""Runs what a kernel is lowered to, by the interpreter, as printed text and on a card, and compares it with the
+evaluator."""
 
 from __future__ import annotations
 
@@ -17,13 +18,15 @@ from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import triton_text
 from einsmith.tiles.verify import verify
 from tests.kernels.runner import GAP, elements, read_buffers, reference
-from tests.tiles import interp, stand_in
+from tests.tiles import card, interp, stand_in
 from tests.tiles.memory import Memory
 
 SMALL = Tiling(m=8, n=16, k=16, split=1, precision="ieee")
 """So that small kernels have several programs, and blocks that end within a tile."""
 SPLIT = Tiling(m=4, n=4, k=16, split=3, precision="tf32x3")
-WAYS = ("interpreter", "text")
+WATCHED = ("interpreter", "text")
+"""Ways to run kernels that notice accesses which a card would leave to chance."""
+WAYS = WATCHED if card.missing() else (*WATCHED, "card")
 
 
 def backward(n: int) -> Iterable[int]:
@@ -100,6 +103,8 @@ def ran(
     held = Held(buffers, arrays, lowered.workspace, over)
     if way == "text":
         stand_in.run(triton_text(functions), functions, held.find, order)
+    elif way == "card":
+        card.run(functions, held.find)
     else:
         interp.run(functions, held.find, order)
     held.check_gaps()

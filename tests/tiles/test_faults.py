@@ -24,7 +24,7 @@ from einsmith.tiles.triton_text import triton_text
 from tests.kernels import samples as s
 from tests.kernels.cover import SAMPLES
 from tests.tiles import running
-from tests.tiles.running import SMALL, SPLIT, WAYS, check, data
+from tests.tiles.running import SMALL, SPLIT, WATCHED, check, data
 
 
 def _softmax() -> Kernel | Rows:
@@ -129,7 +129,7 @@ def test_planted_faults_are_noticed(name: str, rng: np.random.Generator) -> None
     found, missed = Counter[str](), Counter[str]()
     for launch in lower(make(), tiling, pattern).launches:
         for n, (kind, f, other) in enumerate(plants(launch.function)):
-            (found if noticed(name, f, other, [WAYS[n % 2]], rng) else missed)[kind] += 1
+            (found if noticed(name, f, other, [WATCHED[n % 2]], rng) else missed)[kind] += 1
     assert {"race", "bound", "mask of a load", "mask of a store"} <= set(found)
     assert not set(missed) - HARMLESS
 
@@ -138,13 +138,13 @@ def test_planted_faults_are_noticed(name: str, rng: np.random.Generator) -> None
 def test_correct_kernels_raise_no_alarm(name: str, rng: np.random.Generator) -> None:
     make, pattern, tiling, _ = KERNELS[name]
     (first, *_) = lower(make(), tiling, pattern).launches
-    assert not noticed(name, first.function, first.function, WAYS, rng)
+    assert not noticed(name, first.function, first.function, WATCHED, rng)
 
 
 def test_a_missing_barrier_is_noticed_in_rows(rng: np.random.Generator) -> None:
     make, pattern, tiling, _ = KERNELS["rows"]
     found = [p for x in lower(make(), tiling, pattern).launches for p in plants(x.function) if p[0] == "barrier"]
-    assert found and all(noticed("rows", f, other, WAYS, rng) for _, f, other in found)
+    assert found and all(noticed("rows", f, other, WATCHED, rng) for _, f, other in found)
 
 
 TEXTS = {

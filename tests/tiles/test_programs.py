@@ -16,10 +16,11 @@ from einsmith.kernels import autoconfig
 from tests.driver.test_second_backend import NETWORKS, trained
 from tests.gallery.entries import ENTRIES, Entry
 from tests.gallery.test_gallery import Problem
+from tests.tiles import card
 from tests.tiles.backend import Tiles
-from tests.tiles.running import SMALL, SPLIT
+from tests.tiles.running import SMALL, SPLIT, WATCHED, WAYS
 
-WAYS = ("interpreter", "text")
+on_a_card = pytest.mark.skipif(bool(card.missing()), reason=str(card.missing()))
 TURNS = {e.name: n for n, e in enumerate(ENTRIES)}
 
 
@@ -56,8 +57,17 @@ def of_gallery(entry: Entry, case: int, double: bool, rng: np.random.Generator) 
 def test_the_gallery_and_its_gradients(entry: Entry, seated, rng: np.random.Generator) -> None:
     """In turns in f32 and f64, by the interpreter and as text, whole and split."""
     turn = TURNS[entry.name]
-    made = seated(tiling=(SMALL, SPLIT)[turn // 2 % 2], way=WAYS[turn % 2])
+    made = seated(tiling=(SMALL, SPLIT)[turn // 2 % 2], way=WATCHED[turn % 2])
     of_gallery(entry, turn % len(entry.cases), bool(turn // 4 % 2), rng)
+    assert made.programs
+
+
+@on_a_card
+@pytest.mark.parametrize("double", [False, True], ids=["f32", "f64"])
+@pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+def test_the_gallery_on_a_card(entry: Entry, double: bool, seated, rng: np.random.Generator) -> None:
+    made = seated(tiling=(SMALL, SPLIT)[TURNS[entry.name] % 2], way="card")
+    of_gallery(entry, TURNS[entry.name] % len(entry.cases), double, rng)
     assert made.programs
 
 
@@ -75,9 +85,19 @@ def test_all_of_the_gallery(entry: Entry, way: str, seated, rng: np.random.Gener
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_train_alike(name: str, seated) -> None:
     """Convolutions, pooling, dropout, an embedding, a recurrence; losses, gradients and Adam's updates."""
+    trains_alike(name, seated, WATCHED[len(name) % 2])
+
+
+@on_a_card
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_train_alike_on_a_card(name: str, seated) -> None:
+    trains_alike(name, seated, "card")
+
+
+def trains_alike(name: str, seated, way: str) -> None:
     step, want = trained(name)
     weights = step.model.state_dict()
-    made = seated(way=WAYS[len(name) % 2])
+    made = seated(way=way)
     step, got = trained(name)
     np.testing.assert_allclose(got, want, rtol=2e-5)
     for key, value in step.model.state_dict().items():
