@@ -58,7 +58,7 @@ from einsmith.schedule.row_clusters import (
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
 from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
 from einsmith.schedule.slices import slice_kernel
-from einsmith.schedule.sum_calls import SumJoiner
+from einsmith.schedule.sum_calls import SumJoiner, Unfused
 
 MAX_STREAMED_TIME = 0.95
 """Largest predicted time of a row-block fusion with kernels that reuse operands, as a fraction of that of its parts,
@@ -237,8 +237,9 @@ def _plan(
     singles = [_lower_group(schedule.groups[g], needed, home, non_temporal, options) for g in order]
     place = {g: i for i, g in enumerate(order)}
     # Operands of checks, and updates, are not fused by rows: their positions in the order are decided here.
-    unfused = {place[g] for g in (*checking, *writers)}
-    unfused |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
+    fixed = {place[g] for g in checking}
+    fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
+    unfused = Unfused(fixed, {place[g] for g in writers} - fixed, {place[g] for g in gates})
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
     parts = _row_parts(singles, graph, options.repeats)
     sums = {
@@ -248,7 +249,7 @@ def _plan(
         and isinstance(c.copies[0].node, Compute)
         and pointwise_body(c.kernel.root) is None
     }
-    unstored = freed(parts, needs, unfused, sums, kept, target)
+    unstored = freed(parts, needs, unfused.all, sums, kept, target)
     roots = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
 
     calls, rank, refusals = _fuse_rows(singles, parts, needs, unfused, kept, options)
@@ -282,13 +283,12 @@ def _fuse_rows(
     singles: list[KernelCall | LoopCall],
     parts: Sequence[RowPart],
     needs: dict[int, set[int]],
-    unfused: set[int],
+    unfused: Unfused,
     kept: set[Tensor],
     options: PlanOptions,
 ) -> tuple[list[KernelCall | LoopCall], dict[int, int], dict[Tensor, Refusal]]:
     """Return (the calls after row fusion, for each of `singles` the index of the call that contains it, the reason for
-    which each result is stored that a fused kernel might use up). Row fusion leaves the calls whose numbers are in
-    `unfused` as they are."""
+    which each result is stored that a fused kernel might use up)."""
     target, cost = options.target, options.cost
     readers = Counter(s for p in parts for s in set(p.operands))
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
@@ -361,7 +361,7 @@ def _fuse_rows(
         first = singles[members[0]]
         return first if isinstance(first, LoopCall) else join_members(*members)
 
-    found = [*map(tuple, clusters(parts, needs, unfused, kept, target, pays, refusals))]
+    found = [*map(tuple, clusters(parts, needs, unfused.all, kept, target, pays, refusals))]
     joined: dict[tuple[int, ...], KernelCall] = {}
     if cost is not None and options.takes_sums and target.backend == CPU:
         found, joined = SumJoiner(found, singles, call_of, needs, unfused, kept, target, cost).run()

@@ -2,12 +2,16 @@
 
 before: {conv};  {mean, variance, normalise}, joined by rows
 after:  {conv, mean, variance};  {normalise}
+
+before: {dx};  ...;  {b - rate*sum[n](dx[n,k])}, stored over b
+after:  {dx, b - rate*sum[n](dx[n,k])};  ...
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from typing import NamedTuple
 
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Reduce, Tensor
@@ -23,6 +27,23 @@ Cluster = tuple[int, ...]
 """Numbers of kernels that one call computes, in order."""
 
 
+class Unfused(NamedTuple):
+    """Kernels that row fusion leaves as they are.
+
+    fixed: kernels that stay where they are. writers: other ones, which write into leaves. gates: kernels of what the
+    program checks before it writes into leaves; it does so between two calls.
+    """
+
+    fixed: Set[int]
+    writers: Set[int]
+    gates: Set[int]
+
+    @property
+    def all(self) -> Set[int]:
+        """Return the kernels that are not fused by rows."""
+        return self.fixed | self.writers
+
+
 class SumJoiner:
     """Moves sums to the kernels whose results they are of.
 
@@ -31,7 +52,7 @@ class SumJoiner:
         singles: the call of each kernel.
         call_of: returns the call of a cluster.
         needs: for each kernel, those that come before it.
-        fixed: kernels that stay where they are.
+        unfused: kernels that row fusion leaves as they are.
         kept: tensors that are needed after the program.
         target: the machine.
         cost: predicts kernels.
@@ -49,13 +70,13 @@ class SumJoiner:
         singles: Sequence[KernelCall | LoopCall],
         call_of: Callable[[Cluster], KernelCall | LoopCall],
         needs: Mapping[int, Collection[int]],
-        fixed: Collection[int],
+        unfused: Unfused,
         kept: Collection[Tensor],
         target: Target,
         cost: Cost,
     ):
         self.clusters, self.singles, self.call_of = list(clusters), singles, call_of
-        self.needs, self.fixed, self.kept, self.target, self.cost = needs, fixed, kept, target, cost
+        self.needs, self.unfused, self.kept, self.target, self.cost = needs, unfused, kept, target, cost
         self.place = {n: c for c, members in enumerate(clusters) for n in members}
         self.readers: dict[Tensor, set[int]] = defaultdict(set)
         for n, call in enumerate(singles):
@@ -69,7 +90,7 @@ class SumJoiner:
         """Return (the clusters, between which sums have moved, the calls of the kernels that take sums)."""
         joined: dict[Cluster, KernelCall] = {}
         for c, members in enumerate(self.clusters):
-            if len(members) != 1 or members[0] in self.fixed or not self._is_kernel(members[0]):
+            if len(members) != 1 or members[0] in self.unfused.all or not self._is_kernel(members[0]):
                 continue
             group = self._sums_of(members[0])
             if len(group) > 1:
@@ -94,13 +115,15 @@ class SumJoiner:
         call, first = self.singles[main], self.place[main]
         group = [main]
         for n in sorted(set[int]().union(*(self.readers[t] for t in call.results))):
-            if n in self.fixed or self.place[n] == first or not self._is_kernel(n):
+            if n in self.unfused.fixed or self.place[n] == first or not self._is_kernel(n):
                 continue
             reading = self.singles[n]
             assert isinstance(reading, KernelCall)
             if not isinstance(reading.kernel.root.parts[0].body, Reduce) or self._is_chain(n):
                 continue
             if any(self.place[m] >= first and m not in group for m in self.needs[n]):
+                continue
+            if n in self.unfused.writers and not self.unfused.gates.isdisjoint(group):
                 continue
             kernel = self._join([*group, n]).kernel
             if isinstance(kernel, Rows) and summed_form(kernel) is not None:

@@ -7,7 +7,11 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
+from einsmith.api.jit import trace_call
 from einsmith.driver import compile
+from einsmith.driver.executable import Executable
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.composite.summed import APART
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
@@ -134,6 +138,37 @@ def test_a_norm_is_summed_where_its_input_is_made(rng) -> None:
 
     run, _, _ = compiled(f, args, 2)
     assert any(isinstance(c.kernel, Rows) and c.kernel.takes_sums for c in run.plan.calls)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1), (13, 7, 17), (67, 9, 31)])
+@pytest.mark.parametrize("of", ["x", "z"])
+def test_updates_are_taken_with_the_sums_that_they_use(of: str, shape, rng, joined_at_any_cost) -> None:
+    """A parameter is stored by the kernel whose results its gradient sums; not if that kernel makes what is checked
+    before anything is stored."""
+    rows, depth, columns = shape
+    args = arrays(rng, (rows, depth), (depth, columns), (columns,))
+
+    def f(x, w, b):
+        z = x @ w
+        checked = ((z if of == "z" else x) ** 2).mean()
+        if of == "x":
+            z = z * checked
+        return z, checked, b - 0.1 * z.sum(0)
+
+    traced = trace_call(f, args, {}, frozenset()).graph
+    z, checked, new = traced.outputs
+    graph = Graph(traced.inputs, (z, checked), ((traced.inputs[2], new),), ())
+    wanted = evaluate(graph, [a.astype(float) for a in args])
+    bias = args[2].copy()
+    run = Executable(graph, {graph.inputs[2]: bias}, 2, finite=checked)
+    ((_, stored),), made = run.plan.graph.updates, run.plan.graph.outputs[0]
+    (call,) = (c for c in run.plan.calls if stored in c.results)
+    assert (isinstance(call.kernel, Rows) and call.kernel.takes_sums) == (made in call.results) == (of == "x")
+    np.testing.assert_allclose(run(args[:2])[1][0], wanted[0][0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(bias, wanted[1][0], rtol=1e-5, atol=1e-5)
+    args[0][0, 0] = np.inf
+    run(args[:2])
+    np.testing.assert_allclose(bias, wanted[1][0], rtol=1e-5, atol=1e-5)
 
 
 # -------------------------------------------------------------------------------------------------- the rule by force
