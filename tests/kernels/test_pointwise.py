@@ -82,6 +82,18 @@ def test_even_and_odd_share_their_loads():
     assert text.count("= load(") == 2 and "gather" not in text
 
 
+@pytest.mark.parametrize("n", [3, 10, 23, 31])
+def test_rows_that_may_lie_over_an_operand_are_stored_without_masks(rng, n):
+    """A masked store delays the loads of the row after it, where it overwrites an operand."""
+    i, j = axes(2)
+    for shape, x in (((5, n), read(0, i, j)), ((n, 5), read(0, j, i))):
+        kernel = plain((5, n), [(dt.f32, shape), (dt.f32, (5,))], apply("mul", x, read(1, i)))
+        text = show(PATTERN.lower(kernel, PointwiseConfig(16, 1, 1), WIDE).launches[0].function)
+        is_masked = [x.count(",") == 3 for x in text.splitlines() if "store(" in x]  # address, value, mask
+        assert any(is_masked) == (shape != (5, n))
+        check(PATTERN, kernel, rng)
+
+
 @pytest.mark.parametrize("h, w", [(4, 6), (28, 28), (6, 34), (2, 2)])
 def test_max_pool_backward_needs_no_gather(rng, h, w):
     b, y, x = axes(3)

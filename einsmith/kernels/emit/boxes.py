@@ -106,6 +106,12 @@ class Box:
         return frozenset(out)
 
     @cached_property
+    def replacing(self) -> frozenset[int]:
+        """Return the buffers that may be stored over an operand, which is read at the same elements."""
+        read = {f.key for f in uses(self.exprs)[0]}
+        return frozenset(buffer for _, buffer, index in self.stores if index.key in read)
+
+    @cached_property
     def every_flat(self) -> list[LinearForm]:
         """Return the offsets of all reads and stores."""
         return [*uses(self.exprs)[0], *(index for _, _, index in self.stores)]

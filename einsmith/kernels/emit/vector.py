@@ -390,8 +390,10 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         )
         return least is not None and most is not None and not leaves((least, most), dt.i32)
 
-    def store(self, value: SSAValue, target: BufferMemory, index: LinearForm) -> None:
+    def store(self, value: SSAValue, target: BufferMemory, index: LinearForm, unmasked: bool = False) -> None:
         """Store `value` at offset `index` (elements) of `target`; masked lanes are left alone.
+
+        unmasked: the first lanes of a vector are stored as shorter vectors, without a mask.
 
         Raises:
             CompileError: the offset has no literal lane pattern, or several lanes would be stored to one element."""
@@ -406,15 +408,26 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         value = self.splat(value)
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
             mask, at = self.lane_mask(), self.total(part, part.pattern[0])
-            unmasked = mask is None and not target.dtype.is_bool
-            if target.buffer.non_temporal and unmasked and self._is_aligned(part, part.pattern[0]):
+            streams = target.buffer.non_temporal and mask is None and not target.dtype.is_bool
+            if streams and self._is_aligned(part, part.pattern[0]):
                 self.b.stream(value, target.pointer, at)
+            elif unmasked and mask is not None and isinstance(self.mask, int) and not target.dtype.is_bool:
+                self._store_first_lanes(value, self.mask, target, at)
             else:
                 self.b.store(value, target.pointer, at, mask)
             return
         if not self._store_ascending(value, target, part):
             ptr = self.address(target.pointer, self.total(part), value.type.elem)
             self.b.scatter(value, ptr, self._offsets(part.pattern), self.lane_mask())
+
+    def _store_first_lanes(self, value: SSAValue, count: int, target: BufferMemory, at: SSAValue) -> None:
+        """Store the first `count` lanes as vectors of whole powers of two."""
+        done = 0
+        while done < count:
+            n = 1 << ((count - done).bit_length() - 1)
+            part = self.shuffle(value, value, range(done, done + n)) if n > 1 else self.b.extract(value, done)
+            self.b.store(part, target.pointer, self.b.add(at, done))
+            done += n
 
     def _store_ascending(self, value: SSAValue, target: BufferMemory, part: Split) -> bool:
         """Store an ascending lane pattern by shuffles and masked stores of whole vectors over its span.
