@@ -127,6 +127,17 @@ def test_epilogues_of_stencils(keep, rng):
     check(STENCIL, s.biased(s.depthwise_dw(2, 3, 9, 7, 3, 1), 1, keep), rng, native=True)
 
 
+@pytest.mark.parametrize("width", [5, 7])
+def test_operands_of_a_tile_are_read_before_it_is_stored(width, rng):
+    """Where a result overwrites an operand, a masked store delays the loads of the row after it."""
+    kernel = s.updated(s.depthwise(2, 3, width, width, 3, 1))
+    whole = [c for c in STENCIL.configs(kernel, WIDE) if c.tile == width and not c.pairs]
+    (launch,) = STENCIL.lower(kernel, whole[0], WIDE).launches
+    (names,) = (x for x in _names_by_block(launch.function.body) if "store" in x)
+    assert "load" not in names[names.index("store") :]
+    check(STENCIL, kernel, rng, [WIDE], native=True)
+
+
 def test_rows_without_columns(rng):
     """One axis: the rows of the tile are taken from nothing."""
     h, n, r = 3, 37, 5
@@ -300,6 +311,12 @@ def test_tiles_beyond_the_caches_touch_fewer_rows():
 
 def _count(block, name: str) -> int:
     return sum(_count(x.body, name) if hasattr(x, "body") else x.name == name for x in block)
+
+
+def _names_by_block(block) -> list[list[str]]:
+    """Return the names of the operations of a block, and of the blocks in it."""
+    inner = [names for x in block if hasattr(x, "body") for names in _names_by_block(x.body)]
+    return [[x.name for x in block if not hasattr(x, "body")], *inner]
 
 
 def _operations(block) -> set[str]:

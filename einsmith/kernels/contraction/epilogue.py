@@ -340,7 +340,11 @@ class Epilogue:
         companion_sums: Sequence[SSAValue] = (),
     ) -> None:
         """Compute and store one row of the tile; arguments are those of `values`."""
-        for at, values in self.values(states, row, sums, companion_sums):
+        self.store(self.values(states, row, sums, companion_sums))
+
+    def store(self, cursors_and_values: Sequence[tuple[LaneCursor, Sequence[SSAValue]]]) -> None:
+        """Store what `values` returned."""
+        for at, values in cursors_and_values:
             for i, value in enumerate(values):
                 pointer = self.b.buffers[self.outputs[i]]
                 if i in self.interleaved:

@@ -297,6 +297,8 @@ class StencilLowering:
         """Run the epilogue on the result rows and store them, row after row."""
         axis, taken = self.s.row, self.taken
         in_registers = self.epi.room is None or len(rows) == 1
+        # Rows whose operands lie where they are stored are all read first: a masked store delays loads next to it.
+        pending: list[Sequence[tuple[LaneCursor, Sequence[SSAValue]]]] = []
         group: list[tuple[LaneCursor, Sequence[SSAValue]]] = []
         if taken is not None:
             self.epi.take = (
@@ -305,12 +307,17 @@ class StencilLowering:
 
         def store_row(number: int | SSAValue, row: Sequence[SSAValue]) -> None:
             place = self.epi.sampler.at(values, {axis: number} if axis is not None else {})
-            if self.phase_planes is None:
-                self.epi.row(states, place, row)
+            results = self.epi.values(states, place, row)
+            if self.phase_planes is not None:
+                self.phase_planes.put(results)
+            elif in_registers:
+                pending.append(results)
             else:
-                self.phase_planes.put(self.epi.values(states, place, row))
+                self.epi.store(results)
 
         self.epi.rows(rows, store_row)
+        for results in pending:
+            self.epi.store(results)
         if taken is not None and in_registers:
             taken.add(0, group, taken.weigh(0, states, len(rows)))
 
