@@ -23,6 +23,7 @@ from einsmith.passes.algebra.fold_into_scatter import fold_into_scatter
 from einsmith.passes.algebra.gather_layouts import gather_layouts
 from einsmith.passes.algebra.horizontal_fusion import horizontal_fusion
 from einsmith.passes.algebra.inline import inline
+from einsmith.passes.algebra.join_products import join_products
 from einsmith.passes.algebra.merge_disjoint import merge_disjoint
 from einsmith.passes.algebra.merge_scatters import merge_scatters
 from einsmith.passes.algebra.multi_output_reduction import multi_output_reduction
@@ -143,6 +144,7 @@ PASSES = check_order(
         graph_pass("simplify", simplify, needs="inlined"),
         graph_pass("multi-output reduction", multi_output_reduction, needs="inlined", provides="multi-output"),
         graph_pass("narrow argmax", narrow_argmax, needs="multi-output"),
+        Pass("join products", join_products, frozenset({"inlined"})),
         Pass("parallel fusion", parallel_fusion, frozenset({"inlined"})),
         graph_pass("split index set", split_index_set, needs="inlined"),
         # A loop's steps are separate graphs, which go through all passes when the loop is created.

@@ -95,7 +95,7 @@ def concatenated(n: int, d: int = 8) -> Program:
 
 
 def stacked(n: int, d: int = 8) -> Program:
-    return lambda *x: es.tanh(F.stack(x, 0)).sum(), _arrays(*[(4, d)] * n)
+    return lambda *x: es.tanh(F.stack(x, 0)).sum(), _arrays(*[(6, d)] * n)
 
 
 def nested_where(n: int, d: int = 8) -> Program:
