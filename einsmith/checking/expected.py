@@ -44,14 +44,6 @@ def read_buffers(kernel: Kernel | Rows) -> set[int]:
 
 
 @lru_cache(maxsize=1024)
-def buffers_on_lines(kernel: Kernel | Rows) -> set[int]:
-    """Return the numbers of a kernel's buffers that begin on a cache line."""
-    if not isinstance(kernel, Rows):
-        return {n for n, b in enumerate(kernel.buffers) if b.non_temporal}
-    pairs = (x for m in kernel.members for x in zip(m.places, m.kernel.buffers, strict=True))
-    return {place for place, b in pairs if b.non_temporal}
-
-
 def written_buffers(kernel: Kernel | Rows) -> Mapping[int, np.ndarray | None]:
     """Return the buffers that a kernel writes, by number, each with a mask of the elements written (None: all of
     them)."""

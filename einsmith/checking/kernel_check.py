@@ -14,7 +14,6 @@ from einsmith.base.errors import IndexOutOfRange
 from einsmith.checking import trap
 from einsmith.checking.expected import (
     Difference,
-    buffers_on_lines,
     expected_content,
     find_difference,
     read_buffers,
@@ -205,7 +204,7 @@ def run(
     kernel = subject.kernel
     read = read_buffers(kernel)
     groups = _groups(states, written)
-    on_lines = buffers_on_lines(kernel)
+    on_lines = kernel.non_temporal
     blocks = [
         GuardedBlock(
             "",

@@ -188,6 +188,11 @@ class Kernel(Node):
         return self.root.shape
 
     @property
+    def non_temporal(self) -> set[int]:
+        """The numbers of the buffers that are stored past the caches, which begin on a cache line."""
+        return {n for n, b in enumerate(self.buffers) if b.non_temporal}
+
+    @property
     def reuses(self) -> bool:
         """Whether the root uses an element of its operands many times, as a product or a convolution does."""
         return reuses_in_row(self, (0,) * len(self.buffers), 1)
@@ -324,6 +329,13 @@ class Rows(Node):
                 place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row
             }
         return max(1, sum(b.nbytes // self.rows for b in buffers.values()))
+
+    @property
+    def non_temporal(self) -> set[int]:
+        """The numbers of the buffers, local ones included, that a member stores past the caches; they begin on a
+        cache line."""
+        uses = (x for m in self.members for x in zip(m.places, m.kernel.buffers, strict=True))
+        return {place for place, b in uses if b.non_temporal}
 
     @property
     def reuses(self) -> bool:

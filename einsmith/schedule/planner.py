@@ -426,8 +426,9 @@ def _slice(call: KernelCall) -> KernelCall:
 def _step_plan(segment: LoopSegment, options: PlanOptions) -> Plan:
     """Return the plan of a segment's step; its kernels mark which of their buffers are loop-invariant."""
     # A kernel that takes sums would pack loop-invariant operands in every step.
-    target, cost, most = options.target, options.cost, options.most
-    plan = fuse(segment.body, None, target, on_lines=False, cost=cost, most=most, takes_sums=False)
+    plan = fuse(
+        segment.body, None, options.target, on_lines=False, cost=options.cost, most=options.most, takes_sums=False
+    )
     if segment.idle:
         plan = replace(plan, calls=_drop_idle(plan, segment.idle))
     same = {

@@ -13,7 +13,6 @@ from collections.abc import Collection, Sequence
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.ir.views import storage
-from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall, Plan
 
 
@@ -65,10 +64,7 @@ def _stored_past_caches(call: KernelCall | LoopCall) -> set[Tensor]:
     """Return the results of a call that it stores by non-temporal stores."""
     if not isinstance(call, KernelCall):
         return set()
-    members = call.kernel.members if isinstance(call.kernel, Rows) else ()
-    numbers = {n for n, b in enumerate(call.kernel.buffers) if b.non_temporal}
-    numbers |= {p for m in members for p, b in zip(m.places, m.kernel.buffers, strict=True) if b.non_temporal}
-    return {storage(call.tensors[n]) for n in numbers if n < len(call.tensors)}
+    return {storage(call.tensors[n]) for n in call.kernel.non_temporal if n < len(call.tensors)}
 
 
 def memory_seconds(moved: int, target: Target) -> float:
