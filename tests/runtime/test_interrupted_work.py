@@ -51,15 +51,23 @@ TRAIN = """
 
 TUNE = """
     from einsmith.tuning.kernels import bench, records
-    started = bench.BenchProcess._spawn
-    def start(self):
-        started(self)
-        def send():
+    from einsmith.tuning.programs import graph_search
+    started, searched, sent = bench.BenchProcess._spawn, graph_search.tune, []
+    def send(where):
+        def soon():
             time.sleep(0.3)
             os.kill(os.getpid(), signal.SIGINT)
-        if self.starts == 1:
-            threading.Thread(target=send, daemon=True).start()
-    bench.BenchProcess._spawn = start
+        if not sent:  # a second signal would end the process
+            sent.append(where)
+            threading.Thread(target=soon, daemon=True).start()
+    def start(self):
+        started(self)
+        send("kernels")
+    def search(*arguments):
+        send("graph")
+        while True:  # until the signal comes
+            searched(*arguments)
+    bench.BenchProcess._spawn, graph_search.tune = start, search
     def children():
         with open(f"/proc/self/task/{os.getpid()}/children") as f:
             return f.read().split()
@@ -91,8 +99,6 @@ def test_tuning(tmp_path, graph):
     model = es.nn.Linear(8, 3)
     before = {{n: v.copy() for n, v in model.state_dict().items()}}
     step = es.TrainStep(model, F.cross_entropy, es.optim.SGD(lr=0.1), tune={'"graph"' if graph else 3600})
-    if {graph}:
-        threading.Thread(target=lambda: (time.sleep(2), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
     try:
         step(x, t)
         raise AssertionError("not interrupted")
@@ -100,7 +106,7 @@ def test_tuning(tmp_path, graph):
         pass
     for n, v in model.state_dict().items():
         np.testing.assert_array_equal(v, before[n])
-    assert step.steps == 0
+    assert step.steps == 0 and sent == [{'"graph"' if graph else '"kernels"'}]
     whole()
     """
     )
