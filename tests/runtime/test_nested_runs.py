@@ -17,9 +17,13 @@ from einsmith.base import locks
 from einsmith.runtime import interrupts, nested, pool
 
 
-def slow(points=2 * 10**7):
-    """A function of the first four elements whose run takes long enough to be watched."""
+def slow(points=4 * 10**6):
+    """A function of the first four elements whose run takes several times `OFTEN`, however busy the machine is."""
     return es.op("y[i] = sum[j](sin(x[i]*j))", extents={"j": points})
+
+
+OFTEN = 0.002
+"""Seconds between two looks whether a run is under way."""
 
 
 @contextmanager
@@ -32,10 +36,10 @@ def during(handler):
             came.append(True)
             handler()
         elif not came:
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            signal.setitimer(signal.ITIMER_REAL, OFTEN)
 
     before = signal.signal(signal.SIGALRM, called)
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    signal.setitimer(signal.ITIMER_REAL, OFTEN)
     try:
         yield
     finally:
@@ -83,7 +87,7 @@ def test_short_runs_too(rng, monkeypatch):
 class Slow(es.nn.Module):
     def __init__(self):
         self.own = es.nn.Linear(3, 2)
-        self.term = slow(2 * 10**7)
+        self.term = slow()
 
     def forward(self, x):
         return self.own(x).astype("float64") + self.term(self.own(x)[:, 0])[:, None] * 1e-6
