@@ -1,0 +1,95 @@
+"""Which limits of fusion decide anything? python -m benchmarks.limits NETWORK-bBATCH ...
+
+Kernels are chosen by predicted time; what the code cannot or need not grow to is limited by constants. Of each network's
+training step: the predicted seconds of its plan with each of these halved and doubled, where that changes the plan.
+Nothing is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+LIMITS = (
+    ("schedule.fusion", "_MAX_BUFFERS"), ("schedule.fusion", "MAX_STAGES"), ("schedule.row_fusion", "MAX_MEMBERS"),
+    ("schedule.row_fusion", "_MAX_BUFFERS"), ("schedule.row_fusion", "_MAX_SHARED_RATIO"),
+    ("schedule.row_clusters", "_MAX_RECENT"), ("schedule.repeat_products", "_MAX_WORK"),
+    ("passes.algebra.inline", "_MAX_OPERATIONS"), ("passes.algebra.recompute", "MAX_OPERATIONS"),
+    ("passes.algebra.recompute", "MAX_SIZE_RATIO"), ("passes.algebra.horizontal_fusion", "_MAX_SUMS"),
+)  # fmt: skip
+"""Modules of `einsmith`, and their constants."""
+
+
+def planned(name: str) -> tuple[float, int]:
+    """Predicted seconds and calls of the plan of a network's training step, which is not compiled."""
+    from benchmarks.models import TRAINING
+    from benchmarks.peers import einsmith_peer
+    from einsmith.driver import compile as driver
+    from einsmith.schedule.residency import plan_seconds
+
+    class Planned(Exception):
+        pass
+
+    def stop(plan: Any, bound: Any, target: Any, backend: Any) -> None:
+        raise Planned(plan_seconds(plan, driver.predicted, target), len(plan.calls))
+
+    before, driver._Kernels = driver._Kernels, stop  # type: ignore[assignment, misc]
+    try:
+        problem = TRAINING[name]
+        einsmith_peer.build(problem, problem.arrays(), 2, "einsmith").step()
+    except Planned as e:
+        return e.args
+    finally:
+        driver._Kernels = before  # type: ignore[misc]
+    raise AssertionError(f"{name} was run without a plan")
+
+
+@contextmanager
+def changed(module: str, name: str, factor: float) -> Iterator[None]:
+    """A limit multiplied by a factor, in its module and in those that have imported it."""
+    owner = import_module(f"einsmith.{module}")
+    value = getattr(owner, name)
+    users = [m for n, m in sys.modules.items() if n.startswith("einsmith.") and m.__dict__.get(name) is value]
+    users = [m for m in users if m is owner or not name.startswith("_")]
+    for m in users:
+        setattr(m, name, type(value)(value * factor))
+    try:
+        yield
+    finally:
+        for m in users:
+            setattr(m, name, value)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("network", nargs="+")
+    asked = parser.parse_args()
+    from benchmarks.peers import einsmith_peer
+
+    einsmith_peer.prepare()
+    table = Table(title="plans that a limit changes")
+    for column in ("network", "limit", "ms", "difference", "calls"):
+        table.add_column(column)
+    for network in asked.network:
+        seconds, calls = planned(network)
+        table.add_row(network, "as they are", f"{seconds * 1e3:.3f}", "", str(calls))
+        for module, name in LIMITS:
+            for factor in (0.5, 2.0):
+                with changed(module, name, factor):
+                    other, count = planned(network)
+                if (other, count) != (seconds, calls):
+                    limit = f"{module.rpartition('.')[2]}.{name} x {factor:g}"
+                    table.add_row("", limit, f"{other * 1e3:.3f}", f"{100 * (other / seconds - 1):+.2f} %", str(count))
+    Console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
