@@ -111,6 +111,32 @@ def test_phases_of_a_strided_gradient_are_one_launch():
     assert len(lowered.launches) == 1
 
 
+def gradient_of_max_pooling(b, c, h, w, k, stride, pad) -> Kernel:
+    """dX of overlapping windows, given the place of the maximum in each window."""
+
+    def pulled(x, g):
+        return es.vjp(lambda x: es.functional.max_pool2d(x, k, stride, pad), x)[1](g)
+
+    out = [(n + 2 * pad - k) // stride + 1 for n in (h, w)]
+    graph = run_passes(trace_shapes(pulled, [((b, c, h, w), dt.f32), ((b, c, *out), dt.f32)]).graph)
+    last = fuse(graph).calls[-1].kernel
+    return last if isinstance(last, Kernel) else last.members[-1].kernel
+
+
+@pytest.mark.parametrize(("h", "w", "stride", "pad"), [(7, 7, 2, 0), (8, 17, 2, 1), (4, 34, 2, 1), (5, 17, 1, 1)])
+def test_gradients_of_overlapping_windows(h, w, stride, pad, rng):
+    """Each term counts only where the maximum lies at its place in the window; elsewhere it may be infinite."""
+    kernel = gradient_of_max_pooling(1, 3, h, w, 3, stride, pad)
+    (only,) = stencils(kernel)
+    assert only.steps == (stride, stride) and len(only.selections) == 9
+    places = rng.integers(0, 9, kernel.buffers[0].shape).astype(np.int8)
+    check(STENCIL, kernel, rng, native=True, inputs=[places])
+    infinite = np.where(places == 4, np.float32(np.inf), np.float32(1.0))
+    check(STENCIL, kernel, rng, [WIDE], inputs=[places, infinite])
+    if (h, w) == (7, 7):
+        check(STENCIL, kernel, rng, [NARROW], inputs=[places])
+
+
 def test_a_phase_without_taps_is_zero(rng):
     whole = s.depthwise_dx(1, 2, 9, 11, 3, 1)
     first, *others = whole.root.parts

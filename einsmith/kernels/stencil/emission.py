@@ -243,6 +243,10 @@ class StencilLowering:
             x, old = self.reader.factor(t.vector, s.phases[i], row), parts[i, row][part]
             # Where the term is zero its weight may still be infinite.
             active = None if t.weight is None else self.reader.find_active_lanes(t, s.phases[i])
+            if t.selection is not None:
+                if x is self.zero:
+                    continue
+                active = self.reader.find_selected_lanes(t.selection, s.phases[i], row)
             if t.weight is None:
                 new = b.add(old, x)
             elif old is self.zero and active is not None:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from einsmith.codegen.loopnest.address import arguments_of, memories_of
-from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
 from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis, Expr, reads
 from einsmith.kernels.emit.vector import VectorEmitter
-from einsmith.kernels.stencil.terms import MAX_STEP, Access, MaskedRead, Phase, Span, Stencil, Term
+from einsmith.kernels.stencil.terms import MAX_STEP, Access, MaskedRead, Phase, Selection, Span, Stencil, Term
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 
 SPARE_REGISTERS = 4
@@ -96,7 +96,7 @@ def pair_axis(s: Stencil, lanes: int) -> int | None:
     """Return the axis of which two points share a vector, half of it each, where rows are that short; else None.
 
     The weights must not vary along this axis, every vector read must, and each row must fit one load."""
-    if 2 * s.lanes > lanes or any(x.hi - x.lo >= lanes for x in find_read_spans(s).values()):
+    if s.selections or 2 * s.lanes > lanes or any(x.hi - x.lo >= lanes for x in find_read_spans(s).values()):
         return None
     excluded = {a for p in s.phases for t in p.terms if t.weight and not s.along_k for a, _ in t.weight.read.outer}
     excluded.update(a for _, m in s.prologues for a in m.axes)
@@ -183,6 +183,7 @@ class Reader(VectorEmitter):
                 self.bind(axis, 0)
         self.elem = elem_of(s.dtype)
         self.zero = self.const(0.0, self.elem, self.lanes)
+        self.selector_types = {x.read.read.slot: x.dtype for x in s.selections}
         self.slots, self.prologues = [ref[1] for ref in kernel.stages[0].args], dict(s.prologues)
         arguments = arguments_of(kernel, memories_of(kernel, b.buffers))
         for slot in {r.slot for m in self.prologues.values() for r in reads(m.body) if r is not m.element}:
@@ -292,9 +293,18 @@ class Reader(VectorEmitter):
         b, at = self.b, self._address_of(a)
         key = (a.slot, at.id, more, lanes, None if mask is None else mask.id)
         if key not in self.loaded:
-            x = b.load(b.buffers[self.slots[a.slot]], b.add(at, more), self.elem, lanes, mask)
+            x = b.load(b.buffers[self.slots[a.slot]], b.add(at, more), self._elem(a), lanes, mask)
             self.loaded[key] = self._apply_prologue(a.slot, x, mask)
         return self.loaded[key]
+
+    def _elem(self, a: Access) -> str:
+        """Return the element type of an access's slot."""
+        return elem_of(self.selector_types.get(a.slot, self.s.dtype))
+
+    def find_selected_lanes(self, x: Selection, phase: Phase, row: int) -> SSAValue:
+        """Return the mask of lanes in which a selection holds, where its read's guards hold too."""
+        number = self.const(x.number, elem_of(x.dtype))
+        return self.op("eq", self.factor(x.read, phase, row), self.splat(number))
 
     def _apply_prologue(self, slot: int, x: SSAValue, mask: SSAValue | None) -> SSAValue:
         """Apply the slot's prologue to loaded elements; lanes that were not loaded are zero."""
@@ -317,7 +327,8 @@ class Reader(VectorEmitter):
         vector = self._load_vector(a, more + lane_shift, row, None)
         if not lane_shift:
             return vector
-        return self.shuffle(vector, self.zero, [i - lane_shift if 0 <= i - lane_shift < n else n for i in range(n)])
+        zero = self.const(0, self._elem(a), n) if a.slot in self.selector_types else self.zero
+        return self.shuffle(vector, zero, [i - lane_shift if 0 <= i - lane_shift < n else n for i in range(n)])
 
     def _load_strided(self, a: Access, lanes: Span, row: int) -> SSAValue:
         """Load every other element: shuffle two vectors, or shift a neighbouring tap's vector and add one element."""
@@ -429,20 +440,21 @@ class Reader(VectorEmitter):
 
     def _prefetch(self) -> None:
         """Prefetch rows of later tiles, PREFETCH_BYTES of traffic ahead; each vector prefetches its share of lines."""
-        b, s, item = self.b, self.s, self.s.dtype.itemsize
-        line = LINE // item
+        b, s = self.b, self.s
+        items = [BYTES[self._elem(a)] for a in self.prefetched]
         counts = [rows_per_tile(a, self.tile) * a.pitch for a in self.prefetched]
-        stored = 0 if s.along_k else s.steps[0] * self.tile * self.width
-        tiles = -(-PREFETCH_BYTES // max(1, (sum(counts) + stored) * item * self.points_per_vector))
-        for count, a in zip(counts, self.prefetched, strict=True):
+        stored = 0 if s.along_k else s.steps[0] * self.tile * self.width * s.dtype.itemsize
+        size = sum(n * item for n, item in zip(counts, items, strict=True)) + stored
+        tiles = -(-PREFETCH_BYTES // max(1, size * self.points_per_vector))
+        for count, item, a in zip(counts, items, self.prefetched, strict=True):
+            line = LINE // item
             row = self.op("add", self._address_of(a, lane=False), self._prefetch_distance(a, tiles, count))
             share = -(-count // (line * -(-s.lanes // self.lanes)))
+            memory, elem = b.buffers[self.slots[a.slot]], self._elem(a)
             for point in range(self.points_per_vector):
                 at = b.add(row, b.mul(self.w.value, share * line // self.lanes))
                 for i in range(share):
-                    b.prefetch(
-                        b.buffers[self.slots[a.slot]], b.add(at, self._pair_distance(a) * point + i * line), self.elem
-                    )
+                    b.prefetch(memory, b.add(at, self._pair_distance(a) * point + i * line), elem)
 
     def _prefetch_distance(self, a: Access, tiles: int, step: int) -> SSAValue:
         """Return the distance (elements) from an access to its address `tiles` tiles later.

@@ -1,8 +1,9 @@
 """Lower stencils: sums of few products of neighbouring elements, each row of results from a few rows of input.
 
-Depthwise convolutions (forward and both gradients, at every stride) and image filters are stencils. A register tile of
-a matrix product has nothing to share here, because every channel has its own weights. Rows are read once and kept in
-registers for all taps (`loads`); the phases of a strided backward pass are one kernel, stored in whole vectors.
+Depthwise convolutions (forward and both gradients, at every stride), image filters and the gradients of max pooling
+with windows that overlap are stencils. A register tile of a matrix product has nothing to share here, because every
+channel has its own weights. Rows are read once and kept in registers for all taps (`loads`); the phases of a strided
+backward pass are one kernel, stored in whole vectors.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class StencilConfig(NamedTuple):
 
 
 class StencilPattern(Pattern):
-    """The pattern of depthwise convolutions, their gradients, and image filters."""
+    """The pattern of depthwise convolutions, their gradients, image filters, and gradients of max pooling."""
 
     name = "stencil"
 
@@ -252,7 +253,7 @@ def _estimate_cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, t
     """Return the cycles that one point of the outer axes takes on one core."""
     width = target.vector_bytes
     crossing = target.unaligned_seconds / target.cycle_seconds
-    fmas = float(c.tile * sum(len(p.terms) for p in s.phases))
+    fmas = float(c.tile * (sum(len(p.terms) for p in s.phases) + len(s.selections)))
     loads, shuffles = 0.0, 0.0
     prologue_cost = {slot: PROLOGUE_COST * boxes.operations((m.body,), target)[0] for slot, m in s.prologues}
     seen: set[tuple] = set()

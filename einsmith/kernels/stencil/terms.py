@@ -2,6 +2,7 @@
 
     Y[b,c,h,w] = sum[r,s](K[c,r,s] * X[b,c,h+r-1,w+s-1])                 nine terms, each with a number and a vector
     dK[c,r,s] = sum[b,h,w](dY[b,c,h,w] * X[b,c,h+r-1,w+s-1])             nine sums, each term with two vectors
+    dX[b,c,h,w] = sum[r](where(J[b,c,h-r,w] == r, dY[b,c,h-r,w], 0))     a term for each r, selected by J
 
 Vectors run along one axis (`lane`), tiles along another one (`row`). Filter axes are unrolled, so that a guard depends
 on one axis and becomes an interval of it. A row may have a prologue, pointwise operations with values uniform over the
@@ -76,17 +77,26 @@ class MaskedRead(NamedTuple):
         return MaskedRead(self.read, self.rows.meet(rows), self.lanes.meet(lanes))
 
 
+class Selection(NamedTuple):
+    """The condition that an integer read equals a number; `dtype` is the type of the elements read."""
+
+    read: MaskedRead
+    number: int
+    dtype: DType
+
+
 class Term(NamedTuple):
     """A product that is zero outside of these rows and lanes, whatever the factors are there.
 
     sum: number of the sum that it is a term of. weight: a scalar for all lanes (None: no second factor), or a second
-    vector in filter gradients."""
+    vector in filter gradients. selection: the term is zero in lanes where it does not hold (None: no condition)."""
 
     sum: int
     vector: MaskedRead
     weight: MaskedRead | None
     rows: Span
     lanes: Span
+    selection: Selection | None = None
 
 
 class Prologue(NamedTuple):
@@ -135,9 +145,20 @@ class Stencil:
 
     @property
     def vectors(self) -> list[MaskedRead]:
-        """The factors of all terms that are vectors."""
-        every = [t for p in self.phases for t in p.terms]
-        return [f for t in every for f in (t.vector, t.weight) if f is not None and (f is t.vector or self.along_k)]
+        """The factors of all terms that are vectors, and the reads of their selections."""
+        out = []
+        for t in (t for p in self.phases for t in p.terms):
+            out.append(t.vector)
+            if self.along_k and t.weight is not None:
+                out.append(t.weight)
+            if t.selection is not None:
+                out.append(t.selection.read)
+        return out
+
+    @property
+    def selections(self) -> list[Selection]:
+        """The selections of all terms that have one."""
+        return [t.selection for p in self.phases for t in p.terms if t.selection is not None]
 
     @property
     def rows(self) -> int:
@@ -174,6 +195,28 @@ def _strip_guards(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | 
         guards += [_guard_form(g, extents) for g in conjuncts(x.args[0])]
         x = x.args[1]
     return x, guards
+
+
+def _split_selection(x: Expr) -> tuple[Expr, Read, Expr] | None:
+    """Return (x, r, n) of an expression `where(n == r, x, 0)` in which r reads an integer and n reads nothing."""
+    if not (isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2])):
+        return None
+    condition, value, _ = x.args
+    if not (isinstance(condition, Apply) and condition.fn == "eq"):
+        return None
+    for read, number in (condition.args, condition.args[::-1]):
+        r = read.args[0] if isinstance(read, Apply) and read.fn == "cast" else read
+        exact = (
+            isinstance(r, Read)
+            and read.dtype.is_int
+            and r.dtype.is_int
+            and not r.dtype.in_memory_only
+            and r.dtype.itemsize <= read.dtype.itemsize
+        )
+        if exact and not any(reads(number)):
+            assert isinstance(r, Read)
+            return value, r, number
+    return None
 
 
 def _find_prologue(x: Expr, lane: int) -> tuple[Read, Prologue | None] | None:
@@ -215,10 +258,19 @@ class _Product:
     """The body of a piece as a product of at most two reads, whose vectors run along `lane`.
 
     Each read has its own guards and prologue; `guards` are the guards of the whole product. vector_axes: the axes along
-    which the reads that are vectors vary."""
+    which the reads that are vectors vary. selector: the read of the terms' selections, its type, and the number that it
+    is compared with (None: the terms are not selected)."""
 
-    def __init__(self, piece: Piece, lane: int, guards: list[Affine | None], reads: list[_Read]):
+    def __init__(
+        self,
+        piece: Piece,
+        lane: int,
+        guards: list[Affine | None],
+        reads: list[_Read],
+        selector: tuple[_Read, DType, Affine] | None,
+    ):
         self.piece, self.extents, self.lane, self.guards, self.reads = piece, piece.domain, lane, guards, reads
+        self.selector = selector
         self.vector_axes = {a for r in reads if r.form.coef.get(lane) for a in r.form.coef}
 
     def find_row_axis(self, axes: Sequence[int]) -> int | None:
@@ -268,7 +320,8 @@ class _Product:
         if any(r.prologue and r.prologue.axes & {*unrolled, row, lane} for r in self.reads):
             return None
         # Taps share the loads of a row, so no tap may depend on the row's guards.
-        shares_rows = row is not None and any(row in r.along.coef for r in self.reads)
+        tile_reads = [*self.reads, *(self.selector[:1] if self.selector else ())]
+        shares_rows = row is not None and any(row in r.along.coef for r in tile_reads)
         whole_span = Span(0, n[row] - 1 if row is not None else 0), Span(0, n[lane] - 1)
         terms = []
         for number, place in enumerate(product(*(range(n[a]) for a in unrolled))):
@@ -288,10 +341,27 @@ class _Product:
                 return None
             if not along_k and any(f.read.lane or f.read.row or f[1:] != whole_span for f in weights):
                 return None  # the weight is not uniform over the tile
+            selection = None
+            if self.selector is not None:
+                if along_k or weights or vector.read.lane != 1:
+                    return None
+                if (selection := self._select(vector.limit(*span), point, row)) is None:
+                    return None
             if span[0].lo <= span[0].hi and span[1].lo <= span[1].hi:
                 vectors = [f.limit(*span) if f is vector or along_k else f for f in (vector, *weights)]
-                terms.append(Term(number if along_k else 0, vectors[0], vectors[1] if weights else None, *span))
+                weight = vectors[1] if weights else None
+                terms.append(Term(number if along_k else 0, vectors[0], weight, *span, selection))
         return tuple(terms)
+
+    def _select(self, vector: MaskedRead, point: dict[int, int], row: int | None) -> Selection | None:
+        """Return the selection of a term's vector; None where it varies within the tile or reads with a stride."""
+        assert self.selector is not None
+        r, dtype, number = self.selector
+        at, a = number.at(point), _access_at(r, point, row, self.lane)
+        low, high = dtype.range
+        if at.coef or a.lane != 1 or not low <= at.const <= high:
+            return None
+        return Selection(vector._replace(read=a), at.const, dtype)
 
 
 def _access_at(r: _Read, point: dict[int, int], row: int | None, lane: int) -> Access:
@@ -305,6 +375,13 @@ def _access_at(r: _Read, point: dict[int, int], row: int | None, lane: int) -> A
 def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
     """Return the body of a piece as a product; None where it is anything else."""
     body, guards = _strip_guards(piece.bodies[0], piece.domain)
+    selector = None
+    if (selected := _split_selection(body)) is not None:
+        body, r, number = selected
+        at = affine_of(linear(number), piece.domain)
+        if at is None or affine(r) is None:
+            return None
+        selector = _read(kernel, r, lane, piece.domain, [], None), r.dtype, at
     operands = []
     for factor in body.args if isinstance(body, Apply) and body.fn == "mul" else (body,):
         x, read_guards = _strip_guards(factor, piece.domain)
@@ -312,7 +389,7 @@ def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
         if operand is None or affine(operand[0]) is None:
             return None
         operands.append(_read(kernel, operand[0], lane, piece.domain, read_guards, operand[1]))
-    return _Product(piece, lane, guards, operands) if len(operands) <= 2 else None
+    return _Product(piece, lane, guards, operands, selector) if len(operands) <= 2 else None
 
 
 def _find_phase_steps(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: int) -> tuple[int, int] | None:
