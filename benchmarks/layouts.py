@@ -1,8 +1,11 @@
-"""What do other orders of dimensions gain? python -m benchmarks.layouts NETWORK-bBATCH ... [--kernels 6] [--threads 2]
+"""What do other layouts gain? python -m benchmarks.layouts NETWORK-bBATCH ... [--kernels 6] [--threads 2] [--bounds]
 
-The experiment behind the doubts of `einsmith/schedule/layout/price.py`. Of each network's training step it takes the
+The experiment behind the margins of `einsmith/schedule/layout/price.py`. Of each network's training step it takes the
 kernels that gain the most, by the model, from other orders of their tensors (tensors of one shape share one order;
 what the neighbouring kernels would lose is left out), and measures each of them in both orders.
+
+With `--bounds` nothing is measured: a table bounds, from predicted times of whole plans, what each kind of layout could
+gain on each network (`bounds`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -103,6 +107,100 @@ def measure(network: str, threads: int, count: int) -> list[Found]:
     return out
 
 
+WHOLE = 256
+"""Size of images whose feature maps are whole vectors after five strides of 2; those of 224 are not."""
+POOLED = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "shufflenet_v1", "efficientnet_lite0")
+"""Networks of images of 224 that take other sizes too."""
+
+
+class Bounds(NamedTuple):
+    """The most that layouts can gain on a training step, as fractions of its predicted time.
+
+    orders: what the layout pass gains. whole: gain per pixel where feature maps are whole vectors, which bounds padded
+    lanes and channels in blocks of a vector; None for networks without images. borders: excess of kernels with guarded
+    windows over their arithmetic at peak rate and their traffic, which bounds zero halos. phases: the same excess of
+    kernels that store phases of a stride, which bounds phase-major storage."""
+
+    seconds: float
+    orders: float
+    whole: float | None
+    borders: float
+    phases: float
+
+
+def plan_of(problem: Any, threads: int, without: frozenset[str] = frozenset()) -> tuple[Any, Any]:
+    """Return (plan, target) of a network's training step; no kernel is compiled."""
+    from benchmarks.peers import einsmith_peer
+    from einsmith.driver.compile import predicted
+    from einsmith.driver.cpu import CPU
+    from einsmith.passes.pipeline import leaving_out
+    from einsmith.runtime.assemble import CompiledKernel
+
+    def compile_nothing(kernels: Any, target: Any) -> list[CompiledKernel]:
+        return [CompiledKernel(((0, 1, False),), 0, 0, "", "", predicted(k, target), 0) for k in kernels]
+
+    session: Any = einsmith_peer.build(problem, problem.arrays(), threads, "einsmith")
+    batch = session.batch if hasattr(session, "batch") else (session.x, session.y)
+    held, CPU.compile = CPU.compile, compile_nothing  # type: ignore[method-assign]
+    try:
+        with leaving_out(without):
+            session._step.compile(*batch)
+    finally:
+        CPU.compile = held  # type: ignore[method-assign]
+    (run,) = session._step._programs.values()
+    return run.plan, run.target
+
+
+def bounds(network: str, threads: int) -> Bounds:
+    """Return the most that each kind of layout can gain on a network's training step, by the cost model."""
+    from benchmarks.models import TRAINING
+    from einsmith.driver.compile import predicted
+    from einsmith.ir.nodes import Piece, Reduce, cached_postorder
+    from einsmith.kernels import autoconfig
+    from einsmith.passes.pipeline import LAYOUTS
+    from einsmith.schedule.kernel import Kernel
+    from einsmith.schedule.layout.price import _lower_bound
+    from einsmith.schedule.residency import plan_seconds
+
+    problem: Any = TRAINING[network]
+    plan, target = plan_of(problem, threads)
+    seconds = plan_seconds(plan, predicted, target)
+    unordered = plan_seconds(plan_of(problem, threads, frozenset({LAYOUTS}))[0], predicted, target)
+    whole = None
+    if problem.network in POOLED:  # the others' last layers take one size only
+        larger = replace(problem, sample=(problem.sample[0], WHOLE, WHOLE))
+        other = plan_seconds(plan_of(larger, threads)[0], predicted, target)
+        whole = 1 - other * (problem.sample[-1] / WHOLE) ** 2 / seconds
+    borders = phases = 0.0
+    for _, call, times in plan.kernel_calls():
+        members = [call.kernel] if isinstance(call.kernel, Kernel) else [m.kernel for m in call.kernel.members]
+        for k in members:
+            sums = [p for p in k.root.parts if isinstance(p, Piece) and isinstance(p.body, Reduce)]
+            excess = times * max(0.0, autoconfig.choose(k, target).cost.seconds - _lower_bound(k, target))
+            if any(_is_guard(e) for p in sums for e in cached_postorder(p.bodies)):
+                borders += excess
+            if sums and any(n > 1 for p in sums for n in p.step):
+                phases += excess
+    return Bounds(seconds, unordered / seconds - 1, whole, borders / seconds, phases / seconds)
+
+
+def _is_guard(e: Any) -> bool:
+    """Return whether an expression is zero outside of a condition that reads nothing, as at the border of an image."""
+    from einsmith.ir.nodes import Apply, is_zero, reads
+
+    return isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]) and not any(reads(e.args[0]))
+
+
+def bounds_table(found: Mapping[str, Bounds]) -> Table:
+    out = Table(title="most that layouts can gain, in % of a step's predicted time")
+    for name in ("", "ms", "orders", "whole vectors", "zero halos", "phases"):
+        out.add_column(name, justify="right" if name else "left")
+    for network, x in found.items():
+        shares = ["-" if share is None else f"{100 * share:.1f}" for share in x[1:]]
+        out.add_row(network, f"{1e3 * x.seconds:.2f}", *shares)
+    return out
+
+
 def table(found: list[Found]) -> Table:
     from einsmith.kernels.pattern import describe
 
@@ -122,7 +220,11 @@ def main() -> int:
     parser.add_argument("networks", nargs="+")
     parser.add_argument("--kernels", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--bounds", action="store_true", help="bound what each kind of layout could gain, by the model")
     given = parser.parse_args()
+    if given.bounds:
+        Console(width=200).print(bounds_table({n: bounds(n, given.threads) for n in given.networks}))
+        return 0
     found = [x for n in given.networks for x in measure(n, given.threads, given.kernels)]
     console = Console(width=200)
     console.print(table(found))

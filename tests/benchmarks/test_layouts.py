@@ -27,3 +27,10 @@ def test_a_network_is_measured() -> None:
     found = layouts.measure("lenet5-b1", 1, 1)
     assert all(min(*x.predicted, *x.measured) > 0 and x.gains[0] > 1 for x in found)
     assert layouts.table(found).row_count == len(found) <= 1
+
+
+def test_layouts_are_bounded() -> None:
+    """A network with padded windows may gain by zero halos, one without windows may not."""
+    found = {n: layouts.bounds(n, 1) for n in ("mlp3-b1", "lenet5-b1")}
+    assert found["mlp3-b1"].borders == 0 < found["lenet5-b1"].borders < 1
+    assert layouts.bounds_table(found).row_count == 2
