@@ -1,7 +1,7 @@
 """Which limits of fusion decide anything? python -m benchmarks.limits NETWORK-bBATCH ...
 
-Kernels are chosen by predicted time; what the code cannot or need not grow to is limited by constants. Of each network's
-training step: the predicted seconds of its plan with each of these halved and doubled, where that changes the plan.
+Kernels are chosen by predicted time; what code need not grow to is limited by constants. Of each network's training
+step: the predicted seconds of its plan with each of these halved and doubled, where that changes the plan.
 Nothing is run.
 """
 
