@@ -126,7 +126,12 @@ def _conv(
 ) -> dict[str, tuple[Kernel, Callable[[Tensors], torch.Tensor], int]]:
     """A 3x3 convolution of images n by n in all directions, with PyTorch's and the operations."""
     how = next(x for x in LAYOUTS if x.name == "channels last")
-    make: Callable[[Kernel], Kernel] = (lambda k: laid_out(k, how)) if last else lambda k: k
+
+    def make(kernel: Kernel) -> Kernel:
+        made = laid_out(kernel, how) if last else kernel
+        assert isinstance(made, Kernel)
+        return made
+
     flops = 2 * 9 * b * c * o * n * n
     where = "NHWC" if last else "NCHW"
     grad = torch.nn.grad
@@ -140,6 +145,11 @@ def _conv(
             make(samples.conv_dw(b, c, n, n, o, 3, 3, 1)),
             lambda t: grad.conv2d_weight(t[1], (o, c, 3, 3), t[0], padding=1), flops),
     }  # fmt: skip
+
+
+def _product(kind: str, t: Tensors) -> torch.Tensor:
+    a, b = t
+    return (a if kind[0] == "N" else a.T) @ (b if kind[1] == "N" else b.T)
 
 
 def cases() -> dict[str, tuple[Kernel, Callable[[Tensors], torch.Tensor], int]]:
@@ -156,7 +166,7 @@ def cases() -> dict[str, tuple[Kernel, Callable[[Tensors], torch.Tensor], int]]:
         for kind in ("NN", "NT", "TN"):
             out[f"product {kind} {m}x{n}x{k}"] = (
                 samples.product(m, n, k, kind),
-                lambda t, kind=kind: (t[0] if kind[0] == "N" else t[0].T) @ (t[1] if kind[1] == "N" else t[1].T),
+                partial(_product, kind),
                 2 * m * n * k,
             )
     for b, c, n, o in ((16, 64, 56, 64), (16, 256, 14, 256)):
@@ -323,10 +333,15 @@ def peers(
     layouts = (False, True) if isinstance(problem, Model) and len(problem.sample) == 3 else (False,)
     for last in layouts:
         name = "torch" + " channels last" * last
-        yield name, lambda last=last: _eager(_on_card(problem, arrays, last))
-        yield f"{name} graph", lambda last=last: _graph(_on_card(problem, arrays, last))
+        begun = partial(_on_card, problem, arrays, last)
+        yield name, partial(_timed, _eager, begun)
+        yield f"{name} graph", partial(_timed, _graph, begun)
     if compile:
-        yield "torch.compile graph", lambda: _graph(_on_card(problem, arrays, layouts[-1], True))
+        yield "torch.compile graph", partial(_timed, _graph, partial(_on_card, problem, arrays, layouts[-1], True))
+
+
+def _timed(measure: Callable[[Callable[[], Any]], float], begun: Callable[[], Callable[[], Any]]) -> float:
+    return measure(begun())
 
 
 def _on_card(

@@ -20,7 +20,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
-from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, RunLaunch
+from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 from einsmith.tuning.kernels import decisions
 
@@ -107,7 +107,7 @@ class Steps:
                 named = dict(enumerate(step.pointers))
             elif isinstance(step, BeginLoop):
                 named = {**dict(enumerate(step.bases)), "stop": step.stop, "first": step.first}
-            elif not isinstance(step, EndLoop):
+            elif isinstance(step, CheckZero | CheckFinite):
                 named = {0: step.pointer}
             for key, word in named.items():
                 self.slots[n, key] = len(words)
@@ -144,8 +144,8 @@ class Steps:
             elif isinstance(step, CheckZero):
                 if view(self.at(n), 4).view(np.int32)[0]:
                     return step.code
-            elif not isinstance(step, EndLoop):
-                elem = np.dtype({"f32": np.float32, "f64": np.float64}[step.elem])
+            elif isinstance(step, CheckFinite):
+                elem = np.dtype("float32" if step.elem == "f32" else "float64")
                 if not np.isfinite(view(self.at(n), elem.itemsize).view(elem)[0]):
                     return step.code
             n += 1

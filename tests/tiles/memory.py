@@ -23,7 +23,7 @@ class Memory:
     def __init__(self, raw: np.ndarray, elem: str, what: str, known: bool = True):
         assert raw.dtype == np.uint8 and raw.ndim == 1
         self.elem, self.what = elem, what
-        self.elements = raw.view(np.uint16 if elem == BFLOAT else NUMPY[elem])
+        self.elements: np.ndarray = raw.view(np.uint16 if elem == BFLOAT else NUMPY[elem])
         self.known = np.full(self.elements.size, known)
         self.begin()
 
