@@ -136,9 +136,22 @@ class SumJoiner:
         return isinstance(call, KernelCall) and isinstance(call.kernel, Rows) and call.kernel.reuses
 
     def _join(self, group: Sequence[int]) -> KernelCall:
-        calls = [self.singles[n] for n in group]
+        """Return the call of a `Rows` of one row; results that are read only within the group stay local to it."""
+        calls = [c for c in (self.singles[n] for n in group) if isinstance(c, KernelCall)]
         results = {t for c in calls for t in c.results}
-        return _join(calls, {t for t in results if t in self.kept or not self.readers[t] <= set(group)})
+        outside = {t for t in results if t in self.kept or not self.readers[t] <= set(group)}
+        uses = [[storage(t) if storage(t) in results else t for t in c.tensors] for c in calls]
+        tensors = list(dict.fromkeys(t for use in uses for t in use if t not in results or t in outside))
+        local = [t for t in dict.fromkeys(t for use in uses for t in use) if t in results and t not in outside]
+        number = {t: n for n, t in enumerate((*tensors, *local))}
+        members = []
+        for c, use in zip(calls, uses, strict=True):
+            assert isinstance(c.kernel, Kernel)
+            members.append(Member(c.kernel, tuple(number[t] for t in use), (0,) * len(use), False))
+        buffers, own = (tuple(KernelBuffer(t.dtype, t.shape) for t in ts) for ts in (tensors, local))
+        kernel = Rows(1, tuple(members), buffers, own, None, True)
+        copies = tuple(copy for c in calls for copy in c.copies)
+        return KernelCall(kernel, tuple(tensors), tuple(t in results for t in tensors), copies, parts=tuple(calls))
 
     def _pays(self, c: int, whole: KernelCall, rest: Mapping[int, Cluster]) -> bool:
         """Return whether cluster c with the sums, and what is `rest` of those that have them now, are predicted to take
@@ -156,21 +169,3 @@ class SumJoiner:
             for calls in (after, before)
         ]
         return seconds[0] < seconds[1]
-
-
-def _join(calls: Sequence[KernelCall | LoopCall], outside: Collection[Tensor]) -> KernelCall:
-    """Return the call of a `Rows` of one row; results that are not in `outside` stay local to it."""
-    parts = [c for c in calls if isinstance(c, KernelCall)]
-    results = {t for c in parts for t in c.results}
-    uses = [[storage(t) if storage(t) in results else t for t in c.tensors] for c in parts]
-    tensors = list(dict.fromkeys(t for use in uses for t in use if t not in results or t in outside))
-    local = [t for t in dict.fromkeys(t for use in uses for t in use) if t in results and t not in outside]
-    number = {t: n for n, t in enumerate((*tensors, *local))}
-    members = []
-    for c, use in zip(parts, uses, strict=True):
-        assert isinstance(c.kernel, Kernel)
-        members.append(Member(c.kernel, tuple(number[t] for t in use), (0,) * len(use), False))
-    buffers = tuple(KernelBuffer(t.dtype, t.shape) for t in tensors)
-    kernel = Rows(1, tuple(members), buffers, tuple(KernelBuffer(t.dtype, t.shape) for t in local), None, True)
-    copies = tuple(copy for c in parts for copy in c.copies)
-    return KernelCall(kernel, tuple(tensors), tuple(t in results for t in tensors), copies, parts=tuple(parts))
