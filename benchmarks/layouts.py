@@ -22,6 +22,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import plans
+
 SHAPES = 4
 """Shapes of a kernel's tensors whose orders are tried, at most."""
 SHARE = 0.002
@@ -128,48 +130,27 @@ class Bounds(NamedTuple):
     phases: float
 
 
-def plan_of(problem: Any, threads: int, without: frozenset[str] = frozenset()) -> tuple[Any, Any]:
-    """Return (plan, target) of a network's training step; no kernel is compiled."""
-    from benchmarks.peers import einsmith_peer
-    from einsmith.driver.compile import predicted
-    from einsmith.driver.cpu import CPU
-    from einsmith.passes.pipeline import leaving_out
-    from einsmith.runtime.assemble import CompiledKernel
-
-    def compile_nothing(kernels: Any, target: Any) -> list[CompiledKernel]:
-        return [CompiledKernel(((0, 1, False),), 0, 0, "", "", predicted(k, target), 0) for k in kernels]
-
-    session: Any = einsmith_peer.build(problem, problem.arrays(), threads, "einsmith")
-    batch = session.batch if hasattr(session, "batch") else (session.x, session.y)
-    held, CPU.compile = CPU.compile, compile_nothing  # type: ignore[method-assign]
-    try:
-        with leaving_out(without):
-            session._step.compile(*batch)
-    finally:
-        CPU.compile = held  # type: ignore[method-assign]
-    (run,) = session._step._programs.values()
-    return run.plan, run.target
-
-
 def bounds(network: str, threads: int) -> Bounds:
     """Return the most that each kind of layout can gain on a network's training step, by the cost model."""
     from benchmarks.models import TRAINING
     from einsmith.driver.compile import predicted
     from einsmith.ir.nodes import Piece, Reduce, cached_postorder
     from einsmith.kernels import autoconfig
-    from einsmith.passes.pipeline import LAYOUTS
+    from einsmith.passes.pipeline import LAYOUTS, leaving_out
     from einsmith.schedule.kernel import Kernel
     from einsmith.schedule.layout.price import _lower_bound
     from einsmith.schedule.residency import plan_seconds
 
     problem: Any = TRAINING[network]
-    plan, target = plan_of(problem, threads)
+    run = plans.planned(problem, threads)
+    plan, target = run.plan, run.target
     seconds = plan_seconds(plan, predicted, target)
-    unordered = plan_seconds(plan_of(problem, threads, frozenset({LAYOUTS}))[0], predicted, target)
+    with leaving_out(frozenset({LAYOUTS})):
+        unordered = plan_seconds(plans.planned(problem, threads).plan, predicted, target)
     whole = None
     if problem.network in POOLED:  # the others' last layers take one size only
         larger = replace(problem, sample=(problem.sample[0], WHOLE, WHOLE))
-        other = plan_seconds(plan_of(larger, threads)[0], predicted, target)
+        other = plan_seconds(plans.planned(larger, threads).plan, predicted, target)
         whole = 1 - other * (problem.sample[-1] / WHOLE) ** 2 / seconds
     borders = phases = 0.0
     for _, call, times in plan.kernel_calls():

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks import plans
 
 LIMITS = (
     ("schedule.fusion", "_MAX_BUFFERS"), ("schedule.fusion", "MAX_STAGES"), ("schedule.row_fusion", "MAX_MEMBERS"),
@@ -28,27 +29,13 @@ LIMITS = (
 
 
 def planned(name: str) -> tuple[float, int]:
-    """Predicted seconds and calls of the plan of a network's training step, which is not compiled."""
+    """Predicted seconds and calls of the plan of a network's training step."""
     from benchmarks.models import TRAINING
-    from benchmarks.peers import einsmith_peer
-    from einsmith.driver import compile as driver
+    from einsmith.driver.compile import predicted
     from einsmith.schedule.residency import plan_seconds
 
-    class Planned(Exception):
-        pass
-
-    def stop(plan: Any, bound: Any, target: Any, backend: Any) -> None:
-        raise Planned(plan_seconds(plan, driver.predicted, target), len(plan.calls))
-
-    before, driver._Kernels = driver._Kernels, stop  # type: ignore[assignment, misc]
-    try:
-        problem = TRAINING[name]
-        einsmith_peer.build(problem, problem.arrays(), 2, "einsmith").step()
-    except Planned as e:
-        return e.args
-    finally:
-        driver._Kernels = before  # type: ignore[misc]
-    raise AssertionError(f"{name} was run without a plan")
+    run = plans.planned(TRAINING[name], 2)
+    return plan_seconds(run.plan, predicted, run.target), len(run.plan.calls)
 
 
 @contextmanager

@@ -13,12 +13,12 @@ import cProfile
 import json
 import pstats
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks import plans
 
 SLOWER = 1.005
 """How many times as long a plan may be predicted to take as before."""
@@ -27,24 +27,13 @@ SLOWER = 1.005
 def planned(name: str, threads: int) -> dict[str, float]:
     """The figures of one training step."""
     from benchmarks.models import TRAINING
-    from benchmarks.peers import einsmith_peer
     from einsmith.driver.compile import predicted
-    from einsmith.driver.cpu import CPU
-    from einsmith.runtime.assemble import CompiledKernel
 
-    def compile_nothing(kernels: Sequence[Any], target: Any) -> list[CompiledKernel]:
-        return [CompiledKernel(((0, 1, False),), 0, 0, "", "", predicted(k, target), 0) for k in kernels]
-
-    problem = TRAINING[name]
-    session: Any = einsmith_peer.build(problem, problem.arrays(), threads, "einsmith")
-    batch = session.batch if hasattr(session, "batch") else (session.x, session.y)
-    held, CPU.compile = CPU.compile, compile_nothing  # type: ignore[method-assign]
+    step, batch = plans.begun(TRAINING[name], threads)
     profile = cProfile.Profile()
-    try:
-        profile.runcall(session._step.compile, *batch)
-    finally:
-        CPU.compile = held  # type: ignore[method-assign]
-    (run,) = session._step._programs.values()
+    with plans.uncompiled():
+        profile.runcall(step.compile, *batch)
+    run = plans.program_of(step)
     calls = [call.kernel for call in run.calls]
     return {
         "seconds": sum(predicted(k, run.target) * n for k, n in zip(calls, run.turns, strict=True)),

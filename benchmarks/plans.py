@@ -1,0 +1,46 @@
+"""Plans of networks' training steps, for which no machine code is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Programs of the processor are planned and priced inside the `with` block, and no kernel is compiled."""
+    from einsmith.driver.compile import predicted
+    from einsmith.driver.cpu import CPU
+    from einsmith.runtime.assemble import CompiledKernel
+
+    def compile_nothing(kernels: Sequence[Any], target: Any) -> list[CompiledKernel]:
+        return [CompiledKernel(((0, 1, False),), 0, 0, "", "", predicted(k, target), 0) for k in kernels]
+
+    held, CPU.compile = CPU.compile, compile_nothing  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CPU.compile = held  # type: ignore[method-assign]
+
+
+def begun(problem: Any, threads: int) -> tuple[Any, tuple[Any, ...]]:
+    """A problem's training step, which has no program yet, and a batch."""
+    from benchmarks.peers import einsmith_peer
+
+    session: Any = einsmith_peer.build(problem, problem.arrays(), threads, "einsmith")
+    return session._step, session.batch if hasattr(session, "batch") else (session.x, session.y)
+
+
+def program_of(step: Any) -> Any:
+    """The only program of a training step."""
+    (run,) = step._programs.values()
+    return run
+
+
+def planned(problem: Any, threads: int) -> Any:
+    """The program of a problem's training step; it has a plan and a target, and cannot be run."""
+    step, batch = begun(problem, threads)
+    with uncompiled():
+        step.compile(*batch)
+    return program_of(step)
