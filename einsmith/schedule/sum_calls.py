@@ -40,7 +40,7 @@ class Unfused(NamedTuple):
 
     @property
     def all(self) -> Set[int]:
-        """Return the kernels that are not fused by rows."""
+        """The kernels that are not fused by rows."""
         return self.fixed | self.writers
 
 
@@ -89,8 +89,9 @@ class SumJoiner:
     def run(self) -> tuple[list[Cluster], dict[Cluster, KernelCall]]:
         """Return (the clusters, between which sums have moved, the calls of the kernels that take sums)."""
         joined: dict[Cluster, KernelCall] = {}
+        unfused = self.unfused.all
         for c, members in enumerate(self.clusters):
-            if len(members) != 1 or members[0] in self.unfused.all or not self._is_kernel(members[0]):
+            if len(members) != 1 or members[0] in unfused or not self._is_kernel(members[0]):
                 continue
             group = self._sums_of(members[0])
             if len(group) > 1:
