@@ -24,10 +24,10 @@ from einsmith.kernels.pattern import Lowered
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tiles.ir import BYTES, TileFunction, TileParameter
+from einsmith.tiles.ir import BYTES, TileFunction
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Tiling
-from einsmith.tiles.triton_text import POINTERS, signature, triton_text
+from einsmith.tiles.triton_text import pointer_type, signature, triton_text
 from tests.driver.evaluated import Evaluated, Steps
 from tests.tiles.card import Mirror, Shape, compiled
 
@@ -35,8 +35,6 @@ PROGRAMS = 264
 """Two programs for each of a Hopper card's 132 multiprocessors."""
 ROUNDS = 5
 """Timed launches of a candidate, of which the fastest counts."""
-OUTSIDE = 1 << 14
-"""Bytes between buffers of a candidate that is timed."""
 
 
 @dataclass(frozen=True)
@@ -89,21 +87,26 @@ def candidates(kernel: Kernel | Rows, precision: str) -> Iterator[Choice]:
                 for split in sorted({1, max(1, min(PROGRAMS * m // max(1, results), terms // (2 * k)))}):
                     yield Choice(pattern, Tiling(m=m, k=k, split=split), Shape(4))
         elif pattern == "rows":
-            for m, k, n in itertools.product((1024, 4096), (64, 1024), (64,)):
-                yield Choice(pattern, Tiling(m=m if k == 64 else 1, k=k, n=n, precision=precision), Shape(4))
+            for m, k in ((1024, 64), (1, 1024), (4096, 64)):
+                yield Choice(pattern, Tiling(m=m, k=k, precision=precision), Shape(4))
         else:
             for m, k in ((256, 16), (32, 128)):
                 yield Choice(pattern, Tiling(m=m, k=k), Shape(4))
 
 
-def lowered_text(kernel: Kernel | Rows, choice: Choice) -> tuple[Lowered, str]:
-    lowered = lower(kernel, choice.tiling, None if isinstance(kernel, Rows) else choice.pattern)
-    return lowered, triton_text([x.function for x in lowered.launches])
+def lowered_candidates(kernel: Kernel | Rows, precision: str) -> list[tuple[Choice, Lowered, str]]:
+    """The candidates with what they are lowered to, of those with one text and shape the first."""
+    out: dict[tuple[str, Shape], tuple[Choice, Lowered, str]] = {}
+    for choice in candidates(kernel, precision):
+        lowered = lower(kernel, choice.tiling, None if isinstance(kernel, Rows) else choice.pattern)
+        text = triton_text([x.function for x in lowered.launches])
+        out.setdefault((text, choice.shape), (choice, lowered, text))
+    return list(out.values())
 
 
 def types_of(f: TileFunction) -> tuple[str, ...]:
     """Of a function whose memory begins at multiples of 16 bytes."""
-    return tuple(POINTERS[p.elem] + ":16" for p in f.parameters)
+    return tuple(pointer_type(p.elem, True) for p in f.parameters)
 
 
 Job = tuple[str, str, tuple[str, ...], Shape]
@@ -148,6 +151,11 @@ def timed(start: Callable[[], Any], rounds: int = ROUNDS) -> float:
         end.synchronize()
         times.append(begin.elapsed_time(end) * 1e-3)
     return min(times[1:])
+
+
+def replayed(graph: torch.cuda.CUDAGraph, rounds: int = 20) -> float:
+    """Seconds of a graph: the median."""
+    return sorted(timed(graph.replay, 1) for _ in range(rounds))[rounds // 2]
 
 
 def captured(start: Callable[[], Any]) -> torch.cuda.CUDAGraph:
@@ -238,10 +246,10 @@ class CardSteps(Steps):
         self.mirror.download()
         return self._status()
 
-    def seconds(self, rounds: int = 20) -> float:
-        """Of a run, without its copies: the median."""
+    def seconds(self) -> float:
+        """Of a run, without its copies."""
         assert self.graph is not None
-        return sorted(timed(self.graph.replay, 1) for _ in range(rounds))[rounds // 2]
+        return replayed(self.graph)
 
     def part(self, n: int, end: int) -> int:
         while n < end:
@@ -274,8 +282,8 @@ class CardSteps(Steps):
         for code, pointers in self.calls:
             addressed.setdefault(code.text, []).append(pointers)
             for f in code.functions:
-                at = [_address(p, pointers) for p in f.parameters]
-                ranges += [(a, a + p.size * BYTES[p.elem]) for p, a in zip(f.parameters, at, strict=True)]
+                at = [p.address(pointers) for p in f.parameters]
+                ranges += [(a, a + p.nbytes) for p, a in zip(f.parameters, at, strict=True)]
         self.mirror = mirror = Mirror(ranges)
         mirror.upload()
         starts: list[Callable[[], Any]] = []
@@ -286,17 +294,12 @@ class CardSteps(Steps):
                 self.checks.append((step, torch.empty_like(watched)))
                 starts.append(partial(self.checks[-1][1].copy_, watched))
                 continue
-            code = step
-            for f in code.functions:
-                types = tuple(signature(f, addressed[code.text]))
-                made = compiled(code.text, f.name, types, code.choice.shape)
-                tensors = [mirror.tensor(_address(p, pointers), p.size * BYTES[p.elem], p.elem) for p in f.parameters]
+            for f in step.functions:
+                types = tuple(signature(f, addressed[step.text]))
+                made = compiled(step.text, f.name, types, step.choice.shape)
+                tensors = [mirror.tensor(p.address(pointers), p.nbytes, p.elem) for p in f.parameters]
                 starts.append(partial(made[(f.programs, 1, 1)], *tensors))
         self.graph = captured(lambda: [s() for s in starts])
-
-
-def _address(p: TileParameter, pointers: Sequence[int]) -> int:
-    return pointers[-1] + p.offset if p.buffer is None else pointers[p.buffer]
 
 
 class CardBackend(Evaluated):
@@ -320,13 +323,7 @@ class CardBackend(Evaluated):
 
     def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
         new = [k for k in dict.fromkeys(kernels) if k not in self.known]
-        tried: dict[Any, list[tuple[Choice, Lowered, str]]] = {}
-        for kernel in new:
-            texts: dict[tuple[str, Shape], tuple[Choice, Lowered, str]] = {}
-            for choice in candidates(kernel, self.precision):
-                lowered, text = lowered_text(kernel, choice)
-                texts.setdefault((text, choice.shape), (choice, lowered, text))
-            tried[kernel] = list(texts.values())
+        tried = {kernel: lowered_candidates(kernel, self.precision) for kernel in new}
         # Each kernel's first candidate before anybody's second.
         in_turn = [x for turn in itertools.zip_longest(*tried.values()) for x in turn if x is not None]
         done = compile_all([job for x in in_turn for job in jobs_of(*x)], time.monotonic() + self.limit)

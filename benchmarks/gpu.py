@@ -184,8 +184,7 @@ def kernels(until: float) -> Iterator[dict[str, Any]]:
     prepared: dict[tuple[str, str], list[tuple[card.Choice, Lowered, str]]] = {}
     for precision, (name, (kernel, _, flops)) in itertools.product(PRECISIONS, found.items()):
         if flops or precision == "fp32":
-            made = [(c, *card.lowered_text(kernel, c)) for c in card.candidates(kernel, PRECISIONS[precision])]
-            prepared[name, precision] = list({(text, c.shape): (c, low, text) for c, low, text in made}.values())
+            prepared[name, precision] = card.lowered_candidates(kernel, PRECISIONS[precision])
     jobs = [job for made in prepared.values() for x in made for job in card.jobs_of(*x)]
     print(f"{len(set(jobs))} functions to compile", flush=True)
     done = card.compile_all(jobs, min(until, time.monotonic() + COMPILE_SECONDS))
@@ -391,7 +390,7 @@ def _graph(step: Callable[[], Any]) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return sorted(card.timed(graph.replay, 1) for _ in range(20))[10]
+    return card.replayed(graph)
 
 
 if __name__ == "__main__":

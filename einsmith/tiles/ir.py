@@ -98,6 +98,15 @@ class TileParameter:
     buffer: int | None
     offset: int = 0
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements."""
+        return self.size * BYTES[self.elem]
+
+    def address(self, addresses: Sequence[int]) -> int:
+        """Return where it points to, given the addresses of the kernel's buffers and, last, of the workspace."""
+        return addresses[-1] + self.offset if self.buffer is None else addresses[self.buffer]
+
 
 @dataclass(slots=True)
 class TileOp:

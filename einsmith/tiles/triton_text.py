@@ -25,7 +25,7 @@ _TYPES = {
     "f32": "tl.float32",
     "f64": "tl.float64",
 }
-POINTERS = {
+_POINTERS = {
     "i8": "*i8",
     "u8": "*u8",
     "i16": "*i16",
@@ -36,7 +36,6 @@ POINTERS = {
     "f32": "*fp32",
     "f64": "*fp64",
 }
-"""Types of pointers to memory, by element type."""
 OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
 """Options with which Triton must compile a text. By default it fuses a product and a sum to one `fma`, which differs
 from a product that memory holds; in the tile IR each is rounded. By default its library of functions takes subnormal
@@ -96,12 +95,13 @@ def signature(f: TileFunction, launches: Iterable[Sequence[int]]) -> list[str]:
     launch_addresses = list(launches)
     if not launch_addresses:
         raise CompileError(f"{f.name}: nothing is known of where its arguments lie")
-    starts = [
-        [addresses[-1] + p.offset if p.buffer is None else addresses[p.buffer] for addresses in launch_addresses]
-        for p in f.parameters
-    ]
-    promised = [all(n % ALIGNED == 0 for n in s) for s in starts]
-    return [POINTERS[p.elem] + f":{ALIGNED}" * is_aligned for p, is_aligned in zip(f.parameters, promised, strict=True)]
+    starts = [[p.address(addresses) for addresses in launch_addresses] for p in f.parameters]
+    return [pointer_type(p.elem, all(n % ALIGNED == 0 for n in s)) for p, s in zip(f.parameters, starts, strict=True)]
+
+
+def pointer_type(elem: str, is_aligned: bool) -> str:
+    """Return the type of a pointer as Triton spells it, with the promise that it is a multiple of ALIGNED bytes."""
+    return _POINTERS[elem] + f":{ALIGNED}" * is_aligned
 
 
 def _literal(value: float | int | bool, elem: str) -> str:

@@ -15,7 +15,7 @@ from einsmith.cost.facts import Target
 from einsmith.kernels.pattern import Lowered
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tiles.ir import BYTES, TileFunction, TileParameter
+from einsmith.tiles.ir import TileFunction, TileParameter
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import signature, triton_text
@@ -46,8 +46,7 @@ class Code:
         memories: dict[Any, Memory] = {}
 
         def find(p: TileParameter) -> Memory:
-            at = pointers[-1] + p.offset if p.buffer is None else pointers[p.buffer]
-            nbytes = p.size * BYTES[p.elem]
+            at, nbytes = p.address(pointers), p.nbytes
             key = at, p.elem, nbytes
             if key not in memories:
                 what = "the workspace" if p.buffer is None else f"buffer {p.buffer}"

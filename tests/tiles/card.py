@@ -14,8 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from einsmith.checking.guarded import view
-from einsmith.tiles.ir import BYTES, TileFunction
-from einsmith.tiles.triton_text import OPTIONS, POINTERS, triton_text
+from einsmith.tiles.ir import TileFunction
+from einsmith.tiles.triton_text import ALIGNED as PROMISED
+from einsmith.tiles.triton_text import OPTIONS, pointer_type, triton_text
 from tests.tiles.interp import Find
 
 ALIGNED = 256
@@ -134,10 +135,9 @@ def run(functions: Sequence[TileFunction], find: Find, shape: Shape = Shape()) -
     mirror.upload()
     text = triton_text(functions)
     for f in functions:
-        tensors = [mirror.tensor(where[p].ctypes.data, p.size * BYTES[p.elem], p.elem) for p in f.parameters]
-        types = tuple(
-            POINTERS[p.elem] + ":16" * (t.data_ptr() % 16 == 0) for p, t in zip(f.parameters, tensors, strict=True)
-        )
+        tensors = [mirror.tensor(where[p].ctypes.data, p.nbytes, p.elem) for p in f.parameters]
+        starts = [t.data_ptr() for t in tensors]
+        types = tuple(pointer_type(p.elem, n % PROMISED == 0) for p, n in zip(f.parameters, starts, strict=True))
         compiled(text, f.name, types, shape)[(f.programs, 1, 1)](*tensors)
     torch.cuda.synchronize()
     mirror.download()
