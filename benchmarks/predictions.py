@@ -4,6 +4,8 @@ For each network: predicted seconds of its plan, kernels, those that are distinc
 kernels need for themselves, and the calls of Python functions that compiling takes up to there, without machine code.
 Another run's file says what has changed: a plan that is predicted to be slower than before is a fault of the passes,
 which decide by the same prices. `--static` takes the machine's coefficients as they are before any calibration.
+`--measured` compares the predictions with the steps that benchmarks.networks has timed (its JSON files): their ratio for
+each network, and the correlation of the logarithms.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import cProfile
 import json
 import pstats
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -60,6 +64,23 @@ def table(cells: dict[str, dict[str, float]], before: dict[str, dict[str, float]
     return out
 
 
+def compare(cells: dict[str, dict[str, float]], files: Sequence[Path], threads: int) -> Table:
+    """Measured milliseconds beside predicted ones, and the correlation of their logarithms."""
+    measured = {}
+    for file in files:
+        for key, cell in json.loads(file.read_text())["cells"].items():
+            if "median" in (ours := cell["peers"].get("einsmith", {})):
+                measured[key] = ours["median"]
+    pairs = {n: (c["seconds"], measured[f"{n}-t{threads}"]) for n, c in cells.items() if f"{n}-t{threads}" in measured}
+    logs = np.log(np.array(list(pairs.values()))).T
+    out = Table(title=f"correlation of the logarithms: {np.corrcoef(logs)[0, 1]:.4f} over {len(pairs)} steps")
+    for name in ("", "predicted, ms", "measured, ms", "measured / predicted"):
+        out.add_column(name, justify="right" if name else "left")
+    for name, (predicted, found) in pairs.items():
+        out.add_row(name, f"{predicted * 1e3:.3f}", f"{found * 1e3:.3f}", f"{found / predicted:.2f}")
+    return out
+
+
 def main() -> int:
     from benchmarks.models import TRAINING
     from einsmith.codegen.cache.native import host_target
@@ -70,6 +91,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, help="figures are kept here; what it holds already is not run again")
     parser.add_argument("--before", type=Path, help="the file of another run, which this one is compared with")
+    parser.add_argument("--measured", type=Path, action="append", default=[], help="a file of benchmarks.networks")
     parser.add_argument("--static", action="store_true", help="by the machine's facts alone, with nothing measured")
     args = parser.parse_args()
     if unknown := set(args.network) - set(TRAINING):
@@ -84,6 +106,8 @@ def main() -> int:
                 args.json.write_text(json.dumps(cells))
     before = json.loads(args.before.read_text()) if args.before else {}
     Console(width=140).print(table(cells, before))
+    if args.measured:
+        Console(width=140).print(compare(cells, args.measured, args.threads))
     slower = [n for n, c in cells.items() if n in before and c["seconds"] > SLOWER * before[n]["seconds"]]
     if slower:
         print(f"predicted to be slower than before: {', '.join(slower)}")
