@@ -4,8 +4,8 @@ For each network: predicted seconds of its plan, kernels, those that are distinc
 kernels need for themselves, and the calls of Python functions that compiling takes up to there, without machine code.
 Another run's file says what has changed: a plan that is predicted to be slower than before is a fault of the passes,
 which decide by the same prices. `--static` takes the machine's coefficients as they are before any calibration.
-`--measured` compares the predictions with the steps that benchmarks.networks has timed (its JSON files): their ratio for
-each network, and the correlation of the logarithms.
+`--measured` compares the predictions with the steps that benchmarks.networks has timed (its JSON files): their ratio
+for each network, and the correlation of the logarithms.
 """
 
 from __future__ import annotations
