@@ -6,7 +6,7 @@ from einsmith import export as _export  # first: a module of that name, imported
 from einsmith.base import VERSION, late
 
 if TYPE_CHECKING:
-    from einsmith import callbacks, data, functional, metrics, models, nn, optim
+    from einsmith import callbacks, data, distributed, functional, metrics, models, nn, optim
     from einsmith import frontends as frontends
     from einsmith.api.batching import hessian, vmap
     from einsmith.api.jit import jit
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         EinsmithWarning,
         FormulaError,
         GradientError,
+        GroupError,
         IndexOutOfRange,
         KindError,
         KnobError,
@@ -76,14 +77,14 @@ __version__ = VERSION
 
 __all__ = [
     "ArgumentError", "BoundsError", "BusyError", "CheckError", "CompileError", "DataError", "DtypeError",
-    "EinsmithError", "EinsmithWarning", "FormulaError", "GradientError", "IndexOutOfRange", "KindError", "KnobError",
-    "Library", "LibraryError", "NonFiniteError", "OutOfMemoryError", "SaveError", "ShapeError", "TraceError",
-    "TrainStep", "UnknownAttributeError", "UnknownNameError", "UnknownOptionError", "VerifyError", "abs", "argmax",
-    "argmin", "axes", "cache_clear", "callbacks", "check_gradients", "compute", "cos", "data", "erf", "exp", "export",
-    "floor", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_library", "log", "manual_seed",
-    "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt",
-    "save", "set_threads", "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp",
-    "vmap", "where",
+    "EinsmithError", "EinsmithWarning", "FormulaError", "GradientError", "GroupError", "IndexOutOfRange",
+    "KindError", "KnobError", "Library", "LibraryError", "NonFiniteError", "OutOfMemoryError", "SaveError",
+    "ShapeError", "TraceError", "TrainStep", "UnknownAttributeError", "UnknownNameError", "UnknownOptionError",
+    "VerifyError", "abs", "argmax", "argmin", "axes", "cache_clear", "callbacks", "check_gradients", "compute",
+    "cos", "data", "distributed", "erf", "exp", "export", "floor", "functional", "grad", "hessian", "interpret",
+    "jit", "jvp", "load", "load_library", "log", "manual_seed", "max", "maximum", "mean", "metrics", "min",
+    "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign",
+    "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "vmap", "where",
 ]  # fmt: skip
 
 _PLACES = {
@@ -91,9 +92,9 @@ _PLACES = {
     "einsmith.base.caches": "cache_clear",
     "einsmith.training.checkpoint": "load save",
     "einsmith.base.errors": "ArgumentError BoundsError BusyError CheckError CompileError DataError DtypeError "
-    "EinsmithError EinsmithWarning FormulaError GradientError IndexOutOfRange KindError KnobError LibraryError "
-    "NonFiniteError OutOfMemoryError SaveError ShapeError TraceError UnknownAttributeError UnknownNameError "
-    "UnknownOptionError VerifyError",
+    "EinsmithError EinsmithWarning FormulaError GradientError GroupError IndexOutOfRange KindError KnobError "
+    "LibraryError NonFiniteError OutOfMemoryError SaveError ShapeError TraceError UnknownAttributeError "
+    "UnknownNameError UnknownOptionError VerifyError",
     "einsmith.export": "Library export load_library",
     "einsmith.lang.builder": "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum prod "
     "relu rsqrt sigmoid sign sin sqrt sum tanh where",

@@ -111,6 +111,10 @@ class OutOfMemoryError(EinsmithError, MemoryError):
     """Error for tensors that need more memory than is available; the message gives the bytes requested."""
 
 
+class GroupError(EinsmithError, RuntimeError):
+    """Error for a group of processes: they differ in what must be equal, or one of them has ended or failed."""
+
+
 class BusyError(EinsmithError, RuntimeError):
     """Error for measurements on a machine that is busy with other work: the figures would be wrong; none were
     stored."""

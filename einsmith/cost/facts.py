@@ -207,12 +207,18 @@ def _quota() -> int | None:
 
 def physical_cores() -> int:
     """Return the physical cores within this process's affinity and its control group's quota; at least 1."""
-    allowed = _allowed_processors()
-    cores = set()
-    for cpu in allowed:
+    cores = len(allowed_cores())
+    return max(1, min(cores, _quota() or cores))
+
+
+def allowed_cores() -> list[list[int]]:
+    """Return the processors of each physical core that this process may use."""
+    cores: dict[str, list[int]] = {}
+    for cpu in _allowed_processors():
         at = f"/sys/devices/system/cpu/cpu{cpu}/topology/"
-        cores.add(_read(at + "core_cpus_list") or _read(at + "thread_siblings_list") or str(cpu))
-    return max(1, min(len(cores), _quota() or len(cores)))
+        core = _read(at + "core_cpus_list") or _read(at + "thread_siblings_list") or str(cpu)
+        cores.setdefault(core, []).append(cpu)
+    return list(cores.values())
 
 
 def cpu_flags() -> frozenset[str]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from einsmith.base import environment
 from einsmith.base.arguments import check_arguments
-from einsmith.cost.facts import MAX_THREADS, physical_cores
+from einsmith.cost.facts import MAX_THREADS, host, physical_cores
 from einsmith.runtime import openmp
 from einsmith.runtime.openmp import Team
 
@@ -87,6 +87,12 @@ def get_threads() -> int:
     """Return the default number of threads: `set_threads`, else EINSMITH_THREADS, else the physical cores this process
     may use."""
     return _threads or environment.THREADS.get() or _default_threads()
+
+
+def recount_cores() -> None:
+    """Have the default follow the processors that this process may use from now on."""
+    _default_threads.cache_clear()
+    host.cache_clear()
 
 
 @cache

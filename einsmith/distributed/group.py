@@ -1,0 +1,256 @@
+"""A group of processes that train one model: sums, broadcasts and agreement between them, whatever engine carries them.
+
+All operations of a group run on one thread, in the order in which they were requested, so that every process executes
+them in the same order. Sums are made here, in the order of the ranks: they do not depend on the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+import numpy as np
+
+from einsmith.base.arguments import show
+from einsmith.base.arrays import as_numpy
+from einsmith.base.errors import ArgumentError, GroupError
+from einsmith.base.trees import flatten, unflatten
+from einsmith.distributed.transport import Transport
+
+T = TypeVar("T")
+
+
+class ProcessGroup:
+    """The processes that a launcher has started together (`es.distributed.init`).
+
+    rank: number of this process, from 0; size: number of processes; local_rank, local_size: the same on this host;
+    engine: "MPI", "torchrun", or "none" for a process that is alone, on which every operation is the identity.
+
+    Every process calls the same operations in the same order. GroupError ends an operation where another process has
+    ended or failed; the group cannot be used afterwards.
+    """
+
+    def __init__(self, transport: Transport, local_rank: int = 0, local_size: int = 1):
+        self._transport: Transport | None = transport
+        self.engine, self.rank, self.size = transport.name, transport.rank, transport.size
+        self.local_rank, self.local_size = local_rank, local_size
+        self._requests: SimpleQueue[tuple[Future, Callable[[Transport], Any]] | None] = SimpleQueue()
+        if self.size > 1:  # a daemon: the end of a process does not wait for what the others do not answer
+            self._thread = Thread(target=self._serve, args=(transport,), name="einsmith-group", daemon=True)
+            self._thread.start()
+        self._failure: BaseException | None = None
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"ProcessGroup(rank={self.rank}, size={self.size}, engine={self.engine!r})"
+
+    def __enter__(self) -> ProcessGroup:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            self.close()
+        elif self._transport is not None:
+            self._transport.fail()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ArgumentError("a group belongs to its process and can be neither copied nor pickled; call init there")
+
+    def close(self) -> None:
+        """Leave the group, which cannot be used afterwards. Every process calls it."""
+        if self._transport is not None:
+            if self._failure is None:
+                self.submit(lambda transport: transport.close()).result()
+            if self.size > 1:
+                self._requests.put(None)
+                self._thread.join()
+        self._transport = None
+
+    # -- operations on the group's thread
+
+    def submit(self, operation: Callable[[Transport], T]) -> Future[T]:
+        """Start an operation on the engine, after all those that were started before; return its future result."""
+        transport = self._transport
+        if transport is None:
+            raise GroupError("the group was closed and cannot be used any more; call es.distributed.init once per run")
+        if self._failure is not None:
+            raise self._broken()
+        if self._process != os.getpid():
+            raise GroupError("a forked process is not part of its parent's group; start it by the launcher")
+        future: Future[T] = Future()
+        if self.size > 1:
+            self._requests.put((future, operation))
+        else:
+            future.set_result(operation(transport))
+        return future
+
+    def _serve(self, transport: Transport) -> None:
+        while (request := self._requests.get()) is not None:
+            future, operation = request
+            try:
+                if self._failure is not None:  # of an operation that was requested before
+                    raise self._failure
+                future.set_result(operation(transport))
+            except Exception as e:
+                self._failure = e
+                error = self._broken()
+                error.__cause__ = e
+                future.set_exception(error)
+
+    def _broken(self) -> GroupError:
+        reason = str(self._failure).strip().partition("\n")[0]
+        return GroupError(
+            f"rank {self.rank} of {self.size} lost the others ({reason}): a process has ended or cannot be reached. "
+            "Look at the first error that any rank has printed; the last save is whole"
+        )
+
+    # -- collective operations
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        self.submit(lambda transport: transport.barrier()).result()
+
+    def broadcast(self, tree: Any, root: int = 0) -> Any:
+        """Return the tree (nested tuples, lists and dictionaries of arrays and numbers) of the rank `root`.
+
+        The trees of all ranks have one structure; arrays have one shape and type. Raises ArgumentError for another
+        root or leaf, GroupError where the trees of the ranks differ."""
+        if not 0 <= root < self.size:
+            raise ArgumentError(f"root={root!r} must be a rank, from 0 to {self.size - 1}")
+        return self._exchange(tree, "broadcast", lambda flat: self.broadcast_flat(flat, root))
+
+    def all_reduce(self, tree: Any) -> Any:
+        """Return the tree with the sum over all ranks in the place of each array and number, as `broadcast` says."""
+        return self._exchange(tree, "all_reduce", lambda flat: self.all_reduce_flat(flat).result())
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in order. value: what JSON can express."""
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        sizes = self.gather_rows(np.array([text.size], np.int64))[:, 0]
+        rows = self.gather_rows(np.pad(text, (0, int(sizes.max()) - text.size)))
+        return [json.loads(bytes(row[:n])) for row, n in zip(rows, sizes, strict=True)]
+
+    def agree(self, what: str, value: Any) -> None:
+        """Check that all ranks have one value. Raises GroupError, on every rank, which names the difference.
+
+        what: name of the value, for the message; value: what JSON can express."""
+        values = self.gather(value)
+        for rank, other in enumerate(values):
+            if other != values[0]:
+                raise GroupError(f"{what} differs between the ranks: {_difference(values[0], other, rank)}")
+
+    def broadcast_flat(self, flat: np.ndarray, root: int = 0) -> None:
+        """Overwrite an array [n] by that of the rank `root`."""
+        self.submit(lambda transport: transport.broadcast(flat, root)).result()
+
+    def all_reduce_flat(self, flat: np.ndarray) -> Future[None]:
+        """Start to overwrite an array [n] by its sum over all ranks, in the order of the ranks.
+
+        Every rank adds up one part (reduce-scatter) and sends it to all (all-gather): 2*(1 - 1/size) times the bytes
+        of the array cross each process's connection, which is the least possible (Patarasuk and Yuan 2009)."""
+        return self.submit(lambda transport: all_reduce(transport, flat))
+
+    def gather_numbers(self, value: float) -> np.ndarray:
+        """Return a number of each rank, in order [size]."""
+        return self.gather_rows(np.array([value], np.float64))[:, 0]
+
+    def gather_rows(self, row: np.ndarray) -> np.ndarray:
+        """Return the arrays [n] of all ranks as rows [size, n]."""
+        whole = np.empty((self.size, row.size), row.dtype)
+        self.submit(lambda transport: transport.all_gather(np.ascontiguousarray(row), whole)).result()
+        return whole
+
+    def _exchange(self, tree: Any, what: str, exchange: Callable[[np.ndarray], None]) -> Any:
+        leaves, structure = flatten(tree)
+        arrays = [_as_leaf(x, what) for x in leaves]
+        if self.size > 1:
+            self.agree(f"the argument of {what}", [str(structure), [[str(a.dtype), list(a.shape)] for a in arrays]])
+        results: list[np.ndarray] = [a.copy() for a in arrays]
+        for dtype in dict.fromkeys(a.dtype for a in arrays):
+            chosen = [n for n, a in enumerate(arrays) if a.dtype == dtype]
+            flat = np.concatenate([results[n].reshape(-1) for n in chosen])
+            if flat.size:
+                exchange(flat)
+            ends = np.cumsum([results[n].size for n in chosen])[:-1]
+            for n, part in zip(chosen, np.split(flat, ends), strict=True):
+                results[n] = part.reshape(results[n].shape)
+        plain = [a.item() if isinstance(x, (bool, int, float)) else a for x, a in zip(leaves, results, strict=True)]
+        return unflatten(structure, plain)
+
+
+Add = Callable[[np.ndarray, np.ndarray], None]
+"""A function that stores the sum of rows [size, n] in an array [n]."""
+
+
+def all_reduce(transport: Transport, flat: np.ndarray, add: Add | None = None) -> None:
+    """Overwrite an array [n] by its sum over all ranks (`ProcessGroup.all_reduce_flat`), on the group's thread.
+
+    add: the function that adds up, if not in the order of the ranks."""
+    size = transport.size
+    count = -(-flat.size // size)
+    whole = flat if flat.size == count * size else np.zeros(count * size, flat.dtype)
+    if whole is not flat:
+        whole[: flat.size] = flat
+    reduce_scatter(transport, whole, add or add_in_order)
+    all_gather(transport, whole)
+    if whole is not flat:
+        flat[...] = whole[: flat.size]
+
+
+def reduce_scatter(transport: Transport, flat: np.ndarray, add: Add) -> None:
+    """Overwrite this rank's part of an array, one of `size` equal ones, by the sum of that part over all ranks; on the
+    group's thread."""
+    if transport.size > 1:
+        parts = flat.reshape(transport.size, -1)
+        received = np.empty_like(parts)
+        transport.all_to_all(parts, received)
+        add(received, parts[transport.rank])
+
+
+def all_gather(transport: Transport, flat: np.ndarray) -> None:
+    """Overwrite all other ranks' parts of an array, one of `size` equal ones, by theirs; on the group's thread."""
+    if transport.size > 1:
+        parts = flat.reshape(transport.size, -1)
+        transport.all_gather(parts[transport.rank], parts)
+
+
+def add_in_order(rows: np.ndarray, out: np.ndarray) -> None:
+    """Store the sum of rows [size, n] in `out` [n], added from the first to the last."""
+    np.add(rows[0], rows[1], out=out)
+    for row in rows[2:]:
+        np.add(out, row, out=out)
+
+
+def add_in_pairs(rows: np.ndarray, out: np.ndarray) -> None:
+    """Store the sum of rows [2**k, n] in `out` [n], added up as a balanced binary tree."""
+    while len(rows) > 1:
+        rows = np.add(rows[::2], rows[1::2])
+    out[...] = rows[0]
+
+
+def _as_leaf(x: Any, what: str) -> np.ndarray:
+    array = as_numpy(x, f"an argument of {what}")
+    if array.dtype.kind not in "biuf":
+        raise ArgumentError(f"{what} takes arrays of numbers, not {show(x)} of type {array.dtype}")
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _difference(first: Any, other: Any, rank: int, path: str = "") -> str:
+    """Return where two values differ first, for a message."""
+    at = f" at {path}" if path else ""
+    if isinstance(first, dict) and isinstance(other, dict):
+        for key in dict.fromkeys((*first, *other)):
+            if first.get(key) != other.get(key):
+                return _difference(first.get(key), other.get(key), rank, f"{path}.{key}" if path else str(key))
+    if isinstance(first, Sequence) and isinstance(other, Sequence) and not isinstance(first, str):
+        if len(first) != len(other):
+            return f"rank 0 has {len(first)}{at} and rank {rank} has {len(other)}"
+        for n, (a, b) in enumerate(zip(first, other, strict=True)):
+            if a != b:
+                return _difference(a, b, rank, f"{path}[{n}]")
+    return f"rank 0 has {show(first)}{at} and rank {rank} has {show(other)}"

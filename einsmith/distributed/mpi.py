@@ -1,0 +1,79 @@
+"""Communicate through MPI, by mpi4py, between processes that mpirun, mpiexec or srun has started."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+_SHORTEST, _LONGEST = 20e-6, 1e-3
+"""Seconds between two looks at an operation that is under way. MPI's own waiting keeps a core busy, which computes the
+rest of the step; the pause grows from the shortest to the longest, and so by less than a tenth of an operation."""
+_GROWTH = 1.1
+"""Factor by which the pause grows from look to look."""
+
+
+class MpiTransport:
+    """The processes of MPI's world. See `Transport`.
+
+    A process that ends by an error ends all others, by MPI's abort: without that, MPI's own end would wait for them."""
+
+    name = "MPI"
+
+    def __init__(self) -> None:
+        self._world = MPI.COMM_WORLD.Dup()
+        self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        if self.size > 1:
+            self._hook, sys.excepthook = sys.excepthook, self._report
+
+    def _report(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self._hook(kind, error, trace)
+        self.fail()
+
+    def fail(self) -> None:
+        """See that all processes end when this one does."""
+        if self.size > 1:
+            atexit.register(_abort)  # called before MPI's own end, which was registered earlier
+
+    def _finish(self, request: Any) -> None:
+        pause = _SHORTEST
+        while not request.Test():
+            time.sleep(pause)
+            pause = min(pause * _GROWTH, _LONGEST)
+
+    def all_to_all(self, parts: np.ndarray, received: np.ndarray) -> None:
+        """Send row r of `parts` [size, n] to rank r (`Transport`)."""
+        self._finish(self._world.Ialltoall(parts, received))
+
+    def all_gather(self, part: np.ndarray, whole: np.ndarray) -> None:
+        """Send `part` [n] to all (`Transport`)."""
+        own = whole[self.rank]
+        if own.ctypes.data == part.ctypes.data:
+            self._finish(self._world.Iallgather(MPI.IN_PLACE, whole))
+        else:
+            self._finish(self._world.Iallgather(part, whole))
+
+    def broadcast(self, array: np.ndarray, root: int) -> None:
+        """Overwrite `array` [n] by that of the rank `root`."""
+        self._finish(self._world.Ibcast(array, root))
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+        self._finish(self._world.Ibarrier())
+
+    def close(self) -> None:
+        """Leave the engine."""
+        if self.size > 1 and sys.excepthook == self._report:
+            sys.excepthook = self._hook
+        self._world.Free()
+
+
+def _abort() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(1)
