@@ -30,7 +30,7 @@ from einsmith.codegen.entry.entry_program import RUN_WORDS
 from einsmith.ir.nodes import Compute, Graph, Leaf, Recurrence, postorder
 from einsmith.runtime.assemble import Assembler, At, PointerTarget
 from einsmith.runtime.program import Program
-from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Together
+from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, Notify, RunLaunch, Together
 
 _TIMES = RUN_WORDS.index("times")
 _ELSEWHERE = 1 << 60
@@ -190,7 +190,7 @@ class _Run:
                 n = self.begin_loop(n, step)
             elif isinstance(step, EndLoop):
                 n = self.end_turn(n)
-            elif isinstance(step, Together):
+            elif isinstance(step, (Together, Notify)):  # whoever is told waits for the end of a checked run
                 n += 1
             else:
                 if self.is_failing(n, step):

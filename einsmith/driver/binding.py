@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,11 +19,23 @@ from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, PointerTarget, layout, show_steps
 from einsmith.runtime.comparison import Comparison, scratch_bytes
-from einsmith.runtime.steps import CheckFinite, CheckZero
+from einsmith.runtime.steps import CheckFinite, CheckZero, Notify
 from einsmith.schedule.arena import whole_lines
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.printer import label, namer, show_arena, show_plan
 from einsmith.schedule.roles import kernel_roles
+
+
+class Notice(NamedTuple):
+    """A byte that a run writes to a pipe when it has stored all of the given leaves.
+
+    leaves: leaves that the program updates; pipe: descriptor of the pipe's end for writing; message: address of the
+    byte, which outlives the program."""
+
+    leaves: frozenset[Leaf]
+    pipe: int
+    message: int
+
 
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
 
@@ -36,6 +49,7 @@ class Binding:
         arena: memory for intermediate results.
         limit: most bytes that a run may hold; None: any number.
         more_bytes: bytes needed beyond those of a single program, while another binding of it lives.
+        notices: what a run tells while it goes on.
     Raises:
         MemoryLimitError: the program needs more bytes than the limit.
     """
@@ -47,6 +61,7 @@ class Binding:
         arena: Arena,
         limit: MemoryLimit | None,
         more_bytes: int = 0,
+        notices: Sequence[Notice] = (),
     ):
         self.compiled, self.arena = compiled, arena
         backend, code, plan = compiled.backend, compiled.code, compiled.plan
@@ -92,6 +107,9 @@ class Binding:
         for status, (at, t, message) in enumerate(plan.checks, start=FINITE + 1):
             after.setdefault(at, []).append((t, status))
             self.messages[status] = message
+        notices_after: dict[int, list[Notice]] = {}
+        for notice in notices:
+            notices_after.setdefault(last_store(plan, notice.leaves), []).append(notice)
         finite = compiled.finite
         finite_call = _call_of(plan, finite)
         assembler = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.comparisons.items()})
@@ -103,6 +121,9 @@ class Binding:
                 assembler.steps.append(
                     CheckFinite(pointer(finite, (len(assembler.steps), 0), 0), finite.dtype.name, FINITE)
                 )
+
+            for notice in notices_after.get(i, ()):
+                assembler.steps.append(Notify(notice.pipe, notice.message))
 
         assembler.add_plan(plan, places, base, pointer, add_checks)
         for listing in compiled.listings:
@@ -196,3 +217,15 @@ class Binding:
 def _call_of(plan: Plan, t: Tensor | None) -> int | None:
     node = None if t is None else producer(t)[0]
     return next((i for i, call in enumerate(plan.calls) if node in call.own), None)
+
+
+def last_store(plan: Plan, leaves: Collection[Leaf]) -> int:
+    """Return the number of the call after which a run has stored all of these leaves: the last of the calls that store
+    one, or of those that run together with it."""
+    stored = [
+        i
+        for i, call in enumerate(plan.calls)
+        if any(plan.home.get(t) in leaves for t in call.results) or any(t in leaves for t in call.results)
+    ]
+    last = max(stored, default=len(plan.calls) - 1)
+    return next((end for first, end in plan.together if first <= last <= end), last)

@@ -19,7 +19,7 @@ from einsmith.base.caches import Bound
 from einsmith.base.errors import IndexOutOfRange
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend, Runnable
-from einsmith.driver.binding import FINITE, Binding
+from einsmith.driver.binding import FINITE, Binding, Notice
 from einsmith.driver.compile import Compiled, MemoryLimit, compile_graph
 from einsmith.driver.describe import describe
 from einsmith.ir.nodes import Graph, Leaf, Role, Tensor
@@ -65,6 +65,7 @@ class Executable:
         guard: the lock of the parameters and the state in `bind`, held by every run.
         origins: origins of the graph's leaves and indices, for messages.
         max_stored: most bytes of a result that is stored where it need not be (`compile_graph`).
+        notices: what every run tells while it goes on.
     Raises:
         MemoryLimitError: a run needs more than `memory` bytes.
     """
@@ -84,13 +85,14 @@ class Executable:
         guard: locks.Guard | None = None,
         origins: Origins | None = None,
         max_stored: int = MAX_STORED_BYTES,
+        notices: Sequence[Notice] = (),
     ):
         start = time.perf_counter()
         self.note: Any = None  # set by the caller that had it compiled
         self._index = graph.outputs.index(finite) if finite is not None else -1
         self._origins = origins or Origins()
         self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
-        self._max_stored = max_stored
+        self._max_stored, self._notices = max_stored, tuple(notices)
         compiled = compile_graph(graph, bind, threads, finite, target, winograd, backend, self._limit, max_stored)
         stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
@@ -99,7 +101,7 @@ class Executable:
         self._guarded = isinstance(self._lock, locks.Guard)
         # A checked run looks at the memory between the kernels, and while others may run.
         self._arena = Arena() if shared is None or environment.CHECK.get() else shared
-        self._binding = Binding(compiled, self.bound, self._arena, self._limit)
+        self._binding = Binding(compiled, self.bound, self._arena, self._limit, notices=self._notices)
         self.compile_seconds = time.perf_counter() - start
         if environment.debug() >= 1:
             print(
@@ -137,7 +139,7 @@ class Executable:
         compiled, code_bytes = self.compiled.with_decisions(texts, compare)
         program = copy(self)
         more = self.program.table.nbytes + code_bytes
-        program._binding = Binding(compiled, self.bound, self._arena, self._limit, more)
+        program._binding = Binding(compiled, self.bound, self._arena, self._limit, more, self._notices)
         return program
 
     def compile_without(self, passes: frozenset[str]) -> Executable:
@@ -159,6 +161,7 @@ class Executable:
                 self._lock,
                 self._origins,
                 self._max_stored,
+                self._notices,
             )
         program.note = self.note
         return program

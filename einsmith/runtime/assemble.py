@@ -17,7 +17,7 @@ import numpy as np
 from einsmith.ir.loop import LoopSegment
 from einsmith.ir.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
 from einsmith.ir.views import storage
-from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, RunLaunch, Step, Together
+from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, Notify, RunLaunch, Step, Together
 from einsmith.schedule.arena import Life, arena, lives
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
@@ -337,6 +337,8 @@ def show_steps(assembler: Assembler, name: Callable[[Tensor], str]) -> str:
             lines.append(f"{pad}step {n}: the next {step.count} kernels run together")
         elif isinstance(step, EndLoop):
             lines.append(f"{pad}step {n}: end of the loop")
+        elif isinstance(step, Notify):
+            lines.append(f"{pad}step {n}: tells another thread")
         else:
             place, what = (
                 _place(assembler.places.get((n, 0)), name),

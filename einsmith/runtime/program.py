@@ -13,7 +13,7 @@ from einsmith.codegen.entry import entry_program
 from einsmith.codegen.entry.watch import INTERRUPTED
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.runtime import buffers, interrupts, pool, thread_count
-from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step, Together
+from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, Notify, RunLaunch, Step, Together
 from einsmith.runtime.thread_count import get_threads
 
 _POOL, _THREADS, _FORK, _NUMBER, _SPAN, _WAITED, _HANDLE, _COMMIT = (
@@ -132,6 +132,8 @@ class Program:
                     at += entry_program.MOVE_WORDS
             elif isinstance(step, EndLoop):
                 record[:2] = entry_program.LOOP_END, ends[n]
+            elif isinstance(step, Notify):
+                record[:3] = entry_program.NOTIFY, step.message, step.pipe
             else:
                 if step.code == 0:
                     raise ValueError(f"step {n} is a check with code 0, which means success")

@@ -43,6 +43,14 @@ class CheckFinite:
     code: int
 
 
+@dataclass(frozen=True)
+class Notify:
+    """A notice to another thread: writes the byte at the address `message` to the pipe of this descriptor."""
+
+    pipe: int
+    message: int
+
+
 class Move(NamedTuple):
     """The address of a pointer in a loop. In turn t, counted from 0, pointer `pointer` of step `step` is the loop's
     base with this move's number, + offset + delta * t bytes. The step is a launch, or an inner loop, whose bases count
@@ -75,4 +83,4 @@ class EndLoop:
     """The end of the innermost loop that is open."""
 
 
-Step = RunLaunch | Together | CheckZero | CheckFinite | BeginLoop | EndLoop
+Step = RunLaunch | Together | CheckZero | CheckFinite | Notify | BeginLoop | EndLoop

@@ -51,12 +51,13 @@ STEP_WORDS = 8
 pointer, 2 unused, code. The beginning of a loop: kind, pointer to the turn at which it stops (an i64), most turns,
 pointer to the moves, their number, pointer to the first turn (or 0), the step after the loop's end, turns left. The
 end of a loop: kind, the loop's beginning. A header of launches that run together, which are the next records: kind,
-their number, the tasks of all of them.
+their number, the tasks of all of them. A notice: kind, pointer to a byte, descriptor of the pipe to which the byte is
+written.
 
 A move of a loop is the words target, base, offset, delta: in turn t, counted from 0, the word at `target` is the word
 at `base` + offset + delta * t. A loop that runs downward begins with its last turn.
 """
-LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER = range(8)
+LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER, NOTIFY = range(9)
 MOVE_WORDS = 4
 
 SPIN_NANOSECONDS = 50_000
@@ -71,6 +72,7 @@ NAMES = ("einsmith_run", "einsmith_worker", "einsmith_stop", "einsmith_run_team"
 _BODY = """
 declare i32 @clock_gettime(i32, ptr)
 declare i32 @sched_yield()
+declare i64 @write(i32, ptr, i64)
 
 define internal i64 @now() #0 {
   %ts = alloca [2 x i64], align 8
@@ -359,7 +361,8 @@ step:
                                     i64 4, label %loop
                                     i64 5, label %loop_end
                                     i64 6, label %loop
-                                    i64 7, label %together ]
+                                    i64 7, label %together
+                                    i64 8, label %notify ]
 zero:
   %z = load i32, ptr %what_pointer, align 4
   %bad_z = icmp ne i32 %z, 0
@@ -399,6 +402,11 @@ g_parallel:
   call void @fork_join(ptr %pool, i64 ptrtoint (ptr @member to i64), i64 %g_at, i64 %g_tasks, i64 %threads,
                        i64 %scratch_address, i64 %stride)
   br label %next_step
+notify:
+  %pipe = load i64, ptr %p2, align 8
+  %descriptor = trunc i64 %pipe to i32
+  %written = call i64 @write(i32 %descriptor, ptr %what_pointer, i64 1)
+  br label %next_step
 launch:
   %tasks = load i64, ptr %p2, align 8
   %pointers = load i64, ptr %p3, align 8
@@ -428,7 +436,7 @@ task:
   br label %turn
 next_step:
   %passed = phi i64 [ %what, %g_parallel ], [ 0, %zero ], [ 0, %single ], [ 0, %double ], [ 0, %together ],
-                    [ 0, %parallel ], [ 0, %turn ], [ 0, %look_first ]
+                    [ 0, %notify ], [ 0, %parallel ], [ 0, %turn ], [ 0, %look_first ]
   %n0 = add i64 %n, %passed
   %n1 = add i64 %n0, 1
   br i1 %timed, label %note, label %next
