@@ -127,6 +127,8 @@ class CSVLog(Callback):
 
     def _write(self, step: TrainStep) -> None:
         """Rewrite the whole file: epochs undone by an interruption are dropped, and new names get columns."""
+        if not step.writes:
+            return
         names = dict.fromkeys(name for row in step.history for name in row)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,10 +158,11 @@ class TensorBoard(Callback):
         return self.__dict__ | {"_writer": None}  # the file belongs to its training
 
     def on_begin(self, step: TrainStep) -> None:
-        self._writer, self._written = self._make(str(self.folder)), step.steps
+        self._writer = self._make(str(self.folder)) if step.writes else None
+        self._written = step.steps
 
     def on_step(self, step: TrainStep, loss: float) -> None:
-        if step.steps - self._written < self.every_steps:
+        if self._writer is None or step.steps - self._written < self.every_steps:
             return
         self._written = step.steps
         found = {"loss": loss, **step.losses}
@@ -169,10 +172,11 @@ class TensorBoard(Callback):
             self._writer.add_scalar(f"step/{name}", value, step.steps)
 
     def on_epoch(self, step: TrainStep, row: Mapping[str, Any]) -> None:
-        for name, value in row.items():
+        for name, value in row.items() if self._writer is not None else ():
             if name not in ("epoch", "steps"):
                 self._writer.add_scalar(f"epoch/{name}", value, row["epoch"])
-        self._writer.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
     def on_end(self, step: TrainStep) -> None:
         if self._writer is not None:

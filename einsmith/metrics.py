@@ -1,7 +1,8 @@
 """Compute metrics for `evaluate` and `fit` from a model's outputs and the targets, as NumPy arrays.
 
 A metric is a function (output, target) -> number of one batch, which is averaged over the samples. A metric that is no
-such average is an object with `reset()`, `update(output, target)` and `compute()`, as in torchmetrics. Classification
+such average is an object with `reset()`, `update(output, target)` and `compute()`, as in torchmetrics; for a group of
+processes also with `states`, the names of the attributes that hold its numbers, and `add(other)`. Classification
 takes outputs [N, classes] and integer targets [N]; targets of -100, which losses ignore, do not count. A sample with
 NaN among its outputs counts as wrong.
 """
@@ -54,6 +55,8 @@ def _same(output: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
 class top_k(Shown):  # noqa: N801  # used as a function
     """The fraction of the samples whose class is among the k largest outputs."""
 
+    states = ("right", "seen")
+
     @check_arguments
     def __init__(self, k: Count):
         self.k = k
@@ -74,6 +77,10 @@ class top_k(Shown):  # noqa: N801  # used as a function
         self.right += int((among & predicted(out)[1]).sum())
         self.seen += len(classes)
 
+    def add(self, other: top_k) -> None:
+        """Add the batches of another one."""
+        self.right, self.seen = self.right + other.right, self.seen + other.seen
+
     def compute(self) -> float:
         """Return the fraction over all batches; NaN without samples."""
         return self.right / self.seen if self.seen else float("nan")
@@ -90,6 +97,8 @@ class _Counts(Shown):
     `score` computes a class's number from them; `average` combines the classes: "macro", the mean over the classes that
     occur, or "micro", over the samples.
     """
+
+    states = ("counts",)
 
     @check_arguments
     def __init__(self, average: str = "macro"):
@@ -113,6 +122,13 @@ class _Counts(Shown):
         right = (said == classes) & sound
         for row, which in zip(self.counts, (said[right], said[~right & sound], classes[~right]), strict=True):
             row += np.bincount(which, minlength=n)
+
+    def add(self, other: _Counts) -> None:
+        """Add the batches of another one."""
+        if self.counts.size and other.counts.size:
+            self.counts = self.counts + other.counts
+        elif other.counts.size:
+            self.counts = other.counts
 
     def compute(self) -> float:
         """Return the score over all batches, averaged over the classes that occur; NaN without samples."""
@@ -165,24 +181,33 @@ def mean_squared_error(output: Any, target: np.ndarray) -> float:
 class r2(Shown):  # noqa: N801
     """The fraction of the targets' variance that the outputs explain; NaN where all targets are equal."""
 
+    states = ("seen", "mean", "spread", "wrong")
+
     def reset(self) -> None:
         """Forget all batches."""
         self.seen, self.mean, self.spread, self.wrong = 0, 0.0, 0.0, 0.0
 
     def update(self, output: Any, target: np.ndarray) -> None:
-        """Add a batch. Squared distances from the mean are merged, since sums of squares cancel where the mean is
-        large.
+        """Add a batch."""
+        a, b = _same(output, target)
+        if b.size:
+            mean = float(b.mean())
+            self._add(b.size, mean, float(((b - mean) ** 2).sum()), float(((a - b) ** 2).sum()))
+
+    def add(self, other: r2) -> None:
+        """Add the batches of another one."""
+        if other.seen:
+            self._add(other.seen, other.mean, other.spread, other.wrong)
+
+    def _add(self, seen: int, mean: float, spread: float, wrong: float) -> None:
+        """Merge squared distances from the mean, since sums of squares cancel where the mean is large.
 
         Source: T. Chan, G. Golub, R. LeVeque, Updating Formulae and a Pairwise Algorithm, 1979.
         """
-        a, b = _same(output, target)
-        if not b.size:
-            return
-        mean, n = b.mean(), self.seen + b.size
-        apart = mean - self.mean
-        self.spread += float(((b - mean) ** 2).sum() + apart * apart * self.seen * b.size / n)
-        self.mean += float(apart * b.size / n)
-        self.seen, self.wrong = n, self.wrong + float(((a - b) ** 2).sum())
+        n, apart = self.seen + seen, mean - self.mean
+        self.spread += spread + apart * apart * self.seen * seen / n
+        self.mean += apart * seen / n
+        self.seen, self.wrong = n, self.wrong + wrong
 
     def compute(self) -> float:
         """Return the fraction over all batches."""

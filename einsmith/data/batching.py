@@ -13,13 +13,14 @@ from numpy.random import default_rng
 from einsmith.base.arguments import Count, Size, check_arguments, show
 from einsmith.base.arrays import as_numpy
 from einsmith.base.errors import ArgumentError, IndexOutOfRange, ShapeError
+from einsmith.distributed.group import ProcessGroup
 
 
 class Batches:
     """Batches of `size` samples of x and y, which may be iterated any number of times; see `batches`.
 
-    Attributes: `arrays` (the inputs, then y), `samples`, `size`, `seed`, `drop_last`, `transform`, `threads`, and
-    `next_epoch`, the number of the epoch that the next plain iteration goes through (settable; it counts from 0).
+    Attributes: `arrays` (the inputs, then y), `samples`, `size`, `seed`, `drop_last`, `transform`, `threads`, `group`,
+    and `next_epoch`, the number of the epoch that the next plain iteration goes through (settable; it counts from 0).
     """
 
     @check_arguments
@@ -32,6 +33,7 @@ class Batches:
         drop_last: bool = False,
         transform: Callable[..., Any] | None = None,
         threads: Size = 0,
+        group: ProcessGroup | None = None,
     ):
         inputs = tuple(x) if isinstance(x, (tuple, list)) else (x,)
         names = [f"input {k}" if len(inputs) > 1 else "x" for k in range(len(inputs))] + ["y"]
@@ -52,7 +54,11 @@ class Batches:
         if not isinstance(threads, int) or threads < 0:
             raise ArgumentError(f"threads={threads!r} must be an integer of at least 0")
         self.size, self.seed, self.drop_last = int(size), seed, drop_last
-        self.transform, self.threads = transform, threads
+        self.transform, self.threads, self.group = transform, threads, group
+        if group is not None and group.size > size:
+            raise ShapeError(
+                f"batches of {size} samples cannot be divided among the {group.size} processes of the group"
+            )
         self.next_epoch = 0
 
     def __len__(self) -> int:
@@ -98,17 +104,24 @@ class Batches:
 
     def _batch(self, n: int, k: int, order: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """Make batch k of epoch n, a function of (seed, n, k) alone. order: indices of the epoch, or None."""
-        chosen: Any = slice(k * self.size, (k + 1) * self.size)
+        chosen: Any = slice(*self._divide(k * self.size, min((k + 1) * self.size, self.samples)))
         if order is not None:
             chosen = order[chosen]
         batch = tuple(a[chosen] for a in self.arrays)
         if self.transform is None:
             return batch
-        rng = default_rng([self.seed or 0, n, k, 1])
+        rng = default_rng([self.seed or 0, n, k, 1, *((self.group.rank,) if self.group is not None else ())])
         changed = self.transform(rng, *batch)
         if not isinstance(changed, (tuple, list)):
             raise ArgumentError(f"transform returned {show(changed)}; it must return a tuple of the batch's arrays")
         return tuple(changed)
+
+    def _divide(self, start: int, end: int) -> tuple[int, int]:
+        """Return the part of a batch, the samples from `start` to `end`, that is this process's."""
+        if self.group is None:
+            return start, end
+        first, last = (start + (end - start) * r // self.group.size for r in (self.group.rank, self.group.rank + 1))
+        return first, last
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
         n, self.next_epoch = self.next_epoch, self.next_epoch + 1
@@ -166,6 +179,7 @@ def batches(
     *,
     transform: Callable[..., Any] | None = None,
     threads: Size = 0,
+    group: ProcessGroup | None = None,
 ) -> Batches:
     """Return batches of `size` samples, as pairs (x, y); for a tuple of inputs as (*inputs, y).
 
@@ -173,7 +187,9 @@ def batches(
     epoch has an order of its own, a function of (seed, epoch); without one the order is the arrays' own. The last batch
     may be smaller; drop_last leaves it out. transform: a function (rng, x, y) -> (x, y) of each batch, as in
     `es.data.augment`, whose rng depends on (seed, epoch, batch). threads: number of threads that make batches ahead of
-    the training; 0 makes each batch on demand; the batches do not depend on it. Arrays may be lazy: an object with a
+    the training; 0 makes each batch on demand; the batches do not depend on it. group: the processes among which each
+    batch is divided (`es.distributed.init`): each gets its part of the same batch, in the order of the ranks, and
+    random numbers of its own; a small last batch may have no sample for some. Arrays may be lazy: an object with a
     length that returns an array for an array of indices is read batch by batch. Raises ShapeError.
     """
-    return Batches(x, y, size, seed, drop_last, transform, threads)
+    return Batches(x, y, size, seed, drop_last, transform, threads, group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -173,6 +173,11 @@ class Backend(ABC):
     @abstractmethod
     def target(self, threads: int) -> Target:
         """Return the target that describes this machine, with at most `threads` cores."""
+
+    def static_target(self, cores: int) -> Target:
+        """Return the target that describes a machine of this kind with `cores` cores, by nothing that was measured:
+        choices for it are the same in all processes."""
+        return replace(self.target(1), cores=cores)
 
     @abstractmethod
     def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:

@@ -184,6 +184,9 @@ class CpuBackend(Backend):
     def target(self, threads: int) -> Target:
         return calibrate.target(threads)
 
+    def static_target(self, cores: int) -> Target:
+        return replace(native.host_target(), cores=cores)
+
     def find_omitted_passes(self, graph: Graph, target: Target) -> frozenset[str]:
         return records.find_omitted_passes(graph, target) if environment.TUNED.get() else frozenset()
 

@@ -34,6 +34,8 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
 
     schedule: number of steps for which settings that are callables are tabulated. Raises ArgumentError where no shapes
     are known, or where a callable needs `schedule`."""
+    if step.is_parallel:
+        raise ArgumentError("a step of a group of processes is exported from its save: es.export(es.load(folder), ...)")
     batches = [batch_arrays(batch)] if batch else _batches_of_zeros(step)
     if not batches:
         raise ArgumentError(

@@ -38,20 +38,26 @@ class Memory:
     """The elements of a tensor at a fixed address, C-contiguous, aligned to 64 bytes, not initialised.
 
     guard: the lock to hold while the elements are read or changed; it covers all memory that programs use with them.
+    place: the array that is the memory, of the shape and type of the elements; None for memory of its own.
     Raises ShapeError where a layout does not give the tensor back, DtypeError where it changes the elements' type.
     """
 
     __slots__ = ("physical", "layout", "shape", "guard", "__weakref__")
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype, layout: Layout | None = None, guard: locks.Guard | None = None
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        layout: Layout | None = None,
+        guard: locks.Guard | None = None,
+        place: np.ndarray | None = None,
     ):
         self.shape, self.layout = shape, layout
         self.guard = guard or locks.Guard()
         stored = shape
         if layout is not None:
             stored = _check_layout(layout, shape, dtype)
-        self.physical = buffers.empty(stored, dtype)
+        self.physical = buffers.empty(stored, dtype) if place is None else place
 
     @property
     def dtype(self) -> np.dtype:

@@ -34,6 +34,8 @@ class ParameterStore:
     def __init__(self) -> None:
         self.parameters: dict[str, Any] = {}
         self.state: dict[str, Slot] = {}
+        self.shards: dict[str, Slot] = {}
+        """State of the parts of parameters that this process updates in a group of processes that divide the state."""
         self.guard = locks.Guard()
         """The lock of all parameters and state. Hold it to read or change values that a training step uses, to restore
         them, or to add and remove entries."""
@@ -70,19 +72,46 @@ class ParameterStore:
             state.memory = state.memory.convert(dtype, layout)
         return state
 
+    def place(self, name: str, memory: Memory) -> Memory:
+        """Give the state tensor `name` this memory, with the values that it has, or zeros; return the memory."""
+        state = self.state.get(name)
+        if state is None:
+            memory.store(0.0)
+            self.state[name] = Slot(name, memory)
+        else:
+            memory.store(state.data)
+            state.memory = memory
+        return memory
+
+    def shard(
+        self, name: str, shape: tuple[int, ...], part: slice, dtype: np.dtype, initial: float | np.ndarray
+    ) -> Slot:
+        """Return the part of the state tensor `name` that this process updates: elements `part` of the memory of a
+        tensor with the parameter's shape, else (shape is ()) all. It begins with the values of the whole state, which
+        is removed, or with `initial`."""
+        shard = self.shards.get(name)
+        if shard is None:
+            whole = self.state.pop(name, None)
+            values = initial if whole is None else whole.memory.physical
+            shard = self.shards[name] = Slot(name, Memory(shape, dtype, None, self.guard))
+            shard.memory.store(np.asarray(values).reshape(-1)[part] if shape and np.ndim(values) else values)
+        return shard
+
     def forget(self, parameter: str) -> None:
         """Remove the state of a parameter."""
-        for name in [n for n in self.state if n.startswith(f"{parameter}/")]:
-            del self.state[name]
+        for known in (self.state, self.shards):
+            for name in [n for n in known if n.startswith(f"{parameter}/")]:
+                del known[name]
 
     def keep(self, kinds: Collection[str]) -> None:
         """Remove the state of all names but `kinds`."""
-        self.drop({n.rpartition("/")[2] for n in self.state} - set(kinds))
+        self.drop({n.rpartition("/")[2] for n in (*self.state, *self.shards)} - set(kinds))
 
     def drop(self, kinds: Collection[str]) -> None:
         """Remove the state of these names, of all parameters."""
-        for name in [n for n in self.state if n.rpartition("/")[2] in kinds]:
-            del self.state[name]
+        for known in (self.state, self.shards):
+            for name in [n for n in known if n.rpartition("/")[2] in kinds]:
+                del known[name]
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (name, values) of all parameters, then of all state."""

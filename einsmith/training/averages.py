@@ -11,14 +11,17 @@ import numpy as np
 from einsmith.base.errors import ArgumentError
 from einsmith.runtime.signals import Deferred
 from einsmith.training.definition import StepDefinition
+from einsmith.training.parallel import GroupTraining
 from einsmith.training.state import AVERAGE, TrainingState
 
 
 class WeightAverages:
-    """The exponential moving averages of a model's trained weights, which training steps update (`ema`)."""
+    """The exponential moving averages of a model's trained weights, which training steps update (`ema`).
 
-    def __init__(self, definition: StepDefinition, state: TrainingState):
-        self._definition, self._state = definition, state
+    parallel: the training in a group of processes, among which the averages may be divided, or None."""
+
+    def __init__(self, definition: StepDefinition, state: TrainingState, parallel: GroupTraining | None = None):
+        self._definition, self._state, self._parallel = definition, state, parallel
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return the model's state dictionary with the averages of trained weights in place of the weights.
@@ -28,12 +31,15 @@ class WeightAverages:
             raise ArgumentError("no average is kept; make the step with ema=, as TrainStep(..., ema=0.999)")
         model, store = self._definition.model, self._state.store
         with store.guard:
-            slots = {id(p): store.state.get(f"{n}/{AVERAGE}") for n, p in store.parameters.items()}
+            found = {n: s.data for n, s in store.state.items()}
+            if self._parallel is not None:
+                found |= self._parallel.gather_state(AVERAGE)
+            averages = {id(p): found.get(f"{n}/{AVERAGE}") for n, p in store.parameters.items()}
             state = model.state_dict()
             for name, p in model.named_parameters(remove_duplicate=False):  # a parameter may have several names
-                slot = slots.get(id(p))
-                if slot is not None:
-                    state[name] = slot.data.copy()
+                average = averages.get(id(p))
+                if average is not None:
+                    state[name] = average.copy()
             return state
 
     @contextmanager

@@ -11,16 +11,16 @@ from einsmith.base.arrays import to_array
 from einsmith.base.errors import ShapeError
 
 
-def batch_arrays(batch: Sequence[Any]) -> list[np.ndarray]:
+def batch_arrays(batch: Sequence[Any], may_be_empty: bool = False) -> list[np.ndarray]:
     """Return a batch (inputs..., target) as arrays.
 
-    Raises ShapeError where there is no target, or where an array holds no sample.
+    Raises ShapeError where there is no target, or, unless the batch may be empty, where an array holds no sample.
     """
     if len(batch) < 2:
         raise ShapeError("a training step takes the model's inputs and a target: step(x, y)")
     arrays = [to_array(x, f"argument {i}") for i, x in enumerate(batch)]
     for i, a in enumerate(arrays):
-        if a.ndim and a.shape[0] == 0:
+        if a.ndim and a.shape[0] == 0 and not may_be_empty:
             raise ShapeError(f"argument {i} has shape {a.shape}: a batch needs at least one sample")
     return arrays
 

@@ -22,11 +22,12 @@ from safetensors.numpy import load_file, save_file
 from einsmith import models, ops, optim
 from einsmith.base import folders
 from einsmith.base.arguments import Count, check_arguments, describe
-from einsmith.base.errors import EinsmithError, EinsmithWarning, SaveError
+from einsmith.base.errors import EinsmithError, EinsmithWarning, GroupError, SaveError
+from einsmith.distributed.group import ProcessGroup
 from einsmith.nn import Module
 from einsmith.training import TrainStep, manifest
 from einsmith.training.manifest import FILES, META, PLAN, STATE, WEIGHTS
-from einsmith.training.state import STEP_STATE_KINDS
+from einsmith.training.state import GRADIENT, STEP_STATE_KINDS
 from einsmith.tuning.programs import kernel_search
 
 _MAX_READS = 100
@@ -48,9 +49,26 @@ def save(step: Any, path: Any) -> None:
 
 def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None]]) -> None:
     """Save a step, with other files in its folder. `others` maps a file's name to the function that writes it to a
-    path."""
+    path. All processes of a group call it, and rank 0 writes; where it cannot, all raise its SaveError."""
+    group = step.group
+    if group is None or group.size == 1:
+        _write_alone(_Snapshot(step), path, others)
+        return
+    saved = _Snapshot(step)
+    saved.add_gathered(group)
+    failure: Exception | None = None
+    if group.rank == 0:
+        try:
+            _write_alone(saved, path, others)
+        except Exception as e:  # the other ranks wait to know
+            failure = e
+    message = group.gather(str(failure) if failure is not None else None)[0]
+    if message is not None:
+        raise failure or SaveError(message)
+
+
+def _write_alone(saved: _Snapshot, path: Any, others: Mapping[str, Callable[[Path], None]]) -> None:
     target = _folder(path)
-    saved = _Snapshot(step)  # now: a thread that waits for the turn must hold nothing that another may need
     try:
         if target in (here := Path.cwd(), *here.parents):
             raise SaveError(
@@ -93,9 +111,18 @@ class _Snapshot:
     def __init__(self, step: TrainStep):
         with step.store.guard:
             self.weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
-            self.state = {k: np.array(s.data, order="C") for k, s in step.current_state().items()}
+            self.state = step.whole_state()
+            if not step.gathered:  # gradients of an update that was made
+                self.state = {k: a for k, a in self.state.items() if not k.endswith(f"/{GRADIENT}")}
             self.metadata = _metadata(step)
         self.plan = step.plan
+
+    def add_gathered(self, group: ProcessGroup) -> None:
+        """Add up the accumulated gradients of all processes, and their samples."""
+        gathered = {k: a for k, a in self.state.items() if k.endswith(f"/{GRADIENT}")}
+        total, samples = group.all_reduce((gathered, self.metadata["gathered_samples"]))
+        self.state |= total
+        self.metadata["gathered_samples"] = samples
 
     def write(self, work: Path, others: Mapping[str, Callable[[Path], None]]) -> None:
         """Write the files of a save and flush each to disk."""
@@ -132,6 +159,7 @@ def _metadata(step: TrainStep) -> dict[str, Any]:
         "seed": int(step.seed),
         "winograd": bool(step.winograd),
         "mode": step.mode,
+        "deterministic": step.deterministic,
         "tune": step.tune,
     }
 
@@ -146,6 +174,9 @@ def load(
     threads: Count | None = None,
     mode: str | None = None,
     tune: kernel_search.Seconds | str | None = None,
+    group: ProcessGroup | None = None,
+    shard_optimizer: bool = False,
+    deterministic: bool | None = None,
 ) -> TrainStep:
     """Load the TrainStep saved at `path`; training continues bitwise as if it had not been interrupted.
 
@@ -160,6 +191,9 @@ def load(
         threads: as in TrainStep.
         mode: as in TrainStep; by default the saved mode.
         tune: as in TrainStep; by default, in dynamic mode, the saved seconds.
+        group: as in TrainStep, of any size, whatever the number of processes that saved.
+        shard_optimizer: as in TrainStep, whether or not the save's state was divided.
+        deterministic: as in TrainStep; by default as saved.
 
     Raises:
         SaveError: the folder is missing, truncated or foreign, or does not fit the given model or optimizer.
@@ -193,8 +227,13 @@ def load(
             threads=threads,
             winograd=meta["winograd"],
             tune=tune,
+            group=group,
+            shard_optimizer=shard_optimizer,
+            deterministic=meta["deterministic"] if deterministic is None else deterministic,
             **meta["settings"],
         )
+    except GroupError:
+        raise
     except (EinsmithError, TypeError) as e:
         raise SaveError(f"{source} does not fit the model: {e}") from e
     step.mode = mode
@@ -240,6 +279,12 @@ def load(
     step.epoch_loss, step.epoch_samples = meta["epoch_loss"], meta["epoch_samples"]
     step.epoch_losses, step.history, step.loader_state = meta["epoch_losses"], meta["history"], meta["loader_state"]
     step.gathered, step.gathered_samples = meta["gathered"], meta["gathered_samples"]
+    if group is not None and group.rank > 0:  # rank 0 has the gradients of all
+        step.gathered_samples = 0
+        with step.store.guard:
+            for name in (n for n in state if n.endswith(f"/{GRADIENT}")):
+                step.store.state[name].memory.store(0.0)
+    step.begin_group()
     return step
 
 

@@ -10,20 +10,27 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
-def total_norm(grads: Sequence[Value], norm_type: float) -> Value:
-    """Return the norm of all elements of all gradients, 0-d: (sum |g|**norm_type)**(1/norm_type), max |g| for inf."""
+def sum_powers(grads: Sequence[Value], norm_type: float) -> Value:
+    """Return sum |g|**norm_type over all elements of all gradients, 0-d; max |g| for inf."""
     if norm_type == math.inf:
         return reduce(builder.maximum, (builder.max(builder.abs(g)) for g in grads))
     if norm_type == 2:
-        return builder.sqrt(reduce(lambda a, b: a + b, (builder.sum(g * g) for g in grads)))
-    return reduce(lambda a, b: a + b, (builder.sum(builder.abs(g) ** norm_type) for g in grads)) ** (1 / norm_type)
+        return reduce(lambda a, b: a + b, (builder.sum(g * g) for g in grads))
+    return reduce(lambda a, b: a + b, (builder.sum(builder.abs(g) ** norm_type) for g in grads))
 
 
-def clip_by_norm(grads: Sequence[Value], limit: Value, norm_type: float) -> tuple[list[Value], Value]:
-    """Return (the gradients times min(1, limit/(norm + 1e-6)), the norm), as torch.nn.utils.clip_grad_norm_ does."""
-    norm = total_norm(grads, norm_type)
+def total_norm(grads: Sequence[Value], norm_type: float) -> Value:
+    """Return the norm of all elements of all gradients, 0-d: (sum |g|**norm_type)**(1/norm_type), max |g| for inf."""
+    powers = sum_powers(grads, norm_type)
+    if norm_type == math.inf:
+        return powers
+    return builder.sqrt(powers) if norm_type == 2 else powers ** (1 / norm_type)
+
+
+def clip_by_norm(grads: Sequence[Value], limit: Value, norm: Value) -> list[Value]:
+    """Return the gradients times min(1, limit/(norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does."""
     factor = builder.minimum(limit / (norm + 1e-6), 1.0)
-    return [(g * factor).astype(g.dtype) for g in grads], norm
+    return [(g * factor).astype(g.dtype) for g in grads]
 
 
 def clip_by_value(grads: Sequence[Value], limit: Value) -> list[Value]:

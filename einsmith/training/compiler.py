@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -11,7 +11,11 @@ import numpy as np
 from einsmith.base.caches import Cache
 from einsmith.base.errors import ArgumentError
 from einsmith.base.sizes import size_of
+from einsmith.cost.facts import Target
+from einsmith.driver import registry
+from einsmith.driver.binding import Notice
 from einsmith.driver.executable import PROGRAMS, Executable
+from einsmith.ir.nodes import Leaf
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
@@ -23,18 +27,25 @@ from einsmith.training.dependencies import Dependencies
 from einsmith.training.numbers import StepNumbers
 from einsmith.training.reports import Reports
 from einsmith.training.search import ProgramSearch
+from einsmith.training.shards import Shard
 from einsmith.training.state import AVERAGE, GRADIENT, TrainingState
 from einsmith.tuning.programs.online import Exploration
 
+UPDATE_CORES = 8
+"""Cores for which the programs of `find_or_compile_update` are chosen."""
 _SHAPE = attrgetter("shape", "dtype")
 """Function of an array that returns its part of a program's key."""
 
 
 class Note(NamedTuple):
-    """A step's record of one of its programs: the counts of the parameters it updates, and its exploration, if any."""
+    """A step's record of one of its programs.
+
+    groups: the counts of the parameters that it updates; exploration: its exploration, if any; trained: names of the
+    parameters whose gradients it computes or uses."""
 
     groups: Sequence[Any]
     exploration: Exploration | None
+    trained: tuple[str, ...]
 
 
 class StepCompiler:
@@ -43,8 +54,9 @@ class StepCompiler:
     A program trains on a batch, or (gather) only accumulates the gradients of one. A program is dropped when the
     optimizer, the loss, the structure of the settings, a parameter or captured memory is replaced.
 
-    programs: the valid programs, by (shapes, threads, number of the modules' state, gather); search: the search for
-    faster programs."""
+    programs: the valid programs, by (shapes, threads, number of the modules' state, gather); updates: valid programs
+    that only use accumulated gradients (`find_or_compile_update`); search: the
+    search for faster programs; notices: what the programs that accumulate tell of while they run (`Executable`)."""
 
     def __init__(
         self,
@@ -59,6 +71,10 @@ class StepCompiler:
         self._numbers, self._reports, self.search = numbers, reports, search
         self._arena = Arena()  # shared by the programs of all batch shapes
         self.programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
+        self.updates: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
+        self.notices: Callable[[Mapping[Leaf, np.ndarray]], Sequence[Notice]] | None = None
+        self.target: Target | None = None
+        """The machine for which programs are compiled, if not this one as it was measured."""
         self._generation = 0
         """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
         self._memory_limit: int | None = None
@@ -80,7 +96,7 @@ class StepCompiler:
     def memory_limit(self, limit: int | str | None) -> None:
         with self._state.store.guard:
             self._memory_limit = None if limit is None else size_of(limit, "memory_limit")
-            self._drop()
+            self.drop()
             self._arena.clear()  # it may be larger than the new limit
 
     @property
@@ -92,10 +108,17 @@ class StepCompiler:
     def max_stored(self, most: int | str) -> None:
         with self._state.store.guard:
             self._max_stored = size_of(most, "max_stored", 0)
-            self._drop()
+            self.drop()
 
     def find(self, arrays: list[np.ndarray], gather: bool) -> Executable | None:
         """Return the valid program for a batch, or None. The caller holds the guard of the parameters."""
+        definition = self._definition
+        self.compare_if_changed()
+        threads = definition.threads or get_threads()
+        return self.programs.get((tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather))
+
+    def compare_if_changed(self) -> None:
+        """Drop what a change has made invalid (`compare`). The caller holds the guard of the parameters."""
         definition = self._definition
         if (
             self._version is not trace.version()
@@ -103,8 +126,6 @@ class StepCompiler:
             or self._loss is not definition.loss
         ):
             self.compare()
-        threads = definition.threads or get_threads()
-        return self.programs.get((tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather))
 
     def find_or_compile(self, arrays: list[np.ndarray], gather: bool = False) -> Executable:
         """Return the program for a batch, compiled where there is none yet."""
@@ -117,7 +138,7 @@ class StepCompiler:
 
     def compile(self, arrays: list[np.ndarray], gather: bool) -> None:
         """Compile the program for a batch. Steps of other shapes wait for the tracing, not for the code generation."""
-        if gather and self._memory_limit is not None:
+        if gather and self._memory_limit is not None and self.notices is None:
             self.find_or_compile(arrays)  # it needs more memory: its error comes before anything is gathered
         guard, definition = self._state.store.guard, self._definition
         with guard:
@@ -138,11 +159,13 @@ class StepCompiler:
             guard=guard,
             origins=traced.origins,
             max_stored=max_stored,
+            target=self.target,
+            notices=self.notices(traced.bind) if gather and self.notices is not None else (),
         )
         exploration, is_tuned = None, not gather and self.search.can_tune()
         if is_tuned and self.search.mode == "dynamic":
             exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
-        run.note = Note(traced.groups, exploration)
+        run.note = Note(traced.groups, exploration, traced.trained)
         if is_tuned and self.search.mode == "static":
             with guard:
                 self._numbers.set(arrays)
@@ -152,6 +175,35 @@ class StepCompiler:
             if generation == self._generation:  # else the program is outdated
                 self.programs.put(key, run)
 
+    def find_or_compile_update(self, key: tuple, pieces: Callable[[], Sequence[Shard]], norm: bool) -> Executable:
+        """Return the program that updates pieces of parameters by their accumulated gradients, or (norm) sums the
+        powers of these gradients. The caller holds the guard of the parameters. key: what the pieces follow from.
+
+        Kernels are chosen for a fixed machine, so that sums in a rule are in one order on all processes of a group."""
+        threads = self._definition.threads or get_threads()
+        run = self.updates.get((key, threads, norm))
+        if run is not None:
+            return run
+        build = step_graph.build_norm if norm else step_graph.build_update
+        with trace.compiling():
+            traced = build(self._definition, self._state, self._numbers, pieces())
+        self._dependencies.add(traced)
+        self._state.store.protect(memory for _, memory in traced.live)
+        if traced.divided:
+            self.updates.clear()
+        run = Executable(
+            traced.graph,
+            traced.bind,
+            threads,
+            target=registry.DEFAULT.static_target(UPDATE_CORES),
+            shared=self._arena,
+            guard=self._state.store.guard,
+            max_stored=self._max_stored,
+        )
+        run.note = Note(traced.groups, None, traced.trained)
+        self.updates.put((key, threads, norm), run)
+        return run
+
     def trace(self, arrays: list[np.ndarray], gather: bool = False) -> step_graph.StepGraph:
         """Trace the graph of a step for a batch; gather: the step only accumulates gradients and updates nothing."""
         with self._state.store.guard:
@@ -159,10 +211,12 @@ class StepCompiler:
             with trace.compiling(), self._definition.model.in_mode(training=True):
                 traced = step_graph.build(self._definition, self._state, self._numbers, arrays, gather)
             self._dependencies.add(traced)
-            if not gather or not self._reports.names:
+            # In a group, steps run programs that gather; otherwise these report less than those that update.
+            if gather if self.notices is not None else not gather or not self._reports.names:
                 self._reports.names = traced.reports
+            self._reports.is_known = True
             if traced.divided:
-                self._drop()
+                self.drop()
             self._state.store.protect(memory for _, memory in traced.live)
             self.compare()
             return traced
@@ -186,7 +240,7 @@ class StepCompiler:
         is_moved = self._dependencies.is_moved()
         is_redefined = is_ruled_anew or self._loss is not definition.loss or structure != self._structure
         if is_replaced or is_moved or is_redefined:
-            self._drop()
+            self.drop()
             for dependent in (self._dependencies, self._numbers, self._reports):
                 dependent.clear()
         self._optimizer, self._loss, self._structure = definition.optimizer, definition.loss, structure
@@ -196,6 +250,8 @@ class StepCompiler:
         """Have the next step compare what programs depend on, whether or not the trace version tells of a change."""
         self._version = None
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Drop all programs, those that are being compiled included."""
         self.programs.clear()
+        self.updates.clear()
         self._generation += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from einsmith.api.jit import Jitted
 from einsmith.base.arguments import describe, show
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
+from einsmith.distributed.group import ProcessGroup
 from einsmith.metrics import predicted
 from einsmith.ops.losses.classes import IGNORED
 from einsmith.training.losses import named_losses
@@ -18,6 +20,8 @@ from einsmith.training.losses import named_losses
 
 class _Mean:
     """A metric from a function of a batch's outputs and targets: the mean of its results over the samples."""
+
+    states = ("total", "samples")
 
     def __init__(self, f: Callable[[Any, np.ndarray], Any]):
         self.f = f
@@ -36,6 +40,9 @@ class _Mean:
             name = getattr(self.f, "__name__", type(self.f).__name__)
             raise ArgumentError(f"the metric {name} returned {show(result)}; it must return a number") from None
         self.total, self.samples = self.total + number * n, self.samples + n
+
+    def add(self, other: _Mean) -> None:
+        self.total, self.samples = self.total + other.total, self.samples + other.samples
 
     def compute(self) -> float:
         return self.total / self.samples if self.samples else float("nan")
@@ -57,6 +64,29 @@ def as_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
                 "update and compute"
             )
     return out
+
+
+def _check_mergeable(metrics: Mapping[str, Any]) -> None:
+    """Raise ArgumentError for a metric whose results of several processes cannot be combined."""
+    for name, metric in metrics.items():
+        if not hasattr(metric, "states") or not hasattr(metric, "add"):
+            raise ArgumentError(
+                f"the metric {name}={metric!r} has no `states` and `add(other)`, by which the processes of a group put "
+                "their results together; pass a function of (output, target), or evaluate in one process"
+            )
+
+
+def _merge(group: ProcessGroup, metric: Any) -> Any:
+    """Return a metric of all processes' batches."""
+    parts = []
+    for state in group.gather({n: np.asarray(getattr(metric, n)).tolist() for n in metric.states}):
+        part = copy(metric)
+        for name, value in state.items():
+            setattr(part, name, np.array(value) if isinstance(value, list) else value)
+        parts.append(part)
+    for part in parts[1:]:
+        parts[0].add(part)
+    return parts[0]
 
 
 def _wrap_errors(batches: Iterable) -> Iterator[Any]:
@@ -95,10 +125,18 @@ def losses_and_outputs(model: Any, loss: Callable, trained: str) -> Callable:
 class Evaluator:
     """The compiled evaluation of a model with a loss function, for batches of all shapes.
 
-    trained: which of several losses is the loss, "first" or "sum"; threads, winograd: as in TrainStep."""
+    trained: which of several losses is the loss, "first" or "sum"; threads, winograd, group: as in TrainStep."""
 
-    def __init__(self, model: Any, loss: Callable, trained: str, threads: int | None, winograd: bool):
-        self.model, self.loss, self.trained = model, loss, trained
+    def __init__(
+        self,
+        model: Any,
+        loss: Callable,
+        trained: str,
+        threads: int | None,
+        winograd: bool,
+        group: ProcessGroup | None = None,
+    ):
+        self.model, self.loss, self.trained, self.group = model, loss, trained, group
         self._run = Jitted(losses_and_outputs(model, loss, trained), threads=threads, winograd=winograd)
 
     def is_of(self, model: Any, loss: Callable, trained: str) -> bool:
@@ -108,6 +146,9 @@ class Evaluator:
     def evaluate(self, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Evaluate the model on batches, as TrainStep.evaluate documents."""
         measured = as_metrics(metrics)
+        shared = self.group if self.group is not None and self.group.size > 1 else None
+        if shared is not None:
+            _check_mergeable(measured)
         for metric in measured.values():
             metric.reset()
         sums: dict[str, float] = {"loss": 0.0}
@@ -131,6 +172,12 @@ class Evaluator:
                     label_count += n
                     for name, x in {"loss": value, **parts}.items():
                         sums[name] = sums.get(name, 0.0) + float(x) * n
+        if shared is not None:
+            names = sorted({name for found in shared.gather(list(sums)) for name in found})
+            mine = {name: sums.get(name, 0.0) for name in names}
+            sums, label_count, correct, others = shared.all_reduce((mine, label_count, correct, int(not classes)))
+            classes = not others
+            measured = {name: _merge(shared, metric) for name, metric in measured.items()}
         if not label_count:
             raise ShapeError("the batches are empty, or every label in them is ignored")
         results = {name: total / label_count for name, total in sums.items()}

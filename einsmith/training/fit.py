@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
+from einsmith.distributed.group import ProcessGroup
 from einsmith.runtime.store import ParameterStore
 from einsmith.training.batch import batch_arrays
 from einsmith.training.callback import Callback
@@ -27,9 +28,13 @@ class BatchTrainer(Protocol):
     store: ParameterStore
     optimizer: Any
     steps: int
+    group: ProcessGroup | None
 
     def train_arrays(self, arrays: list[np.ndarray], samples: int | None, last: bool) -> float:
         """Train on a batch of an epoch and return its loss."""
+
+    def check_agreement(self) -> None:
+        """Check that all processes of the group train the same."""
 
     def evaluate(self, batches: Iterable, *, metrics: Mapping[str, Any] | None, averaged: bool) -> dict[str, float]:
         """Return the mean loss and metrics over batches."""
@@ -53,14 +58,16 @@ class Fit:
         """Train and return the mean loss of each epoch."""
         self._check()
         history: list[float] = []
-        report = Progress(self.progress)
+        group = self.step.group
+        is_first = group is None or group.rank == 0
+        report = Progress(self.progress if is_first else False)
         step, epochs = self.step, self.step.epochs
         # Only what a callback defines is called after each batch.
         step_callbacks = [c.on_step for c in self.callbacks if type(c).on_step is not Callback.on_step]
         if self.on_step is not None:
             step_callbacks.insert(0, self.on_step)
         try:
-            stop = any([c.on_begin(step) for c in self.callbacks])
+            stop = self._any([c.on_begin(step) for c in self.callbacks])
             while epochs.epoch < self.epochs and not stop:
                 start = time.perf_counter()
                 self._epoch(report, step_callbacks, start)
@@ -72,12 +79,17 @@ class Fit:
                 report.epoch(epochs.epoch, self.epochs, row)
                 if self.on_epoch is not None:
                     self.on_epoch(step, row["loss"])
-                stop = any([c.on_epoch(step, row) for c in self.callbacks])
+                stop = self._any([c.on_epoch(step, row) for c in self.callbacks])
         finally:
             report.close()
             for c in self.callbacks:
                 c.on_end(step)
         return history
+
+    def _any(self, answers: Sequence[Any]) -> bool:
+        """Return whether any callback, of any process of the group, ends the training."""
+        group = self.step.group
+        return any(answers) if group is None else group.all_reduce(int(any(answers))) > 0
 
     def _check(self) -> None:
         if self.epochs < 0:
@@ -90,20 +102,25 @@ class Fit:
         if self.metrics and self.validation is None:
             raise ArgumentError("metrics= needs validation data; pass validation=, or pass the metrics to `evaluate`")
         as_metrics(self.metrics or {})
+        group = self.step.group
+        if group is not None and group.size > 1:
+            self.step.check_agreement()
+            group.agree("the number of batches", len(self.batches) if isinstance(self.batches, Sized) else None)
 
     def _epoch(self, report: Progress, step_callbacks: Sequence[Callable], start: float) -> None:
         """Train on the rest of the step's current epoch."""
         step, epochs = self.step, self.step.epochs
         samples_before = epochs.samples
+        shared = step.group is not None and step.group.size > 1
         length = len(self.batches) if isinstance(self.batches, Sized) else None
         look_ahead = step.settings.accumulate > 1
         for item in _mark_last(self._batches()) if look_ahead else self._batches():
             batch, last = item if look_ahead else (item, False)
-            arrays = batch_arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)))
+            arrays = batch_arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)), shared)
             samples = len(arrays[-1]) if arrays[-1].ndim else 1  # as `count_samples`, without a call
             value = step.train_arrays(arrays, samples, last)
             rate = (epochs.samples - samples_before) / (time.perf_counter() - start)
-            mean = epochs.loss / epochs.samples
+            mean = epochs.loss / max(epochs.samples, 1)  # none is reported before the first update of a group
             report.step(epochs.epoch, self.epochs, epochs.position, length, mean, rate)
             for f in step_callbacks:
                 f(step, value)

@@ -19,7 +19,7 @@ from einsmith.training.settings import Settings
 from einsmith.tuning.programs.kernel_search import GRAPH
 
 FORMAT = "einsmith-step"
-VERSION = 6
+VERSION = 7
 """Version of the format in which saves are written."""
 SIGNED = 6
 """First version whose step.json holds its own checksum and the checksums of all files of the save."""
@@ -139,6 +139,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "winograd": (lambda x: isinstance(x, bool), "true or false"),
     "mode": (lambda x: x in MODES, f"one of {', '.join(MODES)}"),
     "tune": (lambda x: x == GRAPH or (_finite(x) and x >= 0), f"seconds, or {GRAPH}"),
+    "deterministic": (lambda x: isinstance(x, bool), "true or false"),
     "files": (lambda x: _dict_check(_text)(x) and all(map(_plain, x)), "the files' checksums"),
 }
 
@@ -154,6 +155,7 @@ SINCE: dict[int, dict[str, Any]] = {
     },
     3: {"updates": None},
     4: {"mode": "static", "tune": 0.0},
+    6: {"deterministic": False},
 }
 """By version, the values of entries that were added later and that its saves lack."""
 

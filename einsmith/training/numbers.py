@@ -16,10 +16,12 @@ class StepNumbers:
 
     count: number of the next update, from 1; hyperparameters: those of the optimizer's rules, by `group/name` or name;
     derived: limits, decay, and the numbers of accumulation, by name. Those by name are made when a graph is traced that
-    reads them."""
+    reads them. rank, ranks: this process and the number of processes that train together, which draw different random
+    numbers."""
 
     def __init__(self, definition: StepDefinition, state: TrainingState, accumulation: Accumulation):
         self._definition, self._state, self._accumulation = definition, state, accumulation
+        self.rank, self.ranks = 0, 1
         self.count = np.zeros((), np.float64)
         self.hyperparameters: dict[str, np.ndarray] = {}
         self.derived: dict[str, np.ndarray] = {}
@@ -55,11 +57,13 @@ class StepNumbers:
 
     def _set_derived(self, arrays: list[np.ndarray]) -> None:
         accumulation, settings, samples = self._accumulation, self._definition.settings, count_samples(arrays)
+        batch_number = accumulation.steps * settings.accumulate + accumulation.batches
         values = settings.numbers | {
-            "draw": accumulation.steps * settings.accumulate + accumulation.batches + 1,
+            "draw": batch_number * self.ranks + self.rank + 1,
             "weight": samples,
             "begins": accumulation.batches == 0,
             "samples": accumulation.samples + samples,
+            "norm": 0.0,  # a group of processes sets it
         }
         for name, memory in self.derived.items():
             memory[...] = values[name]

@@ -10,11 +10,13 @@ import numpy as np
 class Reports:
     """The values that the last step reported in addition to its loss.
 
-    names: names of the programs' outputs after the loss; losses: the losses by name, where there are several;
-    grad_norm: the norm of the gradients before they were clipped, None where it is not limited."""
+    names: names of the programs' outputs after the loss; is_known: whether a program has been traced; losses: the
+    losses by name, where there are several; grad_norm: the norm of the gradients before they were clipped, None where
+    it is not limited."""
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
+        self.is_known = False
         self.losses: dict[str, float] = {}
         self.grad_norm: float | None = None
 
@@ -26,4 +28,4 @@ class Reports:
 
     def clear(self) -> None:
         """Forget names and values, after the programs that report them."""
-        self.names, self.losses, self.grad_norm = (), {}, None
+        self.names, self.losses, self.grad_norm, self.is_known = (), {}, None, False

@@ -62,7 +62,8 @@ class TrainingState:
         """Return the bytes of state outside the arrays that a program touches. A gathering program leaves out the
         optimizer's state, for example."""
         known = set(map(id, touched))
-        memories = [slot.memory.physical for slot in self.store.state.values()]
+        slots = (*self.store.state.values(), *self.store.shards.values())
+        memories = [slot.memory.physical for slot in slots]
         return sum(a.nbytes for a in memories if id(a) not in known)
 
     def _check_rules(self) -> None:

@@ -13,6 +13,8 @@ from einsmith.base import html
 from einsmith.base.arguments import Count, check_arguments, check_options
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import ArgumentError, KindError, NonFiniteError
+from einsmith.distributed.group import ProcessGroup
+from einsmith.distributed.transport import Alone
 from einsmith.driver.executable import FINITE, Executable
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import Slot
@@ -23,10 +25,12 @@ from einsmith.training.batch import batch_arrays, count_samples
 from einsmith.training.compiler import StepCompiler
 from einsmith.training.definition import StepDefinition
 from einsmith.training.description import describe_definition, describe_explorations, describe_programs
+from einsmith.training.deterministic import DeterministicTraining
 from einsmith.training.epochs import Epochs
 from einsmith.training.evaluate import Evaluator
 from einsmith.training.fit import Fit
 from einsmith.training.numbers import StepNumbers
+from einsmith.training.parallel import GroupTraining
 from einsmith.training.profile import Profile, measure
 from einsmith.training.reports import Reports
 from einsmith.training.search import ProgramSearch
@@ -41,6 +45,12 @@ class TrainStep:
     loss: a function of (model's output, target) giving a float scalar, or several in a tuple or under names in a
     dictionary, of which the first or (trained="sum") their sum is trained; all are in `losses` after a step.
     optimizer: an `es.optim` rule, or Groups of them. threads: worker threads (default: all cores the process may use).
+    group: the processes that train together (`es.distributed.init`), each on its part of every batch; without one, or
+    in a group of one, this process trains alone. shard_optimizer: divide the optimizer's state, and the averages, among
+    the processes of the group: each updates its part of the parameters and sends it to the others (ZeRO, Rajbhandari et
+    al. 2020, stages 1 and 2). The results are bitwise the same. Raises ArgumentError for a rule that computes an
+    element from others. deterministic: give bitwise the same numbers for 1, 2, 4 and 8 processes and any number of
+    threads (docs/distributed.md): a batch is computed in 8 parts, which takes longer, most of all for small batches.
     The model's parameters are updated in place. Every batch shape is compiled at its first use; `compile` does that
     without training. winograd: allows 3x3 convolutions at stride 1 in Winograd's form, which is faster and rounds
     differently (the bound is in `composite.winograd`), and in which an infinity or NaN reaches all results of its tile.
@@ -118,7 +128,8 @@ class TrainStep:
         threads: Count | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
         trained: str = "first", memory_limit: Any = None, tune: kernel_search.Seconds | str = 0.0,
-        max_stored: Any = MAX_STORED_BYTES,
+        max_stored: Any = MAX_STORED_BYTES, group: ProcessGroup | None = None, shard_optimizer: bool = False,
+        deterministic: bool = False,
     ):  # fmt: skip
         settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
         self.definition = StepDefinition(model, loss, optimizer, settings, seed, threads, winograd)
@@ -133,8 +144,16 @@ class TrainStep:
         self.numbers = StepNumbers(self.definition, self.state, self.accumulation)
         self.compiler = StepCompiler(self.definition, self.state, self.accumulation, self.numbers, self.reports, search)
         self._programs = self.compiler.programs
-        self._averages = WeightAverages(self.definition, self.state)
         self._evaluator: Evaluator | None = None
+        self.group, self.deterministic = group, deterministic
+        self._parallel: GroupTraining | None = None
+        if deterministic or (group is not None and group.size > 1):
+            kind = DeterministicTraining if deterministic else GroupTraining
+            self._parallel = kind(
+                group or ProcessGroup(Alone()), shard_optimizer, self.definition, self.state, self.accumulation,
+                self.numbers, self.compiler, self.reports, self.epochs,
+            )  # fmt: skip
+        self._averages = WeightAverages(self.definition, self.state, self._parallel)
         self.memory_limit, self.max_stored = memory_limit, max_stored
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -150,9 +169,39 @@ class TrainStep:
             self.settings = replace(self.settings, **settings)
             self.compiler.recheck()
 
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes files for its group: rank 0 does, and a process that is alone."""
+        return self.group is None or self.group.rank == 0
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether gradients are summed over parts of a batch: in a group of several processes, or deterministically."""
+        return self._parallel is not None
+
+    def begin_group(self) -> None:
+        """Check that all processes of the group train the same, and give them the weights of rank 0."""
+        if self._parallel is not None:
+            self._parallel.begin()
+
+    def check_agreement(self) -> None:
+        """Check that all processes of the group have one model, optimizer, settings and seed. Raises GroupError, on all
+        of them, which names the difference. Training begins with it, and each call of `fit`."""
+        if self._parallel is not None:
+            self._parallel.check_agreement()
+
+    def whole_state(self) -> dict[str, np.ndarray]:
+        """Return copies of the optimizer's state, by `parameter/state`, with what is divided among the processes of a
+        group put together. All of them call it."""
+        state = {n: np.array(s.data, order="C") for n, s in self.current_state().items()}
+        return state if self._parallel is None else state | self._parallel.gather_state()
+
     def compile(self, *batch: Any) -> TrainStep:
         """Compile the step for the shapes and types of a batch (inputs..., target), without training."""
         arrays = batch_arrays(batch)
+        if self._parallel is not None:
+            self._parallel.compile(arrays)
+            return self
         for gather in (False, True)[: 1 + (self.accumulate > 1)]:
             self.compiler.find_or_compile(arrays, gather)
         return self
@@ -167,13 +216,15 @@ class TrainStep:
     # -- running
 
     def __call__(self, *batch: Any) -> float:
-        return self.train_arrays(batch_arrays(batch))
+        return self.train_arrays(batch_arrays(batch, self._parallel is not None))
 
     def train_arrays(self, arrays: list[np.ndarray], samples: int | None = None, last: bool = False) -> float:
         """Train on a batch and return its loss.
 
         samples: size of the batch where it belongs to an epoch of `fit`, else None; last: whether this batch makes the
         update, however many were gathered."""
+        if self._parallel is not None:
+            return self._parallel.train(arrays, samples is not None, last)
         while True:
             # A signal during native code is handled when that ends: weights and counters change together. A signal
             # while the guard is taken or released must not leave it held.
@@ -188,7 +239,7 @@ class TrainStep:
     def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
         """Run a step's program and count the step. The caller holds the guard and defers signals."""
         self.numbers.set(arrays)
-        groups, exploration = run.note
+        groups, exploration = run.note.groups, run.note.exploration
         status, outputs = run.run_locked(arrays) if exploration is None else exploration.step(arrays)
         value = float(outputs[0])
         if status == FINITE:
@@ -248,8 +299,10 @@ class TrainStep:
         """
         evaluator = self._evaluator
         if evaluator is None or not evaluator.is_of(self.model, self.loss, self.trained):
-            evaluator = Evaluator(self.model, self.loss, self.trained, self.threads, self.winograd)
+            evaluator = Evaluator(self.model, self.loss, self.trained, self.threads, self.winograd, self.group)
             self._evaluator = evaluator
+        if self._parallel is not None:
+            self._parallel.share()
         if not averaged:
             return evaluator.evaluate(batches, metrics or {})
         with self.averaged():
@@ -273,7 +326,8 @@ class TrainStep:
     @property
     def plan(self) -> str:
         """Description of the compiled programs, by batch shape: each kernel's pattern, configuration and seconds."""
-        return describe_programs(self._programs)
+        text = describe_programs(self._programs)
+        return text if self._parallel is None else html.Text(f"{text}\n\n{self._parallel.describe()}")
 
     @property
     def explored(self) -> str:
@@ -290,7 +344,8 @@ class TrainStep:
     def profile(self, *batch: Any, repeats: Count = 20) -> Profile:
         """Time every kernel of a step, one by one; changes no weight and no state."""
         arrays = batch_arrays(batch)
-        run = self.compiler.find_or_compile(arrays)
+        self.compile(*arrays)
+        run = self.compiler.find_or_compile(arrays, self._parallel is not None)
         with self.store.guard:
             self.numbers.set(arrays)
             return measure(run, arrays, repeats)

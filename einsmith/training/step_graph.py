@@ -12,18 +12,19 @@ from einsmith.api.jit import bound, names_of
 from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
-from einsmith.base.dtypes import dtype_of
+from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import GradientError
-from einsmith.ir.nodes import Graph, Leaf, Tensor, leaf
+from einsmith.ir.nodes import Axis, Compute, Graph, Leaf, Piece, Read, Reduce, Tensor, leaf, postorder
 from einsmith.ir.origins import Origins
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value
 from einsmith.runtime.memory import Memory
-from einsmith.training.clipping import clip_by_norm, clip_by_value
+from einsmith.training.clipping import clip_by_norm, clip_by_value, sum_powers, total_norm
 from einsmith.training.counts import CountGroup
 from einsmith.training.definition import StepDefinition
 from einsmith.training.losses import named_losses
 from einsmith.training.numbers import StepNumbers
+from einsmith.training.shards import Shard
 from einsmith.training.state import AVERAGE, GRADIENT, TrainingState
 
 
@@ -33,7 +34,8 @@ class StepGraph:
 
     graph, bind: arguments of `Executable`; live: captured objects with their memory; depends: modules met while
     tracing; reports: names of the outputs after the loss; groups: counts of the updated parameters; divided: whether
-    groups that older programs read were split; origins: source positions, for messages."""
+    groups that older programs read were split; origins: source positions, for messages; trained: names of the
+    parameters that have a gradient."""
 
     graph: Graph
     bind: dict[Leaf, np.ndarray]
@@ -43,6 +45,7 @@ class StepGraph:
     groups: list[CountGroup]
     divided: bool
     origins: Origins
+    trained: tuple[str, ...]
 
 
 class _Build:
@@ -55,6 +58,8 @@ class _Build:
         self.updates: list[tuple[Leaf, Tensor]] = []
         self.groups: list[CountGroup] = []
         self.divided = False
+        self.pieces: dict[str, Shard] = {}
+        """The parts of parameters that are updated in the place of the whole ones, by name."""
 
     def read_number(self, memory: np.ndarray) -> Value:
         """Capture a 0-d float64 number that is set at each run."""
@@ -67,8 +72,12 @@ class _Build:
     ) -> tuple[Value, Leaf]:
         """Capture state of the parameter `name`, in the parameter's layout where the shapes are equal."""
         memory = self.state.store.parameters[name].memory
-        layout = memory.layout if shape == memory.shape else None
-        slot = self.state.store.slot(f"{name}/{kind}", shape, memory.dtype, initial, layout)
+        if name in self.pieces:
+            part = self.pieces[name].part
+            slot = self.state.store.shard(f"{name}/{kind}", shape, part, memory.dtype, initial)
+        else:
+            layout = memory.layout if shape == memory.shape else None
+            slot = self.state.store.slot(f"{name}/{kind}", shape, memory.dtype, initial, layout)
         x = leaf(shape, dtype_of(memory.dtype))
         self.own_captures.append((slot, x))
         return Value(x), x
@@ -80,7 +89,8 @@ class _Build:
         t.paths = {id(m): path for path, m in model.named_modules()}
         with trace.tracing(t):
             count = self.read_number(self.numbers.count)
-            draw = self.read_number(self.numbers.derive("draw")) if self.settings.accumulate > 1 else count
+            draws_apart = self.settings.accumulate > 1 or self.numbers.ranks > 1
+            draw = self.read_number(self.numbers.derive("draw")) if draws_apart else count
             t.key = seed % 2**31, builder.cast(draw, dt.i32)
             values = [Value(x) for x in inputs]
             loss, parts = named_losses(self.definition.loss(model(*values[:-1]), values[-1]), self.settings.trained)
@@ -107,33 +117,97 @@ class _Build:
             stored, reported = others[: len(t.updates)], others[len(t.updates) :]
             reports = dict(zip(parts, reported, strict=True))
             gradients_by_name = {name: Value(g) for (name, _), g in zip(trained, grads, strict=True)}
-            if self.settings.accumulate > 1:
+            if self.settings.accumulate > 1 or gather:
                 gradients_by_name = self.accumulate(gradients_by_name, gather)
             if not gather:
                 gradients_by_name = self.clip(gradients_by_name, reports)
                 self.update({n: Value(x) for n, x in trained}, dict(trained), gradients_by_name, count)
             for (obj, _), value in zip(t.updates.values(), stored, strict=True):
                 self.updates.append((t.capture(obj, value.shape, value.dtype), value))
+        names = [f"argument {n}, {name}" for n, name in enumerate(names_of_batch(model, len(inputs)))]
+        origins = Origins(dict(zip(inputs, names, strict=True)), tuple(t.origins), tuple(t.checked))
+        outputs, names_of_trained = (out, *reports.values()), tuple(name for name, _ in trained)
+        return self._finish(t, inputs, outputs, tuple(grads), tuple(reports), origins, names_of_trained)
+
+    def build_norm(self, pieces: Sequence[Shard]) -> StepGraph:
+        """Build the graph that sums the powers of the pieces' accumulated gradients, as the norm of them needs it."""
+        t = trace.Trace()
+        with trace.tracing(t):
+            total = self.read_number(self.numbers.derive("samples"))
+            grads = self.limit([self.read_gradient(piece, total) for piece in pieces])
+            powers = sum_powers(grads, self.settings.norm_type)
+        return self._finish(t, (), (powers.tensor,), (), (), Origins(), ())
+
+    def build_update(self, pieces: Sequence[Shard]) -> StepGraph:
+        """Build the graph that updates pieces of parameters by their accumulated gradients."""
+        t = trace.Trace()
+        with trace.tracing(t):
+            count = self.read_number(self.numbers.count)
+            total = self.read_number(self.numbers.derive("samples"))
+            grads = self.limit([self.read_gradient(piece, total) for piece in pieces])
+            if self.settings.clip_grad_norm is not None:
+                limit, norm = (self.read_number(self.numbers.derive(n)) for n in ("clip_grad_norm", "norm"))
+                grads = clip_by_norm(grads, limit, norm)
+            self.pieces = {piece.name: piece for piece in pieces if not piece.is_whole}
+            leaves = {}
+            for piece in pieces:
+                parameter = self.state.store.parameters[piece.name]
+                if piece.is_whole:
+                    leaves[piece.name] = t.capture(parameter, parameter.shape, parameter.dtype)
+                else:
+                    leaves[piece.name] = self._capture_array(piece.select(parameter.memory.physical))
+            names = [piece.name for piece in pieces]
+            self.update({n: Value(x) for n, x in leaves.items()}, leaves, dict(zip(names, grads, strict=True)), count)
+        return self._finish(t, (), (), (), (), Origins(), tuple(names))
+
+    def limit(self, grads: Sequence[Value]) -> list[Value]:
+        """Limit each element of the gradients as the settings say."""
+        if self.settings.clip_grad_value is None:
+            return list(grads)
+        return clip_by_value(grads, self.read_number(self.numbers.derive("clip_grad_value")))
+
+    def read_gradient(self, piece: Shard, total: Value) -> Value:
+        """Return the mean of a piece's accumulated gradient over `total` samples."""
+        if piece.is_whole:
+            g, _ = self.read_state(piece.name, GRADIENT, self.state.store.parameters[piece.name].shape, 0.0)
+        else:
+            g = Value(self._capture_array(piece.gradient))
+        return (g / total).astype(g.dtype)
+
+    def _capture_array(self, array: np.ndarray) -> Leaf:
+        x = leaf(array.shape, dtype_of(array))
+        self.own_captures.append((array, x))
+        return x
+
+    def _finish(
+        self,
+        t: trace.Trace,
+        inputs: Sequence[Leaf],
+        outputs: tuple[Tensor, ...],
+        grads: tuple[Tensor, ...],
+        reports: tuple[str, ...],
+        origins: Origins,
+        trained: tuple[str, ...],
+    ) -> StepGraph:
         captured = [*self.own_captures, *t.captured.values()]
         live = [(o, o.memory) for o, _ in t.captured.values() if not isinstance(o, np.ndarray)]
         leaves = (*inputs, *(x for _, x in captured))
-        graph = Graph(leaves, (out, *reports.values()), tuple(self.updates), (), tuple(grads))
-        graph, bind, _ = bound(graph, captured)
-        names = [f"argument {n}, {name}" for n, name in enumerate(names_of_batch(model, len(inputs)))]
-        origins = Origins(dict(zip(inputs, names, strict=True)), tuple(t.origins), tuple(t.checked))
-        return StepGraph(graph, bind, live, dict(t.depends), tuple(reports), self.groups, self.divided, origins)
+        graph, bind, _ = bound(Graph(leaves, outputs, tuple(self.updates), (), grads), captured)
+        return StepGraph(graph, bind, live, dict(t.depends), reports, self.groups, self.divided, origins, trained)
 
     def accumulate(self, grads: dict[str, Value], gather: bool) -> dict[str, Value]:
         """Add the gradients, weighted by the batch's samples, to the accumulated ones in state.
 
         Return the mean gradients, or nothing where `gather` is set. The first batch overwrites the state."""
         derive = self.numbers.derive
-        weight, begins = self.read_number(derive("weight")), self.read_number(derive("begins")) > 0
+        weight = self.read_number(derive("weight"))
+        # A process of a group sums the gradients of single batches with those of others; there are none before.
+        begins = self.read_number(derive("begins")) > 0 if self.settings.accumulate > 1 else None
         total = self.read_number(derive("samples")) if not gather else None
         out = {}
         for name, g in grads.items():
             before, x = self.read_state(name, GRADIENT, g.shape, 0.0)
-            summed = builder.where(begins, 0.0, before) + g * weight
+            summed = g * weight if begins is None else builder.where(begins, 0.0, before) + g * weight
             if total is None:
                 self.updates.append((x, summed.astype(g.dtype).tensor))
             else:
@@ -142,12 +216,10 @@ class _Build:
 
     def clip(self, grads: dict[str, Value], reports: dict[str, Tensor]) -> dict[str, Value]:
         """Limit the gradients as the settings say, and add their norm, before it is limited, to the reports."""
-        settings, derive = self.settings, self.numbers.derive
-        clipped = list(grads.values())
-        if settings.clip_grad_value is not None:
-            clipped = clip_by_value(clipped, self.read_number(derive("clip_grad_value")))
-        if settings.clip_grad_norm is not None:
-            clipped, norm = clip_by_norm(clipped, self.read_number(derive("clip_grad_norm")), settings.norm_type)
+        clipped = self.limit(list(grads.values()))
+        if self.settings.clip_grad_norm is not None:
+            norm = total_norm(clipped, self.settings.norm_type)
+            clipped = clip_by_norm(clipped, self.read_number(self.numbers.derive("clip_grad_norm")), norm)
             reports["grad_norm"] = norm.tensor
         return dict(zip(grads, clipped, strict=True))
 
@@ -166,18 +238,50 @@ class _Build:
                 if key not in hyper:
                     hyper[key] = self.read_number(self.numbers.hyperparameter(key))
             before, places = {}, {}
-            for s, shape in rule.states(p.shape, p.dtype).items():
+            for s, shape in self._states(name, p).items():
                 before[s], places[s] = self.read_state(name, s, shape, rule.initial(s))
-            new, after = rule.update(
-                p, grads[name], before, {n: hyper[key] for n, key in known.items()}, step_numbers[name]
-            )
+            values = {n: hyper[key] for n, key in known.items()}
+            new, after = rule.update(p, grads[name], before, values, step_numbers[name])
             self.updates += [(places[s], v.tensor) for s, v in after.items()]
             self.updates.append((leaves[name], new.tensor))
             if decay is not None:
-                average, x = self.read_state(name, AVERAGE, p.shape, self.state.store.parameters[name].data)
+                parameter = self.state.store.parameters[name]
+                weights = parameter.memory.physical if name in self.pieces else parameter.data
+                average, x = self.read_state(name, AVERAGE, p.shape, weights)
                 # The first step copies: the parameter's initial value has no part in the average.
                 mean = builder.where(count <= 1, new, average + (1 - decay) * (new - average))
                 self.updates.append((x, mean.astype(p.dtype).tensor))
+
+    def _states(self, name: str, p: Value) -> dict[str, tuple[int, ...]]:
+        """Return the names and shapes of the state of a parameter, or of its piece p."""
+        rule, whole = self.state.rules[name][1], self.state.store.parameters[name]
+        if name not in self.pieces or not whole.shape:
+            return rule.states(p.shape, p.dtype)
+        shapes = rule.states(whole.shape, whole.dtype)
+        return {s: p.shape if shape else () for s, shape in shapes.items()}
+
+
+def find_coupling(rule: Any, dtype: DType) -> str | None:
+    """Return what couples the elements of a parameter in an update rule, for a message: a reduction, or a read of
+    another element; None where every element is updated by itself. Raises ShapeError for a rule of matrices only."""
+    shape = (3,)
+    with trace.tracing(trace.Trace()):
+        p, g = Value(leaf(shape, dtype)), Value(leaf(shape, dtype))
+        state = {s: Value(leaf(x, dtype)) for s, x in rule.states(shape, dtype).items()}
+        hyper = {n: Value(leaf((), dt.f64), weak=True) for n in rule.hyper}
+        new, after = rule.update(p, g, state, hyper, Value(leaf((), dt.f64), weak=True))
+    for t in postorder([v.tensor for v in (new, *after.values())]):
+        if not isinstance(t, Compute):
+            continue
+        own = tuple(map(Axis, range(len(t.shape))))
+        for part in t.template.parts:
+            if not isinstance(part, Piece):
+                return "scattered results"
+            if isinstance(part.body, Reduce):
+                return f"a {part.body.combiner}"
+            if any(isinstance(e, Read) and e.index not in ((), own) for e in postorder([part.body])):
+                return "a read of another element"
+    return None
 
 
 def names_of_batch(model: Any, count: int) -> list[str]:
@@ -195,3 +299,19 @@ def build(
     GradientError where the loss is no float scalar or trains nothing.
     """
     return _Build(definition, state, numbers).build(arrays, gather)
+
+
+def build_update(
+    definition: StepDefinition, state: TrainingState, numbers: StepNumbers, pieces: Sequence[Shard]
+) -> StepGraph:
+    """Build the graph that updates these pieces of parameters by their accumulated gradients, and nothing else.
+
+    Raises ArgumentError where the rule of a piece cannot update a part of a parameter by itself."""
+    return _Build(definition, state, numbers).build_update(pieces)
+
+
+def build_norm(
+    definition: StepDefinition, state: TrainingState, numbers: StepNumbers, pieces: Sequence[Shard]
+) -> StepGraph:
+    """Build the graph that outputs the sum of the powers of these pieces' gradients, of which the norm is a root."""
+    return _Build(definition, state, numbers).build_norm(pieces)

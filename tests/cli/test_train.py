@@ -13,7 +13,7 @@ import pytest
 
 from einsmith.base.sizes import size_of
 from einsmith.cli import main
-from einsmith.data import mnist_files
+from tests.cli.digits import write_digits
 
 TRAIN, TEST, BATCH = 70, 30, 16
 STEPS = -(-TRAIN // BATCH)
@@ -21,17 +21,8 @@ STEPS = -(-TRAIN // BATCH)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images whose brightest row tells the class, so that a few steps learn something."""
-    rng = np.random.default_rng(7)
     folder = tmp_path_factory.mktemp("idx")
-    for split, n in (("train", TRAIN), ("test", TEST)):
-        labels = rng.integers(0, 10, n).astype(np.uint8)
-        images = rng.integers(0, 60, (n, 28, 28)).astype(np.uint8)
-        for image, label in zip(images, labels, strict=True):
-            image[2 * label : 2 * label + 2] = 255
-        for name, a in zip(mnist_files.FILES[split], (images, labels), strict=True):
-            head = bytes([0, 0, 8, a.ndim]) + b"".join(k.to_bytes(4, "big") for k in a.shape)
-            (folder / name).write_bytes(head + a.tobytes())
+    write_digits(folder, TRAIN, TEST)
     return folder
 
 

@@ -1,0 +1,197 @@
+"""Hold the accumulated gradients of all parameters in few flat arrays, which a group of processes sums one by one.
+
+Gradients lie in the reverse order of the parameters, in which a backward pass completes them, roughly. A bucket is
+summed as soon as it is complete, while the rest of the backward pass goes on (Li et al. 2020, "PyTorch Distributed",
+section 3.2). The program says so by a byte with the bucket's number in a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einsmith.driver.binding import Notice
+from einsmith.ir.nodes import Leaf
+from einsmith.runtime import buffers
+from einsmith.runtime.memory import Memory
+from einsmith.runtime.store import ParameterStore
+from einsmith.training.shards import Shard
+from einsmith.training.state import GRADIENT
+
+BUCKET_BYTES = 25 << 20
+"""Most bytes of a bucket, but for a larger gradient (PyTorch's default): larger ones begin later, smaller ones pay the
+network's latency more often."""
+FIRST_BYTES = 1 << 20
+"""Most bytes of the first bucket, so that communication begins early (PyTorch's default)."""
+_MOST_BUCKETS = 200
+"""Most buckets, each of which has a byte as its number."""
+_END = 255
+"""The byte that a step writes when its program has ended."""
+
+
+@dataclass
+class Bucket:
+    """Gradients in one flat array; names: their parameters; memories: the memory of each, part of the array; offsets:
+    its first element in the array."""
+
+    flat: np.ndarray
+    names: tuple[str, ...]
+    memories: tuple[Memory, ...]
+    offsets: tuple[int, ...]
+
+    def pieces(self, first: int, end: int) -> Iterator[Shard]:
+        """Yield the pieces of parameters whose gradients are elements `first` to `end` of the array."""
+        for name, memory, at in zip(self.names, self.memories, self.offsets, strict=True):
+            start, stop = max(first, at), min(end, at + memory.physical.size)
+            if start < stop:
+                yield Shard(name, slice(start - at, stop - at), self.flat[start:stop], False)
+
+
+class GradientBuckets:
+    """The accumulated gradients of a store's parameters, arranged in buckets, and the notices of their completion.
+
+    store: the parameters, to whose state the gradients belong; multiple: number of equal parts of a bucket."""
+
+    def __init__(self, store: ParameterStore, multiple: int):
+        self._store, self._multiple = store, multiple
+        self.buckets: list[Bucket] = []
+        self.names: tuple[str, ...] = ()
+        self._form: tuple = ()
+        self._reader, self._writer = os.pipe()
+        self._messages = np.arange(256, dtype=np.uint8)
+        self._seen: set[int] = set()
+        self._process = os.getpid()
+        weakref.finalize(self, _close, (self._reader, self._writer))
+
+    def _parameters(self) -> dict[str, Any]:
+        """Return the parameters that require a gradient in the order of the buckets."""
+        found = [(n, p) for n, p in reversed(self._store.parameters.items()) if p.requires_grad]
+        return dict(sorted(found, key=lambda pair: pair[1].memory.dtype.str))
+
+    def _form_of(self, parameters: Mapping[str, Any]) -> tuple:
+        return tuple((n, p.memory.physical.shape, p.memory.dtype.str, p.memory.layout) for n, p in parameters.items())
+
+    def is_arranged(self) -> bool:
+        """Return whether the buckets hold the gradients of all parameters that require one. The caller holds the guard
+        of the store, as for `arrange`."""
+        if self._form_of(self._parameters()) != self._form:
+            return False
+        slots = self._store.state
+        return all(
+            f"{n}/{GRADIENT}" in slots and slots[f"{n}/{GRADIENT}"].memory is memory
+            for bucket in self.buckets
+            for n, memory in zip(bucket.names, bucket.memories, strict=True)
+        )
+
+    def arrange(self) -> None:
+        """Arrange the gradients anew, with the values that they have. Programs that hold the old memory are invalid."""
+        parameters = self._parameters()
+        parts, most = divide(parameters, BUCKET_BYTES), BUCKET_BYTES
+        while len(parts) > _MOST_BUCKETS:
+            most *= 2
+            parts = divide(parameters, most)
+        self.buckets = [self._make_bucket(part) for part in parts]
+        self.names, self._form = tuple(parameters), self._form_of(parameters)
+
+    def clear_others(self, trained: Collection[str]) -> None:
+        """Set the gradients of all but the named parameters to zero."""
+        for bucket in self.buckets:
+            for name, memory in zip(bucket.names, bucket.memories, strict=True):
+                if name not in trained:
+                    memory.physical[...] = 0
+
+    def _make_bucket(self, parameters: Mapping[str, Any]) -> Bucket:
+        dtype = next(iter(parameters.values())).memory.dtype
+        line = buffers.ALIGNMENT // dtype.itemsize
+        offsets, end = [], 0
+        for p in parameters.values():
+            offsets.append(end)
+            end += -(-p.memory.physical.size // line) * line
+        unit = line * self._multiple
+        flat = buffers.zeros((-(-end // unit) * unit,), dtype)
+        memories = []
+        for (name, p), at in zip(parameters.items(), offsets, strict=True):
+            shape, layout = p.memory.physical.shape, p.memory.layout
+            place = flat[at : at + p.memory.physical.size].reshape(shape)
+            memories.append(
+                self._store.place(f"{name}/{GRADIENT}", Memory(p.shape, dtype, layout, self._store.guard, place))
+            )
+        return Bucket(flat, tuple(parameters), tuple(memories), tuple(offsets))
+
+    def pieces_of(self, rank: int) -> list[Shard]:
+        """Return the pieces of parameters whose gradients the process `rank` adds up."""
+        out: list[Shard] = []
+        for bucket in self.buckets:
+            count = bucket.flat.size // self._multiple
+            out += bucket.pieces(rank * count, (rank + 1) * count)
+        return out
+
+    def whole(self, names: Collection[str]) -> list[Shard]:
+        """Return the named parameters as wholes."""
+        return [
+            Shard(n, slice(None), m.physical, True)
+            for bucket in self.buckets
+            for n, m in zip(bucket.names, bucket.memories, strict=True)
+            if n in names
+        ]
+
+    # -- notices
+
+    def notices(self, bind: Mapping[Leaf, np.ndarray]) -> list[Notice]:
+        """Return what a program says of the buckets. bind: the memory of the program's leaves."""
+        leaves = {id(array): x for x, array in bind.items()}
+        out = []
+        for number, bucket in enumerate(self.buckets):
+            stored = frozenset(leaves[id(m.physical)] for m in bucket.memories if id(m.physical) in leaves)
+            if stored:
+                out.append(Notice(stored, self._writer, self._messages.ctypes.data + number))
+        return out
+
+    def begin(self) -> None:
+        """Expect the notices of another run."""
+        self._seen.clear()
+        if self._process != os.getpid():  # a forked process needs a pipe of its own, under the numbers in programs
+            for made, known in zip(os.pipe(), (self._reader, self._writer), strict=True):
+                os.dup2(made, known)
+                os.close(made)
+            self._process = os.getpid()
+
+    def end(self) -> None:
+        """Say that the run has ended: every bucket is as complete as it will be."""
+        os.write(self._writer, bytes([_END]))
+
+    def await_bucket(self, number: int) -> None:
+        """Wait until the run has completed a bucket, or has ended."""
+        while number not in self._seen and _END not in self._seen:
+            self._seen.update(os.read(self._reader, 256))
+
+    def await_end(self) -> None:
+        """Wait until the run has ended, after which the pipe is empty."""
+        while _END not in self._seen:
+            self._seen.update(os.read(self._reader, 256))
+
+
+def divide(parameters: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
+    """Divide parameters into runs of one element type whose bytes are at most `most`, or FIRST_BYTES for the first,
+    where more than one is in them."""
+    parts: list[dict[str, Any]] = []
+    nbytes = 0
+    for name, p in parameters.items():
+        limit = min(FIRST_BYTES, most) if len(parts) <= 1 else most
+        last: Sequence[Any] = list(parts[-1].values())[-1:] if parts else ()
+        if not last or nbytes + p.memory.physical.nbytes > limit or last[0].memory.dtype != p.memory.dtype:
+            parts.append({})
+            nbytes = 0
+        parts[-1][name] = p
+        nbytes += p.memory.physical.nbytes
+    return parts
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
