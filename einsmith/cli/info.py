@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from einsmith import models
+from einsmith import distributed, models
 from einsmith.base import environment
 from einsmith.codegen.cache import native, objects
 from einsmith.cost.facts import Target
@@ -24,8 +24,12 @@ LIBRARIES = ("einsmith", "numpy", "llvmlite")
 
 
 def info(as_json: bool) -> None:
-    """Print the facts that a bug report should contain."""
-    facts = gather()
+    """Print the facts that a bug report should contain; in a group of processes, those of rank 0."""
+    with distributed.init() as group:
+        if group.rank:
+            return
+        facts = gather()
+        facts["group"] = {"launcher": group.engine, "processes": group.size, "on this machine": group.local_size}
     if as_json:
         click.echo(json.dumps(facts))
         return

@@ -148,8 +148,12 @@ _OVERRIDE = (
 @click.option(
     "--html", metavar="FILE", type=click.Path(path_type=Path), help="Write an HTML report to this file instead."
 )
+@click.option("--ranks", type=click.IntRange(min=1), help="Predict a MODEL's step on up to so many processes instead.")
+@click.option(
+    "--network", default="25 Gb/s, 10 us", show_default=True, help="Bandwidth and latency of each process, for --ranks."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def explain_command(what: str, **options) -> None:
+def explain_command(what: str, ranks: int | None, network: str, **options) -> None:
     """Show the kernels of a program: fused stages, the chosen configuration, rejected ones and their predicted cost.
 
     MODEL, as in `einsmith train`, means its training step. FILE is a Python file that defines `step`, a TrainStep or a
@@ -157,6 +161,15 @@ def explain_command(what: str, **options) -> None:
     where --shape gives shapes that it leaves open and --set numbers that it takes; any other file is a formula, whose
     inputs' shapes --shape gives.
     """
+    if ranks is not None:
+        from einsmith.cli.scaling import scale
+
+        given = {n: options[n] for n in ("batch", "settings", "threads", "as_json")}
+        others = ("shapes", "measure", "memory_limit", "max_stored", "overrides", "html")
+        if unused := [n for n in others if options[n]]:
+            raise click.UsageError(f"--ranks goes without {', '.join('--' + n.rstrip('s') for n in unused)}")
+        scale(what, ranks=ranks, network=network, **given)
+        return
     from einsmith.cli.explain import explain
 
     explain(what, **options)

@@ -56,6 +56,20 @@ def program(
     if path.is_file():
         _require_model(memory_limit, max_stored, "a TrainStep in a file")
         return *(_formula(path, shapes, settings, threads) if formula else _file(path, threads)), None
+    step, example, batch = training_step(what, batch, settings, threads, memory_limit, max_stored)
+    return *_of_step(step, example), batch
+
+
+def training_step(
+    what: str,
+    batch: int | None,
+    settings: Sequence[str],
+    threads: int | None,
+    memory_limit: int | None = None,
+    max_stored: int | None = None,
+) -> tuple[TrainStep, list[np.ndarray], int]:
+    """Return a model's training step, the arrays of a batch, and its size. Raises click's usage error for a name that
+    is no model."""
     if what not in models.names():
         known = ", ".join(models.names())
         raise click.UsageError(f"{what!r} is neither a file nor a model; the models are {known}")
@@ -67,7 +81,7 @@ def program(
     step = TrainStep(model, task.loss, optim.SGD(lr=0.01, momentum=0.9), threads=threads, memory_limit=memory_limit)
     if max_stored is not None:
         step.max_stored = max_stored
-    return *_of_step(step, example), batch
+    return step, batch_arrays(example), batch
 
 
 def _require_model(memory_limit: int | None, max_stored: int | None, step: str) -> None:
@@ -78,7 +92,7 @@ def _require_model(memory_limit: int | None, max_stored: int | None, step: str) 
             raise click.UsageError(f"{option} is for a model; {step} has its own {name}=")
 
 
-def _of_step(step: TrainStep, inputs: tuple) -> tuple[Executable, list[np.ndarray]]:
+def _of_step(step: TrainStep, inputs: Sequence[Any]) -> tuple[Executable, list[np.ndarray]]:
     arrays = batch_arrays(inputs)
     run = step.compiler.find_or_compile(arrays)
     step.numbers.set(arrays)  # so that --measure computes with the learning rate that a step would have

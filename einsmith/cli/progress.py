@@ -15,11 +15,11 @@ import click
 class TrainProgress:
     """Progress of a training run. Epochs go to stdout, as lines or as JSON; a bar goes to stderr if it is a terminal.
 
-    things: the noun for samples.
+    things: the noun for samples; is_shown: whether anything is printed, as by one process of a group.
     """
 
-    def __init__(self, as_json: bool, things: str = "images"):
-        self._json, self._things = as_json, things
+    def __init__(self, as_json: bool, things: str = "images", is_shown: bool = True):
+        self._json, self._things, self._is_shown = as_json, things, is_shown
         self._bar: Any = None
         self._task: Any = None
         self._shown = self._began = 0.0
@@ -27,7 +27,7 @@ class TrainProgress:
         self._loss = 0.0
 
     def __enter__(self) -> TrainProgress:
-        if sys.stderr.isatty():
+        if self._is_shown and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
@@ -50,7 +50,8 @@ class TrainProgress:
 
     def say(self, line: str) -> None:
         """Print a remark on stderr, so that stdout holds only results."""
-        click.echo(line, err=True)
+        if self._is_shown:
+            click.echo(line, err=True)
 
     def step(self, epoch: int, epochs: int, position: int, length: int, loss: float, batch: int) -> None:
         """Update the bar after a step. The loss shown is a running mean, as losses of single batches vary."""
@@ -77,6 +78,8 @@ class TrainProgress:
 
     def epoch(self, row: dict[str, float], epochs: int) -> None:
         """Print the results of an epoch after its evaluation."""
+        if not self._is_shown:
+            return
         if self._json:
             click.echo(json.dumps(row))
             return
@@ -94,6 +97,8 @@ class TrainProgress:
 
     def final(self, row: dict[str, float], run: Any, target: Path | None) -> None:
         """Print the final result of the run. row: results of its last epoch; target: its save folder, if any."""
+        if not self._is_shown:
+            return
         if self._json:
             name = "perplexity" if "perplexity" in row else "accuracy"
             result = {"loss": row.get("test_loss"), name: row.get(name), "epochs": row.get("epoch", 0)}

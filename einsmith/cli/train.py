@@ -19,7 +19,7 @@ from typing import Any
 import click
 import numpy as np
 
-from einsmith import models, nn, optim
+from einsmith import distributed, models, nn, optim
 from einsmith.base.errors import SaveError
 from einsmith.cli.progress import TrainProgress
 from einsmith.cli.task_table import task_of
@@ -49,6 +49,8 @@ OPTIONS = dict.fromkeys(("steps", "vocabulary", "unit"), "language models") | di
 )
 """Kinds of networks, for messages, by the settings that only their tasks have."""
 
+_ASKED = 16
+"""Batches after which the processes of a group tell each other of Ctrl-C: 0.1 ms each time."""
 WARM_UP = 0.2
 """Fraction of a run in which the cosine schedule rises."""
 
@@ -119,7 +121,26 @@ def train(
 
     Raises click's usage errors for wrong options and EinsmithErrors for what fails.
     """
-    chosen = {name: value for name, value in chosen.items() if value is not None}
+    with distributed.init() as group:
+        _train(
+            model, group, save_to, resume, threads, memory_limit, max_stored, mode, as_json, arguments,
+            {name: value for name, value in chosen.items() if value is not None},
+        )  # fmt: skip
+
+
+def _train(
+    model: str,
+    group: distributed.ProcessGroup,
+    save_to: str | None,
+    resume: str | None,
+    threads: int | None,
+    memory_limit: int | None,
+    max_stored: int | None,
+    mode: str | None,
+    as_json: bool,
+    arguments: Sequence[str],
+    chosen: dict[str, Any],
+) -> None:
     step: TrainStep | None = None
     _check_name(model)
     if arguments:
@@ -127,13 +148,17 @@ def train(
             raise click.UsageError("--set is for a model; the sizes of a file's network are fixed by the file")
         chosen["arguments"] = model_arguments(model, arguments)
     if resume:
-        run, step = _resume(Path(resume), model, threads, chosen)
+        run, step = _resume(Path(resume), model, threads, chosen, group)
     else:
         run = _start(model, chosen)
     target = Path(save_to or resume) if save_to or resume else None  # type: ignore[arg-type]
     task = task_of(model, run.data)
-    progress = TrainProgress(as_json, task.things)
+    progress = TrainProgress(as_json, task.things, is_shown=group.rank == 0)
     data = task.load(run, progress.say)
+    if group.size > 1:
+        if isinstance(data.train, Stream) or isinstance(data.test, Stream):
+            raise click.UsageError(f"{model} carries its state from batch to batch, and is trained by one process")
+        data.train.group = data.test.group = group
     if step is None:
         optimizer = OPTIMIZERS[run.optimizer](lr=run.lr)
         step = TrainStep(
@@ -145,12 +170,15 @@ def train(
             clip_grad_norm=run.clip,
             accumulate=run.accumulate,
             ema=run.ema,
+            group=group,
         )
     step.memory_limit, step.mode = memory_limit, mode or step.mode
     if max_stored is not None:
         step.max_stored = max_stored
     if target is not None:
-        _writable(target)
+        if group.rank == 0:
+            _writable(target)
+        group.barrier()
     with progress, _interrupts() as interrupted:
         try:
             _loop(run, step, data.train, data.test, target, progress, interrupted)
@@ -158,11 +186,23 @@ def train(
             if target is None:
                 raise click.ClickException("interrupted; nothing is saved, since --save was not given") from None
             _save(run, step, target)
-            _draw(run, target, progress.say)
+            if group.rank == 0:
+                _draw(run, target, progress.say)
+            group.barrier()
             raise click.ClickException(
                 f"interrupted after step {step.steps}; continue with: einsmith train {model} --resume {target}"
             ) from None
     progress.final(run.history[-1] if run.history else {}, run, target)
+
+
+def _comes_anywhere(came: bool, step: TrainStep, batches: int) -> bool:
+    """Return whether Ctrl-C came: where a group of processes trains, to any of them, of which each learns at the same
+    step. batches: those of an epoch."""
+    group = step.group
+    if group is None or group.size == 1:
+        return came
+    number = step.epoch * batches + step.position
+    return (number % _ASKED == 0 or step.position == batches) and group.all_reduce(int(came)) > 0
 
 
 def fresh(run: Run, data: Loaded) -> nn.Module:
@@ -193,7 +233,7 @@ def _loop(
         run.seconds = time.perf_counter() - began
         progress.step(step.epoch, run.epochs, step.position, len(train_batches), loss, train_batches.size)
         _set_rate(step, run, total)
-        if interrupted():
+        if _comes_anywhere(interrupted(), step, len(train_batches)):
             raise Interrupted
 
     def on_epoch(step: TrainStep, loss: float) -> None:
@@ -202,7 +242,7 @@ def _loop(
         run.seconds = time.perf_counter() - began
         row = {
             "epoch": step.epoch,
-            "loss": _epoch_loss(run, train_batches, step.epoch * len(train_batches)),
+            "loss": _epoch_loss(run, train_batches, step.epoch * len(train_batches)) if not step.is_parallel else loss,
             "test_loss": result["loss"],
             **_metric(task_of(run.model, run.data).metric, result),
             "seconds": run.seconds,
@@ -211,7 +251,8 @@ def _loop(
         progress.epoch(row, run.epochs)
         if target is not None:
             _save(run, step, target)
-            if step.epoch >= run.epochs or time.perf_counter() - drawn > REDRAWN:
+            is_due = step.epoch >= run.epochs or time.perf_counter() - drawn > REDRAWN
+            if is_due and (step.group is None or step.group.rank == 0):
                 _draw(run, target, progress.say)
                 drawn = time.perf_counter()
 
@@ -274,9 +315,11 @@ def _usual_rate(optimizer: str) -> float:
     return inspect.signature(optim.STANDARD[names[optimizer]]).parameters["lr"].default
 
 
-def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any]) -> tuple[Run, TrainStep]:
+def _resume(
+    folder: Path, model: str, threads: int | None, chosen: dict[str, Any], group: distributed.ProcessGroup
+) -> tuple[Run, TrainStep]:
     network = _of_file(model) if model.endswith(".onnx") else None
-    step = checkpoint.load(folder, threads=threads, loss=_own_loss(model, network), model=network)
+    step = checkpoint.load(folder, threads=threads, loss=_own_loss(model, network), model=network, group=group)
     try:
         saved = json.loads((folder / SETTINGS).read_text())
         run = Run(**{f.name: saved[f.name] for f in fields(Run) if f.name in saved or f.name not in SINCE})

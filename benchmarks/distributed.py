@@ -1,0 +1,178 @@
+"""Training steps of several processes beside PyTorch's DistributedDataParallel:
+python -m benchmarks.distributed [network ...] [--processes 2] [--network "1 Gb/s, 100 us"]
+
+torchrun starts the processes, of one thread each, which hold both libraries' steps from equal weights and let them take
+turns: alone (a step without the others, on all processes at once), in the group, and with the optimizer's state
+divided. Both use gloo. Losses and weights of the group's steps are compared with DistributedDataParallel's before
+anything is timed. Exposed communication is what a step in the group takes longer than one alone.
+
+With --network the processes run in a network namespace of their own, whose loopback device has that rate and delay
+(tc netem); this takes the rights of root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.models import NETWORKS, Model
+from benchmarks.process import ROOT
+
+CASES: dict[str, Callable[[int], Model]] = {
+    "lenet5": NETWORKS["lenet5"],
+    "resnet18_cifar": NETWORKS["resnet18_cifar"],
+    "mobilenet_v2": NETWORKS["mobilenet_v2"],
+    "gpt_tiny": lambda batch: Model(
+        f"gpt_tiny-b{batch}", "gpt_small", batch, 0, (), dict, sample=(64,), target=(64,), words=512, classes=512,
+        arguments={"vocabulary": 512, "positions": 64, "width": 128, "layers": 4, "heads": 4, "dropout": 0.0},
+    ),
+}  # fmt: skip
+"""Networks by name, each a function of the samples of one process."""
+CLOSE = 2e-3
+"""Largest relative difference of losses after the verified steps."""
+VERIFIED = 3
+CHUNK = 0.3
+"""Seconds of a turn, at least one step."""
+WAYS = "alone", "group", "sharded", "torch alone", "torch group"
+
+
+def measure(name: str, batch: int, rounds: int) -> dict[str, Any] | None:
+    """Time one network in this process of the group; return the results on rank 0."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    import einsmith as es
+    from benchmarks.models import in_einsmith, in_torch
+
+    torch.set_num_threads(1)
+    group = es.distributed.init()
+    problem = CASES[name](batch)
+    arrays = problem.arrays()
+    whole = CASES[name](batch * group.size).arrays()
+    first = batch * group.rank
+    arrays |= {n: whole[n][first : first + batch] for n in ("x", "y")}
+
+    def torch_step(shared: bool) -> Any:
+        training = in_torch.Training(problem, arrays, "torch", False)
+        if shared:
+            training.loss = DistributedDataParallel(training.loss)
+        return training
+
+    steps: dict[str, Any] = {
+        "alone": in_einsmith.Training(problem, arrays, 1),
+        "group": in_einsmith.Training(problem, arrays, 1, group=group),
+        "sharded": in_einsmith.Training(problem, arrays, 1, group=group, shard_optimizer=True),
+        "torch alone": torch_step(False),
+        "torch group": torch_step(True),
+    }
+    for way in WAYS:
+        for _ in range(VERIFIED):
+            steps[way].step()
+    expected = steps["torch group"].results()
+    for way in ("group", "sharded"):
+        for key, value in steps[way].results().items():
+            if "running" not in key and not np.allclose(value, expected[key], rtol=CLOSE, atol=CLOSE):
+                raise SystemExit(f"{name}: {key} differs from DistributedDataParallel's")
+    counts = {}
+    for way in WAYS:
+        group.barrier()
+        start = time.perf_counter()
+        steps[way].step()
+        counts[way] = max(1, int(CHUNK / group.broadcast(time.perf_counter() - start)))
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    for r in range(rounds):
+        for way in (*WAYS[r % len(WAYS) :], *WAYS[: r % len(WAYS)]):
+            group.barrier()
+            start = time.perf_counter()
+            for _ in range(counts[way]):
+                steps[way].step()
+            group.barrier()
+            times[way].append((time.perf_counter() - start) / counts[way])
+    gradient_bytes = sum(np.asarray(p.data).nbytes for p in steps["group"].model.parameters())
+    group.close()
+    return {"times": times, "bytes": gradient_bytes} if group.rank == 0 else None
+
+
+def launch(name: str, batch: int, processes: int, rounds: int, network: str | None) -> dict[str, Any]:
+    """Run `measure` in new processes and return its results. Raises SystemExit where they fail."""
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--master-addr", "127.0.0.1",
+        "--nproc-per-node", str(processes), "-m", "benchmarks.distributed", name, "--batch", str(batch), "--rounds",
+        str(rounds), "--worker",
+    ]  # fmt: skip
+    if network is not None:
+        command = ["unshare", "--net", "sh", "-c", f"{_emulate(network)} && exec {' '.join(command)}"]
+    variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    found = re.search(r"^RESULT (.*)$", done.stdout, re.M)
+    if done.returncode or found is None:
+        raise SystemExit(f"{name}: the processes failed:\n{done.stdout}\n{done.stderr[-3000:]}")
+    return json.loads(found[1])
+
+
+def _emulate(network: str) -> str:
+    """Return the shell commands that give the loopback device a rate and a delay, as in "1 Gb/s, 100 us"."""
+    parsed = re.fullmatch(r"([\d.]+) Gb/s, ([\d.]+) us", network)
+    if parsed is None or shutil.which("tc") is None:
+        raise SystemExit(f'--network takes a text as "1 Gb/s, 100 us", and needs tc; given {network!r}')
+    rate, delay = float(parsed[1]), float(parsed[2])
+    shape = f"delay {delay / 2:g}us rate {rate * 1000:g}mbit limit 100000"
+    return f"ip link set lo up && tc qdisc add dev lo root netem {shape}"
+
+
+def table(results: dict[str, dict[str, Any]]) -> Table:
+    out = Table()
+    for heading in ("", *(f"{w}, ms" for w in WAYS), "exposed, ms", "torch's", "times DDP", "alone"):
+        out.add_column(heading, justify="right" if heading else "left")
+    for name, found in results.items():
+        ms = {way: 1e3 * statistics.median(found["times"][way]) for way in WAYS}
+        paired = statistics.median(
+            b / a for a, b in zip(found["times"]["group"], found["times"]["torch group"], strict=True)
+        )
+        out.add_row(
+            name, *(f"{ms[w]:.3g}" for w in WAYS), f"{ms['group'] - ms['alone']:.3g}",
+            f"{ms['torch group'] - ms['torch alone']:.3g}", f"{paired:.2f}",
+            f"{ms['torch alone'] / ms['alone']:.2f}",
+        )  # fmt: skip
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Times training steps of several processes.")
+    parser.add_argument("network", nargs="*", help=f"which (default: all): {', '.join(CASES)}")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=16, help="samples of one process")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--network", dest="speed", help='rate and delay, as "10 Gb/s, 50 us"; default: unlimited')
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    chosen = args.network or list(CASES)
+    if unknown := set(chosen) - set(CASES):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    if args.worker:
+        result = measure(chosen[0], args.batch, args.rounds)
+        if result is not None:
+            print(f"RESULT {json.dumps(result)}", flush=True)
+        return
+    results = {}
+    for name in chosen:
+        print(f"{name}: {args.processes} processes", file=sys.stderr)
+        results[name] = launch(name, args.batch, args.processes, args.rounds, args.speed)
+    Console(width=160).print(table(results))
+
+
+if __name__ == "__main__":
+    main()

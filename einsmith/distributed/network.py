@@ -1,0 +1,90 @@
+"""Predict how long sums over a group of processes take: latency, bandwidth, and overlap with computation."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsmith.base.errors import ArgumentError
+from einsmith.distributed.group import ProcessGroup
+
+_BITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_PROBED = (1 << 10, 1 << 16, 1 << 20, 1 << 23)
+"""Bytes of the arrays whose sums are timed."""
+_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Interconnect:
+    """The connections of a group, each process with one of its own.
+
+    latency: seconds until a message arrives; bandwidth: bytes per second that a process sends, and receives at the same
+    time; overhead: seconds of a process's time for each message.
+    """
+
+    latency: float
+    bandwidth: float
+    overhead: float = 1e-6
+
+    def all_reduce_seconds(self, nbytes: float, ranks: int) -> float:
+        """Return the seconds of a sum of arrays over `ranks` processes (`ProcessGroup.all_reduce_flat`).
+
+        It has two exchanges, in each of which every process sends a part of the array to every other."""
+        if ranks == 1:
+            return 0.0
+        part = nbytes / ranks
+        return 2 * (self.latency + (ranks - 1) * (self.overhead + part / self.bandwidth))
+
+
+def parse_network(text: str) -> Interconnect:
+    """Return the network that a text such as "25 Gb/s, 10 us" describes: bandwidth in bits per second, latency.
+
+    Raises ArgumentError for another text."""
+    found = re.fullmatch(r"\s*([\d.]+)\s*([kMGT]?)b/s\s*,\s*([\d.]+)\s*(ns|us|ms|s)\s*", text)
+    try:
+        if found is None:
+            raise ValueError
+        bandwidth, latency = float(found[1]) * _BITS[found[2]] / 8, float(found[3]) * _SECONDS[found[4]]
+    except ValueError:
+        bandwidth, latency = 0.0, 0.0
+    if bandwidth <= 0:
+        raise ArgumentError(f"the network {text!r} is no bandwidth and latency, such as '25 Gb/s, 10 us'")
+    return Interconnect(latency, bandwidth)
+
+
+def measure_network(group: ProcessGroup) -> Interconnect:
+    """Return latency and bandwidth between the processes of a group, by the medians of timed sums. Every process calls
+    it, while nothing else goes on. Raises ArgumentError for a group of one."""
+    if group.size == 1:
+        raise ArgumentError("a group of one process has no network; start several, as with mpirun -n 2")
+    seconds = []
+    for nbytes in _PROBED:
+        array, times = np.zeros(nbytes // 4, np.float32), []
+        for _ in range(_REPEATS):
+            group.barrier()
+            start = time.perf_counter()
+            group.all_reduce_flat(array).result()
+            times.append(time.perf_counter() - start)
+        seconds.append(float(np.median(times)))
+    slowest = [float(group.gather_numbers(s).max()) for s in seconds]
+    # seconds = 2*latency + 2*(size - 1)/size*nbytes/bandwidth; relative errors count, as sizes differ by thousands.
+    weights = 1 / np.array(slowest)
+    terms = np.array([[2.0, 2 * (group.size - 1) / group.size * n] for n in _PROBED])
+    (latency, inverse), *_ = np.linalg.lstsq(terms * weights[:, None], np.ones(len(_PROBED)), rcond=None)
+    return Interconnect(max(float(latency), 0.0), 1 / max(float(inverse), 1e-15), 0.0)
+
+
+def exposed_seconds(buckets: Sequence[tuple[float, int]], computed: float, ranks: int, network: Interconnect) -> float:
+    """Return the seconds for which a step waits for sums that computation does not hide.
+
+    buckets: (seconds from the step's beginning until it is complete, bytes) of each, summed one after another;
+    computed: seconds from the step's beginning to the end of its backward pass."""
+    end = 0.0
+    for ready, nbytes in buckets:
+        end = max(end, ready) + network.all_reduce_seconds(nbytes, ranks)
+    return max(0.0, end - computed)

@@ -1,0 +1,77 @@
+"""Predict a training step in a group of processes from a step compiled in one (weak scaling: a batch each)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from einsmith.distributed.network import Interconnect, exposed_seconds
+from einsmith.driver.binding import last_store
+from einsmith.driver.executable import Executable
+from einsmith.training.gradient_buckets import BUCKET_BYTES, divide
+from einsmith.training.state import GRADIENT
+from einsmith.training.step import TrainStep
+
+BUCKETS = (1 << 20, 5 << 20, BUCKET_BYTES, 100 << 20)
+"""Sizes of buckets that are compared, in bytes."""
+USEFUL = 0.8
+"""Least efficiency of a useful number of processes."""
+
+
+class Scaling(NamedTuple):
+    """The prediction for a number of processes.
+
+    seconds: of a step; exposed: seconds of it in which it only waits for sums; efficiency: seconds of a process alone
+    per `seconds`; bucket_bytes: size of buckets with the least exposed communication."""
+
+    ranks: int
+    seconds: float
+    exposed: float
+    efficiency: float
+    bucket_bytes: int
+
+
+def predict_scaling(step: TrainStep, arrays: list[np.ndarray], most: int, network: Interconnect) -> list[Scaling]:
+    """Predict steps of 1, 2, 4, ... processes, up to `most`, each with this batch, by predicted times of kernels."""
+    run = step.compiler.find_or_compile(arrays, True)
+    ready, computed = _completion(step, run)
+    whole = step.compiler.find_or_compile(arrays)
+    alone = sum(k.seconds * n for k, n in zip(whole.kernels, whole.turns, strict=True))
+    parameters = {n: p for n, p in reversed(step.store.parameters.items()) if n in ready}
+    ranks, out = 1, []
+    while ranks <= most:
+        found = []
+        for nbytes in BUCKETS:
+            buckets = _buckets(parameters, ready, nbytes)
+            found.append((exposed_seconds(buckets, computed, ranks, network), nbytes))
+        exposed, size = min(found)
+        out.append(Scaling(ranks, alone + exposed, exposed, alone / (alone + exposed), size))
+        ranks *= 2
+    return out
+
+
+def _completion(step: TrainStep, run: Executable) -> tuple[dict[str, float], float]:
+    """Return the predicted seconds until each parameter's gradient is complete, by name, and those of the program."""
+    names = {
+        id(slot.memory.physical): n.rpartition("/")[0] for n, slot in step.store.state.items() if n.endswith(GRADIENT)
+    }
+    leaves = {names[id(array)]: x for x, array in run.bound.items() if id(array) in names}
+    ends = np.zeros(len(run.plan.calls))
+    for (place, _, turns), kernel in zip(run.plan.kernel_calls(), run.kernels, strict=True):
+        ends[place] += kernel.seconds * turns
+    ends = ends.cumsum()
+    return {n: float(ends[last_store(run.plan, {x})]) for n, x in leaves.items()}, float(ends[-1])
+
+
+def _buckets(parameters: Mapping[str, Any], ready: Mapping[str, float], most: int) -> list[tuple[float, int]]:
+    return [
+        (max(ready[n] for n in part), sum(p.memory.physical.nbytes for p in part.values()))
+        for part in divide(parameters, most)
+    ]
+
+
+def largest_useful(scaling: list[Scaling]) -> int:
+    """Return the largest number of processes whose efficiency is at least USEFUL."""
+    return max(s.ranks for s in scaling if s.efficiency >= USEFUL or s.ranks == 1)
