@@ -199,7 +199,7 @@ def _comes_anywhere(came: bool, step: TrainStep, batches: int) -> bool:
     """Return whether Ctrl-C came: where a group of processes trains, to any of them, of which each learns at the same
     step. batches: those of an epoch."""
     group = step.group
-    if group is None or group.size == 1:
+    if group.size == 1:
         return came
     number = step.epoch * batches + step.position
     return (number % _ASKED == 0 or step.position == batches) and group.all_reduce(int(came)) > 0
@@ -252,7 +252,7 @@ def _loop(
         if target is not None:
             _save(run, step, target)
             is_due = step.epoch >= run.epochs or time.perf_counter() - drawn > REDRAWN
-            if is_due and (step.group is None or step.group.rank == 0):
+            if is_due and step.writes:
                 _draw(run, target, progress.say)
                 drawn = time.perf_counter()
 

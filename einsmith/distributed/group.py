@@ -80,13 +80,13 @@ class ProcessGroup:
             raise GroupError("the group was closed and cannot be used any more; call es.distributed.init once per run")
         if self._failure is not None:
             raise self._broken()
+        future: Future[T] = Future()
+        if self.size == 1:
+            future.set_result(operation(transport))
+            return future
         if self._process != os.getpid():
             raise GroupError("a forked process is not part of its parent's group; start it by the launcher")
-        future: Future[T] = Future()
-        if self.size > 1:
-            self._requests.put((future, operation))
-        else:
-            future.set_result(operation(transport))
+        self._requests.put((future, operation))
         return future
 
     def _serve(self, transport: Transport) -> None:
@@ -170,15 +170,15 @@ class ProcessGroup:
         arrays = [_as_leaf(x, what) for x in leaves]
         if self.size > 1:
             self.agree(f"the argument of {what}", [str(structure), [[str(a.dtype), list(a.shape)] for a in arrays]])
-        results: list[np.ndarray] = [a.copy() for a in arrays]
+        results = list(arrays)
         for dtype in dict.fromkeys(a.dtype for a in arrays):
             chosen = [n for n, a in enumerate(arrays) if a.dtype == dtype]
-            flat = np.concatenate([results[n].reshape(-1) for n in chosen])
+            flat = np.concatenate([arrays[n].reshape(-1) for n in chosen])
             if flat.size:
                 exchange(flat)
-            ends = np.cumsum([results[n].size for n in chosen])[:-1]
+            ends = np.cumsum([arrays[n].size for n in chosen])[:-1]
             for n, part in zip(chosen, np.split(flat, ends), strict=True):
-                results[n] = part.reshape(results[n].shape)
+                results[n] = part.reshape(arrays[n].shape)
         plain = [a.item() if isinstance(x, (bool, int, float)) else a for x, a in zip(leaves, results, strict=True)]
         return unflatten(structure, plain)
 

@@ -50,11 +50,10 @@ def save(step: Any, path: Any) -> None:
 def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None]]) -> None:
     """Save a step, with other files in its folder. `others` maps a file's name to the function that writes it to a
     path. All processes of a group call it, and rank 0 writes; where it cannot, all raise its SaveError."""
-    group = step.group
-    if group is None or group.size == 1:
-        _write_alone(_Snapshot(step), path, others)
+    group, saved = step.group, _Snapshot(step)
+    if group.size == 1:
+        _write_alone(saved, path, others)
         return
-    saved = _Snapshot(step)
     saved.add_gathered(group)
     failure: Exception | None = None
     if group.rank == 0:
@@ -279,7 +278,7 @@ def load(
     step.epoch_loss, step.epoch_samples = meta["epoch_loss"], meta["epoch_samples"]
     step.epoch_losses, step.history, step.loader_state = meta["epoch_losses"], meta["history"], meta["loader_state"]
     step.gathered, step.gathered_samples = meta["gathered"], meta["gathered_samples"]
-    if group is not None and group.rank > 0:  # rank 0 has the gradients of all
+    if step.group.rank > 0:  # rank 0 has the gradients of all
         step.gathered_samples = 0
         with step.store.guard:
             for name in (n for n in state if n.endswith(f"/{GRADIENT}")):

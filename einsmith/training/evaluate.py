@@ -134,7 +134,7 @@ class Evaluator:
         trained: str,
         threads: int | None,
         winograd: bool,
-        group: ProcessGroup | None = None,
+        group: ProcessGroup,
     ):
         self.model, self.loss, self.trained, self.group = model, loss, trained, group
         self._run = Jitted(losses_and_outputs(model, loss, trained), threads=threads, winograd=winograd)
@@ -146,7 +146,7 @@ class Evaluator:
     def evaluate(self, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Evaluate the model on batches, as TrainStep.evaluate documents."""
         measured = as_metrics(metrics)
-        shared = self.group if self.group is not None and self.group.size > 1 else None
+        shared = self.group if self.group.size > 1 else None
         if shared is not None:
             _check_mergeable(measured)
         for metric in measured.values():

@@ -28,7 +28,7 @@ class BatchTrainer(Protocol):
     store: ParameterStore
     optimizer: Any
     steps: int
-    group: ProcessGroup | None
+    group: ProcessGroup
 
     def train_arrays(self, arrays: list[np.ndarray], samples: int | None, last: bool) -> float:
         """Train on a batch of an epoch and return its loss."""
@@ -58,10 +58,8 @@ class Fit:
         """Train and return the mean loss of each epoch."""
         self._check()
         history: list[float] = []
-        group = self.step.group
-        is_first = group is None or group.rank == 0
-        report = Progress(self.progress if is_first else False)
         step, epochs = self.step, self.step.epochs
+        report = Progress(self.progress if step.group.rank == 0 else False)
         # Only what a callback defines is called after each batch.
         step_callbacks = [c.on_step for c in self.callbacks if type(c).on_step is not Callback.on_step]
         if self.on_step is not None:
@@ -88,8 +86,7 @@ class Fit:
 
     def _any(self, answers: Sequence[Any]) -> bool:
         """Return whether any callback, of any process of the group, ends the training."""
-        group = self.step.group
-        return any(answers) if group is None else group.all_reduce(int(any(answers))) > 0
+        return self.step.group.all_reduce(int(any(answers))) > 0
 
     def _check(self) -> None:
         if self.epochs < 0:
@@ -102,16 +99,15 @@ class Fit:
         if self.metrics and self.validation is None:
             raise ArgumentError("metrics= needs validation data; pass validation=, or pass the metrics to `evaluate`")
         as_metrics(self.metrics or {})
-        group = self.step.group
-        if group is not None and group.size > 1:
-            self.step.check_agreement()
-            group.agree("the number of batches", len(self.batches) if isinstance(self.batches, Sized) else None)
+        self.step.check_agreement()
+        length = len(self.batches) if isinstance(self.batches, Sized) else None
+        self.step.group.agree("the number of batches", length)
 
     def _epoch(self, report: Progress, step_callbacks: Sequence[Callable], start: float) -> None:
         """Train on the rest of the step's current epoch."""
         step, epochs = self.step, self.step.epochs
         samples_before = epochs.samples
-        shared = step.group is not None and step.group.size > 1
+        shared = step.group.size > 1
         length = len(self.batches) if isinstance(self.batches, Sized) else None
         look_ahead = step.settings.accumulate > 1
         for item in _mark_last(self._batches()) if look_ahead else self._batches():

@@ -96,7 +96,7 @@ class GroupTraining:
     def begin(self) -> None:
         """Check that all ranks train the same, and give all of them the parameters and buffers of rank 0."""
         self.check_agreement()
-        self.share(model_only=False)
+        self.share(parameters=True)
 
     def check_agreement(self) -> None:
         """Check that all ranks train the same. Raises GroupError, on every rank, which names the difference."""
@@ -105,10 +105,8 @@ class GroupTraining:
             "the training step",
             {
                 "version": VERSION,
-                "parameters": {
-                    n: [str(p.memory.dtype), list(p.shape), p.requires_grad] for n, p in model.named_parameters()
-                },
-                "buffers": {n: [str(b.memory.dtype), list(b.shape)] for n, b in model.named_buffers()},
+                "parameters": {n: [*_form(p), p.requires_grad] for n, p in model.named_parameters()},
+                "buffers": {n: _form(b) for n, b in model.named_buffers()},
                 "code": {type(m).__qualname__: _digest(type(m)) for m in model.modules()},
                 "loss": loss_name(d.loss) or _describe(d.loss),
                 "optimizer": optim.describe(d.optimizer) or _describe(d.optimizer),
@@ -118,11 +116,11 @@ class GroupTraining:
             },
         )
 
-    def share(self, model_only: bool = True) -> None:
-        """Give all ranks the buffers of rank 0, such as running statistics; model_only=False: the parameters too."""
+    def share(self, parameters: bool = False) -> None:
+        """Give all ranks the buffers of rank 0, such as running statistics; parameters: the parameters too."""
         model = self._definition.model
         stored = [b for _, b in model.named_buffers()]
-        if not model_only:
+        if parameters:
             stored += [p for _, p in model.named_parameters()]
         with self._state.store.guard:
             values = self.group.broadcast([s.memory.copy() for s in stored])

@@ -145,12 +145,12 @@ class TrainStep:
         self.compiler = StepCompiler(self.definition, self.state, self.accumulation, self.numbers, self.reports, search)
         self._programs = self.compiler.programs
         self._evaluator: Evaluator | None = None
-        self.group, self.deterministic = group, deterministic
+        self.group, self.deterministic = group or ProcessGroup(Alone()), deterministic
         self._parallel: GroupTraining | None = None
-        if deterministic or (group is not None and group.size > 1):
+        if deterministic or self.group.size > 1:
             kind = DeterministicTraining if deterministic else GroupTraining
             self._parallel = kind(
-                group or ProcessGroup(Alone()), shard_optimizer, self.definition, self.state, self.accumulation,
+                self.group, shard_optimizer, self.definition, self.state, self.accumulation,
                 self.numbers, self.compiler, self.reports, self.epochs,
             )  # fmt: skip
         self._averages = WeightAverages(self.definition, self.state, self._parallel)
@@ -172,7 +172,7 @@ class TrainStep:
     @property
     def writes(self) -> bool:
         """Whether this process writes files for its group: rank 0 does, and a process that is alone."""
-        return self.group is None or self.group.rank == 0
+        return self.group.rank == 0
 
     @property
     def is_parallel(self) -> bool:

@@ -304,9 +304,7 @@ def build(
 def build_update(
     definition: StepDefinition, state: TrainingState, numbers: StepNumbers, pieces: Sequence[Shard]
 ) -> StepGraph:
-    """Build the graph that updates these pieces of parameters by their accumulated gradients, and nothing else.
-
-    Raises ArgumentError where the rule of a piece cannot update a part of a parameter by itself."""
+    """Build the graph that updates these pieces of parameters by their accumulated gradients, and nothing else."""
     return _Build(definition, state, numbers).build_update(pieces)
 
 
