@@ -538,6 +538,8 @@ def test_no_accumulator_is_spilled():
     cases.append((conv(2, 32, 14, 14, 32, 3, 3, 1), Configs((trimmed,))))
     pixels = Tiled(False, 14, 2, "inline", "buffer", windows=((0, "side"),))
     cases += [(conv(2, 32, 28, 28, 32, 3, 3, 1, stride), Configs((pixels,))) for stride in (1, 2)]
+    wide = Tiled(False, 12, 2, "inline", "panel")  # runs of four points, which are short enough to be unrolled
+    cases.append((capsule(2, 16, 14, 32, 1), Configs((wide,))))
     for kernel, config in cases:
         low = CONTRACTION.lower(kernel, config, target)
         machine = jit.machine(target.cpu, target.features, target.triple)
