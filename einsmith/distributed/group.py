@@ -1,7 +1,7 @@
 """A group of processes that train one model: sums, broadcasts and agreement between them, whatever engine carries them.
 
 All operations of a group run on one thread, in the order in which they were requested, so that every process executes
-them in the same order. Sums are made here, in the order of the ranks: they do not depend on the engine.
+them in the same order.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from einsmith.base.arguments import show
 from einsmith.base.arrays import as_numpy
 from einsmith.base.errors import ArgumentError, GroupError
 from einsmith.base.trees import flatten, unflatten
+from einsmith.distributed.collectives import Collectives
 from einsmith.distributed.transport import Transport
 
 T = TypeVar("T")
@@ -36,12 +37,13 @@ class ProcessGroup:
     """
 
     def __init__(self, transport: Transport, local_rank: int = 0, local_size: int = 1):
-        self._transport: Transport | None = transport
+        collectives = Collectives(transport)
+        self._collectives: Collectives | None = collectives
         self.engine, self.rank, self.size = transport.name, transport.rank, transport.size
         self.local_rank, self.local_size = local_rank, local_size
-        self._requests: SimpleQueue[tuple[Future, Callable[[Transport], Any]] | None] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[Future, Callable[[Collectives], Any]] | None] = SimpleQueue()
         if self.size > 1:  # a daemon: the end of a process does not wait for what the others do not answer
-            self._thread = Thread(target=self._serve, args=(transport,), name="einsmith-group", daemon=True)
+            self._thread = Thread(target=self._serve, args=(collectives,), name="einsmith-group", daemon=True)
             self._thread.start()
         self._failure: BaseException | None = None
         self._process = os.getpid()
@@ -55,47 +57,47 @@ class ProcessGroup:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             self.close()
-        elif self._transport is not None:
-            self._transport.fail()
+        elif self._collectives is not None:
+            self._collectives.transport.fail()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise ArgumentError("a group belongs to its process and can be neither copied nor pickled; call init there")
 
     def close(self) -> None:
         """Leave the group, which cannot be used afterwards. Every process calls it."""
-        if self._transport is not None:
+        if self._collectives is not None:
             if self._failure is None:
-                self.submit(lambda transport: transport.close()).result()
+                self.submit(lambda collectives: collectives.transport.close()).result()
             if self.size > 1:
                 self._requests.put(None)
                 self._thread.join()
-        self._transport = None
+        self._collectives = None
 
     # -- operations on the group's thread
 
-    def submit(self, operation: Callable[[Transport], T]) -> Future[T]:
-        """Start an operation on the engine, after all those that were started before; return its future result."""
-        transport = self._transport
-        if transport is None:
+    def submit(self, operation: Callable[[Collectives], T]) -> Future[T]:
+        """Start an operation, after all those that were started before; return its future result."""
+        collectives = self._collectives
+        if collectives is None:
             raise GroupError("the group was closed and cannot be used any more; call es.distributed.init once per run")
         if self._failure is not None:
             raise self._broken()
         future: Future[T] = Future()
         if self.size == 1:
-            future.set_result(operation(transport))
+            future.set_result(operation(collectives))
             return future
         if self._process != os.getpid():
             raise GroupError("a forked process is not part of its parent's group; start it by the launcher")
         self._requests.put((future, operation))
         return future
 
-    def _serve(self, transport: Transport) -> None:
+    def _serve(self, collectives: Collectives) -> None:
         while (request := self._requests.get()) is not None:
             future, operation = request
             try:
                 if self._failure is not None:  # of an operation that was requested before
                     raise self._failure
-                future.set_result(operation(transport))
+                future.set_result(operation(collectives))
             except Exception as e:
                 self._failure = e
                 error = self._broken()
@@ -113,7 +115,7 @@ class ProcessGroup:
 
     def barrier(self) -> None:
         """Wait until every process is here."""
-        self.submit(lambda transport: transport.barrier()).result()
+        self.submit(lambda collectives: collectives.transport.barrier()).result()
 
     def broadcast(self, tree: Any, root: int = 0) -> Any:
         """Return the tree (nested tuples, lists and dictionaries of arrays and numbers) of the rank `root`.
@@ -146,14 +148,11 @@ class ProcessGroup:
 
     def broadcast_flat(self, flat: np.ndarray, root: int = 0) -> None:
         """Overwrite an array [n] by that of the rank `root`."""
-        self.submit(lambda transport: transport.broadcast(flat, root)).result()
+        self.submit(lambda collectives: collectives.transport.broadcast(flat, root)).result()
 
     def all_reduce_flat(self, flat: np.ndarray) -> Future[None]:
-        """Start to overwrite an array [n] by its sum over all ranks, in the order of the ranks.
-
-        Every rank adds up one part (reduce-scatter) and sends it to all (all-gather): 2*(1 - 1/size) times the bytes
-        of the array cross each process's connection, which is the least possible (Patarasuk and Yuan 2009)."""
-        return self.submit(lambda transport: all_reduce(transport, flat))
+        """Start to overwrite an array [n] by its sum over all ranks, in the order of the ranks."""
+        return self.submit(lambda collectives: collectives.all_reduce(flat))
 
     def gather_numbers(self, value: float) -> np.ndarray:
         """Return a number of each rank, in order [size]."""
@@ -161,9 +160,7 @@ class ProcessGroup:
 
     def gather_rows(self, row: np.ndarray) -> np.ndarray:
         """Return the arrays [n] of all ranks as rows [size, n]."""
-        whole = np.empty((self.size, row.size), row.dtype)
-        self.submit(lambda transport: transport.all_gather(np.ascontiguousarray(row), whole)).result()
-        return whole
+        return self.submit(lambda collectives: collectives.gather_rows(row)).result()
 
     def _exchange(self, tree: Any, what: str, exchange: Callable[[np.ndarray], None]) -> Any:
         leaves, structure = flatten(tree)
@@ -181,56 +178,6 @@ class ProcessGroup:
                 results[n] = part.reshape(arrays[n].shape)
         plain = [a.item() if isinstance(x, (bool, int, float)) else a for x, a in zip(leaves, results, strict=True)]
         return unflatten(structure, plain)
-
-
-Add = Callable[[np.ndarray, np.ndarray], None]
-"""A function that stores the sum of rows [size, n] in an array [n]."""
-
-
-def all_reduce(transport: Transport, flat: np.ndarray, add: Add | None = None) -> None:
-    """Overwrite an array [n] by its sum over all ranks (`ProcessGroup.all_reduce_flat`), on the group's thread.
-
-    add: the function that adds up, if not in the order of the ranks."""
-    size = transport.size
-    count = -(-flat.size // size)
-    whole = flat if flat.size == count * size else np.zeros(count * size, flat.dtype)
-    if whole is not flat:
-        whole[: flat.size] = flat
-    reduce_scatter(transport, whole, add or add_in_order)
-    all_gather(transport, whole)
-    if whole is not flat:
-        flat[...] = whole[: flat.size]
-
-
-def reduce_scatter(transport: Transport, flat: np.ndarray, add: Add) -> None:
-    """Overwrite this rank's part of an array, one of `size` equal ones, by the sum of that part over all ranks; on the
-    group's thread."""
-    if transport.size > 1:
-        parts = flat.reshape(transport.size, -1)
-        received = np.empty_like(parts)
-        transport.all_to_all(parts, received)
-        add(received, parts[transport.rank])
-
-
-def all_gather(transport: Transport, flat: np.ndarray) -> None:
-    """Overwrite all other ranks' parts of an array, one of `size` equal ones, by theirs; on the group's thread."""
-    if transport.size > 1:
-        parts = flat.reshape(transport.size, -1)
-        transport.all_gather(parts[transport.rank], parts)
-
-
-def add_in_order(rows: np.ndarray, out: np.ndarray) -> None:
-    """Store the sum of rows [size, n] in `out` [n], added from the first to the last."""
-    np.add(rows[0], rows[1], out=out)
-    for row in rows[2:]:
-        np.add(out, row, out=out)
-
-
-def add_in_pairs(rows: np.ndarray, out: np.ndarray) -> None:
-    """Store the sum of rows [2**k, n] in `out` [n], added up as a balanced binary tree."""
-    while len(rows) > 1:
-        rows = np.add(rows[::2], rows[1::2])
-    out[...] = rows[0]
 
 
 def _as_leaf(x: Any, what: str) -> np.ndarray:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsmith.base.errors import ArgumentError
+from einsmith.distributed.collectives import is_sent_whole
 from einsmith.distributed.group import ProcessGroup
 
 _BITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -32,13 +33,17 @@ class Interconnect:
     overhead: float = 1e-6
 
     def all_reduce_seconds(self, nbytes: float, ranks: int) -> float:
-        """Return the seconds of a sum of arrays over `ranks` processes (`ProcessGroup.all_reduce_flat`).
+        """Return the seconds of a sum of arrays over `ranks` processes (`Collectives.all_reduce`)."""
+        exchanges, sent = _traffic(nbytes, ranks)
+        return exchanges * (self.latency + (ranks - 1) * self.overhead) + sent / self.bandwidth
 
-        It has two exchanges, in each of which every process sends a part of the array to every other."""
-        if ranks == 1:
-            return 0.0
-        part = nbytes / ranks
-        return 2 * (self.latency + (ranks - 1) * (self.overhead + part / self.bandwidth))
+
+def _traffic(nbytes: float, ranks: int) -> tuple[int, float]:
+    """Return the number of exchanges in which arrays are summed, and the bytes that a process sends in all of them."""
+    if ranks == 1:
+        return 0, 0.0
+    exchanges, part = (1, nbytes) if is_sent_whole(nbytes, ranks) else (2, nbytes / ranks)
+    return exchanges, exchanges * (ranks - 1) * part
 
 
 def parse_network(text: str) -> Interconnect:
@@ -72,9 +77,9 @@ def measure_network(group: ProcessGroup) -> Interconnect:
             times.append(time.perf_counter() - start)
         seconds.append(float(np.median(times)))
     slowest = [float(group.gather_numbers(s).max()) for s in seconds]
-    # seconds = 2*latency + 2*(size - 1)/size*nbytes/bandwidth; relative errors count, as sizes differ by thousands.
+    # seconds = exchanges*latency + sent/bandwidth; relative errors count, as sizes differ by thousands.
     weights = 1 / np.array(slowest)
-    terms = np.array([[2.0, 2 * (group.size - 1) / group.size * n] for n in _PROBED])
+    terms = np.array([_traffic(n, group.size) for n in _PROBED], np.float64)
     (latency, inverse), *_ = np.linalg.lstsq(terms * weights[:, None], np.ones(len(_PROBED)), rcond=None)
     return Interconnect(max(float(latency), 0.0), 1 / max(float(inverse), 1e-15), 0.0)
 

@@ -175,7 +175,7 @@ class StepCompiler:
             if generation == self._generation:  # else the program is outdated
                 self.programs.put(key, run)
 
-    def find_or_compile_update(self, key: tuple, pieces: Callable[[], Sequence[Shard]], norm: bool) -> Executable:
+    def find_or_compile_update(self, key: tuple, pieces: Sequence[Shard], norm: bool) -> Executable:
         """Return the program that updates pieces of parameters by their accumulated gradients, or (norm) sums the
         powers of these gradients. The caller holds the guard of the parameters. key: what the pieces follow from.
 
@@ -186,7 +186,7 @@ class StepCompiler:
             return run
         build = step_graph.build_norm if norm else step_graph.build_update
         with trace.compiling():
-            traced = build(self._definition, self._state, self._numbers, pieces())
+            traced = build(self._definition, self._state, self._numbers, pieces)
         self._dependencies.add(traced)
         self._state.store.protect(memory for _, memory in traced.live)
         if traced.divided:

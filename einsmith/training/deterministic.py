@@ -8,13 +8,14 @@ group the rest. Kernels are chosen for a fixed number of threads and by static f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.distributed.group import ProcessGroup, add_in_pairs, all_reduce
+from einsmith.distributed.collectives import add_in_pairs
+from einsmith.distributed.group import ProcessGroup
 from einsmith.driver import registry
 from einsmith.driver.executable import FINITE, Executable
 from einsmith.runtime.signals import Deferred
@@ -123,7 +124,7 @@ class DeterministicTraining(parallel.GroupTraining):
         for bucket, total in zip(buckets.buckets, gradients.result(), strict=True):
             bucket.flat[...] = total
         pending = [
-            self.group.submit(partial(all_reduce, flat=bucket.flat, add=add_in_pairs)) for bucket in buckets.buckets
+            self.group.submit(methodcaller("all_reduce", bucket.flat, add=add_in_pairs)) for bucket in buckets.buckets
         ]
         sums = _sum_rows(self.group.gather_rows(rows.reshape(-1)).reshape(PARTS, -1))
         means = [
@@ -132,10 +133,11 @@ class DeterministicTraining(parallel.GroupTraining):
         ]
         for future in pending:
             future.result()
+        self._waits.append(0.0)
         is_changed = sums[parallel.SAMPLES] and not sums[parallel.FAILED] and not sums[parallel.INFINITE]
         for array, values, mean in zip(stored, before, means, strict=True):
             array[...] = values if not is_changed else np.rint(mean) if array.dtype.kind in "iu" else mean
-        return self._end_step(sums, arrays, is_epoch)
+        return self._end_step(sums, arrays, is_epoch, pending[-1])
 
     def _statistics(self, runs: Iterable[Executable | None]) -> list[np.ndarray]:
         """Return the memory of the buffers that these programs, and those of the other ranks, update."""

@@ -36,9 +36,12 @@ _END = 255
 
 @dataclass
 class Bucket:
-    """Gradients in one flat array; names: their parameters; memories: the memory of each, part of the array; offsets:
-    its first element in the array."""
+    """Gradients in one flat array.
 
+    number: position among the buckets; names: their parameters; memories: the memory of each, part of the array;
+    offsets: its first element in the array."""
+
+    number: int
     flat: np.ndarray
     names: tuple[str, ...]
     memories: tuple[Memory, ...]
@@ -50,6 +53,11 @@ class Bucket:
             start, stop = max(first, at), min(end, at + memory.physical.size)
             if start < stop:
                 yield Shard(name, slice(start - at, stop - at), self.flat[start:stop], False)
+
+    def wholes(self) -> Iterator[Shard]:
+        """Yield the parameters as wholes."""
+        for name, memory in zip(self.names, self.memories, strict=True):
+            yield Shard(name, slice(None), memory.physical, True)
 
 
 class GradientBuckets:
@@ -95,7 +103,7 @@ class GradientBuckets:
         while len(parts) > _MOST_BUCKETS:
             most *= 2
             parts = divide(parameters, most)
-        self.buckets = [self._make_bucket(part) for part in parts]
+        self.buckets = [self._make_bucket(n, part) for n, part in enumerate(parts)]
         self.names, self._form = tuple(parameters), self._form_of(parameters)
 
     def clear_others(self, trained: Collection[str]) -> None:
@@ -105,7 +113,7 @@ class GradientBuckets:
                 if name not in trained:
                     memory.physical[...] = 0
 
-    def _make_bucket(self, parameters: Mapping[str, Any]) -> Bucket:
+    def _make_bucket(self, number: int, parameters: Mapping[str, Any]) -> Bucket:
         dtype = next(iter(parameters.values())).memory.dtype
         line = buffers.ALIGNMENT // dtype.itemsize
         offsets, end = [], 0
@@ -121,24 +129,19 @@ class GradientBuckets:
             memories.append(
                 self._store.place(f"{name}/{GRADIENT}", Memory(p.shape, dtype, layout, self._store.guard, place))
             )
-        return Bucket(flat, tuple(parameters), tuple(memories), tuple(offsets))
+        return Bucket(number, flat, tuple(parameters), tuple(memories), tuple(offsets))
 
-    def pieces_of(self, rank: int) -> list[Shard]:
-        """Return the pieces of parameters whose gradients the process `rank` adds up."""
+    def shards(self, rank: int | None, stage: slice = slice(None)) -> list[Shard]:
+        """Return the pieces of parameters, of the buckets in a slice, whose gradients the process `rank` adds up; whole
+        parameters for None."""
         out: list[Shard] = []
-        for bucket in self.buckets:
+        for bucket in self.buckets[stage]:
             count = bucket.flat.size // self._multiple
-            out += bucket.pieces(rank * count, (rank + 1) * count)
+            if rank is None:
+                out += bucket.wholes()
+            else:
+                out += bucket.pieces(rank * count, (rank + 1) * count)
         return out
-
-    def whole(self, names: Collection[str]) -> list[Shard]:
-        """Return the named parameters as wholes."""
-        return [
-            Shard(n, slice(None), m.physical, True)
-            for bucket in self.buckets
-            for n, m in zip(bucket.names, bucket.memories, strict=True)
-            if n in names
-        ]
 
     # -- notices
 
@@ -146,10 +149,10 @@ class GradientBuckets:
         """Return what a program says of the buckets. bind: the memory of the program's leaves."""
         leaves = {id(array): x for x, array in bind.items()}
         out = []
-        for number, bucket in enumerate(self.buckets):
+        for bucket in self.buckets:
             stored = frozenset(leaves[id(m.physical)] for m in bucket.memories if id(m.physical) in leaves)
             if stored:
-                out.append(Notice(stored, self._writer, self._messages.ctypes.data + number))
+                out.append(Notice(stored, self._writer, self._messages.ctypes.data + bucket.number))
         return out
 
     def begin(self) -> None:

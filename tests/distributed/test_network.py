@@ -41,10 +41,11 @@ def test_other_texts_are_refused(text):
 def test_sums_take_what_their_messages_take():
     network = Interconnect(latency=1e-3, bandwidth=1e6, overhead=0.0)
     assert network.all_reduce_seconds(1e6, 1) == 0
-    assert network.all_reduce_seconds(1e6, 2) == pytest.approx(2 * (1e-3 + 0.5))
+    assert network.all_reduce_seconds(1e6, 2) == pytest.approx(1e-3 + 1.0)  # one exchange of wholes
     assert network.all_reduce_seconds(1e6, 1000) == pytest.approx(2 * (1e-3 + 0.999))
     slow = Interconnect(latency=1e-3, bandwidth=1e6, overhead=1e-3)
-    assert slow.all_reduce_seconds(0, 1001) == pytest.approx(2 * (1e-3 + 1.0))
+    assert slow.all_reduce_seconds(0, 1001) == pytest.approx(1e-3 + 1.0)
+    assert slow.all_reduce_seconds(1e6, 1001) == pytest.approx(2 * (1e-3 + 1.0 + 1000 / 1001))
 
 
 @pytest.mark.parametrize(

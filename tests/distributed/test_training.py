@@ -9,7 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
-from einsmith.distributed.group import add_in_pairs
+from einsmith.distributed.collectives import add_in_pairs
 from einsmith.runtime.steps import Notify, RunLaunch
 from einsmith.training import gradient_buckets
 from einsmith.training.deterministic import PairwiseSum
@@ -57,6 +57,60 @@ def check(size, make, batches, tolerance=2e-6):
             np.testing.assert_allclose(value, expected[name], atol=tolerance, err_msg=name)
             np.testing.assert_array_equal(value, results[0][1][name])
     return results
+
+
+@pytest.fixture
+def many_buckets(monkeypatch):
+    """Every parameter has a bucket of its own."""
+    monkeypatch.setattr(gradient_buckets, "FIRST_BYTES", 1)
+    monkeypatch.setattr(gradient_buckets, "BUCKET_BYTES", 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("optimizer", [es.optim.SGD(lr=0.1, momentum=0.9), es.optim.AdamW(lr=0.01)])
+@pytest.mark.parametrize("shard_optimizer", [False, True])
+@pytest.mark.parametrize("options", [{}, {"clip_grad_norm": 0.1}, {"accumulate": 2}])
+def test_many_buckets_equal_one_process(size, optimizer, shard_optimizer, options, rng, many_buckets):
+    """Those of all buckets but the last are updated while that one is summed."""
+    batches = [data(rng, n) for n in (12, 12, 7, 3)]
+
+    def make(model, group):
+        return es.TrainStep(
+            model, LOSS, optimizer, group=group, shard_optimizer=shard_optimizer and group is not None, **options
+        )
+
+    if "accumulate" not in options:
+        check(size, make, batches, 1e-5)
+        return
+    models = [network(0) for _ in range(size + 1)]
+    alone = make(models[size], None)
+    for batch in batches:
+        alone(*batch)
+
+    def work(group):
+        step = make(models[group.rank], group)
+        for batch in batches:
+            step(*part(group, *batch))
+        return weights(step)
+
+    for state in run(size, work):
+        for name, value in weights(alone).items():
+            np.testing.assert_allclose(state[name], value, atol=1e-5)
+
+
+def test_a_small_step_exchanges_one_message(rng):
+    """Gradients, losses and counts share it."""
+    models = [network(0), network(0)]
+
+    def work(group):
+        step = es.TrainStep(models[group.rank], LOSS, es.optim.SGD(lr=0.1), group=group)
+        step(*part(group, *data(np.random.default_rng(1), 8)))
+        calls = group._collectives.transport.calls
+        before = len(calls)
+        step(*part(group, *data(np.random.default_rng(2), 8)))
+        return calls[before:]
+
+    assert run(2, work) == [["all_gather"]] * 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -148,9 +202,9 @@ def test_accumulated_batches_make_one_update_without_messages_between(rng):
         step = es.TrainStep(models[group.rank], LOSS, es.optim.SGD(lr=0.1), accumulate=2, group=group)
         counts = []
         for batch in batches:
-            before = len(group._transport.calls)
+            before = len(group._collectives.transport.calls)
             step(*part(group, *batch))
-            counts.append(len(group._transport.calls) - before)
+            counts.append(len(group._collectives.transport.calls) - before)
         return counts, weights(step), step.steps
 
     for counts, state, steps in run(2, work):
@@ -812,10 +866,8 @@ def test_buckets_are_limited_and_of_one_type():
     assert [list(p) for p in divide(parameters, 6 * FIRST_BYTES)] == [["a", "b"], ["c", "d"], ["e"], ["f"]]
 
 
-def test_buckets_are_announced_while_the_program_runs(rng, monkeypatch):
+def test_buckets_are_announced_while_the_program_runs(rng, many_buckets):
     """With a bucket for each parameter, the program tells of every bucket by itself, the last layer's first."""
-    monkeypatch.setattr(gradient_buckets, "FIRST_BYTES", 1)
-    monkeypatch.setattr(gradient_buckets, "BUCKET_BYTES", 1)
     x, y = data(rng, 8)
     models = [network(), network()]
 
