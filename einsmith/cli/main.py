@@ -241,6 +241,10 @@ _KERNEL = "Remove the stored results of a kernel (4 or more of the digits that -
 
 
 _SECONDS = "Time limit of the search, in seconds."
+_WORKERS = (
+    "Measure on other hosts of this kind: mpi (the other processes of mpirun), the address of a Dask scheduler, as "
+    "tcp://HOST:8786, or MODULE:FUNCTION, which returns an executor as in concurrent.futures."
+)
 _GRAPH = "Use half of the time to find passes without which the program is faster, before tuning kernels."
 
 
@@ -262,6 +266,7 @@ _GRAPH = "Use half of the time to find passes without which the program is faste
 @_memory_limit
 @_max_stored
 @click.option("--graph", is_flag=True, help=_GRAPH)
+@click.option("--workers", metavar="SPEC", help=_WORKERS)
 @click.option(
     "--picture", metavar="FILE", type=click.Path(path_type=Path), help="Write a plot of the search to this PNG file."
 )

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import click
 
 from einsmith.base import files
 from einsmith.cli.programs import program, to_be_written
+from einsmith.cli.workers import executor_of
 from einsmith.training.progress import SearchProgress
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.programs import graph_search, kernel_search
@@ -42,13 +43,20 @@ def search(
     max_stored: int | None,
     seconds: float,
     graph: bool,
+    workers: str | None,
     picture: Path | None,
     as_json: bool,
 ) -> None:
     """Compile a program, named as for `einsmith explain`, search its kernels for `seconds`, and print the report.
 
-    graph: use half of the time to find passes without which the program is faster; picture: file for a PNG."""
-    with to_be_written(picture, "--picture") if picture is not None else nullcontext():
+    graph: use half of the time to find passes without which the program is faster; workers: as for `executor_of`;
+    picture: file for a PNG."""
+    with ExitStack() as stack:
+        executor = None if workers is None else stack.enter_context(executor_of(workers))
+        if workers is not None and executor is None:
+            return  # this process was a worker
+        if picture is not None:
+            stack.enter_context(to_be_written(picture, "--picture"))
         run, arrays, _ = program(what, batch, shapes, settings, threads, memory_limit, max_stored)
         decided = None
         if graph:
@@ -64,7 +72,7 @@ def search(
                 shown(f, candidate, took)
                 dots.append(Dot(time.monotonic() - begun, name_of(f.kernel)[:8], took / f.prior, shown.total))
 
-            report = kernel_search.tune(run, arrays, seconds, tell)
+            report = kernel_search.tune(run, arrays, seconds, tell, executor)
         if picture is not None:
             draw(dots, picture, f"{what}: {report.before * 1e3:.3f} ms before, {report.after * 1e3:.3f} ms now")
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -250,12 +251,19 @@ class Backend(ABC):
         """Measure a kernel in each (pattern, configuration) on data of its own; return the seconds of each."""
 
     def tune(
-        self, parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell
+        self,
+        parts: Sequence[Part],
+        target: Target,
+        threads: int,
+        seconds: float,
+        tell: Tell,
+        executor: Executor | None = None,
     ) -> list[SearchResult]:
         """Search the configurations of a program's kernels for `seconds`, and record those that are correct and faster
         than the model's choices; programs compiled later use them.
 
-        `tell` is called with every measurement. Raises ArgumentError where the back end has no search.
+        `tell` is called with every measurement; `executor` measures on other hosts. Raises ArgumentError where the back
+        end has no search.
         """
         raise ArgumentError(f"the back end {self.name!r} has no search; pass tune=0")
 

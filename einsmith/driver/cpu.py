@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import partial
 
 from einsmith.base import environment, locks
@@ -92,7 +93,13 @@ class Cpu(CpuBackend):
         return ObjectCode()
 
     def tune(
-        self, parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell
+        self,
+        parts: Sequence[Part],
+        target: Target,
+        threads: int,
+        seconds: float,
+        tell: Tell,
+        executor: Executor | None = None,
     ) -> list[SearchResult]:
         return session.tune(
             parts,
@@ -102,6 +109,7 @@ class Cpu(CpuBackend):
             tell,
             partial(_first_guesses, target=target),
             lambda result: self.keep(result, target),
+            executor,
         )
 
     def keep(self, result: SearchResult, target: Target) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from math import inf
 
 import numpy as np
@@ -23,10 +24,11 @@ class ProgramSearch:
     """The search for faster programs of a training step: before their first step, or while they train.
 
     tune: as in TrainStep; remaining_seconds, remaining_graph_seconds: seconds left for kernels and for graphs, for all
-    programs together."""
+    programs together; executor: measures kernels on other hosts."""
 
-    def __init__(self, mode: str, tune: float | str):
+    def __init__(self, mode: str, tune: float | str, executor: Executor | None = None):
         self.mode = mode
+        self.executor = executor
         self.tune = tune
         self.remaining_seconds, self.remaining_graph_seconds = kernel_search.parse_tune(tune)
         self._explorer = Explorer()
@@ -61,6 +63,6 @@ class ProgramSearch:
         The numbers that its runs of this batch read are set before."""
         run, self.remaining_graph_seconds = graph_search.tune_graph(run, arrays, self.remaining_graph_seconds)
         with SearchProgress(self.remaining_seconds, kernel_search.predict_seconds(run)) as progress:
-            report = kernel_search.tune(run, arrays, self.remaining_seconds, progress)
+            report = kernel_search.tune(run, arrays, self.remaining_seconds, progress, self.executor)
         self.remaining_seconds -= report.seconds
         return report.run

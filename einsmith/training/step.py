@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base import html
-from einsmith.base.arguments import Count, check_arguments, check_options
+from einsmith.base.arguments import Count, check_arguments, check_options, show
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import ArgumentError, KindError, NonFiniteError
 from einsmith.distributed.group import ProcessGroup
@@ -75,7 +75,8 @@ class TrainStep:
 
     tune: seconds, for all batch shapes together, to search for faster kernel configurations when a batch shape is first
     compiled (docs/tuning.md); "graph" also searches a minute for better graphs before. Results are kept for later
-    processes. Tuning changes only the order in which sums are added. mode: "dynamic" searches while a program trains
+    processes. Tuning changes only the order in which sums are added. executor: an executor as in `concurrent.futures`
+    that measures kernels for this search, on other hosts of this kind. mode: "dynamic" searches while a program trains
     instead, for `tune` seconds, or (0) as long as something is to be gained: other configurations are tried in some of
     the steps, and faster ones stay. `explored` shows the results. It can be set at any time, for programs that are
     compiled from then on.
@@ -129,7 +130,7 @@ class TrainStep:
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
         trained: str = "first", memory_limit: Any = None, tune: kernel_search.Seconds | str = 0.0,
         max_stored: Any = MAX_STORED_BYTES, group: ProcessGroup | None = None, shard_optimizer: bool = False,
-        deterministic: bool = False,
+        deterministic: bool = False, executor: Any = None,
     ):  # fmt: skip
         settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
         self.definition = StepDefinition(model, loss, optimizer, settings, seed, threads, winograd)
@@ -137,7 +138,11 @@ class TrainStep:
         if not is_whole(seed):  # of any size
             raise ArgumentError(f"seed={seed!r} must be an integer")
         self.definition.check_optimizer()
-        search = ProgramSearch(mode, tune)
+        if executor is not None and not callable(getattr(executor, "submit", None)):
+            raise ArgumentError(
+                f"executor={show(executor)} has no method submit, as executors of concurrent.futures do"
+            )
+        search = ProgramSearch(mode, tune, executor)
         self.state = TrainingState(self.definition)
         self.store, self.counts = self.state.store, self.state.counts
         self.accumulation, self.epochs, self.reports = Accumulation(), Epochs(), Reports()

@@ -186,6 +186,20 @@ def test_the_command_trains_in_a_group(engine, tmp_path):
     assert step.epoch == 12 and step.steps == 12 * -(-70 // 16)
 
 
+def test_processes_measure_for_one_search(tmp_path):
+    """`einsmith tune --workers mpi`: the first process searches and reports, the others measure."""
+    run = command("MPI")
+    at = run.index("tests.distributed.worker")
+    options = ["lenet5", "--batch", "2", "--seconds", "3", "--workers", "mpi", "--json"]
+    done = subprocess.run(
+        [*run[: at - 2], "--bind-to", "none", *run[at - 2 : at], "einsmith.cli.main", "tune", *options], cwd=ROOT,
+        env={**environment(), "EINSMITH_CACHE_DIR": str(tmp_path)}, text=True, capture_output=True, timeout=START,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (line,) = [x for x in done.stdout.splitlines() if x.startswith("{")]
+    assert json.loads(line)["tried"] >= 4
+
+
 def test_a_launcher_without_its_library_is_refused():
     script = "import sys; sys.modules['mpi4py'] = None\nimport einsmith as es\nes.distributed.init()"
     done = subprocess.run(

@@ -104,7 +104,7 @@ class Search:
         """Return a candidate to measure that was never proposed before; None where no legal one is left."""
         if self._over:
             return None
-        candidate = next(self._first, None) or self._breed()
+        candidate = next((c for c in self._first if c not in self._known), None) or self._breed()
         if candidate is None:
             candidate = next((c for c in self._ranked if c not in self._known), None)
         if candidate is None:

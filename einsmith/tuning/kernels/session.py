@@ -9,17 +9,20 @@ and raced once more, before it is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from einsmith.base.errors import ArgumentError
 from einsmith.base.workers import Failed, Lost
 from einsmith.cost.facts import REUSED_L3_FRACTION, Target
 from einsmith.kernels import autoconfig
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.tuning.kernels import farm
 from einsmith.tuning.kernels.bench import CHOICE, BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate, Search
 from einsmith.tuning.kernels.race import bounds, pair_ratios
@@ -105,22 +108,28 @@ class KernelSearch:
     Each candidate's seconds are scaled by its race: the ratio to the choice in that race times the choice's first
     measured seconds, as the machine is not equally fast all the time. make: function that returns the search for a
     kernel, a target, a seed and first guesses.
+
+    A search can be pickled and goes on in another process with what it has measured.
     """
 
     def __init__(self, part: Part, target: Target, make: Callable[..., Search] = Search):
         self.make = make
-        self.choice = autoconfig.choose(part.kernel, target)
-        candidate = Candidate(self.choice.pattern.name, self.choice.config)
-        self.result = SearchResult(
-            part.kernel, part.turns, candidate, self.choice.cost.seconds, self.choice.cost.seconds
-        )
+        choice = autoconfig.choose(part.kernel, target)
+        candidate = Candidate(choice.pattern.name, choice.config)
+        self.result = SearchResult(part.kernel, part.turns, candidate, choice.cost.seconds, choice.cost.seconds)
         self.target = target
-        self.floor = max(least(part.kernel, target), self.choice.pattern.bound(part.kernel, target))
+        self.floor = max(least(part.kernel, target), choice.pattern.bound(part.kernel, target))
         self.search: Search | None = None
+        self.measured: dict[Candidate, float] = {}
+        """Seconds of each candidate that was measured in another process."""
         self.visits_without_gain = 0
         """Number of visits since the last one that brought a gain."""
         self.number = CHOICE
         self._decided: set[Candidate] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        measured = self.measured if self.search is None else self.search.measured
+        return {**vars(self), "search": None, "measured": measured}
 
     @property
     def expected_gain(self) -> float:
@@ -128,7 +137,7 @@ class KernelSearch:
         result = self.result
         if result.over:
             return 0.0
-        if self.search is None:
+        if self.search is None and not self.measured:
             return result.turns * max(result.seconds - self.floor, UNMEASURED_GAIN_SHARE * result.seconds)
         return result.turns * (result.seconds - self.floor) * 0.5**self.visits_without_gain
 
@@ -137,8 +146,10 @@ class KernelSearch:
         measured."""
         result, before = self.result, self.result.seconds
         if self.search is None:
-            seed = int.from_bytes(result.kernel.digest[:4], "little")
+            seed = int.from_bytes(result.kernel.digest[:4], "little") + len(self.measured)
             self.search = self.make(result.kernel, self.target, seed, first(result.kernel))
+            for candidate, seconds in self.measured.items():
+                self.search.tell(candidate, seconds)
         bench.begin(result.kernel, self.target, threads, self.target.kept < REUSED_L3_FRACTION)
         self._prepare_choice(bench)
         for n in range(VISIT_GENERATIONS):
@@ -264,6 +275,7 @@ def tune(
     tell: Tell = lambda *_: None,
     first: FirstGuesses = lambda _: (),
     keep: Callable[[SearchResult], None] = lambda _: None,
+    executor: Executor | None = None,
 ) -> list[SearchResult]:
     """Search the kernels of a program for `seconds`, or until there is no gain left; return the state of every kernel.
 
@@ -276,6 +288,9 @@ def tune(
             at most the last one
         tell: called with every measured candidate
         first: returns first guesses for a kernel
+        executor: makes the visits on other hosts of this kind, several at once; by default they are made here
+    Raises:
+        ArgumentError: a worker of the executor is on a machine of another kind, or the executor takes no tasks.
     """
     turns: dict[Kernel | Rows, int] = {}
     for part in parts:
@@ -283,16 +298,98 @@ def tune(
     searches = [KernelSearch(Part(k, n), target) for k, n in turns.items()]
     end = time.monotonic() + seconds
     with BenchProcess() as bench:
-        while searches and time.monotonic() < end:
-            search = max(searches, key=lambda k: k.expected_gain)
-            result = search.result
-            if search.expected_gain <= MIN_GAIN_SHARE * sum(k.result.turns * k.result.seconds for k in searches):
-                break
-            best = result.best
-            try:
-                search.visit(bench, threads, end, tell, first)
-            except (Lost, Failed) as e:
-                result.over = f"the model's choice cannot be measured: {e}"
-            if result.best != best:
-                keep(result)
-    return [k.result for k in searches]
+        if executor is None:
+            visits: _Visits = _VisitsHere(bench, threads, end, tell, first)
+        else:
+            visits = _VisitsElsewhere(executor, threads, end, tell, first)
+        under_way: dict[Future[KernelSearch], int] = {}
+        try:
+            while True:
+                while len(under_way) < visits.most and time.monotonic() < end:
+                    number = _next_search(searches, under_way.values())
+                    if number is None:
+                        break
+                    under_way[visits.begin(searches[number])] = number
+                if not under_way:
+                    return [k.result for k in searches]
+                for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                    number = under_way.pop(future)
+                    best = searches[number].result.best
+                    try:
+                        searches[number] = visits.end(future, searches[number])
+                    except (Lost, Failed, BrokenExecutor) as e:
+                        searches[number].result.over = f"the model's choice cannot be measured: {e}"
+                    if searches[number].result.best != best:
+                        keep(searches[number].result)
+        finally:
+            for future in under_way:
+                future.cancel()
+
+
+def _next_search(searches: Sequence[KernelSearch], under_way: Collection[int]) -> int | None:
+    """Return the number of the search with most to gain; None where too little is left."""
+    free = [n for n in range(len(searches)) if n not in under_way]
+    number = max(free, key=lambda n: searches[n].expected_gain, default=None)
+    least_gain = MIN_GAIN_SHARE * sum(k.result.turns * k.result.seconds for k in searches)
+    return None if number is None or searches[number].expected_gain <= least_gain else number
+
+
+class _Visits(Protocol):
+    """What makes visits to kernels; most: how many at once."""
+
+    most: int
+
+    def begin(self, search: KernelSearch) -> Future: ...
+
+    def end(self, future: Future, search: KernelSearch) -> KernelSearch: ...
+
+
+class _VisitsHere:
+    """Visits in this process's own bench, one after the other."""
+
+    most = 1
+
+    def __init__(self, bench: BenchProcess, threads: int, end: float, tell: Tell, first: FirstGuesses):
+        self._arguments = bench, threads, end, tell, first
+
+    def begin(self, search: KernelSearch) -> Future[None]:
+        """Visit a kernel."""
+        future: Future[None] = Future()
+        try:
+            search.visit(*self._arguments)
+            future.set_result(None)
+        except (Lost, Failed) as e:
+            future.set_exception(e)
+        return future
+
+    def end(self, future: Future, search: KernelSearch) -> KernelSearch:
+        """Return the search after a visit. Raises Lost or Failed where the choice cannot be measured."""
+        future.result()
+        return search
+
+
+class _VisitsElsewhere:
+    """Visits that the workers of an executor make."""
+
+    def __init__(self, executor: Executor, threads: int, end: float, tell: Tell, first: FirstGuesses):
+        self._executor, self._threads, self._end, self._tell, self._first = executor, threads, end, tell, first
+        self._origin = farm.origin()
+        self.most = farm.count_workers(executor)
+
+    def begin(self, search: KernelSearch) -> Future[farm.Visited]:
+        """Start to visit a kernel."""
+        guesses = self._first(search.result.kernel)
+        left = max(0.0, self._end - time.monotonic())
+        try:
+            return self._executor.submit(farm.visit, search, self._threads, left, guesses, self._origin)
+        except RuntimeError as e:  # it was shut down, or its workers have ended
+            raise ArgumentError(f"the executor takes no tasks: {e}") from e
+
+    def end(self, future: Future[farm.Visited], search: KernelSearch) -> KernelSearch:
+        """Return the search after a visit. Raises Lost, Failed or BrokenExecutor where there was none."""
+        visited = future.result()
+        result = visited.search.result
+        result.kernel = search.result.kernel  # this process's own, which programs compare by identity
+        for candidate, seconds in visited.told:
+            self._tell(result, candidate, seconds)
+        return visited.search

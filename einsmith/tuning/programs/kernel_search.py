@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from statistics import median
 from typing import Annotated
@@ -94,14 +95,22 @@ def predict_seconds(run: Executable) -> dict[Kernel | Rows, float]:
     return out
 
 
-def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Tell = lambda *_: None) -> Report:
+def tune(
+    run: Executable,
+    inputs: Sequence[np.ndarray],
+    seconds: float,
+    tell: Tell = lambda *_: None,
+    executor: Executor | None = None,
+) -> Report:
     """Search configurations for the kernels of a program by running it on these inputs, for about `seconds`.
+
+    executor: measures kernels on other hosts of this kind; whole programs run here.
 
     Stores of the runs are undone; no other thread may use the program meanwhile. Programs compiled from then on with
     equal kernels get the faster configurations, as does the report's program.
     """
     begun = time.monotonic()
-    results = run.backend.tune(parts_of(run), run.target, run.threads, seconds * (1 - CONFIRM_SHARE), tell)
+    results = run.backend.tune(parts_of(run), run.target, run.threads, seconds * (1 - CONFIRM_SHARE), tell, executor)
     texts = {f.kernel: f.best.text for f in results if f.best}
     end = max(begun + seconds, time.monotonic() + seconds * CONFIRM_SHARE / 2)
     tuned = run

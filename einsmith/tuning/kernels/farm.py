@@ -1,0 +1,118 @@
+"""Search kernels on several hosts of one kind at once, by an executor of `concurrent.futures`.
+
+A task is one visit to a kernel: it takes the state of the search to a host that is free, and brings it back.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from einsmith.base.errors import ArgumentError
+from einsmith.codegen.cache.native import host_target
+from einsmith.cost.facts import Target
+from einsmith.kernels.pattern import Pattern
+from einsmith.tuning.calibration import store
+from einsmith.tuning.kernels import records
+from einsmith.tuning.kernels.bench import BenchProcess, sendable_patterns
+from einsmith.tuning.kernels.genetic import Candidate
+
+try:
+    import fcntl
+except ImportError:  # Windows, where the workers of a host are not kept apart
+    fcntl = None  # type: ignore[assignment]
+
+
+class Origin(NamedTuple):
+    """What a worker must have in common with the process that sends it kernels.
+
+    machine: digest of the facts of the machine (`store.machine_of`), without threads; version: hash of the sources that
+    make code; patterns: the user's own."""
+
+    machine: str
+    version: str
+    patterns: list[Pattern]
+
+
+class Visited(NamedTuple):
+    """The state of a search after a visit, and the seconds of the candidates that the visit measured."""
+
+    search: Any
+    told: list[tuple[Candidate, float]]
+
+
+def origin() -> Origin:
+    """Return what workers must have in common with this process."""
+    return Origin(_machine(), records.version(), sendable_patterns())
+
+
+def _machine() -> str:
+    return store.machine_of(host_target())
+
+
+def count_workers(executor: Executor) -> int:
+    """Return the number of visits that an executor can make at once.
+
+    Executors do not say so in one way: those of mpi4py and Dask's clients are asked, then those of Python."""
+    client = getattr(executor, "_client", None)  # of Dask's ClientExecutor
+    known = (
+        getattr(executor, "num_workers", None),
+        len(client.scheduler_info()["workers"]) if client is not None else None,
+        getattr(executor, "_max_workers", None),
+    )
+    return max(1, next((n for n in known if n), 1))
+
+
+def visit(search: Any, threads: int, seconds: float, guesses: Sequence[Candidate], sender: Origin) -> Visited:
+    """Visit a kernel (`KernelSearch.visit`) on this host, while no other worker of it does. Runs in a worker.
+
+    Raises ArgumentError where the host is of another kind, or has other sources of Einsmith, than the sender."""
+    if sender.version != records.version():
+        raise ArgumentError(f"the worker on {platform.node()} has another version of Einsmith; install the same one")
+    if sender.machine != _machine():
+        raise ArgumentError(
+            f"the worker on {platform.node()} is another kind of machine ({_describe(host_target())}), where other "
+            "configurations are fast; use hosts of one kind"
+        )
+    from einsmith.tuning.kernels.worker import register
+
+    register(sender.patterns)
+    told: list[tuple[Candidate, float]] = []
+    with _alone():
+        search.visit(
+            _bench(), threads, time.monotonic() + seconds, lambda _, c, s: told.append((c, s)), lambda _: guesses
+        )
+    return Visited(search, told)
+
+
+def _describe(target: Target) -> str:
+    return f"{target.cpu}, {target.cores} cores"
+
+
+@cache
+def _bench() -> BenchProcess:
+    """Return the process that measures for this worker."""
+    return BenchProcess()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep the other workers of this host waiting: measurements at once would disturb each other."""
+    if fcntl is None:
+        yield
+        return
+    path = Path(tempfile.gettempdir()) / f"einsmith-bench-{os.getuid()}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
