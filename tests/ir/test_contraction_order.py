@@ -183,6 +183,17 @@ def test_no_step_is_larger_than_what_the_sum_reads_and_writes():
     assert all(prod(x.shape) <= room for x in postorder(run_passes(graph).roots))
 
 
+def test_a_larger_step_is_taken_where_it_saves_half_of_the_work():
+    """A tensor train: each step has four times as many elements as the sum reads and writes together."""
+    n, r, b = 16, 8, 64
+    shapes = [(b, n, n, n), (n, n, r), (r, n, n, r), (r, n, n)]
+    text = "Y[b,m,n,o] = sum[i,j,k,p,q](X[b,i,j,k] * A[i,m,p] * B[p,j,n,q] * C[q,k,o])"
+    roots = run_passes(formula(text, shapes)).roots
+    assert points(roots) <= 2 * b * n**3 * n * r + b * n**2 * (n * r) ** 2
+    room = sum(prod(s) for s in shapes) + b * n**3
+    assert room < max(prod(x.shape) for x in postorder(roots)) <= order.LARGER_ROOM * room
+
+
 def test_gradients_of_all_factors_share_the_steps():
     """Each matrix's gradient takes as much as its own products, not the chain again."""
     sizes = (40, 37, 31, 29, 33, 41)
