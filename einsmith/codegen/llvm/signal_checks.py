@@ -12,6 +12,12 @@ CHECK_FUNCTION = "einsmith_look"
 stopped."""
 CHECK_INSTRUCTIONS = 1 << 14
 """Approximate instructions between two checks: some microseconds, of which a check takes ten nanoseconds."""
+MANY_VECTORS = 8
+"""Vectors that a loop carries from which on it does not check itself, unless it is very long (LONG_INSTRUCTIONS). A call
+keeps no vector register, and with few to spare LLVM moves the carried ones through the stack in every turn, not only in
+those that call: a tile of 14 x 2 sums over 4,608 points took 2.2 times as long on a Zen 4."""
+LONG_INSTRUCTIONS = 1 << 26
+"""Instructions of a loop that carries many vectors from which on it checks all the same: some 20 ms."""
 ASSUMED_TURNS = 64
 """Turns assumed for a loop whose number of turns is not known."""
 
@@ -21,6 +27,8 @@ def period(x: Loop, trips: int | None, number: Callable[[SSAValue], Any]) -> int
     enough."""
     each = max(1, count_instructions(x.body, number)) * x.unroll
     if trips is not None and trips * each < CHECK_INSTRUCTIONS:
+        return 0
+    if sum(v.type.lanes > 1 for v in x.carried) >= MANY_VECTORS and (trips or ASSUMED_TURNS) * each < LONG_INSTRUCTIONS:
         return 0
     return 1 << max(0, (CHECK_INSTRUCTIONS // each).bit_length() - 1)
 
