@@ -167,7 +167,7 @@ class Worker:
     def _read(self, allowed: float, used: Callable[[], float]) -> dict:
         assert self._process.stdout is not None
         fd, deadline = self._process.stdout.fileno(), time.monotonic() + allowed
-        patience = allowed
+        patience = max(0.0, allowed)
         while b"\n" not in self._buffer:
             if not select.select([fd], [], [], patience)[0]:
                 left = allowed - used()
