@@ -12,7 +12,7 @@ from einsmith.autodiff.recurrence.recompute import checkpoint_of, differentiate_
 from einsmith.autodiff.split_bodies import split_body
 from einsmith.autodiff.totals import add, convert, zeros
 from einsmith.base.errors import GradientError
-from einsmith.ir.nodes import Compute, Item, Leaf, Recurrence, Tensor, postorder
+from einsmith.ir.nodes import Compute, GroupSum, Item, Leaf, Recurrence, Tensor, postorder
 from einsmith.ir.rebuild import rebuild, with_args
 from einsmith.ir.rewrite.contraction_order import order_contraction
 
@@ -96,6 +96,8 @@ def _sweep(
                 members.setdefault(node.node, {})[node.member] = g
         elif isinstance(node, Compute):
             _pull_back_node(node, {0: g}, needed, pending, replaced, sums_of_chosen)
+        elif isinstance(node, GroupSum) and not node.is_cotangent:
+            pending.setdefault(node.tensor, []).append(GroupSum(g, True))  # type: ignore[arg-type]
         elif not isinstance(node, Leaf):
             raise GradientError(f"{type(node).__name__} has no gradient")
     results = [gradients_of[t] if t in gradients_of else zeros(t.shape, t.dtype.arithmetic) for t in wrt]

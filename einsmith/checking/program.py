@@ -30,7 +30,7 @@ from einsmith.codegen.entry.entry_program import RUN_WORDS
 from einsmith.ir.nodes import Compute, Graph, Leaf, Recurrence, postorder
 from einsmith.runtime.assemble import Assembler, At, PointerTarget
 from einsmith.runtime.program import Program
-from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, Notify, RunLaunch, Together
+from einsmith.runtime.steps import Await, BeginLoop, CheckFinite, CheckZero, EndLoop, Notify, RunLaunch, Together
 
 _TIMES = RUN_WORDS.index("times")
 _ELSEWHERE = 1 << 60
@@ -110,6 +110,10 @@ class CheckedProgram(Program):
         scratch_bytes: int,
         level: int,
     ):
+        if any(isinstance(step, Await) for step in assembler.steps):
+            raise CheckError(
+                "EINSMITH_CHECK cannot check a step that waits for sums over a group (SyncBatchNorm); unset it"
+            )
         super().__init__(assembler.steps, threads, scratch_bytes)
         self.assembler, self.arena, self.context, self.level = assembler, arena, context, level
         self.subjects, self.labels = [replace(s, threads=self.threads) for s in subjects], labels
@@ -190,7 +194,7 @@ class _Run:
                 n = self.begin_loop(n, step)
             elif isinstance(step, EndLoop):
                 n = self.end_turn(n)
-            elif isinstance(step, (Together, Notify)):  # whoever is told waits for the end of a checked run
+            elif isinstance(step, (Together, Notify, Await)):  # whoever is told waits for the end of a checked run
                 n += 1
             else:
                 if self.is_failing(n, step):

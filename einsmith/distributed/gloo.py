@@ -24,6 +24,7 @@ class GlooTransport:
 
     def __init__(self) -> None:
         self._began = not dist.is_initialized()
+        """Whether the world ends with this engine."""
         if self._began:
             dist.init_process_group("gloo", timeout=_PATIENCE)
         self._group = dist.new_group(backend="gloo", timeout=_PATIENCE)
@@ -44,6 +45,10 @@ class GlooTransport:
     def barrier(self) -> None:
         """Wait until all processes are here."""
         dist.barrier(group=self._group)
+
+    def duplicate(self) -> GlooTransport:
+        """Return an engine between the same processes (`Transport`)."""
+        return GlooTransport()
 
     def close(self) -> None:
         """Leave the engine."""

@@ -46,6 +46,7 @@ class ProcessGroup:
             self._thread = Thread(target=self._serve, args=(collectives,), name="einsmith-group", daemon=True)
             self._thread.start()
         self._failure: BaseException | None = None
+        self._twin: ProcessGroup | None = None
         self._process = os.getpid()
 
     def __repr__(self) -> str:
@@ -63,8 +64,20 @@ class ProcessGroup:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise ArgumentError("a group belongs to its process and can be neither copied nor pickled; call init there")
 
+    def twin(self) -> ProcessGroup:
+        """Return a group of the same processes, whose operations have an order of their own. It is made once, when all
+        processes call this, and is closed with the group."""
+        if self._twin is None:
+            if self.size == 1:
+                return self
+            transport = self.submit(lambda collectives: collectives.transport.duplicate()).result()
+            self._twin = ProcessGroup(transport, self.local_rank, self.local_size)
+        return self._twin
+
     def close(self) -> None:
         """Leave the group, which cannot be used afterwards. Every process calls it."""
+        if self._twin is not None:
+            self._twin.close()
         if self._collectives is not None:
             if self._failure is None:
                 self.submit(lambda collectives: collectives.transport.close()).result()

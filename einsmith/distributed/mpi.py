@@ -25,8 +25,8 @@ class MpiTransport:
 
     name = "MPI"
 
-    def __init__(self) -> None:
-        self._world = MPI.COMM_WORLD.Dup()
+    def __init__(self, world: Any = MPI.COMM_WORLD) -> None:
+        self._world = world.Dup()
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
         if self.size > 1:
             self._hook, sys.excepthook = sys.excepthook, self._report
@@ -65,6 +65,10 @@ class MpiTransport:
     def barrier(self) -> None:
         """Wait until all processes are here."""
         self._finish(self._world.Ibarrier())
+
+    def duplicate(self) -> MpiTransport:
+        """Return an engine between the same processes (`Transport`)."""
+        return MpiTransport(self._world)
 
     def close(self) -> None:
         """Leave the engine."""

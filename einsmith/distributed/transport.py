@@ -38,6 +38,11 @@ class Transport(Protocol):
         """Wait until all processes are here."""
         ...
 
+    def duplicate(self) -> Transport:
+        """Return an engine between the same processes, whose messages do not meet those of this one. Every process
+        calls it."""
+        ...
+
     def close(self) -> None:
         """Leave the engine. Every process calls it."""
         ...
@@ -67,6 +72,10 @@ class Alone:
     def barrier(self) -> None:
         """Wait until all processes are here."""
         pass
+
+    def duplicate(self) -> Alone:
+        """Return another engine of this process."""
+        return Alone()
 
     def close(self) -> None:
         """Leave the engine."""

@@ -13,13 +13,13 @@ from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import show_size
 from einsmith.driver.backend import ProgramInfo, Runnable
 from einsmith.driver.compile import Compiled, MemoryLimit
-from einsmith.ir.nodes import Leaf, Tensor, size
+from einsmith.ir.nodes import Leaf, Tensor, received, size
 from einsmith.ir.views import producer, storage
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, PointerTarget, layout, show_steps
 from einsmith.runtime.comparison import Comparison, scratch_bytes
-from einsmith.runtime.steps import CheckFinite, CheckZero, Notify
+from einsmith.runtime.steps import Await, CheckFinite, CheckZero, Notify
 from einsmith.schedule.arena import whole_lines
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.printer import label, namer, show_arena, show_plan
@@ -37,6 +37,15 @@ class Notice(NamedTuple):
     message: int
 
 
+class Reply(NamedTuple):
+    """A byte that a run reads from a pipe before it reads a leaf that another thread stores (`Leaf.after`).
+
+    leaf: the leaf; pipe: descriptor of the pipe's end for reading."""
+
+    leaf: Leaf
+    pipe: int
+
+
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
 
 
@@ -49,7 +58,7 @@ class Binding:
         arena: memory for intermediate results.
         limit: most bytes that a run may hold; None: any number.
         more_bytes: bytes needed beyond those of a single program, while another binding of it lives.
-        notices: what a run tells while it goes on.
+        notices: what a run tells other threads, and waits for, while it goes on.
     Raises:
         MemoryLimitError: the program needs more bytes than the limit.
     """
@@ -61,7 +70,7 @@ class Binding:
         arena: Arena,
         limit: MemoryLimit | None,
         more_bytes: int = 0,
-        notices: Sequence[Notice] = (),
+        notices: Sequence[Notice | Reply] = (),
     ):
         self.compiled, self.arena = compiled, arena
         backend, code, plan = compiled.backend, compiled.code, compiled.plan
@@ -107,12 +116,16 @@ class Binding:
         for status, (at, t, message) in enumerate(plan.checks, start=FINITE + 1):
             after.setdefault(at, []).append((t, status))
             self.messages[status] = message
-        notices_after: dict[int, list[Notice]] = {}
-        for notice in notices:
-            notices_after.setdefault(last_store(plan, notice.leaves), []).append(notice)
+        notices_after: dict[int, list[Notify | Await]] = {}
+        for notice in [x for x in notices if isinstance(x, Notice)]:
+            last = last_store(plan, notice.leaves)
+            notices_after.setdefault(last, []).append(Notify(notice.pipe, notice.message))
+        for reply in [x for x in notices if isinstance(x, Reply)]:
+            notices_after.setdefault(_first_read(plan, reply.leaf) - 1, []).append(Await(reply.pipe))
         finite = compiled.finite
         finite_call = _call_of(plan, finite)
         assembler = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.comparisons.items()})
+        assembler.sent = {x.after for x in received(compiled.graph.inputs) if x.after is not None}
 
         def add_checks(i: int) -> None:
             for t, status in after.get(i, ()):
@@ -122,8 +135,7 @@ class Binding:
                     CheckFinite(pointer(finite, (len(assembler.steps), 0), 0), finite.dtype.name, FINITE)
                 )
 
-            for notice in notices_after.get(i, ()):
-                assembler.steps.append(Notify(notice.pipe, notice.message))
+            assembler.steps += notices_after.get(i, ())
 
         assembler.add_plan(plan, places, base, pointer, add_checks)
         for listing in compiled.listings:
@@ -217,6 +229,13 @@ class Binding:
 def _call_of(plan: Plan, t: Tensor | None) -> int | None:
     node = None if t is None else producer(t)[0]
     return next((i for i, call in enumerate(plan.calls) if node in call.own), None)
+
+
+def _first_read(plan: Plan, leaf: Leaf) -> int:
+    """Return the number of the first call that reads a leaf, or of those that run together with it; the number of calls
+    where none does."""
+    first = next((i for i, call in enumerate(plan.calls) if leaf in call.operands), len(plan.calls))
+    return next((start for start, end in plan.together if start <= first <= end), first)
 
 
 def last_store(plan: Plan, leaves: Collection[Leaf]) -> int:

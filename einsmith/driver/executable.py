@@ -19,7 +19,7 @@ from einsmith.base.caches import Bound
 from einsmith.base.errors import IndexOutOfRange
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend, Runnable
-from einsmith.driver.binding import FINITE, Binding, Notice
+from einsmith.driver.binding import FINITE, Binding, Notice, Reply
 from einsmith.driver.compile import Compiled, MemoryLimit, compile_graph
 from einsmith.driver.describe import describe
 from einsmith.ir.nodes import Graph, Leaf, Role, Tensor
@@ -65,7 +65,7 @@ class Executable:
         guard: the lock of the parameters and the state in `bind`, held by every run.
         origins: origins of the graph's leaves and indices, for messages.
         max_stored: most bytes of a result that is stored where it need not be (`compile_graph`).
-        notices: what every run tells while it goes on.
+        notices: what every run tells other threads, and waits for, while it goes on.
     Raises:
         MemoryLimitError: a run needs more than `memory` bytes.
     """
@@ -85,7 +85,7 @@ class Executable:
         guard: locks.Guard | None = None,
         origins: Origins | None = None,
         max_stored: int = MAX_STORED_BYTES,
-        notices: Sequence[Notice] = (),
+        notices: Sequence[Notice | Reply] = (),
     ):
         start = time.perf_counter()
         self.note: Any = None  # set by the caller that had it compiled

@@ -319,20 +319,34 @@ _LEAF_IDS = count()
 
 
 class Leaf(Node):
-    """An input of a graph, with a unique id. Create one with `leaf`."""
+    """An input of a graph, with a unique id. Create one with `leaf`.
 
-    __slots__ = ("id", "shape", "dtype")
-    fields = ("id", "shape", "dtype")
+    after: a leaf that the graph updates. Another thread stores this one while the program runs, from that update, so
+    that reads of it come later than the update, and later than those of such leaves with lower ids. None for a leaf
+    that has its value before the program begins.
+    """
+
+    __slots__ = ("id", "shape", "dtype", "after")
+    fields = ("id", "shape", "dtype", "after")
     exact = True
     id: int
     shape: tuple[int, ...]
     dtype: DType
+    after: Leaf | None
     args = ()
 
+    def __new__(cls, id, shape, dtype, after=None):
+        return super().__new__(cls, id, shape, dtype, after)
 
-def leaf(shape: Iterable[int], dtype: DType) -> Leaf:
+
+def leaf(shape: Iterable[int], dtype: DType, after: Leaf | None = None) -> Leaf:
     """Return a new input of a graph, distinct from every other."""
-    return Leaf(next(_LEAF_IDS), tuple(int(n) for n in shape), dtype)
+    return Leaf(next(_LEAF_IDS), tuple(int(n) for n in shape), dtype, after)
+
+
+def received(leaves: Iterable[Leaf]) -> list[Leaf]:
+    """Return those leaves that another thread stores while the program runs, in their order."""
+    return sorted((x for x in leaves if x.after is not None), key=lambda x: x.id)
 
 
 class Compute(Node):
@@ -443,6 +457,32 @@ class Item(Node):
     def dtype(self) -> DType:
         """The element type of the result."""
         return self.node.results[self.member][0]
+
+
+class GroupSum(Node):
+    """The sum of a tensor over a group of processes, in a graph that is being traced. `is_cotangent`: the tensor is the
+    cotangent of such a sum, of which it is the adjoint. It stands for a tensor until what trains the graph replaces it
+    by leaves (`Leaf.after`)."""
+
+    __slots__ = ("tensor", "is_cotangent")
+    fields = ("tensor", "is_cotangent")
+    tensor: Tensor
+    is_cotangent: bool
+
+    @property
+    def args(self) -> tuple[Tensor]:
+        """The tensor that is summed, as a tuple."""
+        return (self.tensor,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the tensor."""
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the tensor."""
+        return self.tensor.dtype
 
 
 Tensor = Leaf | Compute | Item

@@ -17,6 +17,7 @@ from einsmith.ir.nodes import (
     Const,
     Expr,
     Graph,
+    GroupSum,
     Item,
     Leaf,
     Piece,
@@ -56,6 +57,8 @@ def with_args(node: Any, args: tuple) -> Any:
         return Recurrence(node.steps, node.reverse, node.origins, node.members, args, node.checkpoint)
     if isinstance(node, LoweredLoop):
         return node.with_args(args)
+    if isinstance(node, GroupSum):
+        return GroupSum(args[0], node.is_cotangent)
     raise VerifyError(f"{type(node).__name__} has no arguments")
 
 

@@ -153,7 +153,8 @@ class Trace:
     whose indices are checked even where nothing needs the values; `origins`: of indices that are read from tensors;
     `function`: the outermost function of `einsmith.ops` under way; `key`: the seed and the step of random
     numbers, as ints or 0-d tensors, where they are known; `streams`: number of draws from each random stream; `paths`:
-    names of modules, by id.
+    names of modules, by id; sums_over_group: whether sums over the processes of a group are nodes of the graph
+    (`ops.group_sum`); None: they are impossible.
     """
 
     def __init__(self) -> None:
@@ -166,6 +167,7 @@ class Trace:
         self.key: tuple[Any, Any] | None = None
         self.streams: dict[str, int] = {}
         self.paths: dict[int, str] = {}
+        self.sums_over_group: bool | None = False
 
     def capture(self, obj: Any, shape: tuple[int, ...], dtype: DType) -> Leaf:
         """Return the leaf that represents a live object in the trace; it is created at the object's first use."""

@@ -75,6 +75,7 @@ from einsmith.nn.norm import (
     LayerNorm,
     LocalResponseNorm,
     RMSNorm,
+    SyncBatchNorm,
 )
 from einsmith.nn.padding import (
     CircularPad1d,
@@ -258,6 +259,7 @@ __all__ = [
     "Softshrink",
     "Softsign",
     "SubLSTM",
+    "SyncBatchNorm",
     "Tanh",
     "Tanhshrink",
     "Threshold",

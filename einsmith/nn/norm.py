@@ -74,6 +74,8 @@ def _reset_affine(layer: Any) -> None:
 
 
 class _BatchNorm(_Norm):
+    norm = staticmethod(F.batch_norm)
+
     def __init__(
         self,
         num_features: Count,
@@ -98,7 +100,7 @@ class _BatchNorm(_Norm):
         used = tracked or not self.training
         mean, variance = (self.running_mean, self.running_var) if used else (None, None)
         own = self.training or mean is None
-        return F.batch_norm(x, mean, variance, self.weight, self.bias, own, momentum, self.eps)
+        return self.norm(x, mean, variance, self.weight, self.bias, own, momentum, self.eps)
 
 
 class BatchNorm1d(_BatchNorm):
@@ -123,6 +125,30 @@ class BatchNorm3d(_BatchNorm):
     """Batch norm of [B, num_features, D, H, W]; see `BatchNorm2d`."""
 
     ranks = (5,)
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch norm of [B, num_features, ...] whose statistics in training are those of the batches of all processes that
+    train together (`TrainStep(group=)`); see `functional.sync_batch_norm` and `BatchNorm2d`."""
+
+    ranks = tuple(range(2, 9))
+    norm = staticmethod(F.sync_batch_norm)
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module) -> Module:
+        """Replace every batch norm in a module by one with the same parameters and buffers; return the module, or the
+        replacement of a module that is a batch norm itself."""
+        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
+            new = cls(
+                module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats,
+                bias=module.bias is not None,
+            )  # fmt: skip
+            for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+                setattr(new, name, getattr(module, name))
+            return new.train(module.training)
+        for name, child in list(module.named_children()):
+            setattr(module, name, cls.convert_sync_batchnorm(child))
+        return module
 
 
 class _InstanceNorm(_Norm):

@@ -126,6 +126,7 @@ from einsmith.ops.elementwise import (
     xlogy,
 )
 from einsmith.ops.embedding import embedding, embedding_bag
+from einsmith.ops.group import group_sum
 from einsmith.ops.indexing import gather, index_add, index_select, scatter, scatter_add, take_along_dim
 from einsmith.ops.losses.classes import cross_entropy, nll_loss
 from einsmith.ops.losses.ctc import ctc_loss
@@ -161,6 +162,7 @@ from einsmith.ops.normalization import (
     local_response_norm,
     normalize,
     rms_norm,
+    sync_batch_norm,
 )
 from einsmith.ops.ordering import argsort, cummax, cummin, cumprod, cumsum, logcumsumexp, median, sort, topk
 from einsmith.ops.padding import pad
@@ -300,6 +302,7 @@ __all__ = [
     "gelu",
     "glu",
     "group_norm",
+    "group_sum",
     "gt",
     "gumbel_softmax",
     "hardshrink",
@@ -430,6 +433,7 @@ __all__ = [
     "std_mean",
     "sub",
     "sum",
+    "sync_batch_norm",
     "take_along_dim",
     "tan",
     "tanh",

@@ -17,6 +17,8 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimension, merge, tensor, without
+from einsmith.ops.group import group_sum, sums_over_group
+from einsmith.ops.tensor import cat
 
 
 def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
@@ -103,6 +105,40 @@ def batch_norm(
     _update(running_mean, mean, momentum)
     _update(running_var, variance * (count / (count - 1)), momentum)
     return _by_channel(x, mean, variance, w, v, eps)
+
+
+@accept_arrays
+def sync_batch_norm(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float | Value | None = 0.1,
+    eps: Magnitude = 1e-5,
+) -> Value:
+    """Return `batch_norm` with the statistics of the batches of all processes of the group that train together.
+
+    A layer takes one message in the forward pass and one in the backward pass. Every process sends the mean and the sum
+    of squares of its batch in float64, from which the whole variance follows without cancellation (Chan, Golub and
+    LeVeque 1979). Outside of training steps in a group this is `batch_norm`.
+    """
+    x = tensor(input, "sync_batch_norm", "input", kind="float")
+    if not training or x.ndim < 2 or not x.size or not sums_over_group():
+        return batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    channels = x.shape[1]
+    w, v = (_vector(y, "sync_batch_norm", n, (channels,)) for n, y in (("weight", weight), ("bias", bias)))
+    own = x.size // channels
+    mean, variance = (y.astype("float64") for y in _moments(x, (0, *range(2, x.ndim))))
+    total = group_sum(cat([mean * own, (variance + mean * mean) * own, builder.full((1,), float(own), "float64")]))
+    count = total[2 * channels]
+    mean = total[:channels] / count
+    variance = builder.maximum(total[channels : 2 * channels] / count - mean * mean, 0.0)
+    _update(running_mean, mean, momentum)
+    _update(running_var, variance * (count / (count - 1)), momentum)
+    kind = x.dtype.arithmetic.name
+    return _by_channel(x, mean.astype(kind), variance.astype(kind), w, v, eps)
 
 
 @accept_arrays

@@ -6,7 +6,7 @@ and the loop moves it. A slice of a slice (a loop in a loop) has a base that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -17,7 +17,7 @@ import numpy as np
 from einsmith.ir.loop import LoopSegment
 from einsmith.ir.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
 from einsmith.ir.views import storage
-from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, Notify, RunLaunch, Step, Together
+from einsmith.runtime.steps import Await, BeginLoop, CheckZero, EndLoop, Move, Notify, RunLaunch, Step, Together
 from einsmith.schedule.arena import Life, arena, lives
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
@@ -128,6 +128,7 @@ class Assembler:
         self.compiled, self.spare, self.extra = compiled, spare, extra
         self.steps: list[Step] = []
         self.kernels: list[tuple[KernelCall, list[int]]] = []
+        self.sent: Collection[Leaf] = ()
         self.headers: dict[int, int] = {}
         """The call with most tasks of the launches that each header lets run together, by the header's step."""
         self.places: dict[At, PointerTarget] = {}
@@ -148,8 +149,10 @@ class Assembler:
 
     def commit(self) -> int | None:
         """Return the number of the first step that stores into a leaf, of the beginning of its loop, or of the header
-        of the launches with which it runs together; None where no step does."""
-        stored = [at[0] for at in self.values if at in self.places and isinstance(self.places[at].owner, Leaf)]
+        of the launches with which it runs together; None where no step does. Leaves that other threads take from there
+        (`sent`) do not count."""
+        owners = [(at[0], self.places[at].owner) for at in self.values if at in self.places]
+        stored = [n for n, owner in owners if isinstance(owner, Leaf) and owner not in self.sent]
         first = min(stored, default=None)
         for n in self.headers:
             step = self.steps[n]
@@ -339,6 +342,8 @@ def show_steps(assembler: Assembler, name: Callable[[Tensor], str]) -> str:
             lines.append(f"{pad}step {n}: end of the loop")
         elif isinstance(step, Notify):
             lines.append(f"{pad}step {n}: tells another thread")
+        elif isinstance(step, Await):
+            lines.append(f"{pad}step {n}: waits for another thread")
         else:
             place, what = (
                 _place(assembler.places.get((n, 0)), name),

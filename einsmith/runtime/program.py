@@ -13,7 +13,7 @@ from einsmith.codegen.entry import entry_program
 from einsmith.codegen.entry.watch import INTERRUPTED
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.runtime import buffers, interrupts, pool, thread_count
-from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, Notify, RunLaunch, Step, Together
+from einsmith.runtime.steps import Await, BeginLoop, CheckFinite, CheckZero, EndLoop, Notify, RunLaunch, Step, Together
 from einsmith.runtime.thread_count import get_threads
 
 _POOL, _THREADS, _FORK, _NUMBER, _SPAN, _WAITED, _HANDLE, _COMMIT = (
@@ -62,7 +62,8 @@ class Program:
         commit: int | None = None,
     ):
         self.steps = tuple(steps)
-        self.watched = seconds >= WATCHED_FROM and commit != 0
+        waits = any(isinstance(s, Await) for s in self.steps)
+        self.watched = (waits or seconds >= WATCHED_FROM) and commit != 0
         self._commit = len(self.steps) + 1 if commit is None else commit
         self.threads = get_threads() if threads is None else threads
         if not 1 <= self.threads <= MAX_THREADS:
@@ -134,6 +135,8 @@ class Program:
                 record[:2] = entry_program.LOOP_END, ends[n]
             elif isinstance(step, Notify):
                 record[:3] = entry_program.NOTIFY, step.message, step.pipe
+            elif isinstance(step, Await):
+                record[:3] = entry_program.AWAIT, 0, step.pipe
             else:
                 if step.code == 0:
                     raise ValueError(f"step {n} is a check with code 0, which means success")

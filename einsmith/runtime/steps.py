@@ -51,6 +51,13 @@ class Notify:
     message: int
 
 
+@dataclass(frozen=True)
+class Await:
+    """A wait for another thread: reads a byte from the pipe of this descriptor."""
+
+    pipe: int
+
+
 class Move(NamedTuple):
     """The address of a pointer in a loop. In turn t, counted from 0, pointer `pointer` of step `step` is the loop's
     base with this move's number, + offset + delta * t bytes. The step is a launch, or an inner loop, whose bases count
@@ -83,4 +90,4 @@ class EndLoop:
     """The end of the innermost loop that is open."""
 
 
-Step = RunLaunch | Together | CheckZero | CheckFinite | Notify | BeginLoop | EndLoop
+Step = RunLaunch | Together | CheckZero | CheckFinite | Notify | Await | BeginLoop | EndLoop

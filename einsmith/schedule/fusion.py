@@ -8,8 +8,9 @@ turn.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.pointwise import pointwise_body
@@ -119,6 +120,7 @@ def fusion_groups(
     early: set[Compute | LoweredLoop],
     gate: Compute | LoweredLoop | None,
     updates: Collection[Compute | LoweredLoop] = (),
+    levels: Mapping[Compute | LoweredLoop, int] = MappingProxyType({}),
 ) -> tuple[list[FusionGroup], dict[Compute | LoweredLoop, int]]:
     """Return (groups of nodes, some of them empty; index of each node's group).
 
@@ -128,6 +130,8 @@ def fusion_groups(
         early: the runtime checks and the nodes that they are computed from.
         gate: the node that decides whether any result is stored, or None.
         updates: nodes that are stored into leaves.
+        levels: the number of waits for another thread (`Leaf.after`) that precede a node; of those in one group it is
+            equal.
     """
     unmerged = alone | early | ({gate} if gate is not None else set())
     groups: list[FusionGroup] = []
@@ -143,6 +147,7 @@ def fusion_groups(
             # Other readers of a group wait for all of it, so the group with the fewest readers is joined first.
             near = sorted(needs, key=lambda g: (groups[g].count_outside_readers(node), -g))
             near = [g for g in near if not (node in updates and _has_other_readers(groups[g], updates))]
+            near = [g for g in near if levels.get(groups[g].nodes[0], 0) == levels.get(node, 0)]
             best = next((g for g in near if _can_join(groups, g, node, needs, alone, early)), best)
         if best == len(groups):
             groups.append(FusionGroup())
@@ -155,7 +160,8 @@ def fusion_groups(
         joined.before |= _before(groups, needs - {best})
         _propagate(groups, best)
         if len(joined.nodes) > 1 and isinstance(node, Compute):
-            for h in sorted(needs - {best}):
+            alike = {of[m] for m in makers(node) if levels.get(m, 0) == levels.get(node, 0)}
+            for h in sorted(needs & alike - {best}):
                 _absorb(groups, of, best, h, node, unmerged)
     return groups, of
 

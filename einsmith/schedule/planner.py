@@ -37,6 +37,7 @@ from einsmith.ir.nodes import (
     Tensor,
     nbytes,
     postorder,
+    received,
     template,
 )
 from einsmith.ir.views import is_view, producer, storage
@@ -181,13 +182,17 @@ def _plan(
     early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, LoweredLoop))}
     home = {t: p for p, t in updates}
     stores = {_require_maker(t) for t in home}
-    groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None, stores)
+    waits = received(graph.inputs)
+    levels = _count_waits(nodes, waits) if waits else {}
+    groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None, stores, levels)
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
     kept = {storage(t) for t in external} | set(home)
     schedule = GroupSchedule(groups, of)
     refine(schedule)
     schedule.drop_unread(kept)
 
+    written = dict(updates)
+    sent = {x.after for x in waits}
     after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
     readers: dict[Leaf, set[int]] = defaultdict(set)  # leaf -> groups that read it
     operands = [schedule.operands(g) for g in range(len(groups))]
@@ -195,6 +200,8 @@ def _plan(
         for source, _ in map(producer, args):
             if isinstance(source, Leaf):
                 readers[source].add(g)
+                if source.after is not None:  # updates from which another thread stores it, and those before it
+                    after[g] |= {of[_require_maker(written[x.after])] for x in waits if x.after and x.id <= source.id}
             else:
                 after[g].add(of[source])
     checking = [of[_require_maker(t)] for t, _ in graph.checks]
@@ -210,6 +217,8 @@ def _plan(
     for leaf, t in updates:
         g = of[_require_maker(t)]
         writers[g].append(leaf)
+        if leaf in sent:  # others wait for it, which the gates may follow
+            continue
         if g in gates or not _can_replace(leaf, schedule.nodes(g)):
             stuck.add(leaf)
         after[g] |= (readers[leaf] | gates) - {g}
@@ -254,8 +263,19 @@ def _plan(
 
     calls, rank, refusals = _fuse_rows(singles, parts, needs, unfused, kept, options)
     checks = [(rank[place[of[_require_maker(t)]]], t, m) for t, m in graph.checks]
-    first = min((rank[place[g]] for g in writers), default=len(calls))
+    first = min((rank[place[g]] for g, leaves in writers.items() if sent.isdisjoint(leaves)), default=len(calls))
     return Plan(graph, calls, home, checks, first, apart=roots, refusals=refusals), set()
+
+
+def _count_waits(nodes: Sequence[Compute | LoweredLoop], waits: Sequence[Leaf]) -> dict[Compute | LoweredLoop, int]:
+    """Return for each node, arguments before users, the number of the last of the leaves `waits`, from 1, that it
+    depends on; 0 for none."""
+    numbers = {leaf: n for n, leaf in enumerate(waits, 1)}
+    levels: dict[Compute | LoweredLoop, int] = {}
+    for node in nodes:
+        sources = [producer(a)[0] for a in node.args]
+        levels[node] = max((numbers.get(x, 0) if isinstance(x, Leaf) else levels[x] for x in sources), default=0)
+    return levels
 
 
 def _can_replace(leaf: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:

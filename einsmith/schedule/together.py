@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import TASK_SECONDS
-from einsmith.ir.nodes import Tensor
+from einsmith.ir.nodes import Leaf, Tensor, received
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 
 MIN_GAIN = 0.02
@@ -38,11 +38,14 @@ def find_dependences(plan: Plan) -> list[set[int]]:
     writer: dict[Tensor, int] = {}
     readers: dict[Tensor, set[int]] = {}
     out: list[set[int]] = []
+    waits = [(x, x.after) for x in received(plan.graph.inputs) if x.after is not None]
     for i, call in enumerate(plan.calls):
         needs: set[int] = set()
         reads, writes = _owners(plan, call, False), _owners(plan, call, True)
         needs.update(writer[t] for t in reads | writes if t in writer)
         needs.update(*(readers.get(t, ()) for t in writes))
+        for leaf in [t for t in reads if isinstance(t, Leaf) and t.after is not None]:  # another thread stores it
+            needs.update(writer[source] for x, source in waits if x.id <= leaf.id)
         for t in reads:
             readers.setdefault(t, set()).add(i)
         for t in writes:

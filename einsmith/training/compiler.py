@@ -13,7 +13,7 @@ from einsmith.base.errors import ArgumentError
 from einsmith.base.sizes import size_of
 from einsmith.cost.facts import Target
 from einsmith.driver import registry
-from einsmith.driver.binding import Notice
+from einsmith.driver.binding import Notice, Reply
 from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.ir.nodes import Leaf
 from einsmith.lang import trace
@@ -72,7 +72,7 @@ class StepCompiler:
         self._arena = Arena()  # shared by the programs of all batch shapes
         self.programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self.updates: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
-        self.notices: Callable[[Mapping[Leaf, np.ndarray]], Sequence[Notice]] | None = None
+        self.notices: Callable[[Mapping[Leaf, np.ndarray]], Sequence[Notice | Reply]] | None = None
         self.target: Target | None = None
         """The machine for which programs are compiled, if not this one as it was measured."""
         self._generation = 0

@@ -39,6 +39,7 @@ class DeterministicTraining(parallel.GroupTraining):
                 "equally; use 1, 2, 4 or 8 processes"
             )
         super().__init__(group, *args)
+        self._numbers.exchanges = None  # the parts are computed one after the other
         self._compiler.target = registry.DEFAULT.static_target(UPDATE_CORES)
         self._numbers.ranks = PARTS  # parts draw different random numbers
 
@@ -110,15 +111,15 @@ class DeterministicTraining(parallel.GroupTraining):
             if run is not None:
                 self._numbers.rank = number
                 self._numbers.set(part)
-                buckets.begin()
+                buckets.completed.begin()
                 try:
                     status, outputs = run.run_locked(part)
                     self._fill(row, run, count, status, outputs)
                 except BaseException as e:
                     self._failure = e
                     row[parallel.FAILED] = 1
-                buckets.end()
-                buckets.await_end()
+                buckets.completed.end()
+                buckets.completed.await_end()
             gradients.add([bucket.flat for bucket in buckets.buckets])
             statistics.add([_weigh(array, count) for array in stored])
         for bucket, total in zip(buckets.buckets, gradients.result(), strict=True):

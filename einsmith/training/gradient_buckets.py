@@ -2,13 +2,11 @@
 
 Gradients lie in the reverse order of the parameters, in which a backward pass completes them, roughly. A bucket is
 summed as soon as it is complete, while the rest of the backward pass goes on (Li et al. 2020, "PyTorch Distributed",
-section 3.2). The program says so by a byte with the bucket's number in a pipe.
+section 3.2).
 """
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +18,7 @@ from einsmith.ir.nodes import Leaf
 from einsmith.runtime import buffers
 from einsmith.runtime.memory import Memory
 from einsmith.runtime.store import ParameterStore
+from einsmith.training.notices import MOST, Notices
 from einsmith.training.shards import Shard
 from einsmith.training.state import GRADIENT
 
@@ -28,10 +27,6 @@ BUCKET_BYTES = 25 << 20
 network's latency more often."""
 FIRST_BYTES = 1 << 20
 """Most bytes of the first bucket, so that communication begins early (PyTorch's default)."""
-_MOST_BUCKETS = 200
-"""Most buckets, each of which has a byte as its number."""
-_END = 255
-"""The byte that a step writes when its program has ended."""
 
 
 @dataclass
@@ -70,11 +65,8 @@ class GradientBuckets:
         self.buckets: list[Bucket] = []
         self.names: tuple[str, ...] = ()
         self._form: tuple = ()
-        self._reader, self._writer = os.pipe()
-        self._messages = np.arange(256, dtype=np.uint8)
-        self._seen: set[int] = set()
-        self._process = os.getpid()
-        weakref.finalize(self, _close, (self._reader, self._writer))
+        self.completed = Notices()
+        """Numbers of the buckets that a run has completed, when it has."""
 
     def _parameters(self) -> dict[str, Any]:
         """Return the parameters that require a gradient in the order of the buckets."""
@@ -100,7 +92,7 @@ class GradientBuckets:
         """Arrange the gradients anew, with the values that they have. Programs that hold the old memory are invalid."""
         parameters = self._parameters()
         parts, most = divide(parameters, BUCKET_BYTES), BUCKET_BYTES
-        while len(parts) > _MOST_BUCKETS:
+        while len(parts) > MOST:
             most *= 2
             parts = divide(parameters, most)
         self.buckets = [self._make_bucket(n, part) for n, part in enumerate(parts)]
@@ -152,31 +144,8 @@ class GradientBuckets:
         for bucket in self.buckets:
             stored = frozenset(leaves[id(m.physical)] for m in bucket.memories if id(m.physical) in leaves)
             if stored:
-                out.append(Notice(stored, self._writer, self._messages.ctypes.data + bucket.number))
+                out.append(Notice(stored, self.completed.writer, self.completed.message(bucket.number)))
         return out
-
-    def begin(self) -> None:
-        """Expect the notices of another run."""
-        self._seen.clear()
-        if self._process != os.getpid():  # a forked process needs a pipe of its own, under the numbers in programs
-            for made, known in zip(os.pipe(), (self._reader, self._writer), strict=True):
-                os.dup2(made, known)
-                os.close(made)
-            self._process = os.getpid()
-
-    def end(self) -> None:
-        """Say that the run has ended: every bucket is as complete as it will be."""
-        os.write(self._writer, bytes([_END]))
-
-    def await_bucket(self, number: int) -> None:
-        """Wait until the run has completed a bucket, or has ended."""
-        while number not in self._seen and _END not in self._seen:
-            self._seen.update(os.read(self._reader, 256))
-
-    def await_end(self) -> None:
-        """Wait until the run has ended, after which the pipe is empty."""
-        while _END not in self._seen:
-            self._seen.update(os.read(self._reader, 256))
 
 
 def divide(parameters: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
@@ -193,8 +162,3 @@ def divide(parameters: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
         parts[-1][name] = p
         nbytes += p.memory.physical.nbytes
     return parts
-
-
-def _close(descriptors: Sequence[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

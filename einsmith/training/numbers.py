@@ -8,6 +8,7 @@ from einsmith.runtime.nested import check_store, under_way
 from einsmith.training.accumulation import Accumulation
 from einsmith.training.batch import count_samples
 from einsmith.training.definition import StepDefinition
+from einsmith.training.exchanges import Exchanges
 from einsmith.training.state import TrainingState
 
 
@@ -17,11 +18,12 @@ class StepNumbers:
     count: number of the next update, from 1; hyperparameters: those of the optimizer's rules, by `group/name` or name;
     derived: limits, decay, and the numbers of accumulation, by name. Those by name are made when a graph is traced that
     reads them. rank, ranks: this process and the number of processes that train together, which draw different random
-    numbers."""
+    numbers. exchanges: memory of what programs sum over these processes; None where they cannot."""
 
     def __init__(self, definition: StepDefinition, state: TrainingState, accumulation: Accumulation):
         self._definition, self._state, self._accumulation = definition, state, accumulation
         self.rank, self.ranks = 0, 1
+        self.exchanges: Exchanges | None = None
         self.count = np.zeros((), np.float64)
         self.hyperparameters: dict[str, np.ndarray] = {}
         self.derived: dict[str, np.ndarray] = {}

@@ -11,7 +11,7 @@ import hashlib
 import math
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
@@ -28,7 +28,9 @@ from einsmith.base.errors import ArgumentError, GroupError, NonFiniteError, Shap
 from einsmith.base.sizes import show_size
 from einsmith.distributed.collectives import Collectives
 from einsmith.distributed.group import ProcessGroup
+from einsmith.driver.binding import Notice, Reply
 from einsmith.driver.executable import FINITE, Executable
+from einsmith.ir.nodes import Leaf
 from einsmith.runtime.memory import Memory
 from einsmith.runtime.signals import Deferred
 from einsmith.training.accumulation import Accumulation
@@ -36,6 +38,7 @@ from einsmith.training.batch import count_samples
 from einsmith.training.compiler import StepCompiler
 from einsmith.training.definition import StepDefinition
 from einsmith.training.epochs import Epochs
+from einsmith.training.exchanges import Exchanges
 from einsmith.training.gradient_buckets import Bucket, GradientBuckets
 from einsmith.training.manifest import loss_name
 from einsmith.training.numbers import StepNumbers
@@ -78,7 +81,8 @@ class GroupTraining:
         self._reports, self._epochs = reports, epochs
         self._buckets = GradientBuckets(state.store, group.size)
         numbers.rank, numbers.ranks = group.rank, group.size
-        compiler.notices = self._buckets.notices
+        self._exchanges = numbers.exchanges = Exchanges(group.twin())
+        compiler.notices = self._notices
         self._trained: set[str] = set()
         """Parameters that have a gradient from this rank's batches since the last update."""
         self._is_infinite = False
@@ -96,6 +100,9 @@ class GroupTraining:
         if shard_optimizer:
             check_divisible(state)
         self.begin()
+
+    def _notices(self, bind: Mapping[Leaf, np.ndarray]) -> list[Notice | Reply]:
+        return [*self._buckets.notices(bind), *self._exchanges.notices(bind)]
 
     def begin(self) -> None:
         """Check that all ranks train the same, and give all of them the parameters and buffers of rank 0."""
@@ -120,14 +127,14 @@ class GroupTraining:
             },
         )
 
-    def share(self, parameters: bool = False) -> None:
-        """Give all ranks the buffers of rank 0, such as running statistics; parameters: the parameters too."""
+    def share(self, parameters: bool = False, root: int = 0) -> None:
+        """Give all ranks the buffers of the rank `root`, such as running statistics; parameters: the parameters too."""
         model = self._definition.model
         stored = [b for _, b in model.named_buffers()]
         if parameters:
             stored += [p for _, p in model.named_parameters()]
         with self._state.store.guard:
-            values = self.group.broadcast([s.memory.copy() for s in stored])
+            values = self.group.broadcast([s.memory.copy() for s in stored], root)
             for s, value in zip(stored, values, strict=True):
                 s.memory.store(value)
 
@@ -174,7 +181,7 @@ class GroupTraining:
             self._forget_batches()
             self._buckets.clear_others(() if run is None else run.note.trained)
         self._numbers.set(arrays)
-        self._buckets.begin()
+        self._begin_run()
         # Buckets are summed on the group's thread, in the order of their numbers on every rank. The last one waits for
         # the end of the run, whose results come with it.
         pending = [self._start(bucket) for bucket in self._buckets.buckets[:-1]] if updates else []
@@ -186,7 +193,7 @@ class GroupTraining:
         except BaseException as e:
             self._failure = e
         finally:
-            self._buckets.end()
+            self._end_run()
         loss = float(outputs[0]) if outputs else math.nan
         if status == FINITE:
             self._is_infinite = True
@@ -194,12 +201,22 @@ class GroupTraining:
             values = [float(x) for x in outputs]
             self._losses += [count, *(x * count for x in values[: 1 + len(self._reports.names)])]
         if not updates:
-            self._buckets.await_end()
+            self._buckets.completed.await_end()
             self._accumulation.add(count)
             if is_epoch:
                 self._epochs.add(0.0, 0, {})
             return loss
         return self._update(pending, arrays, is_epoch)
+
+    def _begin_run(self) -> None:
+        self._buckets.completed.begin()
+        self._exchanges.begin()
+
+    def _end_run(self) -> None:
+        self._buckets.completed.end()
+        first = self._exchanges.end()
+        if first is not None:
+            self.share(root=first)
 
     def _forget_batches(self) -> None:
         self._is_infinite, self._failure = False, None
@@ -209,7 +226,7 @@ class GroupTraining:
         """Start to sum a bucket over the ranks, once the run has completed it."""
 
         def reduce_bucket(collectives: Collectives) -> None:
-            self._buckets.await_bucket(bucket.number)
+            self._buckets.completed.await_number(bucket.number)
             self._reduce(collectives, bucket)
 
         return self.group.submit(reduce_bucket)
@@ -227,7 +244,7 @@ class GroupTraining:
         is_joined = not self._shards and last.flat.nbytes <= _JOINED_BYTES
 
         def reduce_sums(collectives: Collectives) -> None:
-            self._buckets.await_end()  # here, where the other notices are read
+            self._buckets.completed.await_end()  # here, where the other notices are read
             collectives.all_reduce(*[last.flat] * is_joined, sums)
 
         summed = self.group.submit(reduce_sums)

@@ -14,8 +14,9 @@ from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import GradientError
-from einsmith.ir.nodes import Axis, Compute, Graph, Leaf, Piece, Read, Reduce, Tensor, leaf, postorder
+from einsmith.ir.nodes import Axis, Compute, Graph, GroupSum, Leaf, Piece, Read, Reduce, Tensor, leaf, postorder
 from einsmith.ir.origins import Origins
+from einsmith.ir.rebuild import rebuild
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value
 from einsmith.runtime.memory import Memory
@@ -87,6 +88,8 @@ class _Build:
         inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
         t = trace.Trace()
         t.paths = {id(m): path for path, m in model.named_modules()}
+        if gather and self.numbers.ranks > 1:
+            t.sums_over_group = True if self.numbers.exchanges is not None else None
         with trace.tracing(t):
             count = self.read_number(self.numbers.count)
             draws_apart = self.settings.accumulate > 1 or self.numbers.ranks > 1
@@ -107,6 +110,9 @@ class _Build:
             (out, *others), grads = gradients(
                 [loss.tensor, *others], [one, *[None] * len(others)], [x for _, x in trained]
             )
+            if t.sums_over_group:
+                out, *rest = self.exchange_sums([out, *others, *grads])
+                others, grads = rest[: len(others)], rest[len(others) :]
             # A parameter reached only through `stop_gradient` is not updated: weight decay would shrink it.
             reached = [(pair, g) for pair, g in zip(trained, grads, strict=True) if constant_value(g) != 0]
             trained, grads = [pair for pair, _ in reached], [g for _, g in reached]
@@ -194,6 +200,27 @@ class _Build:
         leaves = (*inputs, *(x for _, x in captured))
         graph, bind, _ = bound(Graph(leaves, outputs, tuple(self.updates), (), grads), captured)
         return StepGraph(graph, bind, live, dict(t.depends), reports, self.groups, self.divided, origins, trained)
+
+    def exchange_sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Replace sums over the group in the graph of tensors: what is summed is stored, and another thread stores the
+        sum, which is read. Cotangents are weighted by the ranks' samples, as the gradients are in the end."""
+        exchanges = self.numbers.exchanges
+        assert exchanges is not None
+        exchanges.restart()
+        weight = self.read_number(self.numbers.derive("weight"))
+
+        def rule(node: Any) -> Tensor | None:
+            if not isinstance(node, GroupSum):
+                return None
+            sent, total = exchanges.add(node.shape, np.dtype(node.dtype.numpy))
+            source = self._capture_array(sent)
+            value = Value(node.tensor)
+            self.updates.append((source, (value * weight if node.is_cotangent else value).astype(node.dtype).tensor))
+            x = leaf(node.shape, node.dtype, source)
+            self.own_captures.append((total, x))
+            return (Value(x) / weight).astype(node.dtype).tensor if node.is_cotangent else x
+
+        return rebuild(tensors, rule)
 
     def accumulate(self, grads: dict[str, Value], gather: bool) -> dict[str, Value]:
         """Add the gradients, weighted by the batch's samples, to the accumulated ones in state.

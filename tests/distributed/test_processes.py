@@ -27,16 +27,16 @@ END = 10.0
 """Seconds within which all processes of a group end after one of them."""
 
 
-def command(engine: str, *args: str) -> list[str]:
+def command(engine: str, *args: str, size: int = 2) -> list[str]:
     if engine == "MPI":
         pytest.importorskip("mpi4py")
         if not (BIN / "mpirun").exists():
             pytest.skip("mpirun is not installed; pip install 'einsmith[mpi]'")
         options = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
-        return [str(BIN / "mpirun"), *options, "-n", "2", sys.executable, "-m", "tests.distributed.worker", *args]
+        return [str(BIN / "mpirun"), *options, "-n", str(size), sys.executable, "-m", "tests.distributed.worker", *args]
     pytest.importorskip("torch")
     return [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size),
         "-m", "tests.distributed.worker", *args,
     ]  # fmt: skip
 
@@ -45,9 +45,9 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def start(engine: str, *args: str) -> subprocess.Popen:
+def start(engine: str, *args: str, size: int = 2) -> subprocess.Popen:
     return subprocess.Popen(
-        command(engine, *args), cwd=ROOT, env=environment(), text=True, start_new_session=True,
+        command(engine, *args, size=size), cwd=ROOT, env=environment(), text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
@@ -84,6 +84,7 @@ def test_results_are_those_of_one_process(engine, tmp_path):
     text = end(process, START)
     assert process.returncode == 0, text
     losses, expected = worker.train(None)
+    expected |= worker.normalized(None)
     states = [dict(np.load(tmp_path / f"{engine}-{rank}.npz")) for rank in range(2)]
     for rank, state in enumerate(states):
         facts = json.loads((tmp_path / f"{engine}-{rank}.json").read_text())
@@ -93,6 +94,43 @@ def test_results_are_those_of_one_process(engine, tmp_path):
         for name, value in state.items():
             np.testing.assert_array_equal(value, states[0][name])
             np.testing.assert_allclose(value, expected[name], atol=2e-4, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Losses and weights of every network in one process, as usual and deterministically."""
+    names = {"": worker.NETWORKS, "deterministic-": ("lenet5", "gpt_small", "milstm")}
+    return {
+        prefix + name: worker.train_network(name, None, **({"deterministic": True} if prefix else {}))
+        for prefix, every in names.items()
+        for name in every
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_twenty_steps_of_four_networks(engine, size, alone, tmp_path):
+    """Losses and weights of one process with the whole batch; bitwise those in deterministic mode."""
+    process = start(engine, "networks", str(tmp_path), size=size)
+    text = end(process, 5 * START)
+    assert process.returncode == 0, text
+    for name, (losses, expected) in alone.items():
+        is_deterministic = name.startswith("deterministic")
+        if is_deterministic and size == 3:
+            continue
+        for rank in range(size):
+            state = dict(np.load(tmp_path / f"{name}-{rank}.npz"))
+            found = state.pop("losses")
+            if is_deterministic:
+                np.testing.assert_array_equal(found, losses)
+            else:
+                np.testing.assert_allclose(found, losses, rtol=1e-4, err_msg=name)
+            for key, value in state.items():
+                if is_deterministic:
+                    np.testing.assert_array_equal(value, expected[key], err_msg=f"{name} {key}")
+                else:
+                    scale = max(1.0, np.abs(expected[key]).max())
+                    np.testing.assert_allclose(value, expected[key], atol=1e-3 * scale, err_msg=f"{name} {key}")
 
 
 def test_an_error_of_one_process_ends_all(engine, tmp_path):

@@ -22,6 +22,14 @@ class Threads:
     def __init__(self, size: int):
         self.size, self.barrier = size, threading.Barrier(size, timeout=PATIENCE)
         self.given: list[Any] = [None] * size
+        self.twin: Threads | None = None
+        self._lock = threading.Lock()
+
+    def duplicate(self) -> Threads:
+        with self._lock:
+            if self.twin is None:
+                self.twin = Threads(self.size)
+        return self.twin
 
 
 class ThreadTransport:
@@ -66,6 +74,9 @@ class ThreadTransport:
     def barrier(self) -> None:
         self._share("barrier", None, lambda given: None)
 
+    def duplicate(self) -> ThreadTransport:
+        return ThreadTransport(self._world.duplicate(), self.rank)
+
     def close(self) -> None:
         pass
 
@@ -74,6 +85,8 @@ class ThreadTransport:
 
     def abort(self) -> None:
         self._world.barrier.abort()
+        if self._world.twin is not None:
+            self._world.twin.barrier.abort()
 
 
 def run(size: int, work: Callable[[ProcessGroup], T]) -> list[T]:

@@ -52,12 +52,12 @@ pointer, 2 unused, code. The beginning of a loop: kind, pointer to the turn at w
 pointer to the moves, their number, pointer to the first turn (or 0), the step after the loop's end, turns left. The
 end of a loop: kind, the loop's beginning. A header of launches that run together, which are the next records: kind,
 their number, the tasks of all of them. A notice: kind, pointer to a byte, descriptor of the pipe to which the byte is
-written.
+written. A wait: kind, unused, descriptor of the pipe from which a byte is read.
 
 A move of a loop is the words target, base, offset, delta: in turn t, counted from 0, the word at `target` is the word
 at `base` + offset + delta * t. A loop that runs downward begins with its last turn.
 """
-LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER, NOTIFY = range(9)
+LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER, NOTIFY, AWAIT = range(10)
 MOVE_WORDS = 4
 
 SPIN_NANOSECONDS = 50_000
@@ -67,12 +67,16 @@ ALONE_NANOSECONDS = 5_000
 SETTLED_NANOSECONDS = 1_000_000
 """Fewest nanoseconds between two moves of a worker to another processor. (A number of launches would not do: a worker
 that the caller keeps from its processor takes part in few of them.)"""
+AWAIT_MILLISECONDS = 50
+"""Milliseconds of a wait for another thread after which signals are looked for, as often as within long kernels."""
 NAMES = ("einsmith_run", "einsmith_worker", "einsmith_stop", "einsmith_run_team", LOOK)
 
 _BODY = """
 declare i32 @clock_gettime(i32, ptr)
 declare i32 @sched_yield()
 declare i64 @write(i32, ptr, i64)
+declare i64 @read(i32, ptr, i64)
+declare i32 @poll(ptr, i64, i32)
 
 define internal i64 @now() #0 {
   %ts = alloca [2 x i64], align 8
@@ -297,6 +301,7 @@ run:
 ; up by step.
 define i64 @einsmith_run(ptr %run) #0 {
 entry:
+  %polled = alloca i64, align 8
   %r_count = getelementptr i64, ptr %run, i64 1
   %r_pool = getelementptr i64, ptr %run, i64 2
   %r_threads = getelementptr i64, ptr %run, i64 3
@@ -362,7 +367,8 @@ step:
                                     i64 5, label %loop_end
                                     i64 6, label %loop
                                     i64 7, label %together
-                                    i64 8, label %notify ]
+                                    i64 8, label %notify
+                                    i64 9, label %await ]
 zero:
   %z = load i32, ptr %what_pointer, align 4
   %bad_z = icmp ne i32 %z, 0
@@ -407,6 +413,25 @@ notify:
   %descriptor = trunc i64 %pipe to i32
   %written = call i64 @write(i32 %descriptor, ptr %what_pointer, i64 1)
   br label %next_step
+await:
+  %a_pipe = load i64, ptr %p2, align 8
+  %a_descriptor = trunc i64 %a_pipe to i32
+  %a_poll = or i64 %a_pipe, 4294967296  ; the descriptor, then POLLIN
+  br label %a_wait
+a_wait:
+  store i64 %a_poll, ptr %polled, align 8
+  %a_ready = call i32 @poll(ptr %polled, i64 1, i32 {await_milliseconds})
+  %a_is = icmp sgt i32 %a_ready, 0
+  br i1 %a_is, label %a_read, label %a_late
+a_read:
+  %a_count = call i64 @read(i32 %a_descriptor, ptr %polled, i64 1)
+  br label %next_step
+a_late:
+  br i1 %watched, label %a_look, label %a_wait
+a_look:
+  %a_l = call i32 @einsmith_look()
+  %a_halts = call i1 @watch_stopped()
+  br i1 %a_halts, label %stopped, label %a_wait
 launch:
   %tasks = load i64, ptr %p2, align 8
   %pointers = load i64, ptr %p3, align 8
@@ -436,7 +461,7 @@ task:
   br label %turn
 next_step:
   %passed = phi i64 [ %what, %g_parallel ], [ 0, %zero ], [ 0, %single ], [ 0, %double ], [ 0, %together ],
-                    [ 0, %notify ], [ 0, %parallel ], [ 0, %turn ], [ 0, %look_first ]
+                    [ 0, %notify ], [ 0, %a_read ], [ 0, %parallel ], [ 0, %turn ], [ 0, %look_first ]
   %n0 = add i64 %n, %passed
   %n1 = add i64 %n0, 1
   br i1 %timed, label %note, label %next
@@ -482,6 +507,7 @@ def emit_entry(triple: str, own: bool = False) -> str:
         "spin": SPIN_NANOSECONDS,
         "alone": ALONE_NANOSECONDS,
         "step_bytes": 8 * STEP_WORDS,
+        "await_milliseconds": AWAIT_MILLISECONDS,
         "move_bytes": 8 * MOVE_WORDS,
         "coarse": 6 if "linux" in triple else 5 if "darwin" in triple or "macos" in triple else 1,
         "interval": INTERVAL,

@@ -1,0 +1,39 @@
+"""Sum tensors over the processes of a group, in the middle of a training step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from einsmith.base.errors import ArgumentError
+from einsmith.ir.nodes import GroupSum
+from einsmith.lang.builder import Value
+from einsmith.lang.trace import current_trace
+from einsmith.ops.call import accept_arrays
+from einsmith.ops.common import tensor
+
+
+def sums_over_group() -> bool:
+    """Return whether the step that is being traced trains in a group of several processes.
+
+    Raises ArgumentError in a step with `deterministic=True`."""
+    trace = current_trace()
+    if trace is None or trace.sums_over_group is False:
+        return False
+    if trace.sums_over_group is None:
+        raise ArgumentError(
+            "deterministic=True computes the parts of a batch one after the other, which cannot share sums; use "
+            "BatchNorm instead of SyncBatchNorm, and no group_sum"
+        )
+    return True
+
+
+@accept_arrays
+def group_sum(input: Any) -> Value:
+    """Return the sum of a tensor over all processes of the group that train together, in a training step; elsewhere,
+    and in a process that is alone, the tensor itself.
+
+    All processes get the sum in one message, while the step runs. Its gradient is the sum of the processes' gradients,
+    weighted by their samples. The tensor should be small, as are the statistics of a layer.
+    """
+    x = tensor(input, "group_sum", "input", kind="float")
+    return Value(GroupSum(x.tensor, False)) if sums_over_group() else x  # type: ignore[arg-type]
