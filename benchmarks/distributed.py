@@ -1,5 +1,6 @@
 """Training steps of several processes beside PyTorch's DistributedDataParallel:
 python -m benchmarks.distributed [network ...] [--processes 2] [--network "1 Gb/s, 100 us"]
+python -m benchmarks.distributed --predicted resnet50 --network "25 Gb/s, 10 us"
 
 torchrun starts the processes, of one thread each, which hold both libraries' steps from equal weights and let them take
 turns: alone (a step without the others, on all processes at once), in the group, and with the optimizer's state
@@ -8,6 +9,9 @@ anything is timed. Exposed communication is what a step in the group takes longe
 
 With --network the processes run in a network namespace of their own, whose loopback device has that rate and delay
 (tc netem; only the rate, and this is said, where the kernel lacks it); this takes the rights of root.
+
+With --predicted nothing runs: steps of up to 4096 processes of 2 threads, each with 16 samples, are predicted for a
+network of benchmarks.models.
 """
 
 from __future__ import annotations
@@ -43,6 +47,8 @@ CASES: dict[str, Callable[[int], Model]] = {
 """Networks by name, each a function of the samples of one process."""
 CLOSE = 2e-3
 """Largest relative difference of losses after the verified steps."""
+MOST = 4096
+"""Processes for which steps are predicted."""
 VERIFIED = 3
 """Steps whose losses and weights are compared, unless --verified says how many."""
 BURST_SECONDS = 4e-3
@@ -156,6 +162,27 @@ def table(results: dict[str, dict[str, Any]]) -> Table:
     return out
 
 
+def predict(name: str, batch: int, network: str) -> Table:
+    """Predicted steps of 1 to MOST processes, each with `batch` samples and two threads."""
+    from benchmarks import plans
+    from benchmarks.models import TRAINING
+    from einsmith.distributed.network import parse_network
+    from einsmith.training.scaling import largest_useful, predict_scaling
+
+    step, arrays = plans.begun(TRAINING[f"{name}-b{batch}"], 2)
+    with plans.uncompiled():
+        rows = predict_scaling(step, [np.asarray(a) for a in arrays], MOST, parse_network(network))
+    out = Table(title=f"{name}, {batch} samples a process, {network}: {largest_useful(rows)} processes at 80 %")
+    for heading in ("processes", "step, ms", "exposed, ms", "efficiency", "buckets, MiB"):
+        out.add_column(heading, justify="right")
+    for r in rows:
+        out.add_row(
+            str(r.ranks), f"{r.seconds * 1e3:.1f}", f"{r.exposed * 1e3:.2f}", f"{100 * r.efficiency:.0f} %",
+            f"{r.bucket_bytes / 2**20:.0f}",
+        )  # fmt: skip
+    return out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times training steps of several processes.")
     parser.add_argument("network", nargs="*", help=f"which (default: all): {', '.join(CASES)}")
@@ -164,11 +191,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--verified", type=int, default=VERIFIED, help="steps that are compared")
     parser.add_argument("--network", dest="speed", help='rate and delay, as "10 Gb/s, 50 us"; default: unlimited')
+    parser.add_argument("--predicted", metavar="NETWORK", action="append", help="predict steps of up to 4096 processes")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     chosen = args.network or list(CASES)
     if unknown := set(chosen) - set(CASES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    if args.predicted:
+        for name in args.predicted:
+            Console(width=160).print(predict(name, args.batch, args.speed or "25 Gb/s, 10 us"))
+        return
     if args.worker:
         result = measure(chosen[0], args.batch, args.rounds, args.verified)
         if result is not None:
