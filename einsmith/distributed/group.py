@@ -77,6 +77,8 @@ class ProcessGroup:
     def close(self) -> None:
         """Leave the group, which cannot be used afterwards. Every process calls it."""
         if self._twin is not None:
+            self._twin._failure = self._twin._failure or self._failure
+            self._failure = self._failure or self._twin._failure
             self._twin.close()
         if self._collectives is not None:
             if self._failure is None:

@@ -68,6 +68,8 @@ class MpiTransport:
 
     def duplicate(self) -> MpiTransport:
         """Return an engine between the same processes (`Transport`)."""
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise RuntimeError("this MPI library serves one thread at a time; it needs MPI_THREAD_MULTIPLE")
         return MpiTransport(self._world)
 
     def close(self) -> None:

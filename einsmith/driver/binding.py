@@ -120,8 +120,9 @@ class Binding:
         for notice in [x for x in notices if isinstance(x, Notice)]:
             last = last_store(plan, notice.leaves)
             notices_after.setdefault(last, []).append(Notify(notice.pipe, notice.message))
-        for reply in [x for x in notices if isinstance(x, Reply)]:
-            notices_after.setdefault(_first_read(plan, reply.leaf) - 1, []).append(Await(reply.pipe))
+        replies = sorted((x for x in notices if isinstance(x, Reply)), key=lambda x: x.leaf.id)
+        for reply, place in zip(replies, place_in_order([_first_read(plan, x.leaf) for x in replies]), strict=True):
+            notices_after.setdefault(place - 1, []).append(Await(reply.pipe))
         finite = compiled.finite
         finite_call = _call_of(plan, finite)
         assembler = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.comparisons.items()})
@@ -229,6 +230,15 @@ class Binding:
 def _call_of(plan: Plan, t: Tensor | None) -> int | None:
     node = None if t is None else producer(t)[0]
     return next((i for i, call in enumerate(plan.calls) if node in call.own), None)
+
+
+def place_in_order(first_reads: Sequence[int]) -> list[int]:
+    """Return the number of the call before which each reply is awaited, of replies that come in this order: no later
+    than its first read, nor than the replies after it, which bytes in a pipe do not tell from it."""
+    places = list(first_reads)
+    for n in reversed(range(len(places) - 1)):
+        places[n] = min(places[n], places[n + 1])
+    return places
 
 
 def _first_read(plan: Plan, leaf: Leaf) -> int:

@@ -36,4 +36,7 @@ def group_sum(input: Any) -> Value:
     weighted by their samples. The tensor should be small, as are the statistics of a layer.
     """
     x = tensor(input, "group_sum", "input", kind="float")
-    return Value(GroupSum(x.tensor, False)) if sums_over_group() else x  # type: ignore[arg-type]
+    if not sums_over_group():
+        return x
+    wide = x.astype(x.dtype.arithmetic.name)
+    return Value(GroupSum(wide.tensor, False)).astype(x.dtype.name)  # type: ignore[arg-type]

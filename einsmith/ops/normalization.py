@@ -136,7 +136,7 @@ def sync_batch_norm(
     mean = total[:channels] / count
     variance = builder.maximum(total[channels : 2 * channels] / count - mean * mean, 0.0)
     _update(running_mean, mean, momentum)
-    _update(running_var, variance * (count / (count - 1)), momentum)
+    _update(running_var, variance * (count / builder.maximum(count - 1, 1.0)), momentum)
     kind = x.dtype.arithmetic.name
     return _by_channel(x, mean.astype(kind), variance.astype(kind), w, v, eps)
 

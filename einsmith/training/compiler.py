@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from einsmith.cost.facts import Target
 from einsmith.driver import registry
 from einsmith.driver.binding import Notice, Reply
 from einsmith.driver.executable import PROGRAMS, Executable
-from einsmith.ir.nodes import Leaf
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
@@ -24,6 +23,7 @@ from einsmith.training import step_graph
 from einsmith.training.accumulation import Accumulation
 from einsmith.training.definition import StepDefinition
 from einsmith.training.dependencies import Dependencies
+from einsmith.training.exchanges import Exchanged
 from einsmith.training.numbers import StepNumbers
 from einsmith.training.reports import Reports
 from einsmith.training.search import ProgramSearch
@@ -41,11 +41,12 @@ class Note(NamedTuple):
     """A step's record of one of its programs.
 
     groups: the counts of the parameters that it updates; exploration: its exploration, if any; trained: names of the
-    parameters whose gradients it computes or uses."""
+    parameters whose gradients it computes or uses; exchanged: the tensors that it sums over a group."""
 
     groups: Sequence[Any]
     exploration: Exploration | None
     trained: tuple[str, ...]
+    exchanged: Sequence[Exchanged] = ()
 
 
 class StepCompiler:
@@ -72,7 +73,7 @@ class StepCompiler:
         self._arena = Arena()  # shared by the programs of all batch shapes
         self.programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self.updates: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
-        self.notices: Callable[[Mapping[Leaf, np.ndarray]], Sequence[Notice | Reply]] | None = None
+        self.notices: Callable[[step_graph.StepGraph], Sequence[Notice | Reply]] | None = None
         self.target: Target | None = None
         """The machine for which programs are compiled, if not this one as it was measured."""
         self._generation = 0
@@ -146,6 +147,7 @@ class StepCompiler:
             threads, generation = definition.threads or get_threads(), self._generation
             memory_limit, max_stored = self._memory_limit, self._max_stored
             key = tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather
+            notices = self.notices(traced) if gather and self.notices is not None else ()
             untouched_bytes = self._state.untouched_bytes(traced.bind.values())
         run = Executable(
             traced.graph,
@@ -160,12 +162,12 @@ class StepCompiler:
             origins=traced.origins,
             max_stored=max_stored,
             target=self.target,
-            notices=self.notices(traced.bind) if gather and self.notices is not None else (),
+            notices=notices,
         )
         exploration, is_tuned = None, not gather and self.search.can_tune()
         if is_tuned and self.search.mode == "dynamic":
             exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
-        run.note = Note(traced.groups, exploration, traced.trained)
+        run.note = Note(traced.groups, exploration, traced.trained, traced.exchanged)
         if is_tuned and self.search.mode == "static":
             with guard:
                 self._numbers.set(arrays)
@@ -245,6 +247,11 @@ class StepCompiler:
                 dependent.clear()
         self._optimizer, self._loss, self._structure = definition.optimizer, definition.loss, structure
         self._dependencies.update_number(definition.model)
+
+    @property
+    def version(self) -> tuple:
+        """What tells the programs of one model, loss, settings and state of the modules from later ones."""
+        return self._dependencies.number, self._generation
 
     def recheck(self) -> None:
         """Have the next step compare what programs depend on, whether or not the trace version tells of a change."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import select
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,13 @@ from einsmith.runtime import buffers
 from einsmith.training.notices import MOST, Notices, close
 
 
+class Exchanged(NamedTuple):
+    """Memory of a tensor that a program stores, and of its sum over the group, which it reads."""
+
+    sent: np.ndarray
+    received: np.ndarray
+
+
 class Exchanges:
     """The tensors that the programs of a training step sum over a group while they run, in their order, which is the
     same in all programs and on all ranks."""
@@ -32,62 +40,60 @@ class Exchanges:
         self._notices = Notices()
         self._reader, self._writer = os.pipe()
         weakref.finalize(self, close, (self._reader, self._writer))
-        self._memories: list[tuple[np.ndarray, np.ndarray]] = []
-        self._count = 0
-        self._pending: Future[np.ndarray]
+        self._memories: dict[tuple, Exchanged] = {}
+        self._pending: Future[np.ndarray] | None = None
 
-    def restart(self) -> None:
-        """Begin to list the tensors of a program."""
-        self._count = 0
-
-    def add(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Return memory for the next tensor that is summed, and for its sum. Programs share it."""
-        number, self._count = self._count, self._count + 1
-        if self._count > MOST:
+    def add(self, number: int, shape: tuple[int, ...], dtype: np.dtype) -> Exchanged:
+        """Return memory for tensor `number` of a program, from 0, and for its sum. Programs share it where they can."""
+        if number >= MOST:
             raise ArgumentError(f"a step sums at most {MOST} tensors over the group; cat some of them")
-        if number == len(self._memories) or self._memories[number][0].shape != shape:
-            self._memories[number : number + 1] = [(buffers.zeros(shape, dtype), buffers.zeros(shape, dtype))]
-        return self._memories[number]
+        key = number, shape, dtype.str
+        if key not in self._memories:
+            self._memories[key] = Exchanged(buffers.zeros(shape, dtype), buffers.zeros(shape, dtype))
+        return self._memories[key]
 
-    def notices(self, bind: Mapping[Leaf, np.ndarray]) -> list[Notice | Reply]:
-        """Return what a program tells, and waits for. bind: the memory of the program's leaves."""
+    def notices(self, bind: Mapping[Leaf, np.ndarray], tensors: Sequence[Exchanged]) -> list[Notice | Reply]:
+        """Return what a program that sums these tensors tells, and waits for. bind: the memory of its leaves."""
         leaves = {id(array): x for x, array in bind.items()}
         out: list[Notice | Reply] = []
-        for number, (sent, received) in enumerate(self._memories[: self._count]):
+        for number, (sent, received) in enumerate(tensors):
             out.append(Notice(frozenset({leaves[id(sent)]}), self._notices.writer, self._notices.message(number)))
             out.append(Reply(leaves[id(received)], self._reader))
         return out
 
-    def begin(self) -> None:
-        """Expect a run, in which this process takes part or (`end` at once) has no sample."""
-        if not self._count:
-            return
-        self._notices.begin()
-        while select.select([self._reader], [], [], 0)[0]:  # answers that an interrupted run has not read
-            os.read(self._reader, 256)
-        self._pending = self._group.submit(self._serve)
+    def begin(self, tensors: Sequence[Exchanged]) -> None:
+        """Expect a run of a program that sums these tensors; of none, where this process has no sample (`end` at
+        once)."""
+        self._pending = None
+        if tensors:
+            self._notices.begin()
+            self._pending = self._group.submit(lambda collectives: self._serve(collectives, tensors))
 
     def end(self) -> int | None:
         """Say that the run has ended, and wait for the sums of the other processes. Return the first of the ranks that
         have run, where not all have: the others lack what runs store, such as running statistics.
 
         Raises GroupError where the group is broken."""
-        if not self._count:
+        if self._pending is None:
             return None
         self._notices.end()
-        present = self._pending.result()
+        try:
+            present = self._pending.result()
+        finally:
+            while self._pending.done() and select.select([self._reader], [], [], 0)[0]:
+                os.read(self._reader, 256)  # answers that an interrupted run has not read
         return int(present.argmax()) if present.any() and not present.all() else None
 
-    def _serve(self, collectives: Collectives) -> np.ndarray:
+    def _serve(self, collectives: Collectives, tensors: Sequence[Exchanged]) -> np.ndarray:
         """Sum all tensors in turn; return which ranks have run, 1 or 0 [size]."""
         present, failure = np.zeros(self._group.size), None
-        for number, (sent, received) in enumerate(self._memories[: self._count]):
+        for number, (sent, received) in enumerate(tensors):
             is_told = self._notices.await_number(number)
-            received[...] = sent if is_told else 0
-            present[self._group.rank] = is_told
-            is_last = number == self._count - 1
             try:
                 if failure is None:
+                    received[...] = sent if is_told else 0
+                    present[self._group.rank] = is_told
+                    is_last = number == len(tensors) - 1
                     collectives.all_reduce(received.reshape(-1), *[present] * is_last)
             except Exception as e:
                 failure = e  # the program goes on to its end, whatever it reads

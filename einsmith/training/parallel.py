@@ -11,7 +11,7 @@ import hashlib
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
@@ -30,7 +30,6 @@ from einsmith.distributed.collectives import Collectives
 from einsmith.distributed.group import ProcessGroup
 from einsmith.driver.binding import Notice, Reply
 from einsmith.driver.executable import FINITE, Executable
-from einsmith.ir.nodes import Leaf
 from einsmith.runtime.memory import Memory
 from einsmith.runtime.signals import Deferred
 from einsmith.training.accumulation import Accumulation
@@ -38,13 +37,13 @@ from einsmith.training.batch import count_samples
 from einsmith.training.compiler import StepCompiler
 from einsmith.training.definition import StepDefinition
 from einsmith.training.epochs import Epochs
-from einsmith.training.exchanges import Exchanges
+from einsmith.training.exchanges import Exchanged, Exchanges
 from einsmith.training.gradient_buckets import Bucket, GradientBuckets
 from einsmith.training.manifest import loss_name
 from einsmith.training.numbers import StepNumbers
 from einsmith.training.reports import Reports
 from einsmith.training.state import GRADIENT, TrainingState
-from einsmith.training.step_graph import find_coupling
+from einsmith.training.step_graph import StepGraph, find_coupling
 
 SAMPLES, LOSS_SAMPLES, LOSS, INFINITE, FAILED, FIXED = range(6)
 """Positions in the numbers that ranks sum for an update: samples of all its batches; samples whose loss is reported,
@@ -83,6 +82,8 @@ class GroupTraining:
         numbers.rank, numbers.ranks = group.rank, group.size
         self._exchanges = numbers.exchanges = Exchanges(group.twin())
         compiler.notices = self._notices
+        self._exchanged: dict[tuple, Sequence[Exchanged]] = {}
+        """What the program of a batch would sum over the group, for batches of which this rank has no sample."""
         self._trained: set[str] = set()
         """Parameters that have a gradient from this rank's batches since the last update."""
         self._is_infinite = False
@@ -101,8 +102,8 @@ class GroupTraining:
             check_divisible(state)
         self.begin()
 
-    def _notices(self, bind: Mapping[Leaf, np.ndarray]) -> list[Notice | Reply]:
-        return [*self._buckets.notices(bind), *self._exchanges.notices(bind)]
+    def _notices(self, traced: StepGraph) -> list[Notice | Reply]:
+        return [*self._buckets.notices(traced.bind), *self._exchanges.notices(traced.bind, traced.exchanged)]
 
     def begin(self) -> None:
         """Check that all ranks train the same, and give all of them the parameters and buffers of rank 0."""
@@ -154,8 +155,13 @@ class GroupTraining:
             with Deferred(), self._state.store.guard:
                 self._prepare()
                 run = self._compiler.find(arrays, True) if count else None
-                if run is not None or (not count and self._reports.is_known):
-                    return self._train(run, arrays, count, is_epoch, last)
+                exchanged = None
+                if run is not None:
+                    exchanged = run.note.exchanged
+                elif not count:
+                    exchanged = self._exchanged.get(self._key_of(arrays))
+                if exchanged is not None:
+                    return self._train(run, exchanged, arrays, count, is_epoch, last)
             self._compile_or_trace([arrays])
 
     def _prepare(self) -> None:
@@ -167,21 +173,35 @@ class GroupTraining:
             self._compiler.drop()
 
     def _compile_or_trace(self, batches: list[list[np.ndarray]]) -> None:
-        """Compile the programs for these batches; for an empty one, learn what its program would report."""
+        """Compile the programs for these batches; for an empty one, learn what its program would report and sum."""
         for arrays in batches:
             if count_samples(arrays):
                 self._compiler.find_or_compile(arrays, True)
-        if not self._reports.is_known:
-            shapes = [(a.shape, a.dtype) for a in batches[0]]
-            self._compiler.trace([np.zeros((2, *shape[1:]) if shape else (), dtype) for shape, dtype in shapes], True)
+            else:
+                shapes = [(a.shape, a.dtype) for a in arrays]
+                few = [np.zeros((2, *shape[1:]) if shape else (), dtype) for shape, dtype in shapes]
+                traced = self._compiler.trace(few, True)
+                self._exchanged = {self._key_of(arrays): traced.exchanged}
 
-    def _train(self, run: Executable | None, arrays: list[np.ndarray], count: int, is_epoch: bool, last: bool) -> float:
+    def _key_of(self, arrays: list[np.ndarray]) -> tuple:
+        """Return what determines the tensors that a program for such a batch sums over the group."""
+        return (*((a.shape[1:], a.dtype.str) for a in arrays), self._compiler.version)
+
+    def _train(
+        self,
+        run: Executable | None,
+        exchanged: Sequence[Exchanged],
+        arrays: list[np.ndarray],
+        count: int,
+        is_epoch: bool,
+        last: bool,
+    ) -> float:
         updates = self._accumulation.batches + 1 >= self._definition.settings.accumulate or last
         if not self._accumulation.batches:
             self._forget_batches()
             self._buckets.clear_others(() if run is None else run.note.trained)
         self._numbers.set(arrays)
-        self._begin_run()
+        self._begin_run(exchanged)
         # Buckets are summed on the group's thread, in the order of their numbers on every rank. The last one waits for
         # the end of the run, whose results come with it.
         pending = [self._start(bucket) for bucket in self._buckets.buckets[:-1]] if updates else []
@@ -208,9 +228,9 @@ class GroupTraining:
             return loss
         return self._update(pending, arrays, is_epoch)
 
-    def _begin_run(self) -> None:
+    def _begin_run(self, exchanged: Sequence[Exchanged]) -> None:
         self._buckets.completed.begin()
-        self._exchanges.begin()
+        self._exchanges.begin(exchanged)
 
     def _end_run(self) -> None:
         self._buckets.completed.end()

@@ -23,6 +23,7 @@ from einsmith.runtime.memory import Memory
 from einsmith.training.clipping import clip_by_norm, clip_by_value, sum_powers, total_norm
 from einsmith.training.counts import CountGroup
 from einsmith.training.definition import StepDefinition
+from einsmith.training.exchanges import Exchanged
 from einsmith.training.losses import named_losses
 from einsmith.training.numbers import StepNumbers
 from einsmith.training.shards import Shard
@@ -36,7 +37,7 @@ class StepGraph:
     graph, bind: arguments of `Executable`; live: captured objects with their memory; depends: modules met while
     tracing; reports: names of the outputs after the loss; groups: counts of the updated parameters; divided: whether
     groups that older programs read were split; origins: source positions, for messages; trained: names of the
-    parameters that have a gradient."""
+    parameters that have a gradient; exchanged: the tensors that it sums over a group, in order."""
 
     graph: Graph
     bind: dict[Leaf, np.ndarray]
@@ -47,6 +48,7 @@ class StepGraph:
     divided: bool
     origins: Origins
     trained: tuple[str, ...]
+    exchanged: tuple[Exchanged, ...] = ()
 
 
 class _Build:
@@ -59,6 +61,7 @@ class _Build:
         self.updates: list[tuple[Leaf, Tensor]] = []
         self.groups: list[CountGroup] = []
         self.divided = False
+        self.exchanged: list[Exchanged] = []
         self.pieces: dict[str, Shard] = {}
         """The parts of parameters that are updated in the place of the whole ones, by name."""
 
@@ -199,20 +202,24 @@ class _Build:
         live = [(o, o.memory) for o, _ in t.captured.values() if not isinstance(o, np.ndarray)]
         leaves = (*inputs, *(x for _, x in captured))
         graph, bind, _ = bound(Graph(leaves, outputs, tuple(self.updates), (), grads), captured)
-        return StepGraph(graph, bind, live, dict(t.depends), reports, self.groups, self.divided, origins, trained)
+        exchanged = tuple(self.exchanged)
+        return StepGraph(
+            graph, bind, live, dict(t.depends), reports, self.groups, self.divided, origins, trained, exchanged
+        )
 
     def exchange_sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Replace sums over the group in the graph of tensors: what is summed is stored, and another thread stores the
         sum, which is read. Cotangents are weighted by the ranks' samples, as the gradients are in the end."""
         exchanges = self.numbers.exchanges
         assert exchanges is not None
-        exchanges.restart()
         weight = self.read_number(self.numbers.derive("weight"))
 
         def rule(node: Any) -> Tensor | None:
             if not isinstance(node, GroupSum):
                 return None
-            sent, total = exchanges.add(node.shape, np.dtype(node.dtype.numpy))
+            memory = exchanges.add(len(self.exchanged), node.shape, np.dtype(node.dtype.numpy))
+            self.exchanged.append(memory)
+            sent, total = memory
             source = self._capture_array(sent)
             value = Value(node.tensor)
             self.updates.append((source, (value * weight if node.is_cotangent else value).astype(node.dtype).tensor))

@@ -7,6 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
+from einsmith.driver.binding import place_in_order
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import Await, Notify
 from tests.distributed.test_training import LOSS, many_buckets, part, weights  # noqa: F401
@@ -173,3 +174,69 @@ def test_batch_norms_are_converted(rng):
     assert [type(m).__name__ for m in converted.modules()].count("SyncBatchNorm") == 2
     assert converted[1].momentum == 0.2 and {k: v for k, v in converted.named_parameters()} == kept
     assert isinstance(nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(3)), nn.SyncBatchNorm)
+
+
+def test_programs_of_several_shapes_have_memory_of_their_own(rng):
+    """What is summed has another shape for each length, and a rank without samples knows it."""
+
+    class Centred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, CLASSES)
+
+        def forward(self, x):
+            y = self.layer(x)
+            total = es.functional.group_sum(es.sum(y, axis=0))
+            count = es.functional.group_sum(es.functional.full((1,), float(x.shape[0])))
+            return es.sum(y - total / count[0], axis=1)
+
+    def make(group=None):
+        nn.manual_seed(1)
+        return es.TrainStep(Centred(), LOSS, es.optim.SGD(lr=0.5), group=group)
+
+    batches = [
+        (rng.standard_normal((n, length, 3)).astype(np.float32), rng.integers(0, CLASSES, n))
+        for n, length in ((6, 4), (6, 7), (6, 4), (1, 7), (1, 5), (6, 7))
+    ]
+    alone = make()
+    expected = [alone(*batch) for batch in batches]
+
+    def work(group):
+        step = make(group)
+        return [step(*part(group, *batch)) for batch in batches], weights(step)
+
+    for losses, state in run(2, work):
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
+        for name, value in weights(alone).items():
+            np.testing.assert_allclose(state[name], value, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("first_reads", "places"),
+    [([], []), ([5], [5]), ([3, 8], [3, 8]), ([8, 3], [3, 3]), ([4, 9, 2, 7], [2, 2, 2, 7])],
+)
+def test_replies_are_awaited_in_their_order(first_reads, places):
+    """The bytes in the pipe are alike: the first one answers the first notice."""
+    assert place_in_order(first_reads) == places
+
+
+def test_half_precision_is_summed_in_single(rng):
+    class Doubled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, CLASSES)
+
+        def forward(self, x):
+            y = self.layer(x)
+            half = es.mean(y, axis=0).astype("float16")
+            return y + es.functional.group_sum(half).astype("float32") * 0.5
+
+    x, y = rng.standard_normal((4, 3)).astype(np.float32), rng.integers(0, CLASSES, 4)
+
+    def work(group):
+        nn.manual_seed(1)
+        step = es.TrainStep(Doubled(), LOSS, es.optim.SGD(lr=0.1), group=group)
+        return [step(*part(group, x, y)) for _ in range(2)]
+
+    first, second = run(2, work)
+    assert np.isfinite(first).all() and first == second

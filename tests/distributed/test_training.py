@@ -877,7 +877,7 @@ def test_buckets_are_announced_while_the_program_runs(rng, many_buckets):
         buckets = step._parallel._buckets
         ((_, run),) = step.compiler.programs.items()
         steps = run.program.steps
-        first = buckets._messages.ctypes.data
+        first = buckets.completed.message(0)
         told = {buckets.buckets[s.message - first].names: n for n, s in enumerate(steps) if isinstance(s, Notify)}
         launches = [n for n, s in enumerate(steps) if isinstance(s, RunLaunch)]
         return {names[0]: sum(n > at for n in launches) for names, at in told.items()}
