@@ -214,7 +214,7 @@ def one_of(name: str) -> nn.Module:
         "Transformer": (4, 2, 1, 1, 8), "ModuleList": ([nn.Linear(3, 2), nn.ReLU()],), "ParameterList": ([X, 2 * X],),
         "Sequential": (nn.Linear(3, 2), nn.ReLU()), "ModuleDict": ({"a": nn.Linear(3, 2)},),
         "ParameterDict": ({"a": X},), "LLTM": (3, 2), "MILSTM": (3, 2), "SCRN": (3, 2, 2), "SubLSTM": (3, 2),
-        "RNN": (3, 2), "GRU": (3, 2), "LSTM": (3, 2), "Bilinear": (3, 2, 4),
+        "SyncBatchNorm": (3,), "RNN": (3, 2), "GRU": (3, 2), "LSTM": (3, 2), "Bilinear": (3, 2, 4),
         "Embedding": (5, 3, 1), "EmbeddingBag": (5, 3), "Linear": (3, 2), "Threshold": (0.5, 0.1),
         "Unflatten": (1, (2, 3)),
         **{f"MaxUnpool{n}d": (2,) for n in (1, 2, 3)},

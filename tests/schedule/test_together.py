@@ -39,7 +39,7 @@ def draw_plan(rng: np.random.Generator, count: int = 14) -> SimpleNamespace:
         touched = rng.choice(8, int(rng.integers(1, 4)), False)
         written = (True, *(bool(rng.random() < 0.2) for _ in touched[1:]))
         calls.append(KernelCall(None, tuple(tensors[i] for i in touched), written, ()))
-    return SimpleNamespace(calls=calls, home=home)
+    return SimpleNamespace(calls=calls, home=home, graph=SimpleNamespace(inputs=()))
 
 
 def have_hazard(plan: SimpleNamespace, i: int, j: int) -> bool:

@@ -34,7 +34,7 @@ def batch(rng):
     return rng.standard_normal((48, 37), np.float32), rng.integers(0, 5, 48)
 
 
-def _others(self, parts, target, threads, seconds, tell):
+def _others(self, parts, target, threads, seconds, tell, executor=None):
     """Instead of a search: of every kernel the last configuration that is worth a measurement."""
     out = []
     for kernel, turns in parts:
@@ -146,7 +146,7 @@ def test_former_records_stay_without_better_ones(batch, monkeypatch):
     run.backend.settle(SearchResult(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target, True)
     before = records.list_records()
 
-    def search(self, parts, target, threads, seconds, tell):
+    def search(self, parts, target, threads, seconds, tell, executor=None):
         found = SearchResult(call.kernel, 1, every[0], 2e-6, 1e-6, every[2])
         self.keep(found, target)
         return [found]

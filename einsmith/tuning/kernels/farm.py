@@ -24,6 +24,7 @@ from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import records
 from einsmith.tuning.kernels.bench import BenchProcess, sendable_patterns
 from einsmith.tuning.kernels.genetic import Candidate
+from einsmith.tuning.kernels.worker import register
 
 try:
     import fcntl
@@ -31,7 +32,7 @@ except ImportError:  # Windows, where the workers of a host are not kept apart
     fcntl = None  # type: ignore[assignment]
 
 
-class Origin(NamedTuple):
+class Sender(NamedTuple):
     """What a worker must have in common with the process that sends it kernels.
 
     machine: digest of the facts of the machine (`store.machine_of`), without threads; version: hash of the sources that
@@ -49,9 +50,9 @@ class Visited(NamedTuple):
     told: list[tuple[Candidate, float]]
 
 
-def origin() -> Origin:
+def sender() -> Sender:
     """Return what workers must have in common with this process."""
-    return Origin(_machine(), records.version(), sendable_patterns())
+    return Sender(_machine(), records.version(), sendable_patterns())
 
 
 def _machine() -> str:
@@ -71,20 +72,18 @@ def count_workers(executor: Executor) -> int:
     return max(1, next((n for n in known if n), 1))
 
 
-def visit(search: Any, threads: int, seconds: float, guesses: Sequence[Candidate], sender: Origin) -> Visited:
+def visit(search: Any, threads: int, seconds: float, guesses: Sequence[Candidate], own: Sender) -> Visited:
     """Visit a kernel (`KernelSearch.visit`) on this host, while no other worker of it does. Runs in a worker.
 
     Raises ArgumentError where the host is of another kind, or has other sources of Einsmith, than the sender."""
-    if sender.version != records.version():
+    if own.version != records.version():
         raise ArgumentError(f"the worker on {platform.node()} has another version of Einsmith; install the same one")
-    if sender.machine != _machine():
+    if own.machine != _machine():
         raise ArgumentError(
             f"the worker on {platform.node()} is another kind of machine ({_describe(host_target())}), where other "
             "configurations are fast; use hosts of one kind"
         )
-    from einsmith.tuning.kernels.worker import register
-
-    register(sender.patterns)
+    register(own.patterns)
     told: list[tuple[Candidate, float]] = []
     with _alone():
         search.visit(

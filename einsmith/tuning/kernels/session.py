@@ -373,7 +373,7 @@ class _VisitsElsewhere:
 
     def __init__(self, executor: Executor, threads: int, end: float, tell: Tell, first: FirstGuesses):
         self._executor, self._threads, self._end, self._tell, self._first = executor, threads, end, tell, first
-        self._origin = farm.origin()
+        self._sender = farm.sender()
         self.most = farm.count_workers(executor)
 
     def begin(self, search: KernelSearch) -> Future[farm.Visited]:
@@ -381,7 +381,7 @@ class _VisitsElsewhere:
         guesses = self._first(search.result.kernel)
         left = max(0.0, self._end - time.monotonic())
         try:
-            return self._executor.submit(farm.visit, search, self._threads, left, guesses, self._origin)
+            return self._executor.submit(farm.visit, search, self._threads, left, guesses, self._sender)
         except RuntimeError as e:  # it was shut down, or its workers have ended
             raise ArgumentError(f"the executor takes no tasks: {e}") from e
 
