@@ -16,8 +16,9 @@ MANY_VECTORS = 8
 """Vectors that a loop carries from which on it does not check itself, unless it is very long (LONG_INSTRUCTIONS). A
 call keeps no vector register, and with few to spare LLVM moves the carried ones through the stack in every turn, not
 only in those that call: a tile of 14 x 2 sums over 4,608 points took 2.2 times as long on a Zen 4."""
-LONG_INSTRUCTIONS = 1 << 26
-"""Instructions of a loop that carries many vectors from which on it checks all the same: some 20 ms."""
+LONG_INSTRUCTIONS = 1 << 28
+"""Instructions of a loop that carries many vectors from which on it checks all the same: some 80 ms, or less where it
+has loops of unknown turns, for which too many are assumed."""
 ASSUMED_TURNS = 64
 """Turns assumed for a loop whose number of turns is not known."""
 
