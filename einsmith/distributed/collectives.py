@@ -32,6 +32,20 @@ def _whole_lines(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
+def add_in_order(rows: np.ndarray, out: np.ndarray) -> None:
+    """Store the sum of rows [size, n] in `out` [n], added from the first to the last."""
+    np.add(rows[0], rows[1], out=out)
+    for row in rows[2:]:
+        np.add(out, row, out=out)
+
+
+def add_in_pairs(rows: np.ndarray, out: np.ndarray) -> None:
+    """Store the sum of rows [2**k, n] in `out` [n], added up as a balanced binary tree."""
+    while len(rows) > 1:
+        rows = np.add(rows[::2], rows[1::2])
+    out[...] = rows[0]
+
+
 class Collectives:
     """The collective operations of a group, which its thread calls.
 
@@ -41,13 +55,12 @@ class Collectives:
         self.transport = transport
         self._sent, self._received = buffers.empty((0,), np.uint8), buffers.empty((0,), np.uint8)
 
-    def all_reduce(self, *arrays: np.ndarray, add: Add | None = None) -> None:
+    def all_reduce(self, *arrays: np.ndarray, add: Add = add_in_order) -> None:
         """Overwrite arrays [n] by their sums over all ranks. Several arrays, which should be small, share messages.
 
-        add: the function that adds up, if not in the order of the ranks."""
+        add: the function that adds up."""
         if self.transport.size == 1:
             return
-        add = add or add_in_order
         if len(arrays) > 1 or is_sent_whole(arrays[0].nbytes, self.transport.size):
             self._exchange_wholes(arrays, add)
         else:
@@ -55,18 +68,17 @@ class Collectives:
 
     def _exchange_wholes(self, arrays: Sequence[np.ndarray], add: Add) -> None:
         """Sum arrays in one exchange: every rank receives those of all ranks."""
+        starts = np.cumsum([0, *(_whole_lines(a.nbytes) for a in arrays)]).tolist()
+        places = [slice(start, start + a.nbytes) for start, a in zip(starts, arrays, strict=False)]
         sent = arrays[0].view(np.uint8)
-        ends = np.cumsum([_whole_lines(a.nbytes) for a in arrays]).tolist()
         if len(arrays) > 1:
-            self._sent = sent = _grown(self._sent, ends[-1])[: ends[-1]]
-            for a, end in zip(arrays, ends, strict=True):
-                start = end - _whole_lines(a.nbytes)
-                sent[start : start + a.nbytes] = a.view(np.uint8)
+            self._sent = sent = _grown(self._sent, starts[-1])[: starts[-1]]
+            for a, place in zip(arrays, places, strict=True):
+                sent[place] = a.view(np.uint8)
         rows = self._rows(sent.size, sent.dtype)
         self.transport.all_gather(sent, rows)
-        for a, end in zip(arrays, ends, strict=True):
-            start = end - _whole_lines(a.nbytes)
-            add(rows[:, start : start + a.nbytes].view(a.dtype), a)
+        for a, place in zip(arrays, places, strict=True):
+            add(rows[:, place].view(a.dtype), a)
 
     def _exchange_parts(self, array: np.ndarray, add: Add) -> None:
         """Sum an array in two exchanges, in which 2*(1 - 1/size) times its bytes cross each process's connection: the
@@ -81,14 +93,14 @@ class Collectives:
         if whole is not array:
             array[...] = whole[: array.size]
 
-    def reduce_scatter(self, array: np.ndarray, add: Add | None = None) -> None:
+    def reduce_scatter(self, array: np.ndarray, add: Add = add_in_order) -> None:
         """Overwrite this rank's part of an array, one of `size` equal ones, by the sum of that part over all ranks."""
         if self.transport.size == 1:
             return
         parts = array.reshape(self.transport.size, -1)
         received = self._rows(parts.shape[1], array.dtype)
         self.transport.all_to_all(parts, received)
-        (add or add_in_order)(received, parts[self.transport.rank])
+        add(received, parts[self.transport.rank])
 
     def all_gather(self, array: np.ndarray) -> None:
         """Overwrite all other ranks' parts of an array, one of `size` equal ones, by theirs."""
@@ -111,17 +123,3 @@ class Collectives:
 
 def _grown(memory: np.ndarray, nbytes: int) -> np.ndarray:
     return memory if memory.size >= nbytes else buffers.empty((nbytes,), np.uint8)
-
-
-def add_in_order(rows: np.ndarray, out: np.ndarray) -> None:
-    """Store the sum of rows [size, n] in `out` [n], added from the first to the last."""
-    np.add(rows[0], rows[1], out=out)
-    for row in rows[2:]:
-        np.add(out, row, out=out)
-
-
-def add_in_pairs(rows: np.ndarray, out: np.ndarray) -> None:
-    """Store the sum of rows [2**k, n] in `out` [n], added up as a balanced binary tree."""
-    while len(rows) > 1:
-        rows = np.add(rows[::2], rows[1::2])
-    out[...] = rows[0]

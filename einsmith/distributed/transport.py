@@ -11,8 +11,8 @@ class Transport(Protocol):
     """The collective operations of an engine, between `size` processes.
 
     Every process calls the same operations in the same order, with arrays of one size and type that are C-contiguous.
-    Calls block until the arrays can be used, without Python's global lock; a `Group` makes them on a thread of its own.
-    An engine sums nothing: sums in the order of the ranks, which do not depend on the engine, are `Group`'s. An
+    Calls block until the arrays can be used, without Python's global lock; a `ProcessGroup` makes them on a thread of
+    its own. An engine sums nothing: sums in the order of the ranks, which do not depend on it, are `Collectives`'. An
     exception of any kind means that the group is broken.
 
     name: the launcher or library, for messages; rank: number of this process, from 0.

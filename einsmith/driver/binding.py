@@ -126,7 +126,7 @@ class Binding:
         finite = compiled.finite
         finite_call = _call_of(plan, finite)
         assembler = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.comparisons.items()})
-        assembler.sent = {x.after for x in received(compiled.graph.inputs) if x.after is not None}
+        assembler.sent = set(received(compiled.graph.inputs).values())
 
         def add_checks(i: int) -> None:
             for t, status in after.get(i, ()):

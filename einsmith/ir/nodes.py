@@ -344,9 +344,10 @@ def leaf(shape: Iterable[int], dtype: DType, after: Leaf | None = None) -> Leaf:
     return Leaf(next(_LEAF_IDS), tuple(int(n) for n in shape), dtype, after)
 
 
-def received(leaves: Iterable[Leaf]) -> list[Leaf]:
-    """Return those leaves that another thread stores while the program runs, in their order."""
-    return sorted((x for x in leaves if x.after is not None), key=lambda x: x.id)
+def received(leaves: Iterable[Leaf]) -> dict[Leaf, Leaf]:
+    """Return, in their order, those leaves that another thread stores while the program runs, each with the leaf whose
+    update it comes after."""
+    return {x: x.after for x in sorted(leaves, key=lambda x: x.id) if x.after is not None}
 
 
 class Compute(Node):

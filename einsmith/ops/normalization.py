@@ -67,6 +67,59 @@ def _update(running: Any, value: Value, momentum: Any) -> None:
         running.assign(old * (1 - momentum) + value.astype(old.dtype) * momentum)
 
 
+def _batch_norm(
+    name: str,
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any,
+    bias: Any,
+    training: bool,
+    momentum: float | Value | None,
+    eps: float,
+    of_group: bool = False,
+) -> Value:
+    """Return what `batch_norm` does; of_group: with the statistics of all processes of the group."""
+    x = tensor(input, name, "input", kind="float")
+    if x.ndim < 2:
+        raise ShapeError(f"{name}: 'input' needs 2 dimensions or more, got shape {x.shape}")
+    shape = x.shape[1:2]
+    w, v = _vector(weight, name, "weight", shape), _vector(bias, name, "bias", shape)
+    means, variances = (
+        _vector(y, name, n, shape) for n, y in (("running_mean", running_mean), ("running_var", running_var))
+    )
+    if not training:
+        if means is None or variances is None:
+            raise ArgumentError(f"{name}: evaluation needs 'running_mean' and 'running_var'")
+        return _by_channel(x, means, variances, w, v, eps)
+    if not x.size:
+        return x
+    mean, variance = _moments(x, (0, *range(2, x.ndim)))
+    own = x.size // shape[0]
+    if of_group:
+        mean, variance, unbiased = _group_moments(mean, variance, own)
+    elif own == 1:
+        raise ShapeError(f"{name}: more than one value per channel is needed in training, got shape {x.shape}")
+    else:
+        unbiased = variance * (own / (own - 1))
+    _update(running_mean, mean, momentum)
+    _update(running_var, unbiased, momentum)
+    return _by_channel(x, mean, variance, w, v, eps)
+
+
+def _group_moments(mean: Value, variance: Value, own: int) -> tuple[Value, Value, Value]:
+    """Return mean, variance and unbiased variance [C] over all processes of the group, from those of this one's `own`
+    values of each channel. They are put together in float64."""
+    channels, kind = mean.shape[0], mean.dtype.arithmetic.name
+    mean, variance = mean.astype("float64"), variance.astype("float64")
+    total = group_sum(cat([mean * own, (variance + mean * mean) * own, builder.full((1,), float(own), "float64")]))
+    count = total[2 * channels]
+    mean = total[:channels] / count
+    variance = builder.maximum(total[channels : 2 * channels] / count - mean * mean, 0.0)
+    unbiased = variance * (count / builder.maximum(count - 1, 1.0))
+    return mean.astype(kind), variance.astype(kind), unbiased
+
+
 @accept_arrays
 def batch_norm(
     input: Any,
@@ -85,26 +138,7 @@ def batch_norm(
     step ends; arrays have values, not places, and are not changed. momentum: a number or a 0-d tensor. Raises
     ShapeError in training for one value per channel. Source: Ioffe and Szegedy 2015, arXiv 1502.03167.
     """
-    x = tensor(input, "batch_norm", "input", kind="float")
-    if x.ndim < 2:
-        raise ShapeError(f"batch_norm: 'input' needs 2 dimensions or more, got shape {x.shape}")
-    shape = x.shape[1:2]
-    w, v = _vector(weight, "batch_norm", "weight", shape), _vector(bias, "batch_norm", "bias", shape)
-    means = _vector(running_mean, "batch_norm", "running_mean", shape)
-    variances = _vector(running_var, "batch_norm", "running_var", shape)
-    if not training:
-        if means is None or variances is None:
-            raise ArgumentError("batch_norm: evaluation needs 'running_mean' and 'running_var'")
-        return _by_channel(x, means, variances, w, v, eps)
-    if not x.size:
-        return x
-    count = x.size // shape[0]
-    if count == 1:
-        raise ShapeError(f"batch_norm: more than one value per channel is needed in training, got shape {x.shape}")
-    mean, variance = _moments(x, (0, *range(2, x.ndim)))
-    _update(running_mean, mean, momentum)
-    _update(running_var, variance * (count / (count - 1)), momentum)
-    return _by_channel(x, mean, variance, w, v, eps)
+    return _batch_norm("batch_norm", input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
 @accept_arrays
@@ -124,21 +158,9 @@ def sync_batch_norm(
     of squares of its batch in float64, from which the whole variance follows without cancellation (Chan, Golub and
     LeVeque 1979). Outside of training steps in a group this is `batch_norm`.
     """
-    x = tensor(input, "sync_batch_norm", "input", kind="float")
-    if not training or x.ndim < 2 or not x.size or not sums_over_group():
-        return batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    channels = x.shape[1]
-    w, v = (_vector(y, "sync_batch_norm", n, (channels,)) for n, y in (("weight", weight), ("bias", bias)))
-    own = x.size // channels
-    mean, variance = (y.astype("float64") for y in _moments(x, (0, *range(2, x.ndim))))
-    total = group_sum(cat([mean * own, (variance + mean * mean) * own, builder.full((1,), float(own), "float64")]))
-    count = total[2 * channels]
-    mean = total[:channels] / count
-    variance = builder.maximum(total[channels : 2 * channels] / count - mean * mean, 0.0)
-    _update(running_mean, mean, momentum)
-    _update(running_var, variance * (count / builder.maximum(count - 1, 1.0)), momentum)
-    kind = x.dtype.arithmetic.name
-    return _by_channel(x, mean.astype(kind), variance.astype(kind), w, v, eps)
+    across = training and sums_over_group()
+    name = "sync_batch_norm" if across else "batch_norm"
+    return _batch_norm(name, input, running_mean, running_var, weight, bias, training, momentum, eps, across)
 
 
 @accept_arrays

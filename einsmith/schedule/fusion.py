@@ -142,12 +142,12 @@ def fusion_groups(
             users[m].add(node)
     for node in nodes:
         needs = {of[m] for m in makers(node)}
+        alike = {g for g in needs if levels.get(groups[g].nodes[0], 0) == levels.get(node, 0)}
         best = len(groups)
         if isinstance(node, Compute) and node not in alone and _is_fusible(node):
             # Other readers of a group wait for all of it, so the group with the fewest readers is joined first.
-            near = sorted(needs, key=lambda g: (groups[g].count_outside_readers(node), -g))
+            near = sorted(alike, key=lambda g: (groups[g].count_outside_readers(node), -g))
             near = [g for g in near if not (node in updates and _has_other_readers(groups[g], updates))]
-            near = [g for g in near if levels.get(groups[g].nodes[0], 0) == levels.get(node, 0)]
             best = next((g for g in near if _can_join(groups, g, node, needs, alone, early)), best)
         if best == len(groups):
             groups.append(FusionGroup())
@@ -160,8 +160,7 @@ def fusion_groups(
         joined.before |= _before(groups, needs - {best})
         _propagate(groups, best)
         if len(joined.nodes) > 1 and isinstance(node, Compute):
-            alike = {of[m] for m in makers(node) if levels.get(m, 0) == levels.get(node, 0)}
-            for h in sorted(needs & alike - {best}):
+            for h in sorted(alike - {best}):
                 _absorb(groups, of, best, h, node, unmerged)
     return groups, of
 

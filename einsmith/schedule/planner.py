@@ -12,7 +12,7 @@ update is computed into separate memory and copied.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -192,7 +192,7 @@ def _plan(
     schedule.drop_unread(kept)
 
     written = dict(updates)
-    sent = {x.after for x in waits}
+    sent = set(waits.values())
     after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
     readers: dict[Leaf, set[int]] = defaultdict(set)  # leaf -> groups that read it
     operands = [schedule.operands(g) for g in range(len(groups))]
@@ -201,7 +201,7 @@ def _plan(
             if isinstance(source, Leaf):
                 readers[source].add(g)
                 if source.after is not None:  # updates from which another thread stores it, and those before it
-                    after[g] |= {of[_require_maker(written[x.after])] for x in waits if x.after and x.id <= source.id}
+                    after[g] |= {of[_require_maker(written[s])] for x, s in waits.items() if x.id <= source.id}
             else:
                 after[g].add(of[source])
     checking = [of[_require_maker(t)] for t, _ in graph.checks]
@@ -267,7 +267,7 @@ def _plan(
     return Plan(graph, calls, home, checks, first, apart=roots, refusals=refusals), set()
 
 
-def _count_waits(nodes: Sequence[Compute | LoweredLoop], waits: Sequence[Leaf]) -> dict[Compute | LoweredLoop, int]:
+def _count_waits(nodes: Sequence[Compute | LoweredLoop], waits: Iterable[Leaf]) -> dict[Compute | LoweredLoop, int]:
     """Return for each node, arguments before users, the number of the last of the leaves `waits`, from 1, that it
     depends on; 0 for none."""
     numbers = {leaf: n for n, leaf in enumerate(waits, 1)}

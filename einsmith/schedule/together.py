@@ -38,14 +38,14 @@ def find_dependences(plan: Plan) -> list[set[int]]:
     writer: dict[Tensor, int] = {}
     readers: dict[Tensor, set[int]] = {}
     out: list[set[int]] = []
-    waits = [(x, x.after) for x in received(plan.graph.inputs) if x.after is not None]
+    waits = received(plan.graph.inputs)
     for i, call in enumerate(plan.calls):
         needs: set[int] = set()
         reads, writes = _owners(plan, call, False), _owners(plan, call, True)
         needs.update(writer[t] for t in reads | writes if t in writer)
         needs.update(*(readers.get(t, ()) for t in writes))
         for leaf in [t for t in reads if isinstance(t, Leaf) and t.after is not None]:  # another thread stores it
-            needs.update(writer[source] for x, source in waits if x.id <= leaf.id)
+            needs.update(writer[source] for x, source in waits.items() if x.id <= leaf.id)
         for t in reads:
             readers.setdefault(t, set()).add(i)
         for t in writes:

@@ -155,11 +155,8 @@ class GroupTraining:
             with Deferred(), self._state.store.guard:
                 self._prepare()
                 run = self._compiler.find(arrays, True) if count else None
-                exchanged = None
-                if run is not None:
-                    exchanged = run.note.exchanged
-                elif not count:
-                    exchanged = self._exchanged.get(self._key_of(arrays))
+                known = self._exchanged.get(self._key_of(arrays)) if not count else None
+                exchanged = known if run is None else run.note.exchanged
                 if exchanged is not None:
                     return self._train(run, exchanged, arrays, count, is_epoch, last)
             self._compile_or_trace([arrays])
@@ -181,7 +178,7 @@ class GroupTraining:
                 shapes = [(a.shape, a.dtype) for a in arrays]
                 few = [np.zeros((2, *shape[1:]) if shape else (), dtype) for shape, dtype in shapes]
                 traced = self._compiler.trace(few, True)
-                self._exchanged = {self._key_of(arrays): traced.exchanged}
+                self._exchanged[self._key_of(arrays)] = traced.exchanged
 
     def _key_of(self, arrays: list[np.ndarray]) -> tuple:
         """Return what determines the tensors that a program for such a batch sums over the group."""

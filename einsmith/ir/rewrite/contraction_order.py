@@ -74,10 +74,7 @@ def _plan_steps(t: Template) -> tuple[Template, ...] | None:
     if len(factors) < 2:
         return None
     order = _Order(t, factors, part.domain)
-    if order.summed != frozenset(range(t.rank, len(part.domain))):
-        return None
-    larger = _Order(t, factors, part.domain, LARGER_ROOM)
-    return (larger if 2 * larger.least_work <= order.least_work else order).plan_steps()
+    return order.plan_steps() if order.summed == frozenset(range(t.rank, len(part.domain))) else None
 
 
 class _Coordinate(NamedTuple):
@@ -115,16 +112,23 @@ class _Order:
         self.all = frozenset(range(len(factors)))
         self.summed = frozenset().union(*self.axes) - self.output
         self.room = room * (size(t.shape) + sum(size(shape) for _, shape in t.params))
+        self.refuses = False
+        """Whether a step that was priced has too large a result."""
         self._needed_axes: dict[Factors, frozenset[int]] = {}
         self._coordinates: dict[Factors, tuple[_Coordinate, ...]] = {}
 
     def plan_steps(self) -> tuple[Template, ...] | None:
         if all(self.needed_axes(frozenset({n})) == a for n, a in enumerate(self.axes)) and len(self.factors) < 3:
             return None
-        if self.least_work >= prod(self.domain):
+        order = self
+        least = self.least_work
+        if self.refuses:
+            larger = _Order(self.t, self.factors, self.domain, LARGER_ROOM)
+            order = larger if 2 * larger.least_work <= least else self
+        if order.least_work >= prod(self.domain):
             return None
         steps: list[Template] = []
-        self._emit(self.all, steps, {})
+        order._emit(self.all, steps, {})
         return tuple(steps) if len(steps) > 1 else None
 
     # -- what a set of factors is
@@ -208,7 +212,10 @@ class _Order:
         work = float(points * prod(self.domain[a] for a in inside - self.needed_axes(some)))
         if some == self.all:
             return work
-        return work + TRANSFER_COST * points + KERNEL_COST if points <= self.room else float("inf")
+        if points > self.room:
+            self.refuses = True
+            return float("inf")
+        return work + TRANSFER_COST * points + KERNEL_COST
 
     # -- emission
 
