@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -126,17 +131,35 @@ def _compile(job: Job) -> str:
     return ""
 
 
+class _Compiler(threading.local):
+    """A process of a thread of its own, begun anew where a fault of the compiler has ended it."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+    def compile(self, job: Job) -> str:
+        try:
+            return self.process.submit(_compile, job).result()
+        except BrokenProcessPool:
+            self._begin()
+            return "the compiler ended its process"
+
+
 def compile_all(jobs: Sequence[Job], until: float) -> dict[Job, str]:
     """Compiles in processes of their own; returns what went wrong with each job, empty where nothing did. Jobs that are
     not done at the time `until` are missing."""
-    out = {}
-    with multiprocessing.get_context("spawn").Pool() as pool:
-        waiting = {job: pool.apply_async(_compile, (job,)) for job in dict.fromkeys(jobs)}
-        for job, result in waiting.items():
-            try:
-                out[job] = result.get(max(0.0, until - time.monotonic()))
-            except multiprocessing.TimeoutError:
-                continue
+    count, compiler, out = os.cpu_count() or 1, _Compiler(), {}
+    pool = ThreadPoolExecutor(count)
+    waiting = {job: pool.submit(compiler.compile, job) for job in dict.fromkeys(jobs)}
+    for job, result in waiting.items():
+        with suppress(TimeoutError):
+            out[job] = result.result(max(0.0, until - time.monotonic()))
+    pool.shutdown(wait=False, cancel_futures=True)
+    for child in multiprocessing.active_children():
+        child.kill()
     return out
 
 

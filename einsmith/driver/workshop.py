@@ -23,7 +23,7 @@ from einsmith.driver.backend import Answer, Measurement, Workshop
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tuning.kernels import measure, records, worker
+from einsmith.tuning.kernels import bench, measure, records, worker
 from einsmith.tuning.kernels.bench import sendable_patterns
 from einsmith.tuning.kernels.genetic import Search, candidate_of
 from einsmith.tuning.kernels.session import least
@@ -56,7 +56,7 @@ class Shop:
             if hasattr(os, "SCHED_IDLE"):
                 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         self._limit = limit
-        worker.register(patterns)
+        bench.register(patterns)
 
     def _start_clock(self) -> float:
         """Limit the processor seconds of the answer that begins now; return the processor seconds used so far."""

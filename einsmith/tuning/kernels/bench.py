@@ -40,7 +40,7 @@ def find_import_fault(pattern: Pattern) -> str:
 
 
 def sendable_patterns() -> list[Pattern]:
-    """Return the user's patterns that another process can import (`worker.register`). Warns once of each other one."""
+    """Return the user's patterns that another process can import (`register`). Warns once of each other one."""
     patterns = [(p, find_import_fault(p)) for p in autoconfig.PATTERNS if not is_builtin(p)]
     for pattern, why in patterns:
         if why and _WARNED((pattern.name, why)):
@@ -52,6 +52,14 @@ def sendable_patterns() -> list[Pattern]:
                 stacklevel=3,
             )
     return [p for p, why in patterns if not why]
+
+
+def register(patterns: Sequence[Pattern]) -> None:
+    """Add a user's own patterns to those of this process."""
+    known = {p.name for p in autoconfig.PATTERNS}
+    for p in patterns:
+        if p.name not in known:
+            autoconfig.register(p)
 
 
 class BenchProcess(Worker):

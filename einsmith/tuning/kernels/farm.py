@@ -22,9 +22,8 @@ from einsmith.cost.facts import Target
 from einsmith.kernels.pattern import Pattern
 from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import records
-from einsmith.tuning.kernels.bench import BenchProcess, sendable_patterns
+from einsmith.tuning.kernels.bench import BenchProcess, register, sendable_patterns
 from einsmith.tuning.kernels.genetic import Candidate
-from einsmith.tuning.kernels.worker import register
 
 try:
     import fcntl

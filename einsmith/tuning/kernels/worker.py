@@ -33,7 +33,7 @@ from einsmith.runtime.program import Program
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.calibration import load
 from einsmith.tuning.kernels import measure
-from einsmith.tuning.kernels.bench import CHOICE
+from einsmith.tuning.kernels.bench import CHOICE, register
 from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.race import FINAL_ROUNDS, MAX_ROUNDS, MIN_ROUNDS, is_decided
 
@@ -128,14 +128,6 @@ class Bench:
         subject = subject_of(self.kernel, self.target, self.threads, code, candidate.pattern, str(candidate.config))
         choice = self._ready.get(CHOICE)
         return fault_of(subject, None if choice is None else choice.code, seed)
-
-
-def register(patterns: Sequence[Pattern]) -> None:
-    """Add a user's own patterns to those of this process."""
-    known = {p.name for p in autoconfig.PATTERNS}
-    for p in patterns:
-        if p.name not in known:
-            autoconfig.register(p)
 
 
 def subject_of(
