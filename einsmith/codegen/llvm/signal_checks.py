@@ -13,9 +13,10 @@ stopped."""
 CHECK_INSTRUCTIONS = 1 << 14
 """Approximate instructions between two checks: some microseconds, of which a check takes ten nanoseconds."""
 MANY_VECTORS = 8
-"""Vectors that a loop carries from which on it does not check itself, unless it is very long (LONG_INSTRUCTIONS). A
-call keeps no vector register, and with few to spare LLVM moves the carried ones through the stack in every turn, not
-only in those that call: a tile of 14 x 2 sums over 4,608 points took 2.2 times as long on a Zen 4."""
+"""Vectors that a loop carries from which on neither it nor a loop within it checks, unless it is very long
+(LONG_INSTRUCTIONS). A call keeps no vector register, and with few to spare LLVM moves the carried ones through the
+stack in every turn, not only in those that call: a tile of 14 x 2 sums over 4,608 points took 2.2 times as long on a
+Zen 4, and a tile of 6 x 4 sums 1.8 times, whose rarely run correction of sums that are not numbers called."""
 LONG_INSTRUCTIONS = 1 << 28
 """Instructions of a loop that carries many vectors from which on it checks all the same: some 80 ms, or less where it
 has loops of unknown turns, for which too many are assumed."""
@@ -25,7 +26,7 @@ ASSUMED_TURNS = 64
 
 def period(x: Loop, trips: int | None, number: Callable[[SSAValue], Any]) -> int:
     """Return the number of a loop's turns between two checks, a power of two; 0 where the enclosing loop checks often
-    enough."""
+    enough for it and the loops within it."""
     each = max(1, count_instructions(x.body, number)) * x.unroll
     if trips is not None and trips * each < CHECK_INSTRUCTIONS:
         return 0
