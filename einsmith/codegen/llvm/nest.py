@@ -65,7 +65,8 @@ class _Emitter(MemoryEmitter):
         super().__init__(text, masks, max(16, register))
         self.chains = chains
         self.function = function
-        self.checks_signals = function.checks_signals
+        self.carried = 0
+        """Vectors that the loops around what is emitted carry."""
         self.selected_against = faults.find_selected_sums(function.body) if text.fma and folds else {}
         self.sums: dict[str, tuple[str, int]] = {}  # operand -> (operand, constant) that it is the sum of
 
@@ -175,14 +176,13 @@ class _Emitter(MemoryEmitter):
         phis = len(text.lines)  # the phis are written last, when the carried values are known
         self.put(x.var, var)
         state: list[tuple[str, Number | None]] = [(name, None) for name in names]
-        every, outer = signal_checks.period(x, trips, self.number) if self.checks_signals else 0, self.checks_signals
-        self.checks_signals = every > 0  # within a loop that needs no check no loop needs one
+        self.carried += (vectors := sum(v.type.lanes > 1 for v in x.carried))
         for turn in range(x.unroll):
             if turn:
                 self.put(x.var, self.add_constant(var, turn * x.step, "i64"))
             state = self.emit_turn(x, state)
-        self.checks_signals = outer
-        turns = self.emit_signal_check(every) if every else None
+        turns = self.emit_signal_check(x, trips)
+        self.carried -= vectors
         back = self.text.block
         following = text.emit(f"add nsw i64 {var}, {x.step * x.unroll}")
         again = text.emit(f"icmp slt i64 {following}, {hi}")
@@ -202,9 +202,13 @@ class _Emitter(MemoryEmitter):
                 operand = text.emit(f"phi {spell(init.type)} {pairs}")
             self.put(out, operand)
 
-    def emit_signal_check(self, every: int) -> tuple[str, str]:
-        """Emit a check for signals in every `every`th turn of a loop; return the names of its turn counter before and
-        after this turn."""
+    def emit_signal_check(self, x: Loop, trips: int | None) -> tuple[str, str] | None:
+        """Emit a check for signals in some of a loop's turns; return the names of its turn counter before and after
+        this turn."""
+        checks = self.function.checks_signals
+        every = signal_checks.period(x, trips, self.carried, self.number) if checks else 0
+        if not every:
+            return None
         text = self.text
         text.declarations[signal_checks.CHECK_FUNCTION] = f"declare i32 @{signal_checks.CHECK_FUNCTION}()"
         ask, stop, on = text.fresh("ask"), text.fresh("stop"), text.fresh("on")

@@ -13,7 +13,7 @@ stopped."""
 CHECK_INSTRUCTIONS = 1 << 14
 """Approximate instructions between two checks: some microseconds, of which a check takes ten nanoseconds."""
 MANY_VECTORS = 8
-"""Vectors that a loop carries from which on neither it nor a loop within it checks, unless it is very long
+"""Vectors carried by a loop and those around it from which on it does not check, unless it is very long
 (LONG_INSTRUCTIONS). A call keeps no vector register, and with few to spare LLVM moves the carried ones through the
 stack in every turn, not only in those that call: a tile of 14 x 2 sums over 4,608 points took 2.2 times as long on a
 Zen 4, and a tile of 6 x 4 sums 1.8 times, whose rarely run correction of sums that are not numbers called."""
@@ -24,13 +24,20 @@ ASSUMED_TURNS = 64
 """Turns assumed for a loop whose number of turns is not known."""
 
 
-def period(x: Loop, trips: int | None, number: Callable[[SSAValue], Any]) -> int:
+def period(x: Loop, trips: int | None, carried: int, number: Callable[[SSAValue], Any]) -> int:
     """Return the number of a loop's turns between two checks, a power of two; 0 where the enclosing loop checks often
-    enough for it and the loops within it."""
+    enough.
+
+    Args:
+        x: the loop, whose body has been emitted
+        trips: its turns, if they are known
+        carried: vectors that it and the loops around it carry
+        number: returns the value of what is a known number
+    """
     each = max(1, count_instructions(x.body, number)) * x.unroll
     if trips is not None and trips * each < CHECK_INSTRUCTIONS:
         return 0
-    if sum(v.type.lanes > 1 for v in x.carried) >= MANY_VECTORS and (trips or ASSUMED_TURNS) * each < LONG_INSTRUCTIONS:
+    if carried >= MANY_VECTORS and (trips or ASSUMED_TURNS) * each < LONG_INSTRUCTIONS:
         return 0
     return 1 << max(0, (CHECK_INSTRUCTIONS // each).bit_length() - 1)
 
