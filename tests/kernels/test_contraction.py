@@ -544,7 +544,9 @@ def test_no_accumulator_is_spilled(long):
     if long:  # so many points of K make a loop long
         cases = [(product(2048, 2048, 4608, "NN"), Configs((Tiled(False, 14, 2, "buffer", "panel"),)))]
         # With a correction of sums that are not numbers, in which long loops lie where the accumulators live.
-        cases.append((conv_dx(16, 512, 56, 56, 256, 3, 3, 1), Configs((Tiled(True, 6, 4, "buffer", "panel"),))))
+        for channels, n, mr, nv in ((256, 56, 6, 4), (512, 28, 14, 2)):
+            tiled = Configs((Tiled(True, mr, nv, "buffer", "panel"),))
+            cases.append((conv_dx(16, 2 * channels, n, n, channels, 3, 3, 1), tiled))
     for kernel, config in cases:
         low = CONTRACTION.lower(kernel, config, target)
         machine = jit.machine(target.cpu, target.features, target.triple)

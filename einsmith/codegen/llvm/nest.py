@@ -65,7 +65,7 @@ class _Emitter(MemoryEmitter):
         super().__init__(text, masks, max(16, register))
         self.chains = chains
         self.function = function
-        self.carried = 0
+        self.carried_vectors = 0
         """Vectors that the loops around what is emitted carry."""
         self.selected_against = faults.find_selected_sums(function.body) if text.fma and folds else {}
         self.sums: dict[str, tuple[str, int]] = {}  # operand -> (operand, constant) that it is the sum of
@@ -148,7 +148,10 @@ class _Emitter(MemoryEmitter):
             for out, (operand, number) in zip(x.results, state, strict=True):
                 self.put(out, operand, number)
             return
-        self.emit_counted_loop(x, trips)
+        if x.once:
+            self.emit_single_turn(x)
+        else:
+            self.emit_counted_loop(x, trips)
 
     def emit_turn(self, x: Loop, state: Sequence[tuple[str, Number | None]]) -> list[tuple[str, Number | None]]:
         """Emit a loop's body once, with its variable set and the carried values `state`; return the values it
@@ -157,6 +160,23 @@ class _Emitter(MemoryEmitter):
             self.put(carried, operand, number)
         self.emit_region(x.body)
         return [(self.get(v), self.number(v)) for v in x.next]
+
+    def emit_single_turn(self, x: Loop) -> None:
+        """Emit a loop of one turn or none."""
+        text = self.text
+        body, end, before = text.fresh("once"), text.fresh("done"), text.block
+        runs = text.emit(f"icmp slt i64 {self.get(x.lo)}, {self.get(x.hi)}")
+        text.emit_void(f"br i1 {runs}, label %{body}, label %{end}")
+        text.label(body)
+        text.open_region()
+        self.put(x.var, self.get(x.lo), self.number(x.lo))
+        self.carried_vectors += (vectors := count_vectors(x))
+        state = self.emit_turn(x, [(self.get(v), self.number(v)) for v in x.init])
+        self.carried_vectors -= vectors
+        back = text.block
+        text.emit_void(f"br label %{end}")
+        text.close_region()
+        self.emit_loop_end(x, end, state, (before, back))
 
     def emit_counted_loop(self, x: Loop, trips: int | None) -> None:
         """Emit a loop with its test at the bottom, behind a guard unless it is known to run."""
@@ -176,13 +196,13 @@ class _Emitter(MemoryEmitter):
         phis = len(text.lines)  # the phis are written last, when the carried values are known
         self.put(x.var, var)
         state: list[tuple[str, Number | None]] = [(name, None) for name in names]
-        self.carried += (vectors := sum(v.type.lanes > 1 for v in x.carried))
+        self.carried_vectors += (vectors := count_vectors(x))
         for turn in range(x.unroll):
             if turn:
                 self.put(x.var, self.add_constant(var, turn * x.step, "i64"))
             state = self.emit_turn(x, state)
         turns = self.emit_signal_check(x, trips)
-        self.carried -= vectors
+        self.carried_vectors -= vectors
         back = self.text.block
         following = text.emit(f"add nsw i64 {var}, {x.step * x.unroll}")
         again = text.emit(f"icmp slt i64 {following}, {hi}")
@@ -195,18 +215,26 @@ class _Emitter(MemoryEmitter):
             turn_before, turn_after = turns
             lines.append(f"  {turn_before} = phi i64 [ 0, %{before} ], [ {turn_after}, %{back} ]")
         text.lines[phis:phis] = lines
+        self.emit_loop_end(x, end, state, (before, back) if guarded else ())
+
+    def emit_loop_end(
+        self, x: Loop, end: str, state: Sequence[tuple[str, Number | None]], blocks: Sequence[str]
+    ) -> None:
+        """Emit the block behind a loop, which the blocks before it and at its end lead to; none given: the latter
+        alone."""
         self.text.label(end)
         for out, init, (operand, _) in zip(x.results, x.init, state, strict=True):
-            if guarded:
+            if blocks:
+                before, back = blocks
                 pairs = f"[ {self.get(init)}, %{before} ], [ {operand}, %{back} ]"
-                operand = text.emit(f"phi {spell(init.type)} {pairs}")
+                operand = self.text.emit(f"phi {spell(init.type)} {pairs}")
             self.put(out, operand)
 
     def emit_signal_check(self, x: Loop, trips: int | None) -> tuple[str, str] | None:
         """Emit a check for signals in some of a loop's turns; return the names of its turn counter before and after
         this turn."""
         checks = self.function.checks_signals
-        every = signal_checks.period(x, trips, self.carried, self.number) if checks else 0
+        every = signal_checks.period(x, trips, self.carried_vectors, self.number) if checks else 0
         if not every:
             return None
         text = self.text
@@ -427,6 +455,11 @@ class _Emitter(MemoryEmitter):
 
     def do_barrier(self, op: Op) -> None:
         self.text.emit_void('call void asm sideeffect "", "~{memory}"()')
+
+
+def count_vectors(x: Loop) -> int:
+    """Return the number of vectors among a loop's carried values."""
+    return sum(v.type.lanes > 1 for v in x.carried)
 
 
 def _fits(x: int, elem: str) -> bool:

@@ -54,6 +54,7 @@ def count_instructions(block: Sequence[Any], number: Callable[[SSAValue], Any]) 
                 stack.append((x.body, times))
             else:
                 lo, hi = number(x.lo), number(x.hi)
-                turns = ASSUMED_TURNS if lo is None or hi is None else max(0, -(-(int(hi) - int(lo)) // x.step))
+                known = lo is not None and hi is not None
+                turns = max(0, -(-(int(hi) - int(lo)) // x.step)) if known else 1 if x.once else ASSUMED_TURNS
                 stack.append((x.body, times * turns))
     return total

@@ -72,7 +72,8 @@ class Op:
 class Loop:
     """A loop `for var in range(lo, hi, step)` that carries values.
 
-    `step` is a positive literal. hi may be below lo (no iteration), unless `runs`."""
+    `step` is a positive literal. hi may be below lo (no iteration), unless `runs`. `once`: a branch that yields values,
+    of one turn or none."""
 
     var: SSAValue
     lo: SSAValue
@@ -85,6 +86,7 @@ class Loop:
     next: Sequence[SSAValue] = ()
     unroll: int = 1
     runs: bool = False
+    once: bool = False
     _builder: Any = None
 
     def __enter__(self) -> Loop:
@@ -403,12 +405,13 @@ class Builder:
         init: Sequence[SSAValue] = (),
         unroll: int = 1,
         runs: bool = False,
+        once: bool = False,
     ) -> Loop:
         """Open a loop: `with b.loop(0, n, init=[x]) as l: ...; l.next = [y]`, then `l.results`. Its variable is i64.
 
         unroll: above 1, the code generator repeats the body; the trip count must then be a known multiple of it. runs:
         lo < hi is certain, so no branch around the loop is generated; carried values then stay in registers from one
-        run of the loop to the next, however many they are.
+        run of the loop to the next, however many they are. once: there is one turn at most.
         """
         lo = self.const(lo) if isinstance(lo, int) else lo
         hi = self.const(hi) if isinstance(hi, int) else hi
@@ -423,6 +426,7 @@ class Builder:
             tuple(map(self._new, types)),
             unroll=unroll,
             runs=runs,
+            once=once,
         )
         out._builder = self
         self._blocks[-1].append(out)

@@ -60,7 +60,7 @@ class NanRepair:
         b, n, s, total = self.b, sums[0].type.lanes, self.sampler, merge_in_tree(sums, self.b.add)
         rounds = b.cast(b.any(b.op("ne", total, total)), "i64")
         scratch, groups = self.scratch, s.groups(k_axes)
-        with b.loop(0, rounds, init=sums) as loop:
+        with b.loop(0, rounds, init=sums, once=True) as loop:
             for i, x in enumerate(init):
                 b.store(x, scratch, i * n)
             with b.loop(0, len(sums)) as numbers:
