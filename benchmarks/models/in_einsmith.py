@@ -35,14 +35,20 @@ class Training:
         return {n: v for n, v in found.items() if v.dtype.kind == "f"}
 
     def describe(self) -> dict[str, Any]:
-        """How many distinct kernels the training step has, how often they are called, the bytes of their code and of
-        the arena, and the passes that changed the graph or the plan."""
-        (run,) = self._step._programs.values()
-        calls = [call.kernel for _, call, _ in run.plan.kernel_calls()]
-        return {
-            "kernels": len(set(calls)),
-            "calls": len(calls),
-            "code_bytes": sum(k.nbytes for k in set(run.kernels)),
-            "arena_bytes": run.arena_bytes,
-            "passes": [*run.changes.tensors, *planned(run.plan)],
-        }
+        return described(self._step)
+
+
+def described(step: es.TrainStep) -> dict[str, Any]:
+    """How many distinct kernels a training step has, how often they are called, the bytes of their code, of the code of
+    those in loops and of the arena, and the passes that changed the graph or the plan."""
+    (run,) = step._programs.values()
+    calls = [call.kernel for _, call, _ in run.plan.kernel_calls()]
+    loops = {k for k, turns in zip(run.kernels, run.turns, strict=True) if turns > 1}
+    return {
+        "kernels": len(set(calls)),
+        "calls": len(calls),
+        "code_bytes": sum(k.nbytes for k in set(run.kernels)),
+        "loop_bytes": sum(k.nbytes for k in loops),
+        "arena_bytes": run.arena_bytes,
+        "passes": [*run.changes.tensors, *planned(run.plan)],
+    }

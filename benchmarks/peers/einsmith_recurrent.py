@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
+from benchmarks.models import in_einsmith
 from benchmarks.problems import LR
 from benchmarks.recurrent_problems import CELLS, LAYER_CELLS, Recurrent
 from einsmith import nn
@@ -68,14 +69,8 @@ class Training:
         state = self.model.state_dict()
         return {n: np.asarray(state[ours]) for n, ours in self.names.items()}
 
-    def describe(self) -> dict[str, int]:
-        """How many kernels the training step has, the bytes of their code, and of the code of those in loops."""
-        (run,) = self._step._programs.values()
-        loops = {k for k, turns in zip(run.kernels, run.turns, strict=True) if turns > 1}
-        every = set(run.kernels)
-        return {n: sum(k.nbytes for k in s) for n, s in (("code_bytes", every), ("loop_bytes", loops))} | {
-            "kernels": len(run.kernels)
-        }
+    def describe(self) -> dict[str, Any]:
+        return in_einsmith.described(self._step)
 
 
 def build(problem: Recurrent, arrays: dict[str, np.ndarray], threads: int) -> Training:
