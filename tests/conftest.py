@@ -43,6 +43,13 @@ def every_object() -> Iterator[None]:
     gc.freeze()
 
 
+@pytest.fixture
+def new_objects() -> None:
+    """Within the test collections look at what it makes alone, which takes no time however much other tests hold."""
+    gc.collect()
+    gc.freeze()
+
+
 # Tests run side by side, and threads of other libraries, which spin while they wait, would take each other's cores.
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
     os.environ.setdefault(_threads, "1")

@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +23,7 @@ TWICE = {"Backend", "Library", "Prepared"}
 """Class names that may stand twice: exported libraries do without Einsmith; ONNX names the classes of a back end."""
 
 
+@cache
 def trees():
     return [(p.relative_to(ROOT).as_posix(), ast.parse(p.read_text())) for p in sorted(ROOT.rglob("*.py"))]
 

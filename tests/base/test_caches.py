@@ -117,7 +117,7 @@ def test_the_first_of_equal_values_stays(bound) -> None:
     assert c.setdefault(2, []) is not first and c.bound.held() == (2, 0)
 
 
-def test_caches_that_share_a_bound_evict_each_other_and_a_dead_one_frees_its_part(bound) -> None:
+def test_caches_that_share_a_bound_evict_each_other_and_a_dead_one_frees_its_part(bound, new_objects) -> None:
     shared = bound(4)
     a: Cache[int, int] = Cache(shared)
     b: Cache[int, int] = Cache(shared)

@@ -138,7 +138,7 @@ def test_joining_waits_for_holders_and_excludes_them_afterwards():
     assert total == [4 * 149]
 
 
-def test_unreferenced_guards_are_freed():
+def test_unreferenced_guards_are_freed(new_objects):
     gc.collect()
     before = len(locks._free_in_child)
     kept = Guard()

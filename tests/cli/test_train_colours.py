@@ -76,13 +76,18 @@ def test_test_images_are_numbered_as_those_to_learn_from(folder, capfd) -> None:
     assert "has test images, but no training images, of d" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("model, more", [
-    ("resnet18_cifar", ["--set", "width=4"]), ("vit_small", ["--set", "width=12", "--set", "heads=2", "--set",
-     "layers=1", "--set", "patch=8"]),
-])  # fmt: skip
+NETWORKS = [
+    pytest.param("resnet18_cifar", ["width=4"], marks=pytest.mark.slow),
+    ("vit_small", ["width=12", "heads=2", "layers=1", "patch=8"]),
+]
+"""Networks of colour images, and their arguments."""
+
+
+@pytest.mark.parametrize("model, more", NETWORKS)
 def test_networks_by_name_take_what_the_data_says(folder, tmp_path, capfd, model, more) -> None:
     """Classes, and the size of images; and explain shows a step of what is trained by default."""
-    options = ["--data", folder, "--size", 16, "--batch", 30, "--epochs", 1, "--save", tmp_path / "x", "--json", *more]
+    options = ["--data", folder, "--size", 16, "--batch", 30, "--epochs", 1, "--save", tmp_path / "x", "--json"]
+    options += [word for setting in more for word in ("--set", setting)]
     status = main.run([str(w) for w in ["train", model, *options]])
     out, err = capfd.readouterr()
     assert status == 0, err
@@ -111,7 +116,8 @@ def test_networks_without_data_here_are_refused(capfd, model) -> None:
         assert "train it with es.TrainStep" in capfd.readouterr().err
 
 
-def test_explain_shows_a_network_of_colour_images(capfd) -> None:
-    arguments = ["--set", "width=4", "--set", "classes=3", "--batch", "2"]
-    assert main.run(["explain", "resnet18_cifar", *arguments]) == 0
+@pytest.mark.parametrize("model, more", NETWORKS)
+def test_explain_shows_a_network_of_colour_images(capfd, model, more) -> None:
+    arguments = [word for setting in (*more, "classes=3") for word in ("--set", setting)]
+    assert main.run(["explain", model, *arguments, "--batch", "2"]) == 0
     assert "forward" in capfd.readouterr().out

@@ -49,7 +49,7 @@ def loaded(by: float) -> jit.Address:
 
 
 @needs_maps
-def test_code_goes_with_its_last_address() -> None:
+def test_code_goes_with_its_last_address(new_objects) -> None:
     address = loaded(0.5)
     also = compile_functions([scaled(0.5)], TARGET)["scaled"]
     assert also == address and call(address) == 1.0
@@ -65,7 +65,7 @@ def test_code_goes_with_its_last_address() -> None:
 
 
 @needs_maps
-def test_objects_share_maps_and_give_them_back() -> None:
+def test_objects_share_maps_and_give_them_back(new_objects) -> None:
     code = [jit.emit_object(emit_module([scaled(n / 8)], TARGET), TARGET) for n in range(48)]
     gc.collect(), jit.unload()
     before = len(maps())

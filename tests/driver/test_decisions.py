@@ -114,11 +114,12 @@ def test_programs_take_turns_on_one_memory(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_alternative_kernels_agree(name: str, threads: int) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_alternative_kernels_agree(name: str, threads: int, count: int) -> None:
     _, plain, batch = step(name, threads)
-    want = [plain(batch)[1][0] for _ in range(3)]
+    want = [plain(batch)[1][0] for _ in range(count)]
     _, run, batch = step(name, threads)
-    for n in range(3):
+    for n in range(count):
         program = run.with_decisions(alternatives(run, n), compare=True)
         assert program.kernels == run.kernels
         assert program(batch)[1][0] == want[n], "the program itself goes on as it is"

@@ -13,7 +13,7 @@ from tests.training.test_examples import EXAMPLES, load
 STEPS = 20
 
 
-@pytest.mark.parametrize("name", ["lenet5", "milstm"])
+@pytest.mark.parametrize("name", ["milstm", pytest.param("lenet5", marks=pytest.mark.slow)])
 def test_training_on_aarch64(tmp_path, name) -> None:
     """Kernels are chosen for another machine and round otherwise: losses agree as training allows."""
     gcc, qemu = compiler(), emulator()

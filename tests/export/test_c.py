@@ -25,7 +25,7 @@ def _tools():
     compiler()
 
 
-@pytest.mark.parametrize("name", ["lenet5", "milstm"])
+@pytest.mark.parametrize("name", ["lenet5", pytest.param("milstm", marks=pytest.mark.slow)])
 def test_the_example_trains_as_python_does(tmp_path, name, capsys) -> None:
     """100 steps without anything of Python's: no variable of the environment is set."""
     out = tmp_path / "exported"

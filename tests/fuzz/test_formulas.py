@@ -1,4 +1,4 @@
-"""60 random formulas: compiled for 1 and 2 threads against the evaluator, gradients against central differences.
+"""24 random formulas: compiled for 1 and 2 threads against the evaluator, gradients against central differences.
 
 The slow run draws 2,000 others, new ones at every run. A failure prints the formula with its inputs and seed, and
 hypothesis the smallest one that it finds.
@@ -35,13 +35,13 @@ def _gradients(case: Case) -> None:
         reject()
 
 
-@settings(max_examples=60, suppress_health_check=_CHECKS)
+@settings(max_examples=24, suppress_health_check=_CHECKS)
 @given(cases())
 def test_values(case: Case) -> None:
     _values(case)
 
 
-@settings(max_examples=60, suppress_health_check=_CHECKS)
+@settings(max_examples=24, suppress_health_check=_CHECKS)
 @given(cases(("f64", "f32"), smooth=True))
 def test_gradients(case: Case) -> None:
     _gradients(case)
@@ -61,8 +61,9 @@ def test_many_gradients(case: Case) -> None:
     _gradients(case)
 
 
+@pytest.mark.parametrize("count", [24, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["f32", "f64", "exact", "i64"])
-def test_small_faults_are_noticed(kind, monkeypatch) -> None:
+def test_small_faults_are_noticed(kind, count, monkeypatch) -> None:
     """Results that are wrong by few units in the last place, or integers by one, fail the comparison."""
     whole = check.agree
 
@@ -80,7 +81,7 @@ def test_small_faults_are_noticed(kind, monkeypatch) -> None:
 
     monkeypatch.setattr(check, "agree", agree)
     noticed = missed = 0
-    for seed in range(60):
+    for seed in range(count):
         try:
             check_values(Generator(random.Random(seed).randrange, (kind,)).case())
             missed += 1
@@ -88,4 +89,4 @@ def test_small_faults_are_noticed(kind, monkeypatch) -> None:
             noticed += 1
         except Unfit:
             pass
-    assert noticed > 20 and missed < noticed / 4, (noticed, missed)
+    assert noticed > count / 3 and missed < noticed / 4, (noticed, missed)

@@ -110,9 +110,16 @@ def test_conditions_keep_their_values(e, extents):
 EXACT = tuple(r for r in RULES if r.name not in ("x + 0", "x - -0", "x ** 2", "x ** -1"))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(floats(), boxes)
 def test_floats_keep_their_values(e, extents):
+    check(e, extents, rules=EXACT)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(floats(), boxes)
+def test_many_floats_keep_their_values(e, extents):
     check(e, extents, rules=EXACT)
 
 

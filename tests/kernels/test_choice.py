@@ -224,7 +224,7 @@ def test_a_product_is_no_stencil_alone() -> None:
     assert configs and not any(stencil.dominates(*x) for x in configs)
 
 
-def test_emitted_instructions_are_released() -> None:
+def test_emitted_instructions_are_released(new_objects) -> None:
     """Choosing and lowering keep analyses of kernels, but no instructions: those are many small objects, of which every
     collection of garbage in the process would go through all."""
 

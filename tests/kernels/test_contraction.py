@@ -31,7 +31,7 @@ from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
-from tests.kernels.cover import _candidates
+from tests.kernels.cover import _candidates, each_value
 from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native
 from tests.kernels.runner import check_exact as check
 from tests.kernels.samples import (
@@ -80,19 +80,30 @@ def test_double_precision():
         check(product(m, n, k, "NT", dt.f64))
 
 
-def test_convolutions_forward():
-    check(conv(3, 2, 8, 7, 5, 3, 3, 0))
-    check(conv(2, 3, 9, 7, 4, 3, 3, 1, 2))
-    check(conv(1, 1, 28, 28, 6, 5, 5, 2))
-    check(conv(2, 3, 7, 7, 4, 1, 1, 0, 2))
-    check(conv(2, 7, 9, 11, 13, 3, 3, 1))
+all_or_some = pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)])
+"""All configurations where slow tests run, and few that have each value of each field otherwise."""
 
 
-def test_convolutions_backward():
-    check(conv_dx(2, 3, 7, 9, 4, 5, 5, 2))
-    check(conv_dw(3, 2, 8, 7, 4, 3, 3, 1))
-    check(conv_dw(2, 2, 14, 14, 5, 5, 5, 0))
-    check(conv_dw(2, 5, 9, 11, 13, 3, 3, 1))
+def check_some(kernel, full):
+    configs = CONTRACTION.configs(kernel, host())
+    check(kernel, configs if full else each_value(configs))
+
+
+@all_or_some
+def test_convolutions_forward(full):
+    check_some(conv(3, 2, 8, 7, 5, 3, 3, 0), full)
+    check_some(conv(2, 3, 9, 7, 4, 3, 3, 1, 2), full)
+    check_some(conv(1, 1, 28, 28, 6, 5, 5, 2), full)
+    check_some(conv(2, 3, 7, 7, 4, 1, 1, 0, 2), full)
+    check_some(conv(2, 7, 9, 11, 13, 3, 3, 1), full)
+
+
+@all_or_some
+def test_convolutions_backward(full):
+    check_some(conv_dx(2, 3, 7, 9, 4, 5, 5, 2), full)
+    check_some(conv_dw(3, 2, 8, 7, 4, 3, 3, 1), full)
+    check_some(conv_dw(2, 2, 14, 14, 5, 5, 5, 0), full)
+    check_some(conv_dw(2, 5, 9, 11, 13, 3, 3, 1), full)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -593,7 +604,8 @@ DIRECT = {
         for n, name in enumerate(DIRECT)
     ],
 )
-def test_lanes_along_an_axis_of_both_operands(name, cores):
+@all_or_some
+def test_lanes_along_an_axis_of_both_operands(name, cores, full):
     """Depthwise convolutions and involutions, in every direction: boxes that divide an axis and boxes that do not."""
     proposed = 0
     for wide in (64, 32, 16):
@@ -605,7 +617,8 @@ def test_lanes_along_an_axis_of_both_operands(name, cores):
             proposed += len(found)
             if found:
                 pieces = len(problems(kernel.root))
-                check(kernel, [Configs((c,) * pieces) for c in found[::pieces]], seed=i, target=target)
+                chosen = found[::pieces] if full else each_value(found[::pieces])
+                check(kernel, [Configs((c,) * pieces) for c in chosen], seed=i, target=target)
     assert proposed
 
 
@@ -639,31 +652,38 @@ def test_boxes_of_the_direct_form():
                 check(kernel, [Configs((replace(d, windows=windows),))], target=target)
 
 
-def test_parts_of_the_tiles_of_the_direct_form():
+@all_or_some
+def test_parts_of_the_tiles_of_the_direct_form(full):
     """Tasks along an output axis of which a task has all points otherwise; with a last tile that is smaller, and sums
     that wait."""
     kernel, target = depthwise_dw(5, 2, 13, 19, 5, 2), host()
-    for tile, parts in ((((1, 2),), 2), (((1, 2),), 3), (((1, 3), (2, 3)), 2), ((), 5), (((2, 5),), 4)):
-        for head in ((), (3,)):
-            for windows in (((0, "all"),), ()):
-                d = Direct(5, 1, tile, ((4, 4),), (0,), head, 2, windows, parts)
-                check(kernel, [Configs((d,)), Configs((replace(d, tasks=1),))], target=target)
+    configs = [
+        Direct(5, 1, tile, ((4, 4),), (0,), head, tasks, windows, parts)
+        for tile, parts in ((((1, 2),), 2), (((1, 2),), 3), (((1, 3), (2, 3)), 2), ((), 5), (((2, 5),), 4))
+        for head in ((), (3,))
+        for windows in (((0, "all"),), ())
+        for tasks in (2, 1)
+    ]
+    check(kernel, [Configs((d,)) for d in (configs if full else each_value(configs))], target=target)
     kernel = conv(1, 3, 17, 21, 2, 3, 3, 1)
-    for tile, parts in ((((1, 2), (2, 4)), 2), (((2, 4),), 5), (((2, 17),), 1), (((2, 3), (1, 2)), 6)):
-        for vectors in (1, 2):
-            d = Direct(3, vectors, tile, ((5, 3), (6, 3)), (0,), (), 1, (), parts)
-            check(kernel, [Configs((d,))], target=target)
+    configs = [
+        Direct(3, vectors, tile, ((5, 3), (6, 3)), (0,), (), 1, (), parts)
+        for tile, parts in ((((1, 2), (2, 4)), 2), (((2, 4),), 5), (((2, 17),), 1), (((2, 3), (1, 2)), 6))
+        for vectors in (1, 2)
+    ]
+    check(kernel, [Configs((d,)) for d in (configs if full else each_value(configs))], target=target)
     found = _direct(conv_dw(2, 1, 40, 37, 2, 7, 7, 3), target)
     assert any(c.parts > 1 for c in found) and all(c.parts == 1 for c in found if c.tasks >= 4 * target.cores)
 
 
-def test_few_rows_share_what_is_loaded():
+@all_or_some
+def test_few_rows_share_what_is_loaded(full):
     """Convolutions from or to a few channels, whose images are wide, and their gradients."""
     size = 40, 37
     for kernel in (conv(2, 9, *size, 3, 3, 3, 1), conv_dx(2, 2, *size, 9, 3, 3, 1), conv_dw(2, 8, *size, 2, 3, 3, 1)):
         found = _direct(kernel, host())
         assert found and any(c.k_outer for c in found)
-        check(kernel, [Configs((c,)) for c in found])
+        check(kernel, [Configs((c,)) for c in (found if full else each_value(found))])
 
 
 def test_epilogue_of_the_direct_form():

@@ -294,7 +294,8 @@ def test_whole_vectors_along_k_need_no_masks():
         assert (masked(kernel, blocks) == 0) is (kernel is whole) and masked(kernel, cut) > 0
 
 
-def test_vectors_along_k_cross_rows():
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_vectors_along_k_cross_rows(every):
     """Every other element of every other row, and rows with a border; blocks and parts of K are whole rows or not."""
     row = 2 * max(8, host().lanes()) - 3
     blocks = Tiled(mr=4, nv=1, a="inline", b="panel", order="n")
@@ -302,10 +303,11 @@ def test_vectors_along_k_cross_rows():
     strided = sum_of((13, 19), ((dt.f32, (2, 13, 6, row)), (dt.f32, (2, 19, 12, 2 * row))), (2, 6, row), every)
     bordered = conv_dw(3, 9, 4, row, 7, 3, 3, 1)
     ways = ((0, 1), (2 * row, 1), (2 * row + 1, 1), (0, 3), (row, 2), (row + 3, 2), (2 * row, 3))
-    for kernel, swap in ((strided, True), (strided, False), (bordered, True), (bordered, False)):
+    for n, (kernel, swap) in enumerate(((strided, True), (strided, False), (bordered, False), (bordered, True))):
         a = "inline" if kernel is strided else "panel"
         configs = [replace(blocks, swap=swap, a=a, kc=kc, split=split) for kc, split in ways]
-        check(kernel, [Configs((c,)) for c in (*configs, replace(configs[1], b="buffer"))])
+        some = configs if every else configs[n % 2 :: 2]  # each way of each kernel, and of both sides
+        check(kernel, [Configs((c,)) for c in (*some, replace(configs[1], b="buffer"))])
 
 
 def test_long_k_is_split_where_one_side_is_transposed():

@@ -1,6 +1,6 @@
 """Every pattern as machine code at awkward sizes (1, a vector's width and its neighbours, primes, nothing to sum),
 for AVX-512 where there is one, AVX2 and vectors of 16 bytes, and caches of a few lines: every pair of parameters,
-sizes and fields of configurations; and, marked slow, all of them."""
+sizes and fields of configurations, or of large patterns every one; and, marked slow, all of them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,20 @@ def pool(name: str) -> list[Case]:
     return list(cases(targets(), name))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "contraction")) for n in NAMES])
+LARGE = "reduction", "stencil", "winograd"
+"""Patterns whose pairs take long: by default every parameter, size and field has each of its values."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in (*LARGE, "contraction"))) for n in NAMES]
+)
 def test_pairs(name):
     check(pool(name)[n] for n in pairwise([c.traits for c in pool(name)]))
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_values(name):
+    check(pool(name)[n] for n in pairwise([c.traits for c in pool(name)], of=1))
 
 
 @pytest.mark.slow

@@ -471,8 +471,13 @@ def vocabulary_gradients(x, w, labels):
     return (dx, dw + 0.1 * w) if w.shape[0] % 2 else (dx, dw)
 
 
-@pytest.mark.parametrize("room", [1 << 12, 1 << 25])
-@pytest.mark.parametrize("rows, words", [(37, 61), (64, 48)])
+@pytest.mark.parametrize(
+    "rows, words, room",
+    [
+        (37, 61, 1 << 12), (64, 48, 1 << 25),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in ((37, 61, 1 << 25), (64, 48, 1 << 12))),
+    ],
+)  # fmt: skip
 def test_every_configuration_of_a_vocabulary(rows, words, room, rng, monkeypatch):
     """Logits stay local; the weight's gradient is added up over blocks one after the other where there is no room for
     sums of every task."""

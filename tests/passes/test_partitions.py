@@ -37,9 +37,10 @@ def off(graph: Graph, best: Best) -> float:
     return seconds_of(chosen(graph, TARGET), best.price) / best.of(graph)[0]
 
 
-def test_random_graphs():
+@pytest.mark.parametrize("count", [15, pytest.param(30, marks=pytest.mark.slow)])
+def test_random_graphs(count):
     """The small ones of those that `benchmarks.partitions` draws."""
-    graphs = [g for g in map(drawn, range(30)) if sum(isinstance(n, Compute) for n in postorder(g.roots)) <= 6]
+    graphs = [g for g in map(drawn, range(count)) if sum(isinstance(n, Compute) for n in postorder(g.roots)) <= 6]
     found = sorted(off(g, Best(TARGET)) for g in graphs)
     assert min(found) > 0.999  # what is chosen is one of those that are looked at
     assert statistics.median(found) <= MEDIAN

@@ -113,7 +113,7 @@ def test_keys_of_a_cotangent_may_come_in_any_order():
         pull({"b": [x]})
 
 
-def test_pullback_outlives_the_function_that_was_differentiated():
+def test_pullback_outlives_the_function_that_was_differentiated(new_objects):
     x = vector()
     out, pull = es.vjp(lambda a: a * a * a, x)
     gc.collect()
@@ -128,7 +128,7 @@ def test_pullback_belongs_to_the_point_where_it_was_made():
     np.testing.assert_allclose(pull(np.ones(5, np.float32))[0], 2 * old, rtol=1e-5)
 
 
-def test_pullback_of_a_bound_method_and_of_a_callable_without_hash():
+def test_pullback_of_a_bound_method_and_of_a_callable_without_hash(new_objects):
     class Square:
         __hash__ = None
 
@@ -228,7 +228,7 @@ def test_replaced_parameters_and_settings_are_noticed(wrap):
     assert f(x).dtype == np.float64
 
 
-def test_modules_are_freed_with_their_compiled_code():
+def test_modules_are_freed_with_their_compiled_code(new_objects):
     model = Mode()
     model(np.ones(3, np.float32))
     es.nn.functional_call(model, {}, np.ones(3, np.float32))

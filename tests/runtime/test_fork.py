@@ -187,7 +187,7 @@ def test_data_loaders_of_torch(tmp_path, torch):
         operator(es.op(f"y[i] = x[i] * {os.getpid()}{next(numbers)}.0"))(torch.ones(3))
     running = [threading.Thread(target=work(w), daemon=True) for w in ([trained], [new, register])]
     for r in running: r.start()
-    for _ in range(REPEATS // 2):
+    for _ in range(REPEATS // 4):
         loader = torch.utils.data.DataLoader(
             Data(), num_workers=2, batch_size=3, multiprocessing_context="fork", timeout=60)
         assert sum(len(batch) for batch in loader) == 12

@@ -294,7 +294,8 @@ NETWORKS: dict[str, tuple[dict, tuple[int, ...], Callable]] = {
 @pytest.mark.parametrize(
     "name", [n if n in ("shufflenet_v1", "capsulenet") else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
 )
-def test_networks_in_any_orders(name, rng):
+@pytest.mark.parametrize("draws", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_networks_in_any_orders(name, rng, draws):
     """Two steps in float64, in which sums in another order differ by little."""
     arguments, shape, loss = NETWORKS[name]
     x = rng.standard_normal(shape)
@@ -309,7 +310,7 @@ def test_networks_in_any_orders(name, rng):
         return [np.array(losses), *(np.array(v) for v in model.state_dict().values())]
 
     want = steps(lambda t, orders: orders[0])
-    for seed in range(2):
+    for seed in range(draws):
         rule, counts = drawn(seed)
         for a, b in zip(steps(rule), want, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-10)

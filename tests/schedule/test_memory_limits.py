@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -129,7 +129,7 @@ def check_scale(make: Callable[[int | str | None], es.TrainStep], batch: Batch, 
     return needed < whole
 
 
-def check_drawn(seeds: range, limits: int) -> int:
+def check_drawn(seeds: Iterable[int], limits: int) -> int:
     """Check as many drawn networks; return how many compute something again."""
     again = 0
     for seed in seeds:
@@ -149,9 +149,15 @@ def check_drawn(seeds: range, limits: int) -> int:
     return again
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 12, 18))])
-def test_limits_of_drawn_networks(first):
-    assert check_drawn(range(first, first + 6), 12) >= 2
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param((1, 3, 5), id="of every kind"),  # rows and images, every kind of layer, both types
+        *(pytest.param(range(n, n + 6), id=f"from {n}", marks=pytest.mark.slow) for n in (0, 6, 12, 18)),
+    ],
+)
+def test_limits_of_drawn_networks(seeds):
+    assert check_drawn(seeds, 12) >= 2
 
 
 @pytest.mark.slow

@@ -71,15 +71,18 @@ def torch_losses_of_threads(name, optimizer, *args):
         torch.set_num_threads(before)
 
 
+DEFAULT = ("lenet5", "adam", 40), ("mlp3", "sgd", 100)
+
+
 @pytest.mark.parametrize(
-    "name,optimizer",
-    [("lenet5", "adam"), ("mlp3", "sgd"), *(pytest.param(*x, marks=pytest.mark.slow) for x in OTHERS)],
+    "name,optimizer,steps",
+    [*DEFAULT, *(pytest.param(*x, 100, marks=pytest.mark.slow) for x in (("lenet5", "adam"), *OTHERS))],
 )
-def test_hundred_steps(name, optimizer):
+def test_losses_step_by_step(name, optimizer, steps):
     torch.manual_seed(0)
     state = twin(name).double().state_dict()
     state = {k: v.float().double() for k, v in state.items()}
-    args = (state, 100, 20, 7)
+    args = (state, steps, 20, 7)
     exact = torch_losses(name, optimizer, torch.float64, *args)
     mine = our_losses(name, optimizer, "float64", *args)
     np.testing.assert_allclose(mine, exact, rtol=1e-8)

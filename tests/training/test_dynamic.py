@@ -493,7 +493,7 @@ def test_the_time_limit_ends_without_further_steps(simulated) -> None:
     assert exploration(made).over == "the time limit is reached"
 
 
-def test_unreferenced_programs_are_freed(simulated, every_object) -> None:
+def test_unreferenced_programs_are_freed(simulated, new_objects) -> None:
     made = step("dynamic")
     made.compile(*BATCH)
     (simulated.run,) = made._programs.values()

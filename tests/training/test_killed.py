@@ -17,7 +17,7 @@ import einsmith as es
 from einsmith.base import files
 from einsmith.tuning.kernels import database, records
 
-STARTED = 3.0
+STARTED = 2.0
 """Seconds after which a process has begun its work, about: what has to have happened is waited for."""
 HANGS = 900
 """Seconds that no process takes, on whatever machine."""
@@ -198,7 +198,7 @@ def killed_while_tuning(folder: Path, times: int) -> None:
             time.sleep(0.05)
         kill(process, STARTED * draw.random() if n % 4 <= 1 else STARTED * (0.5 + draw.random()))
         whole_store()
-    process = begun([*arguments, 3])
+    process = begun([*arguments, 2])
     out, _ = process.communicate(timeout=HANGS)
     assert process.returncode == 0 and '"tried"' in out, out
     whole_store()
@@ -206,11 +206,11 @@ def killed_while_tuning(folder: Path, times: int) -> None:
 
 
 def test_training_that_is_killed(tmp_path: Path) -> None:
-    killed_while_training(tmp_path, 5)
+    killed_while_training(tmp_path, 3)
 
 
 def test_a_search_that_is_killed(tmp_path: Path) -> None:
-    killed_while_tuning(tmp_path, 4)
+    killed_while_tuning(tmp_path, 2)
 
 
 @pytest.mark.slow

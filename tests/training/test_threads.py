@@ -151,12 +151,12 @@ def test_a_step_during_a_profile_is_kept(rng) -> None:
     first, second = batch(rng, 16), batch(rng, 7)
     step.compile(*first)
     step.compile(*second)
-    for _ in range(5):
+    for _ in range(3):
         inside, done = threading.Event(), []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("einsmith.training.step.measure", lambda *a, f=measure, e=inside: (e.set(), f(*a))[1])
             before = state_of(step)
-            thread = threading.Thread(target=lambda d=done: d.append(step.profile(*first, repeats=200)), daemon=True)
+            thread = threading.Thread(target=lambda d=done: d.append(step.profile(*first, repeats=100)), daemon=True)
             thread.start()
             assert inside.wait(60)
             step(*second)

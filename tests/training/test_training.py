@@ -64,7 +64,7 @@ def test_one_native_call_on_the_same_buffers(monkeypatch):
     assert all(len(set(t) ^ set(tables[0])) <= 2 for t in tables)
 
 
-def test_nothing_grows(monkeypatch):
+def test_nothing_grows(monkeypatch, new_objects):
     monkeypatch.setenv(CHECK.name, "0")
     step = make()
     x, y = batch()
