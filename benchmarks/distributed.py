@@ -26,6 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,9 @@ BURST_SECONDS = 4e-3
 """Seconds of its rate that a token bucket lets through at once: the timer's period, which it must exceed."""
 CHUNK = 0.3
 """Seconds of a turn, at least one step."""
+MODEL = "efficiency", "sums, ms, predicted", "exposed, predicted"
+"""Of a process alone per process in the group; and the model's answer (`predict_communication`) from latency and
+bandwidth as sums of arrays over the group measure them."""
 WAYS = "alone", "group", "sharded", "torch alone", "torch group"
 
 
@@ -65,6 +69,8 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
 
     import einsmith as es
     from benchmarks.models import in_einsmith, in_torch
+    from einsmith.distributed.network import measure_network
+    from einsmith.training.scaling import predict_communication
 
     torch.set_num_threads(1)
     group = es.distributed.init()
@@ -111,8 +117,12 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
             group.barrier()
             times[way].append((time.perf_counter() - start) / counts[way])
     gradient_bytes = sum(np.asarray(p.data).nbytes for p in steps["group"].model.parameters())
+    network = measure_network(group)
+    alone = steps["alone"]
+    communication = predict_communication(alone._step, [alone.x, alone.y], group.size, network)
     group.close()
-    return {"times": times, "bytes": gradient_bytes} if group.rank == 0 else None
+    found = {"times": times, "bytes": gradient_bytes, "network": asdict(network), **communication._asdict()}
+    return found if group.rank == 0 else None
 
 
 def launch(name: str, batch: int, processes: int, rounds: int, verified: int, network: str | None) -> dict[str, Any]:
@@ -147,7 +157,7 @@ def _emulate(network: str) -> str:
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
     out = Table()
-    for heading in ("", *(f"{w}, ms" for w in WAYS), "exposed, ms", "torch's", "times DDP", "alone"):
+    for heading in ("", *(f"{w}, ms" for w in WAYS), "exposed, ms", "torch's", "times DDP", "alone", *MODEL):
         out.add_column(heading, justify="right" if heading else "left")
     for name, found in results.items():
         ms = {way: 1e3 * statistics.median(found["times"][way]) for way in WAYS}
@@ -157,7 +167,8 @@ def table(results: dict[str, dict[str, Any]]) -> Table:
         out.add_row(
             name, *(f"{ms[w]:.3g}" for w in WAYS), f"{ms['group'] - ms['alone']:.3g}",
             f"{ms['torch group'] - ms['torch alone']:.3g}", f"{paired:.2f}",
-            f"{ms['torch alone'] / ms['alone']:.2f}",
+            f"{ms['torch alone'] / ms['alone']:.2f}", f"{ms['alone'] / ms['group']:.0%}",
+            f"{1e3 * found['whole']:.3g}", f"{1e3 * found['exposed']:.3g}",
         )  # fmt: skip
     return out
 

@@ -8,6 +8,7 @@ import os
 import signal
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,6 +27,19 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Collecting cycles every 700 objects, as is the default, takes a tenth of the time where so many are made and freed;
 # most of what is made lives on for a while and takes part in no cycle, so that a twentieth goes at every 20,000.
 gc.set_threshold(1_000_000, 10, 10)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked as `thinned(n)` with its many parameters all but every nth are slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("thinned")
+        if mark is not None:
+            name = item.nodeid.partition("[")[0]
+            if seen[name] % mark.args[0]:
+                item.add_marker("slow")
+            seen[name] += 1
 
 
 def pytest_collection_finish() -> None:

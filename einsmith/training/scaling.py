@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,23 +32,55 @@ class Scaling(NamedTuple):
     bucket_bytes: int
 
 
+class Communication(NamedTuple):
+    """Predicted communication of a step, in seconds: `whole` of all sums, `exposed` of those that computation does not
+    hide."""
+
+    whole: float
+    exposed: float
+
+
+def predict_communication(
+    step: TrainStep, arrays: list[np.ndarray], ranks: int, network: Interconnect
+) -> Communication:
+    """Predict the communication of a step of `ranks` processes, each with this batch, in buckets of the usual size."""
+    buckets, computed = _Gradients(step, arrays).in_buckets(BUCKET_BYTES)
+    whole = sum(network.all_reduce_seconds(nbytes, ranks) for _, nbytes in buckets)
+    return Communication(whole, exposed_seconds(buckets, computed, ranks, network))
+
+
 def predict_scaling(step: TrainStep, arrays: list[np.ndarray], most: int, network: Interconnect) -> list[Scaling]:
     """Predict steps of 1, 2, 4, ... processes, up to `most`, each with this batch, by predicted times of kernels."""
-    run = step.compiler.find_or_compile(arrays, True)
-    ready, computed = _completion(step, run)
+    gradients = _Gradients(step, arrays)
     whole = step.compiler.find_or_compile(arrays)
     alone = sum(k.seconds * n for k, n in zip(whole.kernels, whole.turns, strict=True))
-    parameters = {n: p for n, p in reversed(step.store.parameters.items()) if n in ready}
     ranks, out = 1, []
     while ranks <= most:
         found = []
         for nbytes in BUCKETS:
-            buckets = _buckets(parameters, ready, nbytes)
+            buckets, computed = gradients.in_buckets(nbytes)
             found.append((exposed_seconds(buckets, computed, ranks, network), nbytes))
         exposed, size = min(found)
         out.append(Scaling(ranks, alone + exposed, exposed, alone / (alone + exposed), size))
         ranks *= 2
     return out
+
+
+class _Gradients:
+    """When a step's gradients are complete, by predicted times of kernels."""
+
+    def __init__(self, step: TrainStep, arrays: list[np.ndarray]):
+        run = step.compiler.find_or_compile(arrays, True)
+        self._ready, self._computed = _completion(step, run)
+        self._parameters = {n: p for n, p in reversed(step.store.parameters.items()) if n in self._ready}
+
+    def in_buckets(self, most: int) -> tuple[list[tuple[float, int]], float]:
+        """Return buckets of at most so many bytes, as for `exposed_seconds`, and the seconds of the computation."""
+        buckets = [
+            (max(self._ready[n] for n in part), sum(p.memory.physical.nbytes for p in part.values()))
+            for part in divide(self._parameters, most)
+        ]
+        return buckets, self._computed
 
 
 def _completion(step: TrainStep, run: Executable) -> tuple[dict[str, float], float]:
@@ -63,13 +94,6 @@ def _completion(step: TrainStep, run: Executable) -> tuple[dict[str, float], flo
         ends[place] += kernel.seconds * turns
     ends = ends.cumsum()
     return {n: float(ends[last_store(run.plan, {x})]) for n, x in leaves.items()}, float(ends[-1])
-
-
-def _buckets(parameters: Mapping[str, Any], ready: Mapping[str, float], most: int) -> list[tuple[float, int]]:
-    return [
-        (max(ready[n] for n in part), sum(p.memory.physical.nbytes for p in part.values()))
-        for part in divide(parameters, most)
-    ]
 
 
 def largest_useful(scaling: list[Scaling]) -> int:

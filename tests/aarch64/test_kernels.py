@@ -37,6 +37,7 @@ def test_a_store_outside_its_buffer_is_detected(tmp_path, offset):
         execute(tmp_path, [Job([(b.finish(), 1)], [np.zeros(3, np.float32)])])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("of", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_patterns(tmp_path, name, of):

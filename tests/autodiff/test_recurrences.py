@@ -130,6 +130,7 @@ def test_a_gathered_state():
     es.check_gradients(op, x, perm, order=2)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", FLOATS)
 def test_gradients_are_texts_that_read_again(name):
     c = CASES[name]

@@ -43,6 +43,7 @@ def gradient(formula: str):
     return lambda *xs: es.grad(lambda *a: f(*a).sum(), argnums=tuple(range(len(xs))))(*xs)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_work_of_compiling_gradients_is_linear(name: str, rng, monkeypatch) -> None:
     """Twice the factors take at most 2.2 times the calls, and no factor more than 25,000 calls: its read, its

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import einsmith as es
 from einsmith.cli.main import app
 from einsmith.distributed.network import Interconnect, exposed_seconds, measure_network, parse_network
-from einsmith.training.scaling import _completion, predict_scaling
+from einsmith.training.scaling import _completion, predict_communication, predict_scaling
 from tests.distributed.world import ThreadTransport, run
 
 
@@ -100,6 +100,12 @@ def test_predictions_of_a_step():
     for a, b in zip(fast[1:], slow[1:], strict=True):
         assert 0 < a.exposed < b.exposed and a.efficiency > b.efficiency
         assert b.efficiency == pytest.approx((b.seconds - b.exposed) / b.seconds)
+    small = sum(p.data.nbytes for p in step.model.parameters())
+    for text in ("400 Gb/s, 1 us", "0.1 Gb/s, 1 ms"):
+        network = parse_network(text)
+        whole, exposed = predict_communication(step, arrays, 2, network)
+        assert whole >= network.all_reduce_seconds(small, 2) and 0 < exposed <= whole
+        assert predict_communication(step, arrays, 1, network) == (0, 0)
     for name, value in step.model.state_dict().items():
         np.testing.assert_array_equal(value, before[name])
 

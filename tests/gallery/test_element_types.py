@@ -63,6 +63,7 @@ def formula(name, n):
     return es.op(text, extents=extents)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", FLOATS)
 def test_values_gradients_and_tangents_in_float16(rng, name):
     """Against the evaluator, which rounds at the same places, value, gradient, second order and tangent."""

@@ -117,6 +117,7 @@ def sprinkled(kernel: Kernel, seed: int) -> list[list[np.ndarray]]:
     return out
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("name", CASES)
 def test_masked_terms_with_infinities(name):

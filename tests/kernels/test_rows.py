@@ -171,6 +171,7 @@ def test_counts(name, most, rng):
         assert len(fuse(run_passes(graph), target=Target(cores=2)).calls) <= most
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 17), (31, 15), (9, 3001)])
 @pytest.mark.parametrize("name", CASES)
 def test_values(name, shape, rng):
@@ -195,6 +196,7 @@ def test_more_values(name, shape, rng):
         agree(run(inputs)[1], graph, inputs, f"{threads} threads")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_every_configuration(name, rng):
     """On nests, strictly: no access leaves a buffer, tasks run in any order, whole and shorter blocks."""

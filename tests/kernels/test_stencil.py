@@ -43,6 +43,7 @@ def gradient_by_x(b, c, h, w, k, stride) -> Kernel:
     return call.kernel
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("taps", [3, 5])
 @pytest.mark.parametrize(("h", "w"), [(7, 7), (9, 17), (16, 35)])
 def test_depthwise_in_three_directions(h, w, taps, rng):
@@ -61,6 +62,7 @@ def test_no_read_outside_the_operands(target, rng):
         check(STENCIL, kernel, rng, [target])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("width", "taps", "pad", "stride"),
     [(5, 4, 0, 1), (6, 5, 0, 1), (6, 5, 0, 2), (5, 4, 1, 1), (2, 5, 3, 2), (1, 3, 2, 2), (9, 9, 3, 2)],

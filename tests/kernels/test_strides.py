@@ -65,6 +65,7 @@ def _is_slow(name: str, way: str, number: int) -> bool:
     return way not in ("mixed", "apart") if name == "contraction" else bool(number % 2)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "name, way",
     [

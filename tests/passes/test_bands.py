@@ -25,6 +25,7 @@ def gradient(op):
     return lambda **own: es.grad(lambda own: (op(**own) * op(**own)).sum())(own)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", FORMULAS)
 def test_steps_grow_as_the_band_does(case, rng):
     op = es.op(FORMULAS[case], extents={"i": "a.shape[0]"})

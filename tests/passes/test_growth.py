@@ -80,6 +80,7 @@ CASES = [(f, m) for f in families.ALL for m in (value, gradient)]
 CASES += [(families.shared_weight, second), (families.shared_weight, tangent), (families.shared_input, tangent)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("family,mode", CASES, ids=[f"{f.__name__}-{m.__name__}" for f, m in CASES])
 def test_twice_the_program_takes_twice_the_work(family: Callable[..., Program], mode: Callable, compiled):
     n = 3 * N if family in families.POINTWISE else N

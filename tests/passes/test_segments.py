@@ -139,6 +139,7 @@ def test_compiled_gradients(case, borders, order, rng):
         np.testing.assert_allclose(got[k], a, rtol=1e-9, atol=1e-9 * np.abs(a).max())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", ["elements", "rows of elements", "without values", "sparse product", "a vector",
                                   "means", "products", "largest", "of a batch"])  # fmt: skip
 def test_steps_grow_as_elements_do(case, rng):

@@ -99,12 +99,12 @@ def test_the_maps_of_code_come_back(few, new_objects) -> None:
 
 
 @unchecked
-def test_nodes_die_with_the_caches_that_hold_them(new_objects) -> None:
+def test_nodes_die_with_the_caches_that_hold_them(every_object) -> None:
     def everything_forgotten() -> int:
         for bound in caches.BOUNDS:
             for cache in bound.caches():
                 cache.clear()
-        for memo in memos:
+        for memo in [x for x in gc.get_objects() if isinstance(x, functools._lru_cache_wrapper)]:
             if memo.__module__.startswith("einsmith.") and memo.cache_parameters()["maxsize"] is not None:
                 memo.cache_clear()
         gc.collect(), gc.collect()  # what ends in the first one holds some nodes until then
@@ -116,11 +116,7 @@ def test_nodes_die_with_the_caches_that_hold_them(new_objects) -> None:
             f(given(n), B), grads(given(n), B)
         return len(interned._TABLE)
 
-    used(range(10, 11))  # modules are used for the first time
-    gc.unfreeze()
-    memos = [x for x in gc.get_objects() if isinstance(x, functools._lru_cache_wrapper)]
-    gc.freeze()  # collections look at what is made from here on
-    used(range(11, 12))
+    used(range(11, 12))  # modules are used for the first time
     before = everything_forgotten()
     assert used(range(12, 18)) > before + 50
     assert everything_forgotten() <= before

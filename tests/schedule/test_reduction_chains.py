@@ -81,6 +81,7 @@ def fused_at_any_cost(monkeypatch) -> None:
     monkeypatch.setattr(compile, "predicted", lambda kernel, target: float(not isinstance(kernel, Rows)))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_result_between_two_reductions_is_not_stored(name: str, rng, fused_at_any_cost) -> None:
     """A matrix of 600 x 500 is larger than the cache and than every argument and result."""

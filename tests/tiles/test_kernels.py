@@ -83,6 +83,7 @@ def tilings(kernel: Kernel | Rows) -> tuple[Tiling, ...]:
     return (SMALL, SPLIT) if points(kernel) < MOST else LARGE
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_samples(sample: str, rng: np.random.Generator) -> None:
     """In turns: every pattern that takes the kernel, whole and split, in f32 and f64, programs in both orders."""
