@@ -26,7 +26,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -117,11 +116,10 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
             group.barrier()
             times[way].append((time.perf_counter() - start) / counts[way])
     gradient_bytes = sum(np.asarray(p.data).nbytes for p in steps["group"].model.parameters())
-    network = measure_network(group)
     alone = steps["alone"]
-    communication = predict_communication(alone._step, [alone.x, alone.y], group.size, network)
+    communication = predict_communication(alone._step, [alone.x, alone.y], group.size, measure_network(group))
     group.close()
-    found = {"times": times, "bytes": gradient_bytes, "network": asdict(network), **communication._asdict()}
+    found = {"times": times, "bytes": gradient_bytes, **communication._asdict()}
     return found if group.rank == 0 else None
 
 

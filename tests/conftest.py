@@ -31,15 +31,22 @@ gc.set_threshold(1_000_000, 10, 10)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked as `thinned(n)` with its many parameters all but every nth are slow."""
-    seen: Counter[str] = Counter()
+    """Of a test marked as `thinned(n)` with its many parameters all but every nth are slow. Where there are several
+    parameters, every value of each one stays, and which stay moves on by one at each n, so that values that alternate
+    meet many others."""
+    counts: Counter[str] = Counter()
+    seen: set[tuple[str, int, str]] = set()
     for item in items:
         mark = item.get_closest_marker("thinned")
-        if mark is not None:
-            name = item.nodeid.partition("[")[0]
-            if seen[name] % mark.args[0]:
-                item.add_marker("slow")
-            seen[name] += 1
+        if mark is None:
+            continue
+        name, given = item.nodeid.partition("[")[0], item.callspec._idlist  # type: ignore[attr-defined]
+        values = {(name, *pair) for pair in enumerate(given)} if len(given) > 1 else set()
+        count, nth = counts[name], mark.args[0]
+        if values <= seen and (count + count // nth * (len(given) > 1)) % nth:
+            item.add_marker("slow")
+        seen |= values
+        counts[name] += 1
 
 
 def pytest_collection_finish() -> None:
