@@ -11,7 +11,7 @@ from einsmith.driver.binding import place_in_order
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import Await, Notify
 from tests.distributed.test_training import LOSS, many_buckets, part, weights  # noqa: F401
-from tests.distributed.world import run
+from tests.distributed.world import make_seeded, run
 
 CHANNELS, CLASSES = 3, 4
 
@@ -114,8 +114,7 @@ def test_a_group_sum_in_a_formula_of_ones_own(rng):
     x, y = rng.standard_normal((10, 6)).astype(np.float32), rng.integers(0, CLASSES, 10)
 
     def make(group=None):
-        nn.manual_seed(1)
-        return es.TrainStep(Centred(), LOSS, es.optim.SGD(lr=0.5), group=group)
+        return es.TrainStep(make_seeded(1, Centred), LOSS, es.optim.SGD(lr=0.5), group=group)
 
     alone = make()
     expected = [alone(x, y) for _ in range(3)]
@@ -191,8 +190,7 @@ def test_programs_of_several_shapes_have_memory_of_their_own(rng):
             return es.sum(y - total / count[0], axis=1)
 
     def make(group=None):
-        nn.manual_seed(1)
-        return es.TrainStep(Centred(), LOSS, es.optim.SGD(lr=0.5), group=group)
+        return es.TrainStep(make_seeded(1, Centred), LOSS, es.optim.SGD(lr=0.5), group=group)
 
     batches = [
         (rng.standard_normal((n, length, 3)).astype(np.float32), rng.integers(0, CLASSES, n))
@@ -234,8 +232,7 @@ def test_half_precision_is_summed_in_single(rng):
     x, y = rng.standard_normal((4, 3)).astype(np.float32), rng.integers(0, CLASSES, 4)
 
     def work(group):
-        nn.manual_seed(1)
-        step = es.TrainStep(Doubled(), LOSS, es.optim.SGD(lr=0.1), group=group)
+        step = es.TrainStep(make_seeded(1, Doubled), LOSS, es.optim.SGD(lr=0.1), group=group)
         return [step(*part(group, x, y)) for _ in range(2)]
 
     first, second = run(2, work)

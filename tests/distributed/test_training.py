@@ -14,15 +14,14 @@ from einsmith.runtime.steps import Notify, RunLaunch
 from einsmith.training import gradient_buckets
 from einsmith.training.deterministic import PairwiseSum
 from einsmith.training.gradient_buckets import FIRST_BYTES, divide
-from tests.distributed.world import run
+from tests.distributed.world import make_seeded, run
 
 CLASSES, WIDTH = 5, 7
 LOSS = es.functional.cross_entropy
 
 
 def network(seed=0, *layers):
-    nn.manual_seed(seed)
-    return nn.Sequential(nn.Linear(WIDTH, 11), *layers, nn.ReLU(), nn.Linear(11, CLASSES))
+    return make_seeded(seed, lambda: nn.Sequential(nn.Linear(WIDTH, 11), *layers, nn.ReLU(), nn.Linear(11, CLASSES)))
 
 
 def data(rng, n):
@@ -320,8 +319,7 @@ def freeze(step, frozen=True):
 
 
 def replace_layer(step):
-    nn.manual_seed(7)
-    step.model[2] = nn.Linear(11, CLASSES)
+    step.model[2] = make_seeded(7, lambda: nn.Linear(11, CLASSES))
 
 
 CHANGES = {

@@ -9,11 +9,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from einsmith import nn
 from einsmith.distributed.group import ProcessGroup
 
 T = TypeVar("T")
+_drawing = threading.Lock()
 PATIENCE = 60.0
 """Seconds after which a rank that waits for the others gives up."""
+
+
+def make_seeded(seed: int, make: Callable[[], T]) -> T:
+    """Return make(), its weights drawn from a seed: threads that play ranks share the generator."""
+    with _drawing:
+        nn.manual_seed(seed)
+        return make()
 
 
 class Threads:
