@@ -135,9 +135,10 @@ class Conv1D(nn.Module):
 class GPT(nn.Module):
     def __init__(
         self, vocabulary: int = 50257, width: int = 768, layers: int = 12, heads: int = 12, positions: int = 1024,
-        inner: int = 3072, dropout: float = 0.1,
+        inner: int | None = None, dropout: float = 0.1,
     ):  # fmt: skip
         super().__init__()
+        inner = 4 * width if inner is None else inner
         self.p, self.drop = dropout, nn.Dropout(dropout)
         self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
 
