@@ -26,6 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,9 @@ BURST_SECONDS = 4e-3
 """Seconds of its rate that a token bucket lets through at once: the timer's period, which it must exceed."""
 CHUNK = 0.3
 """Seconds of a turn, at least one step."""
-MODEL = "efficiency", "sums, ms, predicted", "exposed, predicted"
-"""Of a process alone per process in the group; and the model's answer (`predict_communication`) from latency and
-bandwidth as sums of arrays over the group measure them."""
+MODEL = "efficiency", "sums, ms, predicted", "exposed, predicted", "hidden"
+"""Of a process alone per process in the group; the model's answer (`predict_communication`) from a network as sums of
+arrays over the group measure it; and the part of what the model hides that is hidden."""
 WAYS = "alone", "group", "sharded", "torch alone", "torch group"
 
 
@@ -117,9 +118,11 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
             times[way].append((time.perf_counter() - start) / counts[way])
     gradient_bytes = sum(np.asarray(p.data).nbytes for p in steps["group"].model.parameters())
     alone = steps["alone"]
-    communication = predict_communication(alone._step, [alone.x, alone.y], group.size, measure_network(group))
+    network = measure_network(group)
+    is_crowded = len(os.sched_getaffinity(0)) <= 1
+    communication = predict_communication(alone._step, [alone.x, alone.y], group.size, network, is_crowded)
     group.close()
-    found = {"times": times, "bytes": gradient_bytes, **communication._asdict()}
+    found = {"times": times, "bytes": gradient_bytes, "network": asdict(network), **communication._asdict()}
     return found if group.rank == 0 else None
 
 
@@ -162,11 +165,13 @@ def table(results: dict[str, dict[str, Any]]) -> Table:
         paired = statistics.median(
             b / a for a, b in zip(found["times"]["group"], found["times"]["torch group"], strict=True)
         )
+        exposed, whole = ms["group"] - ms["alone"], 1e3 * found["whole"]
         out.add_row(
-            name, *(f"{ms[w]:.3g}" for w in WAYS), f"{ms['group'] - ms['alone']:.3g}",
+            name, *(f"{ms[w]:.3g}" for w in WAYS), f"{exposed:.3g}",
             f"{ms['torch group'] - ms['torch alone']:.3g}", f"{paired:.2f}",
             f"{ms['torch alone'] / ms['alone']:.2f}", f"{ms['alone'] / ms['group']:.0%}",
-            f"{1e3 * found['whole']:.3g}", f"{1e3 * found['exposed']:.3g}",
+            f"{whole:.3g}", f"{1e3 * found['exposed']:.3g}",
+            f"{(whole - exposed) / max(1e-9, whole - 1e3 * found['exposed']):.0%}",
         )  # fmt: skip
     return out
 

@@ -25,17 +25,24 @@ class Interconnect:
     """The connections of a group, each process with one of its own.
 
     latency: seconds until a message arrives; bandwidth: bytes per second that a process sends, and receives at the same
-    time; overhead: seconds of a process's time for each message.
+    time; overhead, byte_overhead: seconds of a processor's time, at each process, for each message and for each byte
+    that the process sends: the overhead and gap of the LogGP model (Alexandrov et al. 1995).
     """
 
     latency: float
     bandwidth: float
     overhead: float = 1e-6
+    byte_overhead: float = 0.0
 
     def all_reduce_seconds(self, nbytes: float, ranks: int) -> float:
         """Return the seconds of a sum of arrays over `ranks` processes (`Collectives.all_reduce`)."""
         exchanges, sent = _traffic(nbytes, ranks)
         return exchanges * (self.latency + (ranks - 1) * self.overhead) + sent / self.bandwidth
+
+    def busy_seconds(self, nbytes: float, ranks: int) -> float:
+        """Return the seconds of a processor that each process spends on a sum of arrays over `ranks` processes."""
+        exchanges, sent = _traffic(nbytes, ranks)
+        return exchanges * (ranks - 1) * self.overhead + sent * self.byte_overhead
 
 
 def _traffic(nbytes: float, ranks: int) -> tuple[int, float]:
@@ -63,33 +70,49 @@ def parse_network(text: str) -> Interconnect:
 
 
 def measure_network(group: ProcessGroup) -> Interconnect:
-    """Return latency and bandwidth between the processes of a group, by the medians of timed sums. Every process calls
-    it, while nothing else goes on. Raises ArgumentError for a group of one."""
+    """Return what connects the processes of a group, by the medians of timed sums. Every process calls it, while
+    nothing else goes on. Raises ArgumentError for a group of one."""
     if group.size == 1:
         raise ArgumentError("a group of one process has no network; start several, as with mpirun -n 2")
-    seconds = []
+    passed, busy = [], []
     for nbytes in _PROBED:
         array, times = np.zeros(nbytes // 4, np.float32), []
         for _ in range(_REPEATS):
             group.barrier()
-            start = time.perf_counter()
+            start = time.perf_counter(), time.process_time()
             group.all_reduce_flat(array).result()
-            times.append(time.perf_counter() - start)
-        seconds.append(float(np.median(times)))
-    slowest = [float(group.gather_numbers(s).max()) for s in seconds]
-    # seconds = exchanges*latency + sent/bandwidth; relative errors count, as sizes differ by thousands.
-    weights = 1 / np.array(slowest)
-    terms = np.array([_traffic(n, group.size) for n in _PROBED], np.float64)
-    (latency, inverse), *_ = np.linalg.lstsq(terms * weights[:, None], np.ones(len(_PROBED)), rcond=None)
-    return Interconnect(max(float(latency), 0.0), 1 / max(float(inverse), 1e-15), 0.0)
+            times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+        seconds = [float(group.gather_numbers(float(x)).max()) for x in np.median(times, 0)]
+        passed.append(seconds[0])
+        busy.append(seconds[1])
+    exchange, per_byte = _fit(passed, group.size)
+    busy_exchange, byte_overhead = _fit(busy, group.size)
+    busy_exchange, byte_overhead = min(busy_exchange, exchange), min(byte_overhead, per_byte)
+    return Interconnect(
+        exchange - busy_exchange, 1 / max(per_byte, 1e-15), busy_exchange / (group.size - 1), byte_overhead
+    )
 
 
-def exposed_seconds(buckets: Sequence[tuple[float, int]], computed: float, ranks: int, network: Interconnect) -> float:
-    """Return the seconds for which a step waits for sums that computation does not hide.
+def _fit(seconds: Sequence[float], ranks: int) -> tuple[float, float]:
+    """Return the seconds of an exchange and of a byte sent that explain those of the probed sums."""
+    weights = 1 / np.maximum(seconds, 1e-9)  # relative errors count, as sizes differ by thousands
+    terms = np.array([_traffic(n, ranks) for n in _PROBED], np.float64)
+    (exchange, per_byte), *_ = np.linalg.lstsq(terms * weights[:, None], seconds * weights, rcond=None)
+    return max(float(exchange), 0.0), max(float(per_byte), 0.0)
+
+
+def exposed_seconds(
+    buckets: Sequence[tuple[float, int]], computed: float, ranks: int, network: Interconnect, is_crowded: bool = False
+) -> float:
+    """Return the seconds by which sums that computation does not hide make a step longer.
 
     buckets: (seconds from the step's beginning until it is complete, bytes) of each, summed one after another;
-    computed: seconds from the step's beginning to the end of its backward pass."""
-    end = 0.0
+    computed: seconds from the step's beginning to the end of its backward pass; is_crowded: whether the computation
+    uses all cores, so that a processor's time for messages is taken from it."""
+    end = delay = 0.0
     for ready, nbytes in buckets:
-        end = max(end, ready) + network.all_reduce_seconds(nbytes, ranks)
-    return max(0.0, end - computed)
+        start = max(end, ready + delay)
+        end = start + network.all_reduce_seconds(nbytes, ranks)
+        if is_crowded and start < computed + delay:
+            delay += network.busy_seconds(nbytes, ranks)
+    return max(delay, end - computed, 0.0)

@@ -41,12 +41,14 @@ class Communication(NamedTuple):
 
 
 def predict_communication(
-    step: TrainStep, arrays: list[np.ndarray], ranks: int, network: Interconnect
+    step: TrainStep, arrays: list[np.ndarray], ranks: int, network: Interconnect, is_crowded: bool = False
 ) -> Communication:
-    """Predict the communication of a step of `ranks` processes, each with this batch, in buckets of the usual size."""
+    """Predict the communication of a step of `ranks` processes, each with this batch, in buckets of the usual size.
+
+    is_crowded: whether the step uses all cores of its process (`exposed_seconds`)."""
     buckets, computed = _Gradients(step, arrays).in_buckets(BUCKET_BYTES)
     whole = sum(network.all_reduce_seconds(nbytes, ranks) for _, nbytes in buckets)
-    return Communication(whole, exposed_seconds(buckets, computed, ranks, network))
+    return Communication(whole, exposed_seconds(buckets, computed, ranks, network, is_crowded))
 
 
 def predict_scaling(step: TrainStep, arrays: list[np.ndarray], most: int, network: Interconnect) -> list[Scaling]:

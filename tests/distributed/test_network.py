@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,20 +64,43 @@ def test_what_computation_hides_is_not_exposed(buckets, exposed):
     assert exposed_seconds(buckets, 10.0, 2, network) == pytest.approx(exposed)
 
 
-def test_a_network_is_measured(monkeypatch):
-    """The probe finds the figures of an engine that takes a known time for each operation."""
-    network = Interconnect(latency=2e-3, bandwidth=4e8, overhead=0.0)
+@pytest.mark.parametrize(
+    ("buckets", "exposed"),
+    [
+        ([(1.0, 100)], 0.25),  # waiting is hidden, the processor's quarter of its second is not
+        ([(1.0, 100), (3.0, 100)], 0.5),
+        ([(10.0, 100)], 1.0),  # nothing is computed meanwhile
+        ([(1.0, 100), (9.9, 100)], 1.15),  # the second is complete a quarter of a second later
+    ],
+)
+def test_where_no_core_is_free_messages_take_time_from_the_computation(buckets, exposed):
+    network = Interconnect(latency=0.0, bandwidth=100 / 0.95, overhead=0.05, byte_overhead=0.002)
+    assert network.busy_seconds(100, 2) == pytest.approx(0.25)
+    assert network.all_reduce_seconds(100, 2) == pytest.approx(1.0)
+    assert exposed_seconds(buckets, 10.0, 2, network, is_crowded=True) == pytest.approx(exposed)
+
+
+@pytest.mark.parametrize("busy", [0.0, 0.25, 1.0])
+def test_a_network_is_measured(busy, monkeypatch):
+    """The probe finds the figures of an engine that takes a known time, part of it the processor's, by a clock that
+    stands still otherwise."""
+    latency, bandwidth, clock = 2e-3, 4e8, [0.0]
 
     def slow(self, what, array, take, share=ThreadTransport._share):
-        share(self, what, array, take)
-        if what != "barrier":
-            part = array.nbytes if what == "all_gather" else array.nbytes / self.size
-            time.sleep(network.latency + part * (self.size - 1) / network.bandwidth)
+        def take_time(given):
+            take(given)
+            if self.rank == 0 and what != "barrier":
+                part = array.nbytes if what == "all_gather" else array.nbytes / self.size
+                clock[0] += latency + part * (self.size - 1) / bandwidth
+
+        share(self, what, array, take_time)
 
     monkeypatch.setattr(ThreadTransport, "_share", slow)
+    times = SimpleNamespace(perf_counter=lambda: clock[0], process_time=lambda: busy * clock[0])
+    monkeypatch.setattr("einsmith.distributed.network.time", times)
+    expected = Interconnect(latency * (1 - busy), bandwidth, latency * busy, busy / bandwidth)
     for found in run(2, measure_network):
-        assert found.latency == pytest.approx(network.latency, rel=0.5)
-        assert found.bandwidth == pytest.approx(network.bandwidth, rel=0.5)
+        np.testing.assert_allclose(dataclasses.astuple(found), dataclasses.astuple(expected), rtol=1e-4, atol=1e-9)
 
 
 def test_a_group_of_one_has_no_network():

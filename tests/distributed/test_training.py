@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import einsmith as es
 from einsmith import nn
 from einsmith.distributed.collectives import add_in_pairs
 from einsmith.runtime.steps import Notify, RunLaunch
-from einsmith.training import gradient_buckets
+from einsmith.training import checkpoint, gradient_buckets
 from einsmith.training.deterministic import PairwiseSum
 from einsmith.training.gradient_buckets import FIRST_BYTES, divide
 from tests.distributed.world import make_seeded, run
@@ -581,6 +582,63 @@ def test_a_save_that_fails_on_rank_0_fails_on_all(rng, tmp_path):
 
     run(2, work)
     assert (tmp_path / "run").is_dir()
+
+
+def test_a_full_disk_of_rank_0_is_said_by_all_and_the_old_save_stays(rng, tmp_path, monkeypatch):
+    x, y = data(rng, 6)
+    models = [network(), network()]
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def work(group):
+        step = es.TrainStep(models[group.rank], LOSS, es.optim.SGD(lr=0.1), group=group)
+        step(*part(group, x, y))
+        es.save(step, tmp_path / "run")
+        before = weights(step)
+        group.barrier()
+        monkeypatch.setattr(checkpoint, "save_file", full)
+        step(*part(group, x, y))
+        with pytest.raises(es.SaveError, match="No space left"):
+            es.save(step, tmp_path / "run")
+        return before
+
+    expected, _ = run(2, work)
+    for name, value in weights(es.load(tmp_path / "run", model=network(1))).items():
+        np.testing.assert_array_equal(value, expected[name])
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_loader_with_a_distributed_sampler(rng, torch):
+    """Each rank reads its part of the same order, another one in each epoch; sizes of parts may differ in the last."""
+    x, y = data(rng, 24)
+    models = [network(rank) for rank in range(2)]
+    seen = [[], []]
+
+    def loader(rank):
+        samples = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y), torch.arange(len(x)))
+        sampler = torch.utils.data.distributed.DistributedSampler(samples, 2, rank, seed=5)
+
+        def collate(rows):
+            seen[rank].append([int(row[2]) for row in rows])
+            return torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+
+        return torch.utils.data.DataLoader(samples, 5, sampler=sampler, collate_fn=collate)
+
+    def work(group):
+        step = es.TrainStep(models[group.rank], LOSS, es.optim.SGD(lr=0.1), group=group)
+        return step.fit(loader(group.rank), 2, progress=False), weights(step)
+
+    (losses, state), (other, _) = run(2, work)
+    assert losses == other
+    whole = [one + two for one, two in zip(*seen, strict=True)]
+    first, second = whole[:3], whole[3:]
+    assert sorted(sum(first, [])) == sorted(sum(second, [])) == list(range(24)) and first != second
+    alone = es.TrainStep(network(), LOSS, es.optim.SGD(lr=0.1))
+    for rows in whole:
+        alone(x[rows], y[rows])
+    for name, value in weights(alone).items():
+        np.testing.assert_allclose(state[name], value, atol=2e-6, err_msg=name)
 
 
 def test_different_numbers_of_batches_are_refused(rng):
