@@ -4,8 +4,9 @@ python -m benchmarks.distributed --predicted resnet50 --network "25 Gb/s, 10 us"
 
 torchrun starts the processes, of one thread each, which hold both libraries' steps from equal weights and let them take
 turns: alone (a step without the others, on all processes at once), in the group, and with the optimizer's state
-divided. Both use gloo. Losses and weights of the group's steps are compared with DistributedDataParallel's before
-anything is timed. Exposed communication is what a step in the group takes longer than one alone.
+divided. Both use gloo; with --engine MPI, mpirun starts them, and Einsmith uses MPI. Losses and weights of the group's
+steps are compared with DistributedDataParallel's before anything is timed. Exposed communication is what a step in the
+group takes longer than one alone.
 
 With --network the processes run in a network namespace of their own, whose loopback device has that rate and delay
 (tc netem; only the rate, and this is said, where the kernel lacks it); this takes the rights of root.
@@ -24,9 +25,11 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +62,8 @@ CHUNK = 0.3
 MODEL = "efficiency", "sums, ms, predicted", "exposed, predicted", "hidden"
 """Of a process alone per process in the group; the model's answer (`predict_communication`) from a network as sums of
 arrays over the group measure it; and the part of what the model hides that is hidden."""
+STORE = "BENCHMARK_STORE"
+"""The variable that names the file by which PyTorch's processes find each other under MPI."""
 WAYS = "alone", "group", "sharded", "torch alone", "torch group"
 
 
@@ -74,6 +79,9 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
 
     torch.set_num_threads(1)
     group = es.distributed.init()
+    if group.engine == "MPI":  # DistributedDataParallel keeps to gloo
+        store = os.environ[STORE]
+        torch.distributed.init_process_group("gloo", init_method=store, rank=group.rank, world_size=group.size)
     problem = CASES[name](batch)
     arrays = problem.arrays()
     whole = CASES[name](batch * group.size).arrays()
@@ -126,17 +134,30 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
     return found if group.rank == 0 else None
 
 
-def launch(name: str, batch: int, processes: int, rounds: int, verified: int, network: str | None) -> dict[str, Any]:
+def launch(
+    name: str, batch: int, processes: int, engine: str, rounds: int, verified: int, network: str | None
+) -> dict[str, Any]:
     """Run `measure` in new processes and return its results. Raises SystemExit where they fail."""
+    count = str(processes)
+    if engine == "MPI":
+        options = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        options += [] if network is None else ["--mca", "btl", "self,tcp"]
+        mpirun = str(Path(sys.executable).with_name("mpirun"))
+        start = [mpirun, *options, "--bind-to", "none", "-n", count, sys.executable]
+    else:
+        start = [
+            sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--master-addr", "127.0.0.1",
+            "--nproc-per-node", count,
+        ]  # fmt: skip
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--master-addr", "127.0.0.1",
-        "--nproc-per-node", str(processes), "-m", "benchmarks.distributed", name, "--batch", str(batch), "--rounds",
-        str(rounds), "--verified", str(verified), "--worker",
+        *start, "-m", "benchmarks.distributed", name, "--batch", str(batch), "--rounds", str(rounds), "--verified",
+        str(verified), "--worker",
     ]  # fmt: skip
     if network is not None:
         command = ["unshare", "--net", "sh", "-c", f"{_emulate(network)} && exec {' '.join(command)}"]
-    variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT), STORE: f"file://{folder}/store"}
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | places, capture_output=True, text=True)
     found = re.search(r"^RESULT (.*)$", done.stdout, re.M)
     if done.returncode or found is None:
         raise SystemExit(f"{name}: the processes failed:\n{done.stdout}\n{done.stderr[-3000:]}")
@@ -201,6 +222,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Times training steps of several processes.")
     parser.add_argument("network", nargs="*", help=f"which (default: all): {', '.join(CASES)}")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument(
+        "--engine", choices=("torchrun", "MPI"), default="torchrun", help="of Einsmith; PyTorch's: gloo"
+    )
     parser.add_argument("--batch", type=int, default=16, help="samples of one process")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--verified", type=int, default=VERIFIED, help="steps that are compared")
@@ -223,7 +247,7 @@ def main() -> None:
     results = {}
     for name in chosen:
         print(f"{name}: {args.processes} processes", file=sys.stderr)
-        results[name] = launch(name, args.batch, args.processes, args.rounds, args.verified, args.speed)
+        results[name] = launch(name, args.batch, args.processes, args.engine, args.rounds, args.verified, args.speed)
     Console(width=160).print(table(results))
     if not all(found["delayed"] for found in results.values()):
         print("the rate alone was emulated: this kernel has no netem, which delays")

@@ -46,6 +46,7 @@ class ProcessGroup:
             self._thread = Thread(target=self._serve, args=(collectives,), name="einsmith-group", daemon=True)
             self._thread.start()
         self._failure: BaseException | None = None
+        self._last: Future[Any] | None = None
         self._twin: ProcessGroup | None = None
         self._process = os.getpid()
 
@@ -90,8 +91,11 @@ class ProcessGroup:
 
     # -- operations on the group's thread
 
-    def submit(self, operation: Callable[[Collectives], T]) -> Future[T]:
-        """Start an operation, after all those that were started before; return its future result."""
+    def submit(self, operation: Callable[[Collectives], T], is_awaited: bool = False) -> Future[T]:
+        """Start an operation, after all those that were started before; return its future result.
+
+        is_awaited: the caller waits for the result at once, so that it executes the operation itself, and saves the
+        change of threads, where no other is under way."""
         collectives = self._collectives
         if collectives is None:
             raise GroupError("the group was closed and cannot be used any more; call es.distributed.init once per run")
@@ -103,21 +107,27 @@ class ProcessGroup:
             return future
         if self._process != os.getpid():
             raise GroupError("a forked process is not part of its parent's group; start it by the launcher")
-        self._requests.put((future, operation))
+        is_idle, self._last = self._last is None or self._last.done(), future
+        if is_awaited and is_idle:
+            self._execute(collectives, future, operation)
+        else:
+            self._requests.put((future, operation))
         return future
 
     def _serve(self, collectives: Collectives) -> None:
         while (request := self._requests.get()) is not None:
-            future, operation = request
-            try:
-                if self._failure is not None:  # of an operation that was requested before
-                    raise self._failure
-                future.set_result(operation(collectives))
-            except Exception as e:
-                self._failure = e
-                error = self._broken()
-                error.__cause__ = e
-                future.set_exception(error)
+            self._execute(collectives, *request)
+
+    def _execute(self, collectives: Collectives, future: Future[T], operation: Callable[[Collectives], T]) -> None:
+        try:
+            if self._failure is not None:  # of an operation that was requested before
+                raise self._failure
+            future.set_result(operation(collectives))
+        except Exception as e:
+            self._failure = e
+            error = self._broken()
+            error.__cause__ = e
+            future.set_exception(error)
 
     def _broken(self) -> GroupError:
         reason = str(self._failure).strip().partition("\n")[0]

@@ -264,7 +264,7 @@ class GroupTraining:
             self._buckets.completed.await_end()  # here, where the other notices are read
             collectives.all_reduce(*[last.flat] * is_joined, sums)
 
-        summed = self.group.submit(reduce_sums)
+        summed = self.group.submit(reduce_sums, is_awaited=is_joined)
         return summed, summed if is_joined else self.group.submit(partial(self._reduce, bucket=last))
 
     def _update(self, pending: list[Future[None]], arrays: list[np.ndarray], is_epoch: bool) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import numpy as np
 import pytest
@@ -101,6 +102,20 @@ def test_a_closed_group_is_refused():
         assert group.all_reduce(3) == 3
     with pytest.raises(es.GroupError, match="closed"):
         group.barrier()
+
+
+def test_an_awaited_operation_runs_on_the_callers_thread_where_no_other_is_under_way():
+    def work(group):
+        gate = threading.Event()
+        here = group.submit(lambda collectives: threading.get_ident(), is_awaited=True)
+        assert here.done() and here.result() == threading.get_ident()
+        first = group.submit(lambda collectives: gate.wait())
+        later = group.submit(lambda collectives: threading.get_ident(), is_awaited=True)
+        assert not later.done()
+        gate.set()
+        assert later.result() != threading.get_ident() and first.done()
+
+    run(2, work)
 
 
 def test_a_group_is_not_copied():

@@ -114,6 +114,27 @@ def test_tuning(tmp_path, graph):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_release_of_the_store(tmp_path):
+    """Ctrl-C where the lock is about to be released leaves it free."""
+    body = """
+    from einsmith.base.locks import Awaited
+    from einsmith.tuning.kernels import database
+    def at_release(frame, event, argument):
+        if event == "call" and frame.f_code is Awaited.__exit__.__code__:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+    sys.setprofile(at_release)
+    try:
+        database.run(lambda link: None, None, write=True)
+        raise AssertionError("not interrupted")
+    except KeyboardInterrupt:
+        pass
+    same_as_ever()
+    """
+    done = run(body, EINSMITH_CACHE_DIR=str(tmp_path), EINSMITH_TUNED="1")
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_command_line(tmp_path):
     body = (
         TUNE

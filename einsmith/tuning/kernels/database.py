@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from einsmith.base import environment, files, locks
 from einsmith.base.caches import Once
+from einsmith.runtime.signals import Deferred
 
 FORMAT = 1
 """Number of the format; it grows with every change of the tables."""
@@ -79,7 +80,7 @@ def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False
         raise PermissionError(problem)
     if write:
         files.tidy(path.parent)
-    with _LOCK:
+    with Deferred(), _LOCK:  # a search reads so often that Ctrl-C meets the lock's release
         for last in (False, False, True):
             inode = _inode_of(path)
             if not inode and not write:
