@@ -59,6 +59,8 @@ BURST_SECONDS = 4e-3
 """Seconds of its rate that a token bucket lets through at once: the timer's period, which it must exceed."""
 CHUNK = 0.3
 """Seconds of a turn, at least one step."""
+NOTHING = 0.05
+"""Part of all sums below which the model hides nothing that could be measured."""
 MODEL = "efficiency", "sums, ms, predicted", "exposed, predicted", "hidden"
 """Of a process alone per process in the group; the model's answer (`predict_communication`) from a network as sums of
 arrays over the group measure it; and the part of what the model hides that is hidden."""
@@ -187,12 +189,14 @@ def table(results: dict[str, dict[str, Any]]) -> Table:
             b / a for a, b in zip(found["times"]["group"], found["times"]["torch group"], strict=True)
         )
         exposed, whole = ms["group"] - ms["alone"], 1e3 * found["whole"]
+        hideable = whole - 1e3 * found["exposed"]
+        hidden = (whole - exposed) / hideable if hideable > NOTHING * whole else None
         out.add_row(
             name, *(f"{ms[w]:.3g}" for w in WAYS), f"{exposed:.3g}",
             f"{ms['torch group'] - ms['torch alone']:.3g}", f"{paired:.2f}",
             f"{ms['torch alone'] / ms['alone']:.2f}", f"{ms['alone'] / ms['group']:.0%}",
             f"{whole:.3g}", f"{1e3 * found['exposed']:.3g}",
-            f"{(whole - exposed) / max(1e-9, whole - 1e3 * found['exposed']):.0%}",
+            f"{hidden:.0%}" if hidden is not None else "-",
         )  # fmt: skip
     return out
 
@@ -248,7 +252,7 @@ def main() -> None:
     for name in chosen:
         print(f"{name}: {args.processes} processes", file=sys.stderr)
         results[name] = launch(name, args.batch, args.processes, args.engine, args.rounds, args.verified, args.speed)
-    Console(width=160).print(table(results))
+    Console(width=200).print(table(results))
     if not all(found["delayed"] for found in results.values()):
         print("the rate alone was emulated: this kernel has no netem, which delays")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import numpy as np
@@ -13,12 +14,11 @@ _PATIENCE = timedelta(days=7)
 ends an operation at once."""
 
 
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""The gather into one tensor, which PyTorch 2.13 renames."""
-
-
 class GlooTransport:
-    """The processes of torchrun's world. See `Transport`."""
+    """The processes of torchrun's world. See `Transport`.
+
+    Arrays are exchanged by messages between all pairs of processes: gloo's own collective operations pass through a
+    thread of theirs, which takes 0.1 ms more, and send from process to process in turn."""
 
     name = "torchrun"
 
@@ -32,11 +32,22 @@ class GlooTransport:
 
     def all_to_all(self, parts: np.ndarray, received: np.ndarray) -> None:
         """Send row r of `parts` [size, n] to rank r (`Transport`)."""
-        dist.all_to_all_single(_bytes(received), _bytes(parts), group=self._group)
+        received[self.rank] = parts[self.rank]
+        self._exchange(list(parts), received)
 
     def all_gather(self, part: np.ndarray, whole: np.ndarray) -> None:
         """Send `part` [n] to all (`Transport`)."""
-        _all_gather(_bytes(whole), _bytes(part), group=self._group)
+        if whole[self.rank].ctypes.data != part.ctypes.data:
+            whole[self.rank] = part
+        self._exchange([part] * self.size, whole)
+
+    def _exchange(self, sent: Sequence[np.ndarray], received: np.ndarray) -> None:
+        """Send array r to rank r, and receive row r of `received` from it, but for this rank itself."""
+        others = [(self.rank + n) % self.size for n in range(1, self.size)]
+        pending = [dist.irecv(_bytes(received[r]), r, group=self._group) for r in reversed(others)]
+        pending += [dist.isend(_bytes(sent[r]), r, group=self._group) for r in others]
+        for message in pending:
+            message.wait()
 
     def broadcast(self, array: np.ndarray, root: int) -> None:
         """Overwrite `array` [n] by that of the rank `root`."""

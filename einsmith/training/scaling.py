@@ -9,11 +9,11 @@ import numpy as np
 from einsmith.distributed.network import Interconnect, exposed_seconds
 from einsmith.driver.binding import last_store
 from einsmith.driver.executable import Executable
-from einsmith.training.gradient_buckets import BUCKET_BYTES, divide
+from einsmith.training.gradient_buckets import MOST_BYTES, bucket_bytes, divide
 from einsmith.training.state import GRADIENT
 from einsmith.training.step import TrainStep
 
-BUCKETS = (1 << 20, 5 << 20, BUCKET_BYTES, 100 << 20)
+BUCKETS = (1 << 20, 4 << 20, MOST_BYTES, 100 << 20)
 """Sizes of buckets that are compared, in bytes."""
 USEFUL = 0.8
 """Least efficiency of a useful number of processes."""
@@ -46,7 +46,7 @@ def predict_communication(
     """Predict the communication of a step of `ranks` processes, each with this batch, in buckets of the usual size.
 
     is_crowded: whether the step uses all cores of its process (`exposed_seconds`)."""
-    buckets, computed = _Gradients(step, arrays).in_buckets(BUCKET_BYTES)
+    buckets, computed = _Gradients(step, arrays).in_buckets(bucket_bytes(ranks))
     whole = sum(network.all_reduce_seconds(nbytes, ranks) for _, nbytes in buckets)
     return Communication(whole, exposed_seconds(buckets, computed, ranks, network, is_crowded))
 

@@ -14,7 +14,7 @@ from einsmith.distributed.collectives import add_in_pairs
 from einsmith.runtime.steps import Notify, RunLaunch
 from einsmith.training import checkpoint, gradient_buckets
 from einsmith.training.deterministic import PairwiseSum
-from einsmith.training.gradient_buckets import FIRST_BYTES, divide
+from einsmith.training.gradient_buckets import FIRST_BYTES, bucket_bytes, divide
 from tests.distributed.world import make_seeded, run
 
 CLASSES, WIDTH = 5, 7
@@ -63,7 +63,7 @@ def check(size, make, batches, tolerance=2e-6):
 def many_buckets(monkeypatch):
     """Every parameter has a bucket of its own."""
     monkeypatch.setattr(gradient_buckets, "FIRST_BYTES", 1)
-    monkeypatch.setattr(gradient_buckets, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(gradient_buckets, "MOST_BYTES", 1)
 
 
 @pytest.mark.thinned(3)
@@ -921,6 +921,11 @@ def test_buckets_are_limited_and_of_one_type():
     sizes = {"a": FIRST_BYTES // 2, "b": FIRST_BYTES // 2, "c": 4, "d": 5 * FIRST_BYTES, "e": 8 * FIRST_BYTES, "f": 8}
     parameters = {name: _Parameter(n, np.float64 if name == "f" else np.float32) for name, n in sizes.items()}
     assert [list(p) for p in divide(parameters, 6 * FIRST_BYTES)] == [["a", "b"], ["c", "d"], ["e"], ["f"]]
+
+
+@pytest.mark.parametrize(("ranks", "mebibytes"), [(1, 4), (2, 4), (64, 4), (128, 8), (400, 25), (4096, 25)])
+def test_buckets_grow_with_the_group(ranks, mebibytes):
+    assert bucket_bytes(ranks) == mebibytes << 20
 
 
 def test_buckets_are_announced_while_the_program_runs(rng, many_buckets):
