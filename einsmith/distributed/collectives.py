@@ -12,8 +12,8 @@ import numpy as np
 from einsmith.distributed.transport import Transport
 from einsmith.runtime import buffers
 
-Add = Callable[[np.ndarray, np.ndarray], None]
-"""A function that stores the sum of rows [size, n] in an array [n]."""
+Add = Callable[[Sequence[np.ndarray], np.ndarray], None]
+"""A function that stores the sum of rows [n] in an array [n], which may be one of the first two."""
 CARRIED_BYTES = 1 << 16
 """Bytes that a connection carries in the time of a message's latency: those of 10 Gb/s and 50 us."""
 _LINE = buffers.ALIGNMENT
@@ -32,17 +32,17 @@ def _whole_lines(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
-def add_in_order(rows: np.ndarray, out: np.ndarray) -> None:
-    """Store the sum of rows [size, n] in `out` [n], added from the first to the last."""
+def add_in_order(rows: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """Store the sum of rows in `out`, added from the first to the last."""
     np.add(rows[0], rows[1], out=out)
     for row in rows[2:]:
         np.add(out, row, out=out)
 
 
-def add_in_pairs(rows: np.ndarray, out: np.ndarray) -> None:
-    """Store the sum of rows [2**k, n] in `out` [n], added up as a balanced binary tree."""
+def add_in_pairs(rows: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """Store the sum of 2**k rows in `out`, added up as a balanced binary tree."""
     while len(rows) > 1:
-        rows = np.add(rows[::2], rows[1::2])
+        rows = [np.add(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True)]
     out[...] = rows[0]
 
 
@@ -76,9 +76,9 @@ class Collectives:
             for a, place in zip(arrays, places, strict=True):
                 sent[place] = a.view(np.uint8)
         rows = self._rows(sent.size, sent.dtype)
-        self.transport.all_gather(sent, rows)
+        self.transport.exchange([sent] * self.transport.size, list(rows))
         for a, place in zip(arrays, places, strict=True):
-            add(rows[:, place].view(a.dtype), a)
+            self._add(rows[:, place].view(a.dtype), a, add)
 
     def _exchange_parts(self, array: np.ndarray, add: Add) -> None:
         """Sum an array in two exchanges, in which 2*(1 - 1/size) times its bytes cross each process's connection: the
@@ -99,19 +99,29 @@ class Collectives:
             return
         parts = array.reshape(self.transport.size, -1)
         received = self._rows(parts.shape[1], array.dtype)
-        self.transport.all_to_all(parts, received)
-        add(received, parts[self.transport.rank])
+        self.transport.exchange(list(parts), list(received))
+        self._add(received, parts[self.transport.rank], add)
+
+    def _add(self, received: np.ndarray, own: np.ndarray, add: Add) -> None:
+        """Overwrite this rank's array [n] by the sum of it and those of all other ranks [size, n]."""
+        rows, rank = list(received), self.transport.rank
+        if rank < 2:
+            rows[rank] = own
+        else:
+            rows[rank][...] = own
+        add(rows, own)
 
     def all_gather(self, array: np.ndarray) -> None:
         """Overwrite all other ranks' parts of an array, one of `size` equal ones, by theirs."""
         if self.transport.size > 1:
             parts = array.reshape(self.transport.size, -1)
-            self.transport.all_gather(parts[self.transport.rank], parts)
+            self.transport.exchange([parts[self.transport.rank]] * self.transport.size, list(parts))
 
     def gather_rows(self, row: np.ndarray) -> np.ndarray:
         """Return the arrays [n] of all ranks as rows [size, n]."""
         whole = np.empty((self.transport.size, row.size), row.dtype)
-        self.transport.all_gather(np.ascontiguousarray(row), whole)
+        whole[self.transport.rank] = row
+        self.all_gather(whole)
         return whole
 
     def _rows(self, count: int, dtype: np.dtype) -> np.ndarray:

@@ -30,19 +30,8 @@ class GlooTransport:
         self._group = dist.new_group(backend="gloo", timeout=_PATIENCE)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
-    def all_to_all(self, parts: np.ndarray, received: np.ndarray) -> None:
-        """Send row r of `parts` [size, n] to rank r (`Transport`)."""
-        received[self.rank] = parts[self.rank]
-        self._exchange(list(parts), received)
-
-    def all_gather(self, part: np.ndarray, whole: np.ndarray) -> None:
-        """Send `part` [n] to all (`Transport`)."""
-        if whole[self.rank].ctypes.data != part.ctypes.data:
-            whole[self.rank] = part
-        self._exchange([part] * self.size, whole)
-
-    def _exchange(self, sent: Sequence[np.ndarray], received: np.ndarray) -> None:
-        """Send array r to rank r, and receive row r of `received` from it, but for this rank itself."""
+    def exchange(self, sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
+        """Send array r of `sent` to rank r, and receive array r of `received` from it (`Transport`)."""
         others = [(self.rank + n) % self.size for n in range(1, self.size)]
         pending = [dist.irecv(_bytes(received[r]), r, group=self._group) for r in reversed(others)]
         pending += [dist.isend(_bytes(sent[r]), r, group=self._group) for r in others]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -40,23 +41,17 @@ class MpiTransport:
         if self.size > 1:
             atexit.register(_abort)  # called before MPI's own end, which was registered earlier
 
-    def _finish(self, request: Any) -> None:
+    def _finish(self, *requests: Any) -> None:
         pause = _SHORTEST
-        while not request.Test():
+        while not MPI.Request.Testall(list(requests)):
             time.sleep(pause)
             pause = min(pause * _GROWTH, _LONGEST)
 
-    def all_to_all(self, parts: np.ndarray, received: np.ndarray) -> None:
-        """Send row r of `parts` [size, n] to rank r (`Transport`)."""
-        self._finish(self._world.Ialltoall(parts, received))
-
-    def all_gather(self, part: np.ndarray, whole: np.ndarray) -> None:
-        """Send `part` [n] to all (`Transport`)."""
-        own = whole[self.rank]
-        if own.ctypes.data == part.ctypes.data:
-            self._finish(self._world.Iallgather(MPI.IN_PLACE, whole))
-        else:
-            self._finish(self._world.Iallgather(part, whole))
+    def exchange(self, sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
+        """Send array r of `sent` to rank r, and receive array r of `received` from it (`Transport`)."""
+        others = [(self.rank + n) % self.size for n in range(1, self.size)]
+        pending = [self._world.Irecv(received[r], r) for r in reversed(others)]
+        self._finish(*pending, *(self._world.Isend(sent[r], r) for r in others))
 
     def broadcast(self, array: np.ndarray, root: int) -> None:
         """Overwrite `array` [n] by that of the rank `root`."""

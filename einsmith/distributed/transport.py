@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -22,12 +23,9 @@ class Transport(Protocol):
     rank: int
     size: int
 
-    def all_to_all(self, parts: np.ndarray, received: np.ndarray) -> None:
-        """Send row r of `parts` [size, n] to rank r, and receive its row for this rank in row r of `received`."""
-        ...
-
-    def all_gather(self, part: np.ndarray, whole: np.ndarray) -> None:
-        """Send `part` [n] to all, and receive that of rank r in row r of `whole` [size, n], which may contain it."""
+    def exchange(self, sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
+        """Send array r of `sent` to rank r, and receive array r of `received` from it, each [n]. Those of this rank
+        itself are left alone."""
         ...
 
     def broadcast(self, array: np.ndarray, root: int) -> None:
@@ -57,13 +55,9 @@ class Alone:
 
     name, rank, size = "none", 0, 1
 
-    def all_to_all(self, parts: np.ndarray, received: np.ndarray) -> None:
-        """Send row r of `parts` [size, n] to rank r (`Transport`)."""
-        received[...] = parts
-
-    def all_gather(self, part: np.ndarray, whole: np.ndarray) -> None:
-        """Send `part` [n] to all (`Transport`)."""
-        whole[0] = part
+    def exchange(self, sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
+        """Do nothing (`Transport`)."""
+        pass
 
     def broadcast(self, array: np.ndarray, root: int) -> None:
         """Overwrite `array` [n] by that of the rank `root`."""

@@ -197,5 +197,5 @@ def _shapes(part: Sequence[np.ndarray]) -> tuple:
 
 def _sum_rows(rows: np.ndarray) -> np.ndarray:
     out = np.empty_like(rows[0])
-    add_in_pairs(rows, out)
+    add_in_pairs(list(rows), out)
     return out

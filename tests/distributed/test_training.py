@@ -111,7 +111,7 @@ def test_a_small_step_exchanges_one_message(rng):
         step(*part(group, *data(np.random.default_rng(2), 8)))
         return calls[before:]
 
-    assert run(2, work) == [["all_gather"]] * 2
+    assert run(2, work) == [["exchange"]] * 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

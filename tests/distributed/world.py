@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -59,19 +59,13 @@ class ThreadTransport:
         take([given for _, given in self._world.given])
         self._world.barrier.wait()
 
-    def all_to_all(self, parts: np.ndarray, received: np.ndarray) -> None:
-        def take(given: list[np.ndarray]) -> None:
+    def exchange(self, sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
+        def take(given: list[Sequence[np.ndarray]]) -> None:
             for rank, other in enumerate(given):
-                received[rank] = other[self.rank]
+                if rank != self.rank:
+                    received[rank][...] = other[self.rank]
 
-        self._share("all_to_all", parts, take)
-
-    def all_gather(self, part: np.ndarray, whole: np.ndarray) -> None:
-        def take(given: list[np.ndarray]) -> None:
-            for rank, other in enumerate(given):
-                whole[rank] = other
-
-        self._share("all_gather", part.copy(), take)
+        self._share("exchange", sent, take)
 
     def broadcast(self, array: np.ndarray, root: int) -> None:
         def take(given: list[np.ndarray]) -> None:
