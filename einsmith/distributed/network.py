@@ -15,8 +15,8 @@ from einsmith.distributed.group import ProcessGroup
 
 _BITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-_PROBED = (1 << 10, 1 << 16, 1 << 20, 1 << 23)
-"""Bytes of the arrays whose sums are timed."""
+_PROBED = (1 << 10, 1 << 16, 1 << 22, 1 << 24)
+"""Bytes of the arrays whose sums are timed: messages of latency alone, and more than buffers on the way hold."""
 _REPEATS = 5
 
 

@@ -46,7 +46,8 @@ def predict_communication(
     """Predict the communication of a step of `ranks` processes, each with this batch, in buckets of the usual size.
 
     is_crowded: whether the step uses all cores of its process (`exposed_seconds`)."""
-    buckets, computed = _Gradients(step, arrays).in_buckets(bucket_bytes(ranks))
+    gradients = _Gradients(step, arrays)
+    buckets, computed = gradients.in_buckets(bucket_bytes(gradients.total, ranks))
     whole = sum(network.all_reduce_seconds(nbytes, ranks) for _, nbytes in buckets)
     return Communication(whole, exposed_seconds(buckets, computed, ranks, network, is_crowded))
 
@@ -75,6 +76,7 @@ class _Gradients:
         run = step.compiler.find_or_compile(arrays, True)
         self._ready, self._computed = _completion(step, run)
         self._parameters = {n: p for n, p in reversed(step.store.parameters.items()) if n in self._ready}
+        self.total = sum(p.memory.physical.nbytes for p in self._parameters.values())
 
     def in_buckets(self, most: int) -> tuple[list[tuple[float, int]], float]:
         """Return buckets of at most so many bytes, as for `exposed_seconds`, and the seconds of the computation."""

@@ -923,9 +923,12 @@ def test_buckets_are_limited_and_of_one_type():
     assert [list(p) for p in divide(parameters, 6 * FIRST_BYTES)] == [["a", "b"], ["c", "d"], ["e"], ["f"]]
 
 
-@pytest.mark.parametrize(("ranks", "mebibytes"), [(1, 4), (2, 4), (64, 4), (128, 8), (400, 25), (4096, 25)])
-def test_buckets_grow_with_the_group(ranks, mebibytes):
-    assert bucket_bytes(ranks) == mebibytes << 20
+@pytest.mark.parametrize(
+    ("total", "ranks", "expected"),
+    [(3, 2, 1), (16, 2, 2), (45, 2, 4), (45, 64, 4), (45, 128, 8), (3, 128, 8), (45, 400, 25), (45, 4096, 25)],
+)
+def test_buckets_are_parts_of_all_gradients_and_grow_with_the_group(total, ranks, expected):
+    assert bucket_bytes(total << 20, ranks) == expected << 20
 
 
 def test_buckets_are_announced_while_the_program_runs(rng, many_buckets):
