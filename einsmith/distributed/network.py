@@ -15,8 +15,9 @@ from einsmith.distributed.group import ProcessGroup
 
 _BITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-_PROBED = (1 << 10, 1 << 16, 1 << 22, 1 << 24)
-"""Bytes of the arrays whose sums are timed: messages of latency alone, and more than buffers on the way hold."""
+_PROBED = 1 << 10, 1 << 24
+"""Bytes of the arrays whose sums are timed: of a message that is latency alone, and of more than buffers on the way
+hold."""
 _REPEATS = 5
 
 
@@ -74,31 +75,32 @@ def measure_network(group: ProcessGroup) -> Interconnect:
     nothing else goes on. Raises ArgumentError for a group of one."""
     if group.size == 1:
         raise ArgumentError("a group of one process has no network; start several, as with mpirun -n 2")
-    passed, busy = [], []
-    for nbytes in _PROBED:
-        array, times = np.zeros(nbytes // 4, np.float32), []
-        for _ in range(_REPEATS):
-            group.barrier()
-            start = time.perf_counter(), time.process_time()
-            group.all_reduce_flat(array).result()
-            times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
-        seconds = [float(group.gather_numbers(float(x)).max()) for x in np.median(times, 0)]
-        passed.append(seconds[0])
-        busy.append(seconds[1])
-    exchange, per_byte = _fit(passed, group.size)
-    busy_exchange, byte_overhead = _fit(busy, group.size)
-    busy_exchange, byte_overhead = min(busy_exchange, exchange), min(byte_overhead, per_byte)
+    small, large = (_sum_seconds(group, nbytes) for nbytes in _PROBED)
+    exchange, per_byte = _fit(small[0], large[0], group.size)
+    busy_exchange, byte_overhead = _fit(min(small[1], small[0]), min(large[1], large[0]), group.size)
     return Interconnect(
-        exchange - busy_exchange, 1 / max(per_byte, 1e-15), busy_exchange / (group.size - 1), byte_overhead
+        max(exchange - busy_exchange, 0.0), 1 / max(per_byte, 1e-15), busy_exchange / (group.size - 1), byte_overhead
     )
 
 
-def _fit(seconds: Sequence[float], ranks: int) -> tuple[float, float]:
-    """Return the seconds of an exchange and of a byte sent that explain those of the probed sums."""
-    weights = 1 / np.maximum(seconds, 1e-9)  # relative errors count, as sizes differ by thousands
-    terms = np.array([_traffic(n, ranks) for n in _PROBED], np.float64)
-    (exchange, per_byte), *_ = np.linalg.lstsq(terms * weights[:, None], seconds * weights, rcond=None)
-    return max(float(exchange), 0.0), max(float(per_byte), 0.0)
+def _sum_seconds(group: ProcessGroup, nbytes: int) -> tuple[float, float]:
+    """Return the median seconds of a sum of arrays of so many bytes, and those of a process's time, of the slowest
+    rank."""
+    array, times = np.zeros(nbytes // 4, np.float32), []
+    for _ in range(_REPEATS):
+        group.barrier()
+        start = time.perf_counter(), time.process_time()
+        group.all_reduce_flat(array).result()
+        times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    passed, busy = (float(group.gather_numbers(float(x)).max()) for x in np.median(times, 0))
+    return passed, busy
+
+
+def _fit(small: float, large: float, ranks: int) -> tuple[float, float]:
+    """Return the seconds of an exchange and of a byte sent that explain the seconds of both probed sums."""
+    (few, little), (many, much) = (_traffic(n, ranks) for n in _PROBED)
+    per_byte = max((large - small * many / few) / (much - little * many / few), 0.0)
+    return max((small - little * per_byte) / few, 0.0), per_byte
 
 
 def exposed_seconds(
