@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -26,7 +27,11 @@ class GlooTransport:
         self._began = not dist.is_initialized()
         """Whether the world ends with this engine."""
         if self._began:
-            dist.init_process_group("gloo", timeout=_PATIENCE)
+            store, rank, size = next(dist.rendezvous("env://", timeout=_PATIENCE))
+            # torchrun keeps the store when it starts the processes again, with the addresses of those that have ended
+            # (PyTorch 2.13).
+            store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+            dist.init_process_group("gloo", timeout=_PATIENCE, store=store, rank=rank, world_size=size)
         self._group = dist.new_group(backend="gloo", timeout=_PATIENCE)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 

@@ -45,9 +45,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def start(engine: str, *args: str, size: int = 2) -> subprocess.Popen:
+def start(engine: str, *args: str, size: int = 2, options: tuple[str, ...] = ()) -> subprocess.Popen:
+    """Start the processes; options: the launcher's."""
+    whole = command(engine, *args, size=size)
+    at = whole.index("-n") if engine == "MPI" else whole.index("--standalone")
     return subprocess.Popen(
-        command(engine, *args, size=size), cwd=ROOT, env=environment(), text=True, start_new_session=True,
+        [*whole[:at], *options, *whole[at:]], cwd=ROOT, env=environment(), text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
@@ -184,6 +187,22 @@ def test_a_process_is_killed_at_any_moment(engine, seed, tmp_path):
     kill(process)
     process.communicate()
     assert check_save(tmp_path / "run") >= before
+
+
+def test_a_launcher_that_restarts_the_processes_goes_on_from_the_save(tmp_path):
+    process = start("torchrun", "last", str(tmp_path), options=("--max-restarts", "1"))
+    await_file(tmp_path / "saved-1", process)
+    before, killed = check_save(tmp_path / "run"), int((tmp_path / "pid-1").read_text())
+    os.kill(killed, signal.SIGKILL)
+    for file in tmp_path.glob("saved-*"):
+        file.unlink(missing_ok=True)
+    deadline = time.monotonic() + START
+    while int((tmp_path / "pid-1").read_text() or killed) == killed and time.monotonic() < deadline:
+        time.sleep(0.05)
+    await_file(tmp_path / "saved-1", process)
+    kill(process)
+    process.communicate()
+    assert int((tmp_path / "pid-1").read_text()) != killed and check_save(tmp_path / "run") > before
 
 
 def test_a_process_that_is_stopped_for_a_while_holds_up_the_others_and_no_more(engine, tmp_path):
