@@ -37,7 +37,7 @@ def test_a_store_outside_its_buffer_is_detected(tmp_path, offset):
         execute(tmp_path, [Job([(b.finish(), 1)], [np.zeros(3, np.float32)])])
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("of", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_patterns(tmp_path, name, of):
@@ -92,6 +92,7 @@ def test_instructions(tmp_path, elem):
             np.testing.assert_array_equal(got, want, err_msg=name)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("elem", ["f32", "f64", "u8", "i8", "i16", "i32", "i64", "i1"])
 def test_casts_masks_and_gathers(tmp_path, elem):
     """The last lanes that a mask allows end where memory ends."""

@@ -31,6 +31,7 @@ def tiny(rng, tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_both_sides_see_the_same(tiny, tmp_path, capsys):
     assert tiny("--epochs", "2") in (0, 1)
     found = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -143,6 +143,7 @@ def test_wrong_use(arguments: list[str]) -> None:
     assert e.value.code == 2
 
 
+@pytest.mark.slow
 def test_a_missing_peer_is_reported(tmp_path: Path, monkeypatch) -> None:
     """A package of that name that cannot be imported stands in for a library that is not installed."""
     (tmp_path / "tensorflow.py").write_text("raise ImportError('No module named tensorflow')\n")

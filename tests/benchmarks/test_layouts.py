@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from benchmarks import layouts
 from einsmith.codegen.cache import native
 from tests.kernels import samples as s
@@ -23,6 +25,7 @@ def test_kernels_are_sorted_by_gain() -> None:
     assert gains == sorted(gains, reverse=True) and all(g > 0 for g in gains)
 
 
+@pytest.mark.slow
 def test_a_network_is_measured() -> None:
     found = layouts.measure("lenet5-b1", 1, 1)
     assert all(min(*x.predicted, *x.measured) > 0 and x.gains[0] > 1 for x in found)

@@ -264,6 +264,7 @@ def test_other_optimizers(run: Run, name: str) -> None:
     assert np.isfinite(rows(out)[-1]["loss"])
 
 
+@pytest.mark.slow
 def test_a_limit_of_memory(run: Run, tmp_path: Path) -> None:
     """Holds for a run and for what goes on with it; a limit that cannot be met says so before anything is saved."""
     status, free, _ = run("--epochs", 2, "--json", "--schedule", "constant", model="lenet5")

@@ -100,6 +100,7 @@ def test_characters(texts: Path, capfd) -> None:
 GPT = ("--set", "width=8", "--set", "layers=1", "--set", "heads=2")
 
 
+@pytest.mark.slow
 def test_a_transformer_learns_characters(texts: Path, tmp_path: Path, capfd) -> None:
     """552 characters are 78 windows of 7 and what follows them: 12 batches an epoch, the last of one window."""
     folder = tmp_path / "run"

@@ -65,6 +65,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("mode", [es.interpret, es.jit])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_an_operator_gives_its_function(name, mode):

@@ -24,7 +24,7 @@ def over(combiner, extents, *bodies):
     return Reduce(combiner, tuple(extents), bodies)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("combiner", ["sum", "prod", "max", "min", "argmax", "argmin"])
 @pytest.mark.parametrize("n", SIZES)
 def test_rows_and_columns(rng, combiner, n):

@@ -65,7 +65,7 @@ def _is_slow(name: str, way: str, number: int) -> bool:
     return way not in ("mixed", "apart") if name == "contraction" else bool(number % 2)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "name, way",
     [

@@ -110,6 +110,7 @@ def some(check: Callable[[Any], bool], alone: list, together: Any, every: bool, 
     assert done
 
 
+@pytest.mark.thinned(2)
 @EVERY
 @pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
 def test_the_gallery_compiled(entry, every, rng):
@@ -123,6 +124,7 @@ def lengths(inputs: tuple[np.ndarray, ...]) -> list[int]:
     return sorted({n for a in inputs for n in a.shape} - {1})
 
 
+@pytest.mark.thinned(2)
 @EVERY
 @pytest.mark.parametrize("name", CASES)
 def test_recurrences(name, every, rng):

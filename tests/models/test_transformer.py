@@ -137,6 +137,7 @@ def test_later_tokens_change_nothing_before_them(rng):
     assert not np.allclose(a[:, 5:], b[:, 5:])
 
 
+@pytest.mark.slow
 def test_dropout_has_torchs_statistics(rng):
     options = {"dropout": 0.3, "dtype": "float64"}
     ids = tokens(rng, 1, 4)

@@ -206,6 +206,7 @@ def test_a_training_step_holds_less_for_the_backward_pass(net, shape, part):
     assert stored & set(postorder(new.roots)), "what the forward pass reads is stored there as before"
 
 
+@pytest.mark.slow
 def test_dropped_out_activations_are_the_same(monkeypatch):
     """Where kernels are priced by the bytes that they move, from beyond the caches. Blocks of rows are chosen by what a
     kernel reads, so that sums of gradients may be added in another order."""

@@ -153,7 +153,7 @@ CASES: dict[str, tuple[Callable, list[tuple[int, ...]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", CASES)
 def test_programs_in_any_orders(case, seed, rng):

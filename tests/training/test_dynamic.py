@@ -389,6 +389,7 @@ def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) 
     assert len(losses) == made.steps
 
 
+@pytest.mark.slow
 def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch) -> None:
     monkeypatch.setattr(online, "judge", lambda ratios: True)
     refused = refuse(monkeypatch, lambda texts: len(texts) > 1)

@@ -190,6 +190,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_workers_of_dask_search(tmp_path):
     """In a process of its own: here the tests of einsmith.distributed have the name of Dask's module."""
     if importlib.util.find_spec("dask") is None:
