@@ -13,10 +13,12 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Template, apply, cast, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.emit import boxes
+from einsmith.kernels.pattern import Lowered
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig, choose_vector_axis
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.schedule.layout.order import strides
-from tests.kernels.runner import NARROW, WIDE, check
+from tests import nest_interp
+from tests.kernels.runner import NARROW, WIDE, check, random_array
 from tests.kernels.samples import add, axes, both, div, kernel_of, le, lt, mod, mul, num, plain, read, sub
 
 PATTERN = Pointwise()
@@ -179,6 +181,24 @@ def test_pieces(rng):
         check(PATTERN, kernel_of(Template((2 * n,), ((dt.f32, (n,)), (dt.f32, (n,))), parts)), rng)
 
 
+@pytest.mark.parametrize(("tasks", "rows"), [(2, 4), (4, 2), (8, 1)])
+def test_pieces_with_the_same_rows_share_tasks(tasks, rows, rng):
+    """Each task has some rows of both pieces, so that cores keep to rows as they do in kernels of one piece."""
+    i, j = axes(2)
+    pieces = (
+        Piece((0, 0), (1, 1), (8, 5), read(0, i, j)),
+        Piece((0, 5), (1, 1), (8, 19), apply("neg", read(1, i, j))),
+    )
+    kernel = kernel_of(Template((8, 24), ((dt.f32, (8, 5)), (dt.f32, (8, 19))), pieces))
+    x, y = (random_array(rng, b) for b in kernel.buffers[:2])
+    (launch,) = PATTERN.lower(kernel, PointwiseConfig(4, 1, tasks), NARROW).launches
+    assert launch.tasks == tasks
+    out = np.full((8, 24), 9.0, np.float32)
+    nest_interp.run(Lowered([replace(launch, tasks=1)]), kernel, [x, y, out])
+    np.testing.assert_array_equal(out[:rows], np.concatenate([x, -y], 1)[:rows])
+    assert (out[rows:] == 9).all()
+
+
 def test_epilogue_on_pieces_and_several_results(rng):
     """Two stages after a root of two pieces; the first reads a bias at each position, both are stored."""
     n = 19
@@ -244,8 +264,8 @@ def test_tasks_divide_the_work():
 def test_launches_of_one_task_wake_no_worker():
     """A launch of one task runs on the caller alone, whatever it is made of."""
     i = Axis(0)
-    parts = (Piece((0,), (2,), (9,), read(0, i)), Piece((1,), (2,), (9,), apply("neg", read(0, i))))
-    kernel = kernel_of(Template((18,), ((dt.f32, (9,)),), parts))
+    parts = (Piece((0,), (2,), (9,), read(0, i)), Piece((1,), (2,), (8,), apply("neg", read(0, i))))
+    kernel = kernel_of(Template((17,), ((dt.f32, (9,)),), parts))
     assert [x.tasks for x in PATTERN.lower(kernel, PointwiseConfig(16, 1, 1), WIDE).launches] == [1]
     assert [x.tasks for x in PATTERN.lower(kernel, PointwiseConfig(16, 1, 8), WIDE).launches] == [2]
 

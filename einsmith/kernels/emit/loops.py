@@ -30,14 +30,22 @@ def make_emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int)
 
 
 def distribute_tasks(box_list: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool], int]) -> int:
-    """Distribute tasks over the boxes of a kernel in proportion to their work; return the number of tasks.
+    """Distribute tasks over the boxes of a kernel; return the number of tasks.
+
+    Boxes with the same rows share their tasks: a task has some rows of all boxes. A core then touches the rows that it
+    touches in kernels of a single piece, whose lines its cache still holds (the update of a 384x912 weight in two
+    pieces by columns, which the forward pass reads by rows: 38 us with tasks of one piece each, 17 us so). Other boxes
+    have tasks in proportion to their work.
 
     `emit(box, tasks, first, alone)` emits a box for about `tasks` tasks from number `first` on and returns how many it
     takes; `alone`: the box's code need not test the task number. With one task, all boxes belong to that task, so that
     no worker thread is woken.
     """
-    first, total = 0, sum(x.points * x.reduced for x in box_list)
     alone = len(box_list) == 1 or tasks == 1
+    rows = {next((n for n in x.extents if n > 1), 1) for x in box_list}
+    if not alone and len(rows) == 1 and min(rows) >= tasks:
+        return max(emit(x, tasks, 0, False) for x in box_list)
+    first, total = 0, sum(x.points * x.reduced for x in box_list)
     for box in box_list:
         count = emit(box, max(1, round(tasks * box.points * box.reduced / max(1, total))), first, alone)
         first = max(first, count) if alone else first + count
