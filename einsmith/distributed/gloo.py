@@ -10,6 +10,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from einsmith.distributed.transport import peers
+
 _PATIENCE = timedelta(days=7)
 """Longest time that an operation waits for a process that lives; a process that dies closes its connections, which
 ends an operation at once."""
@@ -37,7 +39,7 @@ class GlooTransport:
 
     def exchange(self, sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
         """Send array r of `sent` to rank r, and receive array r of `received` from it (`Transport`)."""
-        others = [(self.rank + n) % self.size for n in range(1, self.size)]
+        others = peers(self.rank, self.size)
         pending = [dist.irecv(_bytes(received[r]), r, group=self._group) for r in reversed(others)]
         pending += [dist.isend(_bytes(sent[r]), r, group=self._group) for r in others]
         for message in pending:

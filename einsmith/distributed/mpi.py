@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from einsmith.distributed.transport import peers
+
 _SHORTEST, _LONGEST = 20e-6, 1e-3
 """Seconds between two looks at an operation that is under way. MPI's own waiting keeps a core busy, which computes the
 rest of the step; the pause grows from the shortest to the longest, and so by less than a tenth of an operation."""
@@ -49,7 +51,7 @@ class MpiTransport:
 
     def exchange(self, sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> None:
         """Send array r of `sent` to rank r, and receive array r of `received` from it (`Transport`)."""
-        others = [(self.rank + n) % self.size for n in range(1, self.size)]
+        others = peers(self.rank, self.size)
         pending = [self._world.Irecv(received[r], r) for r in reversed(others)]
         self._finish(*pending, *(self._world.Isend(sent[r], r) for r in others))
 

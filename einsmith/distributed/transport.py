@@ -50,6 +50,12 @@ class Transport(Protocol):
         ...
 
 
+def peers(rank: int, size: int) -> list[int]:
+    """Return the other ranks in the order in which `rank` sends to them, so that not all send to one at a time; it
+    receives in the reverse order."""
+    return [(rank + n) % size for n in range(1, size)]
+
+
 class Alone:
     """The engine of a process that no launcher has started: every operation leaves arrays as they are."""
 

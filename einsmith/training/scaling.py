@@ -9,11 +9,11 @@ import numpy as np
 from einsmith.distributed.network import Interconnect, exposed_seconds
 from einsmith.driver.binding import last_store
 from einsmith.driver.executable import Executable
-from einsmith.training.gradient_buckets import MOST_BYTES, bucket_bytes, divide
+from einsmith.training.gradient_buckets import BUCKET_BYTES, FIRST_BYTES, MOST_BYTES, bucket_bytes, divide
 from einsmith.training.state import GRADIENT
 from einsmith.training.step import TrainStep
 
-BUCKETS = (1 << 20, 4 << 20, MOST_BYTES, 100 << 20)
+BUCKETS = FIRST_BYTES, BUCKET_BYTES, MOST_BYTES, 100 << 20
 """Sizes of buckets that are compared, in bytes."""
 USEFUL = 0.8
 """Least efficiency of a useful number of processes."""
@@ -47,9 +47,9 @@ def predict_communication(
 
     is_crowded: whether the step uses all cores of its process (`exposed_seconds`)."""
     gradients = _Gradients(step, arrays)
-    buckets, computed = gradients.in_buckets(bucket_bytes(gradients.total, ranks))
+    buckets = gradients.in_buckets(bucket_bytes(gradients.total, ranks))
     whole = sum(network.all_reduce_seconds(nbytes, ranks) for _, nbytes in buckets)
-    return Communication(whole, exposed_seconds(buckets, computed, ranks, network, is_crowded))
+    return Communication(whole, exposed_seconds(buckets, gradients.computed, ranks, network, is_crowded))
 
 
 def predict_scaling(step: TrainStep, arrays: list[np.ndarray], most: int, network: Interconnect) -> list[Scaling]:
@@ -61,8 +61,8 @@ def predict_scaling(step: TrainStep, arrays: list[np.ndarray], most: int, networ
     while ranks <= most:
         found = []
         for nbytes in BUCKETS:
-            buckets, computed = gradients.in_buckets(nbytes)
-            found.append((exposed_seconds(buckets, computed, ranks, network), nbytes))
+            buckets = gradients.in_buckets(nbytes)
+            found.append((exposed_seconds(buckets, gradients.computed, ranks, network), nbytes))
         exposed, size = min(found)
         out.append(Scaling(ranks, alone + exposed, exposed, alone / (alone + exposed), size))
         ranks *= 2
@@ -70,21 +70,22 @@ def predict_scaling(step: TrainStep, arrays: list[np.ndarray], most: int, networ
 
 
 class _Gradients:
-    """When a step's gradients are complete, by predicted times of kernels."""
+    """When a step's gradients are complete, by predicted times of kernels.
+
+    computed: seconds of the whole computation; total: bytes of all gradients"""
 
     def __init__(self, step: TrainStep, arrays: list[np.ndarray]):
         run = step.compiler.find_or_compile(arrays, True)
-        self._ready, self._computed = _completion(step, run)
+        self._ready, self.computed = _completion(step, run)
         self._parameters = {n: p for n, p in reversed(step.store.parameters.items()) if n in self._ready}
         self.total = sum(p.memory.physical.nbytes for p in self._parameters.values())
 
-    def in_buckets(self, most: int) -> tuple[list[tuple[float, int]], float]:
-        """Return buckets of at most so many bytes, as for `exposed_seconds`, and the seconds of the computation."""
-        buckets = [
+    def in_buckets(self, most: int) -> list[tuple[float, int]]:
+        """Return buckets of at most so many bytes, as for `exposed_seconds`."""
+        return [
             (max(self._ready[n] for n in part), sum(p.memory.physical.nbytes for p in part.values()))
             for part in divide(self._parameters, most)
         ]
-        return buckets, self._computed
 
 
 def _completion(step: TrainStep, run: Executable) -> tuple[dict[str, float], float]:

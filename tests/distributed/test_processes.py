@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,17 +28,18 @@ END = 10.0
 """Seconds within which all processes of a group end after one of them."""
 
 
-def command(engine: str, *args: str, size: int = 2) -> list[str]:
+def command(engine: str, *args: str, size: int = 2, options: Sequence[str] = ()) -> list[str]:
+    """The command that starts the processes; options: the launcher's."""
     if engine == "MPI":
         pytest.importorskip("mpi4py")
         if not (BIN / "mpirun").exists():
             pytest.skip("mpirun is not installed; pip install 'einsmith[mpi]'")
-        options = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+        options = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), *options]
         return [str(BIN / "mpirun"), *options, "-n", str(size), sys.executable, "-m", "tests.distributed.worker", *args]
     pytest.importorskip("torch")
     return [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size),
-        "-m", "tests.distributed.worker", *args,
+        *options, "-m", "tests.distributed.worker", *args,
     ]  # fmt: skip
 
 
@@ -45,13 +47,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def start(engine: str, *args: str, size: int = 2, options: tuple[str, ...] = ()) -> subprocess.Popen:
-    """Start the processes; options: the launcher's."""
-    whole = command(engine, *args, size=size)
-    at = whole.index("-n") if engine == "MPI" else whole.index("--standalone")
+def start(engine: str, *args: str, size: int = 2, options: Sequence[str] = ()) -> subprocess.Popen:
     return subprocess.Popen(
-        [*whole[:at], *options, *whole[at:]], cwd=ROOT, env=environment(), text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        command(engine, *args, size=size, options=options), cwd=ROOT, env=environment(), text=True,
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
 
@@ -245,11 +244,11 @@ def test_the_command_trains_in_a_group(engine, tmp_path):
 
 def test_processes_measure_for_one_search(tmp_path):
     """`einsmith tune --workers mpi`: the first process searches and reports, the others measure."""
-    run = command("MPI")
+    run = command("MPI", options=("--bind-to", "none"))
     at = run.index("tests.distributed.worker")
     options = ["lenet5", "--batch", "2", "--seconds", "3", "--workers", "mpi", "--json"]
     done = subprocess.run(
-        [*run[: at - 2], "--bind-to", "none", *run[at - 2 : at], "einsmith.cli.main", "tune", *options], cwd=ROOT,
+        [*run[:at], "einsmith.cli.main", "tune", *options], cwd=ROOT,
         env={**environment(), "EINSMITH_CACHE_DIR": str(tmp_path)}, text=True, capture_output=True, timeout=START,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
