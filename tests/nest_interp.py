@@ -84,7 +84,8 @@ def _wrap(x: int) -> int:
 _MATH: dict[str, Callable] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "min": np.minimum, "max": np.maximum,
     "neg": np.negative, "pow": np.power, "exp": np.exp, "log": np.log, "tanh": np.tanh, "sin": np.sin, "cos": np.cos,
-    "sqrt": np.sqrt, "abs": np.abs, "sign": np.sign, "floor": np.floor, "lt": np.less, "le": np.less_equal,
+    "sqrt": np.sqrt, "abs": np.abs, "sign": np.sign, "floor": np.floor, "round": np.rint,
+    "lt": np.less, "le": np.less_equal,
     "eq": np.equal, "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or, "not": np.logical_not,
     "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype), "any": np.any,
     "erf": lambda x: np.vectorize(math.erf, otypes=[np.asarray(x).dtype])(x),

@@ -24,6 +24,7 @@ from einsmith.base.arrays import to_array
 from einsmith.base.caches import Cache, Entry, tick
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import ArgumentError, DtypeError, KindError, TraceError
+from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.base.sizes import size_of
 from einsmith.base.trees import flatten, unflatten
 from einsmith.driver.executable import PROGRAMS, Executable
@@ -144,7 +145,7 @@ class Argument:
         return Value(x, weak=self.weak, wide=self.wide), x
 
 
-def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = frozenset()):
+def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = frozenset(), numerics: Numerics = PLAIN):
     """Trace a call of f on arrays without compiling anything; return the graph with everything that a run needs.
 
     Args:
@@ -152,9 +153,10 @@ def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = froze
         args: positional arguments
         kwargs: keyword arguments
         static: the static arguments: positions of those in `args`, names of those in `kwargs`
+        numerics: how the graph will be compiled
     """
     arguments = arguments_of(args, kwargs, static, names_of(f))
-    return trace_arguments(f, arguments, flatten((list(args), kwargs))[1])
+    return trace_arguments(f, arguments, flatten((list(args), kwargs))[1], numerics)
 
 
 class _Shaped:
@@ -210,15 +212,19 @@ def arguments_of(args: tuple, kwargs: dict, static: frozenset, names: Sequence[s
     return out
 
 
-def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], structure: Any) -> _Traced:
+def trace_arguments(
+    f: Callable, arguments: Sequence[Argument | _Shaped], structure: Any, numerics: Numerics = PLAIN
+) -> _Traced:
     """Trace f on symbols of the arguments and return the graph with everything that a run needs.
 
     Args:
         f: the function to trace
         arguments: the leaves of the arguments; static ones enter by value
         structure: the structure into which the leaves unflatten, as (args, kwargs)
+        numerics: how the graph will be compiled
     """
     t = trace.Trace()
+    t.in_full_precision = numerics.in_full
     with trace.compiling(), trace.tracing(t):
         symbols = [a.symbol() for a in arguments]
         args, kwargs = unflatten(structure, [s for s, _ in symbols])
@@ -310,7 +316,7 @@ class Jitted:
         f: the function
         static_argnames: names of arguments that are static: a program is compiled for each value
         threads: threads that run its programs; None: the default
-        winograd: whether convolutions may be computed in Winograd's form (see `jit`)
+        numerics: how its programs may round
         max_stored: most bytes of a result that is stored where it need not be (see `jit`)
 
     A program is cached under its call's key (structure, types and shapes of the arguments, static values, threads) and
@@ -323,7 +329,7 @@ class Jitted:
         f: Callable,
         static_argnames: str | Iterable[str] = (),
         threads: int | None = None,
-        winograd: bool = False,
+        numerics: Numerics = PLAIN,
         max_stored: int | str = MAX_STORED_BYTES,
     ):
         functools.update_wrapper(self, f, updated=())
@@ -333,7 +339,7 @@ class Jitted:
             raise KindError(f"static_argnames={show(static_argnames)} must be names of arguments")
         self.static = frozenset(names)
         self.threads = threads
-        self.winograd = winograd
+        self.numerics = numerics
         self.max_stored = size_of(max_stored, "max_stored", 0)
         # By call key: (trace version, cache entry), valid while the version is the current one.
         self._ready: dict[Any, tuple[object, Entry[_Compiled]]] = {}
@@ -371,7 +377,7 @@ class Jitted:
         return f"<jit of {signature_of(self.f)}{static}: {count} program{'' if count == 1 else 's'}>"
 
     def __getstate__(self) -> tuple:
-        return self.f, tuple(sorted(self.static)), self.threads, self.winograd, self.max_stored
+        return self.f, tuple(sorted(self.static)), self.threads, self.numerics, self.max_stored
 
     def __setstate__(self, state: tuple) -> None:
         self.__init__(*state)  # type: ignore[misc]  # programs and their memory are not copied
@@ -433,12 +439,12 @@ class Jitted:
             with trace.compiling():
                 current = self._current(key)  # another thread may have compiled it meanwhile
                 if current is None:
-                    traced = trace_arguments(self.f, arguments, structure)
+                    traced = trace_arguments(self.f, arguments, structure, self.numerics)
                     run = Executable(
                         traced.graph,
                         traced.bind,
                         threads,
-                        winograd=self.winograd,
+                        numerics=self.numerics,
                         max_stored=self.max_stored,
                         shared=self._arena,
                         guard=traced.guard,
@@ -535,6 +541,7 @@ def jit(
     static_argnames: str | Iterable[str] = (),
     winograd: bool = False,
     max_stored: Any = MAX_STORED_BYTES,
+    precision: str = "fp32",
 ) -> Any:
     """Return a compiled version of a function of tensors.
 
@@ -551,14 +558,18 @@ def jit(
         max_stored: largest result between two reductions, as bytes or "32MiB" (the default), that is stored although it
             need not be, because that is predicted to be faster. Larger ones are not stored, if that is predicted to
             take at most a quarter more time (docs/patterns.md, "Chains of reductions").
+        precision: "bf16" or "fp16" to store activations, and to multiply, in 16 bits (docs/precision.md); "fp32" (the
+            default) to round nowhere.
 
     Raises:
-        ArgumentError: `max_stored` is not a size, or `static_argnames` has a name that is no argument of f.
+        ArgumentError: `max_stored` is not a size, `precision` is none of the three, or `static_argnames` has a name
+            that is no argument of f.
     """
-    most = size_of(max_stored, "max_stored", 0)
+    most, numerics = size_of(max_stored, "max_stored", 0), Numerics(winograd, precision)
     if f is None:
-        return functools.partial(jit, static_argnames=static_argnames, winograd=winograd, max_stored=most)
-    return Jitted(f, static_argnames, winograd=winograd, max_stored=most)
+        options: dict[str, Any] = {"winograd": winograd, "max_stored": most, "precision": precision}
+        return functools.partial(jit, static_argnames=static_argnames, **options)
+    return Jitted(f, static_argnames, numerics=numerics, max_stored=most)
 
 
 _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()

@@ -113,7 +113,7 @@ def _is_large(part: Piece) -> bool:
 
 def _factor(e: Apply, a: Expr, below: dict[Expr, int]) -> int:
     """Return the number of nodes by which the derivative by an argument is larger than the derivative by the result."""
-    if e.fn in ("add", "sub", "neg", "cast", "differentiate_as", "stop_gradient"):
+    if e.fn in ("add", "sub", "neg", "cast", "differentiate_as", "stop_gradient", "full_precision"):
         return 0
     if e.fn == "where":
         return below[e.args[0]]

@@ -8,12 +8,13 @@ the same place, or because kernels run in a wrong order. Bytes never stored to a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from einsmith.base.errors import CheckError
+from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.checking import kernel_check, report, trap
 from einsmith.checking.expected import (
     MOST_VALUES,
@@ -44,14 +45,14 @@ class ReportContext(NamedTuple):
         graph: the graph before any pass, its bound leaves first among its inputs
         bound: the number of bound leaves
         bind: arrays of leaves that the program does not read
-        winograd: whether Winograd's form is allowed
+        numerics: how the program may round
         outputs: the tensors in whose memory the outputs lie
     """
 
     graph: Graph
     bound: int
     bind: Mapping[Leaf, np.ndarray]
-    winograd: bool
+    numerics: Numerics
     outputs: tuple[Any, ...]
 
 
@@ -381,7 +382,7 @@ class _Run:
             return
         if (
             sum(count_values(n.template) for n in nodes if isinstance(n, Compute)) > MOST_VALUES
-            or self.p.context.winograd
+            or self.p.context.numerics != PLAIN
         ):
             return
         pairs, greatest = errors(graph, [self.value(x) for x in graph.inputs])
@@ -430,7 +431,7 @@ class _Run:
         """Return the error of a fault that no single kernel has caused."""
         context = self.p.context
         values = [self.value(x) for x in context.graph.inputs]
-        facts = {"threads": self.p.threads, "winograd": context.winograd}
+        facts = {"threads": self.p.threads, "numerics": asdict(context.numerics)}
         return report.graph_fault(message, context.graph, context.bound, values, facts)
 
     def value(self, x: Leaf) -> np.ndarray:

@@ -48,12 +48,13 @@ from pathlib import Path
 
 os.environ["EINSMITH_CHECK"] = "2"
 
+from einsmith.base.numerics import Numerics
 from einsmith.checking.report import graph_of
 from einsmith.driver.executable import Executable
 
 graph, inputs, facts = graph_of(Path(__file__).parent)
 bind = dict(list(zip(graph.inputs, inputs))[: facts["bound"]])
-run = Executable(graph, bind, facts["threads"], winograd=facts["winograd"])
+run = Executable(graph, bind, facts["threads"], numerics=Numerics(**facts["numerics"]))
 run([x for leaf, x in zip(graph.inputs, inputs) if leaf not in bind])
 print("no fault")
 '''

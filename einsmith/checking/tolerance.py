@@ -355,7 +355,7 @@ class Analysis:
     @staticmethod
     def is_exact(e: Apply, value: np.ndarray) -> bool:
         """Return whether the operation is exact."""
-        if e.fn in ("neg", "abs", "min", "max", "sign", "floor", "stop_gradient"):
+        if e.fn in ("neg", "abs", "min", "max", "sign", "floor", "round", "stop_gradient", "full_precision"):
             return True
         if e.fn == "cast":
             return bool(e.args[0].dtype.is_bool or np.array_equal(value, e.dtype.rounded(value)))

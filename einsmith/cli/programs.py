@@ -105,7 +105,7 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Execu
         names = list(inspect.signature(f).parameters)
         static |= frozenset(names.index(n) for n in static if n in names)
     traced = jit.trace_call(f, inputs, {}, static)
-    options: dict[str, Any] = {"winograd": f.winograd, "max_stored": f.max_stored} if isinstance(f, jit.Jitted) else {}
+    options: dict[str, Any] = {"numerics": f.numerics, "max_stored": f.max_stored} if isinstance(f, jit.Jitted) else {}
     run = Executable(
         traced.graph, traced.bind, threads or get_threads(), guard=traced.guard, origins=traced.origins, **options
     )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from einsmith.base.errors import ArgumentError, CheckError, CompileError
+from einsmith.base.numerics import Numerics
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.kernels.pattern import Pattern
@@ -57,6 +58,7 @@ class ProgramInfo:
         inputs: the graph's inputs that are not in `bind`
         outputs: the tensors in whose memory the outputs lie, in order
         calls, kernels: the kernel calls, and the code compiled for each
+        numerics: how the program may round
         block: the memory of intermediate results, whose first `own_bytes` bytes are the program's
     """
 
@@ -68,6 +70,7 @@ class ProgramInfo:
     labels: Sequence[str]
     kernels: Sequence[CompiledKernel]
     target: Target
+    numerics: Numerics
     block: Block
     own_bytes: int
 

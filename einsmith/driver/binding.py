@@ -160,6 +160,7 @@ class Binding:
                 [label(call) for call in self.calls],
                 compiled.kernels,
                 compiled.target,
+                compiled.numerics,
                 block,
                 self.arena_bytes,
             )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from functools import cached_property, partial
 
-from einsmith.base.errors import MemoryLimitError, TraceError
+from einsmith.base.caches import Once
+from einsmith.base.errors import EinsmithWarning, MemoryLimitError, TraceError
+from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.base.sizes import show_size
 from einsmith.cost.facts import SHARED_L3_FRACTION, Target
 from einsmith.driver import registry
@@ -16,9 +19,10 @@ from einsmith.driver.backend import Backend
 from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder
 from einsmith.ir.views import storage
 from einsmith.kernels import autoconfig
+from einsmith.kernels.contraction.rounding import is_product, round_operands
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks
-from einsmith.passes.context import PassContext
+from einsmith.passes.context import PassContext, Products
 from einsmith.passes.listings import Changes, Listing, listings
 from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, TOGETHER, decided_out, is_left_out, leaving_out, run_passes
 from einsmith.runtime.assemble import CompiledKernel, layout
@@ -34,6 +38,9 @@ from einsmith.schedule.residency import plan_seconds
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES, STREAMED_L3_RATIO
 from einsmith.schedule.together import Work, run_together
 
+PRODUCTS = Products(is_product, round_operands)
+"""What passes know of products."""
+_WARNED = Once("precisions that are stored only", 8)
 MORE_BYTES = 4096
 """Most bytes by which calls that run together may enlarge the arena; with a memory limit it may not grow."""
 
@@ -61,6 +68,7 @@ class Compiled:
     bound: leaves whose memory lives as long as the program; runs are given the other inputs
     finite: tensor whose first element must be finite for a run to store into leaves, or None
     threads: threads that share the work
+    numerics: how the program may round
     without: passes that are left out because the program was measured to be faster without them
     changes: what each pass changed
     seconds: time of passes and fusion (seconds)
@@ -75,6 +83,7 @@ class Compiled:
     finite: Tensor | None
     threads: int
     target: Target
+    numerics: Numerics
     backend: Backend
     without: frozenset[str]
     changes: Changes
@@ -132,6 +141,18 @@ class Compiled:
         return program, sum(k.nbytes for k in replacements.values())
 
 
+def warn_of_storage(numerics: Numerics, target: Target) -> None:
+    """Warn, once a process, where a precision halves memory and nothing else."""
+    stored = numerics.stored
+    if stored is not None and not target.dots_per_cycle(stored.name) and _WARNED(numerics.precision):
+        warnings.warn(
+            f"precision={numerics.precision!r}: this processor has no instruction that multiplies "
+            f"{stored.name}; activations are stored in 16 bits, and products are computed in float32",
+            EinsmithWarning,
+            stacklevel=2,
+        )
+
+
 def output_tensors(plan: Plan) -> list[Tensor]:
     """Return the tensors of a plan whose memory a run allocates for the graph's outputs."""
     storages = dict.fromkeys(storage(t) for t in plan.graph.outputs)
@@ -144,7 +165,7 @@ def compile_graph(
     threads: int,
     finite: Tensor | None = None,
     target: Target | None = None,
-    winograd: bool = False,
+    numerics: Numerics = PLAIN,
     backend: Backend | None = None,
     limit: MemoryLimit | None = None,
     max_stored: int = MAX_STORED_BYTES,
@@ -157,7 +178,7 @@ def compile_graph(
         threads: threads that share the work.
         finite: an output whose first element must be finite for a run to store into leaves.
         target: the machine, if it is not this one.
-        winograd: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`).
+        numerics: how the program may round.
         backend: the back end, if it is not the target's own.
         limit: most bytes that a run may hold.
         max_stored: most bytes of a result that is stored, where it need not be, because that is predicted to be faster.
@@ -166,7 +187,8 @@ def compile_graph(
         TraceError: the graph reads a tensor of another trace.
     """
     start = time.perf_counter()
-    target = replace(target or registry.DEFAULT.target(threads), winograd=winograd)
+    warn_of_storage(numerics, target or registry.DEFAULT.target(threads))
+    target = replace(target or registry.DEFAULT.target(threads), winograd=numerics.winograd)
     if passing_bytes(graph) > target.l3:
         target = replace(target, kept=SHARED_L3_FRACTION)
     backend = backend or registry.backend_of(target)
@@ -187,7 +209,8 @@ def compile_graph(
             for listing in receivers:
                 listing.graph(name, before, after, seconds)
 
-        graph = run_passes(graph, PassContext(target, predicted, observe))
+        context = PassContext(target, predicted, observe, numerics.stored, PRODUCTS)
+        graph = run_passes(graph, context)
 
         def plan_with(most: int) -> Plan:
             """Return the plan in which a result that need not be stored is kept for the backward pass if it has at most
@@ -218,6 +241,7 @@ def compile_graph(
         finite,
         threads,
         target,
+        numerics,
         backend,
         without,
         changes,

@@ -74,7 +74,7 @@ class Cpu(CpuBackend):
             )
             for call, k in zip(info.calls, info.kernels, strict=True)
         ]
-        context = ReportContext(graph, len(bind), bind, target.winograd, tuple(info.outputs))
+        context = ReportContext(graph, len(bind), bind, info.numerics, tuple(info.outputs))
         return CheckedProgram(
             assembler,
             subjects,

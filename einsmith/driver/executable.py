@@ -17,6 +17,7 @@ import numpy as np
 from einsmith.base import environment, locks
 from einsmith.base.caches import Bound
 from einsmith.base.errors import IndexOutOfRange
+from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend, Runnable
 from einsmith.driver.binding import FINITE, Binding, Notice, Reply
@@ -57,7 +58,7 @@ class Executable:
         threads: threads that share the work.
         finite: a tensor whose first element must be finite for a run to store into leaves.
         target: the machine, if it is not this one.
-        winograd: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`).
+        numerics: how the program may round.
         shared: memory for intermediate results that other executables also use, in other runs.
         memory: most bytes that a run may hold in all, including what is bound to leaves, inputs and outputs.
         backend: the back end that compiles, if it is not the target's own.
@@ -77,7 +78,7 @@ class Executable:
         threads: int,
         finite: Tensor | None = None,
         target: Target | None = None,
-        winograd: bool = False,
+        numerics: Numerics = PLAIN,
         shared: Arena | None = None,
         memory: int | None = None,
         backend: Backend | None = None,
@@ -93,7 +94,7 @@ class Executable:
         self._origins = origins or Origins()
         self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
         self._max_stored, self._notices = max_stored, tuple(notices)
-        compiled = compile_graph(graph, bind, threads, finite, target, winograd, backend, self._limit, max_stored)
+        compiled = compile_graph(graph, bind, threads, finite, target, numerics, backend, self._limit, max_stored)
         stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
         # The memory of a run is written before it is read; what a run stores is not.
@@ -153,7 +154,7 @@ class Executable:
                 self.threads,
                 None if self._index < 0 else source_graph.outputs[self._index],
                 compiled.target,
-                compiled.target.winograd,
+                compiled.numerics,
                 self._arena,
                 self._memory,
                 compiled.backend,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base.errors import ArgumentError
+from einsmith.base.numerics import Numerics
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.nn import Module
 from einsmith.runtime.memory import Memory
@@ -47,7 +48,7 @@ class Traced:
     graph: Graph
     bind: dict[Leaf, np.ndarray]
     arguments: tuple[str, ...]
-    winograd: bool
+    numerics: Numerics
     finite: Tensor | None = None
     memory: int | None = None
     groups: tuple[int, ...] = ()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.base.errors import VerifyError
+from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import AheadOfTime, Backend
 from einsmith.driver.binding import Binding
@@ -62,7 +63,7 @@ class Portable:
         threads: int,
         backend: Any,
         target: Target | None = None,
-        winograd: bool = False,
+        numerics: Numerics = PLAIN,
         finite: Tensor | None = None,
         memory: int | None = None,
         max_stored: int = MAX_STORED_BYTES,
@@ -71,7 +72,7 @@ class Portable:
         self._ahead: AheadOfTime = backend
         self._bound = dict(bind)
         limit = None if memory is None else MemoryLimit(memory, sum(a.nbytes for a in bind.values()))
-        self._compiled = compile_graph(graph, bind, threads, finite, target, winograd, backend, limit, max_stored)
+        self._compiled = compile_graph(graph, bind, threads, finite, target, numerics, backend, limit, max_stored)
         self._binding = Binding(self._compiled, self._bound, Arena(), limit)
 
     @property

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from einsmith.api.jit import Jitted, arguments_of, names_of, trace_arguments, trace_call
 from einsmith.base.errors import ArgumentError
+from einsmith.base.numerics import PLAIN
 from einsmith.base.trees import flatten
 from einsmith.export import exported
 from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, Traced, Training
@@ -58,7 +60,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
             found.graph,
             memories.bound(found.bind, found.live),
             (*names, "target"),
-            step.winograd,
+            step.definition.numerics,
             finite=found.graph.outputs[0],
             memory=step.memory_limit,
             groups=tuple(groups[id(g)] for g in found.groups),
@@ -67,16 +69,18 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
         )
         for n, gather, found in made
     ]
+    numerics = step.definition.numerics
     for n, (*inputs, target) in enumerate(batches):
         with step.model.in_mode(training=False):
-            loss = trace_call(losses_and_outputs(step.model, step.loss, step.trained), (tuple(inputs), target), {})
-            output = trace_call(step.model, tuple(inputs), {})
-        for role, found, called, winograd in (
-            (exported.EVALUATE, loss, (*names, "target"), step.winograd),
-            (exported.PREDICT, output, names, False),
+            evaluated = losses_and_outputs(step.model, step.loss, step.trained)
+            loss = trace_call(evaluated, (tuple(inputs), target), {}, numerics=numerics)
+            output = trace_call(step.model, tuple(inputs), {}, numerics=numerics)
+        for role, found, called, rounding in (
+            (exported.EVALUATE, loss, (*names, "target"), numerics),
+            (exported.PREDICT, output, names, replace(numerics, winograd=False)),
         ):
             bind = memories.bound(found.bind, found.live)
-            graphs.append(Traced(role, n, found.graph, bind, called, winograd))
+            graphs.append(Traced(role, n, found.graph, bind, called, rounding))
     reports = next(found.reports for _, gather, found in made if not gather)
     training = Training(settings, reports, step.accumulate, len(groups))
     if reports:
@@ -180,9 +184,9 @@ def of_function(f: Callable, example: tuple, threads: int) -> ExportSubject:
     names = [f"{k}_{n}" if len(xs) > 1 else k for k, xs in zip(known, leaves, strict=True) for n in range(len(xs))]
     given = tuple(name for name, a in zip(names, arguments, strict=True) if not a.static)
     bind = memories.bound(traced.bind, traced.live)
-    winograd = jitted is not None and jitted.winograd
+    numerics = PLAIN if jitted is None else jitted.numerics
     max_stored = MAX_STORED_BYTES if jitted is None else jitted.max_stored
-    graph = Traced(exported.CALL, 0, traced.graph, bind, given, winograd, max_stored=max_stored)
+    graph = Traced(exported.CALL, 0, traced.graph, bind, given, numerics, max_stored=max_stored)
     name = type(plain).__name__ if isinstance(plain, Module) else getattr(plain, "__name__", "function")
     return ExportSubject(name, threads, [graph], memories)
 

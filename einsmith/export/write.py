@@ -154,7 +154,7 @@ class _Made:
                     subject.threads,
                     backend,
                     processor.target,
-                    t.winograd,
+                    t.numerics,
                     t.finite,
                     t.memory,
                     t.max_stored,

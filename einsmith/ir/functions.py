@@ -120,6 +120,7 @@ FUNCTIONS: dict[str, ScalarFunction] = {
         ScalarFunction("abs", 1, _number, np.abs),
         ScalarFunction("sign", 1, _number, np.sign),
         ScalarFunction("floor", 1, _floats, np.floor),
+        ScalarFunction("round", 1, _floats, np.rint),  # to the nearest whole number, halves to the even one
         ScalarFunction("lt", 2, _compare, np.less, "<", 4),
         ScalarFunction("le", 2, _compare, np.less_equal, "<=", 4),
         ScalarFunction("eq", 2, _compare, np.equal, "==", 4),
@@ -130,6 +131,8 @@ FUNCTIONS: dict[str, ScalarFunction] = {
         ScalarFunction("where", 3, _where, np.where),
         ScalarFunction("random_bits", 4, _words, numpy_bits),  # of a key and a counter, two words each: ir/random.py
         ScalarFunction("stop_gradient", 1, lambda a: a, lambda x: x),  # the identity, with derivative zero
+        # The identity on weights whose products stay in float32 where others are of 16 bits (passes.algebra.precision).
+        ScalarFunction("full_precision", 1, _floats, lambda x: x),
         ScalarFunction(
             "differentiate_as", 2, _same, lambda x, twin: x
         ),  # x, with the derivatives of the twin, its equal

@@ -436,6 +436,7 @@ def _elementwise_function(fn: str, name: str | None = None, doc: str = "") -> Ca
 exp, log, tanh, sigmoid = (_elementwise_function(f) for f in ("exp", "log", "tanh", "sigmoid"))
 sqrt, rsqrt, erf = (_elementwise_function(f) for f in ("sqrt", "rsqrt", "erf"))
 abs, sign, floor, sin, cos = (_elementwise_function(f) for f in ("abs", "sign", "floor", "sin", "cos"))
+round = _elementwise_function("round", doc="The nearest whole number, halves to the even one.")
 log1p = _elementwise_function("log1p", doc="log(1 + x), accurate for small x.")
 expm1 = _elementwise_function("expm1", doc="exp(x) - 1, accurate for small x.")
 softplus = _elementwise_function("softplus", doc="log(1 + exp(x)), without overflow for large x.")

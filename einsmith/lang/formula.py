@@ -442,11 +442,11 @@ def op(fn: str, *args: Form) -> Form:
         ty: Ty = dt.bool_
     elif fn in _COMPARISONS:
         ty = dt.bool_
-    elif fn in _ARITHMETIC or fn in ("div", "floor") or fn in _FLOATS:
+    elif fn in _ARITHMETIC or fn in ("div", "floor", "round") or fn in _FLOATS:
         ty = join(types)
         if is_bool(ty):
             raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
-        if fn == "floor" and is_integer(ty):
+        if fn in ("floor", "round") and is_integer(ty):
             return args[0]
         if fn == "div" or fn in _FLOATS:
             if ty is WeakForm.INT and all(isinstance(a, Literal) for a in args):

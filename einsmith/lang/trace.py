@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any
 
 from einsmith.base import locks
-from einsmith.base.dtypes import DType
-from einsmith.ir.nodes import Leaf, Tensor, leaf
+from einsmith.base.dtypes import DType, f32
+from einsmith.ir.nodes import Axis, Compute, Leaf, Read, Tensor, apply, leaf, template
 from einsmith.ir.origins import Origin
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("einsmith_trace", default=None)
@@ -154,7 +154,8 @@ class Trace:
     `function`: the outermost function of `einsmith.ops` under way; `key`: the seed and the step of random
     numbers, as ints or 0-d tensors, where they are known; `streams`: number of draws from each random stream; `paths`:
     names of modules, by id; sums_over_group: whether sums over the processes of a group are nodes of the graph
-    (`ops.group_sum`); None: they are impossible.
+    (`ops.group_sum`); None: they are impossible; in_full_precision: ids of parameters whose products stay in float32
+    (`base.numerics`).
     """
 
     def __init__(self) -> None:
@@ -168,6 +169,7 @@ class Trace:
         self.streams: dict[str, int] = {}
         self.paths: dict[int, str] = {}
         self.sums_over_group: bool | None = False
+        self.in_full_precision: frozenset[int] = frozenset()
 
     def capture(self, obj: Any, shape: tuple[int, ...], dtype: DType) -> Leaf:
         """Return the leaf that represents a live object in the trace; it is created at the object's first use."""
@@ -183,6 +185,14 @@ class Trace:
 def current_trace() -> Trace | None:
     """Return the trace that is being recorded in this context; None if there is none."""
     return _CURRENT.get()
+
+
+def in_full_precision(t: Tensor) -> Tensor:
+    """Return a tensor whose products stay in float32 where others are of 16 bits; other types as they are."""
+    if t.dtype is not f32:
+        return t
+    whole = Read(0, tuple(map(Axis, range(len(t.shape)))), t.dtype)
+    return Compute(template(t.shape, [(t.dtype, t.shape)], apply("full_precision", whole)), (t,))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from einsmith.base.errors import (
     UnknownNameError,
 )
 from einsmith.lang.builder import Value, as_value
-from einsmith.lang.trace import current_trace, touch
+from einsmith.lang.trace import current_trace, in_full_precision, touch
 from einsmith.runtime.memory import Layout, Memory
 
 substituted: ContextVar[Mapping[int, Value]] = ContextVar("einsmith_substituted", default=MappingProxyType({}))
@@ -193,7 +193,8 @@ class Stored:
             )
         if id(self) in trace.updates:
             return Value(trace.updates[id(self)][1])
-        return Value(trace.capture(self, self.shape, self.dtype))
+        own = trace.capture(self, self.shape, self.dtype)
+        return Value(in_full_precision(own) if id(self) in trace.in_full_precision else own)
 
     def __einsmith_array__(self) -> np.ndarray:
         """Return a copy of the values, for an argument of a compiled function: a step on another thread may change the

@@ -38,6 +38,7 @@ erf = _elementwise("erf", "The error function")
 abs = _elementwise("abs", "The magnitude")
 sign = _elementwise("sign", "-1, 0 or 1")
 floor = _elementwise("floor", "The largest integer that is not above x")
+round = _elementwise("round", "The nearest integer, halves to the even one")
 
 
 def _of_formula(name: str, meaning: str, formula: Callable[[Any], Any], kind: str | None = "float") -> Callable:
@@ -49,13 +50,6 @@ def _of_formula(name: str, meaning: str, formula: Callable[[Any], Any], kind: st
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"{meaning}, elementwise."
     return accept_arrays(call)
-
-
-def _even(x: Any) -> Any:
-    low = builder.floor(x)
-    rest = x - low
-    up = (rest > 0.5) | ((rest == 0.5) & (low - 2 * builder.floor(low * 0.5) == 1))
-    return builder.where(up, low + 1, low)
 
 
 log2 = _of_formula("log2", "The logarithm to the base 2", lambda x: builder.log(x) * (1 / _log(2)))
@@ -73,7 +67,6 @@ frac = _of_formula(
     "The fractional part, with the sign of x",
     lambda x: x - builder.where(x < 0, -builder.floor(-x), builder.floor(x)),
 )
-round = _of_formula("round", "The nearest integer, halves to the even one", _even)
 reciprocal = _of_formula("reciprocal", "1/x", lambda x: 1 / x)
 square = _of_formula("square", "x*x", lambda x: x * x, None)
 neg = _of_formula("neg", "-x", lambda x: -x, None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from einsmith.base.dtypes import DType
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Compute, Graph
+from einsmith.ir.nodes import Compute, Graph, Template
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import Cost
 from einsmith.schedule.planner import kernel_call
@@ -18,14 +20,29 @@ def no_cost(kernel: Kernel | Rows, target: Target) -> float:
     raise NotImplementedError("a pass needs the predicted cost of a kernel, but PassContext.cost is not set")
 
 
+class Products(NamedTuple):
+    """What passes know of products. is_product: whether a template is a sum of products of two operands;
+    round_operands: returns a template with the operands of its products rounded to a type."""
+
+    is_product: Callable[[Template], bool]
+    round_operands: Callable[[Template, DType], Template]
+
+
+NO_PRODUCTS = Products(lambda t: False, lambda t, dtype: t)
+"""The products of contexts in which there are none."""
+
+
 @dataclass(frozen=True)
 class PassContext:
     """Context that passes are given. target: the machine; cost: predicted seconds of a kernel on it; observe(name,
-    before, after, seconds): called after each pass."""
+    before, after, seconds): called after each pass; stored: the type of 16 bits in which activations are stored, None
+    for float32; products: what is known of products."""
 
     target: Target = Target()
     cost: Cost = no_cost
     observe: Callable[[str, Graph, Graph, float], None] | None = None
+    stored: DType | None = None
+    products: Products = NO_PRODUCTS
 
     @property
     def can_price(self) -> bool:

@@ -28,7 +28,9 @@ from einsmith.passes.algebra.merge_disjoint import merge_disjoint
 from einsmith.passes.algebra.merge_scatters import merge_scatters
 from einsmith.passes.algebra.multi_output_reduction import multi_output_reduction
 from einsmith.passes.algebra.narrow_argmax import narrow_argmax
+from einsmith.passes.algebra.narrow_sums import narrow_sums
 from einsmith.passes.algebra.parallel_fusion import parallel_fusion
+from einsmith.passes.algebra.precision import precision
 from einsmith.passes.algebra.prefix_sums import prefix_sums
 from einsmith.passes.algebra.read_forwarding import read_forwarding
 from einsmith.passes.algebra.recompute import recompute
@@ -45,12 +47,13 @@ from einsmith.passes.recurrence.strip_mine import strip_mine
 @dataclass(frozen=True)
 class Pass:
     """A function from graph to graph. needs: properties that passes before it must provide; provides: properties that
-    hold from it on."""
+    hold from it on; is_optional: False for a pass that cannot be left out although no other needs it."""
 
     name: str
     run: Callable[[Graph, PassContext], Graph]
     needs: frozenset[str] = frozenset()
     provides: frozenset[str] = frozenset()
+    is_optional: bool = True
 
 
 def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides: str = "") -> Pass:
@@ -87,7 +90,7 @@ def optional() -> list[str]:
     """Return the names of the passes over graphs and plans that can be left out: no other pass needs what they
     provide."""
     needed = frozenset[str]().union(*(p.needs for p in PASSES))
-    required = {p.name for p in PASSES if p.provides & needed}
+    required = {p.name for p in PASSES if p.provides & needed or not p.is_optional}
     return [*(p.name for p in PASSES if p.name not in required), *PLAN_PASSES]
 
 
@@ -144,6 +147,7 @@ PASSES = check_order(
         graph_pass("simplify", simplify, needs="inlined"),
         graph_pass("multi-output reduction", multi_output_reduction, needs="inlined", provides="multi-output"),
         graph_pass("narrow argmax", narrow_argmax, needs="multi-output"),
+        graph_pass("narrow sums", narrow_sums, needs="inlined"),
         Pass("join products", join_products, frozenset({"inlined"})),
         Pass("parallel fusion", parallel_fusion, frozenset({"inlined"})),
         graph_pass("split index set", split_index_set, needs="inlined"),
@@ -160,6 +164,7 @@ PASSES = check_order(
         Pass("common subexpressions", common_subexpressions, frozenset({"loops"})),
         Pass("merge scatters", merge_scatters, frozenset({"loops"})),
         Pass("gather layouts", gather_layouts, frozenset({"loops"})),
+        Pass("precision", precision, frozenset({"loops"}), is_optional=False),
     )
 )
 """Passes that reduce points or tensors come before those that divide them; all of these come before loops fix an

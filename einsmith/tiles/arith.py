@@ -39,6 +39,8 @@ def apply(b: TileBuilder, fn: str, *a: TileValue) -> TileValue:
         return b.op(fn, *a)
     if fn == "sign":
         return sign(b, a[0])
+    if fn == "round":
+        return nearest(b, a[0])
     if fn == "rsqrt":
         return b.op("div", b.const(1.0, a[0].elem), b.op("sqrt", a[0]))
     if fn in ("floordiv", "mod"):
@@ -50,6 +52,16 @@ def apply(b: TileBuilder, fn: str, *a: TileValue) -> TileValue:
             b.op(fn, *a) if a[0].elem == "f64" and fn in _IN_DOUBLE else _SPECIAL[fn](TileArithmetic(b, a[0].elem), *a)
         )
     raise CompileError(f"there is no {fn} on tiles")
+
+
+def nearest(b: TileBuilder, x: TileValue) -> TileValue:
+    """Emit the nearest whole number, halves to the even one, with the sign of x."""
+    low = b.op("floor", x)
+    rest, half = b.op("sub", x, low), b.const(0.5, x.elem)
+    is_odd = b.op("ne", b.op("mul", low, half), b.op("floor", b.op("mul", low, half)))
+    up = b.op("or", b.op("lt", half, rest), b.op("and", b.op("eq", rest, half), is_odd))
+    whole = b.select(up, b.op("add", low, b.const(1.0, x.elem)), low)
+    return b.select(b.op("eq", whole, b.const(0.0, x.elem)), b.op("mul", x, b.const(0.0, x.elem)), whole)
 
 
 def sign(b: TileBuilder, x: TileValue) -> TileValue:

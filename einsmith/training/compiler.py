@@ -87,6 +87,7 @@ class StepCompiler:
             definition.loss,
             definition.settings.structure,
         )
+        self._numerics, self._precision = definition.numerics, definition.precision
 
     @property
     def memory_limit(self) -> int | None:
@@ -125,6 +126,7 @@ class StepCompiler:
             self._version is not trace.version()
             or self._optimizer is not definition.optimizer
             or self._loss is not definition.loss
+            or self._precision is not definition.precision
         ):
             self.compare()
 
@@ -154,7 +156,7 @@ class StepCompiler:
             traced.bind,
             threads,
             finite=traced.graph.outputs[0],
-            winograd=definition.winograd,
+            numerics=definition.numerics,
             shared=self._arena,
             memory=memory_limit,
             other_bytes=untouched_bytes,
@@ -240,12 +242,16 @@ class StepCompiler:
             self._state.store.drop(kinds)
             self._accumulation.drop()
         is_moved = self._dependencies.is_moved()
+        numerics = definition.numerics
         is_redefined = is_ruled_anew or self._loss is not definition.loss or structure != self._structure
+        is_redefined |= numerics != self._numerics
+        self._precision = definition.precision
         if is_replaced or is_moved or is_redefined:
             self.drop()
             for dependent in (self._dependencies, self._numbers, self._reports):
                 dependent.clear()
         self._optimizer, self._loss, self._structure = definition.optimizer, definition.loss, structure
+        self._numerics = numerics
         self._dependencies.update_number(definition.model)
 
     @property

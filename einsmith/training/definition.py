@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from einsmith.base.arguments import describe
 from einsmith.base.errors import ArgumentError, KindError
+from einsmith.base.numerics import Numerics
+from einsmith.training.precision import precision_of_layers
 from einsmith.training.settings import Settings
 
 
@@ -15,8 +17,8 @@ from einsmith.training.settings import Settings
 class StepDefinition:
     """What a training step computes. Every part can be replaced between two steps.
 
-    model, loss, optimizer, seed, threads, winograd: as in TrainStep; settings: clipping, accumulation, averages and the
-    choice among several losses."""
+    model, loss, optimizer, seed, threads, winograd, precision: as in TrainStep; settings: clipping, accumulation,
+    averages and the choice among several losses."""
 
     model: Any
     loss: Callable
@@ -25,6 +27,14 @@ class StepDefinition:
     seed: Any = 0
     threads: int | None = None
     winograd: bool = False
+    precision: str | Mapping[str, str] = "fp32"
+
+    @property
+    def numerics(self) -> Numerics:
+        """How the programs may round. Raises ArgumentError for a precision that is unknown or cannot be set."""
+        if isinstance(self.precision, str):
+            return Numerics(self.winograd, self.precision)
+        return Numerics(self.winograd, *precision_of_layers(self.precision, self.model))
 
     def check_model_and_loss(self) -> None:
         """Check that the model is a network and the loss a function. Raises ArgumentError or KindError."""

@@ -12,6 +12,7 @@ from einsmith.api.jit import Jitted
 from einsmith.base.arguments import describe, show
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
+from einsmith.base.numerics import Numerics
 from einsmith.distributed.group import ProcessGroup
 from einsmith.metrics import predicted
 from einsmith.ops.losses.classes import IGNORED
@@ -125,7 +126,8 @@ def losses_and_outputs(model: Any, loss: Callable, trained: str) -> Callable:
 class Evaluator:
     """The compiled evaluation of a model with a loss function, for batches of all shapes.
 
-    trained: which of several losses is the loss, "first" or "sum"; threads, winograd, group: as in TrainStep."""
+    trained: which of several losses is the loss, "first" or "sum"; threads, group: as in TrainStep; numerics: how it
+    may round."""
 
     def __init__(
         self,
@@ -133,15 +135,17 @@ class Evaluator:
         loss: Callable,
         trained: str,
         threads: int | None,
-        winograd: bool,
+        numerics: Numerics,
         group: ProcessGroup,
     ):
         self.model, self.loss, self.trained, self.group = model, loss, trained, group
-        self._run = Jitted(losses_and_outputs(model, loss, trained), threads=threads, winograd=winograd)
+        self.numerics = numerics
+        self._run = Jitted(losses_and_outputs(model, loss, trained), threads=threads, numerics=numerics)
 
-    def is_of(self, model: Any, loss: Callable, trained: str) -> bool:
-        """Return whether this is the evaluation of that model and that loss."""
-        return self.model is model and self.loss is loss and self.trained == trained
+    def is_of(self, model: Any, loss: Callable, trained: str, numerics: Numerics) -> bool:
+        """Return whether this is the evaluation of that model and that loss, with that rounding."""
+        is_same = self.model is model and self.loss is loss and self.trained == trained
+        return is_same and self.numerics == numerics
 
     def evaluate(self, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Evaluate the model on batches, as TrainStep.evaluate documents."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from einsmith import ops
 from einsmith.base.errors import SaveError
+from einsmith.base.numerics import STORED
 from einsmith.training.search import MODES
 from einsmith.training.settings import Settings
 from einsmith.tuning.programs.kernel_search import GRAPH
@@ -137,6 +138,10 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "loader_state": (lambda x: x is None or _hexadecimal(x), "null or bytes in hexadecimal digits"),
     "seed": (_integer, "an integer"),
     "winograd": (lambda x: isinstance(x, bool), "true or false"),
+    "precision": (
+        lambda x: x in STORED if isinstance(x, str) else _dict_check(lambda y: y in STORED)(x),
+        f"one of {', '.join(STORED)}, or these by layers' names",
+    ),
     "mode": (lambda x: x in MODES, f"one of {', '.join(MODES)}"),
     "tune": (lambda x: x == GRAPH or (_finite(x) and x >= 0), f"seconds, or {GRAPH}"),
     "deterministic": (lambda x: isinstance(x, bool), "true or false"),

@@ -54,6 +54,9 @@ class TrainStep:
     The model's parameters are updated in place. Every batch shape is compiled at its first use; `compile` does that
     without training. winograd: allows 3x3 convolutions at stride 1 in Winograd's form, which is faster and rounds
     differently (the bound is in `composite.winograd`), and in which an infinity or NaN reaches all results of its tile.
+    precision: "bf16" or "fp16" stores activations and their cotangents, and multiplies, in 16 bits (docs/precision.md);
+    weights, sums, norms, losses and the optimizer's state stay in float32. A dictionary excepts layers by patterns of
+    their names: {"": "bf16", "head": "fp32"}.
     If the loss is not finite nothing is updated and NonFiniteError names the step. Ctrl-C ends a step that has stored
     nothing yet, which then counts for nothing; a step that has begun to update is finished first.
 
@@ -95,6 +98,9 @@ class TrainStep:
     seed: Any = delegate("definition.seed", "The integer from which dropout draws.")
     threads: int | None = delegate("definition.threads", "Worker threads; None for all cores the process may use.")
     winograd: bool = delegate("definition.winograd", "Whether convolutions may be computed in Winograd's form.")
+    precision: str | Mapping[str, str] = delegate(
+        "definition.precision", 'Precision of the activations: "fp32", "bf16" or "fp16"; or, by layer, a dictionary.'
+    )
     settings: Settings = delegate("definition.settings", "All settings together; `change` sets them.")
     clip_grad_norm, norm_type, clip_grad_value = Setting(), Setting(), Setting()
     accumulate, ema, trained = Setting(), Setting(), Setting()
@@ -130,10 +136,10 @@ class TrainStep:
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
         trained: str = "first", memory_limit: Any = None, tune: kernel_search.Seconds | str = 0.0,
         max_stored: Any = MAX_STORED_BYTES, group: ProcessGroup | None = None, shard_optimizer: bool = False,
-        deterministic: bool = False, executor: Any = None,
+        deterministic: bool = False, executor: Any = None, precision: str | Mapping[str, str] = "fp32",
     ):  # fmt: skip
         settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
-        self.definition = StepDefinition(model, loss, optimizer, settings, seed, threads, winograd)
+        self.definition = StepDefinition(model, loss, optimizer, settings, seed, threads, winograd, precision)
         self.definition.check_model_and_loss()
         if not is_whole(seed):  # of any size
             raise ArgumentError(f"seed={seed!r} must be an integer")
@@ -302,9 +308,11 @@ class TrainStep:
         Examples whose class is -100, which losses ignore, count in neither. metrics: further metrics by name, as in
         `es.metrics`. averaged: use the average of the weights (`ema`). Raises ShapeError where no example is left.
         """
-        evaluator = self._evaluator
-        if evaluator is None or not evaluator.is_of(self.model, self.loss, self.trained):
-            evaluator = Evaluator(self.model, self.loss, self.trained, self.threads, self.winograd, self.group)
+        evaluator, numerics = self._evaluator, self.definition.numerics
+        if evaluator is None or not evaluator.is_of(self.model, self.loss, self.trained, numerics):
+            evaluator = Evaluator(
+                self.model, self.loss, self.trained, self.threads, self.definition.numerics, self.group
+            )
             self._evaluator = evaluator
         if self._parallel is not None:
             self._parallel.share()

@@ -91,6 +91,7 @@ class _Build:
         inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
         t = trace.Trace()
         t.paths = {id(m): path for path, m in model.named_modules()}
+        t.in_full_precision = self.definition.numerics.in_full
         if gather and self.numbers.ranks > 1:
             t.sums_over_group = True if self.numbers.exchanges is not None else None
         with trace.tracing(t):

@@ -31,7 +31,7 @@ def test_a_value_near_the_middle_of_two_halves_may_be_either():
     assert error[0] >= dt.f16.eps and error[1] < dt.f16.eps / 100
 
 
-UNARY = ["neg", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "abs", "sign", "floor"]
+UNARY = ["neg", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "abs", "sign", "floor", "round"]
 BINARY = ["add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow"]
 
 

@@ -94,6 +94,7 @@ UNARY = {
     "abs": np.abs,
     "sign": np.sign,
     "floor": np.floor,
+    "round": np.rint,
     "sqrt": np.sqrt,
     "exp": np.exp,
     "log": np.log,

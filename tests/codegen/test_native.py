@@ -333,7 +333,7 @@ def test_other_machines(triple, cpu):
     b = Builder("k", 2)
     mask = b.op("lt", b.iota(16), b.splat(b.task, 16))
     x = b.load(b.buffers[0], b.const(0), "f32", 16, mask=mask)
-    for fn in ("exp", "log", "tanh", "sigmoid", "erf", "floor"):
+    for fn in ("exp", "log", "tanh", "sigmoid", "erf", "floor", "round"):
         x = b.op("max", b.op(fn, x), b.op("fma", x, x, x))
     y = b.gather(b.buffers[0], b.cast(x, "i32"), "f32", mask)
     b.store(b.op("mod", x, y), b.buffers[1], b.const(0), mask=mask)

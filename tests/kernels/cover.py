@@ -153,7 +153,7 @@ SAMPLES: dict[str, Sample] = {
                                        "kind": ("NN", "NT", "TN", "TT")}),
     "wide product": Sample(s.product, {"m": (1, 3, 37), "n": (1031,), "k": (9, 17), "kind": ("NN", "NT", "TN", "TT")}),
     "turned product": Sample(lambda n, k, kind: s.product(5, n, k, kind),
-                             {"n": ("w+1",), "k": (8209, 2304), "kind": ("NT", "TT")}),
+                             {"n": (12, "w+1"), "k": (8209, 2304), "kind": ("NT", "TT")}),
     "batched": Sample(s.batched, {"b": (1, 3), "m": EDGE, "n": EDGE, "k": LONG}),
     "biased product": Sample(lambda m, n, keep: s.biased(s.product(m, n, 9), 1, keep),
                              {"m": EDGE, "n": EDGE, "keep": (False, True)}),

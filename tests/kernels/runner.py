@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.base.dtypes import dtype_of
+from einsmith.base.dtypes import dtype_of, u8
 from einsmith.codegen.cache.native import compile_functions, host_target
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.pointwise import is_identity
@@ -37,7 +37,7 @@ def host(cores: int = 2) -> Target:
 
 def random_array(rng: np.random.Generator, buffer: KernelBuffer) -> np.ndarray:
     if buffer.dtype.is_float:
-        return rng.standard_normal(buffer.shape).astype(buffer.dtype.numpy)
+        return buffer.dtype.narrow(rng.standard_normal(buffer.shape))
     if buffer.dtype.is_bool:
         return rng.integers(0, 2, buffer.shape).astype(bool)
     return rng.integers(-5, 6, buffer.shape).astype(buffer.dtype.numpy)
@@ -46,7 +46,7 @@ def random_array(rng: np.random.Generator, buffer: KernelBuffer) -> np.ndarray:
 def fresh(kernel: Kernel | Rows, seed: int) -> list[np.ndarray]:
     """Small integers, so that every order of summation gives the same floats."""
     rng = np.random.default_rng(seed)
-    return [rng.integers(-3, 4, b.shape).astype(b.dtype.numpy) for b in kernel.buffers]
+    return [b.dtype.narrow(rng.integers(0 if b.dtype is u8 else -3, 4, b.shape)) for b in kernel.buffers]
 
 
 def reference(kernel: Kernel | Rows, arrays: Sequence[np.ndarray]) -> dict[int, np.ndarray]:

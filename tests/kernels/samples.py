@@ -345,7 +345,8 @@ def functions(n: int, dtype: dt.DType = F) -> Kernel:
     i, j = axes(2)
     x, y = read(0, i, j, dtype=dtype), read(1, j, dtype=dtype)
     size = apply("add", apply("abs", x), num(0.25, dtype))
-    parts: list[Expr] = [apply(f, x) for f in ("exp", "tanh", "sigmoid", "erf", "sin", "cos", "floor", "sign", "neg")]
+    functions = ("exp", "tanh", "sigmoid", "erf", "sin", "cos", "floor", "round", "sign", "neg")
+    parts: list[Expr] = [apply(f, x) for f in functions]
     parts += [apply(f, size) for f in ("log", "sqrt", "rsqrt")]
     parts += [apply("pow", size, y), apply("mod", x, size), apply("floordiv", x, size), apply("div", x, size)]
     parts += [apply("min", x, y), apply("max", x, y)]

@@ -138,6 +138,7 @@ RULES: dict[str, tuple[Rule | None, ...]] = {
     ),
     "sign": (None,),
     "floor": (None,),
+    "round": (None,),
     "lt": (None, None),
     "le": (None, None),
     "eq": (None, None),
@@ -148,6 +149,7 @@ RULES: dict[str, tuple[Rule | None, ...]] = {
     "where": (None, lambda g, a, out: Under(a[0], g), lambda g, a, out: Under(negate(a[0]), g)),
     "random_bits": (None, None, None, None),
     "stop_gradient": (None,),
+    "full_precision": (lambda g, a, out: apply("full_precision", g),),
     "differentiate_as": (None, lambda g, a, out: g),
     "cast": (_cast_adjoint,),
 }

@@ -19,8 +19,10 @@ from einsmith.base import environment, locks
 from einsmith.codegen.cache import build, objects
 from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit
+from einsmith.codegen.llvm.dots import find_instruction
 from einsmith.codegen.llvm.jit import Address, Code
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.loopnest.dots import DOTS
 from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost import facts
 from einsmith.cost.facts import Target
@@ -47,7 +49,10 @@ _lock = locks.lock()
 def host_target() -> Target:
     """Return this machine as a target: its hardware facts, and the names by which LLVM knows it."""
     cpu, features, triple = jit.host()
-    return dataclasses.replace(facts.host(cpu), cpu=cpu, features=features, triple=triple)
+    target = dataclasses.replace(facts.host(cpu), cpu=cpu, features=features, triple=triple)
+    known = jit.list_features(jit.resolve(target))
+    dots = (name for name in DOTS if find_instruction(name, target.lanes(), known))
+    return dataclasses.replace(target, dots=tuple((name, target.multiplies) for name in dots))
 
 
 def compile_functions(functions: Sequence[Function], target: Any) -> dict[str, Address]:

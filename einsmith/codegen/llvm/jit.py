@@ -97,6 +97,11 @@ def has_halves(machine: Machine) -> bool:
     return has_fma(machine)  # every processor with FMA has F16C
 
 
+def list_features(machine: Machine) -> frozenset[str]:
+    """Return the names of the features that a machine is said to have."""
+    return frozenset(x[1:] for x in machine.features.split(",") if x.startswith("+"))
+
+
 @cache
 def _host() -> tuple[str, str, str]:
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.get_process_triple()

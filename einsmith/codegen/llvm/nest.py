@@ -16,10 +16,10 @@ from itertools import groupby
 from typing import Any
 
 from einsmith.base.errors import CompileError
-from einsmith.codegen.llvm import faults, lockstep, signal_checks
-from einsmith.codegen.llvm.jit import has_fma, has_halves, resolve
+from einsmith.codegen.llvm import dots, faults, lockstep, signal_checks
+from einsmith.codegen.llvm.jit import has_fma, has_halves, list_features, resolve
 from einsmith.codegen.llvm.memory import MemoryEmitter, Number
-from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, FunctionText, constant, mangle, spell
+from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, FunctionText, LaneArithmetic, constant, mangle, spell
 from einsmith.codegen.loopnest.nest import Function, If, Loop, Op, SSAValue, Type
 
 _SCALAR_INTS = ("i64", "i32")
@@ -45,7 +45,7 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
     chains = 2 if target.triple.startswith("x86_64") and target.vector_bytes < 64 else 4
     fold = target.triple.startswith("x86_64")
     masks = fold and (target.vector_bytes >= 64 or "+avx512bw" in target.features.split(","))
-    has = has_fma(target), has_halves(target)
+    has = has_fma(target), has_halves(target), list_features(target)
     bodies = [
         _Emitter(f, FunctionText(declarations, *has), chains, fold, masks, target.vector_bytes).run() for f in functions
     ]
@@ -394,6 +394,16 @@ class _Emitter(MemoryEmitter):
             # A masked load stays an instruction of its own: see faults.UNMASKED.
             operands = [self.ops.intrinsic("arithmetic.fence", t, x) if x in self.masked else x for x in operands]
         self.put(op.result, self.ops.apply("fma", t, operands, numbers))
+
+    def do_dot(self, op: Op) -> None:
+        assert op.result is not None
+        args = [self.get(a) for a in op.args if a is not None]
+        self.put(op.result, dots.multiply_add(LaneArithmetic(self.ops, op.result.type), op.attrs[0], *args))
+
+    def do_pack(self, op: Op) -> None:
+        assert op.result is not None
+        points = [(self.get(a), a.type) for a in op.args if a is not None]
+        self.put(op.result, dots.pack(LaneArithmetic(self.ops, op.result.type), points))
 
     def do_add(self, op: Op) -> None:
         self.emit_arithmetic(op)

@@ -96,16 +96,17 @@ class FunctionText:
             module share it
         fma: whether the target has an instruction that multiplies and adds
         halves: whether the target has instructions that convert between float16 and float32
+        features: LLVM's names of the target's features, those that its processor has by definition left out
 
     Attributes:
         lines: the lines emitted so far
         block: label of the basic block to which lines are added
     """
 
-    def __init__(self, declarations: dict[str, str], fma: bool, halves: bool):
+    def __init__(self, declarations: dict[str, str], fma: bool, halves: bool, features: frozenset[str]):
         self.lines: list[str] = []
         self.declarations = declarations
-        self.fma, self.halves = fma, halves
+        self.fma, self.halves, self.features = fma, halves, features
         self.block = "entry"
         self._count = 0
         self._shared: list[dict[str, str]] = [{}]  # results by instruction, per open region, the innermost last
@@ -251,6 +252,10 @@ class Ops:
     def op_floor(self, t: Type, x: str) -> str:
         """Emit the greatest whole number that is not above x."""
         return self.intrinsic("floor", t, x)
+
+    def op_round(self, t: Type, x: str) -> str:
+        """Emit the nearest whole number, halves to the even one: the rounding that every program starts with."""
+        return self.intrinsic("rint", t, x)
 
     def op_sqrt(self, t: Type, x: str) -> str:
         """Emit the square root."""
@@ -406,7 +411,7 @@ class Ops:
         needed = text.call(f"llvm.vector.reduce.or.{mangle(flags)}", Type("i1"), [(flags, where)]) if t.lanes else where
         function = f"einsmith.{name}.{mangle(t)}"
         if function not in text.declarations:
-            inner = FunctionText(text.declarations, text.fma, text.halves)
+            inner = FunctionText(text.declarations, text.fma, text.halves, text.features)
             names = [f"%x{n}" for n in range(len(args))]
             parameters = ", ".join(f"{spell(t)} {x}" for x in names)
             text.declarations[function] = ""  # reserves its place before the declarations that its body adds
@@ -483,7 +488,7 @@ class LaneArithmetic(polynomials.Arith):
     def __init__(self, ops: Ops, t: Type):
         self.ops, self.t, self.elem, self.fused = ops, t, t.elem, ops.text.fma
         self.flag = Type("i1", t.lanes)
-        self.int = Type("i32" if t.elem == "f32" else "i64", t.lanes)
+        self.int = Type(f"i{BITS[t.elem]}", t.lanes)
 
     def f(self, value: float) -> str:
         return constant(value, self.t)

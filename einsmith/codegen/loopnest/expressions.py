@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.ir.analysis.widths import modulo
@@ -30,6 +30,10 @@ class ExpressionEmitter(ABC):
     def cast(self, x: SSAValue, elem: str) -> SSAValue:
         """Emit a conversion to another element type."""
         return self.b.cast(x, elem)
+
+    def pack(self, points: Sequence[SSAValue]) -> SSAValue:
+        """Emit words of these points."""
+        return self.b.pack(points)
 
     def const(self, value: float | int | bool, elem: str) -> SSAValue:
         """Emit a constant."""
@@ -100,7 +104,9 @@ class ExpressionEmitter(ABC):
             args.append((yield a, guard))
         if x.fn == "cast":
             return self.cast(args[0], elem_of(x.dtype))
-        return args[0] if x.fn == "stop_gradient" else self.op(x.fn, *args)
+        if x.fn == "pack":
+            return self.pack(args)
+        return args[0] if x.fn in ("stop_gradient", "full_precision") else self.op(x.fn, *args)
 
     def _where(self, x: Apply, guard: SSAValue | None) -> _Visit:
         """Emit a `where`: both sides are evaluated, their unsafe reads guarded by the condition of their side."""

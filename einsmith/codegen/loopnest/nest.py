@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import CompileError
+from einsmith.codegen.loopnest.dots import DOTS, WORD, WORD_BYTES
 
 
 class Type(NamedTuple):
@@ -134,7 +135,10 @@ class Function:
     checks_signals: bool = False
 
 
-_UNARY = {"neg", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "abs", "sign", "floor", "not"}
+_UNARY = {
+    "neg", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "abs", "sign", "floor", "round",
+    "not",
+}  # fmt: skip
 _BINARY = {"add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "and", "or"}
 _COMPARE = {"lt", "le", "eq", "ne"}
 _HORIZONTAL = {"add", "mul", "min", "max"}
@@ -300,6 +304,20 @@ class Builder:
     def fma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         """Emit a*b + c."""
         return self.op("fma", a, b, c)
+
+    def dot(self, name: str, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
+        """Emit c + the products of the points of the words a and b: the dot product of this name (`dots.DOTS`)."""
+        lanes, sums = c.type.lanes, DOTS[name].sum
+        if [a.type, b.type, c.type] != [Type(WORD, lanes), Type(WORD, lanes), Type(sums, lanes)]:
+            raise CompileError(f"the dot product {name} of {[str(x.type) for x in (a, b, c)]}")
+        return self._emit("dot", [a, b, c], c.type, (name,))
+
+    def pack(self, points: Sequence[SSAValue]) -> SSAValue:
+        """Emit words of these points, the first in the lowest bits, of types that fill a word together."""
+        points = self._splat_all(points)
+        if len({x.type for x in points}) != 1 or len(points) * BYTES[points[0].type.elem] != WORD_BYTES:
+            raise CompileError(f"a word of {[str(x.type) for x in points]}")
+        return self._emit("pack", points, Type(WORD, points[0].type.lanes))
 
     def select(self, c: SSAValue, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
         """Emit `a` where c holds, else `b`."""

@@ -13,6 +13,7 @@ from einsmith.api.jit import trace_shapes
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import EinsmithError, TraceError
+from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.frontends import torch_threads
 from einsmith.frontends.aten.graph import AtenNode, apply
@@ -65,7 +66,7 @@ class _Program:
             outputs = tuple(graph.outputs[k] for k in kept)
             graph = Graph(graph.inputs, outputs, (*graph.updates, *stored), graph.checks, graph.gradients)
             results = tuple(results[k] for k in kept)
-        run = Executable(graph, traced.bind, threads, winograd=region.winograd, shared=_ARENA, origins=traced.origins)
+        run = Executable(graph, traced.bind, threads, numerics=region.numerics, shared=_ARENA, origins=traced.origins)
         self.run_at, self.nbytes = run.run_at, run.nbytes
         self.checks = [(x.shape, x.strides, TORCH[x.dtype]) if isinstance(x, Placed) else x for x in inputs]
         self.made: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
@@ -93,11 +94,11 @@ class Region:
         random: bool,
         fallback: Callable[..., Any],
         failed: Callable[[Exception], None],
-        winograd: bool = False,
+        numerics: Numerics = PLAIN,
         into: Mapping[int, int] | None = None,
     ):
         self.nodes, self.inputs, self.results = tuple(nodes), tuple(inputs), tuple(results)
-        self.random, self.winograd = random, winograd
+        self.random, self.numerics = random, numerics
         self.fallback, self.failed = fallback, failed
         self.into = dict(into or {})
         self._programs: Cache[Any, _Program | Exception] = Cache(PROGRAMS, _nbytes, _ARENA.evicted)

@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from einsmith.base.caches import Once
 from einsmith.base.errors import EinsmithWarning, TraceError
+from einsmith.base.numerics import Numerics
 from einsmith.frontends.aten import REFUSED, TABLE
 from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region, Result
@@ -416,7 +417,7 @@ class _Parts:
             random,
             _fallback(self.gm, order, given, roots),
             failed,
-            self.options.winograd,
+            Numerics(self.options.winograd),
             into,
         )
         try:

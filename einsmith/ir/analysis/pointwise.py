@@ -17,7 +17,7 @@ from einsmith.ir.nodes import (
     size,
 )
 
-_FREE_FUNCTIONS = {"where", "cast", "stop_gradient", "lt", "le", "eq", "ne", "and", "or", "not"}
+_FREE_FUNCTIONS = {"where", "cast", "stop_gradient", "full_precision", "lt", "le", "eq", "ne", "and", "or", "not"}
 
 
 def is_copy(t: Template) -> bool:

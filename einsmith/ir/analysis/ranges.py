@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from einsmith.base.dtypes import DType
 from einsmith.ir.analysis import intervals
 from einsmith.ir.analysis.intervals import Interval
+from einsmith.ir.nodes import Apply, Const, Expr, Read, postorder
 
 Range = tuple[int, int]
 """A bounded interval, ends inclusive."""
@@ -59,3 +60,34 @@ def _assert_bounded(x: Interval) -> Range:
     lo, hi = x
     assert lo is not None and hi is not None
     return lo, hi
+
+
+_ARITHMETIC = ("add", "sub", "neg", "mul", "min", "max", "abs", "where", "stop_gradient", "cast")
+
+
+def range_by_types(x: Expr) -> Range | None:
+    """Return an interval of an integer expression that follows from the types of the elements that it reads.
+
+    None where it depends on axes or floats, or where a part of it may leave its type.
+    """
+    known: dict[Expr, Range | None] = {}
+    for e in postorder([x]):
+        known[e] = reach = _range_by_type(e, known)
+        if reach is not None and leaves(reach, e.dtype):
+            known[e] = None
+    return known[x]
+
+
+def _range_by_type(e: Expr, known: dict[Expr, Range | None]) -> Range | None:
+    if not e.dtype.is_int:
+        return None
+    if isinstance(e, Const):
+        return int(e.value), int(e.value)
+    if isinstance(e, Read):
+        return e.dtype.range
+    if not isinstance(e, Apply) or e.fn not in _ARITHMETIC:
+        return None
+    if e.fn == "cast":
+        return (0, 1) if e.args[0].dtype.is_bool else known[e.args[0]]
+    args = [(0, 1) if e.fn == "where" and n == 0 else known[a] for n, a in enumerate(e.args)]
+    return None if None in args else reach_of(e.fn, args)  # type: ignore[arg-type]

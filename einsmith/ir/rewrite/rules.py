@@ -130,7 +130,7 @@ _DIVISIONS = ("floordiv", "mod")
 
 _COMMUTATIVE = ("add", "mul", "min", "max", "eq", "ne")
 _FOLDABLE = ("add", "sub", "mul", "div", "floordiv", "mod", "neg", "min", "max", "sqrt", "abs", "sign", "floor",
-           "lt", "le", "eq", "ne", "and", "or", "not")  # fmt: skip
+             "round", "lt", "le", "eq", "ne", "and", "or", "not")  # fmt: skip
 
 
 def _order(e: Apply, facts: Facts) -> Expr | None:

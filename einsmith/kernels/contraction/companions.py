@@ -38,7 +38,14 @@ def find_pairs(pieces: tuple[Problem, ...]) -> CompanionPairs:
 @lru_cache(maxsize=1024)
 def companion_of(kernel: Kernel, companion: Problem, p: Problem, c: Tiled, target: Any) -> Tiled | None:
     """Return the configuration of `companion` with the tiles and tasks of `p` in configuration `c`, or None."""
-    if c.rows or c.kc or c.split > 1 or "panel" in (c.a, c.b) or [x for _, x in c.windows] not in ([], ["side"]):
+    if (
+        c.words is not None
+        or c.rows
+        or c.kc
+        or c.split > 1
+        or "panel" in (c.a, c.b)
+        or [x for _, x in c.windows] not in ([], ["side"])
+    ):
         return None
     plan = operand_plan(kernel, p, c.windows, c.swap, False, target)
     for fixes, i, swap in product(("side", "batch") if c.windows else ("",), (0, 1), (False, True)):

@@ -12,12 +12,13 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.base.locks import cached_property
-from einsmith.codegen.loopnest.address import BufferMemory, arguments_of, memories_of
+from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import divisors
 from einsmith.ir.nodes import axes_of
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, count_elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem
+from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.schedule.kernel import Kernel
 
@@ -123,6 +124,7 @@ class Tiled:
     windows: operands that tasks first copy into halo copies (see Halos)
     rows: vectors of N do not cross rows of N's innermost axis, whose extent is rounded up
     depth: points of K in the lanes of a vector of N for each point of N, added at the end (k_vectorization)
+    words: the axis of K whose points are in words (`words.in_words`); None where operands are read by elements
     """
 
     swap: bool = False
@@ -138,6 +140,7 @@ class Tiled:
     windows: Halos = ()
     rows: bool = False
     depth: int = 1
+    words: int | None = None
 
     def __str__(self) -> str:
         text = f"{'swap ' if self.swap else ''}{self.mr}x{self.nv} a={self.a} b={self.b} {self.order}-outer"
@@ -149,6 +152,8 @@ class Tiled:
         text += " rows" if self.rows else ""
         if self.depth > 1:
             text += f" depth={self.depth}"
+        if self.words is not None:
+            text += f" words=i{self.words}"
         return text + (f" split={self.split}" if self.split > 1 else "")
 
 
@@ -401,12 +406,6 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
 
 
 @lru_cache(maxsize=1024)
-def operand_memories(kernel: Kernel) -> Mapping[int, BufferMemory]:
-    """Return the memories of the root's arguments by slot, without values."""
-    return arguments_of(kernel, memories_of(kernel))
-
-
-@lru_cache(maxsize=1024)
 def _accesses(kernel: Kernel, p: Problem) -> dict[tuple, Any]:
     """Return the cache of operand analyses of a problem, shared by all settings that contain the operand."""
     return {}
@@ -419,6 +418,7 @@ class HaloSetting:
     original: the problem without halo copies
     halos: (operand, halo copy)
     halo_k_blocks: blocks into which halo copies cut K, 0 for none
+    multiplies: vector multiply-adds, of elements or of words, per clock cycle
     B, M, N, K: points of the batch, the sides and K; N counts rows of `row` points where vectors keep to rows (`rows`)
     columns: points of N without padding
     """
@@ -433,6 +433,7 @@ class HaloSetting:
             problem_with_halos.halo_k_blocks,
         )
         self.item, self.lanes = problem.dtype.itemsize, target.lanes(problem.dtype.itemsize)
+        self.multiplies = target.multiplies if problem.dot is None else target.dots_per_cycle(problem.dot)
         self.slots = dict(operand_memories(kernel))
         self.halos = problem_with_halos.halos
         self.slots |= {SLOT + i: BufferMemory(None, w.buffer) for i, w in self.halos}

@@ -58,7 +58,8 @@ class ConfigTable:
         """Return configuration number `i`."""
         number, mr, nv, a, b, order, kc, split, tm, tn, depth = map(int, self.rows[:11, i])
         s = self.settings[number]
-        return Tiled(s.swap, mr, nv, HOW[a], HOW[b], ORDERS[order], kc, split, tm, tn, s.windows, s.rows, depth)
+        ways, words = (HOW[a], HOW[b], ORDERS[order]), s.original.word_axis
+        return Tiled(s.swap, mr, nv, *ways, kc, split, tm, tn, s.windows, s.rows, depth, words)
 
 
 class Predicted(NamedTuple):
@@ -224,7 +225,7 @@ def _step_cycles(s: _SharedTerms) -> Array:
     def step(mr: Array, nv: Array) -> Array:
         """Return the cycles of a step: multiply-adds, loads, or the latency of a short chain, whichever is most."""
         product = mr * nv
-        cycles = np.maximum(product / s.target.multiplies, mr * broadcast + nv * loads + s.prefetched_lines / 2)
+        cycles = np.maximum(product / x.multiplies, mr * broadcast + nv * loads + s.prefetched_lines / 2)
         cycles = np.maximum(cycles, nv * l2_load)
         cycles = cycles + nv * n_extra + mr * m_extra + step_extra
         if x.has["b_read_cycles"]:

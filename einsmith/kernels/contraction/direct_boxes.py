@@ -16,9 +16,10 @@ from einsmith.cost.roofline import may_be_one_task
 from einsmith.ir.analysis.linear import values_in_box
 from einsmith.ir.analysis.reads import outer_reads
 from einsmith.ir.nodes import Read, postorder
-from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, read_halos
+from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloProblem, Halos, read_halos
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
+from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
 from einsmith.schedule.kernel import Kernel
 

@@ -214,8 +214,9 @@ def halo_copy(
 
     free = [(key, j) for key, j in keys.items() if fixed[j] is None]
     indices = tuple(LinearForm(-lows[j], {Axis(a): c for a, c in key}).expr() for key, j in free)
-    operand_of_copy = Operand(Read(SLOT + which, indices, p.dtype), (), frozenset(a for key, _ in free for a, _ in key))
-    buffer = KernelBuffer(p.dtype, tuple(extents[j] for _, j in free))
+    axes = frozenset(a for key, _ in free for a, _ in key)
+    operand_of_copy = Operand(Read(SLOT + which, indices, p.operand_type), (), axes)
+    buffer = KernelBuffer(p.operand_type, tuple(extents[j] for _, j in free))
     block = sum(steps[j] * s for (_, j), s in zip(free, buffer.strides, strict=True))
     return HaloCopy(tuple(fixed), tuple(extents), contents, operand_of_copy, buffer, block)
 

@@ -12,7 +12,7 @@ from itertools import product
 from math import isfinite, prod
 from typing import NamedTuple
 
-from einsmith.base.dtypes import DType
+from einsmith.base.dtypes import DType, i32
 from einsmith.base.locks import cached_property
 from einsmith.codegen.loopnest.address import Affine, affine_of, leaves
 from einsmith.ir.analysis import obvious
@@ -36,6 +36,8 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import guarded, operands
 
+VIEW_SLOT = 1 << 21
+"""First slot of views in words: VIEW_SLOT + n is the view of slot n (`words.view_of`)."""
 MAX_AXIS_SETS = 6
 """Most groups of factors with equal sets of axes that are divided between two operands; 2**5 divisions are tried."""
 
@@ -72,6 +74,9 @@ class Problem:
     constant_pieces: constant pieces of the template that are a shift of this piece and are stored along with it. The
     backward pass of a strided convolution has them where no gradient arrives.
 
+    dot, dot_first, word_axis: the dot product of words that the operands hold (`words.in_words`), the operand whose
+    words it takes first, and the axis of K whose points are in words; None, 0, None where operands hold elements.
+
     companion: a companion piece of equal extents whose results are interleaved with this piece's. Both sums are at hand
     when a tile's epilogue runs, so that both results are stored in contiguous stretches.
     """
@@ -88,6 +93,14 @@ class Problem:
     exact: tuple[Expr, ...]
     constant_pieces: tuple[Piece, ...] = ()
     companion: Problem | None = None
+    dot: str | None = None
+    dot_first: int = 0
+    word_axis: int | None = None
+
+    @property
+    def operand_type(self) -> DType:
+        """Return the type of the operands' elements."""
+        return self.dtype if self.dot is None else i32
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
@@ -113,7 +126,7 @@ def with_companion(p: Problem, companion: Problem) -> Problem:
 
 def slots_of(o: Operand) -> set[int]:
     """Return the slots of the arguments that an operand and its guards read."""
-    return {r.slot for x in (o.expr, *o.guards) for r in reads(x)}
+    return {r.slot % VIEW_SLOT for x in (o.expr, *o.guards) for r in reads(x)}
 
 
 @lru_cache(maxsize=1 << 14)
@@ -252,7 +265,7 @@ def _match_piece(template: Template, piece: Piece) -> Problem | None:
     if not isinstance(body, Reduce) or body.combiner != "sum" or len(body.bodies) != 1:
         return None
     dtype = body.bodies[0].dtype
-    if not dtype.is_float or 0 in piece.domain:
+    if not (dtype.is_float or dtype is i32) or 0 in piece.domain:
         return None
     rank = len(piece.extents)
     factors, guards, steps = _split_body(body.bodies[0], rank)

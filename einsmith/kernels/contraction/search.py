@@ -17,7 +17,7 @@ import numpy as np
 from einsmith.cost.memory_traffic import PAGE
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, traffic
-from einsmith.kernels.contraction.config import Config, Direct, HaloSetting, Tiled, operand_memories
+from einsmith.kernels.contraction.config import Config, Direct, HaloSetting, Tiled
 from einsmith.kernels.contraction.cost import (
     BUFFER,
     BY_K,
@@ -36,6 +36,7 @@ from einsmith.kernels.contraction.k_vectorization import can_vectorize_k, choose
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import Array
+from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
 from einsmith.schedule.kernel import Kernel
 
 MAX_K_PANEL = 1 << 19
@@ -111,7 +112,7 @@ def _enumerate_tiles(m: int, n: int, lanes: int, registers: int, preferred_nv: i
 
 
 @lru_cache(maxsize=4096)
-def _select_promising(sizes: _Sizes, m: int, n: int, k: int, lanes: int, target: Any) -> _Sizes:
+def _select_promising(sizes: _Sizes, m: int, n: int, k: int, lanes: int, multiplies: float, target: Any) -> _Sizes:
     """Return the three to five tiles of a contraction of m x n x k points with the fewest cycles; all for few results.
 
     The estimated cycles are those of multiply-adds, of loads from L1, and of the begin and end of each tile.
@@ -122,7 +123,7 @@ def _select_promising(sizes: _Sizes, m: int, n: int, k: int, lanes: int, target:
 
     def step(mr: int, nv: int) -> float:
         """Return the cycles of one point of K in a tile."""
-        return max(mr * nv / target.multiplies, (mr + nv) / 2, w.latency) if mr and nv else 0.0
+        return max(mr * nv / multiplies, (mr + nv) / 2, w.latency) if mr and nv else 0.0
 
     def cycles(size: tuple[int, int]) -> float:
         """Return the cycles of all tiles, whole ones and the smaller ones at the end of M and N."""
@@ -191,8 +192,11 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     piece_of_setting: list[int] = []
     direct_configs: list[list[Config]] = []
     tiled = like if isinstance(like, Tiled) else None
-    for number, p in enumerate(pieces):
-        direct = [] if kernel.sums else direct_boxes.configs(kernel, p, operand_memories(kernel), target)
+    for p in pieces:
+        boxes = [] if kernel.sums else direct_boxes.configs(kernel, p, operand_memories(kernel), target)
+        direct_configs.append([*boxes])
+    for number, p in ((n, q) for n, piece in enumerate(pieces) for q in _by_words(kernel, piece, target)):
+        direct = direct_configs[number] if p.dot is None else []
         preferred_nv, first_tile = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: halo copies are left to the direct form.
         has_lone_side = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
@@ -217,9 +221,14 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
                     sweeps += [(len(settings), c) for c in _enumerate_sweeps(s)]
                 settings.append(s)
                 piece_of_setting.append(number)
-        direct_configs.append([*direct])
     table = _build_table(settings, tiles, sweeps)
     return Candidates(table, np.array(piece_of_setting)[[] if table is None else table.setting], direct_configs)
+
+
+def _by_words(kernel: Kernel, p: Problem, target: Any) -> list[Problem]:
+    """Return the problem by elements, and in words where the target has the instruction for them."""
+    problems = (in_words(kernel, p, axis, target) for axis in word_axes(kernel, p, target))
+    return [p, *(q for q in problems if q is not None)]
 
 
 def _adapt_halos(c: Config) -> list[config.Halos]:
@@ -268,7 +277,9 @@ def _enumerate_sweeps(s: OperandPlan) -> list[Tiled]:
     out = []
     sizes = _enumerate_tiles(s.M, s.N, s.lanes, target.tile_registers)
     for mr, nv in (
-        (mr, nv) for mr, nv in _select_promising(sizes, s.M, s.N, s.K, s.lanes, target) if s.reads_in_place(mr)
+        (mr, nv)
+        for mr, nv in _select_promising(sizes, s.M, s.N, s.K, s.lanes, s.multiplies, target)
+        if s.reads_in_place(mr)
     ):
         if s.M <= 4:
             split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / s.B))
@@ -297,7 +308,7 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
         if x.a_l1_rows:  # tiles of fewer rows, of which L1 keeps a line each although the rows share cache sets
             fitting = [(_divide_evenly(m, int(x.a_l1_rows)), nv) for mr, nv in sizes if mr > x.a_l1_rows]
             sizes += [t for t in dict.fromkeys(fitting) if t not in sizes]
-    promising = [*_select_promising(tuple(sizes), m, n, k, lanes, target)]
+    promising = [*_select_promising(tuple(sizes), m, n, k, lanes, s.multiplies, target)]
     # Tiles whose rows of results fill whole vectors.
     stacked = epilogue.adjacent_rows(s.kernel, s.original, m_axes, n_axes, lanes)
     whole_stacks = [(mr - mr % stacked, nv) for mr, nv in promising if mr > stacked]
@@ -332,7 +343,7 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
         registers = target.tile_registers - 3
         widths = [nv for nv in dict.fromkeys(nv for _, nv in sizes) if registers // nv > 1]
         spare = [(_divide_evenly(m, registers // nv - 1), nv) for nv in widths]
-        for mr, nv in _select_promising(tuple(spare), m, n, k, lanes, target):
+        for mr, nv in _select_promising(tuple(spare), m, n, k, lanes, s.multiplies, target):
             epilogue_cycles, inline = s.price_epilogue(mr, nv, parts_of_k), s.reads_in_place(mr)
             lengths = [2 * block, block]
             if lengths[0] * nv * lanes * s.item > target.l1:  # beyond L1 anyway: a longer panel loses nothing
@@ -444,7 +455,9 @@ def column_of(setting: int, c: Tiled, k_fraction: float, epilogue_cycles: float)
 
 def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> ConfigTable:
     """Return the table of a single configuration."""
-    s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
+    problem = in_words(kernel, p, c.words, target)
+    assert problem is not None
+    s = operand_plan(kernel, problem, c.windows, c.swap, c.rows, target)
     column = column_of(0, c, s.k_fractions([(c.mr, c.nv)])[0], s.price_epilogue(c.mr, c.nv, c.split))
     return ConfigTable([s], np.array([column]).T, stack_features([s.numbers]))
 

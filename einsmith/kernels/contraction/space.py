@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, k_vectorization, search
-from einsmith.kernels.contraction.config import Config, Direct, Tiled, operand_memories
+from einsmith.kernels.contraction.config import Config, Direct, Tiled
 from einsmith.kernels.contraction.cost import HOW, ORDERS
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan, stack_features
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import SWEEP_POINTS
+from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
 from einsmith.kernels.genes import FORM, Space, space_of
 from einsmith.schedule.kernel import Kernel
 
@@ -52,6 +53,7 @@ def piece_space(kernel: Kernel, p: Problem, target: Any) -> Space:
         "windows": tuple(search.halo_copies_of(p)),
         "rows": (False, True),
         "depth": (1, 2, 4),
+        "words": (None, *word_axes(kernel, p, target)),
     }
     for name, values in space_of(direct).items():
         tiled[name] = tuple(dict.fromkeys((*tiled.get(name, ()), *values)))
@@ -78,8 +80,11 @@ def _reject_direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
     return "" if 1 <= c.tasks <= max(1, points) else f"{points} points of the outer axes are fewer than the tasks"
 
 
-def _reject_tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
+def _reject_tiled(kernel: Kernel, problem: Problem, c: Tiled, target: Any) -> str:
     """Return the reason why a configuration of the tiled form is illegal, or an empty string."""
+    p = in_words(kernel, problem, c.words, target)
+    if p is None:
+        return f"points of the axis i{c.words} cannot be taken in words"
     if config.with_halos(p, c.windows) is None:
         return "there are no such windows, or they gain nothing"
     if c.rows and not search.can_keep_to_rows(operand_plan(kernel, p, c.windows, c.swap, False, target)):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith.codegen.cache import native
+from einsmith.codegen.loopnest.dots import DOTS, WORD, DotProduct
 from einsmith.codegen.loopnest.nest import Builder, Function, SSAValue
 from einsmith.cost.facts import Target
 from einsmith.runtime import buffers
@@ -87,6 +88,8 @@ def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:
     lanes = target.lanes()
     yield _tile(target)
     yield _chain(target)
+    for name, _ in target.dots:
+        yield _tile(target, DOTS[name])
     levels = [("l1", target.l1 // 2), ("l2", target.l2 // 2), ("l3", _third(target)), ("memory", memory_bytes)]
     for level, nbytes in levels:
         if nbytes:
@@ -161,30 +164,41 @@ def _sweep(
     return b.finish()
 
 
-def _tile(target: Target) -> Probe:
+def dot_probe(name: str) -> str:
+    """Return the name of the probe of a dot product of words."""
+    return f"dot {name}"
+
+
+def _tile(target: Target, dot: DotProduct | None = None) -> Probe:
     """Return a probe of the register tile of a product on packed panels, whose rate is that of a contraction's
-    multiply-adds."""
+    multiply-adds: of elements (f32), or of words."""
     lanes, nv = target.lanes(), 2
+    elem, sums = ("f32", "f32") if dot is None else (WORD, dot.sum)
     mr = 12 if target.vector_registers >= 32 else 6
     repeats = 48
     b = Builder("probe_tile", 4)
+
+    def multiply_add(x: SSAValue, y: SSAValue, total: SSAValue) -> SSAValue:
+        return b.fma(x, y, total) if dot is None else b.dot(dot.name, x, y, total)
+
     left, right, out = b.buffers[:3]
     with b.loop(0, repeats):
-        zeros = [b.const(0.0, "f32", lanes)] * (mr * nv)
+        zeros = [b.const(0.0, sums, lanes)] * (mr * nv)
         with b.loop(0, TILE_DEPTH, init=zeros) as loop:
             at = b.mul(loop.var, b.const(nv * lanes))
-            row = [b.load(right, b.add(at, b.const(j * lanes)), "f32", lanes) for j in range(nv)]
+            row = [b.load(right, b.add(at, b.const(j * lanes)), elem, lanes) for j in range(nv)]
             first = b.mul(loop.var, b.const(mr))
             total = list(loop.carried)
             for i in range(mr):
-                x = b.splat(b.load(left, b.add(first, b.const(i)), "f32"), lanes)
+                x = b.splat(b.load(left, b.add(first, b.const(i)), elem), lanes)
                 for j in range(nv):
-                    total[i * nv + j] = b.fma(x, row[j], total[i * nv + j])
+                    total[i * nv + j] = multiply_add(x, row[j], total[i * nv + j])
             loop.next = total
         for i, v in enumerate(loop.results):
             b.store(v, out, b.const(i * lanes))
     arrays = [_random(TILE_DEPTH * mr), _random(TILE_DEPTH * nv * lanes), _random(mr * nv * lanes)]
-    return probe("fma", b.finish(), target, arrays, float(repeats * TILE_DEPTH * mr * nv * lanes))
+    name = "fma" if dot is None else dot_probe(dot.name)
+    return probe(name, b.finish(), target, arrays, float(repeats * TILE_DEPTH * mr * nv * lanes))
 
 
 def _chain(target: Target) -> Probe:

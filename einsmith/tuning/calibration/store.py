@@ -18,12 +18,13 @@ from typing import Any
 from einsmith.base import environment, files
 from einsmith.cost.facts import Target
 
-FORMAT = 3
+FORMAT = 4
 """Number of the format; it grows with every change of the record, and machines with older records are measured
 anew."""
 COEFFICIENTS = (
     "fma_per_second",
     "multiplies",
+    "dots",
     "bytes_per_second",
     "l3_bandwidth",
     "memory_bandwidth",
@@ -114,7 +115,8 @@ def load(target: Target) -> Target | None:
     try:
         coefficients = body["coefficients"]
         coefficients["bytes_per_second"] = tuple(coefficients["bytes_per_second"])
-        coefficients["special_seconds"] = tuple((name, seconds) for name, seconds in coefficients["special_seconds"])
+        for name in ("special_seconds", "dots"):
+            coefficients[name] = tuple((key, value) for key, value in coefficients[name])
         return replace(target, **{name: coefficients[name] for name in COEFFICIENTS})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

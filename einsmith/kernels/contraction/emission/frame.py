@@ -17,6 +17,7 @@ from einsmith.codegen.loopnest.walk import Bound, Range, tiles
 from einsmith.kernels.contraction.config import make_access
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK_VECTORS, SLOT, HaloCopy, fill
+from einsmith.kernels.contraction.words import with_views
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.schedule.kernel import Kernel
@@ -81,7 +82,7 @@ class Operands:
     def __init__(self, b: Builder, kernel: Kernel, dtype: DType, lanes: int, halos: Sequence[tuple[int, HaloCopy]]):
         self.b, self.elem, self.lanes = b, elem_of(dtype), lanes
         self.buffers = memories_of(kernel, b.buffers)
-        self.arguments = arguments_of(kernel, self.buffers)
+        self.arguments = with_views(arguments_of(kernel, self.buffers))
         self.slots = dict(self.arguments)
         self.halo_scratch: list[tuple[HaloCopy, SSAValue]] = []
         for i, w in halos:
@@ -100,14 +101,16 @@ class Frame(Operands):
     """The operands, halo copies and packed panels of a kernel function in the tiled form.
 
     base: bytes of the workspace before this piece's part
+    elem, sum_elem: element types of the operands, and of the sums
     cut_halos: (operand, halo copy, where its first block lies) for copies that are cut, which move
     (`Blocked._select_block`)
     m_access, n_access: the operands as tiles read them in place, or as they are packed
     """
 
     def __init__(self, b: Builder, g: Geometry, base: int = 0):
-        super().__init__(b, g.kernel, g.p.dtype, g.lanes, g.halos)
+        super().__init__(b, g.kernel, g.p.operand_type, g.lanes, g.halos)
         self.g, p, n = g, g.p, g.lanes
+        self.sum_elem = elem_of(p.dtype)
         self.cut_halos = [(i, w, self.slots[SLOT + i].pointer) for i, w in g.halos if w.block]
         axes, lanes = ((), 0) if g.a.how == "inline" else (p.k if g.a.along_k else g.m_side.axes, n)
         self.m_access = make_access(b, p, g.m_side, self.slots, axes, lanes)

@@ -8,6 +8,7 @@ from functools import partial
 from math import gcd, prod
 from typing import Any, NamedTuple
 
+from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.codegen.loopnest.shuffle import merge_in_tree
 from einsmith.codegen.loopnest.walk import digits, part_range, strips, task_range
@@ -21,13 +22,23 @@ from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
 from einsmith.kernels.contraction.sums import parts_of
+from einsmith.kernels.contraction.words import in_words
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import place_sums
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.schedule.kernel import Kernel
 
 
-def without_empty_parts(p: Problem, c: Config) -> Config:
+def problem_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Problem:
+    """Return the problem of a piece in a configuration: by elements or in words. Raises CompileError where there is
+    none in words."""
+    problem = in_words(kernel, p, c.words, target)
+    if problem is None:
+        raise CompileError(f"points of the axis i{c.words} cannot be taken in words in {c}")
+    return problem
+
+
+def without_empty_parts(kernel: Kernel, p: Problem, c: Config, target: Any) -> Config:
     """Return the configuration with no more parts of K than have points.
 
     A part without points would leave its partial sums unwritten.
@@ -37,6 +48,7 @@ def without_empty_parts(p: Problem, c: Config) -> Config:
     if isinstance(c, Direct):
         units = p.count(c.k_outer)
     else:
+        p = problem_of(kernel, p, c, target)
         problem_with_halos = with_halos(p, c.windows)
         assert problem_with_halos is not None
         units = problem_with_halos.halo_k_blocks or p.count(p.k)
@@ -58,7 +70,7 @@ def lower(
     kernel: Kernel, pieces: Sequence[Problem], configs: Sequence[Config], target: Any, pairs: CompanionPairs = ()
 ) -> Lowered:
     """Return the launches of a contraction: every piece with its own configuration, those of `pairs` together."""
-    configs = [without_empty_parts(p, c) for p, c in zip(pieces, configs, strict=True)]
+    configs = [without_empty_parts(kernel, p, c, target) for p, c in zip(pieces, configs, strict=True)]
     out = Lowered()
     bases: list[int] = []
     parts_of_pieces: list[dict[str, _LaunchPart]] = []
@@ -96,6 +108,8 @@ def _launch_parts(
     """Return the elements of the workspace of a piece, whose part begins where that of `out` ends, and its work by
     step. The parts of the kernel's sums come before it."""
     parts: dict[str, _LaunchPart] = {}
+    if isinstance(c, Tiled):
+        p = problem_of(kernel, p, c, target)
     if kernel.sums:
         assert isinstance(c, Tiled)
         out.sums, out.workspace = place_sums(kernel, parts_of(Geometry(kernel, c, target, p)), out.workspace)

@@ -73,7 +73,7 @@ class Microkernel:
                 element = repeat_elements(b, pointer, place, f.elem, c.depth, g.lanes)
                 for i, t in uses:
                     row = slice(i * nv, i * nv + nv)
-                    out[row] = [b.fma(element, v, old) for v, old in zip(vectors[t], out[row], strict=True)]
+                    out[row] = [self._multiply_add(element, v, x) for v, x in zip(vectors[t], out[row], strict=True)]
             return out
 
         max_unrolled = self._unroll_limit(steps[:mr], mr, nv, points)
@@ -90,6 +90,14 @@ class Microkernel:
             sums = sweep(b, extents, begin, end, init, bind_outer, emit_products, max_unrolled)
         sums = self.repair.repair_sums(sums, init, g.p.k, lo, hi, partial(self._cursor_at, t, m0, x.panel))
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
+
+    def _multiply_add(self, element: SSAValue, vector: SSAValue, total: SSAValue) -> SSAValue:
+        """Emit total + element*vector, of elements of M and N or of their words."""
+        b, p = self.f.b, self.f.g.p
+        if p.dot is None:
+            return b.fma(element, vector, total)
+        words = (element, vector) if p.dot_first == int(self.f.g.c.swap) else (vector, element)
+        return b.dot(p.dot, *words, total)
 
     def _vectors(
         self, states: Sequence[LaneCursor], digit: SSAValue, right: SSAValue | None, k: SSAValue, nv: int

@@ -58,15 +58,15 @@ class TileEpilogue:
         self.epilogue = Epilogue(b, g.kernel, p, axes, g.lanes, g.row, tile)
         self.stacked = epilogue.adjacent_rows(g.kernel, p, m_axes, n_axes, g.lanes) if form == "stacked" else 1
         self.column_pad = ceil_div(g.mr, g.lanes) * g.lanes
-        self.companion_sums = TileSums(b, f.elem, 1, g.mr, g.width, g.lanes) if p.companion is not None else None
+        self.companion_sums = TileSums(b, f.sum_elem, 1, g.mr, g.width, g.lanes) if p.companion is not None else None
         sums = (1 + (p.companion is not None)) * self.transposed
-        self.columns = [b.alloc(f.elem, g.nr * self.column_pad) for _ in range(sums)]
+        self.columns = [b.alloc(f.sum_elem, g.nr * self.column_pad) for _ in range(sums)]
         self.scratch_sums: TileSums | None = None
         if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.results.size > MAX_REGISTER_EPILOGUE):
-            self.scratch_sums = TileSums(b, f.elem, scratch_tiles(g) if g.blocked else 1, g.mr, g.width, g.lanes)
+            self.scratch_sums = TileSums(b, f.sum_elem, scratch_tiles(g) if g.blocked else 1, g.mr, g.width, g.lanes)
         unit = epilogue.store_unit(g.kernel, p, n_axes, g.lanes) if form == "lines" else None
         self.lines = LineBuffer(f, unit, self.epilogue.results) if unit is not None else None
-        self.zero = b.const(0.0, f.elem, g.lanes)
+        self.zero = b.const(0.0, f.sum_elem, g.lanes)
         self.taken = None if places is None else TakenSums(f, places)
         s, results = self.epilogue.sampler, self.epilogue.results
         used = [(form, f.buffers[r.slot]) for r, form in s.reads.items()]
@@ -191,5 +191,5 @@ class TileEpilogue:
         columns = panel.size * n if panel.limit is None else g.N - (g.nt - 1) * g.nr
         with b.loop(0, columns) as loop:
             at = b.mul(loop.var, self.column_pad)
-            sums = [[b.load(to, b.add(at, block), self.f.elem, n) for block in blocks] for to in self.columns]
+            sums = [[b.load(to, b.add(at, block), self.f.sum_elem, n) for block in blocks] for to in self.columns]
             self.epilogue.row(states, s.part_of(g.n_side.axes, b.add(n0, loop.var)), *sums)

@@ -35,9 +35,9 @@ class LineBuffer:
         # Points of an incomplete unit that panels may leave, in whole vectors.
         self.pad = 0 if g.nr % unit.points == 0 else ceil_div(unit.points - 1, g.lanes) * g.lanes
         self.row = self.pad + g.nr + g.lanes
-        self.scratch = b.alloc(f.elem, g.mr * self.row * len(self.nonconstant))
+        self.scratch = b.alloc(f.sum_elem, g.mr * self.row * len(self.nonconstant))
         tiles = 1 if g.c.order == "m" else ceil_div(g.mt, g.c.tm)  # of M, which wait for their next panel
-        self.pending = b.alloc(f.elem, tiles * g.mr * self.pad * len(self.nonconstant)) if self.pad else None
+        self.pending = b.alloc(f.sum_elem, tiles * g.mr * self.pad * len(self.nonconstant)) if self.pad else None
         places = [results.places[s.first] for s in unit.stretches]
         self.sampler = OperandAccess(b, (), (), g.p.extents, f.buffers, (), 0, places)
 
@@ -85,7 +85,7 @@ class LineBuffer:
 
         `first_row` is the number of the first row among the rows whose results are kept.
         """
-        b, pad, n, elem = self.b, self.pad, self.lanes, self.f.elem
+        b, pad, n, elem = self.b, self.pad, self.lanes, self.f.sum_elem
         if self.pending is None:
             return
         with b.loop(0, rows) as row:
@@ -122,7 +122,7 @@ class LineBuffer:
         Where the unit continues past the panel, lanes that are not stored hold what lies behind the row in scratch.
         Behind the last row lie the kept results, which are at least as many, so that the load stays within scratch.
         """
-        b, n, elem = self.b, self.lanes, self.f.elem
+        b, n, elem = self.b, self.lanes, self.f.sum_elem
         constants = [0.0 if x is None else self.constants.get(x[0], 0.0) for x in lanes]
         value = b.literal(constants, elem) if len({repr(x) for x in constants}) > 1 else b.const(constants[0], elem, n)
         for number, i in enumerate(self.nonconstant):

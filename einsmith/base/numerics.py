@@ -1,0 +1,42 @@
+"""Define how a program may round: the precision of its activations, and forms that round differently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from einsmith.base.dtypes import DType, bf16, f16
+from einsmith.base.errors import ArgumentError
+
+STORED: dict[str, DType | None] = {"fp32": None, "bf16": bf16, "fp16": f16}
+"""By precision, the type of 16 bits in which activations are stored; None for float32."""
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How a program may round.
+
+    winograd: convolutions may be computed in Winograd's form (`kernels.composite.winograd`)
+    precision: "fp32"; "bf16" or "fp16" for activations, and operands of products, of 16 bits
+        (`passes.algebra.precision`)
+
+    in_full: ids of the parameters whose products stay in float32
+
+    Raises ArgumentError for another precision.
+    """
+
+    winograd: bool = False
+    precision: str = "fp32"
+    in_full: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.precision not in STORED:
+            raise ArgumentError(f"precision={self.precision!r} must be one of {', '.join(STORED)}")
+
+    @property
+    def stored(self) -> DType | None:
+        """The type of 16 bits in which activations are stored; None for float32."""
+        return STORED[self.precision]
+
+
+PLAIN = Numerics()
+"""The numerics of programs that ask for nothing else."""

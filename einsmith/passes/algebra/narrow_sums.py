@@ -1,0 +1,79 @@
+"""Narrow integer sums: add in int32 what was to be added in int64, where no sum can leave int32.
+
+before: Y[i, j] = sum[k](i64(i32(A[i, k])*i32(B[k, j])))            with A, B of 8 bits and 100 values of k
+after:  S[i, j] = sum[k](i32(A[i, k])*i32(B[k, j]));  Y[i, j] = i64(S[i, j])
+
+The types of what is read bound each term, and the number of terms bounds the sum. A vector holds twice as many sums of
+32 bits, and processors have instructions for them (`kernels.contraction.words`).
+"""
+
+from __future__ import annotations
+
+from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.ranges import Range, leaves, range_by_types
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Expr,
+    Graph,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    apply,
+    cast,
+    is_zero,
+    size,
+    template,
+)
+from einsmith.ir.rebuild import map_bodies, replace
+
+
+def narrow_sums(graph: Graph) -> Graph:
+    """Return the graph with sums of int32 terms added in int32 where they fit."""
+    return replace(graph, _narrow)
+
+
+def _narrow(node: Compute) -> Compute | None:
+    narrow = node.template.memo("narrow sums", _narrow_template) if isinstance(node, Compute) else None
+    if narrow is None:
+        return None
+    shape = node.shape
+    whole = Read(0, tuple(map(Axis, range(len(shape)))), dt.i32)
+    return Compute(template(shape, [(dt.i32, shape)], cast(whole, dt.i64)), (Compute(narrow, node.args),))
+
+
+def _narrow_template(t: Template) -> Template | None:
+    """Return a template of int64 sums with sums in int32; None where they may leave it, or are others."""
+    if t.is_scatter or t.dtypes != (dt.i64,):
+        return None
+    for part in t.parts:
+        assert isinstance(part, Piece)
+        if not isinstance(part.body, Reduce) or part.body.combiner != "sum":
+            return None
+        term = _in_int32(part.body.bodies[0])
+        reach: Range | None = None if term is None else range_by_types(term)
+        count = size(part.body.extents)
+        if reach is None or leaves((min(0, reach[0]) * count, max(0, reach[1]) * count), dt.i32):
+            return None
+
+    def rule(body: Expr) -> Expr:
+        term = _in_int32(body)
+        assert term is not None
+        return term
+
+    return map_bodies(t, rule)
+
+
+def _in_int32(x: Expr) -> Expr | None:
+    """Return x in int32 where it converts an integer of at most 32 bits; a guard may stand around it."""
+    if not isinstance(x, Apply):
+        return None
+    if x.fn == "cast":
+        of = x.args[0].dtype
+        return cast(x.args[0], dt.i32) if of.is_int and of.bits <= 32 else None
+    if x.fn == "where" and is_zero(x.args[2]):
+        inner = _in_int32(x.args[1])
+        return None if inner is None else apply("where", x.args[0], inner, cast(x.args[2], dt.i32))
+    return None
