@@ -6,7 +6,7 @@ from einsmith import export as _export  # first: a module of that name, imported
 from einsmith.base import VERSION, late
 
 if TYPE_CHECKING:
-    from einsmith import callbacks, data, distributed, functional, metrics, models, nn, optim
+    from einsmith import callbacks, data, distributed, functional, metrics, models, nn, optim, quantization
     from einsmith import frontends as frontends
     from einsmith.api.batching import hessian, vmap
     from einsmith.api.jit import jit
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
     from einsmith.lang.op import op
     from einsmith.nn import manual_seed
+    from einsmith.quantization.model import quantize
     from einsmith.runtime.thread_count import set_threads
     from einsmith.training import TrainStep
     from einsmith.training.checkpoint import load, save
@@ -77,14 +78,14 @@ __version__ = VERSION
 
 __all__ = [
     "ArgumentError", "BoundsError", "BusyError", "CheckError", "CompileError", "DataError", "DtypeError",
-    "EinsmithError", "EinsmithWarning", "FormulaError", "GradientError", "GroupError", "IndexOutOfRange",
-    "KindError", "KnobError", "Library", "LibraryError", "NonFiniteError", "OutOfMemoryError", "SaveError",
-    "ShapeError", "TraceError", "TrainStep", "UnknownAttributeError", "UnknownNameError", "UnknownOptionError",
-    "VerifyError", "abs", "argmax", "argmin", "axes", "cache_clear", "callbacks", "check_gradients", "compute",
-    "cos", "data", "distributed", "erf", "exp", "export", "floor", "functional", "grad", "hessian", "interpret",
-    "jit", "jvp", "load", "load_library", "log", "manual_seed", "max", "maximum", "mean", "metrics", "min",
-    "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign",
-    "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "vmap", "where",
+    "EinsmithError", "EinsmithWarning", "FormulaError", "GradientError", "GroupError", "IndexOutOfRange", "KindError",
+    "KnobError", "Library", "LibraryError", "NonFiniteError", "OutOfMemoryError", "SaveError", "ShapeError",
+    "TraceError", "TrainStep", "UnknownAttributeError", "UnknownNameError", "UnknownOptionError", "VerifyError", "abs",
+    "argmax", "argmin", "axes", "cache_clear", "callbacks", "check_gradients", "compute", "cos", "data", "distributed",
+    "erf", "exp", "export", "floor", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_library",
+    "log", "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod",
+    "quantization", "quantize", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt",
+    "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "vmap", "where",
 ]  # fmt: skip
 
 _PLACES = {
@@ -101,6 +102,7 @@ _PLACES = {
     "einsmith.lang.op": "op",
     "einsmith.api.jit": "jit",
     "einsmith.nn": "manual_seed",
+    "einsmith.quantization.model": "quantize",
     "einsmith.runtime.thread_count": "set_threads",
     "einsmith.training": "TrainStep",
     "einsmith.api.transforms": "check_gradients grad interpret jvp stop_gradient value_and_grad vjp",

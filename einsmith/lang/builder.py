@@ -104,6 +104,9 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
         wide: bool = False,
     ):
         self._tensor, self.weak, self.wide, self.literal, self.name = tensor, weak, wide, literal, name
+        traced = current_trace()
+        if traced is not None and traced.order is not None and tensor is not None:
+            traced.order.setdefault(tensor, len(traced.order))
 
     def _takes(self, other: Any) -> bool:
         return isinstance(other, (Value, Ex, list, tuple, *Number)) or is_array_like(other)

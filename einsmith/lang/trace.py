@@ -155,7 +155,8 @@ class Trace:
     numbers, as ints or 0-d tensors, where they are known; `streams`: number of draws from each random stream; `paths`:
     names of modules, by id; sums_over_group: whether sums over the processes of a group are nodes of the graph
     (`ops.group_sum`); None: they are impossible; in_full_precision: ids of parameters whose products stay in float32
-    (`base.numerics`).
+    (`base.numerics`); order: numbers of the tensors in the order in which functions returned them, where it is recorded
+    (`recording_order`).
     """
 
     def __init__(self) -> None:
@@ -170,6 +171,7 @@ class Trace:
         self.paths: dict[int, str] = {}
         self.sums_over_group: bool | None = False
         self.in_full_precision: frozenset[int] = frozenset()
+        self.order: dict[Tensor, int] | None = None
 
     def capture(self, obj: Any, shape: tuple[int, ...], dtype: DType) -> Leaf:
         """Return the leaf that represents a live object in the trace; it is created at the object's first use."""
@@ -185,6 +187,19 @@ class Trace:
 def current_trace() -> Trace | None:
     """Return the trace that is being recorded in this context; None if there is none."""
     return _CURRENT.get()
+
+
+@contextmanager
+def recording_order() -> Iterator[dict[Tensor, int]]:
+    """Yield the numbers of the tensors that functions return inside the block, in their order, which extents do not
+    change."""
+    trace = current_trace()
+    assert trace is not None
+    before, trace.order = trace.order, {}
+    try:
+        yield trace.order
+    finally:
+        trace.order = before
 
 
 def in_full_precision(t: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ from einsmith.nn.containers import ModuleDict, ModuleList, ParameterDict, Parame
 from einsmith.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from einsmith.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from einsmith.nn.embedding import Bilinear, CosineSimilarity, Embedding, EmbeddingBag, PairwiseDistance
+from einsmith.nn.fake_quantize import FakeQuantize
 from einsmith.nn.init import manual_seed
 from einsmith.nn.layers import Flatten, Identity, Unflatten
 from einsmith.nn.linear import Linear
@@ -187,6 +188,7 @@ __all__ = [
     "Embedding",
     "EmbeddingBag",
     "FeatureAlphaDropout",
+    "FakeQuantize",
     "Flatten",
     "Fold",
     "GaussianNLLLoss",

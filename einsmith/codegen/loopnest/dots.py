@@ -14,7 +14,7 @@ class DotProduct(NamedTuple):
     """A dot product of words.
 
     name: its name; points: points of a word; left, right: element types of the points of the two words; sum: element
-    type of the sum
+    type of the sum; temporaries: registers that hold products before they are added
     """
 
     name: str
@@ -22,6 +22,7 @@ class DotProduct(NamedTuple):
     left: str
     right: str
     sum: str
+    temporaries: int = 0
 
 
 WORD = "i32"
@@ -32,7 +33,7 @@ DOTS = {
     for d in (
         DotProduct("bf16", 2, "bf16", "bf16", "f32"),
         DotProduct("u8i8", 4, "u8", "i8", "i32"),
-        DotProduct("i16", 2, "i16", "i16", "i32"),
+        DotProduct("i16", 2, "i16", "i16", "i32", 1),
     )
 }
 """The dot products by name, those of more points first.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from einsmith.base.locks import cached_property
 from einsmith.codegen.loopnest.address import BufferMemory
+from einsmith.codegen.loopnest.dots import DOTS
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import divisors
 from einsmith.ir.nodes import axes_of
@@ -419,6 +420,7 @@ class HaloSetting:
     halos: (operand, halo copy)
     halo_k_blocks: blocks into which halo copies cut K, 0 for none
     multiplies: vector multiply-adds, of elements or of words, per clock cycle
+    registers: registers for accumulators and the vectors that they share
     B, M, N, K: points of the batch, the sides and K; N counts rows of `row` points where vectors keep to rows (`rows`)
     columns: points of N without padding
     """
@@ -434,6 +436,7 @@ class HaloSetting:
         )
         self.item, self.lanes = problem.dtype.itemsize, target.lanes(problem.dtype.itemsize)
         self.multiplies = target.multiplies if problem.dot is None else target.dots_per_cycle(problem.dot)
+        self.registers = target.tile_registers - (0 if problem.dot is None else DOTS[problem.dot].temporaries)
         self.slots = dict(operand_memories(kernel))
         self.halos = problem_with_halos.halos
         self.slots |= {SLOT + i: BufferMemory(None, w.buffer) for i, w in self.halos}

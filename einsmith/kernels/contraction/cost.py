@@ -199,7 +199,7 @@ def _step_cycles(s: _SharedTerms) -> Array:
     if x.has["a_l1_rows"]:
         m_extra = m_extra + s.a_inline * traffic.row_conflicts(t.mr, x.a_l1_rows) * w.conflict
     sums = t.mr * t.nv
-    can_unroll = has_room_to_unroll(t.mr, t.nv, s.target.tile_registers) & ~shares_elements
+    can_unroll = has_room_to_unroll(t.mr, t.nv, x.registers) & ~shares_elements
     if x.has["b_pairs"]:
         can_unroll &= ~(s.b_inline & (x.b_pairs > 0))
     unrolls = can_unroll & (run * sums <= unroll_limit(t.nv))
@@ -242,7 +242,7 @@ def _step_cycles(s: _SharedTerms) -> Array:
     is_blocked = s.blocked & (t.kc > 0)
     if not is_blocked.any():
         return steps
-    lacks_registers = sums + t.nv + 2 + 2 * (n_extra > 0) >= s.target.tile_registers
+    lacks_registers = sums + t.nv + 2 + 2 * (n_extra > 0) >= x.registers
     has_few_addresses = (x.even > 0) & ~((t.a == PANEL) & (x.a_transposed > 0))
     return steps * np.where(lacks_registers & is_blocked & ~has_few_addresses, w.rotate, 1.0)
 

@@ -35,6 +35,7 @@ class Features(SimpleNamespace):
     even: both sides are plain reads at one stride along K
     result_bytes: bytes of results that strips wait for (`traffic.non_temporal_bytes`)
     multiplies: vector multiply-adds per clock cycle
+    registers: registers for accumulators and the vectors that they share
     has_halos: whether operands are read from halo copies
     halo_elements, halo_cycles: elements of all halo copies, and cycles to compute them
     halo_k_blocks: blocks into which halo copies cut K, 0 for none
@@ -199,6 +200,7 @@ class OperandPlan(HaloSetting):
             even=a_strides.even and b_strides.even and m_side.operand.plain and n_side.operand.plain,
             result_bytes=traffic.non_temporal_bytes(self),
             multiplies=self.multiplies,
+            registers=self.registers,
             has_halos=bool(self.windows),
             halo_k_blocks=self.halo_k_blocks,
             halo_elements=sum(w.buffer.size for _, w in self.halos),

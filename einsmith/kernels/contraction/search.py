@@ -275,7 +275,7 @@ def _enumerate_sweeps(s: OperandPlan) -> list[Tiled]:
     if not is_streamed or row_bytes * s.K <= target.l2 or s.K < 8 * target.cores:
         return []
     out = []
-    sizes = _enumerate_tiles(s.M, s.N, s.lanes, target.tile_registers)
+    sizes = _enumerate_tiles(s.M, s.N, s.lanes, s.registers)
     for mr, nv in (
         (mr, nv)
         for mr, nv in _select_promising(sizes, s.M, s.N, s.K, s.lanes, s.multiplies, target)
@@ -299,10 +299,10 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
     # With whole lines of results there are no blocks: sums would wait for blocks of K, then for lines.
     if k >= 2 * traffic.MAX_BLOCK_POINTS and not s.windows and not in_lines:
         block = traffic.choose_block_points(k, unit)
-    sizes = [*_enumerate_tiles(m, n, lanes, target.tile_registers, preferred_nv)]
+    sizes = [*_enumerate_tiles(m, n, lanes, s.registers, preferred_nv)]
     if s.m_side.operand.plain:
         for nv in {nv for _, nv in sizes}:
-            regular = config.regular_rows(s.m_strides, _limit_rows(nv, target.tile_registers))
+            regular = config.regular_rows(s.m_strides, _limit_rows(nv, s.registers))
             if regular >= 4 and (regular, nv) not in sizes:
                 sizes.append((regular, nv))
         if x.a_l1_rows:  # tiles of fewer rows, of which L1 keeps a line each although the rows share cache sets
@@ -340,7 +340,7 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
     if block and parts_of_k > 1 and x.b_transposed and k >= 4 * parts_of_k * block:
         # An N side that is transposed is packed once, by the task that has that part of K. Sums are loaded for every
         # block of K, which needs a spare register; rows of M begin anew in each block, so that longer blocks may pay.
-        registers = target.tile_registers - 3
+        registers = s.registers - 3
         widths = [nv for nv in dict.fromkeys(nv for _, nv in sizes) if registers // nv > 1]
         spare = [(_divide_evenly(m, registers // nv - 1), nv) for nv in widths]
         for mr, nv in _select_promising(tuple(spare), m, n, k, lanes, s.multiplies, target):

@@ -95,7 +95,7 @@ def _reject_tiled(kernel: Kernel, problem: Problem, c: Tiled, target: Any) -> st
     x, m, k, width = s.numbers, s.M, s.K, c.nv * s.lanes
     columns, unit = ceil(s.N * c.depth / s.lanes), config.unit_of_k(p, s.lanes)
     conditions = (
-        (c.nv * (c.mr + (c.mr > 1)) > target.tile_registers, f"a tile of {c.mr}x{c.nv} does not fit the registers"),
+        (c.nv * (c.mr + (c.mr > 1)) > s.registers, f"a tile of {c.mr}x{c.nv} does not fit the registers"),
         (c.mr > m or c.nv > columns, f"a tile of {c.mr}x{c.nv} is more than {m} rows or {columns} vectors"),
         (c.tm > ceil(m / c.mr) or c.tn > ceil(columns / c.nv), "there are more tasks than tiles"),
         (c.split > (s.halo_k_blocks or k), "K is split into more parts than it has points or windows"),

@@ -142,7 +142,7 @@ class Microkernel:
             f.n_access.step(x) == 2 for x in f.n_access.reads.values() if f.n_access.lane_groups
         ):
             return 0  # loads that wait for their shuffles would take registers from the sums
-        if not has_room_to_unroll(mr, nv, f.g.target.tile_registers):
+        if not has_room_to_unroll(mr, nv, f.g.registers):
             return 0
         return unroll_limit(nv) // (mr * nv * points)
 
@@ -195,7 +195,7 @@ class Microkernel:
             or not self._has_shared_elements(steps)
         ):
             return 1
-        free = g.target.tile_registers - sums - SHARED_ELEMENT_REGISTERS
+        free = g.registers - sums - SHARED_ELEMENT_REGISTERS
         return max(
             d
             for d in range(1, max(1, min(free, unroll_limit(nv) // sums)) + 1)

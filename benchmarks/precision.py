@@ -1,0 +1,138 @@
+"""Measure what rounding does: accuracy in 16 bits and in 8-bit integers, and the time of steps and of inference.
+
+python -m benchmarks.precision accuracy          LeNet-5 on MNIST, two seeds
+python -m benchmarks.precision steps             training steps in each precision, in turns
+python -m benchmarks.precision int8              inference in int8 and in float32, in turns
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+import einsmith as es
+from einsmith.quantization import convert, prepare_qat
+from einsmith.quantization.scales import METHODS
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+ROUNDS = 12
+"""Runs of each variant, in turns; the shortest counts."""
+
+
+def accuracy_of(model: es.nn.Module, images: np.ndarray, labels: np.ndarray) -> float:
+    """Return the percentage of images that a network classifies rightly."""
+    return 100 * float((model.predict(images, batch_size=500).argmax(1) == labels).mean())
+
+
+def measure_accuracy(seeds: Sequence[int], epochs: int) -> None:
+    """Print the accuracy of LeNet-5 on MNIST in every precision, and quantized."""
+    train, (images, labels) = es.data.mnist("train"), es.data.mnist("test")
+    for seed in seeds:
+        batches = es.data.batches(*train, 128, seed=seed)
+        models = {}
+        for precision in PRECISIONS:
+            es.manual_seed(seed)
+            model = es.models.lenet5()
+            optimizer = es.optim.Adam(lr=1e-3)
+            step = es.TrainStep(model, es.functional.cross_entropy, optimizer, seed=seed, precision=precision)
+            step.fit(batches, epochs=epochs, progress=False)
+            models[precision] = model
+            print(f"seed {seed}  {precision:12} {accuracy_of(model, images, labels):.2f} %", flush=True)
+        samples = [train[0][i : i + 64] for i in range(0, 512, 64)]
+        for method in METHODS:
+            quantized = es.quantize(models["fp32"], samples, method=method)
+            print(f"seed {seed}  int8 {method:10} {accuracy_of(quantized, images, labels):.2f} %", flush=True)
+        aware = prepare_qat(models["fp32"])
+        step = es.TrainStep(aware, es.functional.cross_entropy, es.optim.Adam(lr=2e-4), seed=seed)
+        step.fit(batches, epochs=1, progress=False)
+        print(f"seed {seed}  int8 aware      {accuracy_of(convert(aware), images, labels):.2f} %", flush=True)
+
+
+Problem = tuple[Callable[[], es.nn.Module], tuple[int, ...], int]
+"""A function that makes a network, the shape of a sample, and the number of classes."""
+NETWORKS: dict[str, Problem] = {
+    "lenet5": (es.models.LeNet5, (1, 28, 28), 10),
+    "resnet18-cifar": (es.models.CIFARResNet18, (3, 32, 32), 10),
+    "mobilenetv2": (es.models.MobileNetV2, (3, 224, 224), 1000),
+    "resnet50": (es.models.ResNet50, (3, 224, 224), 1000),
+}
+
+
+def in_turns(variants: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Return the shortest time of each variant (seconds), run in turns."""
+    best = dict.fromkeys(variants, float("inf"))
+    for _ in range(ROUNDS):
+        for name, run in variants.items():
+            start = time.perf_counter()
+            run()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def measure_steps(names: Sequence[str], batch: int) -> None:
+    """Print the time of a training step in every precision, and the memory of its intermediate results."""
+    rng = np.random.default_rng(0)
+    for name in names:
+        make, shape, classes = NETWORKS[name]
+        x, y = rng.standard_normal((batch, *shape)).astype(np.float32), rng.integers(0, classes, batch)
+        steps = {}
+        for precision in PRECISIONS:
+            es.manual_seed(0)
+            steps[precision] = es.TrainStep(
+                make(), es.functional.cross_entropy, es.optim.SGD(lr=0.01), precision=precision
+            )
+        losses = {p: [step(x, y) for _ in range(3)] for p, step in steps.items()}
+        for p in PRECISIONS:
+            np.testing.assert_allclose(losses[p], losses["fp32"], rtol=0.05)
+        times = in_turns({p: partial(step, x, y) for p, step in steps.items()})
+        for p, step in steps.items():
+            ((_, run),) = step.compiler.programs.items()
+            ratio = times["fp32"] / times[p]
+            print(f"{name} x{batch} {p}: {times[p] * 1e3:.2f} ms ({ratio:.2f}), {run.arena_bytes / 2**20:.1f} MiB")
+
+
+def measure_int8(names: Sequence[str], batches: Sequence[int]) -> None:
+    """Print the time of inference in int8 and in float32."""
+    rng = np.random.default_rng(0)
+    for name in names:
+        make, shape, _ = NETWORKS[name]
+        es.manual_seed(0)
+        model = make()
+        model.eval()
+        samples = rng.standard_normal((8, *shape)).astype(np.float32)
+        quantized = es.quantize(model, [samples])
+        for batch in batches:
+            x = rng.standard_normal((batch, *shape)).astype(np.float32)
+            wanted, got = model(x), quantized(x)
+            assert np.abs(got - wanted).max() <= 0.25 * np.abs(wanted).max(), name
+            times = in_turns({"float32": partial(model, x), "int8": partial(quantized, x)})
+            long, short = (times[n] * 1e3 for n in ("float32", "int8"))
+            print(f"{name} x{batch}: float32 {long:.2f} ms, int8 {short:.2f} ms ({long / short:.2f})")
+
+
+def main() -> None:
+    """Run the parts that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("accuracy", "steps", "int8"))
+    parser.add_argument("--networks", nargs="+", choices=[*NETWORKS], default=["lenet5", "resnet18-cifar"])
+    parser.add_argument("--batch", type=int, nargs="+", default=[16])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--epochs", type=int, default=3)
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore", "precision=")
+    if options.part == "accuracy":
+        measure_accuracy(options.seeds, options.epochs)
+    elif options.part == "steps":
+        for batch in options.batch:
+            measure_steps(options.networks, batch)
+    else:
+        measure_int8(options.networks, options.batch)
+
+
+if __name__ == "__main__":
+    main()

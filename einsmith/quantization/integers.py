@@ -1,0 +1,209 @@
+"""Rewrite a traced network so that integers of 8 bits pass between its products, and compute them.
+
+    y[m, n] = sum[k](x[m, k]*w[n, k])    ->    q[m, k] = u8(clamp(round(x[m, k]/s) + z, 0, 255))
+                                               y[m, n] = f32(sum[k]((i32(q[m, k]) - i32(z))*i32(v[n, k])))*(s*t[n])
+
+with weights w = v*t. Wherever else x is read, (q - z)*s is read in its place, so that x itself need not be stored: what
+follows a product (its scale, the bias, a residual, an activation) and the rounding of its result are one epilogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType, dtype_of
+from einsmith.ir.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Read,
+    Reduce,
+    Tensor,
+    apply,
+    axes_of,
+    cast,
+    has_read,
+    postorder,
+    template,
+)
+from einsmith.ir.rebuild import guarded, with_args
+from einsmith.kernels.contraction.problem import apply_epilogue
+from einsmith.quantization.scales import LEVELS
+from einsmith.quantization.sites import Site, pooled_of
+from einsmith.quantization.weights import QuantizedWeight
+
+FIRST, SECOND = "u8", "i8"
+"""Integer types of a product's activation, and of the other factor where that is no weight."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a tensor is stored: its key among the observed tensors, and its integer type."""
+
+    key: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """The scale of an encoding, its inverse and the zero point, as 0-d tensors (f32, f32, the integer type)."""
+
+    scale: Tensor
+    inverse: Tensor
+    zero: Tensor
+
+
+@dataclass
+class QuantizationPlan:
+    """What is to be of 8 bits: encodings by tensor, the products that integers compute, and why others do not, by
+    name."""
+
+    encodings: dict[Tensor, Encoding]
+    sites: list[Site]
+    reasons: dict[str, str]
+
+
+def assign(sites: Sequence[Site]) -> QuantizationPlan:
+    """Choose the encodings of the tensors that products read."""
+    out = QuantizationPlan({}, [], {})
+    for site in sites:
+        if reason := site.why_not:
+            out.reasons[site.name] = reason
+            continue
+        wanted = []
+        for i, f in enumerate(site.factors):
+            if i != site.weight:
+                kind = FIRST if site.weight is not None or i == 0 else SECOND
+                key = f"{site.name}.{'input' if site.weight is not None else ('left', 'right')[i]}"
+                wanted.append((f.tensor, Encoding(key, kind)))
+        clash = [t for t, e in wanted if t in out.encodings and out.encodings[t].kind != e.kind]
+        if clash:
+            out.reasons[site.name] = "a factor is already stored as the other factor of another product"
+            continue
+        for t, e in wanted:
+            _encode(out.encodings, t, e)
+        out.sites.append(site)
+    return out
+
+
+def _encode(encodings: dict[Tensor, Encoding], t: Tensor, e: Encoding) -> None:
+    """Store a tensor as `e`, with the tensor of whose elements it is the largest (max pooling); both have one range."""
+    if t in encodings:
+        return
+    source = pooled_of(t)
+    if source is not None and source.dtype is dt.f32:
+        _encode(encodings, source, e)
+        e = encodings[source] if encodings[source].kind == e.kind else e
+    encodings[t] = e
+
+
+def observed(encodings: Mapping[Tensor, Encoding]) -> dict[str, Tensor]:
+    """Return the tensor that decides the range of each key: the first one, of which others hold the largest."""
+    out: dict[str, Tensor] = {}
+    for t, e in encodings.items():
+        out.setdefault(e.key, t)
+    return out
+
+
+def _whole(slot: int, t: Tensor) -> Read:
+    return Read(slot, tuple(map(Axis, range(len(t.shape)))), t.dtype)
+
+
+def _scalar(slot: int, dtype: DType) -> Read:
+    return Read(slot, (), dtype)
+
+
+def _pointwise(body: Expr, *args: Tensor) -> Compute:
+    """Return the tensor of the shape of the first argument with this body."""
+    return Compute(template(args[0].shape, [(a.dtype, a.shape) for a in args], body), args)
+
+
+def quantize(x: Tensor, c: Coefficients, kind: str) -> Tensor:
+    """Return a tensor's integers: clamp(round(x*inverse) + zero), halves rounded to the even number."""
+    low, high = (Const(float(n), dt.f32) for n in LEVELS[kind])
+    to = dtype_of(kind)
+    zero = cast(cast(_scalar(2, to), dt.i32), dt.f32)
+    whole = apply("add", apply("round", apply("mul", _whole(0, x), _scalar(1, dt.f32))), zero)
+    inside = apply("min", apply("max", whole, low), high)
+    return _pointwise(cast(cast(inside, dt.i32), to), x, c.inverse, c.zero)
+
+
+def dequantize(q: Tensor, c: Coefficients) -> Tensor:
+    """Return the numbers that integers stand for: (q - zero)*scale."""
+    difference = apply("sub", cast(_whole(0, q), dt.i32), cast(_scalar(2, q.dtype), dt.i32))
+    return _pointwise(apply("mul", cast(difference, dt.f32), _scalar(1, dt.f32)), q, c.scale, c.zero)
+
+
+def rewrite(
+    roots: Sequence[Tensor],
+    assignment: QuantizationPlan,
+    coefficients: Mapping[str, Coefficients],
+    weights: Mapping[Tensor, QuantizedWeight],
+) -> list[Tensor]:
+    """Return the roots with tensors and products of 8 bits. weights: by their float32 tensors."""
+    sites = {s.node: s for s in assignment.sites if s.is_separable}
+    floats: dict[Tensor, Tensor] = {}
+    read: dict[Tensor, Tensor] = {}  # what is read in the place of a tensor
+    integers: dict[Tensor, Tensor] = {}
+    for node in postorder(roots):
+        site = sites.get(node)
+        if site is not None:
+            new: Tensor = _product(site, assignment.encodings, coefficients, integers, weights)
+        else:
+            new = with_args(node, tuple([read[a] for a in node.args])) if node.args else node
+        floats[node] = read[node] = new
+        encoding = assignment.encodings.get(node)
+        if encoding is not None:
+            c = coefficients[encoding.key]
+            integers[node] = quantize(new, c, encoding.kind)
+            read[node] = dequantize(integers[node], c)
+    return [floats[t] for t in roots]
+
+
+def _product(
+    site: Site,
+    encodings: Mapping[Tensor, Encoding],
+    coefficients: Mapping[str, Coefficients],
+    integers: Mapping[Tensor, Tensor],
+    weights: Mapping[Tensor, QuantizedWeight],
+) -> Tensor:
+    """Return a product computed by integers."""
+    p, args, factors, scales = site.problem, list[Tensor](), list[Expr](), list[tuple[Tensor, tuple[Expr, ...]]]()
+    for i, f in enumerate(site.factors):
+        guards = [g for g in p.operands[i].guards if g not in p.exact]
+        if i == site.weight:
+            w = weights[f.tensor]
+            args.append(w.values)
+            factors.append(guarded(guards, cast(Read(len(args) - 1, f.place, dt.i8), dt.i32)))
+            scales.append((w.scales, w.scale_index(f.place)))
+            continue
+        encoding = encodings[f.tensor]
+        c, q = coefficients[encoding.key], integers[f.tensor]
+        args.append(q)
+        value: Expr = cast(Read(len(args) - 1, f.place, q.dtype), dt.i32)
+        if encoding.kind == FIRST:
+            args.append(c.zero)
+            value = apply("sub", value, cast(_scalar(len(args) - 1, q.dtype), dt.i32))
+        factors.append(guarded(guards, value))
+        scales.append((c.scale, ()))
+    term = guarded(p.exact, apply("mul", *factors))
+    shape, extents = site.node.shape, p.piece.domain[len(p.piece.extents) :]
+    total = Compute(template(shape, [(a.dtype, a.shape) for a in args], Reduce("sum", extents, (term,))), tuple(args))
+    factor = apply("mul", *(Read(n + 1, place, dt.f32) for n, (_, place) in enumerate(scales)))
+    body = apply_epilogue(p.epilogue, apply("mul", cast(_whole(0, total), dt.f32), factor))
+    return _pointwise(body, total, *(t for t, _ in scales))
+
+
+def scale_follows_results(site: Site, w: int) -> bool:
+    """Return whether scales along the first dimension of a weight, factor `w` of a product, depend on results alone, so
+    that they can be applied to sums."""
+    index = site.factors[w].place[0]
+    return not axes_of(index) & {*site.problem.k}
+
+
+def has_plain_steps(site: Site) -> bool:
+    """Return whether what follows a product's sum, as part of its formula, reads no tensor."""
+    return not any(e is not None and has_read(e) for _, e in site.problem.epilogue)

@@ -1,0 +1,58 @@
+"""Weights of 8 bits in the place of a layer's parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from einsmith.base import dtypes as dt
+from einsmith.ir.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, cast, template
+from einsmith.lang.builder import Value
+from einsmith.nn.parameter import Buffer
+
+
+class QuantizedWeight(Buffer):
+    """A weight of int8 with a scale for each index of its first dimension, or one for all.
+
+    In a traced function it is the float32 tensor values*scale; products read the integers themselves.
+    """
+
+    def __init__(self, values: np.ndarray, scale: Buffer):
+        super().__init__(values)
+        self.scale = scale
+
+    def __einsmith_value__(self) -> Value:
+        return Value(self.tensor)
+
+    @property
+    def values(self) -> Tensor:
+        """The integers in the current trace."""
+        return super().__einsmith_value__().tensor
+
+    @property
+    def scales(self) -> Tensor:
+        """The scales in the current trace."""
+        return self.scale.__einsmith_value__().tensor
+
+    @property
+    def tensor(self) -> Tensor:
+        """The float32 tensor in the current trace."""
+        values, scales = self.values, self.scales
+        axes = tuple(map(Axis, range(len(values.shape))))
+        whole = cast(Read(0, axes, dt.i8), dt.i32)
+        body = apply("mul", cast(whole, dt.f32), Read(1, self.scale_index(axes), dt.f32))
+        params = [(dt.i8, values.shape), (dt.f32, scales.shape)]
+        return Compute(template(values.shape, params, body), (values, scales))
+
+    def scale_index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Return where the scale of the element at an index is."""
+        return (index[0] if self.scale.size > 1 else Const(0, dt.i32),)
+
+
+def replace_weight(layer: Any, name: str, values: np.ndarray, scale: np.ndarray) -> QuantizedWeight:
+    """Replace a layer's parameter by integers and their scales; return them."""
+    layer.register_buffer(f"{name}_scale", scale)
+    weight = QuantizedWeight(values, getattr(layer, f"{name}_scale"))
+    layer.register_buffer(name, weight)
+    return weight
