@@ -32,6 +32,10 @@ class Numerics:
         if self.precision not in STORED:
             raise ArgumentError(f"precision={self.precision!r} must be one of {', '.join(STORED)}")
 
+    def by_name(self) -> dict[str, bool | str]:
+        """Return what a report of another program needs to round alike, by name."""
+        return {"winograd": self.winograd, "precision": self.precision}
+
     @property
     def stored(self) -> DType | None:
         """The type of 16 bits in which activations are stored; None for float32."""

@@ -8,7 +8,7 @@ the same place, or because kernels run in a wrong order. Bytes never stored to a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -431,7 +431,7 @@ class _Run:
         """Return the error of a fault that no single kernel has caused."""
         context = self.p.context
         values = [self.value(x) for x in context.graph.inputs]
-        facts = {"threads": self.p.threads, "numerics": asdict(context.numerics)}
+        facts = {"threads": self.p.threads, "numerics": context.numerics.by_name()}
         return report.graph_fault(message, context.graph, context.bound, values, facts)
 
     def value(self, x: Leaf) -> np.ndarray:
