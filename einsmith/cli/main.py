@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from einsmith.base import environment
 from einsmith.base.errors import ArgumentError, EinsmithError, KnobError
+from einsmith.base.numerics import STORED
 
 OK, FAILED, WRONG_USE = 0, 1, 2
 
@@ -88,6 +89,11 @@ _max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
     "--ema",
     type=_DECAY,
     help="Decay of an exponential moving average of the weights, which is evaluated in their place.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice([*STORED]),
+    help="fp32, or activations of 16 bits: bf16, fp16.  [default: fp32]",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), help="Seed of the initial weights and of the data's order.  [default: 0]"

@@ -38,7 +38,7 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 }
 """Optimizers by name, each a function of the learning rate."""
 SETTINGS = "run.json"
-SINCE = ("size", "augment", "clip", "accumulate", "ema")
+SINCE = ("size", "augment", "clip", "accumulate", "ema", "precision")
 """Settings that may be missing in older saved runs."""
 CURVE = "loss.png"
 REDRAWN = 2.0
@@ -79,6 +79,7 @@ class Run:
     clip: float | None = None
     accumulate: int = 1
     ema: float | None = None
+    precision: str = "fp32"
     arguments: dict[str, int | float] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
@@ -170,6 +171,7 @@ def _train(
             clip_grad_norm=run.clip,
             accumulate=run.accumulate,
             ema=run.ema,
+            precision=run.precision,
             group=group,
         )
     step.memory_limit, step.mode = memory_limit, mode or step.mode

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from einsmith.api.jit import Jitted, arguments_of, names_of, trace_arguments, trace_call
+from einsmith.base.dtypes import f16
 from einsmith.base.errors import ArgumentError
 from einsmith.base.numerics import PLAIN
 from einsmith.base.trees import flatten
@@ -38,6 +39,8 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
     are known, or where a callable needs `schedule`."""
     if step.is_parallel:
         raise ArgumentError("a step of a group of processes is exported from its save: es.export(es.load(folder), ...)")
+    if step.definition.numerics.stored is f16:
+        raise ArgumentError("a step of precision='fp16' scales its loss, which a library cannot; use 'bf16' or 'fp32'")
     batches = [batch_arrays(batch)] if batch else _batches_of_zeros(step)
     if not batches:
         raise ArgumentError(

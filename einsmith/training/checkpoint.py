@@ -158,6 +158,7 @@ def _metadata(step: TrainStep) -> dict[str, Any]:
         "seed": int(step.seed),
         "winograd": bool(step.winograd),
         "precision": step.precision if isinstance(step.precision, str) else dict(step.precision),
+        "loss_scale": [step.numbers.scaling.scale, step.numbers.scaling.steady],
         "mode": step.mode,
         "deterministic": step.deterministic,
         "tune": step.tune,
@@ -238,6 +239,7 @@ def load(
     except (EinsmithError, TypeError) as e:
         raise SaveError(f"{source} does not fit the model: {e}") from e
     step.mode = mode
+    step.numbers.scaling.scale, step.numbers.scaling.steady = meta["loss_scale"]
     for name, array in state.items():
         owner, _, kind = name.rpartition("/")
         parameter = step.store.parameters.get(owner)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.base.caches import Cache
+from einsmith.base.dtypes import f16
 from einsmith.base.errors import ArgumentError
 from einsmith.base.sizes import size_of
 from einsmith.cost.facts import Target
@@ -155,7 +156,7 @@ class StepCompiler:
             traced.graph,
             traced.bind,
             threads,
-            finite=traced.graph.outputs[0],
+            finite=traced.graph.outputs[0 if definition.numerics.stored is not f16 else -1],
             numerics=definition.numerics,
             shared=self._arena,
             memory=memory_limit,

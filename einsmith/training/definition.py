@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsmith.base.arguments import describe
+from einsmith.base.dtypes import f16
 from einsmith.base.errors import ArgumentError, KindError
 from einsmith.base.numerics import Numerics
 from einsmith.training.precision import precision_of_layers
@@ -18,7 +19,8 @@ class StepDefinition:
     """What a training step computes. Every part can be replaced between two steps.
 
     model, loss, optimizer, seed, threads, winograd, precision: as in TrainStep; settings: clipping, accumulation,
-    averages and the choice among several losses."""
+    averages and the choice among several losses; is_alone: no group of processes, or order of sums for one, is involved.
+    """
 
     model: Any
     loss: Callable
@@ -28,13 +30,20 @@ class StepDefinition:
     threads: int | None = None
     winograd: bool = False
     precision: str | Mapping[str, str] = "fp32"
+    is_alone: bool = True
 
     @property
     def numerics(self) -> Numerics:
         """How the programs may round. Raises ArgumentError for a precision that is unknown or cannot be set."""
         if isinstance(self.precision, str):
-            return Numerics(self.winograd, self.precision)
-        return Numerics(self.winograd, *precision_of_layers(self.precision, self.model))
+            out = Numerics(self.winograd, self.precision)
+        else:
+            out = Numerics(self.winograd, *precision_of_layers(self.precision, self.model))
+        if out.stored is f16 and not self.is_alone:
+            raise ArgumentError(
+                "precision='fp16' scales the loss of one process; in a group, and with deterministic=True, use 'bf16'"
+            )
+        return out
 
     def check_model_and_loss(self) -> None:
         """Check that the model is a network and the loss a function. Raises ArgumentError or KindError."""

@@ -15,12 +15,13 @@ from typing import Any
 from einsmith import ops
 from einsmith.base.errors import SaveError
 from einsmith.base.numerics import STORED
+from einsmith.training.loss_scaling import INITIAL_SCALE
 from einsmith.training.search import MODES
 from einsmith.training.settings import Settings
 from einsmith.tuning.programs.kernel_search import GRAPH
 
 FORMAT = "einsmith-step"
-VERSION = 7
+VERSION = 8
 """Version of the format in which saves are written."""
 SIGNED = 6
 """First version whose step.json holds its own checksum and the checksums of all files of the save."""
@@ -142,6 +143,10 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda x: x in STORED if isinstance(x, str) else _dict_check(lambda y: y in STORED)(x),
         f"one of {', '.join(STORED)}, or these by layers' names",
     ),
+    "loss_scale": (
+        lambda x: isinstance(x, list) and len(x) == 2 and _finite(x[0]) and x[0] >= 1 and _count(x[1]),
+        "a scale of at least 1, and a whole number",
+    ),
     "mode": (lambda x: x in MODES, f"one of {', '.join(MODES)}"),
     "tune": (lambda x: x == GRAPH or (_finite(x) and x >= 0), f"seconds, or {GRAPH}"),
     "deterministic": (lambda x: isinstance(x, bool), "true or false"),
@@ -161,6 +166,7 @@ SINCE: dict[int, dict[str, Any]] = {
     3: {"updates": None},
     4: {"mode": "static", "tune": 0.0},
     6: {"deterministic": False},
+    7: {"precision": "fp32", "loss_scale": [INITIAL_SCALE, 0]},
 }
 """By version, the values of entries that were added later and that its saves lack."""
 

@@ -9,6 +9,7 @@ from einsmith.training.accumulation import Accumulation
 from einsmith.training.batch import count_samples
 from einsmith.training.definition import StepDefinition
 from einsmith.training.exchanges import Exchanges
+from einsmith.training.loss_scaling import LossScaling
 from einsmith.training.state import TrainingState
 
 
@@ -18,7 +19,8 @@ class StepNumbers:
     count: number of the next update, from 1; hyperparameters: those of the optimizer's rules, by `group/name` or name;
     derived: limits, decay, and the numbers of accumulation, by name. Those by name are made when a graph is traced that
     reads them. rank, ranks: this process and the number of processes that train together, which draw different random
-    numbers. exchanges: memory of what programs sum over these processes; None where they cannot."""
+    numbers. scaling: the scale of the loss, which steps of float16 read. exchanges: memory of what programs sum over
+    these processes; None where they cannot."""
 
     def __init__(self, definition: StepDefinition, state: TrainingState, accumulation: Accumulation):
         self._definition, self._state, self._accumulation = definition, state, accumulation
@@ -27,6 +29,7 @@ class StepNumbers:
         self.count = np.zeros((), np.float64)
         self.hyperparameters: dict[str, np.ndarray] = {}
         self.derived: dict[str, np.ndarray] = {}
+        self.scaling = LossScaling()
 
     def hyperparameter(self, name: str) -> np.ndarray:
         """Return the memory of a hyperparameter, made at the first use."""
@@ -66,6 +69,7 @@ class StepNumbers:
             "begins": accumulation.batches == 0,
             "samples": accumulation.samples + samples,
             "norm": 0.0,  # a group of processes sets it
+            "loss_scale": self.scaling.scale,
         }
         for name, memory in self.derived.items():
             memory[...] = values[name]

@@ -140,6 +140,7 @@ class TrainStep:
     ):  # fmt: skip
         settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
         self.definition = StepDefinition(model, loss, optimizer, settings, seed, threads, winograd, precision)
+        self.definition.is_alone = not deterministic and (group is None or group.size == 1)
         self.definition.check_model_and_loss()
         if not is_whole(seed):  # of any size
             raise ArgumentError(f"seed={seed!r} must be an integer")
@@ -248,19 +249,27 @@ class TrainStep:
             self.compiler.compile(arrays, gather)
 
     def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
-        """Run a step's program and count the step. The caller holds the guard and defers signals."""
-        self.numbers.set(arrays)
+        """Run a step's program and count the step. The caller holds the guard and defers signals.
+
+        Where only the gradients of float16 are not finite, the program runs again with a smaller scale of the loss."""
         groups, exploration = run.note.groups, run.note.exploration
-        status, outputs = run.run_locked(arrays) if exploration is None else exploration.step(arrays)
-        value = float(outputs[0])
+        while True:
+            self.numbers.set(arrays)
+            status, outputs = run.run_locked(arrays) if exploration is None else exploration.step(arrays)
+            value = float(outputs[0])
+            if status != FINITE or not np.isfinite(value) or not self.numbers.scaling.shrink():
+                break
         if status == FINITE:
             number = self.accumulation.steps + 1
+            what = f"the loss of step {number} is {value}"
+            if np.isfinite(value):
+                what = f"the gradients of step {number}, whose loss is {value}, are not finite in float16"
             raise NonFiniteError(
-                f"the loss of step {number} is {value}; nothing was updated. Lower the learning rate, or look "
-                "at the batch",
+                f"{what}; nothing was updated. Lower the learning rate, or look at the batch",
                 number,
                 value,
             )
+        self.numbers.scaling.count()
         if self.reports.names:
             self.reports.read(outputs, self.definition.settings.clip_grad_norm is not None)
         if gather:

@@ -108,12 +108,19 @@ class _Build:
             ]
             if not trained:
                 raise GradientError("the loss depends on no parameter that requires a gradient")
-            one = builder.full((), 1.0, loss.dtype).tensor
+            one, scale = builder.full((), 1.0, loss.dtype).tensor, None
+            if self.definition.numerics.stored is dt.f16:
+                scale = self.read_number(self.numbers.derive("loss_scale"))
+                one = scale.astype(loss.dtype).tensor
             # Updates of buffers and reported values are rewritten with the loss, so that all read one forward pass.
             others = [*(new for _, new in t.updates.values()), *(v.tensor for v in parts.values())]
             (out, *others), grads = gradients(
                 [loss.tensor, *others], [one, *[None] * len(others)], [x for _, x in trained]
             )
+            finite = out
+            if scale is not None:
+                grads = [(Value(g) / scale).astype(g.dtype).tensor for g in grads]
+                finite = finite_flag(Value(out), [Value(g) for g in grads])
             if t.sums_over_group:
                 out, *rest = self.exchange_sums([out, *others, *grads])
                 others, grads = rest[: len(others)], rest[len(others) :]
@@ -137,6 +144,8 @@ class _Build:
         names = [f"argument {n}, {name}" for n, name in enumerate(names_of_batch(model, len(inputs)))]
         origins = Origins(dict(zip(inputs, names, strict=True)), tuple(t.origins), tuple(t.checked))
         outputs, names_of_trained = (out, *reports.values()), tuple(name for name, _ in trained)
+        if scale is not None:
+            outputs = (*outputs, finite)
         return self._finish(t, inputs, outputs, tuple(grads), tuple(reports), origins, names_of_trained)
 
     def build_norm(self, pieces: Sequence[Shard]) -> StepGraph:
@@ -294,6 +303,14 @@ class _Build:
             return rule.states(p.shape, p.dtype)
         shapes = rule.states(whole.shape, whole.dtype)
         return {s: p.shape if shape else () for s, shape in shapes.items()}
+
+
+def finite_flag(loss: Value, grads: Sequence[Value]) -> Tensor:
+    """Return a float32 that is finite where the loss and all gradients are."""
+    flag = loss * 0.0
+    for g in grads:
+        flag = flag + (g * 0.0).sum().astype(loss.dtype)
+    return flag.tensor
 
 
 def find_coupling(rule: Any, dtype: DType) -> str | None:

@@ -229,7 +229,20 @@ def test_a_damaged_save(run: Run, tmp_path: Path, damage: str) -> None:
 def test_clipping_accumulation_and_averages_resume_bitwise(run: Run, tmp_path: Path, monkeypatch) -> None:
     from einsmith.cli.progress import TrainProgress
 
-    options = ["--optimizer", "muon", "--clip", 0.5, "--accumulate", 2, "--ema", 0.9, "--seed", 2]
+    options = [
+        "--optimizer",
+        "muon",
+        "--clip",
+        0.5,
+        "--accumulate",
+        2,
+        "--ema",
+        0.9,
+        "--seed",
+        2,
+        "--precision",
+        "bf16",
+    ]
     status, out, err = run("--epochs", 2, *options, "--save", tmp_path / "whole", "--json")
     assert status == 0, err
     assert len(json.loads((tmp_path / "whole" / "run.json").read_text())["losses"]) == 2 * STEPS

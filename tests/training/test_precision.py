@@ -209,3 +209,73 @@ def test_storage_alone_is_said_once(monkeypatch):
             step(*batch)
     (only,) = [w for w in told if issubclass(w.category, EinsmithWarning)]
     assert "products are computed in float32" in str(only.message)
+
+
+# ---------------------------------------------------------------------------------------- the scale of float16's loss
+
+
+def test_an_overflow_halves_the_scale_and_the_batch_is_computed_again():
+    """Cotangents beyond 65504 overflow; what is updated is what a smaller scale gives."""
+    (step, batch), (other, _) = step_of(Convolutional, "fp16"), step_of(Convolutional, "fp16")
+    step.numbers.scaling.scale = 2.0**30
+    losses = [step(*batch) for _ in range(3)]
+    scale = step.numbers.scaling.scale
+    assert 1 < scale < 2.0**30 and step.steps == 3
+    other.numbers.scaling.scale = scale
+    assert [other(*batch) for _ in range(3)] == losses
+    for a, b in zip(step.model.parameters(), other.model.parameters(), strict=True):
+        np.testing.assert_array_equal(a.data, b.data)
+
+
+def test_the_scale_grows_when_nothing_overflows(monkeypatch):
+    monkeypatch.setattr("einsmith.training.loss_scaling.GROWTH_INTERVAL", 3)
+    step, batch = step_of(Convolutional, "fp16")
+    scale = step.numbers.scaling.scale
+    for _ in range(7):
+        step(*batch)
+    assert step.numbers.scaling.scale == 4 * scale and step.numbers.scaling.steady == 1
+
+
+def test_small_gradients_do_not_vanish():
+    """Of a loss of 1e-9, cotangents are below the least float16 without a scale."""
+    model, (x, y) = make(Convolutional)
+    before = model.conv1.weight.numpy()
+    loss = lambda out, target: es.functional.cross_entropy(out, target) * 1e-9  # noqa: E731
+    es.TrainStep(model, loss, es.optim.SGD(lr=1e9), precision="fp16")(x, y)
+    assert np.abs(model.conv1.weight.numpy() - before).max() > 1e-4
+
+
+def test_gradients_that_no_scale_makes_finite_are_an_error():
+    model, (x, y) = make(Convolutional)
+    loss = lambda out, target: es.functional.cross_entropy(out, target) * 1e9  # noqa: E731
+    step = es.TrainStep(model, loss, es.optim.SGD(lr=1e-9), precision="fp16")
+    before = model.conv1.weight.numpy()
+    with pytest.raises(es.NonFiniteError, match="gradients of step 1, whose loss is .* are not finite in float16"):
+        step(x, y)
+    np.testing.assert_array_equal(model.conv1.weight.numpy(), before)
+
+
+def test_clipping_and_accumulation_with_a_scale():
+    """Gradients are clipped and accumulated after the scale is divided out."""
+    (plain, batch), (scaled, _) = (
+        step_of(Convolutional, p, clip_grad_norm=0.5, accumulate=2) for p in ("fp32", "fp16")
+    )
+    wanted, got = ([s(*batch) for _ in range(8)] for s in (plain, scaled))
+    np.testing.assert_allclose(got, wanted, rtol=0.01)
+    assert scaled.grad_norm == pytest.approx(plain.grad_norm, rel=0.05)
+
+
+def test_where_float16_is_refused(tmp_path):
+    model, batch = make(Convolutional)
+    with pytest.raises(ArgumentError, match="scales the loss of one process"):
+        es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.1), precision="fp16", deterministic=True)
+    step, batch = step_of(Convolutional, "fp16")
+    with pytest.raises(ArgumentError, match="which a library cannot"):
+        es.export(step, tmp_path / "out", *batch)
+
+
+def test_a_library_keeps_the_precision(tmp_path):
+    step, batch = step_of(Convolutional, "bf16")
+    es.export(step, tmp_path / "out", *batch)
+    library = es.load_library(tmp_path / "out")
+    assert [library.step(*batch) for _ in range(3)] == [step(*batch) for _ in range(3)]
