@@ -19,7 +19,8 @@ class StepDefinition:
     """What a training step computes. Every part can be replaced between two steps.
 
     model, loss, optimizer, seed, threads, winograd, precision: as in TrainStep; settings: clipping, accumulation,
-    averages and the choice among several losses; is_alone: no group of processes, or order of sums for one, is involved.
+    averages and the choice among several losses; is_alone: neither a group of processes nor an order of sums
+    for one is involved.
     """
 
     model: Any

@@ -56,11 +56,18 @@ def _call(command: Sequence[str | Path], seconds: float = 300) -> None:
     assert done.returncode == 0, f"{command[0]} ends with {done.returncode}: {done.stderr.strip() or done.stdout}"
 
 
-def link(folder: Path, main: str, functions: Sequence[Function], more: Sequence[bytes] = (), text: str = "") -> Path:
+def link(
+    folder: Path,
+    main: str,
+    functions: Sequence[Function],
+    more: Sequence[bytes] = (),
+    text: str = "",
+    target: Target = TARGET,
+) -> Path:
     """A program of tests/aarch64/`main`, the functions' code (a table of them), other objects, and lines of C."""
     gcc = compiler()
-    code = emit_module(functions, TARGET)
-    parts = [jit.emit_object(code, TARGET), *more]
+    code = emit_module(functions, target)
+    parts = [jit.emit_object(code, target), *more]
     objects = []
     for n, data in enumerate(parts):
         objects.append(folder / f"part{n}.o")
@@ -79,11 +86,11 @@ def start(program: Path, *arguments: Path) -> None:
     _call([*emulator(), program, *arguments])
 
 
-def execute(folder: Path, jobs: Sequence[Job]) -> None:
+def execute(folder: Path, jobs: Sequence[Job], target: Target = TARGET) -> None:
     """Runs the jobs in one process; every function needs a name of its own. Fails where a kernel faults or writes
     outside of its buffers."""
     functions = list({f.name: f for job in jobs for f, _ in job.launches}.values())
-    program = link(folder, "main.c", functions)
+    program = link(folder, "main.c", functions, target=target)
     where = {f.name: n for n, f in enumerate(functions)}
     with open(folder / "jobs", "wb") as file:
         file.write(np.int64(len(jobs)).tobytes())
