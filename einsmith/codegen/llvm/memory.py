@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from einsmith.codegen.llvm.faults import LANES_KEPT, only_lane
@@ -173,9 +174,39 @@ class MemoryEmitter:
                 mask, lambda: self.text.emit(plain.format(self.address(ptr, offset, memory.elem))), (memory, rest)
             )
         else:
-            loaded = self.emit_masked_load(memory, self.address(ptr, offset, memory.elem), mask, rest)
+            where = self.address(ptr, offset, memory.elem)
+            loaded = self.emit_by_mask(
+                memory,
+                mask,
+                lambda: self.text.emit(plain.format(where)),
+                lambda: self.emit_masked_load(memory, where, mask, rest),
+            )
             self.masked.add(loaded)
         self.bind_loaded(result, loaded)
+
+    def emit_by_mask(
+        self, memory: Type, mask: SSAValue, whole: Callable[[], str], masked: Callable[[], str], yields: bool = True
+    ) -> str:
+        """Emit an access under a mask; return its value, if it `yields` one.
+
+        Where the target has no instruction for elements of this size, the access is a branch for each lane, so that
+        one for all lanes comes first: few vectors are at a border."""
+        if self.mask_registers or _SIZE[memory.elem] >= 4 or self.lanes_of(mask) is not None:
+            return masked()
+        text = self.text
+        every = text.call(f"llvm.vector.reduce.and.{mangle(mask.type)}", Type("i1"), [(mask.type, self.get(mask))])
+        then, other, end = text.fresh("whole"), text.fresh("part"), text.fresh("end")
+        text.emit_void(f"br i1 {every}, label %{then}, label %{other}")
+        ends = []
+        for label, emit in ((then, whole), (other, masked)):
+            text.label(label)
+            text.open_region()
+            value = emit()
+            text.close_region()
+            ends.append(f"[ {value}, %{text.block} ]")
+            text.emit_void(f"br label %{end}")
+        text.label(end)
+        return text.emit(f"phi {spell(memory)} {', '.join(ends)}") if yields else ""
 
     def emit_masked_load(self, memory: Type, where: str, mask: SSAValue, rest: str) -> str:
         """Load a vector from `where`, with the lanes of `rest` where the mask does not hold. Registers for which no
@@ -243,17 +274,20 @@ class MemoryEmitter:
         elif not memory.lanes:
             self.emit_guarded(mask, plain, None)
         else:
-            whole, allows = self.widen_mask(memory, mask)
-            operand = self.resize(memory, operand, whole.lanes)
-            self.emit_memory_call(
-                f"llvm.masked.store.{mangle(whole)}.p0",
-                None,
-                [
-                    (spell(whole), operand),
-                    ("ptr", f"align {size} {self.address(ptr, offset, memory.elem)}"),
-                    (spell(Type("i1", whole.lanes)), allows),
-                ],
-            )
+            self.emit_by_mask(memory, mask, plain, partial(self.emit_masked_store, op, memory, operand), False)
+
+    def emit_masked_store(self, op: Op, memory: Type, operand: str) -> str:
+        """Store the lanes of a vector in which the mask holds."""
+        ptr, offset, _, mask = op.args
+        assert mask is not None
+        whole, allows = self.widen_mask(memory, mask)
+        at = f"align {_SIZE[memory.elem]} {self.address(ptr, offset, memory.elem)}"
+        arguments = [
+            (spell(whole), self.resize(memory, operand, whole.lanes)),
+            ("ptr", at),
+            (spell(Type("i1", whole.lanes)), allows),
+        ]
+        return self.emit_memory_call(f"llvm.masked.store.{mangle(whole)}.p0", None, arguments)
 
     def widen_mask(self, memory: Type, mask: SSAValue) -> tuple[Type, str]:
         """Return the type to load or store under a mask, and the mask. Both are widened to a whole register where LLVM

@@ -384,14 +384,41 @@ FREE_FUNCTIONS = {"cast", "stop_gradient"}
 def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
     """Return (vector instructions, special-function seconds) for one point of `exprs`, index arithmetic left out."""
     count, special = 0, 0.0
+    values = _values(exprs)
     for e in cached_postorder(exprs):
-        if isinstance(e, Apply) and e.fn == "random_bits":
+        if not isinstance(e, Apply) or e.fn in FREE_FUNCTIONS:
+            continue
+        if e.fn == "random_bits":
             count += OPERATIONS
-        elif isinstance(e, Apply) and e.fn not in FREE_FUNCTIONS and not (e.dtype.is_int and e.fn != "where"):
+        elif e.dtype.is_int and e.fn != "where":
+            count += _count_integer_instructions(e) if e in values else 0
+        else:
             seconds = target.special(e.fn)
             special += seconds * e.dtype.arithmetic.itemsize / 4  # measured in f32, of which most fit a vector
             count += 0 if seconds else 1
     return count, special
+
+
+def _values(exprs: tuple[Expr, ...]) -> set[Expr]:
+    """Return the expressions that depend on elements that are read, outside of indices."""
+    reading: set[Expr] = set()
+    for e in cached_postorder(exprs):
+        if isinstance(e, Read) or not reading.isdisjoint(e.args):
+            reading.add(e)
+    out: set[Expr] = set()
+    stack = [*exprs]
+    while stack:
+        e = stack.pop()
+        if e in reading and e not in out:
+            out.add(e)
+            stack += () if isinstance(e, Read) else e.args
+    return out
+
+
+def _count_integer_instructions(e: Apply) -> int:
+    """Return the vector instructions of a function of integers: a product is two, a word of points is put together by
+    a shift and an `or` for each point after the first."""
+    return 2 * (len(e.args) - 1) if e.fn == "pack" else 2 if e.fn == "mul" else 1
 
 
 @lru_cache(maxsize=1024)
