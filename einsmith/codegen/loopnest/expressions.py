@@ -31,6 +31,10 @@ class ExpressionEmitter(ABC):
         """Emit a conversion to another element type."""
         return self.b.cast(x, elem)
 
+    def adjacent_words(self, x: Apply, guard: SSAValue | None) -> SSAValue | None:
+        """Emit words whose points lie next to each other in memory; None where they do not."""
+        return None
+
     def pack(self, points: Sequence[SSAValue]) -> SSAValue:
         """Emit words of these points."""
         return self.b.pack(points)
@@ -99,6 +103,9 @@ class ExpressionEmitter(ABC):
             narrow = modulo(x.args[0], x.dtype) if x.fn == "cast" else None
             if narrow is not None:
                 return (yield narrow, guard)
+        adjacent = self.adjacent_words(x, guard) if x.fn == "pack" else None
+        if adjacent is not None:
+            return adjacent
         args = []
         for a in x.args:
             args.append((yield a, guard))

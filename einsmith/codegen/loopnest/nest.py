@@ -319,6 +319,13 @@ class Builder:
             raise CompileError(f"a word of {[str(x.type) for x in points]}")
         return self._emit("pack", points, Type(WORD, points[0].type.lanes))
 
+    def words_of(self, x: SSAValue) -> SSAValue:
+        """Return the words of a vector's neighbouring elements."""
+        points = WORD_BYTES // BYTES[x.type.elem]
+        if x.type.lanes % points:
+            raise CompileError(f"words of {x.type}")
+        return self._emit("words_of", [x], Type(WORD, x.type.lanes // points))
+
     def select(self, c: SSAValue, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
         """Emit `a` where c holds, else `b`."""
         return self.op("select", c, a, b)

@@ -7,7 +7,7 @@ in their lanes. Every other element of a stretch is read by two loads and a shuf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
@@ -26,7 +26,7 @@ from einsmith.codegen.loopnest.address import (
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import digits
 from einsmith.ir.analysis.linear import linear
-from einsmith.ir.nodes import Apply, Axis, Expr, Read
+from einsmith.ir.nodes import Apply, Axis, Expr, Read, postorder
 
 MAX_MASKED_RUNS = 5
 """Most rows of the innermost lane group that a vector touches if masked loads read it; beyond it, it is gathered."""
@@ -39,6 +39,27 @@ PAIR_COST = 3.0
 RUN_CYCLES, PAIR_CYCLES, GATHER_CYCLES = 1.4, 1.5, 27.0
 """Cycles that reading one vector takes from arithmetic: for each row touched where it touches several; for a vector of
 every other element of a row; for a gather."""
+
+
+def neighbours_of(args: Sequence[Expr], reads: Container[Read]) -> list[tuple[Read, ...]]:
+    """Return the reads that stand at the same place in each of these expressions, where they differ; nothing where the
+    expressions differ in more than the affine indices of reads."""
+    out: list[tuple[Read, ...]] = []
+    stack = [tuple(args)]
+    while stack:
+        level = stack.pop()
+        first = level[0]
+        if all(e is first for e in level):
+            if any(isinstance(e, Axis) for e in postorder([first])):
+                return []
+            continue
+        if all(isinstance(e, Read) and e in reads for e in level):
+            out.append(level)  # type: ignore[arg-type]
+        elif all(isinstance(e, Apply) and (e.fn, e.dtype) == (first.fn, first.dtype) for e in level):  # type: ignore[union-attr]
+            stack += zip(*(e.args for e in level), strict=True)
+        else:
+            return []
+    return out
 
 
 @dataclass
@@ -176,6 +197,24 @@ class OperandAccess:
                 self.opaque.add(e.position)
             stack.extend(e.args)
 
+    @cached_property
+    def word_reads(self) -> dict[Read, int]:
+        """Return the reads of points of words that are neighbours in memory, with the number of points of a word."""
+        out: dict[Read, int] = {}
+        for word in postorder(self.exprs):
+            if not isinstance(word, Apply) or word.fn != "pack":
+                continue
+            for together in neighbours_of(word.args, self.reads):
+                forms = [self.forms[self.reads[r]] for r in together]
+                if all(f.const == forms[0].const + n and f.coef == forms[0].coef for n, f in enumerate(forms)):
+                    out |= dict.fromkeys(together, len(together))
+        return out
+
+    def is_contiguous_word(self, r: Read, align: int) -> bool:
+        """Return whether lanes read words of neighbouring points that follow each other in memory."""
+        points = self.word_reads.get(r)
+        return points is not None and self.step(self.reads[r]) == points and self.has_aligned_rows(align)
+
     def is_safe(self, e: Read) -> bool:
         """Return whether the address of a read is affine, and in bounds at every point of the axes, guards aside."""
         if e not in self.reads:
@@ -234,7 +273,10 @@ class OperandAccess:
     def load_cost(self, align: int) -> float:
         """Return the cost of reading one vector, masks included, in units of one vector load."""
         cost, cost_by_kind = GATHER_COST * self._gathered_reads, {"uniform": 1.0, "gather": GATHER_COST}
-        for form in self.reads.values():
+        for r, form in self.reads.items():
+            if self.is_contiguous_word(r, align):
+                cost += 1.0 / self.word_reads[r]
+                continue
             kind = self.kind(form, align)
             cost += cost_by_kind[kind] if kind in cost_by_kind else self.runs(align) * self.row_cost(form)
         return cost + 1.5 * self.masks * max(1.0, cost * 0.5)
@@ -242,7 +284,9 @@ class OperandAccess:
     def read_cycles(self, align: int) -> float:
         """Return the cycles that reading one vector takes from arithmetic beyond one load, masks aside."""
         cycles, rows = GATHER_CYCLES * self._gathered_reads, self.runs(align)
-        for form in self.reads.values():
+        for r, form in self.reads.items():
+            if self.is_contiguous_word(r, align):
+                continue
             kind = self.kind(form, align)
             if kind == "gather":
                 cycles += GATHER_CYCLES

@@ -11,10 +11,10 @@ from math import prod
 
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.codegen.loopnest.shuffle import transpose_blocks
 from einsmith.codegen.loopnest.walk import digits
-from einsmith.ir.nodes import Apply, Axis, Expr, Read, postorder
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, outermost, postorder
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 
 _MAX_INT32 = 2**31 - 1
@@ -62,7 +62,7 @@ class LaneCursor(ExpressionEmitter):
         self.run_masks: list[SSAValue | None] = [None]
         self.run_offsets: dict[int, list[SSAValue]] = {}
         n, groups = sampler.lanes, sampler.lane_groups
-        self.aligned = n > 0 and align % n == 0
+        self.align, self.aligned = align, n > 0 and align % n == 0
         self.final_mask: SSAValue | None = None
         self.given: Mapping[int, SSAValue] = {}
         self.memo: Memo = {}
@@ -210,6 +210,28 @@ class LaneCursor(ExpressionEmitter):
         if x in self.s.reads:
             return self._load(x, guard)
         return self._load_computed(x, [self.evaluate(i, guard, self.memo) for i in x.index], guard)
+
+    def adjacent_words(self, x: Apply, guard: SSAValue | None) -> SSAValue | None:
+        s, b = self.s, self.b
+        reads = list(outermost([x.args[0]], Read))
+        own = [r for r in reads if r in s.word_reads]
+        if guard is not None or not own or not all(s.is_contiguous_word(r, self.align) for r in own):
+            return None
+        if any(r not in own and self.kinds.get(s.reads.get(r, -1)) != "uniform" for r in reads):
+            return None
+        lanes = len(x.args) * s.lanes
+
+        def emit(e: Expr) -> SSAValue:
+            if isinstance(e, Read):
+                m, at = s.memories[e.slot], self.offset(s.reads[e])
+                return b.load(m.pointer, at, m.elem, lanes if e in own else 0)
+            if isinstance(e, Const):
+                return b.const(e.value, elem_of(e.dtype))
+            args = [emit(a) for a in e.args]
+            assert isinstance(e, Apply)
+            return b.cast(args[0], elem_of(e.dtype)) if e.fn == "cast" else b.op(e.fn, *args)
+
+        return b.words_of(emit(x.args[0]))
 
     # -- memory
 
