@@ -177,13 +177,14 @@ def _product(
         if i == site.weight:
             w = weights[f.tensor]
             args.append(w.values)
-            factors.append(guarded(guards, cast(Read(len(args) - 1, f.place, dt.i8), dt.i32)))
+            value: Expr = cast(Read(len(args) - 1, w.value_index(f.place), dt.i8), dt.i32)
+            factors.append(guarded(guards, value))
             scales.append((w.scales, w.scale_index(f.place)))
             continue
         encoding = encodings[f.tensor]
         c, q = coefficients[encoding.key], integers[f.tensor]
         args.append(q)
-        value: Expr = cast(Read(len(args) - 1, f.place, q.dtype), dt.i32)
+        value = cast(Read(len(args) - 1, f.place, q.dtype), dt.i32)
         if encoding.kind == FIRST:
             args.append(c.zero)
             value = apply("sub", value, cast(_scalar(len(args) - 1, q.dtype), dt.i32))

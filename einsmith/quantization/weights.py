@@ -15,11 +15,12 @@ from einsmith.nn.parameter import Buffer
 class QuantizedWeight(Buffer):
     """A weight of int8 with a scale for each index of its first dimension, or one for all.
 
-    In a traced function it is the float32 tensor values*scale; products read the integers themselves.
+    In a traced function it is the float32 tensor values*scale; products read the integers themselves. The integers of a
+    convolution's weight [out, in, ...] lie as [out, ..., in]: words of a sum over input channels are neighbours.
     """
 
     def __init__(self, values: np.ndarray, scale: Buffer):
-        super().__init__(values)
+        super().__init__(np.moveaxis(values, 1, -1))
         self.scale = scale
 
     def __einsmith_value__(self) -> Value:
@@ -27,7 +28,7 @@ class QuantizedWeight(Buffer):
 
     @property
     def values(self) -> Tensor:
-        """The integers in the current trace."""
+        """The integers in the current trace, as they lie."""
         return super().__einsmith_value__().tensor
 
     @property
@@ -39,11 +40,17 @@ class QuantizedWeight(Buffer):
     def tensor(self) -> Tensor:
         """The float32 tensor in the current trace."""
         values, scales = self.values, self.scales
-        axes = tuple(map(Axis, range(len(values.shape))))
-        whole = cast(Read(0, axes, dt.i8), dt.i32)
+        first, *inner, last = values.shape
+        shape = (first, last, *inner)
+        axes = tuple(map(Axis, range(len(shape))))
+        whole = cast(Read(0, self.value_index(axes), dt.i8), dt.i32)
         body = apply("mul", cast(whole, dt.f32), Read(1, self.scale_index(axes), dt.f32))
         params = [(dt.i8, values.shape), (dt.f32, scales.shape)]
-        return Compute(template(values.shape, params, body), (values, scales))
+        return Compute(template(shape, params, body), (values, scales))
+
+    def value_index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Return where the integer of the element at an index is."""
+        return (index[0], *index[2:], index[1])
 
     def scale_index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Return where the scale of the element at an index is."""

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from einsmith.base.dtypes import DType, dtype_of, i32
-from einsmith.codegen.loopnest.address import BufferMemory, arguments_of, memories_of
+from einsmith.codegen.loopnest.address import BufferMemory, address, affine_of, arguments_of, memories_of
 from einsmith.codegen.loopnest.dots import DOTS, WORD_BYTES, DotProduct
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.analysis.ranges import leaves, range_by_types
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, cast
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, cast, outermost
 from einsmith.ir.rebuild import guarded, substitute
 from einsmith.kernels.contraction.problem import VIEW_SLOT, Operand, Problem, affine
 from einsmith.schedule.kernel import Kernel, KernelBuffer
@@ -149,9 +149,21 @@ def in_words(kernel: Kernel, p: Problem, axis: int | None, target: Any) -> Probl
         term = apply("add", term, at(p.term, j))
     extents = tuple(ceil(extent / points) if a == axis else p.extents[a] for a in p.k)
     piece = Piece(p.piece.offset, p.piece.step, p.piece.extents, Reduce("sum", extents, (term,)))
-    return replace(
-        p, piece=piece, operands=(operands[0], operands[1]), term=term, dot=dot.name, dot_first=first, word_axis=axis
-    )
+    # Vectors along K read neighbouring words where the axis is innermost in the order of K, too.
+    is_innermost = any(_lies_innermost(kernel, p, o, axis) for o in p.operands)
+    k = (*(a for a in p.k if a != axis), axis) if is_innermost else p.k
+    both = operands[0], operands[1]
+    return replace(p, piece=piece, operands=both, k=k, term=term, dot=dot.name, dot_first=first, word_axis=axis)
+
+
+def _lies_innermost(kernel: Kernel, p: Problem, o: Operand, axis: int) -> bool:
+    """Return whether an operand's elements are neighbours in memory along an axis."""
+    memories = operand_memories(kernel)
+    for r in outermost([o.expr], Read):
+        form = affine_of(address(r.index, memories[r.slot].buffer.strides), p.extents)
+        if form is not None and form.coef.get(axis) == 1:
+            return True
+    return False
 
 
 def _place(axis: int, points: int, j: int) -> Expr:
