@@ -49,11 +49,14 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Coefficients:
-    """The scale of an encoding, its inverse and the zero point, as 0-d tensors (f32, f32, the integer type)."""
+    """The scale of an encoding, its inverse and the zero point, as 0-d tensors (f32, f32, the integer type).
+
+    zero: None where it is 0, as of what an activation leaves no negative number of: nothing is then subtracted
+    """
 
     scale: Tensor
     inverse: Tensor
-    zero: Tensor
+    zero: Tensor | None
 
 
 @dataclass
@@ -125,16 +128,22 @@ def quantize(x: Tensor, c: Coefficients, kind: str) -> Tensor:
     """Return a tensor's integers: clamp(round(x*inverse) + zero), halves rounded to the even number."""
     low, high = (Const(float(n), dt.f32) for n in LEVELS[kind])
     to = dtype_of(kind)
-    zero = cast(cast(_scalar(2, to), dt.i32), dt.f32)
-    whole = apply("add", apply("round", apply("mul", _whole(0, x), _scalar(1, dt.f32))), zero)
+    whole: Expr = apply("round", apply("mul", _whole(0, x), _scalar(1, dt.f32)))
+    args = [x, c.inverse]
+    if c.zero is not None:
+        args.append(c.zero)
+        whole = apply("add", whole, cast(cast(_scalar(2, to), dt.i32), dt.f32))
     inside = apply("min", apply("max", whole, low), high)
-    return _pointwise(cast(cast(inside, dt.i32), to), x, c.inverse, c.zero)
+    return _pointwise(cast(cast(inside, dt.i32), to), *args)
 
 
 def dequantize(q: Tensor, c: Coefficients) -> Tensor:
     """Return the numbers that integers stand for: (q - zero)*scale."""
-    difference = apply("sub", cast(_whole(0, q), dt.i32), cast(_scalar(2, q.dtype), dt.i32))
-    return _pointwise(apply("mul", cast(difference, dt.f32), _scalar(1, dt.f32)), q, c.scale, c.zero)
+    args, difference = [q, c.scale], cast(_whole(0, q), dt.i32)
+    if c.zero is not None:
+        args.append(c.zero)
+        difference = apply("sub", difference, cast(_scalar(2, q.dtype), dt.i32))
+    return _pointwise(apply("mul", cast(difference, dt.f32), _scalar(1, dt.f32)), *args)
 
 
 def rewrite(
@@ -185,7 +194,7 @@ def _product(
         c, q = coefficients[encoding.key], integers[f.tensor]
         args.append(q)
         value = cast(Read(len(args) - 1, f.place, q.dtype), dt.i32)
-        if encoding.kind == FIRST:
+        if c.zero is not None:
             args.append(c.zero)
             value = apply("sub", value, cast(_scalar(len(args) - 1, q.dtype), dt.i32))
         factors.append(guarded(guards, value))

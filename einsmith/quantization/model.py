@@ -36,7 +36,7 @@ SKIPPED = "float32, as `skip` says"
 
 
 class _Coefficients(Module):
-    """The scale, its inverse and the zero point of one tensor."""
+    """The scale, its inverse and the zero point of one tensor, which has no buffer where it is 0."""
 
     scale: Any
     inverse: Any
@@ -45,11 +45,13 @@ class _Coefficients(Module):
     def __init__(self, s: Any, kind: str):
         self.register_buffer("scale", np.float32(s.scale))
         self.register_buffer("inverse", np.float32(1 / np.float64(s.scale)))
-        self.register_buffer("zero", np.asarray(s.zero, dtype_of(kind).numpy))
+        if s.zero:
+            self.register_buffer("zero", np.asarray(s.zero, dtype_of(kind).numpy))
 
     def traced(self) -> Coefficients:
         """Return the numbers in the current trace."""
-        return Coefficients(*(as_value(x).tensor for x in (self.scale, self.inverse, self.zero)))
+        scale, inverse = (as_value(x).tensor for x in (self.scale, self.inverse))
+        return Coefficients(scale, inverse, as_value(self.zero).tensor if "zero" in self._buffers else None)
 
 
 def name_of(key: str) -> str:

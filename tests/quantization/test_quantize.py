@@ -120,6 +120,17 @@ def test_nothing_of_float32_is_stored_between_products(rng):
         assert all(a.dtype in (dt.u8, dt.i8) for a in n.args), n.template
 
 
+def test_a_zero_point_of_zero_is_not_subtracted(rng):
+    """What follows relu has none: words hold the integers as they lie."""
+    model, x = make(Net, rng)
+    q = es.quantize(model, [x])
+    with_zero = {n for n, m in q.ranges._modules.items() if "zero" in m._buffers}
+    assert with_zero == {"conv1/input"}
+    graph = run_passes(trace_call(q, (x,), {}).graph)
+    sums = [n for n in postorder(graph.roots) if isinstance(n, Compute) and n.template.dtypes == (dt.i32,)]
+    assert sorted(len(n.args) for n in sums) == [2, 2, 2, 3]
+
+
 def test_skipped_layers_stay_in_float32(rng):
     model, x = make(Net, rng)
     q = es.quantize(model, [x], skip=("conv*", "head"))
