@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from einsmith.base import locks
 from einsmith.base.errors import EinsmithWarning, KnobError
@@ -62,6 +63,23 @@ class Knob(Generic[T]):
                 f"the environment variable {self.name} is {text!r}, but takes {self.accepts}; "
                 f"set it to one of these, or unset it"
             ) from None
+
+
+@contextmanager
+def setting(knob: Knob[Any], text: str | None) -> Iterator[None]:
+    """Set a variable inside the `with` block; None leaves it as it is."""
+    if text is None:
+        yield
+        return
+    before = os.environ.get(knob.name)
+    os.environ[knob.name] = text
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[knob.name]
+        else:
+            os.environ[knob.name] = before
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
+from einsmith.base import environment
 from einsmith.cli.info import cpu_name
 from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
@@ -40,18 +41,21 @@ def explain(
     overrides: Sequence[str],
     as_json: bool,
     html: Path | None,
+    dump: Path | None = None,
 ) -> None:
     """Compile a model's training step, a Python file's `step` or a formula, and print its kernels.
 
     overrides: each a kernel's digest, a pattern and genes (`tuning.kernels.override`); html: file for a page
-    instead."""
+    instead; dump: folder for the graph after every pass, the plan, the arena and the program
+    (`passes.listings.FileListing`)."""
     decisions = [x.partition(" ") for x in overrides]
     if len({name for name, _, _ in decisions}) < len(decisions):
         raise click.UsageError("--override is given twice for one kernel")
     if html is not None and html.exists() and Path(what).exists() and html.samefile(what):
         raise click.UsageError(f"--html {html} is the file that is explained; name another one")
     with to_be_written(html, "--html") if html is not None else nullcontext():
-        with override.overriding({name: text.strip() for name, _, text in decisions}):
+        dumping = environment.setting(environment.DUMP, None if dump is None else str(dump))
+        with override.overriding({name: text.strip() for name, _, text in decisions}), dumping:
             run, inputs, batch = program(what, batch, shapes, settings, threads, memory_limit, max_stored)
             report = {"what": what, "batch": batch} | gather(run, inputs, candidates, measure)
         if html is not None:

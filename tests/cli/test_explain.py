@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,22 @@ def test_a_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main.run(["explain", str(file), *wrong, "--set", "scale=1"]) == 2
     assert main.run(["explain", str(file), *given]) == 1  # no scale
     assert "scale" in capsys.readouterr().err
+
+
+def test_the_graph_is_written_to_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, folder = tmp_path / "product.txt", tmp_path / "stages"
+    file.write_text("C[i,j] = relu(sum[k](A[i,k]*B[k,j]))")
+    shapes = ["--shape", "A=6,10", "--shape", "B=10,7"]
+    before = dict(os.environ)
+    explained(capsys, str(file), *shapes, "--candidates", "0", "--dump", str(folder))
+    assert dict(os.environ) == before
+    (program,) = folder.iterdir()
+    names = {x.name for x in program.iterdir()}
+    assert {"00-given.txt", "plan.txt", "program.txt"} <= names and any("precision" in n for n in names)
+    assert "sum[r0](" in (program / "00-given.txt").read_text()
+    file.write_text("C[i] = A[i]")
+    assert main.run(["explain", str(file), "--shape", "A=3", "--dump", str(file)]) == 2
+    assert "--dump" in capsys.readouterr().err
 
 
 def test_gathers_of_a_formula_get_indices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
