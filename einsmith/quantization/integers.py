@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType, dtype_of
@@ -30,7 +31,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import guarded, with_args
-from einsmith.kernels.contraction.problem import apply_epilogue
+from einsmith.kernels.contraction.problem import Problem, apply_epilogue
 from einsmith.quantization.scales import LEVELS
 from einsmith.quantization.sites import Site, pooled_of
 from einsmith.quantization.weights import QuantizedWeight
@@ -180,31 +181,49 @@ def _product(
     weights: Mapping[Tensor, QuantizedWeight],
 ) -> Tensor:
     """Return a product computed by integers."""
-    p, args, factors, scales = site.problem, list[Tensor](), list[Expr](), list[tuple[Tensor, tuple[Expr, ...]]]()
+    factors = []
     for i, f in enumerate(site.factors):
-        guards = [g for g in p.operands[i].guards if g not in p.exact]
         if i == site.weight:
             w = weights[f.tensor]
-            args.append(w.values)
-            value: Expr = cast(Read(len(args) - 1, w.value_index(f.place), dt.i8), dt.i32)
-            factors.append(guarded(guards, value))
-            scales.append((w.scales, w.scale_index(f.place)))
+            factors.append(IntegerFactor(w.values, w.value_index(f.place), None, w.scales, w.scale_index(f.place)))
             continue
-        encoding = encodings[f.tensor]
-        c, q = coefficients[encoding.key], integers[f.tensor]
-        args.append(q)
-        value = cast(Read(len(args) - 1, f.place, q.dtype), dt.i32)
-        if c.zero is not None:
-            args.append(c.zero)
-            value = apply("sub", value, cast(_scalar(len(args) - 1, q.dtype), dt.i32))
-        factors.append(guarded(guards, value))
-        scales.append((c.scale, ()))
+        c = coefficients[encodings[f.tensor].key]
+        factors.append(IntegerFactor(integers[f.tensor], f.place, c.zero, c.scale, ()))
+    return product_of_integers(site.node, site.problem, factors)
+
+
+class IntegerFactor(NamedTuple):
+    """An operand (values - zero)*scale of a product.
+
+    values, place: the integers, and the index at which the product reads them
+    zero: the zero point, of one element; None where it is 0
+    scale, scale_place: the scale (f32), and its index, which depends on results alone
+    """
+
+    values: Tensor
+    place: tuple[Expr, ...]
+    zero: Tensor | None
+    scale: Tensor
+    scale_place: tuple[Expr, ...]
+
+
+def product_of_integers(node: Compute, p: Problem, operands: Sequence[IntegerFactor]) -> Tensor:
+    """Return the product `node`, whose only piece is `p`, computed by integers."""
+    args, factors = list[Tensor](), list[Expr]()
+    for o, whole in zip(operands, p.operands, strict=True):
+        args.append(o.values)
+        value: Expr = cast(Read(len(args) - 1, o.place, o.values.dtype), dt.i32)
+        if o.zero is not None:
+            args.append(o.zero)
+            origin = tuple(Const(0, dt.i32) for _ in o.zero.shape)
+            value = apply("sub", value, cast(Read(len(args) - 1, origin, o.zero.dtype), dt.i32))
+        factors.append(guarded([g for g in whole.guards if g not in p.exact], value))
     term = guarded(p.exact, apply("mul", *factors))
-    shape, extents = site.node.shape, p.piece.domain[len(p.piece.extents) :]
+    shape, extents = node.shape, p.piece.domain[len(p.piece.extents) :]
     total = Compute(template(shape, [(a.dtype, a.shape) for a in args], Reduce("sum", extents, (term,))), tuple(args))
-    factor = apply("mul", *(Read(n + 1, place, dt.f32) for n, (_, place) in enumerate(scales)))
+    factor = apply("mul", *(Read(n + 1, o.scale_place, dt.f32) for n, o in enumerate(operands)))
     body = apply_epilogue(p.epilogue, apply("mul", cast(_whole(0, total), dt.f32), factor))
-    return _pointwise(body, total, *(t for t, _ in scales))
+    return _pointwise(body, total, *(o.scale for o in operands))
 
 
 def scale_follows_results(site: Site, w: int) -> bool:
@@ -214,6 +233,6 @@ def scale_follows_results(site: Site, w: int) -> bool:
     return not axes_of(index) & {*site.problem.k}
 
 
-def has_plain_steps(site: Site) -> bool:
+def has_plain_steps(p: Problem) -> bool:
     """Return whether what follows a product's sum, as part of its formula, reads no tensor."""
-    return not any(e is not None and has_read(e) for _, e in site.problem.epilogue)
+    return not any(e is not None and has_read(e) for _, e in p.epilogue)

@@ -153,7 +153,7 @@ class Survey:
                 layers[s.name] = SKIPPED
             elif s.weight is None and self.weights_alone:
                 layers[s.name] = "float32: a product of activations"
-            elif not integers.has_plain_steps(s):
+            elif not integers.has_plain_steps(s.problem):
                 layers[s.name] = "float32: its formula reads other tensors after the sum"
             else:
                 sites.append(s)

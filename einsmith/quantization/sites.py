@@ -64,7 +64,7 @@ def find_sites(roots: Iterable[Tensor], weights: Mapping[Tensor, str], order: Ma
     others = 0
     nodes = list(postorder(roots))
     readers = readers_of(nodes)
-    matched = [(n, found) for n in nodes if isinstance(n, Compute) and (found := _match(n)) is not None]
+    matched = [(n, found) for n in nodes if isinstance(n, Compute) and (found := match_product(n)) is not None]
     for node, (p, factors) in sorted(matched, key=lambda x: _place(x[0], readers, order)):
         owned = [i for i, f in enumerate(factors) if f.tensor in weights]
         if len(owned) == 2:
@@ -94,7 +94,8 @@ def _place(t: Tensor, readers: Mapping[Tensor, Sequence[Tensor]], order: Mapping
     return len(order)
 
 
-def _match(node: Compute) -> tuple[Problem, tuple[ProductFactor, ProductFactor]] | None:
+def match_product(node: Compute) -> tuple[Problem, tuple[ProductFactor, ProductFactor]] | None:
+    """Return a tensor as a sum of products of two tensors' elements, with the tensors; None for others."""
     t = node.template
     part = t.parts[0]
     if len(t.parts) != 1 or not isinstance(part, Piece) or not isinstance(part.body, Reduce) or t.is_scatter:

@@ -19,6 +19,7 @@ import einsmith as es
 from einsmith.frontends.onnx import load, save
 from einsmith.frontends.onnx.backend import Backend
 from tests.frontends.onnx_cases import APART, OTHERWISE, PASSED, REFUSED, WRONG, cases, run
+from tests.quantization.test_quantize import integer_sums
 
 SAMPLE = (
     "add_bcast", "mod_mixed_sign_int8", "pow_types_float32_int64", "bitshift_left_uint8", "clip_example",
@@ -460,6 +461,56 @@ def test_quantized_layers_are_exact():
     kinds = {"x": (T.FLOAT, x.shape), "s": (T.FLOAT, []), "z": (T.INT8, [])}
     model = load(model_of([h.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])], kinds, ["y"], {}))
     np.testing.assert_array_equal(model(x, scale, zero), [[3, 5, 5, 3, 1, 127, 127, -128]])
+
+
+def test_products_between_nodes_that_dequantize_multiply_integers():
+    """A padded convolution and a product of two decoded tensors each, beside the standard's own evaluator."""
+    rng = np.random.default_rng(21)
+    weights = {
+        "w": rng.integers(-127, 128, (6, 5, 3, 3), np.int8), "ws": (2.0 ** rng.integers(-9, -5, 6)).astype(np.float32),
+        "wz": np.zeros(6, np.int8), "xs": np.float32(0.03), "xz": np.uint8(117), "ys": np.float32(0.5),
+        "yz": np.int8(-9), "v": rng.integers(-127, 128, (6, 17), np.int8), "vz": np.int8(4), "vs": np.float32(0.01),
+        "b": floats(rng, 6),
+    }  # fmt: skip
+    nodes = [
+        h.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        h.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        h.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=0),
+        h.make_node("Conv", ["xd", "wd", "b"], ["y"], pads=[1, 1, 1, 1], strides=[2, 1]),
+        h.make_node("QuantizeLinear", ["y", "ys", "yz"], ["yq"]),
+        h.make_node("DequantizeLinear", ["yq", "ys", "yz"], ["yd"]),
+        h.make_node("Transpose", ["yd"], ["t"], perm=[0, 2, 3, 1]),
+        h.make_node("DequantizeLinear", ["v", "vs", "vz"], ["vd"]),
+        h.make_node("MatMul", ["t", "vd"], ["z"]),
+    ]
+    proto = model_of(nodes, {"x": (T.FLOAT, [2, 5, 7, 9])}, ["z"], weights)
+    model = load(proto).eval()
+    x = (3 * rng.standard_normal((2, 5, 7, 9))).astype(np.float32)
+    (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    np.testing.assert_allclose(es.jit(model)(x), wanted, rtol=1e-5, atol=1e-5)
+    assert len(integer_sums(model, x)) == 2
+    assert not integer_sums(model.train(), x)
+
+
+def test_products_stay_floats_where_integers_could_not_say_the_same():
+    """Scales that differ along the sum, and sums that could leave int32."""
+    rng = np.random.default_rng(22)
+    for depth, scale, zero in (
+        (6, (2.0 ** rng.integers(-9, -5, 6)).astype(np.float32), np.zeros(6, np.int8)),
+        (2**31 // 255**2 + 1, np.float32(0.01), np.int8(0)),
+    ):
+        weights = {"w": rng.integers(-127, 128, (depth, 3), np.int8), "ws": scale, "wz": zero, "xs": np.float32(0.25)}
+        nodes = [
+            h.make_node("DequantizeLinear", ["x", "xs"], ["xd"]),
+            h.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=0),
+            h.make_node("MatMul", ["xd", "wd"], ["z"]),
+        ]
+        proto = model_of(nodes, {"x": (T.INT8, [5, depth])}, ["z"], weights)
+        model = load(proto).eval()
+        x = rng.integers(-128, 128, (5, depth), np.int8)
+        (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+        np.testing.assert_allclose(es.jit(model)(x), wanted, rtol=1e-4, atol=1e-4 * float(np.abs(wanted).max()))
+        assert not integer_sums(model, x)
 
 
 # ----------------------------------------------------------------------------------------------------------- interface

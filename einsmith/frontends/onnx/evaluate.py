@@ -15,10 +15,11 @@ from einsmith.frontends.onnx.nodes import Constant, OnnxGraph, OnnxNode
 from einsmith.frontends.onnx.table import TABLE
 from einsmith.frontends.onnx.types import ELEMENTS, ElementType
 from einsmith.ir import evaluator, nodes
-from einsmith.ir.nodes import Leaf, postorder
+from einsmith.ir.nodes import Leaf, Tensor, postorder
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import current_trace
+from einsmith.quantization.decoded import Decoded
 
 SMALL = 16
 """Most elements of a constant that becomes a literal of the formulas if all its elements are equal."""
@@ -29,7 +30,8 @@ class EvaluationContext:
     """The state of one evaluation of a network.
 
     what: its name; training: whether it is in training mode; stored: parameters and buffers by their name in the file,
-    so that an operator can update them; constants: leaf of the trace -> the array that it represents.
+    so that an operator can update them; constants: leaf of the trace -> the array that it represents; decoded: tensors
+    that stand for integers.
     """
 
     what: str
@@ -37,6 +39,7 @@ class EvaluationContext:
     stored: Mapping[str, Any] = field(default_factory=dict)
     constants: dict[Leaf, np.ndarray] = field(default_factory=dict)
     folded: dict[Any, np.ndarray] = field(default_factory=dict)
+    decoded: dict[Tensor, Decoded] = field(default_factory=dict)
 
     def constant(self, array: np.ndarray, dtype: DType) -> Value:
         """Return an array as a traced tensor whose values are known."""

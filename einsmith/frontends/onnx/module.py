@@ -13,15 +13,17 @@ import numpy as np
 from einsmith.base.arrays import as_numpy
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError, TraceError
-from einsmith.base.trees import map_tree
+from einsmith.base.trees import flatten, map_tree, unflatten
 from einsmith.frontends.graph import Kind, ModulePart, Taken
 from einsmith.frontends.onnx.evaluate import EvaluationContext, evaluate
 from einsmith.frontends.onnx.nodes import Constant, Input, OnnxGraph, every_node, static_names
 from einsmith.frontends.onnx.types import ELEMENTS
+from einsmith.ir.nodes import Tensor
 from einsmith.lang.builder import Value, as_value
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter, Stored
 from einsmith.ops.call import in_trace
+from einsmith.quantization.decoded import Decoded, multiply_integers
 
 MOST_STATIC = 4096
 """Most elements of an input whose values decide extents; a program is compiled for each of its values."""
@@ -121,6 +123,8 @@ class OnnxModule(ModulePart):
                 )
         values |= {name: as_value(stored) for name, stored in context.stored.items()}
         outputs = evaluate(self._graph, values, context)
+        if context.decoded and not self.training:
+            outputs = _with_integers(outputs, context.decoded)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _by_name(self) -> dict[str, Stored]:
@@ -161,6 +165,13 @@ class OnnxModule(ModulePart):
         there = Taken(self.kind, "the file is", "as the file says; change it there if the size may differ")
         found, _ = there.values(tensors, expected, {})
         return values | found
+
+
+def _with_integers(outputs: Sequence[Any], decoded: Mapping[Tensor, Decoded]) -> list[Any]:
+    """Return outputs whose products of dequantized tensors are computed by integers."""
+    leaves, structure = flatten(list(outputs))
+    new = iter(multiply_integers([x.tensor for x in leaves if isinstance(x, Value)], decoded))
+    return unflatten(structure, [Value(next(new)) if isinstance(x, Value) else x for x in leaves])
 
 
 def _dtype_that_holds(i: Input) -> DType:

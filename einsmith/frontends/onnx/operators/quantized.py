@@ -19,6 +19,7 @@ from einsmith.frontends.onnx.table import onnx
 from einsmith.frontends.onnx.types import ELEMENTS, ElementType
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.quantization.decoded import Decoded
 
 
 def _broadcast(n: NodeCall, s: Value, x: Value) -> Value:
@@ -80,7 +81,21 @@ def dequantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -
     whole = x.astype(dt.i64 if x.dtype.bits >= 32 else dt.i32)
     if zero is not None:
         whole = whole - _broadcast(n, zero, x).astype(whole.dtype)
-    return (whole.astype(dt.f32) * _broadcast(n, scale, x).astype(dt.f32)).astype(n.dtype)
+    out = (whole.astype(dt.f32) * _broadcast(n, scale, x).astype(dt.f32)).astype(n.dtype)
+    if x.dtype in (dt.u8, dt.i8) and not n.attr("block_size", 0):
+        _note_decoded(n, out, x, scale, zero)
+    return out
+
+
+def _note_decoded(n: NodeCall, out: Value, x: Value, scale: Value, zero: Value | None) -> None:
+    """Record that a result stands for integers, which products of such results multiply in its place."""
+    known = None if zero is None else n.known(zero)
+    if known is not None and not known.any():
+        zero = None
+    if zero is None or zero.size == 1:
+        along = axis(n.attr("axis", 1), x.ndim) if scale.size > 1 else None
+        decoded = Decoded(x.tensor, None if zero is None else zero.tensor, scale.tensor, along)
+        n.context.decoded[out.tensor] = decoded
 
 
 @onnx("DynamicQuantizeLinear")
