@@ -87,6 +87,41 @@ def convolution(w: Writer) -> None:
         w.finish(e, left)
 
 
+def narrow(w: Writer) -> None:
+    """Products of tensors of 8 and 16 bits with sums of 32: matrix products, batched, dilated and padded convolutions;
+    factors less a number, under conditions. All numbers are whole, and so exact in every type."""
+    types = w.pick((("i8", "u8", "i16"), ("bf16", "bf16", "f16")))
+    batch = w.some_axes(w.pick((0, 0, 1)), most=9)
+    n = w.axis(batch, most=70)
+    k = w.axis([*batch, n], row=True)
+    taps = [w.axis_of(w.pick((3, 2, 5)))] if w.chance(3) else []
+    m = w.axis([*batch, n, k, *taps], most=200)
+    padding = w.axes[taps[0]] - 1 if taps and w.chance(2) else 0
+    reach = w.axis_of(w.axes[m] + 2 * (w.axes[taps[0]] - 1 - padding)) if taps else m
+    at = places.window(w, m, taps[0], 1, 2, padding) if taps else m
+    sides = []
+    for axes, index in (([*batch, reach, k], {reach: at}), ([*(batch if w.chance(2) else []), n, k, *taps], {})):
+        kind = w.pick(types)
+        left = w.choose.shuffled(axes) if w.chance(3) else axes
+        made = w.define(left, _narrowed(w, kind, axes), kind != "bf16" and w.chance(6)).partition("[")[0]
+        e = f"{'i32' if kind in ('i8', 'u8', 'i16') else 'f32'}({made}[{', '.join(index.get(a, a) for a in left)}])"
+        if w.chance(3):
+            e = f"({e} - {w.pick(('1', '-2'))})"
+        sides.append(e)
+    if padding:
+        sides[0] = f"where(0 <= {at} < {w.axes[reach]}, {sides[0]}, 0)"
+    elif w.chance(6):
+        sides[0] = f"where({w.condition([m, k])}, {sides[0]}, 0)"
+    w.finish(f"sum[{', '.join(w.choose.shuffled([k, *taps]))}]({' * '.join(sides)})", [*batch, m, n])
+
+
+def _narrowed(w: Writer, kind: str, axes: list[str]) -> str:
+    e = w.read(axes, dtype=w.dtype)
+    if w.chance(2):
+        e = f"min(2, max({'0' if kind == 'u8' else '-2'}, {w.chain(e, axes, 1)}))"
+    return f"{kind}({'abs' if kind == 'u8' else ''}({e}))"
+
+
 def _pool(w: Writer, t: str, left: list[str], outer: list[str]) -> None:
     """A window over the axes `outer` of the tensor t."""
     size, names = w.pick((2, 3)), {}

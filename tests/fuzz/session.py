@@ -46,13 +46,16 @@ THEMES: dict[str, Callable[[Choices], Case]] = {
     "contraction": _written(productions.contraction), "convolution": _written(productions.convolution),
     "window": _written(productions.window), "rows": _written(productions.rows),
     "reduction": _written(productions.reduction), "pointwise": _written(productions.pointwise),
-    "divided": _written(productions.divided),
+    "divided": _written(productions.divided), "narrow": _written(productions.narrow, ("exact", "exact", "i32", "i8")),
     "gather": _written(productions.gather), "scatter": _written(productions.scatter),
     "pieces": _written(productions.pieces), "typed": _written(productions.typed),
     "recurrence": _written(recurrent.recurrence), "grid": _written(recurrent.grid),
     "mixture": _mixture, "graph": graphs.graph, "chain": _written(chains.chain, chains.KINDS),
 }  # fmt: skip
 NAMES = (*THEMES, "illegal")
+TARGETS = ("host", "host", "host", "32", "avx2", "16")
+TARGETS_OF = {"narrow": ("words", "words", "words", "host", "avx2")}
+"""Targets that kernels in other configurations are compiled for, by theme; TARGETS in others."""
 
 
 @dataclass
@@ -138,7 +141,7 @@ def _legal(choose: Choices, outcome: Outcome, reached: Collection[Cell]) -> None
     trial = None
     try:
         trial = Trial(case)
-        for check in _streamed_checks(choose) if outcome.theme == "chain" else _checks(choose):
+        for check in _streamed_checks(choose) if outcome.theme == "chain" else _checks(choose, outcome.theme):
             announce(case, check)
             try:
                 _run(trial, check, choose, reached)
@@ -167,9 +170,9 @@ ORDERS = 8  # as they are, and drawn from so many seeds but one
 VARIED = ("varied", "")  # forced: configurations that choices pick
 
 
-def _checks(choose: Choices):
+def _checks(choose: Choices, theme: str):
     """The checks of a case, in the order in which they are made; the value comes first."""
-    n = choose.pick((1, 2, 3))
+    n, targets = choose.pick((1, 2, 3)), TARGETS_OF.get(theme, TARGETS)
     yield Check("value", n)
     if choose.chance(2):
         yield Check("call", n)
@@ -178,13 +181,13 @@ def _checks(choose: Choices):
     if choose.chance(2):
         yield Check("value", choose.pick((2, 1, 3)))
     for _ in range(choose.pick((1, 0, 2))):
-        yield Check("value", choose.pick((1, 2, 3)), _target(choose), (VARIED,), choose(ORDERS))
+        yield Check("value", choose.pick((1, 2, 3)), choose.pick(targets), (VARIED,), choose(ORDERS))
     what = choose.pick((*WHATS[1:], "gradient"))
     yield Check(what, choose.pick((1, 2, 3)))
     if choose.chance(2):
         yield Check("dot")
     if choose.chance(2):
-        yield Check(what, choose.pick((1, 2, 3)), _target(choose), (VARIED,), choose(ORDERS))
+        yield Check(what, choose.pick((1, 2, 3)), choose.pick(targets), (VARIED,), choose(ORDERS))
 
 
 def _streamed_checks(choose: Choices) -> Iterator[Check]:
@@ -192,7 +195,7 @@ def _streamed_checks(choose: Choices) -> Iterator[Check]:
 
     def streamed(what: str) -> Check:
         forced = (VARIED,) if choose.chance(3) else ()
-        return Check(what, choose.pick((1, 2, 3)), _target(choose), forced, streamed=choose.pick(tuple(STREAMED)))
+        return Check(what, choose.pick((1, 2, 3)), choose.pick(TARGETS), forced, streamed=choose.pick(tuple(STREAMED)))
 
     yield streamed("value")
     if choose.chance(3):
@@ -202,10 +205,6 @@ def _streamed_checks(choose: Choices) -> Iterator[Check]:
     what = choose.pick(("gradient", "gradient", "gradient", "jvp", "second"))
     for _ in range(choose.pick((1, 2))):
         yield streamed(what)
-
-
-def _target(choose: Choices) -> str:
-    return choose.pick(("host", "host", "host", "32", "avx2", "16"))
 
 
 def _run(trial: Trial, check: Check, choose: Choices, reached: Collection[Cell]) -> None:

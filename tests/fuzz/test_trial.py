@@ -154,7 +154,7 @@ def test_a_formula_that_is_compiled_slowly_is_a_find(
     compiling_takes(seconds)
     case = Case("Y[i] = sum[k](X[i, k])", {}, {"X": Input((5, 33), "float32")}, {}, False, 3)
     monkeypatch.setitem(session.THEMES, "rows", lambda choose: case)
-    monkeypatch.setattr(session, "_checks", lambda choose: iter((Check("value", 1, "host", forced),)))
+    monkeypatch.setattr(session, "_checks", lambda choose, theme: iter((Check("value", 1, "host", forced),)))
     outcome = session.Outcome(theme="rows")
     session._legal(Choices("slow"), outcome, ())
     if slow:

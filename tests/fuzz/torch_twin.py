@@ -73,7 +73,7 @@ _COMPARE: Mapping[type, Callable] = {
     ast.NotEq: operator.ne,
 }  # fmt: skip
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
-_CASTS = ("f16", "f32", "f64", "u8", "i8", "i16", "i32", "i64", "bool")
+_CASTS = ("f16", "bf16", "f32", "f64", "u8", "i8", "i16", "i32", "i64", "bool")
 
 
 _EXTREMES = {"max": ("|=", ast.BitOr, -math.inf), "min": ("&=", ast.BitAnd, math.inf)}
@@ -270,7 +270,7 @@ class _Formula:
             return {"min": torch.minimum, "max": torch.maximum, "pow": torch.pow}[name](*values)
         (x,) = args
         if name in _CASTS:
-            if name.startswith("f"):
+            if name.startswith(("f", "bf")):
                 return x.to(torch.float64)
             return x != 0 if name == "bool" else x.to(torch.int64)
         if name == "stop_gradient":

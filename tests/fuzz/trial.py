@@ -17,6 +17,7 @@ import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base.arrays import to_array
 from einsmith.codegen.cache import native
+from einsmith.codegen.loopnest.dots import DOTS
 from einsmith.cost.facts import Target
 from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
@@ -32,6 +33,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "host": {}, "32": {"vector_bytes": 32}, "16": {"vector_bytes": 16},
     "avx2": {"vector_bytes": 32, "vector_registers": 16, "cpu": "haswell", "features": "",
              "triple": "x86_64-unknown-linux-gnu"},
+    "words": {"dots": tuple((name, 4.0) for name in DOTS)},
 }  # fmt: skip
 
 
