@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from einsmith.base.dtypes import DType, bf16, f16
 from einsmith.base.errors import ArgumentError
+from einsmith.base.precisions import PRECISIONS
 
-STORED: dict[str, DType | None] = {"fp32": None, "bf16": bf16, "fp16": f16}
+STORED: dict[str, DType | None] = dict(zip(PRECISIONS, (None, bf16, f16), strict=True))
 """By precision, the type of 16 bits in which activations are stored; None for float32."""
 
 

@@ -68,9 +68,12 @@ def _source(recorded: Target | None) -> str:
 def coefficients(target: Target) -> dict[str, Any]:
     """Return the coefficients of predictions by name: seconds, bytes per second and multiply-adds per second."""
     found = asdict(target)
-    out = {name: found[name] for name in store.COEFFICIENTS if name not in ("bytes_per_second", "special_seconds")}
+    out = {
+        name: found[name] for name in store.COEFFICIENTS if name not in ("bytes_per_second", "special_seconds", "dots")
+    }
     levels = zip(("l1", "l2", "l3"), target.bytes_per_second, strict=True)
     out |= {f"{level}_bandwidth_per_core": rate for level, rate in levels}
+    out |= {f"{name}_dots": rate for name, rate in target.dots}
     return out | {f"{fn}_seconds": seconds for fn, seconds in target.special_seconds}
 
 
@@ -81,7 +84,7 @@ def _readable(name: str, value: Any) -> Any:
         return value
     if name.endswith("_seconds"):
         return f"{value * 1e9:.3g} ns"
-    if name == "multiplies":
+    if name == "multiplies" or name.endswith("_dots"):
         return f"{value:g} per cycle"
     return f"{value / 1e9:.4g} G/s" if name.startswith("fma") else f"{value / 1e9:.4g} GB/s"
 
@@ -105,7 +108,7 @@ def calibrate(as_json: bool) -> None:
         return
     click.echo(f"{'':<24} {'measured':>12} {'static':>12}")
     for name, value in found.items():
-        click.echo(f"{name:<24} {_readable(name, value):>12} {_readable(name, default[name]):>12}")
+        click.echo(f"{name:<24} {_readable(name, value):>12} {_readable(name, default.get(name, 0.0)):>12}")
     for name, why in rejected.items():
         click.echo(f"{name}: not used, {why}")
     click.echo(f"stored in {path}")

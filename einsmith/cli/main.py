@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from einsmith.base import environment
 from einsmith.base.errors import ArgumentError, EinsmithError, KnobError
-from einsmith.base.numerics import STORED
+from einsmith.base.precisions import PRECISIONS
 
 OK, FAILED, WRONG_USE = 0, 1, 2
 
@@ -92,7 +92,7 @@ _max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
 )
 @click.option(
     "--precision",
-    type=click.Choice([*STORED]),
+    type=click.Choice(PRECISIONS),
     help="fp32, or activations of 16 bits: bf16, fp16.  [default: fp32]",
 )
 @click.option(

@@ -39,12 +39,16 @@ def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert every["launched"] == len(kernels) < every["apart"] == sum(len(k["fused"]) for k in kernels)
     assert every["reward"] == pytest.approx(sum(f["reward"] for f in fusions if f))
     for k in kernels:
-        first, *others = k["candidates"]
-        assert (first["pattern"], first["config"]) == (k["pattern"], k["config"])
+        taken = [c for c in k["candidates"] if (c["pattern"], c["config"]) == (k["pattern"], k["config"])]
+        others = [c for c in k["candidates"] if c not in taken]
+        if k["pattern"] == "summed":  # whether the sums are better taken was decided when the kernels were joined
+            others = [c for c in others if c["config"] != "apart None"]
+        (first,) = taken
         assert first["predicted"] == k["predicted"] and k["measured"] > 0 and first["alone"] > 0
         p = k["predicted"]
         assert p["seconds"] == pytest.approx(max(p["arithmetic"], p["memory"]) + p["special"] + p["launch"])
         assert all(c["predicted"]["seconds"] >= p["seconds"] for c in others if not c["ruled_out"])
+        others = k["candidates"][1:]
         assert [c["ruled_out"] for c in others[2:]] == sorted(c["ruled_out"] for c in others[2:])
         names = [c["pattern"] for c in k["candidates"]]
         assert len(set(names[2:])) == len(names[2:]) and not set(names[2:]) & set(names[:2]), "others by their best"
