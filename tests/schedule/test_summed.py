@@ -132,7 +132,7 @@ def test_variances_do_not_cancel(name: str, shift: float, rng, joined_at_any_cos
 
 def test_a_norm_is_summed_where_its_input_is_made(rng) -> None:
     """By the machine's own costs: a convolution whose result leaves the caches is read once more, to be normalised."""
-    args = arrays(rng, (8, 16, 112, 112), (96, 16, 1, 1), (96,), (96,))
+    args = arrays(rng, (32, 16, 112, 112), (96, 16, 1, 1), (96,), (96,))
 
     def f(x, w, mean, variance):
         return F.batch_norm(F.conv2d(x, w), mean, variance, training=True)
