@@ -269,7 +269,8 @@ class TrainStep:
                 number,
                 value,
             )
-        self.numbers.scaling.count()
+        if "loss_scale" in self.numbers.derived:
+            self.numbers.scaling.count()
         if self.reports.names:
             self.reports.read(outputs, self.definition.settings.clip_grad_norm is not None)
         if gather:
