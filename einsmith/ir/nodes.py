@@ -606,6 +606,11 @@ def has_read(x: Expr) -> bool:
     return any(isinstance(e, Read) for e in postorder([x]))
 
 
+def read_whole(slot: int, shape: Sequence[int], dtype: DType) -> Read:
+    """Return the read of an argument of this shape at the index of a result of the same shape."""
+    return Read(slot, tuple(map(Axis, range(len(shape)))), dtype)
+
+
 def reads(x: Expr) -> list[Read]:
     """Return every Read in an expression, each once, arguments ahead of users."""
     return [e for e in postorder([x]) if isinstance(e, Read)]

@@ -10,7 +10,7 @@ from einsmith.ir.nodes import Compute, Const, Expr, Tensor, axes_of, postorder, 
 from einsmith.ir.rebuild import with_args
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.quantization.integers import IntegerFactor, has_plain_steps, product_of_integers
-from einsmith.quantization.sites import ProductFactor, match_product
+from einsmith.quantization.sites import ProductFactor, is_separable, match_product, may_leave_int32
 
 MAX_DIFFERENCE = 255
 """Greatest magnitude of an integer of 8 bits minus its zero point."""
@@ -49,8 +49,7 @@ def multiply_integers(roots: Sequence[Tensor], decoded: Mapping[Tensor, Decoded]
 
 
 def _fits(p: Problem) -> bool:
-    _, left, right, k = p.sizes
-    return min(left, right) > 1 and has_plain_steps(p) and k * MAX_DIFFERENCE**2 < 2**31
+    return is_separable(p) and has_plain_steps(p) and not may_leave_int32(p, MAX_DIFFERENCE**2)
 
 
 def _factor(

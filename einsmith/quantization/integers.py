@@ -16,7 +16,6 @@ from typing import NamedTuple
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.ir.nodes import (
-    Axis,
     Compute,
     Const,
     Expr,
@@ -28,6 +27,7 @@ from einsmith.ir.nodes import (
     cast,
     has_read,
     postorder,
+    read_whole,
     template,
 )
 from einsmith.ir.rebuild import guarded, with_args
@@ -112,10 +112,6 @@ def observed(encodings: Mapping[Tensor, Encoding]) -> dict[str, Tensor]:
     return out
 
 
-def _whole(slot: int, t: Tensor) -> Read:
-    return Read(slot, tuple(map(Axis, range(len(t.shape)))), t.dtype)
-
-
 def _scalar(slot: int, dtype: DType) -> Read:
     return Read(slot, (), dtype)
 
@@ -129,7 +125,7 @@ def quantize(x: Tensor, c: Coefficients, kind: str) -> Tensor:
     """Return a tensor's integers: clamp(round(x*inverse) + zero), halves rounded to the even number."""
     low, high = (Const(float(n), dt.f32) for n in LEVELS[kind])
     to = dtype_of(kind)
-    whole: Expr = apply("round", apply("mul", _whole(0, x), _scalar(1, dt.f32)))
+    whole: Expr = apply("round", apply("mul", read_whole(0, x.shape, x.dtype), _scalar(1, dt.f32)))
     args = [x, c.inverse]
     if c.zero is not None:
         args.append(c.zero)
@@ -140,11 +136,20 @@ def quantize(x: Tensor, c: Coefficients, kind: str) -> Tensor:
 
 def dequantize(q: Tensor, c: Coefficients) -> Tensor:
     """Return the numbers that integers stand for: (q - zero)*scale."""
-    args, difference = [q, c.scale], cast(_whole(0, q), dt.i32)
-    if c.zero is not None:
-        args.append(c.zero)
-        difference = apply("sub", difference, cast(_scalar(2, q.dtype), dt.i32))
-    return _pointwise(apply("mul", cast(difference, dt.f32), _scalar(1, dt.f32)), *args)
+    args: list[Tensor] = []
+    whole = _less_zero(args, q, read_whole(0, q.shape, q.dtype).index, c.zero)
+    return _pointwise(apply("mul", cast(whole, dt.f32), _scalar(len(args), dt.f32)), *args, c.scale)
+
+
+def _less_zero(args: list[Tensor], values: Tensor, place: tuple[Expr, ...], zero: Tensor | None) -> Expr:
+    """Return the integer at a place less the zero point of one element, in int32; append to `args` what it reads."""
+    args.append(values)
+    value = cast(Read(len(args) - 1, place, values.dtype), dt.i32)
+    if zero is None:
+        return value
+    args.append(zero)
+    origin = tuple(Const(0, dt.i32) for _ in zero.shape)
+    return apply("sub", value, cast(Read(len(args) - 1, origin, zero.dtype), dt.i32))
 
 
 def rewrite(
@@ -211,18 +216,13 @@ def product_of_integers(node: Compute, p: Problem, operands: Sequence[IntegerFac
     """Return the product `node`, whose only piece is `p`, computed by integers."""
     args, factors = list[Tensor](), list[Expr]()
     for o, whole in zip(operands, p.operands, strict=True):
-        args.append(o.values)
-        value: Expr = cast(Read(len(args) - 1, o.place, o.values.dtype), dt.i32)
-        if o.zero is not None:
-            args.append(o.zero)
-            origin = tuple(Const(0, dt.i32) for _ in o.zero.shape)
-            value = apply("sub", value, cast(Read(len(args) - 1, origin, o.zero.dtype), dt.i32))
+        value = _less_zero(args, o.values, o.place, o.zero)
         factors.append(guarded([g for g in whole.guards if g not in p.exact], value))
     term = guarded(p.exact, apply("mul", *factors))
     shape, extents = node.shape, p.piece.domain[len(p.piece.extents) :]
     total = Compute(template(shape, [(a.dtype, a.shape) for a in args], Reduce("sum", extents, (term,))), tuple(args))
     factor = apply("mul", *(Read(n + 1, o.scale_place, dt.f32) for n, o in enumerate(operands)))
-    body = apply_epilogue(p.epilogue, apply("mul", cast(_whole(0, total), dt.f32), factor))
+    body = apply_epilogue(p.epilogue, apply("mul", cast(read_whole(0, shape, dt.i32), dt.f32), factor))
     return _pointwise(body, total, *(o.scale for o in operands))
 
 

@@ -23,6 +23,17 @@ class ProductFactor(NamedTuple):
     place: tuple[Expr, ...]
 
 
+def is_separable(p: Problem) -> bool:
+    """Return whether each operand of a product has an axis of its own."""
+    _, left, right, _ = p.sizes
+    return min(left, right) > 1
+
+
+def may_leave_int32(p: Problem, term: int) -> bool:
+    """Return whether sums of terms of at most this magnitude may leave int32."""
+    return p.count(p.k) * term >= 2**31
+
+
 @dataclass(frozen=True)
 class Site:
     """A product that integers may compute.
@@ -40,15 +51,13 @@ class Site:
     @property
     def is_separable(self) -> bool:
         """Whether each operand has an axis of its own; others are computed in float32, from 8 bits."""
-        _, left, right, _ = self.problem.sizes
-        return min(left, right) > 1
+        return is_separable(self.problem)
 
     @property
     def why_not(self) -> str:
         """Why int32 sums cannot compute the product; empty if they can."""
-        count = self.problem.count(self.problem.k)
-        if count * MAX_TERM >= 2**31:
-            return f"sums of {count} products of 8-bit integers may leave int32"
+        if may_leave_int32(self.problem, MAX_TERM):
+            return f"sums of {self.problem.count(self.problem.k)} products of 8-bit integers may leave int32"
         if self.factors[0].tensor is self.factors[1].tensor:
             return "both factors are one tensor"
         return ""

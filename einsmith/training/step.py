@@ -320,9 +320,7 @@ class TrainStep:
         """
         evaluator, numerics = self._evaluator, self.definition.numerics
         if evaluator is None or not evaluator.is_of(self.model, self.loss, self.trained, numerics):
-            evaluator = Evaluator(
-                self.model, self.loss, self.trained, self.threads, self.definition.numerics, self.group
-            )
+            evaluator = Evaluator(self.model, self.loss, self.trained, self.threads, numerics, self.group)
             self._evaluator = evaluator
         if self._parallel is not None:
             self._parallel.share()

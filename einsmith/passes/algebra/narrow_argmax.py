@@ -15,7 +15,6 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import (
     Apply,
-    Axis,
     Compute,
     Const,
     Expr,
@@ -27,6 +26,7 @@ from einsmith.ir.nodes import (
     Tensor,
     apply,
     postorder,
+    read_whole,
     reads,
     size,
     template,
@@ -98,7 +98,7 @@ def _reads_outside_indices(user: Node, t: Tensor) -> bool:
 
 def _store_as_bytes(t: Tensor, position_count: int) -> Compute:
     """Return the positions as bytes."""
-    read: Expr = Read(0, tuple(map(Axis, range(len(t.shape)))), t.dtype)
+    read: Expr = read_whole(0, t.shape, t.dtype)
     if position_count > BYTE_VALUES // 2:
         read = apply("sub", read, Const(BYTE_VALUES // 2, t.dtype))
     return Compute(template(t.shape, [(t.dtype, t.shape)], Apply("cast", (read,), dt.i8)), (t,))

@@ -13,17 +13,16 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.ranges import Range, leaves, range_by_types
 from einsmith.ir.nodes import (
     Apply,
-    Axis,
     Compute,
     Expr,
     Graph,
     Piece,
-    Read,
     Reduce,
     Template,
     apply,
     cast,
     is_zero,
+    read_whole,
     size,
     template,
 )
@@ -40,8 +39,8 @@ def _narrow(node: Compute) -> Compute | None:
     if narrow is None:
         return None
     shape = node.shape
-    whole = Read(0, tuple(map(Axis, range(len(shape)))), dt.i32)
-    return Compute(template(shape, [(dt.i32, shape)], cast(whole, dt.i64)), (Compute(narrow, node.args),))
+    whole = cast(read_whole(0, shape, dt.i32), dt.i64)
+    return Compute(template(shape, [(dt.i32, shape)], whole), (Compute(narrow, node.args),))
 
 
 def _narrow_template(t: Template) -> Template | None:

@@ -40,6 +40,7 @@ from einsmith.ir.nodes import (
     axes_of,
     nbytes,
     postorder,
+    read_whole,
     reads,
     size,
     template,
@@ -304,7 +305,7 @@ def _concatenate(members: Sequence[Tensor], axis: int) -> Compute:
     args = tuple(dict.fromkeys(members))
     for m, offset in zip(members, _offsets(members, axis), strict=True):
         at = tuple(offset if d == axis else 0 for d in range(len(m.shape)))
-        body = Read(args.index(m), tuple(map(Axis, range(len(m.shape)))), m.dtype)
+        body = read_whole(args.index(m), m.shape, m.dtype)
         parts.append(Piece(at, (1,) * len(m.shape), m.shape, body))
     return Compute(Template(_joined_shape(members, axis), tuple((a.dtype, a.shape) for a in args), tuple(parts)), args)
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 from einsmith.base.dtypes import DType, f32
 from einsmith.ir.nodes import (
     Apply,
-    Axis,
     Compute,
     Const,
     Expr,
@@ -31,6 +30,7 @@ from einsmith.ir.nodes import (
     Tensor,
     cast,
     postorder,
+    read_whole,
     size,
     template,
 )
@@ -143,8 +143,8 @@ def _store_narrow(node: Compute, dtype: DType) -> Compute:
     """Return the node's result rounded to `dtype`."""
     t = node.template
     if any(isinstance(part.body, Reduce) for part in t.parts):
-        here = Read(0, tuple(map(Axis, range(len(t.shape)))), f32)
-        return Compute(template(t.shape, [(f32, t.shape)], cast(here, dtype)), (node,))
+        whole = cast(read_whole(0, t.shape, f32), dtype)
+        return Compute(template(t.shape, [(f32, t.shape)], whole), (node,))
     return Compute(map_bodies(t, lambda b: _narrow(b, dtype)), node.args)
 
 
