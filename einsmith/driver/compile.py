@@ -187,8 +187,8 @@ def compile_graph(
         TraceError: the graph reads a tensor of another trace.
     """
     start = time.perf_counter()
-    warn_of_storage(numerics, target or registry.DEFAULT.target(threads))
     target = replace(target or registry.DEFAULT.target(threads), winograd=numerics.winograd)
+    warn_of_storage(numerics, target)
     if passing_bytes(graph) > target.l3:
         target = replace(target, kept=SHARED_L3_FRACTION)
     backend = backend or registry.backend_of(target)

@@ -12,7 +12,7 @@ from typing import Any
 
 from einsmith.base import locks
 from einsmith.base.dtypes import DType, f32
-from einsmith.ir.nodes import Axis, Compute, Leaf, Read, Tensor, apply, leaf, template
+from einsmith.ir.nodes import Compute, Leaf, Tensor, apply, leaf, read_whole, template
 from einsmith.ir.origins import Origin
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("einsmith_trace", default=None)
@@ -206,8 +206,8 @@ def in_full_precision(t: Tensor) -> Tensor:
     """Return a tensor whose products stay in float32 where others are of 16 bits; other types as they are."""
     if t.dtype is not f32:
         return t
-    whole = Read(0, tuple(map(Axis, range(len(t.shape)))), t.dtype)
-    return Compute(template(t.shape, [(t.dtype, t.shape)], apply("full_precision", whole)), (t,))
+    whole = apply("full_precision", read_whole(0, t.shape, t.dtype))
+    return Compute(template(t.shape, [(t.dtype, t.shape)], whole), (t,))
 
 
 @contextmanager
