@@ -39,10 +39,14 @@ def test_every_row_of_the_table_is_there() -> None:
 
 
 def tiny() -> list[Case]:
-    """A case of every kind and direction, small and of awkward sizes."""
+    """A case of every kind and direction, small and of awkward sizes.
+
+    The strided 1x1 convolution has 8 input channels: with 3 to 5, PyTorch 2.13 writes past its buffers on processors
+    without AVX-512 where the memory of the image is NHWC.
+    """
     cases = [kernel_cases.product(3, 5, 7, way) for way in ("nn", "nt", "tn", "tt")]
     cases += [kernel_cases.product(3, 4, 5, way, batch=6) for way in ("nn", "tt")]
-    for conv in (Conv(3, 5, 3, 2, 1, 7), Conv(6, 6, 5, 1, 6, 6), Conv(6, 4, 1, 1, 2, 5), Conv(4, 3, 1, 2, 1, 6)):
+    for conv in (Conv(3, 5, 3, 2, 1, 7), Conv(6, 6, 5, 1, 6, 6), Conv(6, 4, 1, 1, 2, 5), Conv(8, 3, 1, 2, 1, 6)):
         cases += kernel_cases.convolution(conv, 2)
     cases += [c for layer in (1, 2) for c in kernel_cases.lenet_convolution(layer, 2)]
     cases += [c for stride in (1, 2) for c in kernel_cases.capsule(stride, 2, 3, 6)]
