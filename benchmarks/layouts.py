@@ -50,14 +50,16 @@ class Found(NamedTuple):
 
 def in_orders(kernel: Any) -> Iterator[Any]:
     """The kernel with the tensors of some shapes in other orders."""
-    from einsmith.schedule.kernel import Kernel
-    from einsmith.schedule.layout.order import candidates, reorder
+    from einsmith.schedule.layout.apply import Place, reorder_kernel
+    from einsmith.schedule.layout.order import candidates
 
     shapes = [s for s in dict.fromkeys(b.shape for b in kernel.buffers) if len(candidates(s)) > 1][:SHAPES]
     for orders in product(*map(candidates, shapes)):
-        of: Mapping[tuple[int, ...], tuple[int, ...]] = dict(zip(shapes, orders, strict=True))
-        found = [reorder(b, 0, b.shape, of[b.shape]) if b.shape in of else (b, 0) for b in kernel.buffers]
-        yield Kernel(kernel.stages, tuple(x[0] for x in found if x is not None), kernel.loop_invariant)
+        of = dict(zip(shapes, orders, strict=True))
+        places = {n: Place(0, b.shape, of[b.shape]) for n, b in enumerate(kernel.buffers) if b.shape in of}
+        found = reorder_kernel(kernel, places)
+        if found is not None:
+            yield found[0]
 
 
 def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple[Any, Any]]:

@@ -19,17 +19,22 @@ Cost = Callable[[Kernel | Rows, Target], float]
 """Predicts the seconds of a kernel on a target."""
 
 
+Order = tuple[int | tuple[int, int], ...]
+"""The dimensions of a tensor as they are in memory, the outermost first. A pair (d, n) stands for the points within a
+block of n points of dimension d; d alone then stands for the blocks. NC/16HW16 is (0, 1, 2, 3, (1, 16))."""
+
+
 class LayoutChoice(NamedTuple):
     """The order of a tensor's dimensions in memory.
 
     Attributes:
-        order: the dimensions, outermost first.
-        beside: the next best order, if the model chose; else None.
-        more: predicted seconds that the program would take more with `beside`.
+        order: the order.
+        runner_up: the next best order, if the model chose; else None.
+        more: predicted seconds that the program would take more with `runner_up`.
     """
 
-    order: tuple[int, ...]
-    runner_up: tuple[int, ...] | None = None
+    order: Order
+    runner_up: Order | None = None
     more: float = 0.0
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import (
@@ -42,6 +42,7 @@ from einsmith.schedule.kernel import EpilogueSum, Kernel, Stage
 MAX_PIECES = 16
 """Most pieces of a kernel whose axes are split into pieces; each piece is configured and compiled."""
 
+T = TypeVar("T")
 _Cut = Callable[[Kernel, int | None, int, int], Kernel | None]
 
 
@@ -59,6 +60,56 @@ def split_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
         for cuts in ((_split_into_digits, _split_into_pieces), (_split_into_pieces, _split_into_digits))
     )
     return tuple(dict.fromkeys(k for k in splits if k is not kernel))
+
+
+def split_buffer(kernel: Kernel, n: int, dimension: int, low: int) -> Kernel | None:
+    """Return the kernel with a dimension of buffer `n` replaced by two, the second of `low` points.
+
+    The axes along which the dimension is written or read are split. None where one cannot be split.
+
+    before: Y[n, o, y] = sum[k](X[n, k, y] * W[o, k])
+    after:  Y[n, o, y] = sum[k, b](X[n, k, b, y] * W[o, 16*k + b])       dimension 1 of X, low 16; k < 4, b < 16
+    """
+    if kernel.root.is_scatter:
+        return None
+    divisions = _divisions(kernel)
+    if any(n in stage.outputs for stage in kernel.stages):
+        # The kernel's results share its axes, and so do the values that it reads at the element that it computes.
+        split = _split_into_digits(kernel, None, dimension, low)
+    else:
+        split = _read_in_digits(kernel, n, dimension, low)
+        while split is not None and _divisions(split) > divisions:
+            cuts = (_split_into_digits(split, *c) for c in _candidates(split))
+            split = next((k for k in cuts if k is not None and _divisions(k) < _divisions(split)), None)
+    return split if split is not None and _divisions(split) <= divisions else None
+
+
+def _read_in_digits(kernel: Kernel, n: int, dimension: int, low: int) -> Kernel:
+    """Return the kernel with a dimension of a buffer that is only read split in two: x[i] -> x[i // low, i % low]."""
+    stages = []
+    for stage in kernel.stages:
+        slots = {slot for slot, ref in enumerate(stage.args) if ref == ("buffer", n)}
+        stages.append(Stage(_slots_in_digits(stage.template, slots, dimension, low), stage.args, stage.outputs))
+    buffers = tuple(b.split(dimension, low) if k == n else b for k, b in enumerate(kernel.buffers))
+    return Kernel(tuple(stages), buffers, kernel.loop_invariant, kernel.sums)
+
+
+def _slots_in_digits(t: Template, slots: set[int], dimension: int, low: int) -> Template:
+    """Return a template with a dimension of some arguments split in two."""
+    if not slots:
+        return t
+
+    def rule(e: Any) -> Any:
+        if not isinstance(e, Read) or e.slot not in slots:
+            return None
+        i, by = e.index[dimension], Const(low, Axis.dtype)
+        return Read(e.slot, _with(e.index, dimension, apply("floordiv", i, by), apply("mod", i, by)), e.dtype)
+
+    params = tuple(
+        (d, _with(s, dimension, s[dimension] // low, low) if slot in slots else s)
+        for slot, (d, s) in enumerate(t.params)
+    )
+    return simplify_template(map_bodies(t, lambda b: rebuild([b], rule)[0], params))
 
 
 def _split_by(kernel: Kernel, cuts: Sequence[_Cut]) -> Kernel:
@@ -173,7 +224,7 @@ def _split_into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -
     return Kernel(stages, kernel.buffers, kernel.loop_invariant, kernel.sums)
 
 
-def _with(values: tuple[int, ...], at: int, *new: int) -> tuple[int, ...]:
+def _with(values: tuple[T, ...], at: int, *new: T) -> tuple[T, ...]:
     return (*values[:at], *new, *values[at + 1 :])
 
 

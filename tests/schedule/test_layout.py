@@ -19,7 +19,17 @@ from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import KernelBuffer, row_major
 from einsmith.schedule.layout import forced
 from einsmith.schedule.layout.apply import LayoutDecision, apply_layouts, free_tensors
-from einsmith.schedule.layout.order import candidates, innermost, name_of, reorder, row_major_order, strides
+from einsmith.schedule.layout.order import (
+    block_dimension,
+    block_of,
+    candidates,
+    in_blocks,
+    innermost,
+    name_of,
+    reorder,
+    row_major_order,
+    strides,
+)
 from einsmith.schedule.plan import LayoutChoice
 from einsmith.schedule.planner import fuse
 from tests.fuzz.check import agree
@@ -35,11 +45,21 @@ def test_candidates_put_one_dimension_inside():
     assert candidates((2, 1, 3, 4)) == [(0, 1, 2, 3), (0, 1, 3, 2), (1, 2, 3, 0)]
 
 
+def test_candidates_put_channels_in_blocks():
+    """Where the channels fill several blocks, and images have pixels."""
+    assert [block_of(o) for o in candidates((2, 64, 5, 5))[4:]] == [(1, 4), (1, 16), (1, 32)]
+    assert [block_of(o) for o in candidates((1, 16, 1, 7))[2:]] == [(1, 4)]
+    assert [block_of(o) for o in candidates((1, 24, 1, 7))[2:]] == [(1, 4)]
+    for shape in ((2, 6, 5, 5), (2, 4, 5, 5), (2, 16, 1, 1), (8, 16, 5), (16, 16)):
+        assert all(block_of(o) is None for o in candidates(shape)), shape
+
+
 def test_names():
     shape = (2, 3, 4, 5)
     assert [name_of(shape, o) for o in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0))] == [
         "as is", "dimension 1 innermost", "dimensions in the order 3, 2, 1, 0",
     ]  # fmt: skip
+    assert name_of((2, 8, 4, 5), in_blocks((2, 8, 4, 5), 1, 4)) == "dimension 1 in blocks of 4"
 
 
 def addresses(buffer: KernelBuffer, first: int) -> np.ndarray:
@@ -92,6 +112,32 @@ def test_moved_buffers_hold_the_same_elements():
     assert none > 300 and some > 1000
 
 
+def test_buffers_of_tensors_in_blocks():
+    """Against the addresses of all elements, once the dimension that passes from block to block is split; without
+    strides only where a dimension does not begin and end with a block, or is merged with another."""
+    rng, apart, some = random.Random(1), 0, 0
+    for _ in range(3000):
+        shape = tuple(rng.choice([1, 2, 3, 4]) for _ in range(rng.randrange(1, 4)))
+        d, points = rng.randrange(len(shape)), rng.choice([2, 3, 4])
+        shape = (*shape[:d], points * rng.randrange(1, 4), *shape[d + 1 :])
+        order = in_blocks(shape, d, points)
+        buffer, first = random_buffer(rng, shape)
+        blocks = (*shape[:d], shape[d] // points, points, *shape[d + 1 :])
+        inner = (*(x for x in range(len(blocks)) if x != d + 1), d + 1)
+        there = np.arange(np.prod(shape)).reshape(blocks).transpose(inner).reshape(-1).argsort()
+        split = block_dimension(buffer, first, shape, order)
+        want = there[addresses(buffer, first)]
+        found = reorder(buffer if split is None else buffer.split(*split), first, shape, order)
+        apart += split is not None
+        if found is not None:
+            some += 1
+            np.testing.assert_array_equal(addresses(*found).reshape(want.shape), want)
+        else:
+            whole = buffer.shape == shape and buffer.strides == row_major(shape) and first == 0
+            assert not whole, f"{buffer.shape} of {shape} in {order}"
+    assert apart > 300 and some > 1000
+
+
 def test_dense_strides():
     assert strides((2, 3, 4, 5), innermost((2, 3, 4, 5), 1)) == (60, 1, 15, 3)
     x = KernelBuffer(dt.f32, (2, 3, 4), True)
@@ -102,12 +148,15 @@ def test_dense_strides():
 # ------------------------------------------------------------------------------------------------------------ programs
 
 
-def drawn(seed: int) -> tuple[forced.Rule, list[int]]:
-    """A rule that draws orders, and how many tensors it leaves as they are and how many not."""
+def drawn(seed: int, blocks: bool = False) -> tuple[forced.Rule, list[int]]:
+    """A rule that draws orders, and how many tensors it leaves as they are and how many not.
+
+    blocks: most of the orders that are drawn have channels in blocks, where a tensor may have such orders."""
     rng, counts = random.Random(seed), [0, 0]
 
     def rule(t, orders):
-        order = rng.choice(orders)
+        blocked = [o for o in orders if block_of(o)]
+        order = rng.choice(blocked if blocks and blocked and rng.random() < 0.7 else orders)
         counts[order != orders[0]] += 1
         return order
 
@@ -171,6 +220,48 @@ def test_programs_in_any_orders(case, seed, rng):
         agree(result, graph.graph, inputs, f"{case}, {threads} threads")
         assert all(a.tobytes() == b.tobytes() for a, b in zip(result, again, strict=True))
     assert counts[1] or case == "a recurrence"
+
+
+F = es.functional
+IN_BLOCKS: dict[str, tuple[Callable, list[tuple[int, ...]]]] = {
+    "convolutions": (
+        lambda x, w, v: F.conv2d(F.relu(F.conv2d(x, w, padding=1)), v, stride=2).sum((2, 3)),
+        [(3, 5, 9, 7), (32, 5, 3, 3), (8, 32, 3, 3)],
+    ),
+    "depthwise, pooled, with a residual": (
+        lambda x, w, v: F.conv2d(F.max_pool2d(F.conv2d(x, w, padding=1, groups=64) + x, 2), v).sum((2, 3)),
+        [(2, 64, 8, 6), (64, 1, 3, 3), (7, 64, 1, 1)],
+    ),
+    "groups": (
+        lambda x, w, v: F.relu(F.conv2d(F.conv2d(x, w, groups=2), v, groups=4)).mean((2, 3)),
+        [(2, 16, 7, 5), (32, 8, 1, 1), (16, 8, 1, 1)],
+    ),
+    "concatenated": (
+        lambda x, w, v: F.conv2d(F.cat([F.relu(F.conv2d(x, w)), F.tanh(x)], 1), v, padding=1).sum((2, 3)),
+        [(2, 16, 5, 4), (32, 16, 1, 1), (8, 48, 3, 3)],
+    ),
+    "one image": (
+        lambda x, w, v: F.conv2d(F.avg_pool2d(F.tanh(F.conv2d(x, w, padding=2)), 2), v, padding=1).sum((2, 3)),
+        [(1, 8, 6, 6), (16, 8, 5, 5), (8, 16, 3, 3)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", IN_BLOCKS)
+def test_programs_with_channels_in_blocks(case, rng):
+    """A function and its gradients, against the evaluator."""
+    f, shapes = IN_BLOCKS[case]
+    arrays = [rng.standard_normal(s) * 0.3 for s in shapes]
+    graph = trace_call(es.value_and_grad(lambda *xs: (f(*xs) * f(*xs)).sum(), tuple(range(3))), tuple(arrays), {})
+    given = [to_array(a) for a in arrays]
+    inputs = [*given, *(graph.bind[x] for x in graph.graph.inputs[len(given) :])]
+    blocked = 0
+    for seed in range(3):
+        with forced.forcing(drawn(seed, blocks=True)[0]):
+            run = Executable(graph.graph, graph.bind, 2)
+        agree(run(given)[1], graph.graph, inputs, case)
+        blocked += sum(block_of(x.order) is not None for x in run.plan.orders.values())
+    assert blocked >= 2
 
 
 def trained(seed: int | None, limit: int | None = None, rounds: int = 2) -> tuple[list[np.ndarray], es.TrainStep]:

@@ -35,7 +35,7 @@ from einsmith.schedule.layout.apply import (
 from einsmith.schedule.layout.folded import folded_sets
 from einsmith.schedule.layout.order import candidates
 from einsmith.schedule.layout.price import Prices
-from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
+from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Order, Plan
 from einsmith.schedule.planner import fuse
 from tests.fuzz.check import agree
 
@@ -280,6 +280,12 @@ def test_questions_have_a_limit(asking, monkeypatch):
         assert seconds_of(found, seconds, plan) <= seconds_of(plan, seconds, plan)
 
 
+def _has_channels_inside(order: Order) -> bool:
+    """Whether the innermost points of images are channels: all of them, or those of a block."""
+    last = order[-1]
+    return (last[0] if isinstance(last, tuple) else last) == 1
+
+
 def test_pooling_lies_with_channels_inside(rng, monkeypatch):
     """What the model finds on its own: windows in steps of five over rows that end within one. It can be left out."""
 
@@ -291,7 +297,8 @@ def test_pooling_lies_with_channels_inside(rng, monkeypatch):
     traced = trace_call(es.value_and_grad(loss, (1, 2)), tuple(arrays), {})
     target = replace(native.host_target(), cores=2)
     run = Executable(traced.graph, traced.bind, 2, target=target)
-    assert (1, 256, 54, 54) in {t.shape for t, x in run.plan.orders.items() if x.order == (0, 2, 3, 1) and x.more > 0}
+    inner = {t.shape for t, x in run.plan.orders.items() if _has_channels_inside(x.order) and x.more > 0}
+    assert (1, 256, 54, 54) in inner
     monkeypatch.setenv("EINSMITH_WITHOUT", "layouts")
     without = Executable(traced.graph, traced.bind, 2, target=target)
     now, then = (sum(predicted(c.kernel, target) for c in x.calls) for x in (without, run))

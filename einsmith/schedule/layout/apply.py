@@ -2,19 +2,25 @@
 
 before: call 0 makes t0[n, c, y, x], call 1 reads it, c*y*x, y*x, x, 1 elements from one position to the next
 after:  the same, 1 element from one channel to the next and c from one pixel to the next
+
+before: as above, with channels in blocks of 16
+after:  call 0 makes t0[n, c, y, x, b] with b < 16, which has strides again; call 1 reads t0[n, k // 16, y, x, k % 16],
+        and its axis k becomes two
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
 from einsmith.ir.nodes import Apply, Axis, Compute, Read, Tensor, template
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
-from einsmith.schedule.layout.order import Order, reorder
-from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
+from einsmith.schedule.layout.order import block_dimension, reorder
+from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Order, Plan
+from einsmith.schedule.split_axes import split_buffer
 
 Orders = Mapping[Tensor, Order]
 """Order of a tensor's dimensions, by storage; tensors that are missing have row-major order."""
@@ -120,31 +126,73 @@ def reorder_call(call: KernelCall, orders: Orders) -> KernelCall | None:
     if not any(storage(t) in orders for t in call.tensors):
         return call
     offsets = call.offsets or (0,) * len(call.tensors)
-    own = [
-        _reorder_buffer(t, b, at, orders) for t, b, at in zip(call.tensors, call.kernel.buffers, offsets, strict=True)
-    ]
-    parts = [reorder_call(p, orders) for p in call.parts]
-    if None in own or None in parts:
+    if isinstance(call.kernel, Rows):
+        return _reorder_rows(call, call.kernel, offsets, orders)
+    places = {
+        n: Place(at // storage(t).dtype.itemsize, storage(t).shape, orders[storage(t)])
+        for n, (t, at) in enumerate(zip(call.tensors, offsets, strict=True))
+        if storage(t) in orders
+    }
+    reordered = reorder_kernel(call.kernel, places)
+    if reordered is None:
         return None
-    buffers = tuple(x[0] for x in own if x is not None)
-    begins = tuple(x[1] for x in own if x is not None)
-    kernel: Kernel | Rows
-    if isinstance(call.kernel, Kernel):
-        kernel = Kernel(call.kernel.stages, buffers, call.kernel.loop_invariant)
-    else:
-        members = [_reorder_member(m, call, offsets, orders) for m in call.kernel.members]
-        if None in members:
+    kernel, first = reordered
+    begins = tuple(
+        first[n] * storage(t).dtype.itemsize if n in first else at
+        for n, (t, at) in enumerate(zip(call.tensors, offsets, strict=True))
+    )
+    return replace(call, kernel=kernel, offsets=begins if any(begins) else call.offsets)
+
+
+class Place(NamedTuple):
+    """The elements of a tensor that a kernel's buffer holds. first: the one where it begins, in row-major order.
+    shape: that of the tensor. order: the one in which the tensor is to be stored."""
+
+    first: int
+    shape: tuple[int, ...]
+    order: Order
+
+
+def reorder_kernel(kernel: Kernel, places: Mapping[int, Place]) -> tuple[Kernel, dict[int, int]] | None:
+    """Return the kernel with the buffers that are keys of `places` in other orders, and where they begin (elements).
+
+    Axes along which a buffer passes from block to block of its tensor are split. None if one cannot be split, or if a
+    buffer has no strides for its order."""
+    for n, (first, shape, order) in places.items():
+        # The results of a kernel are split together, and are found split when their turn comes.
+        found = block_dimension(kernel.buffers[n], first, shape, order)
+        split = kernel if found is None else split_buffer(kernel, n, *found)
+        if split is None:
             return None
-        kernel = Rows(
-            call.kernel.rows,
-            tuple(m for m in members if m is not None),
-            buffers,
-            call.kernel.local,
-            None,
-            call.kernel.takes_sums,
-        )
+        kernel = split
+    buffers, begins = list(kernel.buffers), {}
+    for n, (first, shape, order) in places.items():
+        reordered = reorder(buffers[n], first, shape, order)
+        if reordered is None:
+            return None
+        buffers[n], begins[n] = reordered
+    return Kernel(kernel.stages, tuple(buffers), kernel.loop_invariant), begins
+
+
+def _reorder_rows(call: KernelCall, kernel: Rows, offsets: tuple[int, ...], orders: Orders) -> KernelCall | None:
+    """Return the call of a row-fused kernel with its tensors in these orders; None if a buffer has no strides for one,
+    as if it passes from block to block."""
+    own = [_reorder_buffer(t, b, at, orders) for t, b, at in zip(call.tensors, kernel.buffers, offsets, strict=True)]
+    parts = [reorder_call(p, orders) for p in call.parts]
+    members = [_reorder_member(m, call, offsets, orders) for m in kernel.members]
+    if None in own or None in parts or None in members:
+        return None
+    begins = tuple(x[1] for x in own if x is not None)
+    rows = Rows(
+        kernel.rows,
+        tuple(m for m in members if m is not None),
+        tuple(x[0] for x in own if x is not None),
+        kernel.local,
+        None,
+        kernel.takes_sums,
+    )
     reordered_parts = tuple(p for p in parts if p is not None)
-    return replace(call, kernel=kernel, offsets=begins if any(begins) else call.offsets, parts=reordered_parts)
+    return replace(call, kernel=rows, offsets=begins if any(begins) else call.offsets, parts=reordered_parts)
 
 
 def _reorder_buffer(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[KernelBuffer, int] | None:

@@ -30,10 +30,10 @@ from einsmith.schedule.layout.apply import (
     loop_invariant_operands,
 )
 from einsmith.schedule.layout.folded import folded_sets
-from einsmith.schedule.layout.order import Order, candidates
+from einsmith.schedule.layout.order import candidates
 from einsmith.schedule.layout.price import Prices, Seconds
 from einsmith.schedule.layout.solve import Factor, changes, minimize
-from einsmith.schedule.plan import KernelCall, LayoutChoice, Plan
+from einsmith.schedule.plan import KernelCall, LayoutChoice, Order, Plan
 
 MAX_GAIN_QUERIES, MAX_LOSS_QUERIES = 40, 24
 """Most kernels of a plan for which the cost model is queried (1 to 20 ms each): first kernels that might gain by other

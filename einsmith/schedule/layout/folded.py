@@ -31,7 +31,7 @@ def folded_sets(calls: Sequence[KernelCall], free_tensors: Sequence[Tensor]) -> 
         for group in _same_order_groups(call):
             shared = [s for s in map(storage, group) if s in into]
             for s in shared[1:]:
-                if _extents_above_one(s) == _extents_above_one(shared[0]):
+                if _kind(s) == _kind(shared[0]):
                     into[root(s)] = root(shared[0])
     sets: dict[Tensor, list[Tensor]] = {}
     for t in into:
@@ -39,9 +39,9 @@ def folded_sets(calls: Sequence[KernelCall], free_tensors: Sequence[Tensor]) -> 
     return list(sets.values())
 
 
-def _extents_above_one(t: Tensor) -> list[int]:
-    """Return the extents above 1. Two tensors with equal lists have equal candidate orders."""
-    return [n for n in t.shape if n > 1]
+def _kind(t: Tensor) -> tuple[list[int], int]:
+    """Return what determines the candidate orders of a tensor: its extents above 1, and how many orders there are."""
+    return [n for n in t.shape if n > 1], len(candidates(t.shape))
 
 
 def _same_order_groups(call: KernelCall) -> Iterator[list[Tensor]]:

@@ -13,8 +13,8 @@ from contextvars import ContextVar
 from einsmith.ir.nodes import Tensor
 from einsmith.ir.views import storage
 from einsmith.schedule.layout.apply import LayoutDecision, free_tensors, reorder_call
-from einsmith.schedule.layout.order import Order, candidates, row_major_order
-from einsmith.schedule.plan import KernelCall, LayoutChoice, Plan
+from einsmith.schedule.layout.order import candidates, row_major_order
+from einsmith.schedule.plan import KernelCall, LayoutChoice, Order, Plan
 
 Rule = Callable[[Tensor, Sequence[Order]], Order]
 """Chooses the order of a tensor from those that all its kernels have strides for; row-major is the first."""

@@ -1,4 +1,8 @@
-"""Enumerate the orders of a tensor's dimensions in memory, and compute the strides of kernel buffers for them."""
+"""Enumerate the orders of a tensor's dimensions in memory, and compute the strides of kernel buffers for them.
+
+A dimension may be split into blocks: of n images with c channels, NC/16HW16 has blocks of 16 channels outside of the
+pixels, and the channels of a block inside (Megvii's formats for x86 and for products of 8-bit integers).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ from collections.abc import Sequence
 from math import prod
 
 from einsmith.schedule.kernel import KernelBuffer, row_major
+from einsmith.schedule.plan import Order
 
-Order = tuple[int, ...]
-"""The dimensions of a tensor as they are in memory, the outermost first."""
-MAX_CANDIDATES = 4
-"""Most orders of a tensor that are considered, row-major order included."""
+MAX_PERMUTATIONS = 4
+"""Most permutations of a tensor's dimensions that are considered, row-major order included."""
+BLOCKS = (4, 16, 32)
+"""Points of a block of channels that are considered: 4 bytes fill a word of a dot product, 16 floats or 32 bytes a
+vector (MegEngine's NC/4HW4, NC/16HW16 and NC/32HW32)."""
 
 
 def row_major_order(shape: Sequence[int]) -> Order:
@@ -23,17 +29,45 @@ def innermost(shape: Sequence[int], d: int) -> Order:
     return (*(x for x in range(len(shape)) if x != d), d)
 
 
+def in_blocks(shape: Sequence[int], d: int, points: int) -> Order:
+    """Return the row-major order with dimension d in blocks of `points`, of which the points are innermost."""
+    return (*range(len(shape)), (d, points))
+
+
 def candidates(shape: Sequence[int]) -> list[Order]:
-    """Return the orders that a tensor may have: row-major first, then each dimension of extent above 1 moved innermost.
-    The second and the first dimension (channels, batch) come before the others. Tensors whose extents differ only in
-    dimensions of extent 1 have equal candidates."""
+    """Return the orders that a tensor may have: row-major first, then each dimension of extent above 1 moved innermost,
+    then channels in blocks. The second and the first dimension (channels, batch) come before the others. Tensors whose
+    extents differ only in dimensions of extent 1 have equal permutations."""
     several = [d for d, n in enumerate(shape) if n > 1]
     inner = [*several[1:2], *several[:1], *several[2:]]
-    return [row_major_order(shape), *(innermost(shape, d) for d in inner if d != several[-1])][:MAX_CANDIDATES]
+    permutations = [row_major_order(shape), *(innermost(shape, d) for d in inner if d != several[-1])]
+    return [*permutations[:MAX_PERMUTATIONS], *_blocked(shape)]
 
 
-def strides(shape: Sequence[int], order: Order) -> tuple[int, ...]:
-    """Return the stride (elements) of each dimension of a dense tensor in an order; 0 for extent 1."""
+def _blocked(shape: Sequence[int]) -> list[Order]:
+    """Return the orders of images (dimension 1 is that of channels, and two or more follow) with channels in blocks."""
+    if len(shape) < 4 or max(shape[2:]) <= 1:
+        return []
+    return [in_blocks(shape, 1, n) for n in BLOCKS if shape[1] > n and shape[1] % n == 0]
+
+
+def apart(shape: Sequence[int], order: Order) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shape of a tensor with its blocks as a dimension of their own, and the permutation of these."""
+    block = block_of(order)
+    if block is None:
+        return tuple(shape), tuple(d for d in order if isinstance(d, int))
+    d, n = block
+    moved = (d + 1 if isinstance(x, tuple) else x + (x > d) for x in order)
+    return (*shape[:d], shape[d] // n, n, *shape[d + 1 :]), tuple(moved)
+
+
+def block_of(order: Order) -> tuple[int, int] | None:
+    """Return the dimension that an order has in blocks, and the points of a block; None without blocks."""
+    return next((x for x in order if isinstance(x, tuple)), None)
+
+
+def strides(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Return the stride (elements) of each dimension of a dense tensor in an order without blocks; 0 for extent 1."""
     out, at = [0] * len(shape), 1
     for d in reversed(order):
         if shape[d] > 1:
@@ -45,8 +79,11 @@ def name_of(shape: Sequence[int], order: Order) -> str:
     """Return a readable name of an order: the innermost dimension, or all of them."""
     if order == row_major_order(shape):
         return "as is"
-    if order == innermost(shape, order[-1]):
-        return f"dimension {order[-1]} innermost"
+    last = order[-1]
+    if isinstance(last, tuple):
+        return f"dimension {last[0]} in blocks of {last[1]}"
+    if order == innermost(shape, last):
+        return f"dimension {last} innermost"
     return f"dimensions in the order {', '.join(map(str, order))}"
 
 
@@ -55,14 +92,15 @@ def reorder(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order
     reordered.
 
     `buffer` begins at element `first` of the tensor in row-major order. Return None if no strides describe the
-    elements: a buffer dimension that merges channels and rows has no single stride with channels last.
+    elements: a buffer dimension that merges channels and rows has no single stride with channels last, and one that
+    passes from block to block has none with channels in blocks (`block_dimension`).
 
     before: of t[n, c, y, x] a buffer [n, c*y, x] with strides c*y*x, x, 1, or [n, c, y*x] with strides c*y*x, y*x, 1
     after:  the former has no strides with channels last, the latter c*y*x, 1, c
     """
     if order == row_major_order(shape) or not buffer.size:
         return buffer, first
-    runs = _runs(shape, order)
+    runs = _runs(*apart(shape, order))
     new_strides, begin, used = [0] * len(buffer.shape), 0, []
     for extent, old, new in runs:
         at = first // old % extent
@@ -82,7 +120,22 @@ def reorder(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order
     return KernelBuffer(buffer.dtype, buffer.shape, buffer.non_temporal, tuple(new_strides)), begin
 
 
-def _runs(shape: Sequence[int], order: Order) -> list[tuple[int, int, int]]:
+def block_dimension(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order) -> tuple[int, int] | None:
+    """Return (dimension of a buffer, points) that has to be split for an order with blocks; None if there is none."""
+    block = block_of(order)
+    if block is None:
+        return None
+    d, n = block
+    step = prod(shape[d + 1 :])
+    for k, (extent, s) in enumerate(zip(buffer.shape, buffer.strides, strict=True)):
+        by = s // step  # points of d from one element of the buffer's dimension to the next
+        within = n // by if s % step == 0 and n % max(by, 1) == 0 else 0
+        if 1 < within < extent and extent % within == 0 and first // step % n < by:
+            return k, within
+    return None
+
+
+def _runs(shape: Sequence[int], order: Sequence[int]) -> list[tuple[int, int, int]]:
     """Return (extent, row-major stride, stride in the order) of the dimensions, innermost last; dimensions that are
     adjacent in both orders are merged."""
     out: list[tuple[int, int, int]] = []

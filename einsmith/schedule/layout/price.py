@@ -17,8 +17,7 @@ from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import reorder_call
 from einsmith.schedule.layout.folded import own_elements
-from einsmith.schedule.layout.order import Order
-from einsmith.schedule.plan import KernelCall
+from einsmith.schedule.plan import KernelCall, Order
 
 MARGIN, MARGIN_OF_SUMS = 0.3, 1.0
 """Fractions by which predictions for changed orders are increased; MARGIN_OF_SUMS is for sums whose operands change,
