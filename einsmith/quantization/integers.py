@@ -3,8 +3,13 @@
     y[m, n] = sum[k](x[m, k]*w[n, k])    ->    q[m, k] = u8(clamp(round(x[m, k]/s) + z, 0, 255))
                                                y[m, n] = f32(sum[k]((i32(q[m, k]) - i32(z))*i32(v[n, k])))*(s*t[n])
 
-with weights w = v*t. Wherever else x is read, (q - z)*s is read in its place, so that x itself need not be stored: what
-follows a product (its scale, the bias, a residual, an activation) and the rounding of its result are one epilogue.
+with weights w = v*t, or, where the sums of weights over k are known,
+
+    y[m, n] = f32(sum[k](i32(q[m, k])*i32(v[n, k])) - i32(z)*sum[k](v[n, k]))*(s*t[n])
+
+whose product takes bytes as they are (`ZeroCorrection`). Wherever else x is read, (q - z)*s is read in its place, so
+that x itself need not be stored: what follows a product (its scale, the bias, a residual, an activation) and the
+rounding of its result are one epilogue.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from typing import NamedTuple
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.ir.nodes import (
+    Axis,
     Compute,
     Const,
     Expr,
@@ -30,7 +36,7 @@ from einsmith.ir.nodes import (
     read_whole,
     template,
 )
-from einsmith.ir.rebuild import guarded, with_args
+from einsmith.ir.rebuild import guarded, substitute, with_args
 from einsmith.kernels.contraction.problem import Problem, apply_epilogue
 from einsmith.quantization.scales import LEVELS
 from einsmith.quantization.sites import Site, pooled_of
@@ -190,7 +196,9 @@ def _product(
     for i, f in enumerate(site.factors):
         if i == site.weight:
             w = weights[f.tensor]
-            factors.append(IntegerFactor(w.values, w.value_index(f.place), None, w.scales, w.scale_index(f.place)))
+            sums = w.sums.__einsmith_value__().tensor
+            place = w.value_index(f.place)
+            factors.append(IntegerFactor(w.values, place, None, w.scales, w.scale_index(f.place), sums))
             continue
         c = coefficients[encodings[f.tensor].key]
         factors.append(IntegerFactor(integers[f.tensor], f.place, c.zero, c.scale, ()))
@@ -203,6 +211,7 @@ class IntegerFactor(NamedTuple):
     values, place: the integers, and the index at which the product reads them
     zero: the zero point, of one element; None where it is 0
     scale, scale_place: the scale (f32), and its index, which depends on results alone
+    sums: the integers summed over the last dimension (int32), where that is known
     """
 
     values: Tensor
@@ -210,20 +219,69 @@ class IntegerFactor(NamedTuple):
     zero: Tensor | None
     scale: Tensor
     scale_place: tuple[Expr, ...]
+    sums: Tensor | None = None
+
+
+class ZeroCorrection(NamedTuple):
+    """What a product of integers has too much where it takes an operand with its zero point: zero*sums.
+
+    zero: the zero point, of one element. sums: the sums of the other operand over the points that the product sums.
+    place: the index at which a result reads them
+    """
+
+    zero: Tensor
+    sums: Tensor
+    place: tuple[Expr, ...]
+
+
+def _correction(p: Problem, operands: Sequence[IntegerFactor]) -> ZeroCorrection | None:
+    """Return the correction of a product of two operands, of which one has a zero point and the other has sums.
+
+    The sums are over the last dimension of the latter, which has to be an axis of K that no guard reads. The other axes
+    of K are summed here, where the guards hold: beside a border, a product has fewer terms.
+    """
+    shifted = [o for o in operands if o.zero is not None]
+    summed = [o for o in operands if o.zero is None and o.sums is not None]
+    if len(shifted) != 1 or len(summed) != 1:
+        return None
+    (x,), (w,) = shifted, summed
+    assert x.zero is not None and w.sums is not None
+    guards = [*p.exact, *(g for o in p.operands for g in o.guards)]
+    *place, inner = w.place
+    if not isinstance(inner, Axis) or inner.position not in p.k or inner.position in axes_of(*place, *guards):
+        return None
+    results = range(len(p.piece.extents))
+    outside = sorted(a for a in axes_of(*place, *guards) if a in results)
+    inside = [a for a in p.k if a != inner.position]
+    numbers: dict[int, Expr] = {a: Axis(n) for n, a in enumerate((*outside, *inside))}
+    value = guarded(guards, Read(0, tuple(place), dt.i32))
+    shape, extents = (tuple(p.extents[a] for a in axes) for axes in (outside, inside))
+    term = substitute(value, numbers)
+    body = Reduce("sum", extents, (term,)) if inside else term
+    sums = Compute(template(shape, [(dt.i32, w.sums.shape)], body), (w.sums,))
+    return ZeroCorrection(x.zero, sums, tuple(map(Axis, outside)))
 
 
 def product_of_integers(node: Compute, p: Problem, operands: Sequence[IntegerFactor]) -> Tensor:
     """Return the product `node`, whose only piece is `p`, computed by integers."""
     args, factors = list[Tensor](), list[Expr]()
+    correction = _correction(p, operands)
     for o, whole in zip(operands, p.operands, strict=True):
-        value = _less_zero(args, o.values, o.place, o.zero)
+        value = _less_zero(args, o.values, o.place, o.zero if correction is None else None)
         factors.append(guarded([g for g in whole.guards if g not in p.exact], value))
     term = guarded(p.exact, apply("mul", *factors))
     shape, extents = node.shape, p.piece.domain[len(p.piece.extents) :]
     total = Compute(template(shape, [(a.dtype, a.shape) for a in args], Reduce("sum", extents, (term,))), tuple(args))
     factor = apply("mul", *(Read(n + 1, o.scale_place, dt.f32) for n, o in enumerate(operands)))
-    body = apply_epilogue(p.epilogue, apply("mul", cast(read_whole(0, shape, dt.i32), dt.f32), factor))
-    return _pointwise(body, total, *(o.scale for o in operands))
+    added: Expr = read_whole(0, shape, dt.i32)
+    more: list[Tensor] = []
+    if correction is not None:
+        more += [correction.sums, correction.zero]
+        origin = tuple(Const(0, dt.i32) for _ in correction.zero.shape)
+        zero = cast(Read(4, origin, correction.zero.dtype), dt.i32)
+        added = apply("sub", added, apply("mul", Read(3, correction.place, dt.i32), zero))
+    body = apply_epilogue(p.epilogue, apply("mul", cast(added, dt.f32), factor))
+    return _pointwise(body, total, *(o.scale for o in operands), *more)
 
 
 def scale_follows_results(site: Site, w: int) -> bool:

@@ -17,11 +17,13 @@ class QuantizedWeight(Buffer):
 
     In a traced function it is the float32 tensor values*scale; products read the integers themselves. The integers of a
     convolution's weight [out, in, ...] lie as [out, ..., in]: words of a sum over input channels are neighbours.
+
+    scale: the scales. sums: the sums of the integers over input channels (int32), [out, ...]
     """
 
-    def __init__(self, values: np.ndarray, scale: Buffer):
+    def __init__(self, values: np.ndarray, scale: Buffer, sums: Buffer):
         super().__init__(np.moveaxis(values, 1, -1))
-        self.scale = scale
+        self.scale, self.sums = scale, sums
 
     def __einsmith_value__(self) -> Value:
         return Value(self.tensor)
@@ -58,8 +60,9 @@ class QuantizedWeight(Buffer):
 
 
 def replace_weight(layer: Any, name: str, values: np.ndarray, scale: np.ndarray) -> QuantizedWeight:
-    """Replace a layer's parameter by integers and their scales; return them."""
+    """Replace a layer's parameter by integers, their scales and their sums; return the integers."""
     layer.register_buffer(f"{name}_scale", scale)
-    weight = QuantizedWeight(values, getattr(layer, f"{name}_scale"))
+    layer.register_buffer(f"{name}_sums", values.sum(1, dtype=np.int32))
+    weight = QuantizedWeight(values, getattr(layer, f"{name}_scale"), getattr(layer, f"{name}_sums"))
     layer.register_buffer(name, weight)
     return weight

@@ -53,11 +53,17 @@ def make(kind, rng):
     return model, images(rng) if kind is Net else rng.standard_normal((3, 9, 16)).astype(np.float32)
 
 
-def integer_sums(q, x) -> list[tuple[int, ...]]:
-    """The shapes of the sums of integers that a network computes."""
+def integer_products(q, x) -> list[Compute]:
+    """The sums of products of bytes that a network computes."""
     graph = run_passes(trace_call(q, (x,), {}).graph)
     nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and n.template.dtypes == (dt.i32,)]
-    return [n.shape for n in nodes for p in n.template.parts if isinstance(p, Piece) and isinstance(p.body, Reduce)]
+    sums = [n for n in nodes for p in n.template.parts if isinstance(p, Piece) and isinstance(p.body, Reduce)]
+    return [n for n in sums if any(a.dtype in (dt.u8, dt.i8) for a in n.args)]
+
+
+def integer_sums(q, x) -> list[tuple[int, ...]]:
+    """The shapes of the sums of products of bytes that a network computes."""
+    return [n.shape for n in integer_products(q, x)]
 
 
 # ------------------------------------------------------------------------------------------------------ arithmetic
@@ -114,21 +120,42 @@ def test_what_is_computed_by_integers(rng):
 def test_nothing_of_float32_is_stored_between_products(rng):
     """What passes from product to product, a residual among it, is of 8 bits."""
     model, x = make(Net, rng)
-    graph = run_passes(trace_call(es.quantize(model, [x]), (x,), {}).graph)
-    products = {n for n in postorder(graph.roots) if isinstance(n, Compute) and n.template.dtypes == (dt.i32,)}
-    for n in products:
+    for n in integer_products(es.quantize(model, [x]), x):
         assert all(a.dtype in (dt.u8, dt.i8) for a in n.args), n.template
 
 
-def test_a_zero_point_of_zero_is_not_subtracted(rng):
-    """What follows relu has none: words hold the integers as they lie."""
+def test_products_with_weights_subtract_no_zero_point(rng):
+    """What follows relu has none; elsewhere the zero point times the sums of weights is subtracted from the sum. Words
+    hold the integers as they lie. A product of activations subtracts it from the integers."""
     model, x = make(Net, rng)
     q = es.quantize(model, [x])
     with_zero = {n for n, m in q.ranges._modules.items() if "zero" in m._buffers}
     assert with_zero == {"conv1/input"}
-    graph = run_passes(trace_call(q, (x,), {}).graph)
-    sums = [n for n in postorder(graph.roots) if isinstance(n, Compute) and n.template.dtypes == (dt.i32,)]
-    assert sorted(len(n.args) for n in sums) == [2, 2, 2, 3]
+    assert [len(n.args) for n in integer_products(q, x)] == [2, 2, 2, 2]
+    attention, x = make(Attention, rng)
+    products = integer_products(es.quantize(attention, [x]), x)
+    assert sorted(len(n.args) for n in products) == [2, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("padding", [0, 2])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_zero_points_are_corrected_by_sums_of_weights(groups, padding, stride, rng):
+    """Exactly: the sums of a convolution are those of the integers less the zero point, beside a border too."""
+    es.manual_seed(0)
+    layer = es.nn.Conv2d(6, 10, 3, stride=stride, padding=padding, groups=groups)
+    x = (rng.random((2, 6, 7, 5)) - 0.3).astype(np.float32)
+    q = es.quantize(layer, [x])
+    (ranges,) = q.ranges.children()
+    s, inverse, z = (np.asarray(b.data) for b in (ranges.scale, ranges.inverse, ranges.zero))
+    assert z > 0
+    network = q.network
+    xq = np.clip(np.rint(x * inverse) + np.float32(z), 0, 255).astype(np.float64) - z
+    weight = np.moveaxis(np.asarray(network.weight.data), -1, 1).astype(np.float64)
+    sums = F.conv2d(xq, weight, stride=stride, padding=padding, groups=groups)  # integers, exact in float64
+    scales = (s * np.asarray(network.weight_scale.data)).astype(np.float32).reshape(-1, 1, 1)
+    wanted = sums.astype(np.float32) * scales + np.asarray(network.bias.data).reshape(-1, 1, 1)
+    np.testing.assert_allclose(q(x), wanted, rtol=3e-7, atol=1e-6)
 
 
 def test_skipped_layers_stay_in_float32(rng):
