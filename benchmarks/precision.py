@@ -3,6 +3,8 @@
 python -m benchmarks.precision accuracy          LeNet-5 on MNIST, two seeds
 python -m benchmarks.precision steps             training steps in each precision, in turns
 python -m benchmarks.precision int8              inference in int8 and in float32, in turns
+python -m benchmarks.precision memory            intermediate results of planned training steps; nothing is run
+python -m benchmarks.precision formats           int8 networks with the chosen layouts, and with each imposed on all
 """
 
 from __future__ import annotations
@@ -12,12 +14,19 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 import einsmith as es
+from benchmarks import plans
+from benchmarks.models import TRAINING, in_einsmith
+from einsmith.ir.nodes import Tensor
 from einsmith.quantization import convert, prepare_qat
 from einsmith.quantization.scales import METHODS
+from einsmith.schedule.layout import forced
+from einsmith.schedule.layout.order import BLOCKS
+from einsmith.schedule.plan import Order
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 ROUNDS = 12
@@ -96,6 +105,61 @@ def measure_steps(names: Sequence[str], batch: int) -> None:
             print(f"{name} x{batch} {p}: {times[p] * 1e3:.2f} ms ({ratio:.2f}), {run.arena_bytes / 2**20:.1f} MiB")
 
 
+MEMORY = ("resnet50-b16", "mobilenet_v2-b16", "vit_small-b16", "bert_base-b1", "gpt_small-b1")
+"""Training steps of `benchmarks.models` whose memory is compared."""
+
+
+def measure_memory(names: Sequence[str], threads: int) -> None:
+    """Print the memory of the intermediate results of training steps in float32 and in bfloat16, as planned."""
+    for name in names:
+        problem: Any = TRAINING[name]
+        sizes = []
+        for precision in ("fp32", "bf16"):
+            session = in_einsmith.Training(problem, problem.arrays(), threads, precision=precision)
+            with plans.uncompiled():
+                session._step.compile(session.x, session.y)
+            sizes.append(plans.program_of(session._step).arena_bytes / 2**20)
+        print(f"{name}: float32 {sizes[0]:.1f} MiB, bf16 {sizes[1]:.1f} MiB ({sizes[1] / sizes[0]:.2f})", flush=True)
+
+
+def imposed(points: int | None) -> forced.Rule:
+    """Return the rule that puts channels of images innermost, or in blocks of `points`, wherever a tensor may be so."""
+
+    def rule(t: Tensor, orders: Sequence[Order]) -> Order:
+        wanted = (0, 2, 3, 1) if points is None else (0, 1, 2, 3, (1, points))
+        return wanted if wanted in orders else orders[0]
+
+    return rule
+
+
+FORMATS: dict[str, forced.Rule] = {
+    "NCHW": lambda t, orders: orders[0],
+    "NHWC": imposed(None),
+    **{f"NC/{n}HW{n}": imposed(n) for n in BLOCKS},
+}
+
+
+def measure_formats(names: Sequence[str], batches: Sequence[int]) -> None:
+    """Print the time of int8 networks with the layouts that the cost model chooses, and with one imposed on all."""
+    rng = np.random.default_rng(0)
+    for name in names:
+        make, shape, _ = NETWORKS[name]
+        es.manual_seed(0)
+        model = make()
+        model.eval()
+        quantized = es.quantize(model, [rng.standard_normal((8, *shape)).astype(np.float32)])
+        for batch in batches:
+            x = rng.standard_normal((batch, *shape)).astype(np.float32)
+            runs = {"chosen": es.jit(quantized), **{f: es.jit(quantized) for f in FORMATS}}
+            wanted = runs["chosen"](x)
+            for f, rule in FORMATS.items():
+                with forced.forcing(rule):
+                    got = runs[f](x)
+                np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+            times = in_turns({f: partial(run, x) for f, run in runs.items()})
+            print(f"{name} x{batch}: " + ", ".join(f"{f} {t * 1e3:.2f} ms" for f, t in times.items()), flush=True)
+
+
 def measure_int8(names: Sequence[str], batches: Sequence[int]) -> None:
     """Print the time of inference in int8 and in float32."""
     rng = np.random.default_rng(0)
@@ -118,8 +182,10 @@ def measure_int8(names: Sequence[str], batches: Sequence[int]) -> None:
 def main() -> None:
     """Run the parts that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("accuracy", "steps", "int8"))
-    parser.add_argument("--networks", nargs="+", choices=[*NETWORKS], default=["lenet5", "resnet18-cifar"])
+    parser.add_argument("part", choices=("accuracy", "steps", "int8", "memory", "formats"))
+    parser.add_argument("--networks", nargs="+", default=["lenet5", "resnet18-cifar"], help=", ".join(NETWORKS))
+    parser.add_argument("--steps", nargs="+", default=MEMORY, help="training steps of benchmarks.models, for memory")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, nargs="+", default=[16])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--epochs", type=int, default=3)
@@ -130,6 +196,10 @@ def main() -> None:
     elif options.part == "steps":
         for batch in options.batch:
             measure_steps(options.networks, batch)
+    elif options.part == "memory":
+        measure_memory(options.steps, options.threads)
+    elif options.part == "formats":
+        measure_formats(options.networks, options.batch)
     else:
         measure_int8(options.networks, options.batch)
 
