@@ -36,6 +36,7 @@ from einsmith.ir.nodes import (
     Tensor,
     leaf,
     postorder,
+    read_whole,
     template,
 )
 from einsmith.ir.printer import show_expressions
@@ -214,8 +215,7 @@ class _Writer:
                     self._tensor(node)
                     done.add(node)
             if t in done or isinstance(t, Leaf) or _is_member(t):  # a copy under the expected name
-                at = tuple(Axis(d) for d in range(len(t.shape)))
-                t = Compute(template(t.shape, [(t.dtype, t.shape)], Read(0, at, t.dtype)), (t,))
+                t = Compute(template(t.shape, [(t.dtype, t.shape)], read_whole(0, t.shape, t.dtype)), (t,))
             self.known[t] = _Named(name, list(dims))
             self._tensor(t)
             done.add(t)

@@ -25,18 +25,17 @@ from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoopSegment, LoweredLoop
 from einsmith.ir.nodes import (
     Apply,
-    Axis,
     Compute,
     Const,
     Graph,
     Item,
     Leaf,
     Piece,
-    Read,
     Reduce,
     Tensor,
     nbytes,
     postorder,
+    read_whole,
     received,
     template,
 )
@@ -78,8 +77,7 @@ def _require_maker(t: Tensor) -> Compute | LoweredLoop:
 
 def copy_of(t: Tensor) -> Compute:
     """Return a tensor with the same elements in separate memory (the cast keeps it from being a view)."""
-    index = tuple(Axis(d) for d in range(len(t.shape)))
-    body = Apply("cast", (Read(0, index, t.dtype),), t.dtype)
+    body = Apply("cast", (read_whole(0, t.shape, t.dtype),), t.dtype)
     return Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
 
 

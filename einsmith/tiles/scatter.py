@@ -20,7 +20,19 @@ from typing import cast as typed
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.functions import COMBINING
-from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
+from einsmith.ir.nodes import (
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Reduce,
+    Scatter,
+    Template,
+    apply,
+    cast,
+    read_whole,
+    template,
+)
 from einsmith.ir.rebuild import substitute
 from einsmith.schedule.kernel import Kernel, Stage
 
@@ -50,7 +62,7 @@ def _reduce_piece(kernel: Kernel, s: Scatter, start: Piece) -> Kernel:
         if (o, step) != (0, 1)
     }
     (value,) = start.bodies
-    total_read = Read(len(t.params), tuple(map(Axis, range(t.rank))), t.dtypes[0])
+    total_read = read_whole(len(t.params), t.shape, t.dtypes[0])
     combined = apply(COMBINING[s.combiner], substitute(value, piece_axes), total_read)
     added = template(t.shape, (*t.params, (t.dtypes[0], t.shape)), combined)
     stages = [root, Stage(added, (*first.args, ("stage", 0, 0)), first.outputs)]

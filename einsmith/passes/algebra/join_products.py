@@ -39,6 +39,7 @@ from einsmith.ir.nodes import (
     apply,
     nbytes,
     postorder,
+    read_whole,
     reads,
     template,
 )
@@ -219,9 +220,7 @@ def _split(members: Sequence[Compute]) -> Iterator[Sequence[Compute]]:
 
 
 def _make_copy(t: Compute) -> Compute:
-    return Compute(
-        template(t.shape, [(t.dtype, t.shape)], Read(0, tuple(map(Axis, range(len(t.shape)))), t.dtype)), (t,)
-    )
+    return Compute(template(t.shape, [(t.dtype, t.shape)], read_whole(0, t.shape, t.dtype)), (t,))
 
 
 def _read_parts(node: Compute, args: tuple[Tensor, ...], parts: Mapping[int, int]) -> Compute:

@@ -39,6 +39,7 @@ from einsmith.ir.nodes import (
     axes_of,
     has_no_reduction_axis,
     is_zero,
+    read_whole,
     size,
     template,
 )
@@ -226,8 +227,8 @@ def _split_terms(body: Expr) -> list[tuple[bool, Expr]]:
 
 def _add(sums: Sequence[Tensor]) -> Tensor:
     """Return the sum of tensors of one shape."""
-    first, at = sums[0], tuple(map(Axis, range(len(sums[0].shape))))
-    reads: list[Expr] = [Read(n, at, first.dtype) for n in range(len(sums))]
+    first = sums[0]
+    reads: list[Expr] = [read_whole(n, first.shape, first.dtype) for n in range(len(sums))]
     return first if len(sums) == 1 else _build_tensor(first.shape, reduce(partial(apply, "add"), reads), sums)
 
 

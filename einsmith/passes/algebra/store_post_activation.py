@@ -20,7 +20,6 @@ from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import (
     Apply,
-    Axis,
     Compute,
     Const,
     Expr,
@@ -29,6 +28,7 @@ from einsmith.ir.nodes import (
     Template,
     Tensor,
     postorder,
+    read_whole,
     template,
 )
 from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, readers_of, rebuild, with_args
@@ -162,7 +162,7 @@ def _clamp(node: Compute, clamp: Expr) -> Compute:
     separate pointwise tensor."""
     body = pointwise_body(node.template)
     if body is None:
-        read = Read(0, tuple(map(Axis, range(len(node.shape)))), node.dtype)
+        read = read_whole(0, node.shape, node.dtype)
         return Compute(template(node.shape, ((node.dtype, node.shape),), _apply_clamp(clamp, read)), (node,))
     return Compute(map_bodies(node.template, lambda b: _apply_clamp(clamp, b)), node.args)
 

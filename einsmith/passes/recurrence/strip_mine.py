@@ -35,6 +35,7 @@ from einsmith.ir.nodes import (
     is_zero,
     leaf,
     postorder,
+    read_whole,
     size,
     template,
 )
@@ -378,8 +379,7 @@ def _restrict_to_rows(n: Compute, at: Along, rows: int, read_tensor: ReadTensor)
 
 
 def _add(a: Tensor, b: Tensor) -> Compute:
-    index = tuple(Axis(d) for d in range(len(a.shape)))
-    body = apply("add", Read(0, index, a.dtype), Read(1, index, a.dtype))
+    body = apply("add", read_whole(0, a.shape, a.dtype), read_whole(1, a.shape, a.dtype))
     return Compute(template(a.shape, [(a.dtype, a.shape)] * 2, body), (a, b))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
-from einsmith.ir.nodes import Apply, Axis, Compute, Read, Tensor, template
+from einsmith.ir.nodes import Apply, Compute, Tensor, read_whole, template
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.layout.order import block_dimension, reorder
@@ -223,10 +223,10 @@ def _reorder_member(m: Member, call: KernelCall, offsets: tuple[int, ...], order
 def converter(t: Tensor) -> KernelCall:
     """Return the call that copies a tensor into separate memory, which may have another order. The copy is cast twice,
     which distinguishes it from other copies in a program."""
-    index = tuple(Axis(d) for d in range(len(t.shape)))
-    body = Apply("cast", (Apply("cast", (Read(0, index, t.dtype),), t.dtype),), t.dtype)
+    whole = read_whole(0, t.shape, t.dtype)
+    body = Apply("cast", (Apply("cast", (whole,), t.dtype),), t.dtype)
     copy = Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
-    plain = template(t.shape, [(t.dtype, t.shape)], Read(0, index, t.dtype))
+    plain = template(t.shape, [(t.dtype, t.shape)], whole)
     stage = Stage(plain, (("buffer", 0),), (1,))
     kernel = Kernel((stage,), (KernelBuffer(t.dtype, t.shape), KernelBuffer(t.dtype, t.shape)))
     return KernelCall(kernel, (t, copy), (False, True), ())
