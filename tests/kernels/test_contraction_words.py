@@ -120,6 +120,7 @@ def test_words_that_lie_in_memory_are_read_as_they_are():
     assert all(isinstance(o.expr, Apply) and o.expr.fn == "pack" for o in q.operands)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("types", [(dt.u8, dt.i8), (dt.i8, dt.u8), (dt.u8, dt.u8), (dt.i8, dt.i8)])
 @pytest.mark.parametrize("dots", [("u8i8", "i16"), ("i16",)])
 def test_sums_of_integers(types, dots):

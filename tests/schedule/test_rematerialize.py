@@ -293,6 +293,7 @@ def test_recomputation_is_near_the_cheapest(monkeypatch):
     assert np.median(over) <= 1.05 and np.quantile(over, 0.9) <= 1.2, np.quantile(over, [0.5, 0.9, 1.0])
 
 
+@pytest.mark.slow
 def test_results_may_be_computed_again_several_times(monkeypatch):
     """Six layers of equal size, each of which the backward pass reads. In the least memory the backward pass of a layer
     holds what its largest kernel touches, and the layers before it are computed from the batch once more for each."""
