@@ -21,6 +21,7 @@ import numpy as np
 import einsmith as es
 from benchmarks import plans
 from benchmarks.models import TRAINING, in_einsmith
+from einsmith.base.precisions import PRECISIONS
 from einsmith.ir.nodes import Tensor
 from einsmith.quantization import convert, prepare_qat
 from einsmith.quantization.scales import METHODS
@@ -28,7 +29,6 @@ from einsmith.schedule.layout import forced
 from einsmith.schedule.layout.order import BLOCKS
 from einsmith.schedule.plan import Order
 
-PRECISIONS = ("fp32", "bf16", "fp16")
 ROUNDS = 12
 """Runs of each variant, in turns; the shortest counts."""
 
@@ -140,15 +140,20 @@ FORMATS: dict[str, forced.Rule] = {
 }
 
 
+def quantized_network(name: str, rng: np.random.Generator) -> tuple[es.nn.Module, es.nn.Module, tuple[int, ...]]:
+    """Return a network, itself in int8, and the shape of a sample."""
+    make, shape, _ = NETWORKS[name]
+    es.manual_seed(0)
+    model = make()
+    model.eval()
+    return model, es.quantize(model, [rng.standard_normal((8, *shape)).astype(np.float32)]), shape
+
+
 def measure_formats(names: Sequence[str], batches: Sequence[int]) -> None:
     """Print the time of int8 networks with the layouts that the cost model chooses, and with one imposed on all."""
     rng = np.random.default_rng(0)
     for name in names:
-        make, shape, _ = NETWORKS[name]
-        es.manual_seed(0)
-        model = make()
-        model.eval()
-        quantized = es.quantize(model, [rng.standard_normal((8, *shape)).astype(np.float32)])
+        _, quantized, shape = quantized_network(name, rng)
         for batch in batches:
             x = rng.standard_normal((batch, *shape)).astype(np.float32)
             runs = {"chosen": es.jit(quantized), **{f: es.jit(quantized) for f in FORMATS}}
@@ -166,12 +171,7 @@ def measure_int8(names: Sequence[str], batches: Sequence[int]) -> None:
     """Print the time of inference in int8 and in float32."""
     rng = np.random.default_rng(0)
     for name in names:
-        make, shape, _ = NETWORKS[name]
-        es.manual_seed(0)
-        model = make()
-        model.eval()
-        samples = rng.standard_normal((8, *shape)).astype(np.float32)
-        quantized = es.quantize(model, [samples])
+        model, quantized, shape = quantized_network(name, rng)
         for batch in batches:
             x = rng.standard_normal((batch, *shape)).astype(np.float32)
             wanted, got = model(x), quantized(x)
@@ -185,8 +185,8 @@ def main() -> None:
     """Run the parts that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("accuracy", "steps", "int8", "memory", "formats"))
-    parser.add_argument("--networks", nargs="+", default=["lenet5", "resnet18-cifar"], help=", ".join(NETWORKS))
-    parser.add_argument("--steps", nargs="+", default=MEMORY, help="training steps of benchmarks.models, for memory")
+    parser.add_argument("--networks", nargs="+", choices=[*NETWORKS], default=["lenet5", "resnet18-cifar"])
+    parser.add_argument("--steps", nargs="+", choices=[*TRAINING], default=MEMORY, help="for memory")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, nargs="+", default=[16])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])

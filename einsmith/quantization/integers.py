@@ -163,8 +163,12 @@ def _less_zero(args: list[Tensor], values: Tensor, place: tuple[Expr, ...], zero
     if zero is None:
         return value
     args.append(zero)
-    origin = tuple(Const(0, dt.i32) for _ in zero.shape)
-    return apply("sub", value, cast(Read(len(args) - 1, origin, zero.dtype), dt.i32))
+    return apply("sub", value, _only_element(len(args) - 1, zero))
+
+
+def _only_element(slot: int, t: Tensor) -> Expr:
+    """Return the element of an integer tensor of one, in int32."""
+    return cast(Read(slot, tuple(Const(0, dt.i32) for _ in t.shape), t.dtype), dt.i32)
 
 
 def rewrite(
@@ -298,9 +302,8 @@ def product_of_integers(node: Compute, p: Problem, operands: Sequence[IntegerFac
     more: list[Tensor] = []
     if correction is not None:
         more += [correction.sums, correction.zero]
-        origin = tuple(Const(0, dt.i32) for _ in correction.zero.shape)
-        zero = cast(Read(4, origin, correction.zero.dtype), dt.i32)
-        added = apply("sub", added, apply("mul", Read(3, correction.place, dt.i32), zero))
+        excess = apply("mul", Read(3, correction.place, dt.i32), _only_element(4, correction.zero))
+        added = apply("sub", added, excess)
     body = apply_epilogue(p.epilogue, apply("mul", cast(added, dt.f32), factor))
     return _pointwise(body, total, *(o.scale for o in operands), *more)
 

@@ -126,6 +126,17 @@ def test_nothing_of_float32_is_stored_between_products(rng):
         assert all(a.dtype in (dt.u8, dt.i8) for a in n.args), n.template
 
 
+def by_exact_sums(q, x, **options) -> np.ndarray:
+    """What a quantized convolution is to return: its sums of integers are exact in float64."""
+    (ranges,) = q.ranges.children()
+    s, inverse, z = (np.asarray(b.data) for b in (ranges.scale, ranges.inverse, ranges.zero))
+    xq = np.clip(np.rint(x * inverse) + np.float32(z), 0, 255).astype(np.float64) - z
+    weight = np.moveaxis(np.asarray(q.network.weight.data), -1, 1).astype(np.float64)
+    sums = np.asarray(F.conv2d(xq, weight, **options))
+    scales = (s * np.asarray(q.network.weight_scale.data)).astype(np.float32).reshape(-1, 1, 1)
+    return sums.astype(np.float32) * scales + np.asarray(q.network.bias.data).reshape(-1, 1, 1)
+
+
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_few_channels_are_summed_exactly(channels, rng):
     """Integers of few channels fill no word: they are multiplied and added in float32, which is exact."""
@@ -134,14 +145,7 @@ def test_few_channels_are_summed_exactly(channels, rng):
     x = (rng.random((2, channels, 9, 8)) - 0.3).astype(np.float32)
     q = es.quantize(layer, [x])
     assert len(integer_products(q, x)) == (channels == 4)
-    (ranges,) = q.ranges.children()
-    s, inverse, z = (np.asarray(b.data) for b in (ranges.scale, ranges.inverse, ranges.zero))
-    xq = np.clip(np.rint(x * inverse) + np.float32(z), 0, 255).astype(np.float64) - z
-    weight = np.moveaxis(np.asarray(q.network.weight.data), -1, 1).astype(np.float64)
-    sums = np.asarray(F.conv2d(xq, weight, padding=2))  # integers, exact in float64
-    scales = (s * np.asarray(q.network.weight_scale.data)).astype(np.float32).reshape(-1, 1, 1)
-    wanted = sums.astype(np.float32) * scales + np.asarray(q.network.bias.data).reshape(-1, 1, 1)
-    np.testing.assert_allclose(q(x), wanted, rtol=3e-7, atol=1e-6)
+    np.testing.assert_allclose(q(x), by_exact_sums(q, x, padding=2), rtol=3e-7, atol=1e-6)
 
 
 def test_products_with_weights_subtract_no_zero_point(rng):
@@ -168,14 +172,8 @@ def test_zero_points_are_corrected_by_sums_of_weights(groups, padding, stride, r
     q = es.quantize(layer, [x])
     assert [len(n.args) for n in integer_products(q, x)] == [2]
     (ranges,) = q.ranges.children()
-    s, inverse, z = (np.asarray(b.data) for b in (ranges.scale, ranges.inverse, ranges.zero))
-    assert z > 0
-    network = q.network
-    xq = np.clip(np.rint(x * inverse) + np.float32(z), 0, 255).astype(np.float64) - z
-    weight = np.moveaxis(np.asarray(network.weight.data), -1, 1).astype(np.float64)
-    sums = F.conv2d(xq, weight, stride=stride, padding=padding, groups=groups)  # integers, exact in float64
-    scales = (s * np.asarray(network.weight_scale.data)).astype(np.float32).reshape(-1, 1, 1)
-    wanted = sums.astype(np.float32) * scales + np.asarray(network.bias.data).reshape(-1, 1, 1)
+    assert np.asarray(ranges.zero.data) > 0
+    wanted = by_exact_sums(q, x, stride=stride, padding=padding, groups=groups)
     np.testing.assert_allclose(q(x), wanted, rtol=3e-7, atol=1e-6)
 
 

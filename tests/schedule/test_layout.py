@@ -202,16 +202,21 @@ CASES: dict[str, tuple[Callable, list[tuple[int, ...]]]] = {
 }  # fmt: skip
 
 
+def with_gradients(f, shapes, rng):
+    """A function of three arrays with its gradients, traced; random arrays; and these with what the trace binds."""
+    arrays = [rng.standard_normal(s) * 0.3 for s in shapes]
+    graph = trace_call(es.value_and_grad(lambda *xs: (f(*xs) * f(*xs)).sum(), tuple(range(3))), tuple(arrays), {})
+    given = [to_array(a) for a in arrays]
+    inputs = [*given, *(graph.bind[x] for x in graph.graph.inputs[len(given) :])]
+    return graph, given, inputs
+
+
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", CASES)
 def test_programs_in_any_orders(case, seed, rng):
     """A function and its gradients, against the evaluator, on both numbers of threads."""
-    f, shapes = CASES[case]
-    arrays = [rng.standard_normal(s) * 0.3 for s in shapes]
-    graph = trace_call(es.value_and_grad(lambda *xs: (f(*xs) * f(*xs)).sum(), tuple(range(3))), tuple(arrays), {})
-    given = [to_array(a) for a in arrays]
-    inputs = [*given, *(graph.bind[x] for x in graph.graph.inputs[len(given) :])]
+    graph, given, inputs = with_gradients(*CASES[case], rng)
     rule, counts = drawn(seed)
     for threads in (1, 2):
         with forced.forcing(rule):
@@ -250,11 +255,7 @@ IN_BLOCKS: dict[str, tuple[Callable, list[tuple[int, ...]]]] = {
 @pytest.mark.parametrize("case", IN_BLOCKS)
 def test_programs_with_channels_in_blocks(case, rng):
     """A function and its gradients, against the evaluator."""
-    f, shapes = IN_BLOCKS[case]
-    arrays = [rng.standard_normal(s) * 0.3 for s in shapes]
-    graph = trace_call(es.value_and_grad(lambda *xs: (f(*xs) * f(*xs)).sum(), tuple(range(3))), tuple(arrays), {})
-    given = [to_array(a) for a in arrays]
-    inputs = [*given, *(graph.bind[x] for x in graph.graph.inputs[len(given) :])]
+    graph, given, inputs = with_gradients(*IN_BLOCKS[case], rng)
     blocked = 0
     for seed in range(3):
         with forced.forcing(drawn(seed, blocks=True)[0]):
