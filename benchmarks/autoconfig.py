@@ -31,8 +31,12 @@ MEDIAN_REGRET, MOST_REGRET, CHOOSE_SECONDS = 0.10, 0.30, 5e-3
 """The regret's median and its nine tenths at most, and the CPU time of one choice."""
 
 
-def kernels_of(case: Case) -> list[Any]:
-    """What is launched for a case, once the passes are done."""
+def calls_of(case: Case, types: Sequence[Any] = ()) -> tuple[list[Any], dict[Any, str]]:
+    """The kernels that are launched for a case, once the passes are done, and the names of the inputs.
+
+    types: of the arguments in order and of the results, which are computed in the type of the latter's arithmetic;
+    float32 if not told.
+    """
     from benchmarks.peers.einsmith_kernels import function
     from einsmith.api import jit
     from einsmith.base import dtypes as dt
@@ -42,8 +46,21 @@ def kernels_of(case: Case) -> list[Any]:
 
     f, names = function(case)
     assert case.shapes is not None
-    plan = fuse(run_passes(jit.trace_shapes(f, [(case.shapes[n], dt.f32) for n in names]).graph), None)
-    return [call.kernel for call in plan.calls if isinstance(call, KernelCall)]
+    *given, result = types or (dt.f32,) * (len(names) + 1)
+
+    def converted(*xs: Any) -> list[Any]:
+        return [y.astype(result.name) for y in f(*(x.astype(result.arithmetic.name) for x in xs))]
+
+    arguments = [(case.shapes[n], dtype) for n, dtype in zip(names, given, strict=True)]
+    graph = jit.trace_shapes(converted, arguments).graph
+    plan = fuse(run_passes(graph), None)
+    calls = [call for call in plan.calls if isinstance(call, KernelCall)]
+    return calls, dict(zip(graph.inputs, names, strict=True))
+
+
+def kernels_of(case: Case) -> list[Any]:
+    """The kernels alone."""
+    return [call.kernel for call in calls_of(case)[0]]
 
 
 def spread(alternatives: Sequence[tuple[str, Any, Any]], count: int) -> list[int]:

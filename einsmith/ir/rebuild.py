@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
 from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoweredLoop
@@ -28,6 +29,7 @@ from einsmith.ir.nodes import (
     Template,
     Tensor,
     apply,
+    cast,
     postorder,
 )
 
@@ -107,6 +109,25 @@ def operands(x: Expr, fn: str) -> list[Expr]:
         elif e not in seen or fn not in ("and", "or"):
             out.append(e)
     return out
+
+
+def retyped(x: Expr, dtype: DType) -> Expr:
+    """Return an integer expression computed in another integer type: the value modulo 2 to the bits of that type.
+
+    Parts of sums and products may wrap, and need not have the value of the same parts of `x`.
+    """
+    if isinstance(x, Const):
+        return Const(x.value, dtype)
+    if isinstance(x, Apply) and x.fn == "cast":
+        of = x.args[0].dtype
+        low, high = x.dtype.range
+        is_widening = of.is_int and low <= of.range[0] and of.range[1] <= high
+        if is_widening or (of.is_int and x.dtype.bits >= dtype.bits):
+            return retyped(x.args[0], dtype)
+    keeps_low_bits = dtype.bits <= x.dtype.bits and not dtype.in_memory_only
+    if isinstance(x, Apply) and x.fn in ("add", "sub", "mul", "neg") and keeps_low_bits:
+        return apply(x.fn, *(retyped(a, dtype) for a in x.args))
+    return cast(x, dtype)
 
 
 def guarded(guards: Sequence[Expr], x: Expr) -> Expr:

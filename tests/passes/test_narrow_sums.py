@@ -19,6 +19,7 @@ def types_of_sums(graph) -> list[dt.DType]:
 
 
 PRODUCT = "Y[i,j] = sum[k](i32(A[i,k])*i32(B[k,j]))"
+WIDE = "Y[i,j] = sum[k](i64(A[i,k])*i64(B[k,j]))"
 SHIFTED = "Y[i,j] = sum[k]((i32(A[i,k]) - i32(Z[]))*i32(B[k,j]))"
 
 
@@ -33,6 +34,9 @@ SHIFTED = "Y[i,j] = sum[k]((i32(A[i,k]) - i32(Z[]))*i32(B[k,j]))"
         (PRODUCT, "int16 int16", 3, dt.i64),
         (PRODUCT, "int32 int8", 2, dt.i64),
         (SHIFTED, "uint8 int8", 65000, dt.i32),
+        (WIDE, "uint8 int8", 65793, dt.i32),
+        (WIDE, "uint8 int8", 65794, dt.i64),
+        (WIDE, "int32 int8", 2, dt.i64),
         ("Y[i] = sum[k](i32(A[i,k]))", "int16", 65536, dt.i32),
         ("Y[i] = sum[k](i32(A[i,k]))", "int16", 65537, dt.i64),
         ("Y[i] = sum[k](where(k < 5, i32(A[i,k]), 0))", "uint8", 100, dt.i32),
@@ -49,8 +53,28 @@ def test_sums_that_fit(text, types, count, wanted):
     op = es.op(text)
     traced = trace_call(lambda *a: op(**dict(zip(arrays, a, strict=True))), tuple(arrays.values()), {})
     assert types_of_sums(run_passes(traced.graph)) == [wanted]
-    if text == PRODUCT:
+    if text in (PRODUCT, WIDE):
         (y,) = Executable(traced.graph, traced.bind, 2)(list(arrays.values()))[1]
         with np.errstate(over="ignore"):
-            exact = int(np.int32(arrays["A"][0, 0]) * np.int32(arrays["B"][0, 0])) * count
+            in_type = np.int32 if text == PRODUCT else np.int64
+            exact = int(in_type(arrays["A"][0, 0]) * in_type(arrays["B"][0, 0])) * count
         assert y.dtype == np.int64 and (y == exact).all()
+
+
+def test_products_of_the_library_are_of_int32():
+    """Products of int32 tensors wrap, and their sums are of int64: what is known of the bytes bounds both."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (5, 70), np.uint8), rng.integers(-128, 128, (70, 3), np.int8)
+    f = es.jit(lambda x, y: x.astype("i32") @ y.astype("i32"))
+    graph = run_passes(trace_call(f, (x, y), {}).graph)
+    (body,) = (p.body for n in postorder(graph.roots) if isinstance(n, Compute) for p in n.template.parts
+               if isinstance(p, Piece) and isinstance(p.body, Reduce))  # fmt: skip
+    assert {e.dtype for e in postorder(body.bodies) if e.dtype.bits > 8} == {dt.i32}
+    np.testing.assert_array_equal(f(x, y), x.astype(np.int64) @ y.astype(np.int64))
+
+
+def test_a_conversion_that_wraps_within_a_term_stays():
+    """i32(i8(200)) is -56 and not 200."""
+    x = np.full((2, 30), 200, np.uint8)
+    op = es.op("Y[i] = sum[k](i64(i8(A[i,k]))*i64(i8(A[i,k]))*i64(i8(A[i,k])))")
+    np.testing.assert_array_equal(es.jit(op)(x), np.full(2, 30 * (-56) ** 3))

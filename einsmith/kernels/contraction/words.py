@@ -25,8 +25,8 @@ from einsmith.codegen.loopnest.address import BufferMemory, address, affine_of, 
 from einsmith.codegen.loopnest.dots import DOTS, WORD_BYTES, DotProduct
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.analysis.ranges import leaves, range_by_types
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, cast, outermost
-from einsmith.ir.rebuild import guarded, substitute
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, outermost
+from einsmith.ir.rebuild import guarded, retyped, substitute
 from einsmith.kernels.contraction.problem import VIEW_SLOT, Operand, Problem, affine
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 
@@ -47,24 +47,13 @@ def narrow(x: Expr, dtype: DType) -> Expr | None:
         reach = range_by_types(x)
         if reach is None or leaves(reach, dtype):
             return None
-        return _retyped(x, dtype)
+        return retyped(x, dtype)
     if x.fn == "cast":
         return x.args[0] if x.args[0].dtype is dtype else None
     if x.fn == "where":
         a, b = (narrow(side, dtype) for side in x.args[1:])
         return None if a is None or b is None else Apply("where", (x.args[0], a, b), dtype)
     return None
-
-
-def _retyped(x: Expr, dtype: DType) -> Expr:
-    """Return an integer expression computed in a type that holds its value; parts of sums and products may wrap."""
-    if isinstance(x, Const):
-        return Const(x.value, dtype)
-    if isinstance(x, Apply) and x.fn == "cast":
-        return cast(x.args[0], dtype)
-    if isinstance(x, Apply) and x.fn in ("add", "sub", "mul", "neg") and not dtype.in_memory_only:
-        return Apply(x.fn, tuple(_retyped(a, dtype) for a in x.args), dtype)
-    return cast(x, dtype)
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ The types of what is read bound each term, and the number of terms bounds the su
 from __future__ import annotations
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.analysis.ranges import Range, leaves, range_by_types
+from einsmith.ir.analysis.ranges import leaves, range_by_types
 from einsmith.ir.nodes import (
     Apply,
     Compute,
@@ -26,7 +26,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import map_bodies, replace
+from einsmith.ir.rebuild import map_bodies, replace, retyped
 
 
 def narrow_sums(graph: Graph) -> Graph:
@@ -44,35 +44,21 @@ def _narrow(node: Compute) -> Compute | None:
 
 
 def _narrow_template(t: Template) -> Template | None:
-    """Return a template of int64 sums with sums in int32; None where they may leave it, or are others."""
+    """Return a template of int64 sums with terms and sums in int32; None where they may leave it, or are others."""
     if t.is_scatter or t.dtypes != (dt.i64,):
         return None
     for part in t.parts:
         assert isinstance(part, Piece)
         if not isinstance(part.body, Reduce) or part.body.combiner != "sum":
             return None
-        term = _in_int32(part.body.bodies[0])
-        reach: Range | None = None if term is None else range_by_types(term)
-        count = size(part.body.extents)
+        reach, count = range_by_types(part.body.bodies[0]), size(part.body.extents)
         if reach is None or leaves((min(0, reach[0]) * count, max(0, reach[1]) * count), dt.i32):
             return None
-
-    def rule(body: Expr) -> Expr:
-        term = _in_int32(body)
-        assert term is not None
-        return term
-
-    return map_bodies(t, rule)
+    return map_bodies(t, _in_int32)
 
 
-def _in_int32(x: Expr) -> Expr | None:
-    """Return x in int32 where it converts an integer of at most 32 bits; a guard may stand around it."""
-    if not isinstance(x, Apply):
-        return None
-    if x.fn == "cast":
-        of = x.args[0].dtype
-        return cast(x.args[0], dt.i32) if of.is_int and of.bits <= 32 else None
-    if x.fn == "where" and is_zero(x.args[2]):
-        inner = _in_int32(x.args[1])
-        return None if inner is None else apply("where", x.args[0], inner, cast(x.args[2], dt.i32))
-    return None
+def _in_int32(x: Expr) -> Expr:
+    """Return the value of x modulo 2^32 as an int32, within a guard that stands around it."""
+    if isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2]):
+        return apply("where", x.args[0], _in_int32(x.args[1]), cast(x.args[2], dt.i32))
+    return retyped(x, dt.i32)

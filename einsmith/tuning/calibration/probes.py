@@ -86,10 +86,10 @@ def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:
     memory_bytes: bytes that the probes of main memory may take; 0 leaves them out. Raises CompileError, MemoryError.
     """
     lanes = target.lanes()
-    yield _tile(target)
+    yield tile(target)
     yield _chain(target)
     for name, _ in target.dots:
-        yield _tile(target, DOTS[name])
+        yield tile(target, DOTS[name])
     levels = [("l1", target.l1 // 2), ("l2", target.l2 // 2), ("l3", _third(target)), ("memory", memory_bytes)]
     for level, nbytes in levels:
         if nbytes:
@@ -169,7 +169,7 @@ def dot_probe(name: str) -> str:
     return f"dot {name}"
 
 
-def _tile(target: Target, dot: DotProduct | None = None) -> Probe:
+def tile(target: Target, dot: DotProduct | None = None) -> Probe:
     """Return a probe of the register tile of a product on packed panels, whose rate is that of a contraction's
     multiply-adds: of elements (f32), or of words."""
     lanes, nv = target.lanes(), 2
