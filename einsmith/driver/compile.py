@@ -35,7 +35,7 @@ from einsmith.schedule.planner import fuse
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
 from einsmith.schedule.repeat_products import repeat_products
 from einsmith.schedule.residency import plan_seconds
-from einsmith.schedule.row_clusters import MAX_STORED_BYTES, STREAMED_L3_RATIO
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES, smallest_unstored
 from einsmith.schedule.together import Work, run_together
 
 PRODUCTS = Products(is_product, round_operands)
@@ -215,7 +215,7 @@ def compile_graph(
         def plan_with(most: int) -> Plan:
             """Return the plan in which a result that need not be stored is kept for the backward pass if it has at most
             `most` bytes."""
-            smallest, takes_sums = target.l3 // STREAMED_L3_RATIO, not is_left_out(EPILOGUE_SUMS)
+            smallest, takes_sums = smallest_unstored(target), not is_left_out(EPILOGUE_SUMS)
 
             def fuse_graph(g: Graph, repeats: bool) -> Plan:
                 finite = g.outputs[index] if index >= 0 else None

@@ -46,6 +46,12 @@ class Refusal(NamedTuple):
     stored: float | None = None
 
 
+def smallest_unstored(target: Target) -> int:
+    """Return the bytes beyond which a result may be used up without being stored: a part of the last-level cache, and
+    at most the same part of the bytes that are stored by default, as many cores share the largest caches."""
+    return min(target.l3, MAX_STORED_BYTES) // STREAMED_L3_RATIO
+
+
 def longest_time(unstored: Iterable[int], most: int, otherwise: float) -> float:
     """Return the largest predicted time, as a fraction of another one, at which results of so many bytes are not
     stored: any if `most`, the bytes that may be stored, is 0, `otherwise` if all are smaller than `most`."""
@@ -62,6 +68,7 @@ def clusters(
     unfused: Collection[int],
     kept: Collection[Tensor],
     target: Target,
+    smallest: int,
     pays: Callable[[Sequence[int]], bool],
     refusals: MutableMapping[Tensor, Refusal],
 ) -> list[list[int]]:
@@ -73,11 +80,12 @@ def clusters(
         unfused: numbers of the kernels that are not fused.
         kept: tensors that are stored in any case.
         target: the machine.
+        smallest: bytes beyond which a result may be used up without being stored.
         pays: whether a list of kernels takes less time fused.
         refusals: receives the large results of reductions that other reductions read, each with the reason for which it
             is stored if it is. `pays` may replace `UNJOINED`.
     """
-    streamed = set(_streamed(parts, after, unfused, kept, target, refusals))
+    streamed = set(_streamed(parts, after, unfused, kept, smallest, refusals))
     while True:
         state = _merge(parts, after, unfused, streamed, target)
         refused = {
@@ -127,11 +135,11 @@ def _streamed(
     after: Mapping[int, Collection[int]],
     unfused: Collection[int],
     kept: Collection[Tensor],
-    target: Target,
+    smallest: int,
     refusals: MutableMapping[Tensor, Refusal],
 ) -> dict[Tensor, set[int]]:
-    """Return the results that take much of the last-level cache and that one fused kernel may compute and use up, each
-    with the kernels that this fuses at least.
+    """Return the results of more than `smallest` bytes that one fused kernel may compute and use up, each with the
+    kernels that this fuses at least.
 
     All readers of such a result and every kernel that has to run between them can share rows. Fused, it is never
     stored, which may save more than the tiles of kernels that reuse their operands: a chain of reductions (a kernel
@@ -141,7 +149,7 @@ def _streamed(
         for g, p in enumerate(parts)
         if g not in unfused
         for t in p.results
-        if nbytes(t) * STREAMED_L3_RATIO > target.l3 and t not in kept
+        if nbytes(t) > smallest and t not in kept
     }
     if not large:
         return {}
@@ -172,11 +180,11 @@ def freed(
     unfused: Collection[int],
     sums: Collection[int],
     kept: Collection[Tensor],
-    target: Target,
+    smallest: int,
 ) -> set[Tensor]:
     """Return the results that a fused kernel might use up without storing them if the kernels `sums` were not among
     those that are not fused, and that exceed what it would store."""
-    found = _streamed(parts, after, {*unfused} - {*sums}, kept, target, {}) if sums else {}
+    found = _streamed(parts, after, {*unfused} - {*sums}, kept, smallest, {}) if sums else {}
     members = {n for t in found for n in found[t]}
     if members.isdisjoint(sums):
         return set()

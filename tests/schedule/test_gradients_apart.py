@@ -7,7 +7,6 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.driver import compile
 from einsmith.schedule import planner, row_clusters
 from einsmith.training.step import TrainStep
 from tests.schedule.test_repeat_products import largest
@@ -40,8 +39,7 @@ def batch(rng) -> list[np.ndarray]:
 @pytest.fixture
 def unstored(monkeypatch) -> None:
     """Results of any size are used up unstored where that is possible, however long it takes."""
-    for module in (planner, row_clusters, compile):
-        monkeypatch.setattr(module, "STREAMED_L3_RATIO", 1 << 14)
+    monkeypatch.setattr(row_clusters, "STREAMED_L3_RATIO", 1 << 14)
 
 
 OPTIMIZERS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.base.errors import ArgumentError
-from einsmith.driver import compile
+from einsmith.codegen.cache.native import host_target
+from einsmith.driver import compile, registry
 from einsmith.driver.executable import Executable
 from einsmith.export import exported, traces
 from einsmith.ir.nodes import nbytes
@@ -34,6 +36,14 @@ class Attention(es.nn.Module):
         q, k, v = (y[:, :, n].transpose(0, 2, 1, 3) for n in range(3))
         a = F.scaled_dot_product_attention(q, k, v, dropout_p=self.p, is_causal=True)
         return self.out(a.transpose(0, 2, 1, 3).reshape(b, t, HEADS * WIDTH))
+
+
+@pytest.fixture(autouse=True, params=[32 << 20, 300 << 20], ids=["L3 of 32 MiB", "of 300 MiB"])
+def machine(request, monkeypatch) -> None:
+    """Two threads, whose tiles take memory, and last-level caches that hold the scores or do not."""
+    target = replace(host_target(), cores=2, l2=1 << 20, l3=request.param)
+    monkeypatch.setattr(registry.DEFAULT, "target", lambda threads: replace(target, cores=threads))
+    es.set_threads(2)
 
 
 def step_of(p: float = 0.0, **settings) -> TrainStep:
