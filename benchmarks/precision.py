@@ -3,6 +3,7 @@
 python -m benchmarks.precision accuracy          LeNet-5 on MNIST, two seeds
 python -m benchmarks.precision steps             training steps in each precision, in turns
 python -m benchmarks.precision int8              inference in int8 and in float32, in turns
+python -m benchmarks.precision training          steps of networks of benchmarks.models, beside PyTorch's autocast
 python -m benchmarks.precision memory            intermediate results of planned training steps; nothing is run
 python -m benchmarks.precision formats           int8 networks with the chosen layouts, and with each imposed on all
 """
@@ -21,6 +22,7 @@ import numpy as np
 import einsmith as es
 from benchmarks import plans
 from benchmarks.models import TRAINING, in_einsmith
+from benchmarks.report import geometric_mean
 from einsmith.base.precisions import PRECISIONS
 from einsmith.ir.nodes import Tensor
 from einsmith.quantization import convert, prepare_qat
@@ -31,6 +33,8 @@ from einsmith.schedule.plan import Order
 
 ROUNDS = 12
 """Runs of each variant, in turns; the shortest counts."""
+STEP_ROUNDS = 5
+"""The same of long training steps."""
 
 
 def accuracy_of(model: es.nn.Module, images: np.ndarray, labels: np.ndarray) -> float:
@@ -73,10 +77,10 @@ NETWORKS: dict[str, Problem] = {
 }
 
 
-def in_turns(variants: dict[str, Callable[[], object]]) -> dict[str, float]:
+def in_turns(variants: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
     """Return the shortest time of each variant (seconds), run in turns."""
     best = dict.fromkeys(variants, float("inf"))
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, run in variants.items():
             start = time.perf_counter()
             run()
@@ -108,6 +112,41 @@ def measure_steps(names: Sequence[str], batch: int) -> None:
 
 MEMORY = ("resnet50-b16", "mobilenet_v2-b16", "vit_small-b16", "bert_base-b1", "gpt_small-b1")
 """Training steps of `benchmarks.models` whose memory is compared."""
+
+
+def measure_training(names: Sequence[str], threads: int) -> None:
+    """Print the time of training steps in float32 and in bfloat16, and of PyTorch's, eager, under autocast."""
+    import torch
+
+    from benchmarks.models import in_torch
+
+    class Autocast(in_torch.Training):
+        """PyTorch's step whose forward pass is under autocast."""
+
+        def step(self) -> float:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return super().step()
+
+    torch.set_num_threads(threads)
+    gains, ratios = [], []
+    for name in names:
+        problem: Any = TRAINING[name]
+        arrays = problem.arrays()
+        sessions: dict[str, Any] = {
+            p: in_einsmith.Training(problem, arrays, threads, precision=p) for p in ("fp32", "bf16")
+        }
+        sessions["PyTorch"] = Autocast(problem, arrays, "torch", len(problem.sample) == 3)
+        losses = {form: [session.step() for _ in range(2)][0] for form, session in sessions.items()}
+        for form in ("bf16", "PyTorch"):
+            np.testing.assert_allclose(losses[form], losses["fp32"], rtol=0.02)
+        times = in_turns({form: session.step for form, session in sessions.items()}, STEP_ROUNDS)
+        gains.append(times["fp32"] / times["bf16"])
+        ratios.append(times["PyTorch"] / times["bf16"])
+        print(
+            f"{name}: float32 {times['fp32'] * 1e3:.1f} ms, bf16 {times['bf16'] * 1e3:.1f} ms ({gains[-1]:.2f}), "
+            f"PyTorch's autocast {times['PyTorch'] * 1e3:.1f} ms ({ratios[-1]:.2f})", flush=True,
+        )  # fmt: skip
+    print(f"geometric means: {geometric_mean(gains):.2f} times float32, {geometric_mean(ratios):.2f} times PyTorch")
 
 
 def measure_memory(names: Sequence[str], threads: int) -> None:
@@ -184,9 +223,9 @@ def measure_int8(names: Sequence[str], batches: Sequence[int]) -> None:
 def main() -> None:
     """Run the parts that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("accuracy", "steps", "int8", "memory", "formats"))
+    parser.add_argument("part", choices=("accuracy", "steps", "training", "int8", "memory", "formats"))
     parser.add_argument("--networks", nargs="+", choices=[*NETWORKS], default=["lenet5", "resnet18-cifar"])
-    parser.add_argument("--steps", nargs="+", choices=[*TRAINING], default=MEMORY, help="for memory")
+    parser.add_argument("--steps", nargs="+", choices=[*TRAINING], default=MEMORY, help="for training and memory")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, nargs="+", default=[16])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
@@ -198,6 +237,8 @@ def main() -> None:
     elif options.part == "steps":
         for batch in options.batch:
             measure_steps(options.networks, batch)
+    elif options.part == "training":
+        measure_training(options.steps, options.threads)
     elif options.part == "memory":
         measure_memory(options.steps, options.threads)
     elif options.part == "formats":

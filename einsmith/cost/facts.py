@@ -59,7 +59,8 @@ class Target:
     that all cores share; cores: physical cores that may be used.
 
     Coefficients: `fma_per_second` f32 multiply-adds per core; `multiplies`: vector multiply-adds per clock cycle, a
-    power of two; `dots`: by the name of a dot product of words (`loopnest.dots`), vectors of them per clock cycle;
+    power of two; `dots`, `tiles`: by the name of a dot product of words (`loopnest.dots`), vectors of them per clock
+    cycle, in vector registers and in tile registers;
     `bytes_per_second` read and written per core from (L1, L2, L3); of all cores together from a shared
     level: `l3_bandwidth`, `memory_bandwidth`, of which one core can use `core_bandwidth`; `load_seconds`,
     `unaligned_seconds` (of vectors that begin anywhere), `store_seconds`, `broadcast_seconds` per vector in L1;
@@ -90,6 +91,7 @@ class Target:
     fma_per_second: float = 4e10
     multiplies: float = 2.0
     dots: tuple[tuple[str, float], ...] = ()
+    tiles: tuple[tuple[str, float], ...] = ()
     bytes_per_second: tuple[float, float, float] = (1.5e11, 7e10, 3e10)
     l3_bandwidth: float = 6e10
     memory_bandwidth: float = 4e10
@@ -142,6 +144,10 @@ class Target:
     def dots_per_cycle(self, name: str) -> float:
         """Return the vectors of dot products of this name per clock cycle; 0 where the machine has no instruction."""
         return dict(self.dots).get(name, 0.0)
+
+    def tile_dots_per_cycle(self, name: str) -> float:
+        """Return the vectors of dot products of this name that tile registers compute per clock cycle; 0 without."""
+        return dict(self.tiles).get(name, 0.0)
 
     @property
     def cycle_seconds(self) -> float:

@@ -16,12 +16,13 @@ from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, cast
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.problem import needs_exact_guards, problems
 from einsmith.kernels.contraction.search import candidates
+from einsmith.kernels.contraction.space import explain_illegal
 from einsmith.kernels.contraction.words import dot_of, in_words, word_axes
 from einsmith.schedule.kernel import Kernel
 from tests.kernels.cover import each_value
-from tests.kernels.runner import check_exact, host
+from tests.kernels.runner import check_exact, fresh, host, reference
 from tests.kernels.samples import (
     batched,
     biased,
@@ -163,3 +164,79 @@ def test_axes_that_guards_mention_have_no_words():
     assert "cannot be taken in words" in CONTRACTION.legal(masked, Configs((config,)), machine())
     with pytest.raises(CompileError, match="cannot be taken in words"):
         CONTRACTION.lower(masked, Configs((config,)), machine())
+
+
+TILES = (("bf16", 9.0), ("u8i8", 9.0))
+IN_TILES = Tiled(mr=32, nv=2, a="buffer", words=2, tiles=True)
+
+
+def tile_machine() -> Target:
+    """A machine that is said to have tile registers; without them, functions stand for their instructions."""
+    return replace(machine(64), vector_registers=32, tiles=TILES)
+
+
+def check_tiles(kernel: Kernel, most: int = 4) -> None:
+    target = tile_machine()
+    configs = [c for c in configs_in_words(kernel, target) if c.tiles]
+    assert configs
+    check_exact(kernel, [Configs((c,)) for c in each_value(configs)[:most]], target=target)
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("types", [BF16, (dt.u8, dt.i8), (dt.i8, dt.u8)])
+def test_products_in_tiles(kind, types):
+    rng = np.random.default_rng(sum(map(ord, kind)))
+    for m, n, k in [(16, 16, 32), (17, 15, 31), (33, 40, 70), (100, 1, 9), *rng.integers(16, 70, (2, 3)).tolist()]:
+        kernel = product(m, n, k, kind)
+        check_tiles(narrowed(kernel if types is BF16 else as_integers(kernel), *types), 3)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        conv(2, 6, 9, 9, 20, 3, 3, 1), conv(2, 5, 7, 9, 17, 3, 2, 0), padded_conv(2, 18, 9, 9, 5, 3, 3, 1),
+        conv_dw(2, 3, 9, 9, 4, 3, 3, 1), conv_dx(2, 20, 9, 9, 6, 3, 3, 1), batched(3, 19, 17, 10),
+        capsule(2, 3, 5, 4, 1), biased(product(20, 30, 40), 1),
+    ],
+)  # fmt: skip
+def test_convolutions_and_batches_in_tiles(kernel):
+    check_tiles(narrowed(kernel, *BF16))
+
+
+def test_blocks_of_k_in_tiles():
+    kernel, target = narrowed(product(40, 35, 2 * 70, "NN"), *BF16), tile_machine()
+    for kc in (16, 48):
+        for order, a, b in (("n", "panel", "panel"), ("n", "buffer", "panel"), ("n", "panel", "buffer")):
+            c = Tiled(mr=32, nv=2, a=a, b=b, order=order, kc=kc, words=2, tiles=True)
+            check_exact(kernel, [Configs((c,))], target=target)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"mr": 8}, {"nv": 3}, {"a": "inline"}, {"b": "inline"}, {"split": 2}, {"kc": 24}, {"words": None}, {"rows": True}],
+)
+def test_what_tile_registers_cannot_do_is_refused(change):
+    kernel, target = narrowed(product(40, 35, 140, "NN"), *BF16), tile_machine()
+    c = replace(IN_TILES, **change)
+    with pytest.raises(CompileError):
+        CONTRACTION.lower(kernel, Configs((c,)), target)
+    (p,) = problems(kernel.root) or ()
+    assert explain_illegal(kernel, p, c, target)
+    assert not explain_illegal(kernel, p, IN_TILES, target)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_tiles_make_sums_again_that_a_masked_infinity_spoils():
+    kernel, target = narrowed(conv_dx(2, 20, 9, 9, 6, 3, 3, 1), *BF16), tile_machine()
+    (p,) = problems(kernel.root) or ()
+    configs = [Configs((c,)) for c in configs_in_words(kernel, target) if c.tiles][:2]
+    assert configs and needs_exact_guards(p)
+    rng, arrays = np.random.default_rng(0), fresh(kernel, 0)
+    for i in range(2):
+        values = dt.bf16.wide(arrays[i])
+        values.reshape(-1)[rng.integers(values.size, size=3)] = np.inf, -np.inf, np.nan
+        arrays[i] = dt.bf16.narrow(values)
+    check_exact(kernel, configs, target=target, arrays=arrays)
+    (out,) = reference(kernel, arrays).values()
+    assert 0 < np.isnan(dt.bf16.wide(out) if out.dtype == dt.BFLOAT16 else out).sum() < out.size

@@ -14,7 +14,9 @@ from itertools import islice
 
 from einsmith.codegen.loopnest.nest import Op
 
-_STORES = ("store", "stream", "scatter", "barrier", "prefetch")
+_STORES = (
+    "store", "stream", "scatter", "barrier", "prefetch", "tile_zero", "tile_load", "tile_store", "tile_dot",
+)  # fmt: skip
 _LOADS = ("load", "gather")
 
 

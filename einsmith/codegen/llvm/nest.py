@@ -20,6 +20,7 @@ from einsmith.codegen.llvm import dots, faults, lockstep, signal_checks
 from einsmith.codegen.llvm.jit import has_fma, has_halves, list_features, resolve
 from einsmith.codegen.llvm.memory import MemoryEmitter, Number
 from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, FunctionText, LaneArithmetic, constant, mangle, spell
+from einsmith.codegen.llvm.tile_registers import TileRegisters, used_dot
 from einsmith.codegen.loopnest.nest import Function, If, Loop, Op, SSAValue, Type
 
 _SCALAR_INTS = ("i64", "i32")
@@ -78,7 +79,13 @@ class _Emitter(MemoryEmitter):
             self.operand[buffer.id] = self.text.emit(f"load ptr, ptr {at}, align 8")
         self.operand[f.scratch.id] = "%scratch"
         self.operand[f.task.id] = "%task"
+        dot = used_dot(f.body)
+        self.tiles = None if dot is None else TileRegisters(self.text, dot)
+        if self.tiles is not None:
+            self.tiles.begin()
         self.emit_region(f.body)
+        if self.tiles is not None:
+            self.tiles.end()
         self.text.emit_void("ret void")
         head = f'define void @"{f.name}"(ptr %buffers, ptr %scratch, i64 %task) #0 {{\nentry:\n'
         return head + "\n".join(self.text.lines) + "\n}\n"
@@ -399,6 +406,29 @@ class _Emitter(MemoryEmitter):
         assert op.result is not None
         args = [self.get(a) for a in op.args if a is not None]
         self.put(op.result, dots.multiply_add(LaneArithmetic(self.ops, op.result.type), op.attrs[0], *args))
+
+    def do_tile_zero(self, op: Op) -> None:
+        assert self.tiles is not None
+        self.tiles.zero(op.attrs[0])
+
+    def do_tile_load(self, op: Op) -> None:
+        self.move_tile(op, stores=False)
+
+    def do_tile_store(self, op: Op) -> None:
+        self.move_tile(op, stores=True)
+
+    def move_tile(self, op: Op, stores: bool) -> None:
+        """Emit a load or a store of a tile register."""
+        assert self.tiles is not None
+        ptr, offset, stride = op.args
+        assert stride is not None
+        number = self.number(stride)
+        in_bytes = 4 * int(number) if number is not None else self.text.emit_shared(f"mul i64 {self.get(stride)}, 4")
+        self.tiles.move(op.attrs[0], self.address(ptr, offset, "i32"), str(in_bytes), stores)
+
+    def do_tile_dot(self, op: Op) -> None:
+        assert self.tiles is not None
+        self.tiles.multiply_add(*op.attrs[1:])
 
     def do_pack(self, op: Op) -> None:
         assert op.result is not None

@@ -28,6 +28,9 @@ class DotProduct(NamedTuple):
 WORD = "i32"
 """The element type of words in the loop nest."""
 WORD_BYTES = 4
+TILE_ROWS = 16
+"""Rows of a tile register, and words of a row."""
+TILE_REGISTERS = 8
 DOTS = {
     d.name: d
     for d in (

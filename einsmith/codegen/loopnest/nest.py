@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import CompileError
-from einsmith.codegen.loopnest.dots import DOTS, WORD, WORD_BYTES
+from einsmith.codegen.loopnest.dots import DOTS, TILE_REGISTERS, WORD, WORD_BYTES
 
 
 class Type(NamedTuple):
@@ -409,6 +409,29 @@ class Builder:
     def prefetch(self, ptr: SSAValue, offset: SSAValue | int, elem: str) -> None:
         """Emit a prefetch of the cache line of the element at `offset` after `ptr`."""
         self._emit("prefetch", [ptr, self.index(offset)], None, (elem,))
+
+    # -- tile registers, numbered, of 16 rows of 16 words each
+
+    def tile_zero(self, register: int) -> None:
+        """Set a tile register to zero."""
+        self._emit("tile_zero", [], None, (register,))
+
+    def tile_load(self, register: int, ptr: SSAValue, offset: SSAValue | int, stride: SSAValue | int) -> None:
+        """Load a tile register; offset: elements of 32 bits after `ptr`; stride: such elements from row to row."""
+        self._emit("tile_load", [ptr, self.index(offset), self.index(stride)], None, (register,))
+
+    def tile_store(self, register: int, ptr: SSAValue, offset: SSAValue | int, stride: SSAValue | int) -> None:
+        """Store a tile register; the arguments are those of `tile_load`."""
+        self._emit("tile_store", [ptr, self.index(offset), self.index(stride)], None, (register,))
+
+    def tile_dot(self, name: str, total: int, left: int, right: int, is_reversed: bool = False) -> None:
+        """Add a product of matrices of words: total[i, j] += dot(left[i, k], right[k, j]), summed over k.
+
+        name: the dot product; is_reversed: it takes the words of `right` first. A function uses one dot product.
+        """
+        if not {total, left, right} <= set(range(TILE_REGISTERS)) or total in (left, right):
+            raise CompileError(f"tile registers {total}, {left} and {right}")
+        self._emit("tile_dot", [], None, (name, total, left, right, is_reversed))
 
     def alloc(self, elem: str, n: int) -> SSAValue:
         """Return a pointer to n elements of the thread's scratch, aligned to 64 bytes, uninitialised at each task."""

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from einsmith.base.locks import cached_property
 from einsmith.codegen.loopnest.address import BufferMemory
-from einsmith.codegen.loopnest.dots import DOTS
+from einsmith.codegen.loopnest.dots import DOTS, TILE_ROWS
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import divisors
 from einsmith.ir.nodes import axes_of
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, count_elements, halo_copy
-from einsmith.kernels.contraction.problem import Operand, Problem
+from einsmith.kernels.contraction.problem import Operand, Problem, needs_exact_guards
 from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.schedule.kernel import Kernel
@@ -126,6 +126,7 @@ class Tiled:
     rows: vectors of N do not cross rows of N's innermost axis, whose extent is rounded up
     depth: points of K in the lanes of a vector of N for each point of N, added at the end (k_vectorization)
     words: the axis of K whose points are in words (`words.in_words`); None where operands are read by elements
+    tiles: tile registers multiply the words
     """
 
     swap: bool = False
@@ -142,6 +143,7 @@ class Tiled:
     rows: bool = False
     depth: int = 1
     words: int | None = None
+    tiles: bool = False
 
     def __str__(self) -> str:
         text = f"{'swap ' if self.swap else ''}{self.mr}x{self.nv} a={self.a} b={self.b} {self.order}-outer"
@@ -154,12 +156,27 @@ class Tiled:
         if self.depth > 1:
             text += f" depth={self.depth}"
         if self.words is not None:
-            text += f" words=i{self.words}"
+            text += f" words=i{self.words}" + " tiles" * self.tiles
         return text + (f" split={self.split}" if self.split > 1 else "")
 
 
 Config = Tiled | Direct
 """A configuration of a contraction, in the tiled or the direct form."""
+
+
+TILE_SIZES = (TILE_ROWS, 2 * TILE_ROWS)
+"""Rows that tile registers compute together: of eight, four hold sums and two each rows of either side."""
+
+
+def reject_tiles(p: Problem, c: Tiled) -> str:
+    """Return the reason why tile registers do not compute a configuration; empty where they do."""
+    if c.mr not in TILE_SIZES or c.nv not in (1, 2):
+        return f"tile registers hold 16 or 32 rows and one or two vectors, not {c.mr}x{c.nv}"
+    if "inline" in (c.a, c.b) or c.order == "k" or c.split > 1 or c.windows or c.rows or c.depth > 1:
+        return f"tile registers read packed operands and sum over all of K: {c}"
+    if c.kc and needs_exact_guards(p):
+        return "sums over blocks of K are not computed again where they are NaN"
+    return f"a block of {c.kc} points is not whole tiles" if c.kc % TILE_ROWS else ""
 
 
 class Side(NamedTuple):
@@ -435,7 +452,11 @@ class HaloSetting:
             problem_with_halos.halo_k_blocks,
         )
         self.item, self.lanes = problem.dtype.itemsize, target.lanes(problem.dtype.itemsize)
-        self.multiplies = target.multiplies if problem.dot is None else target.dots_per_cycle(problem.dot)
+        if problem.dot is None:
+            self.multiplies = target.multiplies
+        else:
+            rate = target.tile_dots_per_cycle if problem.in_tiles else target.dots_per_cycle
+            self.multiplies = rate(problem.dot)
         self.registers = target.tile_registers - (0 if problem.dot is None else DOTS[problem.dot].temporaries)
         self.slots = dict(operand_memories(kernel))
         self.halos = problem_with_halos.halos

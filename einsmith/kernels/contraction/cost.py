@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.cost import facts
 from einsmith.cost.memory_traffic import PAGE, waited_part
 from einsmith.cost.roofline import HIDDEN, launch_overhead
@@ -58,8 +59,8 @@ class ConfigTable:
         """Return configuration number `i`."""
         number, mr, nv, a, b, order, kc, split, tm, tn, depth = map(int, self.rows[:11, i])
         s = self.settings[number]
-        ways, words = (HOW[a], HOW[b], ORDERS[order]), s.original.word_axis
-        return Tiled(s.swap, mr, nv, *ways, kc, split, tm, tn, s.windows, s.rows, depth, words)
+        ways, p = (HOW[a], HOW[b], ORDERS[order]), s.original
+        return Tiled(s.swap, mr, nv, *ways, kc, split, tm, tn, s.windows, s.rows, depth, p.word_axis, p.in_tiles)
 
 
 class Predicted(NamedTuple):
@@ -226,6 +227,9 @@ def _step_cycles(s: _SharedTerms) -> Array:
         """Return the cycles of a step: multiply-adds, loads, or the latency of a short chain, whichever is most."""
         product = mr * nv
         cycles = np.maximum(product / x.multiplies, mr * broadcast + nv * loads + s.prefetched_lines / 2)
+        if x.has["in_tiles"]:  # which load 16 rows of 16 words at once
+            whole = np.ceil(mr / TILE_ROWS) * TILE_ROWS * nv
+            cycles = np.where(x.in_tiles > 0, whole / x.multiplies, cycles)
         cycles = np.maximum(cycles, nv * l2_load)
         cycles = cycles + nv * n_extra + mr * m_extra + step_extra
         if x.has["b_read_cycles"]:
@@ -251,7 +255,7 @@ def _tile_cycles(s: _SharedTerms) -> Array:
     """Return the cycles of tiles outside their steps, and of what follows the sums."""
     t, x, w = s.t, s.x, s.w
     # Between blocks of K all sums of a panel stay in scratch.
-    is_blocked = s.blocked & ~s.has_k_halos
+    is_blocked = s.blocked & ~s.has_k_halos | (x.in_tiles > 0)  # as their sums do that leave tile registers
     tile_cycles = w.tile + t.mr * t.nv * np.where(is_blocked, w.waiting_sum, w.stored_sum) + t.mr * w.tile_row
     if s.by_k.any():
         waiting = x.m * x.columns * t.item / (t.tm * t.tn)

@@ -35,6 +35,7 @@ class Features(SimpleNamespace):
     even: both sides are plain reads at one stride along K
     result_bytes: bytes of results that strips wait for (`traffic.non_temporal_bytes`)
     multiplies: vector multiply-adds per clock cycle
+    in_tiles: whether tile registers multiply
     registers: registers for accumulators and the vectors that they share
     has_halos: whether operands are read from halo copies
     halo_elements, halo_cycles: elements of all halo copies, and cycles to compute them
@@ -94,7 +95,7 @@ class OperandPlan(HaloSetting):
         """Return a side's address strides and features common to all settings; tiles begin at multiples of `align`."""
         key = side.operand, side.axes, self.lanes, align
         if key not in self._access_cache:
-            along = self.lies_along_k(side, align)
+            along = self.lies_along_k(side, align) or (self.p.in_tiles and side is self.m_side)
             pack_cycles = self.access(side, self.p.k if along else side.axes, self.lanes).read_cycles(align)
             common = dict(transposed=along, pack_cycles=pack_cycles, run=self._even_run(side))
             self._access_cache[key] = traffic.address_steps(self, side), common
@@ -200,6 +201,7 @@ class OperandPlan(HaloSetting):
             even=a_strides.even and b_strides.even and m_side.operand.plain and n_side.operand.plain,
             result_bytes=traffic.non_temporal_bytes(self),
             multiplies=self.multiplies,
+            in_tiles=self.p.in_tiles,
             registers=self.registers,
             has_halos=bool(self.windows),
             halo_k_blocks=self.halo_k_blocks,

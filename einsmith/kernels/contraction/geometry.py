@@ -10,7 +10,7 @@ from einsmith.base.locks import cached_property
 from einsmith.codegen.loopnest.address import FusedAxes, fuse_axes
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div
-from einsmith.kernels.contraction.config import HaloSetting, Side, Tiled, depends_on_batch, masked_tail
+from einsmith.kernels.contraction.config import HaloSetting, Side, Tiled, depends_on_batch, masked_tail, reject_tiles
 from einsmith.kernels.contraction.halo import can_read_past
 from einsmith.kernels.contraction.k_bounds import KBound, restrict_bounds
 from einsmith.kernels.contraction.k_vectorization import can_vectorize_k
@@ -103,6 +103,8 @@ class Geometry(HaloSetting):
         self._count_points()
         self._orient_operands()
         self._bound_k()
+        if self.p.in_tiles and (reason := reject_tiles(self.p, config)):
+            raise CompileError(reason)
 
     @property
     def k_outer(self) -> bool:
@@ -134,7 +136,9 @@ class Geometry(HaloSetting):
     def _orient_operands(self) -> None:
         """Choose how the operands are read by tiles and packing."""
         config = self.c
-        a_along_k = config.a != "inline" and self.lies_along_k(self.m_side, gcd(self.mr, self.lanes))
+        a_along_k = config.a != "inline" and (
+            self.p.in_tiles or self.lies_along_k(self.m_side, gcd(self.mr, self.lanes))
+        )
         self.reads_past_rows = False
         if config.rows and self.n_side.operand.plain:
             self.reads_past_rows = can_read_past(self.access(self.n_side), self.n_side.axes[-1])
@@ -167,7 +171,7 @@ class Geometry(HaloSetting):
         c, p = self.c, self.p
         self.m_bounds: tuple[KBound, ...] = ()
         self.n_bounds: tuple[KBound, ...] = ()
-        if c.split == 1 and not self.blocked and not self.k_outer and c.depth == 1:
+        if c.split == 1 and not self.blocked and not self.k_outer and c.depth == 1 and not self.p.in_tiles:
             self.m_bounds = restrict_bounds(self.original, int(c.swap), (*p.batch, *self.m_side.axes))
             if c.rows:
                 self.n_bounds = restrict_bounds(self.original, 1 - int(c.swap), (*p.batch, *self.n_side.axes[:-1]))

@@ -76,6 +76,7 @@ class Problem:
 
     dot, dot_first, word_axis: the dot product of words that the operands hold (`words.in_words`), the operand whose
     words it takes first, and the axis of K whose points are in words; None, 0, None where operands hold elements.
+    in_tiles: whether tile registers multiply the words.
 
     companion: a companion piece of equal extents whose results are interleaved with this piece's. Both sums are at hand
     when a tile's epilogue runs, so that both results are stored in contiguous stretches.
@@ -96,6 +97,7 @@ class Problem:
     dot: str | None = None
     dot_first: int = 0
     word_axis: int | None = None
+    in_tiles: bool = False
 
     @property
     def operand_type(self) -> DType:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.cost.memory_traffic import PAGE
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, traffic
@@ -33,7 +34,7 @@ from einsmith.kernels.contraction.cost import (
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, operand_plan, stack_features
 from einsmith.kernels.contraction.halo import count_elements
 from einsmith.kernels.contraction.k_vectorization import can_vectorize_k, choose_depth
-from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.problem import Problem, needs_exact_guards
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
@@ -195,12 +196,14 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     for p in pieces:
         boxes = [] if kernel.sums else direct_boxes.configs(kernel, p, operand_memories(kernel), target)
         direct_configs.append([*boxes])
-    for number, p in ((n, q) for n, piece in enumerate(pieces) for q in _by_words(kernel, piece, target)):
+    alone = len(pieces) == 1 and like is None
+    for number, p in ((n, q) for n, piece in enumerate(pieces) for q in _by_words(kernel, piece, target, alone)):
         direct = direct_configs[number] if p.dot is None else []
         preferred_nv, first_tile = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: halo copies are left to the direct form.
         has_lone_side = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
-        for windows in ((),) if has_lone_side else halo_copies_of(p) if like is None else _adapt_halos(like):
+        copies = halo_copies_of(p) if like is None else _adapt_halos(like)
+        for windows in ((),) if has_lone_side or p.in_tiles else copies:
             if config.with_halos(p, windows) is None or like is not None and not windows and len(tiles) > first_tile:
                 continue
             for keeps_rows, swap in product((False, True), (False, True)):
@@ -209,7 +212,7 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
                     continue
                 if (
                     keeps_rows
-                    and not can_keep_to_rows(s)
+                    and (p.in_tiles or not can_keep_to_rows(s))
                     or not _can_save(s)
                     or like is not None
                     and not _has_same_halo_side(like, s)
@@ -217,7 +220,7 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
                     continue
                 s = operand_plan(kernel, p, windows, swap, keeps_rows, target)
                 tiles += _choose_tiles(s, len(settings), preferred_nv)
-                if not windows and not kernel.sums:
+                if not windows and not kernel.sums and not p.in_tiles:
                     sweeps += [(len(settings), c) for c in _enumerate_sweeps(s)]
                 settings.append(s)
                 piece_of_setting.append(number)
@@ -225,9 +228,11 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     return Candidates(table, np.array(piece_of_setting)[[] if table is None else table.setting], direct_configs)
 
 
-def _by_words(kernel: Kernel, p: Problem, target: Any) -> list[Problem]:
-    """Return the problem by elements, and in words where the target has the instruction for them."""
-    problems = (in_words(kernel, p, axis, target) for axis in word_axes(kernel, p, target))
+def _by_words(kernel: Kernel, p: Problem, target: Any, alone: bool) -> list[Problem]:
+    """Return the problem by elements, and in words where the target has the instruction for them. alone: the problem
+    is all of a kernel, which tile registers may compute."""
+    ways = (False, True) if alone and target.tiles else (False,)
+    problems = (in_words(kernel, p, axis, target, tiles) for axis in word_axes(kernel, p, target) for tiles in ways)
     return [p, *(q for q in problems if q is not None)]
 
 
@@ -294,6 +299,8 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
     """Return the promising register tiles of setting `number`, of `preferred_nv` vectors where there are such tiles."""
     p, target, x, lanes = s.p, s.target, s.numbers, s.lanes
     m, n, k, batch, m_axes, n_axes = s.M, s.N, s.K, s.B, s.m_side.axes, s.n_side.axes
+    if p.in_tiles:
+        return _choose_matrix_tiles(s, number)
     block, unit = 0, config.unit_of_k(p, lanes)
     in_lines = epilogue.store_unit(s.kernel, s.original, n_axes, lanes) is not None
     # With whole lines of results there are no blocks: sums would wait for blocks of K, then for lines.
@@ -352,6 +359,17 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[_Tile]
             out += [_Tile(number, mr, nv, points, parts_of_k, inline, 1.0, epilogue_cycles) for points in lengths]
         out += _enumerate_deep_tiles(s, number, registers, parts_of_k, 2 * block)
     return out
+
+
+def _choose_matrix_tiles(s: OperandPlan, number: int) -> list[_Tile]:
+    """Return the tiles of setting `number` that tile registers compute: up to 2 x 2 of them at once."""
+    if s.M < TILE_ROWS:
+        return []
+    mr, nv = (config.TILE_SIZES[s.M > TILE_ROWS], 1 + (s.N > s.lanes))
+    point_bytes = (mr + nv * s.lanes) * s.item
+    is_whole = s.K * point_bytes <= MAX_K_PANEL or needs_exact_guards(s.p)
+    blocks = 0 if is_whole else _fit_block_points(s.K, point_bytes, s.lanes)
+    return [_Tile(number, mr, nv, blocks % s.K, 1, False, 1.0, s.price_epilogue(mr, nv, 1))]
 
 
 def _fit_block_points(k: int, point_bytes: int, unit: int) -> int:
@@ -455,7 +473,7 @@ def column_of(setting: int, c: Tiled, k_fraction: float, epilogue_cycles: float)
 
 def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> ConfigTable:
     """Return the table of a single configuration."""
-    problem = in_words(kernel, p, c.words, target)
+    problem = in_words(kernel, p, c.words, target, c.tiles)
     assert problem is not None
     s = operand_plan(kernel, problem, c.windows, c.swap, c.rows, target)
     column = column_of(0, c, s.k_fractions([(c.mr, c.nv)])[0], s.price_epilogue(c.mr, c.nv, c.split))
@@ -488,6 +506,7 @@ def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
         (_BLOCKED == 1, blocks == 0),
         ((_BLOCKED == 0) | (_B != PANEL), (blocks > 0) & (split > 1)),
         (_A != INLINE, depth > 1),
+        ((_B == INLINE) | (_ORDER == BY_K), x.in_tiles > 0),
         (_ORDER == BY_K, (split > 1) | (x.b_transposed > 0) | one_row | one_column),
     )
     of_ways, of_tiles = zip(*ruled_out, strict=True)

@@ -23,7 +23,7 @@ from einsmith.kernels.contraction.words import in_words, operand_memories, word_
 from einsmith.kernels.genes import FORM, Space, space_of
 from einsmith.schedule.kernel import Kernel
 
-MAX_TILE_ROWS, MAX_TILE_VECTORS = 28, 8
+MAX_TILE_ROWS, MAX_TILE_VECTORS = 32, 8
 """Most rows and vectors of a register tile; the largest register files hold no more."""
 MIN_BLOCK_POINTS = 64
 """Fewest points of K in a block."""
@@ -54,6 +54,7 @@ def piece_space(kernel: Kernel, p: Problem, target: Any) -> Space:
         "rows": (False, True),
         "depth": (1, 2, 4),
         "words": (None, *word_axes(kernel, p, target)),
+        "tiles": (False, True) if target.tiles else (False,),
     }
     for name, values in space_of(direct).items():
         tiled[name] = tuple(dict.fromkeys((*tiled.get(name, ()), *values)))
@@ -82,9 +83,11 @@ def _reject_direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
 
 def _reject_tiled(kernel: Kernel, problem: Problem, c: Tiled, target: Any) -> str:
     """Return the reason why a configuration of the tiled form is illegal, or an empty string."""
-    p = in_words(kernel, problem, c.words, target)
+    p = in_words(kernel, problem, c.words, target, c.tiles)
     if p is None:
-        return f"points of the axis i{c.words} cannot be taken in words"
+        return f"points of the axis i{c.words} cannot be taken in words{' in tiles' * c.tiles}"
+    if p.in_tiles and (reason := config.reject_tiles(p, c)):
+        return reason
     if config.with_halos(p, c.windows) is None:
         return "there are no such windows, or they gain nothing"
     if c.rows and not search.can_keep_to_rows(operand_plan(kernel, p, c.windows, c.swap, False, target)):
@@ -95,8 +98,14 @@ def _reject_tiled(kernel: Kernel, problem: Problem, c: Tiled, target: Any) -> st
     x, m, k, width = s.numbers, s.M, s.K, c.nv * s.lanes
     columns, unit = ceil(s.N * c.depth / s.lanes), config.unit_of_k(p, s.lanes)
     conditions = (
-        (c.nv * (c.mr + (c.mr > 1)) > s.registers, f"a tile of {c.mr}x{c.nv} does not fit the registers"),
-        (c.mr > m or c.nv > columns, f"a tile of {c.mr}x{c.nv} is more than {m} rows or {columns} vectors"),
+        (
+            not c.tiles and c.nv * (c.mr + (c.mr > 1)) > s.registers,
+            f"a tile of {c.mr}x{c.nv} does not fit the registers",
+        ),
+        (
+            (c.mr > m and not c.tiles) or c.nv > columns,
+            f"a tile of {c.mr}x{c.nv} is more than {m} rows or {columns} vectors",
+        ),
         (c.tm > ceil(m / c.mr) or c.tn > ceil(columns / c.nv), "there are more tasks than tiles"),
         (c.split > (s.halo_k_blocks or k), "K is split into more parts than it has points or windows"),
         (c.depth > 1 and not _can_vectorize_k(c, s, columns), f"vectors of N cannot hold {c.depth} points of K"),

@@ -22,7 +22,7 @@ import numpy as np
 
 from einsmith.base.dtypes import DType, dtype_of, i32
 from einsmith.codegen.loopnest.address import BufferMemory, address, affine_of, arguments_of, memories_of
-from einsmith.codegen.loopnest.dots import DOTS, WORD_BYTES, DotProduct
+from einsmith.codegen.loopnest.dots import DOTS, TILE_ROWS, WORD_BYTES, DotProduct
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.analysis.ranges import leaves, range_by_types
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, outermost
@@ -105,11 +105,17 @@ def operand_memories(kernel: Kernel) -> Mapping[int, BufferMemory]:
 
 
 @lru_cache(maxsize=4096)
-def in_words(kernel: Kernel, p: Problem, axis: int | None, target: Any) -> Problem | None:
-    """Return a problem with points of `axis`, of K, in words; the problem itself for None.
+def in_words(kernel: Kernel, p: Problem, axis: int | None, target: Any, tiles: bool = False) -> Problem | None:
+    """Return a problem with points of `axis`, of K, in words; the problem itself for None. tiles: tile registers
+    multiply the words.
 
     None where no dot product of the target computes its terms, or where a guard depends on the axis.
     """
+    if tiles:
+        q = None if axis is None else in_words(kernel, p, axis, target)
+        if q is None or q.dot is None or not target.tile_dots_per_cycle(q.dot) or target.lanes(WORD_BYTES) != TILE_ROWS:
+            return None
+        return None if p.companion is not None else replace(q, in_tiles=True)
     if axis is None:
         return p
     found = dot_of(p, target)

@@ -176,4 +176,8 @@ class Blocked:
             right = pack.packed_tile(f, companion_task, f.g.b, x.panel, 0, f.g.K)
             companion_tile = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
             companion_sums.store(self.companion.microkernel.emit_sums(companion_task, companion_tile), x.number)
+        if self.g.p.in_tiles:
+            self.microkernel.emit_in_tiles(t, x)
+            self.tile_epilogue.emit(t, x, None)
+            return
         self.tile_epilogue.emit(t, x, self.microkernel.emit_sums(t, x))

@@ -52,10 +52,12 @@ class TileSums:
 
     def _places(self, tile: SSAValue, row: SSAValue | int, nv: int) -> list[SSAValue]:
         b = self.b
-        at = b.mul(row, self.width)
-        if self.tiles > 1:
-            at = b.add(b.mul(tile, self.size), at)
+        at = b.add(self.place(tile), b.mul(row, self.width))
         return [b.add(at, v * self.lanes) for v in range(nv)]
+
+    def place(self, tile: SSAValue) -> SSAValue:
+        """Return where a tile begins."""
+        return self.b.mul(tile, self.size) if self.tiles > 1 else self.b.const(0)
 
     def store(self, rows: Rows, tile: SSAValue) -> None:
         """Store the sums of one tile."""

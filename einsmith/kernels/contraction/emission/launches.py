@@ -32,9 +32,9 @@ from einsmith.schedule.kernel import Kernel
 def problem_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Problem:
     """Return the problem of a piece in a configuration: by elements or in words. Raises CompileError where there is
     none in words."""
-    problem = in_words(kernel, p, c.words, target)
+    problem = in_words(kernel, p, c.words, target, c.tiles)
     if problem is None:
-        raise CompileError(f"points of the axis i{c.words} cannot be taken in words in {c}")
+        raise CompileError(f"points of the axis i{c.words} cannot be taken in words{' in tiles' * c.tiles} in {c}")
     return problem
 
 

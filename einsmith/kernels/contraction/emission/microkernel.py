@@ -10,8 +10,9 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
+from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.codegen.loopnest.nest import SSAValue
-from einsmith.codegen.loopnest.walk import digits, nest, sweep
+from einsmith.codegen.loopnest.walk import ceil_div, digits, nest, sweep
 from einsmith.kernels.contraction.config import has_room_to_unroll, row_offsets, unroll_limit
 from einsmith.kernels.contraction.emission import prefetch
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, Tile
@@ -90,6 +91,43 @@ class Microkernel:
             sums = sweep(b, extents, begin, end, init, bind_outer, emit_products, max_unrolled)
         sums = self.repair.repair_sums(sums, init, g.p.k, lo, hi, partial(self._cursor_at, t, m0, x.panel))
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
+
+    def emit_in_tiles(self, t: TaskFrame, x: Tile) -> None:
+        """Emit the loop over a block of K in tile registers; the tile's sums end in scratch.
+
+        Registers 0 to 3 hold the sums of two by two tiles, 4 and 5 those of M, 6 and 7 those of N. Rows of M are along
+        K; panels of N have a row for each word. Both are zero past the end of K.
+        """
+        b, g, sums = self.f.b, self.f.g, self.tile_epilogue.scratch_sums
+        assert sums is not None and x.left is not None and x.right is not None and g.p.dot is not None
+        rows, vectors, n = range(ceil_div(x.rows.size, TILE_ROWS)), range(x.panel.size), TILE_ROWS
+        is_reversed = g.p.dot_first != int(g.c.swap)
+        at, width = sums.place(x.number), x.panel.size * n
+        places = {2 * i + j: b.add(at, i * n * sums.width + j * n) for i in rows for j in vectors}
+        for register, place in places.items():
+            if g.blocked:
+                b.tile_load(register, sums.sums, place, sums.width)
+            else:
+                b.tile_zero(register)
+        steps = b.op("floordiv", b.add(b.sub(x.hi, x.lo), n - 1), n)
+        with b.loop(0, steps) as loop:
+            k = b.mul(loop.var, n)
+            for j in vectors:
+                b.tile_load(6 + j, x.right, b.add(b.mul(k, width), j * n), width)
+            for i in rows:
+                b.tile_load(4 + i, x.left, b.add(k, i * n * g.k_pad), g.k_pad)
+            for i in rows:
+                for j in vectors:
+                    b.tile_dot(g.p.dot, 2 * i + j, 4 + i, 6 + j, is_reversed)
+        for register, place in places.items():
+            b.tile_store(register, sums.sums, place, sums.width)
+
+        def place_of(number: SSAValue) -> SSAValue:
+            row, vector = digits(b, number, (g.mr, x.panel.size))
+            return b.add(at, b.add(b.mul(row, sums.width), b.mul(vector, n)))
+
+        cursor = partial(self._cursor_at, t, b.mul(x.rows.number, g.mr), x.panel)
+        self.repair.repair_stored(sums.sums, place_of, x.rows.size * x.panel.size, g.p.k, x.lo, x.hi, cursor)
 
     def _multiply_add(self, element: SSAValue, vector: SSAValue, total: SSAValue) -> SSAValue:
         """Emit total + element*vector, of elements of M and N or of their words."""

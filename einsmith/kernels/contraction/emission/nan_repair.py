@@ -57,32 +57,59 @@ class NanRepair:
         """
         if not self.is_needed:
             return list(sums)
-        b, n, s, total = self.b, sums[0].type.lanes, self.sampler, merge_in_tree(sums, self.b.add)
+        b, n, total = self.b, sums[0].type.lanes, merge_in_tree(sums, self.b.add)
         rounds = b.cast(b.any(b.op("ne", total, total)), "i64")
-        scratch, groups = self.scratch, s.groups(k_axes)
+        scratch = self.scratch
         with b.loop(0, rounds, init=sums, once=True) as loop:
             for i, x in enumerate(init):
                 b.store(x, scratch, i * n)
             with b.loop(0, len(sums)) as numbers:
                 at = b.mul(numbers.var, n)
-                state = place(s, numbers.var)
-
-                def outer(values: list[SSAValue]) -> LaneCursor:
-                    return state.bind(s.part(groups[:-1], values))  # noqa: B023
-
-                def inner(
-                    context: LaneCursor, digit: SSAValue, _: SSAValue, carried: Sequence[SSAValue]
-                ) -> Sequence[SSAValue]:
-                    return [b.add(carried[0], context.bind(s.part(groups[-1:], [digit])).product())]
-
-                zero = b.const(0.0, self.elem, s.lanes)
-                (x,) = sweep(b, [g.extent for g in groups], lo, hi, [zero], outer, inner)
-                if not s.lanes:
-                    x = b.insert(b.const(0.0, self.elem, n), x, 0)
+                x = self._sum_terms(place(self.sampler, numbers.var), k_axes, lo, hi, n)
                 b.store(b.add(b.load(scratch, at, self.elem, n), x), scratch, at)
             loop.next = []
             for i, old in enumerate(loop.carried):
                 new = b.load(scratch, i * n, self.elem, n)
                 # Lanes that are never stored may be NaN by chance; the other lanes' values do not depend on them.
-                loop.next.append(b.op("where", b.op("ne", old, old), new, old) if s.lanes else new)
+                loop.next.append(b.op("where", b.op("ne", old, old), new, old) if self.sampler.lanes else new)
         return list(loop.results)
+
+    def repair_stored(
+        self,
+        memory: SSAValue,
+        place_of: Callable[[SSAValue], SSAValue],
+        count: int,
+        k_axes: Sequence[int],
+        lo: SSAValue | int,
+        hi: SSAValue | int,
+        place: Callable[[OperandAccess, SSAValue], LaneCursor],
+    ) -> None:
+        """Emit the same for `count` vectors of sums in memory; place_of(number) returns where one lies."""
+        if not self.is_needed:
+            return
+        b, n = self.b, self.sampler.lanes
+        with b.loop(0, count, init=[b.const(0.0, self.elem, n)]) as loop:
+            loop.next = [b.add(loop.carried[0], b.load(memory, place_of(loop.var), self.elem, n))]
+        (total,) = loop.results
+        with b.if_(b.any(b.op("ne", total, total))), b.loop(0, count) as numbers:
+            at = place_of(numbers.var)
+            new = self._sum_terms(place(self.sampler, numbers.var), k_axes, lo, hi, n)
+            old = b.load(memory, at, self.elem, n)
+            b.store(b.op("where", b.op("ne", old, old), new, old), memory, at)
+
+    def _sum_terms(
+        self, state: LaneCursor, k_axes: Sequence[int], lo: SSAValue | int, hi: SSAValue | int, n: int
+    ) -> SSAValue:
+        """Return the sum of terms at a cursor over points lo .. hi of flattened `k_axes`, in a vector of n lanes."""
+        b, s = self.b, self.sampler
+        groups = s.groups(k_axes)
+
+        def outer(values: list[SSAValue]) -> LaneCursor:
+            return state.bind(s.part(groups[:-1], values))
+
+        def inner(context: LaneCursor, digit: SSAValue, _: SSAValue, carried: Sequence[SSAValue]) -> Sequence[SSAValue]:
+            return [b.add(carried[0], context.bind(s.part(groups[-1:], [digit])).product())]
+
+        zero = b.const(0.0, self.elem, s.lanes)
+        (x,) = sweep(b, [g.extent for g in groups], lo, hi, [zero], outer, inner)
+        return x if s.lanes else b.insert(b.const(0.0, self.elem, n), x, 0)

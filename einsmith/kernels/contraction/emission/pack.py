@@ -11,6 +11,7 @@ from functools import partial
 from math import gcd, prod
 from typing import Any
 
+from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.shuffle import transpose
 from einsmith.codegen.loopnest.walk import Bound, digits, strips, sweep, task_range
@@ -69,6 +70,25 @@ def pack(f: Frame, x: OperandTiles, operand: PartialAddress, to: SSAValue, lo: B
         _pack_rows_along_k(f, operand, to, first, tile.size, lo, hi)
     else:
         _pack_columns_along_k(f, operand, to, first, tile.size, lo, hi)
+    if f.g.p.in_tiles and f.g.K % TILE_ROWS:
+        _clear_past_k(f, x, to, tile.size, lo, hi)
+
+
+def _clear_past_k(f: Frame, x: OperandTiles, to: SSAValue, size: int, lo: Bound, hi: Bound) -> None:
+    """Set the words between the end of a block of K and whole tile registers to zero. size: rows of M, or vectors."""
+    b, g, n = f.b, f.g, TILE_ROWS
+    count = b.sub(hi, lo)
+    whole = b.mul(b.op("floordiv", count, n), n)
+    zero = b.const(0, f.elem, n)
+    with b.if_(b.op("lt", whole, count)):
+        if x is g.a:
+            past = b.op("le", b.splat(b.sub(count, whole), n), b.iota(n))
+            with b.loop(0, size) as rows:
+                b.store(zero, to, b.add(b.mul(rows.var, g.k_pad), whole), past)
+            return
+        with b.loop(count, b.add(whole, n)) as k:
+            for v in range(size):
+                b.store(zero, to, b.add(b.mul(k.var, size * n), v * n))
 
 
 def _pack_across_k(

@@ -62,7 +62,8 @@ class TileEpilogue:
         sums = (1 + (p.companion is not None)) * self.transposed
         self.columns = [b.alloc(f.sum_elem, g.nr * self.column_pad) for _ in range(sums)]
         self.scratch_sums: TileSums | None = None
-        if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.results.size > MAX_REGISTER_EPILOGUE):
+        is_long = self.epilogue.results.size > MAX_REGISTER_EPILOGUE
+        if g.blocked or p.in_tiles or (g.c.split == 1 and not self.transposed and is_long):
             self.scratch_sums = TileSums(b, f.sum_elem, scratch_tiles(g) if g.blocked else 1, g.mr, g.width, g.lanes)
         unit = epilogue.store_unit(g.kernel, p, n_axes, g.lanes) if form == "lines" else None
         self.lines = LineBuffer(f, unit, self.epilogue.results) if unit is not None else None
@@ -109,10 +110,10 @@ class TileEpilogue:
                     for form, memory in self.far:
                         at.prefetch(form, memory.pointer, memory.elem)
 
-    def emit(self, t: TaskFrame, x: Tile, rows: Rows) -> None:
-        """Emit what follows a tile's sums; with blocks of K, store the sums and emit the epilogue after the last
-        block."""
-        if self.scratch_sums is not None:
+    def emit(self, t: TaskFrame, x: Tile, rows: Rows | None) -> None:
+        """Emit what follows a tile's sums (None: they are in scratch); with blocks of K, store the sums and emit the
+        epilogue after the last block."""
+        if self.scratch_sums is not None and rows is not None:
             self.scratch_sums.store(rows, x.number)
         with nullcontext() if x.last is None else self.f.b.if_(x.last):
             self._emit_epilogue(t, x, rows if self.scratch_sums is None else None)
