@@ -68,12 +68,12 @@ def _source(recorded: Target | None) -> str:
 def coefficients(target: Target) -> dict[str, Any]:
     """Return the coefficients of predictions by name: seconds, bytes per second and multiply-adds per second."""
     found = asdict(target)
-    out = {
-        name: found[name] for name in store.COEFFICIENTS if name not in ("bytes_per_second", "special_seconds", "dots")
-    }
+    several = ("bytes_per_second", "special_seconds", "dots", "tiles")
+    out = {name: found[name] for name in store.COEFFICIENTS if name not in several}
     levels = zip(("l1", "l2", "l3"), target.bytes_per_second, strict=True)
     out |= {f"{level}_bandwidth_per_core": rate for level, rate in levels}
     out |= {f"{name}_dots": rate for name, rate in target.dots}
+    out |= {f"{name}_tile_dots": rate for name, rate in target.tiles}
     return out | {f"{fn}_seconds": seconds for fn, seconds in target.special_seconds}
 
 

@@ -60,6 +60,17 @@ def test_findings_become_coefficients():
     assert store.facts_of(target) == store.facts_of(static)
 
 
+def test_rates_of_words_are_counted_by_the_multiply_adds_beside_them():
+    static = replace(Target(), cores=1, dots=(("bf16", 2.0), ("i16", 2.0)), tiles=(("bf16", 9.0),))
+    seconds = 1 / static.fma_per_second
+    found = found_as(static) | {"dot bf16": 2 * seconds, "tiles bf16": seconds / 5}
+    target = calibrate.assemble(static, found)
+    assert target.dots_per_cycle("bf16") == pytest.approx(static.multiplies / 2, rel=0.06)
+    assert target.dots_per_cycle("i16") == 2.0
+    assert target.tile_dots_per_cycle("bf16") == pytest.approx(5 * static.multiplies, rel=0.06)
+    assert calibrate.defaults(static)["tiles bf16"] == pytest.approx(static.multiplies / 9 * seconds)
+
+
 @pytest.mark.parametrize("vectors, multiplies", [(4, 1), (4.9, 1), (3, 1), (8, 2), (7, 2), (16, 4), (99, 4), (1, 0.5)])
 def test_vectors_multiplied_in_a_cycle_are_a_power_of_two(vectors, multiplies):
     """vectors: so many are multiplied while a multiply-add, of four cycles, waits for the one before."""
@@ -258,10 +269,10 @@ def test_machines_have_records_of_their_own(static):
 
 def test_every_probe_runs_and_scales(monkeypatch):
     monkeypatch.setattr(probes, "RUN_SECONDS", 1e-6)
-    machine = native.host_target()
+    machine = replace(native.host_target(), tiles=(("bf16", 9.0), ("u8i8", 9.0)))
     made = {p.name: p for p in probes.probes(machine, 1 << 20)}
     wanted = {"fma", "chain", "l1", "l2", "l3", "memory", "task", "launch", "load", "unaligned", "store", "broadcast"}
-    wanted |= {"gather", "copy"}
+    wanted |= {"gather", "copy", "tiles bf16", "tiles u8i8", *(f"dot {name}" for name, _ in machine.dots)}
     assert wanted | {fn for fn, _ in machine.special_seconds} <= set(made)
     for p in made.values():
         p.run()

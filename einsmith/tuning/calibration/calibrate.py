@@ -31,7 +31,7 @@ from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import code_of
 from einsmith.tuning.calibration import store
 from einsmith.tuning.calibration.load import Watch
-from einsmith.tuning.calibration.probes import PLAIN, Probe, dot_probe, probes
+from einsmith.tuning.calibration.probes import PLAIN, Probe, dot_probe, probes, tile_probe
 
 _WARNED = Once("why a machine is not measured", 64)
 
@@ -245,7 +245,8 @@ def defaults(static: Target) -> dict[str, float]:
     out |= {n: getattr(static, f"{n}_seconds") for n in ("load", "unaligned", "store", "broadcast", "gather")}
     out |= {n: 1 / rate for n, rate in zip(_LEVELS, static.bytes_per_second, strict=False)}
     out |= {"fma": 1 / static.fma_per_second, "memory": 1 / static.core_bandwidth}
-    out |= {dot_probe(n): static.multiplies / rate / static.fma_per_second for n, rate in static.dots}
+    for probe, rates in ((dot_probe, static.dots), (tile_probe, static.tiles)):
+        out |= {probe(n): static.multiplies / rate / static.fma_per_second for n, rate in rates}
     out["chain"] = static.overheads.latency * static.cycle_seconds
     return out | {"l3 all": 1 / static.l3_bandwidth, "memory all": 1 / static.memory_bandwidth}
 
@@ -298,9 +299,13 @@ def assemble(static: Target, figures: dict[str, float]) -> Target:
     fma = rate("fma", static.fma_per_second)
     waits = figures.get("chain", 0.0) / static.overheads.latency * fma / static.lanes()  # vectors multiplied in a cycle
     multiplies = min(4.0, max(0.5, 2.0 ** round(math.log2(waits)))) if waits else static.multiplies
-    measured = {n: figures[dot_probe(n)] for n, _ in static.dots if "fma" in figures and dot_probe(n) in figures}
-    relative = {n: round_to_step(multiplies * figures["fma"] / seconds) for n, seconds in measured.items()}
-    dots = tuple((n, relative.get(n, rate)) for n, rate in static.dots)
+
+    def per_cycle(name: str, default: float) -> float:
+        is_known = "fma" in figures and name in figures
+        return round_to_step(multiplies * figures["fma"] / figures[name]) if is_known else default
+
+    dots = tuple((n, per_cycle(dot_probe(n), rate)) for n, rate in static.dots)
+    tiles = tuple((n, per_cycle(tile_probe(n), rate)) for n, rate in static.tiles)
     levels = [rate(n, r) for n, r in zip(_LEVELS, static.bytes_per_second, strict=False)]
     core = rate("memory", static.core_bandwidth)
     levels = [*levels, core]
@@ -320,6 +325,7 @@ def assemble(static: Target, figures: dict[str, float]) -> Target:
         fma_per_second=fma,
         multiplies=multiplies,
         dots=dots,
+        tiles=tiles,
         bytes_per_second=(levels[0], levels[1], levels[2]),
         l3_bandwidth=l3,
         memory_bandwidth=memory,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith.codegen.cache import native
-from einsmith.codegen.loopnest.dots import DOTS, WORD, DotProduct
+from einsmith.codegen.loopnest.dots import DOTS, TILE_ROWS, WORD, DotProduct
 from einsmith.codegen.loopnest.nest import Builder, Function, SSAValue
 from einsmith.cost.facts import Target
 from einsmith.runtime import buffers
@@ -33,6 +33,8 @@ SPECIAL_ELEMENTS = 2048
 """Elements (f32) of each array of a special function's probe."""
 TILE_DEPTH = 128
 """Terms of each sum of the register tile's probe."""
+MATRIX_DEPTH = 512
+"""Words of K of the probe of tile registers, whose two panels are 64 KiB each."""
 L1_ELEMENTS = 4096
 """Elements (f32) of an array that fits in L1: 16 KiB."""
 LAUNCHES_PER_RUN = 16
@@ -90,6 +92,8 @@ def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:
     yield _chain(target)
     for name, _ in target.dots:
         yield tile(target, DOTS[name])
+    for name, _ in target.tiles:
+        yield matrix_tile(target, name)
     levels = [("l1", target.l1 // 2), ("l2", target.l2 // 2), ("l3", _third(target)), ("memory", memory_bytes)]
     for level, nbytes in levels:
         if nbytes:
@@ -167,6 +171,31 @@ def _sweep(
 def dot_probe(name: str) -> str:
     """Return the name of the probe of a dot product of words."""
     return f"dot {name}"
+
+
+def tile_probe(name: str) -> str:
+    """Return the name of the probe of a dot product in tile registers."""
+    return f"tiles {name}"
+
+
+def matrix_tile(target: Target, name: str) -> Probe:
+    """Return a probe of the loop of a product in tile registers, two by two of them, on panels that L2 holds."""
+    words, size, repeats = MATRIX_DEPTH, 2 * TILE_ROWS, 8
+    b = Builder("probe_tiles", 4)
+    left, right, out = b.buffers[:3]
+    with b.loop(0, repeats):
+        for register in range(4):
+            b.tile_zero(register)
+        with b.loop(0, words, step=TILE_ROWS) as loop:
+            for n in range(2):
+                b.tile_load(6 + n, right, b.add(b.mul(loop.var, size), n * TILE_ROWS), size)
+                b.tile_load(4 + n, left, b.add(loop.var, n * TILE_ROWS * words), words)
+            for register in range(4):
+                b.tile_dot(name, register, 4 + register // 2, 6 + register % 2)
+        for register in range(4):
+            b.tile_store(register, out, register * TILE_ROWS, 4 * TILE_ROWS)
+    arrays = [_random(size * words), _random(size * words), _random(4 * TILE_ROWS * TILE_ROWS)]
+    return probe(tile_probe(name), b.finish(), target, arrays, float(repeats * words * size * size))
 
 
 def tile(target: Target, dot: DotProduct | None = None) -> Probe:

@@ -18,13 +18,14 @@ from typing import Any
 from einsmith.base import environment, files
 from einsmith.cost.facts import Target
 
-FORMAT = 4
+FORMAT = 5
 """Number of the format; it grows with every change of the record, and machines with older records are measured
 anew."""
 COEFFICIENTS = (
     "fma_per_second",
     "multiplies",
     "dots",
+    "tiles",
     "bytes_per_second",
     "l3_bandwidth",
     "memory_bandwidth",
@@ -115,7 +116,7 @@ def load(target: Target) -> Target | None:
     try:
         coefficients = body["coefficients"]
         coefficients["bytes_per_second"] = tuple(coefficients["bytes_per_second"])
-        for name in ("special_seconds", "dots"):
+        for name in ("special_seconds", "dots", "tiles"):
             coefficients[name] = tuple((key, value) for key, value in coefficients[name])
         return replace(target, **{name: coefficients[name] for name in COEFFICIENTS})
     except (ValueError, KeyError, TypeError, AttributeError):
