@@ -11,7 +11,7 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.codegen.cache.native import compile_functions, host_target
-from einsmith.codegen.llvm import jit
+from einsmith.codegen.llvm import jit, tile_registers
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 
@@ -70,6 +70,16 @@ def test_instructions(dot, is_reversed, wanted):
     text = jit.emit_assembly(emit_module([product(dot, is_reversed)], SPR), SPR)
     assert [text.count(x) for x in ("ldtilecfg", wanted, "tilezero", "tilerelease")] == [1, 1, 1, 1]
     assert text.count("tileloadd") == 3 and text.count("tilestored") == 2
+
+
+@pytest.mark.parametrize("is_permitted", [False, True])
+def test_a_machine_has_tiles_where_the_system_permits_them(is_permitted, monkeypatch):
+    known = frozenset({"amx-tile", "amx-int8", "avx512vnni", "avx512vl"})
+    monkeypatch.setattr(jit, "list_features", lambda machine: known)
+    monkeypatch.setattr(tile_registers, "is_permitted", lambda: is_permitted)
+    found = host_target.__wrapped__()
+    assert dict(found.tiles).keys() == ({"u8i8"} if is_permitted else set())
+    assert found.tile_dots_per_cycle("bf16") == 0
 
 
 def test_registers_that_do_not_exist_are_refused():

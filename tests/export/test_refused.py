@@ -153,6 +153,9 @@ def test_features_of_targets() -> None:
     unknown = of("+bmi,+holodeck")
     assert [f.name for f in unknown.features] == ["bmi"] and unknown.target is not None
     assert unknown.target.features == "+bmi,+holodeck,-holodeck"
+    tiles = Target(cpu="some", features="+avx,+amx-tile", triple="x86_64-unknown-linux-gnu", tiles=(("bf16", 9.0),))
+    with_tiles = processors.of_target(tiles).target
+    assert with_tiles is not None and not with_tiles.tiles and with_tiles.features == "+avx,+amx-tile"
     assert [f.name for f in processors.find_processor("x86-64-v2", 2).features][-1] == "crc32"
     assert (
         len(processors.find_processor("x86-64-v4", 2).features)
