@@ -175,7 +175,7 @@ def tile_machine() -> Target:
     return replace(machine(64), vector_registers=32, tiles=TILES)
 
 
-def check_tiles(kernel: Kernel, most: int = 4) -> None:
+def check_tiles(kernel: Kernel, most: int = 3) -> None:
     target = tile_machine()
     configs = [c for c in configs_in_words(kernel, target) if c.tiles]
     assert configs
@@ -187,9 +187,9 @@ def check_tiles(kernel: Kernel, most: int = 4) -> None:
 @pytest.mark.parametrize("types", [BF16, (dt.u8, dt.i8), (dt.i8, dt.u8)])
 def test_products_in_tiles(kind, types):
     rng = np.random.default_rng(sum(map(ord, kind)))
-    for m, n, k in [(16, 16, 32), (17, 15, 31), (33, 40, 70), (100, 1, 9), *rng.integers(16, 70, (2, 3)).tolist()]:
+    for m, n, k in [(16, 16, 32), (33, 15, 31), *rng.integers(16, 70, (2, 3)).tolist()]:
         kernel = product(m, n, k, kind)
-        check_tiles(narrowed(kernel if types is BF16 else as_integers(kernel), *types), 3)
+        check_tiles(narrowed(kernel if types is BF16 else as_integers(kernel), *types), 2)
 
 
 @pytest.mark.parametrize(
@@ -205,16 +205,16 @@ def test_convolutions_and_batches_in_tiles(kernel):
 
 
 def test_blocks_of_k_in_tiles():
-    kernel, target = narrowed(product(40, 35, 2 * 70, "NN"), *BF16), tile_machine()
-    for kc in (16, 48):
+    kernel, target = narrowed(product(40, 115, 2 * 70, "NN"), *BF16), tile_machine()
+    for kc, nv in ((16, 2), (48, 4), (32, 8)):
         for order, a, b in (("n", "panel", "panel"), ("n", "buffer", "panel"), ("n", "panel", "buffer")):
-            c = Tiled(mr=32, nv=2, a=a, b=b, order=order, kc=kc, words=2, tiles=True)
+            c = Tiled(mr=32, nv=nv, a=a, b=b, order=order, kc=kc, words=2, tiles=True)
             check_exact(kernel, [Configs((c,))], target=target)
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"mr": 8}, {"nv": 3}, {"a": "inline"}, {"b": "inline"}, {"split": 2}, {"kc": 24}, {"words": None}, {"rows": True}],
+    [{"mr": 8}, {"nv": 3}, {"nv": 16}, {"a": "inline"}, {"b": "inline"}, {"split": 2}, {"kc": 24}, {"words": None}, {"rows": True}],
 )
 def test_what_tile_registers_cannot_do_is_refused(change):
     kernel, target = narrowed(product(40, 35, 140, "NN"), *BF16), tile_machine()

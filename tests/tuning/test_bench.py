@@ -16,6 +16,7 @@ import pytest
 
 import einsmith as es
 from einsmith.api.jit import trace_call
+from einsmith.base import dtypes as dt
 from einsmith.base.errors import EinsmithWarning
 from einsmith.base.workers import Failed, Lost
 from einsmith.driver.executable import Executable
@@ -27,6 +28,8 @@ from einsmith.tuning.kernels.measure import compile_kernel, example_buffers
 from einsmith.tuning.kernels.race import MIN_ROUNDS, bounds, is_decided
 from einsmith.tuning.kernels.session import Part, tune
 from einsmith.tuning.kernels.worker import fault_of, subject_of
+from tests.kernels.samples import product
+from tests.kernels.test_contraction_words import narrowed
 from tests.tuning.planted import FAULTS, SHAPE, Planted
 from tests.tuning.test_measure import kernel_of
 
@@ -232,3 +235,12 @@ def test_patterns_that_no_other_process_can_have_are_named_once(monkeypatch):
     local, script = (str(w.message) for w in said)
     assert "of the pattern 'local'," in local and "cannot be pickled" in local and "define the class" in local
     assert "of the pattern 'script'," in script and "is defined in a script" in script
+
+
+@pytest.mark.parametrize("dtype", [dt.f32, dt.f16, dt.bf16, dt.f64])
+def test_floats_of_every_type_are_normal_numbers(dtype):
+    """Numbers that are not would be slow or fast in another way: a sum that is NaN may be computed again."""
+    kernel = narrowed(product(40, 50, 60), dtype, dtype)
+    for b, array in zip(kernel.buffers[:2], example_buffers(kernel)[:2], strict=True):
+        values = b.dtype.wide(array)
+        assert np.isfinite(values).all() and 0.8 < values.std() < 1.2 and np.abs(values).max() < 6

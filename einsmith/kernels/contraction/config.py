@@ -166,12 +166,14 @@ Config = Tiled | Direct
 
 TILE_SIZES = (TILE_ROWS, 2 * TILE_ROWS)
 """Rows that tile registers compute together: of eight, four hold sums and two each rows of either side."""
+TILE_VECTORS = (1, 2, 4, 8)
+"""Vectors of a panel for them, two at a time."""
 
 
 def reject_tiles(p: Problem, c: Tiled) -> str:
     """Return the reason why tile registers do not compute a configuration; empty where they do."""
-    if c.mr not in TILE_SIZES or c.nv not in (1, 2):
-        return f"tile registers hold 16 or 32 rows and one or two vectors, not {c.mr}x{c.nv}"
+    if c.mr not in TILE_SIZES or c.nv not in TILE_VECTORS:
+        return f"tile registers take 16 or 32 rows and 1, 2, 4 or 8 vectors, not {c.mr}x{c.nv}"
     if "inline" in (c.a, c.b) or c.order == "k" or c.split > 1 or c.windows or c.rows or c.depth > 1:
         return f"tile registers read packed operands and sum over all of K: {c}"
     if c.kc and needs_exact_guards(p):

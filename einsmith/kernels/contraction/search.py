@@ -365,11 +365,14 @@ def _choose_matrix_tiles(s: OperandPlan, number: int) -> list[_Tile]:
     """Return the tiles of setting `number` that tile registers compute: up to 2 x 2 of them at once."""
     if s.M < TILE_ROWS:
         return []
-    mr, nv = (config.TILE_SIZES[s.M > TILE_ROWS], 1 + (s.N > s.lanes))
-    point_bytes = (mr + nv * s.lanes) * s.item
-    is_whole = s.K * point_bytes <= MAX_K_PANEL or needs_exact_guards(s.p)
-    blocks = 0 if is_whole else _fit_block_points(s.K, point_bytes, s.lanes)
-    return [_Tile(number, mr, nv, blocks % s.K, 1, False, 1.0, s.price_epilogue(mr, nv, 1))]
+    mr, columns = config.TILE_SIZES[s.M > TILE_ROWS], ceil(s.N / s.lanes)
+    out = []
+    for nv in (x for x in config.TILE_VECTORS if x == 1 or x // 2 < columns):
+        point_bytes = (mr + nv * s.lanes) * s.item
+        is_whole = s.K * point_bytes <= MAX_K_PANEL or needs_exact_guards(s.p)
+        blocks = 0 if is_whole else _fit_block_points(s.K, point_bytes, s.lanes)
+        out.append(_Tile(number, mr, nv, blocks % s.K, 1, False, 1.0, s.price_epilogue(mr, nv, 1)))
+    return out
 
 
 def _fit_block_points(k: int, point_bytes: int, unit: int) -> int:

@@ -180,7 +180,7 @@ def tile_probe(name: str) -> str:
 
 def matrix_tile(target: Target, name: str) -> Probe:
     """Return a probe of the loop of a product in tile registers, two by two of them, on panels that L2 holds."""
-    words, size, repeats = MATRIX_DEPTH, 2 * TILE_ROWS, 8
+    words, size, repeats = MATRIX_DEPTH, 2 * TILE_ROWS, 64
     b = Builder("probe_tiles", 4)
     left, right, out = b.buffers[:3]
     with b.loop(0, repeats):

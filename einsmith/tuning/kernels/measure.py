@@ -34,7 +34,7 @@ def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
     for n, b in enumerate(kernel.buffers):
         array = buffers.zeros((max(1, b.size),), b.dtype.numpy)
         if b.dtype.is_float:
-            array[...] = rng.standard_normal(array.size, np.float32)
+            array[...] = b.dtype.narrow(rng.standard_normal(array.size, np.float32))
         else:
             array[...] = rng.integers(
                 0, min(2 if b.dtype.is_bool else INTEGER_BOUND, limits.get(n, INTEGER_BOUND)), array.size

@@ -93,34 +93,36 @@ class Microkernel:
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
 
     def emit_in_tiles(self, t: TaskFrame, x: Tile) -> None:
-        """Emit the loop over a block of K in tile registers; the tile's sums end in scratch.
+        """Emit the loops over a block of K in tile registers; the tile's sums end in scratch.
 
         Registers 0 to 3 hold the sums of two by two tiles, 4 and 5 those of M, 6 and 7 those of N. Rows of M are along
-        K; panels of N have a row for each word. Both are zero past the end of K.
+        K; panels of N have a row for each word. Both are zero past the end of K. A panel of more than two vectors is
+        walked two by two, while L1 holds the rows of M.
         """
         b, g, sums = self.f.b, self.f.g, self.tile_epilogue.scratch_sums
         assert sums is not None and x.left is not None and x.right is not None and g.p.dot is not None
-        rows, vectors, n = range(ceil_div(x.rows.size, TILE_ROWS)), range(x.panel.size), TILE_ROWS
+        rows, n, width = range(ceil_div(x.rows.size, TILE_ROWS)), TILE_ROWS, x.panel.size * TILE_ROWS
         is_reversed = g.p.dot_first != int(g.c.swap)
-        at, width = sums.place(x.number), x.panel.size * n
-        places = {2 * i + j: b.add(at, i * n * sums.width + j * n) for i in rows for j in vectors}
-        for register, place in places.items():
-            if g.blocked:
-                b.tile_load(register, sums.sums, place, sums.width)
-            else:
-                b.tile_zero(register)
-        steps = b.op("floordiv", b.add(b.sub(x.hi, x.lo), n - 1), n)
-        with b.loop(0, steps) as loop:
-            k = b.mul(loop.var, n)
-            for j in vectors:
-                b.tile_load(6 + j, x.right, b.add(b.mul(k, width), j * n), width)
-            for i in rows:
-                b.tile_load(4 + i, x.left, b.add(k, i * n * g.k_pad), g.k_pad)
-            for i in rows:
+        at, steps = sums.place(x.number), b.op("floordiv", b.add(b.sub(x.hi, x.lo), n - 1), n)
+        for first in range(0, x.panel.size, 2):
+            vectors = range(min(2, x.panel.size - first))
+            places = {2 * i + j: b.add(at, i * n * sums.width + (first + j) * n) for i in rows for j in vectors}
+            for register, place in places.items():
+                if g.blocked:
+                    b.tile_load(register, sums.sums, place, sums.width)
+                else:
+                    b.tile_zero(register)
+            with b.loop(0, steps) as loop:
+                k = b.mul(loop.var, n)
                 for j in vectors:
-                    b.tile_dot(g.p.dot, 2 * i + j, 4 + i, 6 + j, is_reversed)
-        for register, place in places.items():
-            b.tile_store(register, sums.sums, place, sums.width)
+                    b.tile_load(6 + j, x.right, b.add(b.mul(k, width), (first + j) * n), width)
+                for i in rows:
+                    b.tile_load(4 + i, x.left, b.add(k, i * n * g.k_pad), g.k_pad)
+                for i in rows:
+                    for j in vectors:
+                        b.tile_dot(g.p.dot, 2 * i + j, 4 + i, 6 + j, is_reversed)
+            for register, place in places.items():
+                b.tile_store(register, sums.sums, place, sums.width)
 
         def place_of(number: SSAValue) -> SSAValue:
             row, vector = digits(b, number, (g.mr, x.panel.size))
