@@ -214,8 +214,11 @@ def test_blocks_of_k_in_tiles():
 
 @pytest.mark.parametrize(
     "change",
-    [{"mr": 8}, {"nv": 3}, {"nv": 16}, {"a": "inline"}, {"b": "inline"}, {"split": 2}, {"kc": 24}, {"words": None}, {"rows": True}],
-)
+    [
+        {"mr": 8}, {"nv": 3}, {"nv": 16}, {"a": "inline"}, {"b": "inline"}, {"split": 2}, {"kc": 24}, {"words": None},
+        {"rows": True},
+    ],
+)  # fmt: skip
 def test_what_tile_registers_cannot_do_is_refused(change):
     kernel, target = narrowed(product(40, 35, 140, "NN"), *BF16), tile_machine()
     c = replace(IN_TILES, **change)
