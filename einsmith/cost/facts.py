@@ -127,7 +127,7 @@ class Target:
         return (self.vector_bytes, self.vector_registers) == (16, 32)
 
     @property
-    def tile_registers(self) -> int:
+    def sum_registers(self) -> int:
         """Registers for accumulators and the vectors that they share.
 
         One other register is kept for elements broadcast from memory; three where operands must be loaded first."""

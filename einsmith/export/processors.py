@@ -127,7 +127,7 @@ def of_target(target: Target) -> Processor:
     lowered = None
     if unknown and table is _X86:  # code is compiled without features that cannot be checked
         lowered = replace(target, features=",".join([target.features, *(f"-{f}" for f in unknown)]))
-    if target.tiles:  # the system has to be asked for tile registers, which the program that calls a library may not be
+    if target.tiles:  # the program that calls a library may not have asked the system for tile registers
         lowered = replace(lowered or target, tiles=())
     return Processor(lowered, target.cpu, target.triple, _features(table, has))
 

@@ -59,13 +59,14 @@ def export(
     weights.safetensors and manifest.json. Run time needs neither Python, nor LLVM, nor a compiler.
 
     what: a TrainStep, exported with its training step, evaluation and prediction, or a function of tensors, jitted or
-    not; results equal those in Python bit for bit. example: a batch (inputs..., target), or the function's arguments;
-    without one, a step is exported for all batch shapes that it is compiled for (TrainStep.compile). name: name of the
-    library, by default the model's or the function's. target: processor to run on, "host" for this machine, else x86-64
-    to x86-64-v4 or aarch64; the library refuses a processor that lacks a feature. threads: the library's threads, by
-    default the step's. schedule: number of steps for which hyperparameters that are callables of the step are
-    tabulated. compiler: the C compiler that links, by default cc, gcc or clang; link=False: write NAME_kernels.o,
-    NAME.c and NAME.h, to be compiled elsewhere, and no library. overwrite: replace a folder that is an export.
+    not; results equal those in Python bit for bit, but for sums of bfloat16 where Python's use AMX. example: a batch
+    (inputs..., target), or the function's arguments; without one, a step is exported for all batch shapes that it is
+    compiled for (TrainStep.compile). name: name of the library, by default the model's or the function's. target:
+    processor to run on, "host" for this machine, else x86-64 to x86-64-v4 or aarch64; the library refuses a processor
+    that lacks a feature. threads: the library's threads, by default the step's. schedule: number of steps for which
+    hyperparameters that are callables of the step are tabulated. compiler: the C compiler that links, by default cc,
+    gcc or clang; link=False: write NAME_kernels.o, NAME.c and NAME.h, to be compiled elsewhere, and no library.
+    overwrite: replace a folder that is an export.
 
     Raises ArgumentError where shapes are not known or something cannot be exported, CompileError where there is no
     compiler, SaveError where the folder exists; the folder is then as it was.

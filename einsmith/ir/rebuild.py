@@ -117,7 +117,8 @@ def retyped(x: Expr, dtype: DType) -> Expr:
     Parts of sums and products may wrap, and need not have the value of the same parts of `x`.
     """
     if isinstance(x, Const):
-        return Const(x.value, dtype)
+        low, high = dtype.range
+        return Const((int(x.value) - low) % (high - low + 1) + low, dtype)
     if isinstance(x, Apply) and x.fn == "cast":
         of = x.args[0].dtype
         low, high = x.dtype.range

@@ -82,6 +82,39 @@ def test_a_machine_has_tiles_where_the_system_permits_them(is_permitted, monkeyp
     assert found.tile_dots_per_cycle("bf16") == 0
 
 
+def test_what_handles_a_signal_may_use_tile_registers():
+    """They are configured again after a check for signals, which no loop with sums in them makes, and released where a
+    run is stopped."""
+    b = Builder("tiles", 3)
+    left, right, out = b.buffers
+    with b.loop(0, b.task) as rows:
+        b.tile_zero(0)
+        with b.loop(0, b.task) as loop:
+            b.tile_load(1, left, loop.var, 64)
+            b.tile_load(2, right, loop.var, 64)
+            b.tile_dot("bf16", 0, 1, 2)
+        b.tile_store(0, out, rows.var, 64)
+    f = b.finish()
+    f.checks_signals = True
+    text = emit_module([f], SPR)
+    calls = [text.count(f" @{name}(") - 1 for name in ("einsmith_look", "llvm.x86.ldtilecfg", "llvm.x86.tilerelease")]
+    assert calls == [1, 2, 2]  # less the declarations
+    after = text[text.index("call i32 @einsmith_look") :]
+    assert after.index("ldtilecfg") < after.index("br i1")
+
+
+def test_a_function_has_one_dot_product_of_tile_registers():
+    b = Builder("tiles", 1)
+    b.tile_dot("bf16", 0, 1, 2)
+    b.tile_dot("u8i8", 0, 1, 2)
+    with pytest.raises(CompileError, match="two dot products"):
+        emit_module([b.finish()], SPR)
+    b = Builder("tiles", 1)
+    b.tile_zero(0)
+    with pytest.raises(CompileError, match="no dot product"):
+        emit_module([b.finish()], SPR)
+
+
 def test_registers_that_do_not_exist_are_refused():
     b = Builder("tiles", 1)
     for registers in ((8, 0, 1), (0, 0, 1), (0, 1, -1)):

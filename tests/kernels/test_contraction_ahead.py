@@ -343,7 +343,7 @@ def test_elements_that_rows_of_a_tile_share_are_loaded_once():
     cuts = ((0, 1), (20, 1), (30, 2), (8, 3), (25, 2), (7, 1))
     check(gradient, [Configs((replace(tile, swap=True, mr=9, kc=kc, split=split),)) for kc, split in cuts])
     together, apart = replace(tile, b="buffer"), replace(tile, b="inline")
-    if host().tile_registers >= 19:
+    if host().sum_registers >= 19:
         x = CONTRACTION.lower(forward, Configs((together,)), host()).launches[-1]
         sums = [op.name for op in operations(x.function.body) if op.name in ("fma", "load")]
         assert sums.count("fma") > 5 * (sums.count("load") - 10) / 2

@@ -204,6 +204,19 @@ def test_convolutions_and_batches_in_tiles(kernel):
     check_tiles(narrowed(kernel, *BF16))
 
 
+@pytest.mark.parametrize("n", [1, 16, 48, 80, 100, 300])
+@pytest.mark.parametrize("m, k", [(16, 64), (512, 4096)])
+def test_proposed_tiles_are_legal(m, n, k):
+    """A search by measurement begins with what is chosen."""
+    target = tile_machine()
+    for kind in ("NN", "NT", "TN"):
+        kernel = narrowed(product(m, n, k, kind), *BF16)
+        (p,) = problems(kernel.root) or ()
+        found = [c for c in configs_in_words(kernel, target) if c.tiles]
+        assert found or n < 16 > m
+        assert not [reason for c in found if (reason := explain_illegal(kernel, p, c, target))]
+
+
 def test_blocks_of_k_in_tiles():
     kernel, target = narrowed(product(40, 115, 2 * 70, "NN"), *BF16), tile_machine()
     for kc, nv in ((16, 2), (48, 4), (32, 8)):

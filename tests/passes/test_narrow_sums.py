@@ -73,6 +73,14 @@ def test_products_of_the_library_are_of_int32():
     np.testing.assert_array_equal(f(x, y), x.astype(np.int64) @ y.astype(np.int64))
 
 
+def test_numbers_within_terms_wrap_too():
+    x = np.arange(-100, 100, dtype=np.int8).reshape(2, 100)
+    op = es.op("Y[i] = sum[k](i64(A[i,k]) + 1099511627781 - 1099511627776)")
+    traced = trace_call(op, (x,), {})
+    assert types_of_sums(run_passes(traced.graph)) == [dt.i32]
+    np.testing.assert_array_equal(es.jit(op)(x), (x.astype(np.int64) + 5).sum(1))
+
+
 def test_a_conversion_that_wraps_within_a_term_stays():
     """i32(i8(200)) is -56 and not 200."""
     x = np.full((2, 30), 200, np.uint8)

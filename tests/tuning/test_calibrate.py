@@ -267,6 +267,14 @@ def test_machines_have_records_of_their_own(static):
     assert store.load(other) is None and store.path_of(other) != store.path_of(static)
 
 
+def test_a_process_that_may_not_use_tile_registers_has_a_record_of_its_own(static):
+    with_tiles = replace(static, tiles=(("bf16", 9.0),))
+    store.save(with_tiles, [], overwrite=False)
+    assert store.load(with_tiles).tiles == (("bf16", 9.0),)
+    without = replace(static, tiles=())
+    assert store.load(without) is None and store.machine_of(without) != store.machine_of(with_tiles)
+
+
 def test_every_probe_runs_and_scales(monkeypatch):
     monkeypatch.setattr(probes, "RUN_SECONDS", 1e-6)
     machine = replace(native.host_target(), tiles=(("bf16", 9.0), ("u8i8", 9.0)))

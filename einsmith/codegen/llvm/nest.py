@@ -241,7 +241,8 @@ class _Emitter(MemoryEmitter):
         """Emit a check for signals in some of a loop's turns; return the names of its turn counter before and after
         this turn."""
         checks = self.function.checks_signals
-        every = signal_checks.period(x, trips, self.carried_vectors, self.number) if checks else 0
+        has_sums = any(isinstance(op, Op) and op.name == "tile_dot" for op in x.body)  # which a handler may overwrite
+        every = signal_checks.period(x, trips, self.carried_vectors, self.number) if checks and not has_sums else 0
         if not every:
             return None
         text = self.text
@@ -253,8 +254,12 @@ class _Emitter(MemoryEmitter):
         text.emit_void(f"br i1 {due}, label %{ask}, label %{on}, !prof !1")
         text.label(ask)
         stopped = text.emit(f"icmp ne i32 {text.emit(f'call i32 @{signal_checks.CHECK_FUNCTION}()')}, 0")
+        if self.tiles is not None:
+            self.tiles.configure()
         text.emit_void(f"br i1 {stopped}, label %{stop}, label %{on}, !prof !1")
         text.label(stop)
+        if self.tiles is not None:
+            self.tiles.end()
         text.emit_void("ret void")
         text.label(on)
         return turn, after
@@ -407,9 +412,14 @@ class _Emitter(MemoryEmitter):
         args = [self.get(a) for a in op.args if a is not None]
         self.put(op.result, dots.multiply_add(LaneArithmetic(self.ops, op.result.type), op.attrs[0], *args))
 
+    def tile_registers(self) -> TileRegisters:
+        """Return what emits the operations of tile registers. Raises CompileError where they multiply nothing."""
+        if self.tiles is None:
+            raise CompileError(f"{self.function.name} uses tile registers, but has no dot product of them")
+        return self.tiles
+
     def do_tile_zero(self, op: Op) -> None:
-        assert self.tiles is not None
-        self.tiles.zero(op.attrs[0])
+        self.tile_registers().zero(op.attrs[0])
 
     def do_tile_load(self, op: Op) -> None:
         self.move_tile(op, stores=False)
@@ -419,16 +429,18 @@ class _Emitter(MemoryEmitter):
 
     def move_tile(self, op: Op, stores: bool) -> None:
         """Emit a load or a store of a tile register."""
-        assert self.tiles is not None
         ptr, offset, stride = op.args
         assert stride is not None
         number = self.number(stride)
         in_bytes = 4 * int(number) if number is not None else self.text.emit_shared(f"mul i64 {self.get(stride)}, 4")
-        self.tiles.move(op.attrs[0], self.address(ptr, offset, "i32"), str(in_bytes), stores)
+        self.tile_registers().move(op.attrs[0], self.address(ptr, offset, "i32"), str(in_bytes), stores)
 
     def do_tile_dot(self, op: Op) -> None:
-        assert self.tiles is not None
-        self.tiles.multiply_add(*op.attrs[1:])
+        dot, *registers = op.attrs
+        tiles = self.tile_registers()
+        if dot != tiles.dot:
+            raise CompileError(f"{self.function.name} has two dot products of tile registers: {tiles.dot} and {dot}")
+        tiles.multiply_add(*registers)
 
     def do_pack(self, op: Op) -> None:
         assert op.result is not None

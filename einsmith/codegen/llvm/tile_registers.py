@@ -1,7 +1,8 @@
 """Emit operations of tile registers (`Builder.tile_dot`): AMX's instructions where a target has them, else calls of
 functions that keep the registers in memory.
 
-A register holds 16 rows of 16 words. AMX is configured at the beginning of a function that uses it, and released at the
+A register holds 16 rows of 16 words. The functions take denormal numbers as they are, and add the points of a row in
+another order than AMX. AMX is configured at the beginning of a function that uses it, and released at the
 end. Source: Intel, "Architecture Instruction Set Extensions", chapter 3.
 """
 
@@ -66,11 +67,17 @@ class TileRegisters:
             text = f"alloca [{TILE_REGISTERS * _TILE_BYTES} x i8], align 64"
             self.registers = self.text.emit(text)
             return
+        self.config = self.text.emit("alloca <64 x i8>, align 64")
         config = [1, *[0] * 15, *[_ROW_BYTES, 0] * TILE_REGISTERS, *[0] * 16, *[TILE_ROWS] * TILE_REGISTERS, *[0] * 8]
         values = ", ".join(f"i8 {x}" for x in config)
-        at = self.text.emit("alloca <64 x i8>, align 64")
-        self.text.emit_void(f"store <64 x i8> <{values}>, ptr {at}, align 64")
-        self._call("llvm.x86.ldtilecfg", "ptr", f"ptr {at}")
+        self.text.emit_void(f"store <64 x i8> <{values}>, ptr {self.config}, align 64")
+        self.configure()
+
+    def configure(self) -> None:
+        """Emit the configuration of the registers, which are zero then: at the beginning, and after a call of what may
+        use them itself."""
+        if self.has_amx:
+            self._call("llvm.x86.ldtilecfg", "ptr", f"ptr {self.config}")
 
     def end(self) -> None:
         """Emit what comes after the last operation."""

@@ -459,7 +459,7 @@ class HaloSetting:
         else:
             rate = target.tile_dots_per_cycle if problem.in_tiles else target.dots_per_cycle
             self.multiplies = rate(problem.dot)
-        self.registers = target.tile_registers - (0 if problem.dot is None else DOTS[problem.dot].temporaries)
+        self.registers = target.sum_registers - (0 if problem.dot is None else DOTS[problem.dot].temporaries)
         self.slots = dict(operand_memories(kernel))
         self.halos = problem_with_halos.halos
         self.slots |= {SLOT + i: BufferMemory(None, w.buffer) for i, w in self.halos}

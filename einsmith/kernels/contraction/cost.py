@@ -227,7 +227,7 @@ def _step_cycles(s: _SharedTerms) -> Array:
         """Return the cycles of a step: multiply-adds, loads, or the latency of a short chain, whichever is most."""
         product = mr * nv
         cycles = np.maximum(product / x.multiplies, mr * broadcast + nv * loads + s.prefetched_lines / 2)
-        if x.has["in_tiles"]:  # which load 16 rows of 16 words at once
+        if x.has["in_tiles"]:  # a tile register is loaded by one instruction
             whole = np.ceil(mr / TILE_ROWS) * TILE_ROWS * nv
             cycles = np.where(x.in_tiles > 0, whole / x.multiplies, cycles)
         cycles = np.maximum(cycles, nv * l2_load)
@@ -255,7 +255,7 @@ def _tile_cycles(s: _SharedTerms) -> Array:
     """Return the cycles of tiles outside their steps, and of what follows the sums."""
     t, x, w = s.t, s.x, s.w
     # Between blocks of K all sums of a panel stay in scratch.
-    is_blocked = s.blocked & ~s.has_k_halos | (x.in_tiles > 0)  # as their sums do that leave tile registers
+    is_blocked = s.blocked & ~s.has_k_halos | (x.in_tiles > 0)  # sums leave tile registers through scratch
     tile_cycles = w.tile + t.mr * t.nv * np.where(is_blocked, w.waiting_sum, w.stored_sum) + t.mr * w.tile_row
     if s.by_k.any():
         waiting = x.m * x.columns * t.item / (t.tm * t.tn)

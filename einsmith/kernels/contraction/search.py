@@ -34,7 +34,7 @@ from einsmith.kernels.contraction.cost import (
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, operand_plan, stack_features
 from einsmith.kernels.contraction.halo import count_elements
 from einsmith.kernels.contraction.k_vectorization import can_vectorize_k, choose_depth
-from einsmith.kernels.contraction.problem import Problem, needs_exact_guards
+from einsmith.kernels.contraction.problem import Problem, needs_exact_guards, problems
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
@@ -196,7 +196,7 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     for p in pieces:
         boxes = [] if kernel.sums else direct_boxes.configs(kernel, p, operand_memories(kernel), target)
         direct_configs.append([*boxes])
-    alone = len(pieces) == 1 and like is None
+    alone = len(problems(kernel.root) or ()) == 1
     for number, p in ((n, q) for n, piece in enumerate(pieces) for q in _by_words(kernel, piece, target, alone)):
         direct = direct_configs[number] if p.dot is None else []
         preferred_nv, first_tile = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
@@ -366,10 +366,11 @@ def _choose_matrix_tiles(s: OperandPlan, number: int) -> list[_Tile]:
     if s.M < TILE_ROWS:
         return []
     mr, columns = config.TILE_SIZES[s.M > TILE_ROWS], ceil(s.N / s.lanes)
+    in_lines = epilogue.store_unit(s.kernel, s.original, s.n_side.axes, s.lanes) is not None
     out = []
     for nv in (x for x in config.TILE_VECTORS if x == 1 or x // 2 < columns):
         point_bytes = (mr + nv * s.lanes) * s.item
-        is_whole = s.K * point_bytes <= MAX_K_PANEL or needs_exact_guards(s.p)
+        is_whole = s.K * point_bytes <= MAX_K_PANEL or needs_exact_guards(s.p) or in_lines
         blocks = 0 if is_whole else _fit_block_points(s.K, point_bytes, s.lanes)
         out.append(_Tile(number, mr, nv, blocks % s.K, 1, False, 1.0, s.price_epilogue(mr, nv, 1)))
     return out

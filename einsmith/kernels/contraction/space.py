@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, k_vectorization, search
 from einsmith.kernels.contraction.config import Config, Direct, Tiled
 from einsmith.kernels.contraction.cost import HOW, ORDERS
@@ -24,7 +25,7 @@ from einsmith.kernels.genes import FORM, Space, space_of
 from einsmith.schedule.kernel import Kernel
 
 MAX_TILE_ROWS, MAX_TILE_VECTORS = 32, 8
-"""Most rows and vectors of a register tile; the largest register files hold no more."""
+"""Most rows and vectors of a register tile, which tile registers compute; vector registers hold fewer rows."""
 MIN_BLOCK_POINTS = 64
 """Fewest points of K in a block."""
 MAX_TASKS = 64
@@ -84,8 +85,10 @@ def _reject_direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
 def _reject_tiled(kernel: Kernel, problem: Problem, c: Tiled, target: Any) -> str:
     """Return the reason why a configuration of the tiled form is illegal, or an empty string."""
     p = in_words(kernel, problem, c.words, target, c.tiles)
+    if c.tiles and c.words is None:
+        return "tile registers multiply words"
     if p is None:
-        return f"points of the axis i{c.words} cannot be taken in words{' in tiles' * c.tiles}"
+        return f"points of the axis i{c.words} cannot be taken in words{' for tile registers' * c.tiles}"
     if p.in_tiles and (reason := config.reject_tiles(p, c)):
         return reason
     if config.with_halos(p, c.windows) is None:
@@ -96,14 +99,15 @@ def _reject_tiled(kernel: Kernel, problem: Problem, c: Tiled, target: Any) -> st
     if kernel.sums and sum_side(kernel, p, s.m_side.axes, s.n_side.axes) is None:
         return "tiles do not take the epilogue's sums with these sides"
     x, m, k, width = s.numbers, s.M, s.K, c.nv * s.lanes
-    columns, unit = ceil(s.N * c.depth / s.lanes), config.unit_of_k(p, s.lanes)
+    columns = ceil(s.N * c.depth / s.lanes)
+    unit = TILE_ROWS if c.tiles else config.unit_of_k(p, s.lanes)
     conditions = (
         (
             not c.tiles and c.nv * (c.mr + (c.mr > 1)) > s.registers,
             f"a tile of {c.mr}x{c.nv} does not fit the registers",
         ),
         (
-            (c.mr > m and not c.tiles) or c.nv > columns,
+            c.nv // 2 >= max(1, columns) if c.tiles else c.mr > m or c.nv > columns,
             f"a tile of {c.mr}x{c.nv} is more than {m} rows or {columns} vectors",
         ),
         (c.tm > ceil(m / c.mr) or c.tn > ceil(columns / c.nv), "there are more tasks than tiles"),
@@ -141,7 +145,7 @@ def _can_vectorize_k(c: Tiled, s: OperandPlan, columns: int) -> bool:
 
 def _reject_ways(c: Tiled, s: OperandPlan) -> str:
     """Return the reason why operands cannot reach the tile as configured; empty where they can."""
-    in_place = s.reads_in_place(c.mr)
+    in_place = s.reads_in_place(c.mr) and not c.tiles
     if c.order == "k" and (c.a, c.b) == ("inline", "inline"):
         has_plain_tiles = c.depth == 1 and not c.rows and not c.windows
         return (

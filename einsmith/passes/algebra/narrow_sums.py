@@ -30,7 +30,7 @@ from einsmith.ir.rebuild import map_bodies, replace, retyped
 
 
 def narrow_sums(graph: Graph) -> Graph:
-    """Return the graph with sums of int32 terms added in int32 where they fit."""
+    """Return the graph with sums added in int32 where these and their terms fit."""
     return replace(graph, _narrow)
 
 

@@ -41,8 +41,10 @@ COEFFICIENTS = (
 
 
 def facts_of(target: Target) -> dict[str, Any]:
-    """Return the facts that identify a machine: all fields of the target that are not measured."""
-    return {f.name: getattr(target, f.name) for f in fields(target) if f.name not in (*COEFFICIENTS, "measured")}
+    """Return the facts that identify a machine: all fields of the target that are not measured, and which dot products
+    its tile registers compute, as the system may not let every process use them."""
+    facts = {f.name: getattr(target, f.name) for f in fields(target) if f.name not in (*COEFFICIENTS, "measured")}
+    return facts | {"tiles": [name for name, _ in target.tiles]}
 
 
 def machine_of(target: Target) -> str:

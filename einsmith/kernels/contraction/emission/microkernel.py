@@ -96,7 +96,8 @@ class Microkernel:
         """Emit the loops over a block of K in tile registers; the tile's sums end in scratch.
 
         Registers 0 to 3 hold the sums of two by two tiles, 4 and 5 those of M, 6 and 7 those of N. Rows of M are along
-        K; panels of N have a row for each word. Both are zero past the end of K. A panel of more than two vectors is
+        K; panels of N have a row for each word. The words of either past the end of K are zero. Rows past the tile's
+        last one have sums too, of whatever memory holds, which nothing reads. A panel of more than two vectors is
         walked two by two, while L1 holds the rows of M.
         """
         b, g, sums = self.f.b, self.f.g, self.tile_epilogue.scratch_sums

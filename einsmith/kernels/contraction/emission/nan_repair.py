@@ -84,7 +84,9 @@ class NanRepair:
         hi: SSAValue | int,
         place: Callable[[OperandAccess, SSAValue], LaneCursor],
     ) -> None:
-        """Emit the same for `count` vectors of sums in memory; place_of(number) returns where one lies."""
+        """Recompute the sums that are NaN among `count` vectors in memory, over all of K, which is one block.
+
+        place_of(number) returns where a vector lies."""
         if not self.is_needed:
             return
         b, n = self.b, self.sampler.lanes

@@ -60,8 +60,8 @@ def pack_shared(g: Geometry, base: int, operands: Sequence[OperandTiles], b: Bui
 def pack(f: Frame, x: OperandTiles, operand: PartialAddress, to: SSAValue, lo: Bound, hi: Bound, tile: Strip) -> None:
     """Pack a tile's points lo .. hi of K.
 
-    Panels of N are [k][vectors]; tiles of M are [row][k] where K is contiguous in the source, else [k][row]. `operand`
-    is what the batch adds to the operand's addresses.
+    Panels of N are [k][vectors]; tiles of M are [row][k] where K is contiguous in the source or tile registers multiply
+    them, else [k][row]. `operand` is what the batch adds to the operand's addresses.
     """
     first = f.b.mul(tile.number, x.points)
     if not x.along_k:
