@@ -24,8 +24,8 @@ from einsmith.kernels.contraction.words import in_words, operand_memories, word_
 from einsmith.kernels.genes import FORM, Space, space_of
 from einsmith.schedule.kernel import Kernel
 
-MAX_TILE_ROWS, MAX_TILE_VECTORS = 32, 8
-"""Most rows and vectors of a register tile, which tile registers compute; vector registers hold fewer rows."""
+MAX_TILE_ROWS, MAX_TILE_VECTORS = 28, 8
+"""Most rows and vectors of a tile of vector registers; the largest register files hold no more."""
 MIN_BLOCK_POINTS = 64
 """Fewest points of K in a block."""
 MAX_TASKS = 64
@@ -42,7 +42,7 @@ def piece_space(kernel: Kernel, p: Problem, target: Any) -> Space:
     tiled: Space = {
         FORM: ("Tiled", *(["Direct"] if direct else [])),
         "swap": (False, True),
-        "mr": tuple(range(1, MAX_TILE_ROWS + 1)),
+        "mr": (*range(1, MAX_TILE_ROWS + 1), *(x for x in config.TILE_SIZES if target.tiles and x > MAX_TILE_ROWS)),
         "nv": tuple(range(1, MAX_TILE_VECTORS + 1)),
         "a": tuple(HOW),
         "b": tuple(HOW),
