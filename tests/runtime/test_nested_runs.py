@@ -17,7 +17,7 @@ from einsmith.base import locks
 from einsmith.runtime import interrupts, nested, pool
 
 
-def slow(points=4 * 10**6):
+def slow(points=10**7):
     """A function of the first four elements whose run takes several times `OFTEN`, however busy the machine is."""
     return es.op("y[i] = sum[j](sin(x[i]*j))", extents={"j": points})
 
