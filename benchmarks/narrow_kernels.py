@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +27,7 @@ from benchmarks import random_cases
 from benchmarks.autoconfig import calls_of
 from benchmarks.convolutions import Conv
 from benchmarks.kernel_cases import Case, convolution, product
+from benchmarks.peers import torch_kernels
 from benchmarks.report import geometric_mean
 from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest.dots import DOTS
@@ -84,13 +84,10 @@ def arrays_of(case: Case, what: str) -> dict[str, np.ndarray]:
 
 def of_torch(case: Case, xs: Sequence[torch.Tensor]) -> torch.Tensor:
     """A case's operator in PyTorch."""
-    options = dict(case.options)
-    if case.network == "product":
-        a, b = xs
-        return (a.mT if options["ta"] else a) @ (b.mT if options["tb"] else b)
-    how = [options[n] for n in ("stride", "padding", "dilation", "groups")]
+    options: dict[str, Any] = dict(case.options)
     if not case.wrt:
-        return F.conv2d(*xs, None, *how)
+        return (torch_kernels.product if case.network == "product" else torch_kernels.conv)(*xs, **options)
+    how = [options[n] for n in ("stride", "padding", "dilation", "groups")]
     *others, g = xs
     assert case.shapes is not None
     shape = case.shapes[case.wrt[0]]

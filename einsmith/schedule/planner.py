@@ -256,7 +256,7 @@ def _plan(
         and isinstance(c.copies[0].node, Compute)
         and pointwise_body(c.kernel.root) is None
     }
-    unstored = freed(parts, needs, unfused.all, sums, kept, smallest_unstored(target))
+    unstored = freed(parts, needs, unfused.all, sums, kept, target)
     roots = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
 
     calls, rank, refusals = _fuse_rows(singles, parts, needs, unfused, kept, options)
@@ -307,7 +307,7 @@ def _fuse_rows(
 ) -> tuple[list[KernelCall | LoopCall], dict[int, int], dict[Tensor, Refusal]]:
     """Return (the calls after row fusion, for each of `singles` the index of the call that contains it, the reason for
     which each result is stored that a fused kernel might use up)."""
-    target, cost, smallest = options.target, options.cost, smallest_unstored(options.target)
+    target, cost = options.target, options.cost
     readers = Counter(s for p in parts for s in set(p.operands))
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
     refusals: dict[Tensor, Refusal] = {}
@@ -344,7 +344,7 @@ def _fuse_rows(
             return calls_seconds([whole], cost, target, whole.tensors) < calls_seconds(
                 apart, cost, target, whole.tensors
             )
-        if all(b.nbytes <= smallest for b in kernel.local):
+        if all(b.nbytes <= smallest_unstored(target) for b in kernel.local):
             return False
         if (passed := sum(map(nbytes, whole.tensors))) > (used_up := sum(b.nbytes for b in kernel.local)):
             taken = f"take {show_size(passed)}, more than the {show_size(used_up)} that it uses up"
@@ -379,7 +379,7 @@ def _fuse_rows(
         first = singles[members[0]]
         return first if isinstance(first, LoopCall) else join_members(*members)
 
-    found = [*map(tuple, clusters(parts, needs, unfused.all, kept, target, smallest, pays, refusals))]
+    found = [*map(tuple, clusters(parts, needs, unfused.all, kept, target, pays, refusals))]
     joined: dict[tuple[int, ...], KernelCall] = {}
     if cost is not None and options.takes_sums and target.backend == CPU:
         found, joined = SumJoiner(found, singles, call_of, needs, unfused, kept, target, cost).run()

@@ -68,7 +68,6 @@ def clusters(
     unfused: Collection[int],
     kept: Collection[Tensor],
     target: Target,
-    smallest: int,
     pays: Callable[[Sequence[int]], bool],
     refusals: MutableMapping[Tensor, Refusal],
 ) -> list[list[int]]:
@@ -80,12 +79,11 @@ def clusters(
         unfused: numbers of the kernels that are not fused.
         kept: tensors that are stored in any case.
         target: the machine.
-        smallest: bytes beyond which a result may be used up without being stored.
         pays: whether a list of kernels takes less time fused.
         refusals: receives the large results of reductions that other reductions read, each with the reason for which it
             is stored if it is. `pays` may replace `UNJOINED`.
     """
-    streamed = set(_streamed(parts, after, unfused, kept, smallest, refusals))
+    streamed = set(_streamed(parts, after, unfused, kept, target, refusals))
     while True:
         state = _merge(parts, after, unfused, streamed, target)
         refused = {
@@ -135,15 +133,16 @@ def _streamed(
     after: Mapping[int, Collection[int]],
     unfused: Collection[int],
     kept: Collection[Tensor],
-    smallest: int,
+    target: Target,
     refusals: MutableMapping[Tensor, Refusal],
 ) -> dict[Tensor, set[int]]:
-    """Return the results of more than `smallest` bytes that one fused kernel may compute and use up, each with the
-    kernels that this fuses at least.
+    """Return the results that take much of the last-level cache and that one fused kernel may compute and use up, each
+    with the kernels that this fuses at least.
 
     All readers of such a result and every kernel that has to run between them can share rows. Fused, it is never
     stored, which may save more than the tiles of kernels that reuse their operands: a chain of reductions (a kernel
     method, attention) takes memory for its arguments and results alone."""
+    smallest = smallest_unstored(target)
     large = {
         t: g
         for g, p in enumerate(parts)
@@ -180,11 +179,11 @@ def freed(
     unfused: Collection[int],
     sums: Collection[int],
     kept: Collection[Tensor],
-    smallest: int,
+    target: Target,
 ) -> set[Tensor]:
     """Return the results that a fused kernel might use up without storing them if the kernels `sums` were not among
     those that are not fused, and that exceed what it would store."""
-    found = _streamed(parts, after, {*unfused} - {*sums}, kept, smallest, {}) if sums else {}
+    found = _streamed(parts, after, {*unfused} - {*sums}, kept, target, {}) if sums else {}
     members = {n for t in found for n in found[t]}
     if members.isdisjoint(sums):
         return set()

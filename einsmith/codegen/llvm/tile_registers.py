@@ -1,9 +1,11 @@
 """Emit operations of tile registers (`Builder.tile_dot`): AMX's instructions where a target has them, else calls of
 functions that keep the registers in memory.
 
-A register holds 16 rows of 16 words. The functions take denormal numbers as they are, and add the points of a row in
-another order than AMX. AMX is configured at the beginning of a function that uses it, and released at the
-end. Source: Intel, "Architecture Instruction Set Extensions", chapter 3.
+A register holds 16 rows of 16 words. The functions multiply by the dot products of vectors that a target has, or point
+by point, which take denormal numbers as those do and add in another order than AMX. AMX is configured at the beginning
+of a function that uses it, and released at the end.
+
+Source: Intel, "Architecture Instruction Set Extensions", chapter 3.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import sys
 from functools import cache
 from typing import Any
 
-from einsmith.codegen.loopnest.dots import DOTS, TILE_REGISTERS, TILE_ROWS, WORD_BYTES
-from einsmith.codegen.loopnest.nest import If, Loop, Op
+from einsmith.codegen.llvm import dots
+from einsmith.codegen.llvm.ops import FunctionText, LaneArithmetic, Ops, spell
+from einsmith.codegen.loopnest.dots import DOTS, TILE_REGISTERS, TILE_ROWS, WORD, WORD_BYTES
+from einsmith.codegen.loopnest.nest import If, Loop, Op, Type
 
 _ROW_BYTES = TILE_ROWS * WORD_BYTES
 _TILE_BYTES = TILE_ROWS * _ROW_BYTES
@@ -58,7 +62,7 @@ def used_dot(body: Any) -> str | None:
 class TileRegisters:
     """Emits the operations of one function. text: the function's text; dot: the dot product that it uses."""
 
-    def __init__(self, text: Any, dot: str):
+    def __init__(self, text: FunctionText, dot: str):
         self.text, self.dot, self.has_amx = text, dot, has_tiles(dot, text.features)
 
     def begin(self) -> None:
@@ -110,7 +114,7 @@ class TileRegisters:
             self._call(name, "i8 immarg, i8 immarg, i8 immarg", f"i8 {total}, i8 {left}, i8 {right}")
             return
         name = f"einsmith.tile.{self.dot}{'.reversed' * is_reversed}"
-        self.text.declarations.setdefault(name, _multiply_add(name, self.dot, is_reversed))
+        self.text.declarations.setdefault(name, _multiply_add(name, self.dot, is_reversed, self.text))
         args = ", ".join(f"ptr {self._register(x)}" for x in (total, left, right))
         self.text.emit_void(f"call void @{name}({args})")
 
@@ -142,50 +146,32 @@ def _move(name: str, stores: bool) -> str:
     return _loop(f"define internal void @{name}(ptr %register, ptr %memory, i64 %stride) #0", inner)
 
 
-def _multiply_add(name: str, dot: str, is_reversed: bool) -> str:
-    """Return the text of a function that multiplies registers, one word of the left at a time."""
-    d, n = DOTS[dot], TILE_ROWS
-    ints, floats = f"<{n} x i32>", f"<{n} x float>"
-    sums = floats if d.sum == "f32" else ints
-    kinds = (d.right, d.left) if is_reversed else (d.left, d.right)
+def _multiply_add(name: str, dot: str, is_reversed: bool, of: FunctionText) -> str:
+    """Return the text of a function that multiplies registers, one word of the left at a time. of: the text of a
+    function for the same target."""
+    sums = Type(DOTS[dot].sum, TILE_ROWS)
+    words, t = spell(Type(WORD, TILE_ROWS)), spell(sums)
+    text = FunctionText(of.declarations, of.fma, of.halves, of.features)
+    operands = ("%vb", "%va") if is_reversed else ("%va", "%vb")
+    last = dots.multiply_add(LaneArithmetic(Ops(text), sums), dot, *operands, "%c")
     lines = [
         f"  %o = mul i64 %r, {_ROW_BYTES}",
         "  %rowa = getelementptr i8, ptr %left, i64 %o",
         "  %rowc = getelementptr i8, ptr %total, i64 %o",
-        f"  %first = load {sums}, ptr %rowc, align 64",
+        f"  %first = load {t}, ptr %rowc, align 64",
         "  br label %word\nword:",
         "  %k = phi i64 [0, %row], [%k1, %word]",
-        f"  %c = phi {sums} [%first, %row], [%last, %word]",
+        f"  %c = phi {t} [%first, %row], [{last}, %word]",
         "  %pa = getelementptr i32, ptr %rowa, i64 %k",
         "  %wa = load i32, ptr %pa, align 4",
-        f"  %ia = insertelement {ints} poison, i32 %wa, i32 0",
-        f"  %va = shufflevector {ints} %ia, {ints} poison, {ints} zeroinitializer",
+        f"  %ia = insertelement {words} poison, i32 %wa, i32 0",
+        f"  %va = shufflevector {words} %ia, {words} poison, {words} zeroinitializer",
         f"  %ob = mul i64 %k, {_ROW_BYTES}",
         "  %pb = getelementptr i8, ptr %right, i64 %ob",
-        f"  %vb = load {ints}, ptr %pb, align 64",
-    ]
-
-    def splat(x: int) -> str:
-        return f"<{', '.join([f'i32 {x}'] * n)}>"
-
-    bits, total = 32 // d.points, "%c"
-    for j in range(d.points):
-        for side, kind in zip("ab", kinds, strict=True):
-            lines.append(f"  %h{side}{j} = shl {ints} %v{side}, {splat(32 - bits * (j + 1))}")
-            if kind == "bf16":
-                lines.append(f"  %m{side}{j} = and {ints} %h{side}{j}, {splat(-1 << 16)}")
-                lines.append(f"  %x{side}{j} = bitcast {ints} %m{side}{j} to {floats}")
-            else:
-                shift = "lshr" if kind == "u8" else "ashr"
-                lines.append(f"  %x{side}{j} = {shift} {ints} %h{side}{j}, {splat(32 - bits)}")
-        operation = "f" if d.sum == "f32" else ""
-        lines.append(f"  %p{j} = {operation}mul {sums} %xa{j}, %xb{j}")
-        out = "%last" if j == d.points - 1 else f"%s{j}"
-        lines.append(f"  {out} = {operation}add {sums} {total}, %p{j}")
-        total = out
-    lines += [
-        f"  %k1 = add i64 %k, 1\n  %kdone = icmp eq i64 %k1, {n}",
+        f"  %vb = load {words}, ptr %pb, align 64",
+        *text.lines,
+        f"  %k1 = add i64 %k, 1\n  %kdone = icmp eq i64 %k1, {TILE_ROWS}",
         "  br i1 %kdone, label %stored, label %word\nstored:",
-        f"  store {sums} %last, ptr %rowc, align 64",
+        f"  store {t} {last}, ptr %rowc, align 64",
     ]
     return _loop(f"define internal void @{name}(ptr %total, ptr %left, ptr %right) #0", "\n".join(lines))

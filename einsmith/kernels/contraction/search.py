@@ -372,7 +372,7 @@ def _choose_matrix_tiles(s: OperandPlan, number: int) -> list[_Tile]:
         point_bytes = (mr + nv * s.lanes) * s.item
         is_whole = s.K * point_bytes <= MAX_K_PANEL or needs_exact_guards(s.p) or in_lines
         blocks = 0 if is_whole else _fit_block_points(s.K, point_bytes, s.lanes)
-        out.append(_Tile(number, mr, nv, blocks % s.K, 1, False, 1.0, s.price_epilogue(mr, nv, 1)))
+        out.append(_Tile(number, mr, nv, blocks if blocks < s.K else 0, 1, False, 1.0, s.price_epilogue(mr, nv, 1)))
     return out
 
 
