@@ -21,6 +21,9 @@ os.environ.setdefault("EINSMITH_CACHE_DIR", _CACHE.name)
 # Nor does each run of the tests measure the machine; what is chosen for static figures is right as well.
 os.environ.setdefault("EINSMITH_CALIBRATE", "0")
 
+# Plans are made anew: tests exchange passes and costs, which a plan on disk would not follow.
+os.environ.setdefault("EINSMITH_PLANS", "0")
+
 # Processes that tests start find the modules compiled: to compile all of Einsmith takes each of them a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -27,6 +27,7 @@ from einsmith.base.errors import ArgumentError, DtypeError, KindError, TraceErro
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.base.sizes import size_of
 from einsmith.base.trees import flatten, unflatten
+from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.ir.nodes import Graph, Leaf, leaf
 from einsmith.ir.origins import Origins
@@ -227,6 +228,7 @@ def trace_arguments(
     t.in_full_precision = numerics.in_full
     with trace.compiling(), trace.tracing(t):
         symbols = [a.symbol() for a in arguments]
+        derivations = Derivations(f"{_name_in_hint(f)} {[(x.shape, x.dtype) for _, x in symbols if x is not None]}")
         args, kwargs = unflatten(structure, [s for s, _ in symbols])
         result = f(*args, **kwargs)
         leaves, out_structure = flatten(result)
@@ -235,10 +237,17 @@ def trace_arguments(
     updates = tuple((t.capture(o, new.shape, new.dtype), new) for o, new in t.updates.values())
     captured = [x for _, x in t.captured.values()]
     graph = Graph((*inputs, *captured), outputs, updates, index_checks(t.checked))
+    derivations.keep(graph)
     graph, bind, live = bound(graph, t.captured.values())
     names = {x: a.name for a, (_, x) in zip(arguments, symbols, strict=True) if x is not None}
     origins = Origins(names, tuple(t.origins), tuple(t.checked))
     return _Traced(graph, bind, live, out_structure, list(t.depends.values()), origins)
+
+
+def _name_in_hint(f: Callable) -> str:
+    """Return a text that names a function, or the class of an object that is called."""
+    named = f if hasattr(f, "__qualname__") else type(f)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def bound(

@@ -141,6 +141,12 @@ class Cache(Generic[K, V]):
                 cache._evicted(cache)
         return entry
 
+    def used_since(self, first: int) -> dict[K, V]:
+        """Return the values that were used at a time stamp (`tick`) from `first` on, without marking them as used."""
+        with self.bound.lock:
+            found = [(key, e.value) for key, e in self._entries.items() if e.used >= first]
+        return {key: value for key, value in found if value is not None}
+
     def clear(self) -> None:
         """Remove all values."""
         with self.bound.lock:

@@ -140,6 +140,14 @@ TUNED: Knob[int] = Knob(
     "1 compiles tuned kernels to the fastest configuration that tuning has found (`einsmith tune --list`); 0 compiles "
     "all kernels to the cost model's choice",
 )
+PLANS: Knob[int] = Knob(
+    "EINSMITH_PLANS",
+    1,
+    _whole(0, 1),
+    "0 or 1",
+    "1 keeps the plans of programs on disk beside their code, so that a later process need not plan them again; 0 "
+    "plans every program anew",
+)
 CACHE_DIR: Knob[Path | None] = Knob(
     "EINSMITH_CACHE_DIR",
     None,
@@ -187,7 +195,19 @@ WITHOUT: Knob[tuple[str, ...]] = Knob(
     "einsmith/passes/pipeline.py that no other pass needs, by their names in step.plan",
 )
 
-ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, TUNED, CACHE_DIR, CACHE_LIMIT, DATA_DIR, CHECK, DUMP, WITHOUT)
+ALL: tuple[Knob, ...] = (
+    DEBUG,
+    THREADS,
+    CALIBRATE,
+    TUNED,
+    PLANS,
+    CACHE_DIR,
+    CACHE_LIMIT,
+    DATA_DIR,
+    CHECK,
+    DUMP,
+    WITHOUT,
+)
 
 
 def warn_unknown(names: Collection[str]) -> None:

@@ -17,7 +17,7 @@ from einsmith.ir.nodes import Leaf, Tensor, received, size
 from einsmith.ir.views import producer, storage
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
-from einsmith.runtime.assemble import Assembler, At, PointerTarget, layout, show_steps
+from einsmith.runtime.assemble import Assembler, At, PointerTarget, show_steps
 from einsmith.runtime.comparison import Comparison, scratch_bytes
 from einsmith.runtime.steps import Await, CheckFinite, CheckZero, Notify
 from einsmith.schedule.arena import whole_lines
@@ -74,8 +74,7 @@ class Binding:
     ):
         self.compiled, self.arena = compiled, arena
         backend, code, plan = compiled.backend, compiled.code, compiled.plan
-        outside = compiled.outside
-        places = layout(plan, outside, code)
+        places = compiled.places
         self.lives = places.lives
         """Live ranges in the arena: first and last call of the plan for each tensor."""
         self.arena_bytes = whole_lines(places.nbytes)
@@ -141,7 +140,7 @@ class Binding:
         assembler.add_plan(plan, places, base, pointer, add_checks)
         for listing in compiled.listings:
             listing.text("plan", show_plan(plan))
-            listing.text("arena", show_arena(plan, outside, places.offsets, places.nbytes))
+            listing.text("arena", show_arena(plan, compiled.outside, places.offsets, places.nbytes))
             listing.text("program", show_steps(assembler, namer(plan)))
         self.calls = [call for call, _ in assembler.kernels]
         """The call of each kernel, those in loops included."""

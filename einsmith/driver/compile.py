@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from functools import cached_property, partial
@@ -14,8 +14,9 @@ from einsmith.base.errors import EinsmithWarning, MemoryLimitError, TraceError
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.base.sizes import show_size
 from einsmith.cost.facts import SHARED_L3_FRACTION, Target
-from einsmith.driver import registry
+from einsmith.driver import plans, registry
 from einsmith.driver.backend import Backend
+from einsmith.ir.graph_digest import graph_digest, number_leaves
 from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder
 from einsmith.ir.views import storage
 from einsmith.kernels import autoconfig
@@ -24,8 +25,17 @@ from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.context import PassContext, Products
 from einsmith.passes.listings import Changes, Listing, listings
-from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, TOGETHER, decided_out, is_left_out, leaving_out, run_passes
-from einsmith.runtime.assemble import CompiledKernel, layout
+from einsmith.passes.pipeline import (
+    EPILOGUE_SUMS,
+    LAYOUTS,
+    TOGETHER,
+    decided_out,
+    is_left_out,
+    leaving_out,
+    left_out,
+    run_passes,
+)
+from einsmith.runtime.assemble import ArenaLayout, CompiledKernel, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
@@ -65,6 +75,7 @@ class Compiled:
     source_graph: the graph before the passes
     plan: calls of kernels, in order
     code: the compiled kernel of each kernel of the plan
+    places: the layout of the arena
     bound: leaves whose memory lives as long as the program; runs are given the other inputs
     finite: tensor whose first element must be finite for a run to store into leaves, or None
     threads: threads that share the work
@@ -79,6 +90,7 @@ class Compiled:
     source_graph: Graph
     plan: Plan
     code: Mapping[Kernel | Rows, CompiledKernel]
+    places: ArenaLayout
     bound: frozenset[Leaf]
     finite: Tensor | None
     threads: int
@@ -114,7 +126,7 @@ class Compiled:
     @property
     def outside(self) -> set[Tensor]:
         """Return the tensors that do not lie in the arena."""
-        return {*self.graph.inputs, *self.bound, *self.outputs}
+        return find_outside(self.plan, self.bound)
 
     @cached_property
     def kernels(self) -> list[CompiledKernel]:
@@ -136,8 +148,12 @@ class Compiled:
             CompileError: a text cannot be compiled.
         """
         replacements = self.backend.compile_as({k: text for k, text in texts.items() if k in self.code}, self.target)
-        code, alternatives = (self.code, replacements) if compare else ({**self.code, **replacements}, {})
-        program = replace(self, code=code, alternatives=alternatives, listings=())
+        if compare:
+            program = replace(self, alternatives=replacements, listings=())
+        else:
+            code = {**self.code, **replacements}
+            places = layout(self.plan, self.outside, code)
+            program = replace(self, code=code, places=places, alternatives={}, listings=())
         return program, sum(k.nbytes for k in replacements.values())
 
 
@@ -157,6 +173,12 @@ def output_tensors(plan: Plan) -> list[Tensor]:
     """Return the tensors of a plan whose memory a run allocates for the graph's outputs."""
     storages = dict.fromkeys(storage(t) for t in plan.graph.outputs)
     return [t for t in storages if not isinstance(t, Leaf) and t not in plan.home]
+
+
+def find_outside(plan: Plan, bound: Iterable[Leaf]) -> set[Tensor]:
+    """Return the tensors of a plan that do not lie in the arena; bound: leaves whose memory lives as long as the
+    program."""
+    return {*plan.graph.inputs, *bound, *output_tensors(plan)}
 
 
 def compile_graph(
@@ -199,46 +221,37 @@ def compile_graph(
     without = backend.find_omitted_passes(graph, target) if decided is None else decided
     with trace.compiling(), leaving_out(without):
         index = graph.outputs.index(finite) if finite is not None else -1
-        source_graph = graph
-        checks = dict((*index_checks(graph.roots), *graph.checks))
-        graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
         changes = Changes()
         receivers: list[Listing] = [changes, *listings(graph)]
-
-        def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
-            for listing in receivers:
-                listing.graph(name, before, after, seconds)
-
-        context = PassContext(target, predicted, observe, numerics.stored, PRODUCTS)
-        graph = run_passes(graph, context)
-
-        def plan_with(most: int) -> Plan:
-            """Return the plan in which a result that need not be stored is kept for the backward pass if it has at most
-            `most` bytes."""
-            smallest, takes_sums = smallest_unstored(target), not is_left_out(EPILOGUE_SUMS)
-
-            def fuse_graph(g: Graph, repeats: bool) -> Plan:
-                finite = g.outputs[index] if index >= 0 else None
-                return fuse(g, finite, target, cost=predicted, most=most, repeats=repeats, takes_sums=takes_sums)
-
-            return repeat_products(
-                graph, fuse_graph, lambda plan: plan_seconds(plan, predicted, target), smallest, most
-            )
-
-        plan = plan_with(max_stored)
-        seconds = time.perf_counter() - start
-        kernels = _Kernels(plan, frozenset(bound), target, backend)
-        kernels.choose_layouts()
-        if limit is not None:
-            kernels.fit(limit, threads, partial(plan_with, 0))
-        kernels.run_together(limit)
-        finite = kernels.plan.graph.outputs[index] if index >= 0 else None
+        store = None
+        if plans.is_kept() and len(receivers) == 1:
+            leaves = number_leaves(graph, bound)
+            bound_leaves = sorted(leaves[x] for x in bound)
+            settings = index, threads, limit, max_stored, left_out()
+            key = plans.key_of_program(graph_digest(graph, leaves), bound_leaves, numerics, backend, *settings)
+            store = plans.PlanStore(leaves, key, target)
+        stored = None if store is None else store.read()
+        kernels = None
+        if stored is not None:
+            changes.tensors, seconds = stored.tensors, time.perf_counter() - start
+            kernels = _Kernels(stored.plan, frozenset(bound), target, backend, stored.places)
+        if stored is None or kernels is None or kernels.decisions != stored.decisions:
+            plan_with = _Planner(graph, index, target, numerics, receivers)
+            plan, seconds = plan_with(max_stored), time.perf_counter() - start
+            kernels = _Kernels(plan, frozenset(bound), target, backend)
+            kernels.choose_layouts()
+            if limit is not None:
+                kernels.fit(limit, threads, partial(plan_with, 0))
+            kernels.run_together(limit)
+            if store is not None:
+                store.write(plans.StoredPlan(kernels.plan, kernels.places, kernels.decisions, changes.tensors))
     return Compiled(
-        source_graph,
+        graph,
         kernels.plan,
         kernels.code,
+        kernels.places,
         kernels.bound,
-        finite,
+        kernels.plan.graph.outputs[index] if index >= 0 else None,
         threads,
         target,
         numerics,
@@ -246,24 +259,82 @@ def compile_graph(
         without,
         changes,
         seconds,
-        receivers,
+        receivers[1:],
     )
+
+
+class _Planner:
+    """The passes over a graph, and the plans of what they make of it.
+
+    Args:
+        graph: the graph.
+        index: number of the output whose first element must be finite; -1: none.
+        target: the machine.
+        numerics: how the program may round.
+        listings: receivers of the graph after each pass.
+    """
+
+    def __init__(self, graph: Graph, index: int, target: Target, numerics: Numerics, listings: Sequence[Listing]):
+        def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
+            for listing in listings:
+                listing.graph(name, before, after, seconds)
+
+        checks = dict((*index_checks(graph.roots), *graph.checks))
+        graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
+        self._graph = run_passes(graph, PassContext(target, predicted, observe, numerics.stored, PRODUCTS))
+        self._index, self._target = index, target
+        self._smallest, self._takes_sums = smallest_unstored(target), not is_left_out(EPILOGUE_SUMS)
+
+    def __call__(self, most: int) -> Plan:
+        """Return the plan in which a result that need not be stored is kept for the backward pass if it has at most
+        `most` bytes."""
+        target, smallest, takes_sums = self._target, self._smallest, self._takes_sums
+
+        def fuse_graph(g: Graph, repeats: bool) -> Plan:
+            finite = g.outputs[self._index] if self._index >= 0 else None
+            return fuse(g, finite, target, cost=predicted, most=most, repeats=repeats, takes_sums=takes_sums)
+
+        return repeat_products(
+            self._graph, fuse_graph, lambda plan: plan_seconds(plan, predicted, target), smallest, most
+        )
 
 
 class _Kernels:
     """A plan with the code of its kernels, while the plan is still replaced by better ones."""
 
-    def __init__(self, plan: Plan, bound: frozenset[Leaf], target: Target, backend: Backend):
+    def __init__(
+        self,
+        plan: Plan,
+        bound: frozenset[Leaf],
+        target: Target,
+        backend: Backend,
+        places: ArenaLayout | None = None,
+    ):
         self.bound, self.target, self.backend = bound, target, backend
-        self.plan, self.code = plan, self._compile(plan)
+        self.plan, self.code, self._places = plan, self._compile(plan), places
 
     def _compile(self, plan: Plan) -> dict[Kernel | Rows, CompiledKernel]:
         kernels = list(dict.fromkeys(c.kernel for _, c, _ in plan.kernel_calls()))
         return dict(zip(kernels, self.backend.compile(kernels, self.target), strict=True))
 
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """The decision that each kernel is compiled by, in the order of the plan."""
+        return tuple(compiled.decision for compiled in self.code.values())
+
+    @property
+    def places(self) -> ArenaLayout:
+        """The layout of the arena."""
+        if self._places is None:
+            self._places = self._layout(self.plan)
+        return self._places
+
+    def _layout(self, plan: Plan) -> ArenaLayout:
+        return layout(plan, find_outside(plan, self.bound), self.code)
+
     def _replace(self, plan: Plan) -> None:
         if plan is not self.plan:
-            self.plan, self.code = plan, self._compile(plan)
+            self.plan, self.code, self._places = plan, self._compile(plan), None
 
     def _predictor(self, code: Mapping[Kernel | Rows, CompiledKernel]) -> Callable[[Kernel | Rows], float]:
         """Return a function from a kernel to its predicted seconds in the configuration that the cost model chooses.
@@ -301,13 +372,9 @@ class _Kernels:
 
         plan = run_together(self.plan, work_of, self.target)
         if plan.together:
-            before, after = (layout(p, self.outside(), self.code).nbytes for p in (self.plan, plan))
-            if after <= before + (MORE_BYTES if limit is None else 0):
-                self.plan = plan
-
-    def outside(self) -> set[Tensor]:
-        """Return the tensors that do not lie in the arena."""
-        return {*self.plan.graph.inputs, *self.bound, *output_tensors(self.plan)}
+            places = self._layout(plan)
+            if places.nbytes <= self.places.nbytes + (MORE_BYTES if limit is None else 0):
+                self.plan, self._places = plan, places
 
     def fit(self, limit: MemoryLimit, threads: int, streaming: Callable[[], Plan] | None = None) -> None:
         """Replace the plan by one that recomputes results, so that a run holds no more bytes than the limit.
@@ -320,15 +387,16 @@ class _Kernels:
         def measure(plan: Plan) -> int:
             self._replace(plan)
             scratch = max((k.scratch for k in self.code.values()), default=0)
-            arena_bytes = whole_lines(layout(plan, self.outside(), self.code).nbytes)
-            return arena_bytes + self.backend.scratch_area(scratch, threads)
+            return whole_lines(self.places.nbytes) + self.backend.scratch_area(scratch, threads)
 
-        batch = sum(map(nbytes, self.outside() - self.bound))
+        batch = sum(map(nbytes, find_outside(self.plan, self.bound) - self.bound))
 
         def fitting() -> FitResult:
             first_code = self.code  # the search must not depend on which plans were compiled
             cost = KernelCost(self._predictor(first_code), lambda k: first_code[k].workspace if k in first_code else 0)
-            return fit(self.plan, self.outside(), limit.bytes - limit.leaves - batch, cost, measure)
+            return fit(
+                self.plan, find_outside(self.plan, self.bound), limit.bytes - limit.leaves - batch, cost, measure
+            )
 
         fitted = fitting()
         if fitted.plan is None and streaming is not None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]  # as WeakValueDictionary does
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 from weakref import ref
 
@@ -35,12 +36,16 @@ def _remove_key(reference: _NodeReference) -> None:
     _remove_dead_weakref(_TABLE, reference.key)
 
 
-def _encode(value: Any) -> bytes:
-    """Return a field's bytes for the digest: equal in every process for equal structure."""
+_NOTHING: Mapping[Node, bytes] = MappingProxyType({})
+
+
+def encode(value: Any, known: Mapping[Node, bytes] = _NOTHING) -> bytes:
+    """Return a field's bytes for a digest: equal in every process for equal structure. `known`: the bytes of nodes that
+    are not encoded by their own digests."""
     if isinstance(value, Node):
-        return value.digest
+        return known[value] if value in known else value.digest
     if isinstance(value, tuple):
-        return b"(" + b",".join(_encode(v) for v in value) + b")"
+        return b"(" + b",".join([encode(v, known) for v in value]) + b")"
     if isinstance(value, DType):
         return value.name.encode()
     if isinstance(value, float):
@@ -54,7 +59,7 @@ def _key(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_key(v) for v in value)
     if isinstance(value, (float, bool)):
-        return (type(value), _encode(value))
+        return (type(value), encode(value))
     return value
 
 
@@ -128,9 +133,27 @@ def _digest(node: Node) -> bytes:
             stack.pop()
             code = hashlib.blake2b(type(x).__name__.encode(), digest_size=16)
             for f in x.fields:
-                code.update(b"|" + _encode(getattr(x, f)))
+                code.update(b"|" + encode(getattr(x, f)))
             x._set("_digest", code.digest())
     return node.digest
+
+
+def all_nodes(roots: Iterable[Node]) -> Iterator[Node]:
+    """Yield every node that is reached from the roots through any field, each once, after those that it holds. Works
+    without recursion."""
+    seen: set[Node] = set()
+    for root in roots:
+        stack: list[Node | None] = [root]  # None is pushed above a node whose fields are done
+        while stack:
+            node = stack.pop()
+            if node is None:
+                node = stack.pop()
+                if node is not None and node not in seen:
+                    seen.add(node)
+                    yield node
+            elif node not in seen:
+                stack += (node, None)
+                stack += reversed(nodes_in([getattr(node, f) for f in node.fields]))
 
 
 def _find_without_digest(values: Iterable[Any]) -> list[Node]:

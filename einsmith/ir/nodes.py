@@ -14,6 +14,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from functools import lru_cache
 from itertools import count
 from math import prod
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -298,6 +299,11 @@ class Template(Node):
         if name not in self._memo:
             self._memo[name] = compute(self)
         return self._memo[name]
+
+    @property
+    def memos(self) -> Mapping[Hashable, Any]:
+        """The values that `memo` has computed, by name."""
+        return MappingProxyType(self._memo)
 
 
 def template(shape: Iterable[int], params, body: Expr | Reduce) -> Template:

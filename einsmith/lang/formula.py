@@ -14,7 +14,7 @@ of integers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -628,3 +628,15 @@ def replace_args(node: Form, args: Sequence[Form]) -> Form:
         return FormulaFold(node.combiner, node.axes, args[0], node.ty, node.at)
     assert isinstance(node, FormulaOp)
     return FormulaOp(node.fn, args, node.ty)
+
+
+def exchange_tensors(root: Form, tensors: Mapping[Tensor, Tensor]) -> Form:
+    """Return a formula that reads other tensors, of the same shapes and types: the values of `tensors`."""
+    new: dict[Form, Form] = {}
+    for node in postorder(root):
+        args = [new[a] for a in node.args]
+        if isinstance(node, Load):
+            new[node] = Load(tensors[node.tensor], args, node.weak, node.name, node.at, node.wide)
+        else:
+            new[node] = replace_args(node, args)
+    return new[root]

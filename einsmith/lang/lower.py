@@ -11,8 +11,10 @@ sum[j](X[i-1,j]), 0)` sums `where(i > 0, X[i-1,j], 0)`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from einsmith.base import dtypes as dt
+from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError
 from einsmith.ir.analysis.bounds import bounds, prove
@@ -25,6 +27,7 @@ from einsmith.ir.nodes import (
     Const,
     Expr,
     Item,
+    Leaf,
     Piece,
     Read,
     Reduce,
@@ -33,9 +36,10 @@ from einsmith.ir.nodes import (
     Tensor,
     apply,
     cast,
+    leaf,
 )
 from einsmith.ir.origins import SCATTERED, Origin
-from einsmith.ir.rebuild import map_bodies, substitute
+from einsmith.ir.rebuild import map_bodies, rebuild, substitute
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.verify import verify_template
 from einsmith.lang.composed import COMPOSED
@@ -50,6 +54,7 @@ from einsmith.lang.formula import (
     Load,
     Ty,
     WeakForm,
+    exchange_tensors,
     identity,
     is_integer,
     join,
@@ -423,7 +428,61 @@ def lower(axes: Sequence[AxisVar], root: Form, dtype: DType | None = None) -> Te
     FormulaError for an axis that is bound nowhere, BoundsError for a read that is not proven in bounds.
     """
     want = root.ty if isinstance(root.ty, DType) else dtype or result_type([root])
-    return _lower_single(list(axes), root, want, float_type([root]))
+    tensors: dict[Tensor, Tensor] = {}
+    structure = _structure(axes, root, tensors)
+    if structure is None:
+        return _lower_single(list(axes), root, want, float_type([root]))
+    record = LOWERED.get((len(axes), want, structure))
+    if record is None:
+        stand_ins = {t: leaf(t.shape, t.dtype) for t in tensors}
+        out = _lower_single(list(axes), exchange_tensors(root, stand_ins), want, float_type([root]))
+        record = list(stand_ins.values()), out
+        LOWERED.put((len(axes), want, structure), record)
+    leaves, out = record
+    return rebuild([out], lambda node: None, dict(zip(leaves, tensors, strict=True)))[0]
+
+
+LOWERED: Cache[tuple, tuple[list[Leaf], Tensor]] = Cache(Bound("lowered formulas", 2048))
+"""Leaves in place of a formula's tensors, and the tensor that it is lowered to, by the formula's structure; at most
+2048 formulas."""
+
+
+def _structure(axes: Sequence[AxisVar], root: Form, tensors: dict[Tensor, Tensor]) -> tuple[Any, ...] | None:
+    """Return what determines the tensor that a formula is lowered to besides its tensors, which are put into `tensors`
+    in order; None where indices are read from tensors, whose origins are of this formula alone."""
+    numbers: dict[Any, int] = {}  # of axes, tensors and forms, in the order in which they are met
+    out: list[Any] = []
+
+    def number(x: Any, *described: Any) -> None:
+        """Write the number of an axis or a tensor, and at its first occurrence what describes it."""
+        if x not in numbers:
+            numbers[x] = len(numbers)
+            out.extend(described)
+        out.append(numbers[x])
+
+    for a in axes:
+        number(a, a.extent)
+    for node in postorder(root):
+        out += type(node), node.ty, len(node.args)
+        out += [numbers[x] for x in node.args]
+        if isinstance(node, Load):
+            if any(i.loads for i in node.args):
+                return None
+            tensors.setdefault(node.tensor, node.tensor)
+            number(node.tensor, node.tensor.shape, node.tensor.dtype)
+            out += node.weak, node.wide
+        elif isinstance(node, Literal):
+            out += type(node.value), repr(node.value), node.passed
+        elif isinstance(node, Index):
+            number(node.axis, node.axis.extent)
+        elif isinstance(node, FormulaOp):
+            out.append(node.fn)
+        elif isinstance(node, FormulaFold):
+            out += node.combiner, len(node.axes)
+            for a in node.axes:
+                number(a, a.extent)
+        numbers[node] = len(numbers)
+    return tuple(out)
 
 
 def lower_pieces(

@@ -77,7 +77,7 @@ def run_passes(graph: Graph, context: PassContext | None = None) -> Graph:
     """Return the graph after every pass except those that EINSMITH_WITHOUT names. Raises KnobError if it names a pass
     that cannot be left out."""
     context = context or PassContext()
-    without = _parse_left_out()
+    without = left_out()
     for p in PASSES:
         start = time.perf_counter()
         before, graph = graph, graph if p.name in without else p.run(graph, context)
@@ -96,7 +96,7 @@ def optional() -> list[str]:
 
 def is_left_out(name: str) -> bool:
     """Return whether a pass over plans is left out."""
-    return name in _parse_left_out()
+    return name in left_out()
 
 
 _WITHOUT: ContextVar[frozenset[str] | None] = ContextVar("passes that are left out", default=None)
@@ -118,7 +118,9 @@ def leaving_out(names: frozenset[str]) -> Iterator[None]:
         _WITHOUT.reset(token)
 
 
-def _parse_left_out() -> tuple[str, ...]:
+def left_out() -> tuple[str, ...]:
+    """Return the passes that are left out of programs compiled now, with those that EINSMITH_WITHOUT names. Raises
+    KnobError if it names a pass that cannot be left out."""
     without = environment.WITHOUT.get()
     for name in without:
         if name not in optional():

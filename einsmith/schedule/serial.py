@@ -10,7 +10,7 @@ from typing import Any
 
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import VerifyError
-from einsmith.ir.interned import Node, nodes_in
+from einsmith.ir.interned import Node, all_nodes
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -42,19 +42,11 @@ def to_data(root: Node) -> list[list[Any]]:
     """Return a list of nodes, each [class, field, ...], operands before their users, the root last.
 
     Floats are written by `float.hex`, so that every bit stays, and NaN and infinities are legal JSON."""
-    out: list[list[Any]] = []
     number: dict[Node, int] = {}
-    stack: list[Node] = [root]
-    while stack:
-        node = stack[-1]
-        fields = [getattr(node, f) for f in node.fields]
-        missing = [n for n in nodes_in(fields) if n not in number]
-        if node in number or not missing:
-            stack.pop()
-            if node not in number:
-                number[node] = len(out)
-                out.append([type(node).__name__, *(_encode(v, number) for v in fields)])
-        stack += missing
+    out: list[list[Any]] = []
+    for node in all_nodes([root]):
+        out.append([type(node).__name__, *(_encode(getattr(node, f), number) for f in node.fields)])
+        number[node] = len(number)
     return out
 
 

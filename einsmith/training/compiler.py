@@ -15,6 +15,7 @@ from einsmith.base.sizes import size_of
 from einsmith.cost.facts import Target
 from einsmith.driver import registry
 from einsmith.driver.binding import Notice, Reply
+from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
@@ -214,7 +215,9 @@ class StepCompiler:
         with self._state.store.guard:
             self.compare()
             with trace.compiling(), self._definition.model.in_mode(training=True):
+                derivations = Derivations(f"{self._definition.outline} {list(map(_SHAPE, arrays))} {gather}")
                 traced = step_graph.build(self._definition, self._state, self._numbers, arrays, gather)
+                derivations.keep(traced.graph)
             self._dependencies.add(traced)
             # In a group, steps run programs that gather; otherwise these report less than those that update.
             if gather if self.notices is not None else not gather or not self._reports.names:

@@ -46,6 +46,12 @@ class StepDefinition:
             )
         return out
 
+    @property
+    def outline(self) -> str:
+        """A text that is the same for equal networks: the class, and the names and shapes of the parameters."""
+        kind, shapes = type(self.model), [(n, p.shape) for n, p in self.model.named_parameters()]
+        return f"{kind.__module__}.{kind.__qualname__} {shapes}"
+
     def check_model_and_loss(self) -> None:
         """Check that the model is a network and the loss a function. Raises ArgumentError or KindError."""
         model, loss = self.model, self.loss

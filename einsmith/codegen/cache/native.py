@@ -7,7 +7,6 @@ knows beforehand (a kernel's digest and configuration), so that a warm process n
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -115,12 +114,8 @@ def digest(kind: bytes, key: bytes, target: Any, opt: int = jit.OPT) -> str:
     """Return the name of a cache entry, a digest of everything that the object code depends on."""
     machine = jit.resolve(target)
     # A pattern may look at any fact of the target, so all are part of the key.
-    parts = (kind, key, objects.source_hash(), *machine[:3], repr(target), jit.VERSION, f"O{opt}")
-    out = hashlib.blake2b(objects.FORMAT, digest_size=20)
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        out.update(len(data).to_bytes(8, "little") + data)
-    return out.hexdigest()
+    parts = (kind, key, *machine[:3], repr(target), jit.VERSION, f"O{opt}")
+    return objects.name_of(*(part.encode() if isinstance(part, str) else part for part in parts))
 
 
 def _find(key: str) -> NativeCode | None:

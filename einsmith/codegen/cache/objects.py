@@ -52,6 +52,15 @@ def source_hash() -> bytes:
     return out.digest()
 
 
+def name_of(*parts: bytes) -> str:
+    """Return the name of an entry, a digest of everything that its content depends on: these parts, this format and
+    Einsmith's sources."""
+    out = hashlib.blake2b(FORMAT, digest_size=20)
+    for part in (source_hash(), *parts):
+        out.update(len(part).to_bytes(8, "little") + part)
+    return out.hexdigest()
+
+
 def _warn(problem: str) -> None:
     """Warn once that the cache is not used; compilation continues without it."""
     if _warned(problem):

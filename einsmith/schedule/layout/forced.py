@@ -31,6 +31,11 @@ def forcing(rule: Rule) -> Iterator[None]:
         _RULE.reset(token)
 
 
+def is_active() -> bool:
+    """Return whether a rule chooses the orders of programs that are compiled now."""
+    return _RULE.get() is not None
+
+
 def decide(plan: Plan) -> LayoutDecision | None:
     """Return the forced orders of a plan's tensors; None if no rule is active."""
     rule = _RULE.get()

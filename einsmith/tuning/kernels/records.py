@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 from einsmith.base import files
 from einsmith.base.errors import StoreError
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Compute, Graph, Leaf, postorder
-from einsmith.ir.rebuild import rebuild
+from einsmith.ir.graph_digest import graph_digest, number_leaves
+from einsmith.ir.nodes import Compute, Graph, postorder
 from einsmith.kernels.pattern import describe
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.structure import extents, structure
@@ -244,13 +244,8 @@ def _change(query: str, kernel: Kernel | Rows, target: Target) -> None:
 def name_of_graph(graph: Graph) -> str:
     """Return a digest of a graph, in hexadecimal digits: of its structure, and of the sources of the passes that it
     goes through."""
-    stored, read = (p for p, _ in graph.updates), (t for t in postorder(graph.roots) if isinstance(t, Leaf))
-    inputs = (*graph.inputs, *stored, *read)
-    known = {x: Leaf(-1 - n, x.shape, x.dtype) for n, x in enumerate(dict.fromkeys(inputs))}
-    roots = rebuild(graph.roots, lambda t: known.get(t) if isinstance(t, Leaf) else None)
-    parts = [t.digest for t in (*roots, *(known[p] for p, _ in graph.updates))]
-    parts.append(store.sources("passes/**/*.py", "schedule/**/*.py", "ir/**/*.py").encode())
-    return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
+    sources = store.sources("passes/**/*.py", "schedule/**/*.py", "ir/**/*.py").encode()
+    return hashlib.blake2b(graph_digest(graph, number_leaves(graph)) + sources, digest_size=16).hexdigest()
 
 
 def find_omitted_passes(graph: Graph, target: Target) -> frozenset[str]:

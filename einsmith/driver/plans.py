@@ -1,0 +1,86 @@
+"""Keep the plans of programs on disk beside the code of their kernels, so that a second process neither runs passes nor
+plans.
+
+An entry is found by the digest of the traced graph and of everything else that a plan depends on, and is trusted as
+object code is (`codegen.cache.objects`): it lies in a folder that only this user can write, and is checked as a whole
+before any of it is read. It is a pickle, in which the graph's own leaves are numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from einsmith.base import environment
+from einsmith.base.numerics import Numerics
+from einsmith.codegen.cache import objects
+from einsmith.codegen.cache.objects import CachedObject
+from einsmith.cost.facts import Target
+from einsmith.driver.backend import Backend
+from einsmith.ir import pickled
+from einsmith.ir.interned import Node, nodes_in
+from einsmith.ir.nodes import Leaf
+from einsmith.kernels.sources import key_of
+from einsmith.runtime.assemble import ArenaLayout
+from einsmith.schedule.layout import forced
+from einsmith.schedule.plan import Plan
+
+
+class StoredPlan(NamedTuple):
+    """A plan, and what tells whether it still is the one that would be made.
+
+    places: the layout of the arena; decisions: the decision that each of its kernels was compiled by; tensors: by how
+    many tensors each pass changed the graph (`Changes.tensors`)."""
+
+    plan: Plan
+    places: ArenaLayout
+    decisions: tuple[str, ...]
+    tensors: dict[str, int]
+
+
+class PlanStore:
+    """The place of one program's plan.
+
+    Args:
+        leaves: the leaves of the program, by number (`number_leaves`).
+        key: digests and texts of everything that the plan depends on.
+        target: the machine.
+    """
+
+    def __init__(self, leaves: Mapping[Leaf, int], key: Sequence[bytes], target: Target):
+        self._leaves = leaves
+        self._key = objects.name_of(b"plan", sys.version.encode(), repr(target).encode(), *key)
+
+    def read(self) -> StoredPlan | None:
+        """Return the plan on disk; None where there is none."""
+        entry = objects.read(self._key)
+        return None if entry is None else pickled.loads(entry.code, list(self._leaves))
+
+    def write(self, stored: StoredPlan) -> None:
+        """Write the plan, so that it takes the place of an earlier one."""
+        data = pickled.dumps(stored, _nodes_of(stored.plan), self._leaves)
+        objects.write(self._key, CachedObject(data, (), {}))
+
+
+def is_kept() -> bool:
+    """Return whether plans are read from disk and kept there: not while an experiment decides on layouts."""
+    return bool(environment.PLANS.get()) and not forced.is_active()
+
+
+def key_of_program(
+    digest: bytes, bound: Sequence[int], numerics: Numerics, backend: Backend, *settings: Any
+) -> list[bytes]:
+    """Return the key of a program's plan: the digest of its graph (`graph_digest`), the numbers of the leaves that are
+    bound, the back end with its patterns, and settings, which have a text."""
+    rounding = sorted(numerics.by_name().items())
+    patterns = [p.name.encode() + key_of(p) for p in backend.patterns]
+    return [digest, repr((bound, type(backend).__qualname__, rounding, settings)).encode(), *patterns]
+
+
+def _nodes_of(plan: Plan) -> list[Node]:
+    """Return the roots of all nodes of a plan whose nesting has no bound."""
+    nodes: list[Node] = [plan.graph, *(c.kernel for _, c, _ in plan.kernel_calls())]
+    for call in plan.calls:
+        nodes += nodes_in((*call.tensors, *call.nodes))
+    return [*nodes, *nodes_in((*plan.originals, *plan.originals.values()))]

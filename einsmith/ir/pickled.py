@@ -1,0 +1,57 @@
+"""Pickle what refers to nodes, for other processes: leaves of the caller's own are numbers in it, other leaves become
+new ones, and no recursion is needed for nodes however deep they are nested."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from einsmith.ir.interned import Node, all_nodes
+from einsmith.ir.nodes import Leaf, leaf
+
+_NONE: Mapping[Leaf, int] = MappingProxyType({})
+
+
+def dumps(value: Any, roots: Iterable[Node] = (), leaves: Mapping[Leaf, int] = _NONE) -> bytes:
+    """Return the pickle of a value. Raises what `pickle` does.
+
+    Args:
+        value: the value.
+        roots: nodes in it from which all nodes are reached whose nesting has no bound.
+        leaves: numbers of the leaves that the reader has too.
+    """
+    file = io.BytesIO()
+    # Nodes are written after those that they hold: pickle follows what it has not met by recursion.
+    _Writer(file, leaves).dump((tuple(all_nodes(roots)), value))
+    return file.getvalue()
+
+
+def loads(data: bytes, leaves: Sequence[Leaf] = ()) -> Any:
+    """Return the value that `dumps` has written; leaves: those that have numbers in it. The data must be trusted: a
+    pickle can call any function."""
+    return _Reader(data, leaves).load()[1]
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, leaves: Mapping[Leaf, int]):
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._leaves = leaves
+
+    def persistent_id(self, x: Any) -> int | None:
+        return self._leaves.get(x) if type(x) is Leaf else None
+
+    def reducer_override(self, x: Any) -> Any:
+        """Have a leaf without a number become a new one: ids are those of one process."""
+        return (leaf, (x.shape, x.dtype, x.after)) if type(x) is Leaf else NotImplemented
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, data: bytes, leaves: Sequence[Leaf]):
+        super().__init__(io.BytesIO(data))
+        self._leaves = leaves
+
+    def persistent_load(self, number: int) -> Leaf:
+        return self._leaves[number]
