@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
@@ -198,7 +197,8 @@ class Kernel(Node):
         return reuses_in_row(self, (0,) * len(self.buffers), 1)
 
 
-def reuses_in_row(kernel: Kernel, by_row: Sequence[int], rows: int) -> bool:
+@lru_cache(maxsize=4096)
+def reuses_in_row(kernel: Kernel, by_row: tuple[int, ...], rows: int) -> bool:
     """Return whether the root uses an element of its operands many times in one of `rows` rows, of which the buffers
     whose `by_row` is not 0 have a part each."""
     sizes = [size(b.shape) // (rows if code else 1) for b, code in zip(kernel.buffers, by_row, strict=True)]
