@@ -137,7 +137,9 @@ class Binding:
 
             assembler.steps += notices_after.get(i, ())
 
-        assembler.add_plan(plan, places, base, pointer, add_checks)
+        self.kept = kept = buffers.empty((places.kept_bytes,), np.uint8)
+        """Memory of workspaces that last from run to run."""
+        assembler.add_plan(plan, places, base, pointer, add_checks, kept=kept.ctypes.data)
         for listing in compiled.listings:
             listing.text("plan", show_plan(plan))
             listing.text("arena", show_arena(plan, compiled.outside, places.offsets, places.nbytes))
@@ -166,6 +168,20 @@ class Binding:
             self.program = backend.checked(assembler, info, compiled.threads, compiled.scratch)
         else:
             self.program = backend.program(assembler, compiled.threads, compiled.scratch, base + self.arena_bytes)
+        self.preparation: Runnable | None = None
+        """What makes of constants what kernels keep in their workspaces; None where there is nothing of that kind."""
+        self.prepared = -1
+        """The time (`runtime.memory.Watch`) of the constants for which the preparation has run."""
+        if places.kept:
+            preparing = Assembler(code, spare.ctypes.data)
+
+            def constant(t: Tensor, at: At, offset: int) -> int:
+                owner = plan.home.get(storage(t), storage(t))
+                known = owner in compiled.constants
+                return buffers.address(arrays[owner]) + offset if known else spare.ctypes.data  # type: ignore[index]
+
+            preparing.add_preparation(plan, places, kept.ctypes.data, constant)
+            self.preparation = backend.program(preparing, compiled.threads, compiled.scratch, base + self.arena_bytes)
         slots = self.program.slots
         pointers = np.fromiter(slots.values(), np.intp)
         addresses = self.program.table[pointers]
@@ -222,7 +238,9 @@ class Binding:
         block = self.arena.reserve(self.reserved, self.compiled.backend.allocate)
         # The number is stored last: a signal or a fork in between makes the next run repeat the move.
         self.program.table[self._inside] = self._offsets + np.uint64(block.address)
-        self.program.move_scratch(block.address + self.arena_bytes)
+        for program in (self.program, self.preparation):
+            if program is not None:
+                program.move_scratch(block.address + self.arena_bytes)
         self.block_number = block.number
         return block
 

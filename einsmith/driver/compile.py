@@ -41,7 +41,7 @@ from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
 from einsmith.schedule.plan import KernelCall, Plan
-from einsmith.schedule.planner import fuse
+from einsmith.schedule.planner import fuse, mark_invariant
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
 from einsmith.schedule.repeat_products import repeat_products
 from einsmith.schedule.residency import plan_seconds
@@ -77,6 +77,7 @@ class Compiled:
     code: the compiled kernel of each kernel of the plan
     places: the layout of the arena
     bound: leaves whose memory lives as long as the program; runs are given the other inputs
+    constants: those of them whose values stay from run to run
     finite: tensor whose first element must be finite for a run to store into leaves, or None
     threads: threads that share the work
     numerics: how the program may round
@@ -92,6 +93,7 @@ class Compiled:
     code: Mapping[Kernel | Rows, CompiledKernel]
     places: ArenaLayout
     bound: frozenset[Leaf]
+    constants: frozenset[Leaf]
     finite: Tensor | None
     threads: int
     target: Target
@@ -152,7 +154,7 @@ class Compiled:
             program = replace(self, alternatives=replacements, listings=())
         else:
             code = {**self.code, **replacements}
-            places = layout(self.plan, self.outside, code)
+            places = layout(self.plan, self.outside, code, bool(self.constants))
             program = replace(self, code=code, places=places, alternatives={}, listings=())
         return program, sum(k.nbytes for k in replacements.values())
 
@@ -191,6 +193,7 @@ def compile_graph(
     backend: Backend | None = None,
     limit: MemoryLimit | None = None,
     max_stored: int = MAX_STORED_BYTES,
+    constants: Collection[Leaf] = (),
 ) -> Compiled:
     """Compile a graph.
 
@@ -204,6 +207,7 @@ def compile_graph(
         backend: the back end, if it is not the target's own.
         limit: most bytes that a run may hold.
         max_stored: most bytes of a result that is stored, where it need not be, because that is predicted to be faster.
+        constants: bound leaves whose values stay from run to run; kernels pack them once.
     Raises:
         MemoryLimitError: a run needs more bytes than the limit.
         TraceError: the graph reads a tensor of another trace.
@@ -227,18 +231,19 @@ def compile_graph(
         if plans.is_kept() and len(receivers) == 1:
             leaves = number_leaves(graph, bound)
             bound_leaves = sorted(leaves[x] for x in bound)
-            settings = index, threads, limit, max_stored, left_out()
+            constant_leaves = sorted(leaves[x] for x in constants)
+            settings = index, threads, limit, max_stored, left_out(), constant_leaves
             key = plans.key_of_program(graph_digest(graph, leaves), bound_leaves, numerics, backend, *settings)
             store = plans.PlanStore(leaves, key, target)
         stored = None if store is None else store.read()
         kernels = None
         if stored is not None:
             changes.tensors, seconds = stored.tensors, time.perf_counter() - start
-            kernels = _Kernels(stored.plan, frozenset(bound), target, backend, stored.places)
+            kernels = _Kernels(stored.plan, frozenset(bound), target, backend, bool(constants), stored.places)
         if stored is None or kernels is None or kernels.decisions != stored.decisions:
-            plan_with = _Planner(graph, index, target, numerics, receivers)
+            plan_with = _Planner(graph, index, target, numerics, receivers, constants)
             plan, seconds = plan_with(max_stored), time.perf_counter() - start
-            kernels = _Kernels(plan, frozenset(bound), target, backend)
+            kernels = _Kernels(plan, frozenset(bound), target, backend, bool(constants))
             kernels.choose_layouts()
             if limit is not None:
                 kernels.fit(limit, threads, partial(plan_with, 0))
@@ -251,6 +256,7 @@ def compile_graph(
         kernels.code,
         kernels.places,
         kernels.bound,
+        frozenset(constants),
         kernels.plan.graph.outputs[index] if index >= 0 else None,
         threads,
         target,
@@ -272,9 +278,18 @@ class _Planner:
         target: the machine.
         numerics: how the program may round.
         listings: receivers of the graph after each pass.
+        constants: leaves whose values stay from run to run.
     """
 
-    def __init__(self, graph: Graph, index: int, target: Target, numerics: Numerics, listings: Sequence[Listing]):
+    def __init__(
+        self,
+        graph: Graph,
+        index: int,
+        target: Target,
+        numerics: Numerics,
+        listings: Sequence[Listing],
+        constants: Collection[Leaf],
+    ):
         def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
             for listing in listings:
                 listing.graph(name, before, after, seconds)
@@ -283,7 +298,8 @@ class _Planner:
         graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
         self._graph = run_passes(graph, PassContext(target, predicted, observe, numerics.stored, PRODUCTS))
         self._index, self._target = index, target
-        self._smallest, self._takes_sums = smallest_unstored(target), not is_left_out(EPILOGUE_SUMS)
+        self._constants, self._smallest = constants, smallest_unstored(target)
+        self._takes_sums = not is_left_out(EPILOGUE_SUMS) and not constants  # which such a kernel packs at each run
 
     def __call__(self, most: int) -> Plan:
         """Return the plan in which a result that need not be stored is kept for the backward pass if it has at most
@@ -294,9 +310,12 @@ class _Planner:
             finite = g.outputs[self._index] if self._index >= 0 else None
             return fuse(g, finite, target, cost=predicted, most=most, repeats=repeats, takes_sums=takes_sums)
 
-        return repeat_products(
+        plan = repeat_products(
             self._graph, fuse_graph, lambda plan: plan_seconds(plan, predicted, target), smallest, most
         )
+        if self._constants:
+            mark_invariant(plan, self._constants)
+        return plan
 
 
 class _Kernels:
@@ -308,9 +327,10 @@ class _Kernels:
         bound: frozenset[Leaf],
         target: Target,
         backend: Backend,
+        has_constants: bool = False,
         places: ArenaLayout | None = None,
     ):
-        self.bound, self.target, self.backend = bound, target, backend
+        self.bound, self.target, self.backend, self._has_constants = bound, target, backend, has_constants
         self.plan, self.code, self._places = plan, self._compile(plan), places
 
     def _compile(self, plan: Plan) -> dict[Kernel | Rows, CompiledKernel]:
@@ -330,7 +350,7 @@ class _Kernels:
         return self._places
 
     def _layout(self, plan: Plan) -> ArenaLayout:
-        return layout(plan, find_outside(plan, self.bound), self.code)
+        return layout(plan, find_outside(plan, self.bound), self.code, self._has_constants)
 
     def _replace(self, plan: Plan) -> None:
         if plan is not self.plan:
@@ -367,7 +387,7 @@ class _Kernels:
             return
 
         def work_of(call: KernelCall) -> Work | None:
-            launches = self.code[call.kernel].launches
+            launches = [x for x in self.code[call.kernel].launches if not x[2]]
             return Work(self.code[call.kernel].seconds, launches[0][1]) if len(launches) == 1 else None
 
         plan = run_together(self.plan, work_of, self.target)

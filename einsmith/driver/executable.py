@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from threading import get_ident
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,14 @@ from einsmith.ir.nodes import Graph, Leaf, Role, Tensor
 from einsmith.ir.origins import Origins
 from einsmith.ir.views import storage
 from einsmith.passes.analysis.index_checks import violation
+from einsmith.passes.constants import split_constants
 from einsmith.passes.listings import Changes
 from einsmith.passes.pipeline import leaving_out
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.assemble import CompiledKernel
 from einsmith.runtime.comparison import Comparison
+from einsmith.runtime.memory import Clock, Memory, Watch
 from einsmith.runtime.nested import check_run, hold_lock, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.schedule.arena import Life
@@ -67,6 +70,8 @@ class Executable:
         origins: origins of the graph's leaves and indices, for messages.
         max_stored: most bytes of a result that is stored where it need not be (`compile_graph`).
         notices: what every run tells other threads, and waits for, while it goes on.
+        constants: the memory of leaves in `bind` that no run changes. What depends on them alone is computed again only
+            after they may have changed. Ignored in checked runs and where the graph stores anything.
     Raises:
         MemoryLimitError: a run needs more than `memory` bytes.
     """
@@ -87,14 +92,32 @@ class Executable:
         origins: Origins | None = None,
         max_stored: int = MAX_STORED_BYTES,
         notices: Sequence[Notice | Reply] = (),
+        constants: Mapping[Leaf, Memory] = MappingProxyType({}),
     ):
         start = time.perf_counter()
+        self._stored: list[tuple[int, int]] = []
         self.note: Any = None  # set by the caller that had it compiled
         self._index = graph.outputs.index(finite) if finite is not None else -1
         self._origins = origins or Origins()
         self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
         self._max_stored, self._notices = max_stored, tuple(notices)
-        compiled = compile_graph(graph, bind, threads, finite, target, numerics, backend, self._limit, max_stored)
+        self._watch: Watch | None = None
+        self._first: Executable | None = None
+        fixed: list[Leaf] = []
+        if constants and not graph.updates and finite is None and not environment.CHECK.get():
+            self._watch = Watch(constants.values())
+            first, graph = split_constants(graph, constants)
+            fixed += constants
+            if first is not None:
+                made = {x: buffers.empty(x.shape, x.dtype.numpy) for x, _ in first.updates}
+                self.bound |= made
+                fixed += made
+                known = {x: self.bound[x] for x in first.inputs}
+                self._first = Executable(first, known, threads, None, target, numerics, shared, backend=backend)
+                self._first._stored = []  # nobody else has this memory
+        compiled = compile_graph(
+            graph, self.bound, threads, finite, target, numerics, backend, self._limit, max_stored, fixed
+        )
         stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
         # The memory of a run is written before it is read; what a run stores is not.
@@ -275,7 +298,7 @@ class Executable:
     def held_bytes(self) -> int:
         """Return the bytes that a run holds in all: memory bound to leaves, inputs, outputs, intermediate results and
         the kernels' scratch memory."""
-        return sum(self.fixed_bytes()) + self._binding.reserved
+        return sum(self.fixed_bytes()) + self._binding.reserved + self._binding.kept.nbytes
 
     @property
     def arena(self) -> np.ndarray:
@@ -397,6 +420,8 @@ class Executable:
         outer = under_way.get(me) if under_way else None
         if outer is not None:
             check_run(outer, self._arena, self._lock, bool(self._stored))
+        if self._watch is not None:
+            self._prepare(binding, self._watch)
         under_way[me] = self._arena, self._lock, outer
         try:
             words = binding.words
@@ -411,9 +436,25 @@ class Executable:
                 del under_way[me]
             else:
                 under_way[me] = outer
+        if self._stored:
+            Clock.stored = Clock.changed = next(Clock.times)  # as `note_store`, without a call
         if status > FINITE:
             raise IndexOutOfRange(binding.messages[status])
         return status
+
+    def _prepare(self, binding: Binding, watch: Watch) -> None:
+        """Compute what depends on constants alone, if they may have changed since it was computed."""
+        time = watch.time()  # before they are read: a later change is noticed at the next run
+        if binding.prepared == time:
+            return
+        if self._first is not None and self._first.note != time:
+            self._first.run_locked([])
+            self._first.note = time
+        if binding.preparation is not None:
+            block = self._arena.reserve(binding.reserved, self.backend.allocate)
+            binding.preparation.move_scratch(block.address + binding.arena_bytes)
+            binding.preparation.run()
+        binding.prepared = time
 
     def _is_stored(self, at: int, x: np.ndarray) -> bool:
         """Return whether an input at this address overlaps memory that a run stores into, perhaps before its last read

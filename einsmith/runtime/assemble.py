@@ -7,7 +7,7 @@ and the loop moves it. A slice of a slice (a loop in a loop) has a base that the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from einsmith.ir.loop import LoopSegment
 from einsmith.ir.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
 from einsmith.ir.views import storage
 from einsmith.runtime.steps import Await, BeginLoop, CheckZero, EndLoop, Move, Notify, RunLaunch, Step, Together
-from einsmith.schedule.arena import Life, arena, lives
+from einsmith.schedule.arena import Life, arena, lives, whole_lines
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.schedule.printer import label
@@ -82,24 +82,37 @@ class PointerTarget(NamedTuple):
 class ArenaLayout:
     """Offsets in the arena of a plan, by storage, and by call number for a kernel's workspace and for a loop's steps.
     The layouts of a loop's steps are `inner`, by (call number, segment). `lives()` returns the live ranges that are
-    laid out."""
+    laid out. `kept`: offsets, by call number, in memory of `kept_bytes` of its own, of workspaces that last from run to
+    run."""
 
     offsets: dict[object, int]
     nbytes: int
     inner: dict[tuple[int, int], ArenaLayout]
     lives: Callable[[], list[Life]]
+    kept: dict[int, int] = field(default_factory=dict)
+    kept_bytes: int = 0
 
 
-def layout(plan: Plan, outside: Iterable[Tensor], compiled: CompiledKernels) -> ArenaLayout:
+def layout(
+    plan: Plan, outside: Iterable[Tensor], compiled: CompiledKernels, has_constants: bool = False
+) -> ArenaLayout:
     """Lay out the arena of a plan: every tensor that is neither in `outside` nor stored in a leaf's memory, and the
-    workspaces."""
+    workspaces. has_constants: what kernels make of constants stays in their workspaces from run to run."""
     inner: dict[tuple[int, int], ArenaLayout] = {}
+    kept: dict[int, int] = {}
+    kept_bytes = 0
     extra: dict[int, int] = {}
     kept_workspaces: set[int] = set()
     for i, call in enumerate(plan.calls):
         if isinstance(call, KernelCall):
-            extra[i] = compiled[call.kernel].workspace
-            if any(once for _, _, once in compiled[call.kernel].launches):
+            kernel = compiled[call.kernel]
+            is_kept = any(once for _, _, once in kernel.launches)
+            if is_kept and has_constants:
+                kept[i] = kept_bytes
+                kept_bytes += whole_lines(kernel.workspace)
+                continue
+            extra[i] = kernel.workspace
+            if is_kept:
                 kept_workspaces.add(i)
             continue
         needs = [compiled[c.kernel].workspace for c in call.before]
@@ -108,7 +121,11 @@ def layout(plan: Plan, outside: Iterable[Tensor], compiled: CompiledKernels) -> 
             needs.append(inner[i, k].nbytes)
         extra[i] = max(needs, default=0)
     return ArenaLayout(
-        *arena(plan, outside, extra, kept_workspaces), inner, partial(lives, plan, outside, extra, kept_workspaces)
+        *arena(plan, outside, extra, kept_workspaces),
+        inner,
+        partial(lives, plan, outside, extra, kept_workspaces),
+        kept,
+        kept_bytes,
     )
 
 
@@ -178,6 +195,7 @@ class Assembler:
         pointer: Pointer,
         after: Callable[[int], None] = lambda i: None,
         already: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        kept: int = 0,
     ) -> None:
         """Add the steps of a plan.
 
@@ -188,12 +206,14 @@ class Assembler:
             pointer: returns the address of bytes of a tensor
             after: called with the number of each call once its steps are added
             already: by call number, the steps that were added before the loop
+            kept: where the memory of workspaces begins that last from run to run
         """
         groups = dict(plan.together)
         for i, call in enumerate(plan.calls):
             if i in groups:
                 self._add_header(plan.calls[i : groups[i] + 1])
             work = base + places.offsets[i] if i in places.offsets else self.spare
+            work = kept + places.kept[i] if i in places.kept else work
             if isinstance(call, LoopCall):
                 for c in call.before:
                     self._add_kernel(c, work, pointer)
@@ -206,11 +226,19 @@ class Assembler:
     def _add_header(self, calls: Sequence[KernelCall | LoopCall]) -> None:
         """Add the header of calls that run together, unless one of them has several launches."""
         kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
-        launches = [self.compiled[k].launches for k in kernels]
+        launches = [[x for x in self.compiled[k].launches if not x[2]] for k in kernels]
         if all(len(x) == 1 for x in launches) and not any(k in self.extra for k in kernels):
             widest = max(range(len(calls)), key=lambda n: launches[n][0][1])
             self.headers[len(self.steps)] = len(self.kernels) + widest
             self.steps.append(Together(len(calls)))
+
+    def add_preparation(self, plan: Plan, places: ArenaLayout, kept: int, pointer: Pointer) -> None:
+        """Add the launches that need to run only once as long as constants stay; the arguments are those of
+        `add_plan`."""
+        for i, offset in places.kept.items():
+            call = plan.calls[i]
+            assert isinstance(call, KernelCall)
+            self._add_launches(call, kept + offset, pointer, True)
 
     def _add_kernel(self, call: KernelCall, work: int, pointer: Pointer, already: Sequence[int] = ()) -> None:
         steps = [*already, *self._add_launches(call, work, pointer, False)]

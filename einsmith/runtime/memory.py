@@ -6,7 +6,9 @@ Programs have the elements in a layout of their own (`physical`); users read and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,15 +36,66 @@ class Layout(Protocol):
         ...
 
 
+class Clock:
+    """The times at which memory may have changed. Each is a number that never occurs again, so that two threads that
+    tell of changes at once are not taken for one.
+
+    changed: the last time at which a program stored into memory, or any memory was set or given to users; stored: the
+    last time at which a program, or training, stored into parameters or state; times: new times
+    """
+
+    changed = stored = 0
+    times = count(1)
+
+    @classmethod
+    def note(cls) -> int:
+        """Note a change, after it has happened, and return its time."""
+        time = cls.changed = next(cls.times)
+        return time
+
+    @classmethod
+    def note_store(cls) -> None:
+        """Note that a program, or training, has stored into parameters or state."""
+        cls.stored = cls.changed = next(cls.times)
+
+
+class Watch:
+    """What tells whether memory may have changed: `time()` is another number after each such change.
+
+    That is so where a program of this process has stored anywhere, where the memory was set, and as long as somebody
+    else has an array of its elements, which may be changed without a word.
+    """
+
+    def __init__(self, memories: Iterable[Memory]):
+        self._memories = tuple(memories)
+        self._seen, self._time = -1, 0
+        self._versions: tuple[int, ...] = ()
+        self._shared: list[Memory] = []
+
+    def time(self) -> int:
+        """Return a number that differs from the one before if the memory may have changed since."""
+        now = Clock.changed
+        if now != self._seen or self._shared:
+            versions = (Clock.stored, *(m.version for m in self._memories))
+            if versions != self._versions or self._shared:
+                self._time += 1
+            self._shared = [m for m in self._memories if m.is_shared()]
+            self._seen, self._versions = now, versions
+        return self._time
+
+
 class Memory:
     """The elements of a tensor at a fixed address, C-contiguous, aligned to 64 bytes, not initialised.
 
     guard: the lock to hold while the elements are read or changed; it covers all memory that programs use with them.
     place: the array that is the memory, of the shape and type of the elements; None for memory of its own.
     Raises ShapeError where a layout does not give the tensor back, DtypeError where it changes the elements' type.
+
+    version: the time (`Clock`) of the last change that was made through this object. Programs have the memory as
+    `physical`; users have other arrays, by which `is_shared` knows of them.
     """
 
-    __slots__ = ("physical", "layout", "shape", "guard", "__weakref__")
+    __slots__ = ("physical", "layout", "shape", "guard", "version", "_public", "_owner", "_references", "__weakref__")
 
     def __init__(
         self,
@@ -58,6 +111,10 @@ class Memory:
         if layout is not None:
             stored = _check_layout(layout, shape, dtype)
         self.physical = buffers.empty(stored, dtype) if place is None else place
+        self.version = Clock.note()
+        self._public: np.ndarray | None = None
+        self._owner = self.physical.base if place is None else None
+        self._references = sys.getrefcount(self._owner)
 
     @property
     def dtype(self) -> np.dtype:
@@ -67,6 +124,24 @@ class Memory:
     def logical(self) -> np.ndarray:
         """Return the tensor: the memory itself or a view of it, through which it is changed in place. Where a layout
         has no view, return a copy, which cannot be written to; `store` sets the values."""
+        if self.layout is None:
+            tensor = self._public
+            if tensor is None:
+                tensor = self._public = self.physical.view()
+                self._references += self._owner is not None
+        else:
+            tensor = self._read()
+        self.version = Clock.note()  # whoever has the array may change it
+        return tensor
+
+    def is_shared(self) -> bool:
+        """Return whether anybody but programs may have an array of the elements."""
+        if self._owner is None or sys.getrefcount(self._owner) > self._references:
+            return True
+        return self._public is not None and sys.getrefcount(self._public) > _OWN_REFERENCES
+
+    def _read(self) -> np.ndarray:
+        """Return the tensor for reading: a view of the memory, or a copy, which cannot be written to."""
         if self.layout is None:
             return self.physical
         tensor = self.layout.logical(self.physical, self.shape)
@@ -86,17 +161,22 @@ class Memory:
         with self.guard:
             nested.check_store(self.guard)
             self.physical[...] = values
+            self.version = Clock.note()
 
     def copy(self) -> np.ndarray:
         """Return a copy of the tensor, taken under the guard so that no run changes it meanwhile."""
         with self.guard:
-            return self.logical().copy()
+            return self._read().copy()
 
     def convert(self, dtype: np.dtype, layout: Layout | None) -> Memory:
         """Return new memory with these elements, under this guard, which the caller holds."""
         memory = Memory(self.shape, dtype, layout, self.guard)
-        memory.store(self.logical())
+        memory.store(self._read())
         return memory
+
+
+_OWN_REFERENCES = 2
+"""References to an array that only a `Memory` has, as `sys.getrefcount` counts them: its own, and the argument's."""
 
 
 def _check_layout(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:

@@ -455,11 +455,17 @@ def _step_plan(segment: LoopSegment, options: PlanOptions) -> Plan:
         if place.kind == "argument" and place.first is None
     }
     if segment.steps >= MIN_STEPS_TO_HOIST or segment.rows:
-        for call in plan.calls:
-            if isinstance(call, KernelCall) and isinstance(call.kernel, Kernel):
-                fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
-                call.kernel = Kernel(call.kernel.stages, call.kernel.buffers, fixed)
+        mark_invariant(plan, same)
     return plan
+
+
+def mark_invariant(plan: Plan, same: Collection[Tensor]) -> None:
+    """Have the kernels of a plan that is run many times mark which of their buffers hold tensors of `same`, whose
+    values stay."""
+    for call in plan.calls:
+        if isinstance(call, KernelCall) and isinstance(call.kernel, Kernel):
+            fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
+            call.kernel = Kernel(call.kernel.stages, call.kernel.buffers, fixed)
 
 
 def _drop_idle(plan: Plan, idle: tuple[int, ...]) -> list[KernelCall | LoopCall]:

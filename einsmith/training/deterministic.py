@@ -18,6 +18,7 @@ from einsmith.distributed.collectives import add_in_pairs
 from einsmith.distributed.group import ProcessGroup
 from einsmith.driver import registry
 from einsmith.driver.executable import FINITE, Executable
+from einsmith.runtime.memory import Clock
 from einsmith.runtime.signals import Deferred
 from einsmith.training import parallel
 from einsmith.training.batch import count_samples
@@ -138,6 +139,7 @@ class DeterministicTraining(parallel.GroupTraining):
         is_changed = sums[parallel.SAMPLES] and not sums[parallel.FAILED] and not sums[parallel.INFINITE]
         for array, values, mean in zip(stored, before, means, strict=True):
             array[...] = values if not is_changed else np.rint(mean) if array.dtype.kind in "iu" else mean
+        Clock.note_store()
         return self._end_step(sums, arrays, is_epoch, pending[-1])
 
     def _statistics(self, runs: Iterable[Executable | None]) -> list[np.ndarray]:

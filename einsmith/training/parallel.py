@@ -30,7 +30,7 @@ from einsmith.distributed.collectives import Collectives
 from einsmith.distributed.group import ProcessGroup
 from einsmith.driver.binding import Notice, Reply
 from einsmith.driver.executable import FINITE, Executable
-from einsmith.runtime.memory import Memory
+from einsmith.runtime.memory import Clock, Memory
 from einsmith.runtime.signals import Deferred
 from einsmith.training.accumulation import Accumulation
 from einsmith.training.batch import count_samples
@@ -367,6 +367,7 @@ class GroupTraining:
             for piece in bucket.pieces(0, bucket.flat.size):
                 if piece.name in trained:
                     piece.select(self._state.store.parameters[piece.name].memory.physical)[...] = piece.gradient
+        Clock.note_store()
 
     def _drop_whole_state(self, trained: Collection[str]) -> None:
         """Remove the state, such as that of a save, of which every rank has taken its part."""

@@ -1,0 +1,61 @@
+"""Split what depends on constants alone off a graph, so that it is computed once, not at each run.
+
+before: scale[c] = weight[c]/sqrt(variance[c] + eps);  y[b,c,p] = x[b,c,p]*scale[c]
+after:  at first, s[c] = weight[c]/sqrt(variance[c] + eps);  at each run, y[b,c,p] = x[b,c,p]*s[c]
+
+Results that are larger than the constants that they come from stay, as it may take longer to read than to compute
+them; so do copies of constants in another order, which kernels pack for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from einsmith.ir.analysis.pointwise import pointwise_body
+from einsmith.ir.nodes import Compute, Graph, Leaf, Read, Tensor, leaf, nbytes, postorder
+from einsmith.ir.rebuild import replace
+from einsmith.ir.views import is_view, storage
+
+MOST_BYTES = 4096
+"""Bytes of a result up to which it may be larger than its constants: a page, which costs next to nothing."""
+
+
+def split_constants(graph: Graph, constants: Collection[Leaf]) -> tuple[Graph | None, Graph]:
+    """Return (a graph that stores what depends on constants alone into new leaves, or None; the graph that reads them).
+
+    constants: leaves of the graph whose values stay from run to run. The new leaves are the first graph's updates, and
+    inputs of both graphs.
+    """
+    read: dict[Tensor, frozenset[Leaf]] = {}  # of each tensor that depends on constants alone, the constants
+    for t in postorder(graph.roots):
+        if isinstance(t, Leaf):
+            if t in constants:
+                read[t] = frozenset((t,))
+        elif all(a in read for a in t.args):
+            read[t] = frozenset().union(*(read[a] for a in t.args))
+
+    made: dict[Tensor, Leaf] = {}
+
+    def pays(t: Tensor) -> bool:
+        if not isinstance(t, Compute) or len(t.template.dtypes) > 1 or not read[t] or is_view(t.template):
+            return False
+        if isinstance(pointwise_body(t.template), Read) and isinstance(storage(t.args[0]), Leaf):
+            return False
+        return nbytes(t) <= max(MOST_BYTES, sum(map(nbytes, read[t])))
+
+    stack: list[Tensor] = list(graph.roots)
+    seen: set[Tensor] = set()
+    while stack:
+        t = stack.pop()
+        if t in seen:
+            continue
+        seen.add(t)
+        if t in read and pays(t):
+            made[t] = leaf(t.shape, t.dtype)
+        else:
+            stack += t.args
+    if not made:
+        return None, graph
+    first = Graph(tuple(constants) + tuple(made.values()), (), tuple((x, t) for t, x in made.items()), ())
+    then = replace(graph, lambda t: None, dict(made))
+    return first, Graph((*then.inputs, *made.values()), then.outputs, then.updates, then.checks, then.gradients)

@@ -1,0 +1,281 @@
+"""What depends on parameters alone is computed once, and again after every change of theirs, whoever makes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import einsmith as es
+import einsmith.functional as F
+from einsmith.api.jit import trace_call
+from einsmith.base.dtypes import f32
+from einsmith.driver.executable import Executable
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Graph, leaf
+from einsmith.passes.constants import split_constants
+from einsmith.runtime.memory import Memory, Watch
+
+
+class Network(es.nn.Module):
+    """A convolution with batch norm, whose scale depends on parameters and buffers alone, and a large product, whose
+    operand kernels pack."""
+
+    def __init__(self) -> None:
+        self.conv = es.nn.Conv2d(3, 24, 3, padding=1, bias=False)
+        self.norm = es.nn.BatchNorm2d(24)
+        self.last = es.nn.Linear(24 * 64, 200)
+
+    def forward(self, x):
+        return self.last(F.relu(self.norm(self.conv(x))).reshape((x.shape[0], -1)))
+
+
+@pytest.fixture
+def network(rng) -> Network:
+    net = Network()
+    for b in (net.norm.running_mean, net.norm.running_var):
+        b.data = rng.uniform(0.5, 1.5, b.shape).astype(np.float32)
+    return net.eval()
+
+
+@pytest.fixture
+def x(rng) -> np.ndarray:
+    return rng.standard_normal((5, 3, 8, 8), np.float32)
+
+
+def wanted(net: Network, x: np.ndarray) -> np.ndarray:
+    w = {n: np.asarray(v, np.float64) for n, v in net.state_dict().items() if np.asarray(v).dtype.kind == "f"}
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    y = np.einsum("bchwij,ocij->bohw", windows, w["conv.weight"])
+
+    def of(v: np.ndarray) -> np.ndarray:
+        return v[:, None, None]
+
+    scale = w["norm.weight"] / np.sqrt(w["norm.running_var"] + net.norm.eps)
+    y = (y - of(w["norm.running_mean"])) * of(scale) + of(w["norm.bias"])
+    return np.maximum(y, 0).reshape(len(x), -1) @ w["last.weight"].T + w["last.bias"]
+
+
+def check(net: Network, x: np.ndarray) -> None:
+    for _ in range(2):
+        np.testing.assert_allclose(net(x), wanted(net, x), rtol=1e-4, atol=1e-4)
+
+
+def run_of(net: es.nn.Module) -> Executable:
+    from einsmith.api import jit
+
+    ((run, _),) = jit._JITTED[net]._cache.values()
+    return run
+
+
+class Counted:
+    """Counts how often constants are prepared."""
+
+    def __init__(self, monkeypatch):
+        self.count = 0
+        before = Executable.run_locked
+
+        def counted(run: Executable, inputs: Any) -> Any:
+            self.count += 1
+            return before(run, inputs)
+
+        monkeypatch.setattr(Executable, "run_locked", counted)
+
+    def during(self, f: Callable[[], Any]) -> int:
+        before = self.count
+        f()
+        return self.count - before
+
+
+@pytest.fixture
+def counted(monkeypatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+def test_constants_are_computed_once(network, x, counted) -> None:
+    assert counted.during(lambda: check(network, x)) == 1
+    assert counted.during(lambda: [network(x) for _ in range(3)]) == 0
+    run = run_of(network)
+    assert run._first is not None and run._binding.preparation is not None and run._binding.kept.nbytes > 0
+    assert counted.during(lambda: network.predict(x)) == 0
+
+
+def in_place(net: Network) -> None:
+    net.conv.weight.data[1] *= 3
+
+
+def kept_view(net: Network) -> Callable[[], None]:
+    view = net.last.weight.data[7:9].T
+
+    def change() -> None:
+        view[...] += 1
+
+    return change
+
+
+CHANGES: dict[str, Callable[[Network], Any]] = {
+    "data in place": in_place,
+    "data set": lambda net: setattr(net.last.weight, "data", np.ones(net.last.weight.shape, np.float32)),
+    "running statistics": lambda net: setattr(net.norm, "running_var", np.full(24, 3.0, np.float32)),
+    "state": lambda net: net.load_state_dict({n: np.asarray(v) * 2 for n, v in net.state_dict().items()}),
+    "initialisation": lambda net: es.nn.init.constant_(net.last.weight, 0.25),
+    "another layout": lambda net: net.last.weight.store_as(None),
+    "another parameter": lambda net: setattr(net.last, "bias", es.nn.Parameter(np.ones(200, np.float32))),
+    "through NumPy": lambda net: np.copyto(net.norm.weight.data, 5.0),
+    "through a memoryview": lambda net: memoryview(net.norm.bias.data).cast("B").cast("f").__setitem__(0, 7.0),
+}
+
+
+@pytest.mark.parametrize("way", CHANGES)
+def test_a_change_is_followed(network, x, way) -> None:
+    check(network, x)
+    before = network(x)
+    CHANGES[way](network)
+    check(network, x)
+    assert way == "another layout" or not np.array_equal(network(x), before)
+
+
+def test_a_change_through_an_array_that_was_taken_earlier_is_followed(network, x, counted) -> None:
+    change = kept_view(network)
+    check(network, x)
+    for _ in range(3):
+        change()
+        check(network, x)
+    del change
+    network(x)
+    assert counted.during(lambda: [network(x) for _ in range(3)]) == 0
+
+
+def test_a_change_through_torch_is_followed(network, x, torch) -> None:
+    shared = torch.from_numpy(network.last.weight.data)
+    check(network, x)
+    shared.mul_(-2)
+    check(network, x)
+
+
+@pytest.mark.parametrize("options", ({}, {"deterministic": True}, {"accumulate": 2}), ids=str)
+def test_training_is_followed(network, x, rng, options) -> None:
+    step = es.TrainStep(network, F.cross_entropy, es.optim.SGD(lr=0.1), **options)
+    y = rng.integers(0, 200, len(x))
+    for _ in range(3):
+        check(network.eval(), x)
+        for _ in range(2):
+            network.train()
+            step(x, y)
+    check(network.eval(), x)
+
+
+def test_averages_of_weights_are_followed(network, x, rng) -> None:
+    step = es.TrainStep(network, F.cross_entropy, es.optim.SGD(lr=0.1), ema=0.5)
+    step(x, rng.integers(0, 200, len(x)))
+    check(network.eval(), x)
+    with step.averaged():
+        check(network, x)
+    check(network, x)
+
+
+def test_a_thread_that_changes_parameters_is_followed(network, x) -> None:
+    check(network, x)
+    for _ in range(3):
+        thread = threading.Thread(target=in_place, args=(network,))
+        thread.start()
+        thread.join()
+        check(network, x)
+
+
+def test_two_networks_in_turns_are_prepared_once_each(network, x, counted, rng) -> None:
+    other = Network().eval()
+    network(x), other(x)
+    assert counted.during(lambda: [net(x) for _ in range(3) for net in (network, other)]) == 0
+
+
+def test_shapes_share_parameters_and_their_arena(network, x) -> None:
+    for n in (5, 1, 3, 5, 1):
+        check(network, x[:n])
+    network.last.weight.data *= 2
+    for n in (1, 5, 3):
+        check(network, x[:n])
+
+
+def test_what_a_graph_stores_is_no_constant(rng) -> None:
+    norm = es.nn.BatchNorm1d(6)
+    x = rng.standard_normal((9, 6), np.float32)
+    norm(x)
+    run = run_of(norm)
+    assert run._watch is None and run._first is None
+    first = np.array(norm.running_mean)
+    norm(x)
+    assert not np.array_equal(first, np.array(norm.running_mean))
+
+
+def test_a_gradient_reads_present_parameters(network, x) -> None:
+    """A function of one's own, whose user changes parameters between calls as an optimizer does."""
+
+    @es.jit
+    def norms(x):
+        return (network.last.weight * network.last.weight).sum() + x.sum()
+
+    for _ in range(3):
+        want = (np.asarray(network.last.weight, np.float64) ** 2).sum() + x.sum(dtype=np.float64)
+        np.testing.assert_allclose(norms(x), want, rtol=1e-4)
+        network.last.weight.data -= 0.1
+
+
+def test_a_split_graph_computes_the_same(network, x) -> None:
+    traced = trace_call(network, (x,), {})
+    first, then = split_constants(traced.graph, traced.constants)
+    assert first is not None and not first.outputs
+    given = [traced.bind.get(p) for p in first.inputs]
+    values = evaluate(first, [np.zeros(p.shape) if a is None else a for p, a in zip(first.inputs, given, strict=True)])[
+        1
+    ]
+    known = {**traced.bind, **dict(zip((p for p, _ in first.updates), values, strict=True)), traced.graph.inputs[0]: x}
+    (got,), _ = evaluate(then, [known[p] for p in then.inputs])
+    np.testing.assert_allclose(got, wanted(network, x), rtol=1e-6, atol=1e-6)
+
+
+def test_what_is_larger_than_its_constants_stays() -> None:
+    v = leaf((2000,), f32)
+
+    def split(f: Callable) -> tuple[Graph | None, Graph]:
+        from einsmith.lang.builder import Value
+
+        return split_constants(Graph((v,), (f(Value(v)).tensor,), (), ()), {v})
+
+    first, _ = split(lambda a: F.exp(a))
+    assert first is not None
+    first, then = split(lambda a: F.exp(a).reshape((2000, 1)) * F.exp(a).reshape((1, 2000)))
+    assert first is not None and all(p.shape == (2000,) for p, _ in first.updates)
+    first, _ = split(lambda a: a.reshape((40, 50)))
+    assert first is None
+    first, _ = split(lambda a: a.reshape((40, 50)).transpose(0, 1))
+    assert first is None
+
+
+def test_a_watch_tells_of_every_change() -> None:
+    memory = Memory((3, 4), np.dtype(np.float32))
+    memory.store(0)
+    watch = Watch([memory])
+    time = watch.time()
+    assert watch.time() == time
+
+    def is_noticed() -> bool:
+        nonlocal time
+        before, time = time, watch.time()
+        return before != time
+
+    memory.store(1)
+    assert is_noticed() and not is_noticed()
+    memory.copy()
+    assert not is_noticed()
+    row = memory.logical()[1]
+    assert is_noticed() and is_noticed() and is_noticed()
+    del row
+    assert is_noticed() and not is_noticed()
+    place = np.zeros((3, 4), np.float32)
+    elsewhere = Watch([Memory((3, 4), np.dtype(np.float32), place=place)])
+    assert elsewhere.time() != elsewhere.time()
