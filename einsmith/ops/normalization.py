@@ -47,11 +47,15 @@ def _vector(x: Any, name: str, what: str, shape: tuple[int, ...]) -> Value | Non
     return v
 
 
+def _scale(variance: Value, weight: Value | None, eps: float) -> Value:
+    """Return weight/sqrt(variance + eps), of vectors [C]."""
+    scale = builder.rsqrt(variance + eps)
+    return scale if weight is None else scale * weight
+
+
 def _by_channel(x: Value, mean: Value, variance: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:
     """Return (x - mean)*weight/sqrt(variance + eps) + bias, of x [B, C, ...] and vectors [C]."""
-    scale = builder.rsqrt(variance + eps)
-    if weight is not None:
-        scale = scale * weight
+    scale = _scale(variance, weight, eps)
 
     def body(b: Any, c: Any, *p: Any) -> Any:
         y = (x[(b, c, *p)] - mean[c]) * scale[c]
@@ -91,7 +95,9 @@ def _batch_norm(
     if not training:
         if means is None or variances is None:
             raise ArgumentError(f"{name}: evaluation needs 'running_mean' and 'running_var'")
-        return _by_channel(x, means, variances, w, v, eps)
+        scale = _scale(variances, w, eps)
+        shift = -means * scale if v is None else v - means * scale  # of constants: one multiply-add an element is left
+        return builder.compute(x.shape, lambda b, c, *p: x[(b, c, *p)] * scale[c] + shift[c])
     if not x.size:
         return x
     mean, variance = _moments(x, (0, *range(2, x.ndim)))
@@ -190,7 +196,9 @@ def instance_norm(
     if not use_input_stats:
         if means is None or variances is None:
             raise ArgumentError("instance_norm: without input statistics 'running_mean' and 'running_var' are needed")
-        return _by_channel(x, means, variances, w, v, eps)
+        scale = _scale(variances, w, eps)
+        shift = -means * scale if v is None else v - means * scale  # of constants: one multiply-add an element is left
+        return builder.compute(x.shape, lambda b, c, *p: x[(b, c, *p)] * scale[c] + shift[c])
     if not x.size:
         return x
     count = prod(x.shape[2:])
