@@ -4,7 +4,8 @@ before: scale[c] = weight[c]/sqrt(variance[c] + eps);  y[b,c,p] = x[b,c,p]*scale
 after:  at first, s[c] = weight[c]/sqrt(variance[c] + eps);  at each run, y[b,c,p] = x[b,c,p]*s[c]
 
 Results that are larger than the constants that they come from stay, as it may take longer to read than to compute
-them; so do copies of constants in another order, which kernels pack for themselves.
+them; so do parts of a constant, or copies in another order, which other kernels read in place and pack for themselves.
+Only a recurrence, whose steps are programs of their own, does not.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from einsmith.ir.analysis.pointwise import pointwise_body
-from einsmith.ir.nodes import Compute, Graph, Leaf, Read, Tensor, leaf, nbytes, postorder
+from einsmith.ir.nodes import Compute, Graph, Leaf, Read, Recurrence, Tensor, leaf, nbytes, postorder
 from einsmith.ir.rebuild import replace
 from einsmith.ir.views import is_view, storage
 
@@ -35,11 +36,12 @@ def split_constants(graph: Graph, constants: Collection[Leaf]) -> tuple[Graph | 
             read[t] = frozenset().union(*(read[a] for a in t.args))
 
     made: dict[Tensor, Leaf] = {}
+    stepped = {a for t in postorder(graph.roots) if isinstance(t, Recurrence) for a in t.args}
 
     def pays(t: Tensor) -> bool:
         if not isinstance(t, Compute) or len(t.template.dtypes) > 1 or not read[t] or is_view(t.template):
             return False
-        if isinstance(pointwise_body(t.template), Read) and isinstance(storage(t.args[0]), Leaf):
+        if isinstance(pointwise_body(t.template), Read) and isinstance(storage(t.args[0]), Leaf) and t not in stepped:
             return False
         return nbytes(t) <= max(MOST_BYTES, sum(map(nbytes, read[t])))
 

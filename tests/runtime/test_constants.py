@@ -230,9 +230,8 @@ def test_a_split_graph_computes_the_same(network, x) -> None:
     first, then = split_constants(traced.graph, traced.constants)
     assert first is not None and not first.outputs
     given = [traced.bind.get(p) for p in first.inputs]
-    values = evaluate(first, [np.zeros(p.shape) if a is None else a for p, a in zip(first.inputs, given, strict=True)])[
-        1
-    ]
+    inputs = [np.zeros(p.shape) if a is None else a for p, a in zip(first.inputs, given, strict=True)]
+    values = evaluate(first, inputs)[1]
     known = {**traced.bind, **dict(zip((p for p, _ in first.updates), values, strict=True)), traced.graph.inputs[0]: x}
     (got,), _ = evaluate(then, [known[p] for p in then.inputs])
     np.testing.assert_allclose(got, wanted(network, x), rtol=1e-6, atol=1e-6)
@@ -279,3 +278,34 @@ def test_a_watch_tells_of_every_change() -> None:
     place = np.zeros((3, 4), np.float32)
     elsewhere = Watch([Memory((3, 4), np.dtype(np.float32), place=place)])
     assert elsewhere.time() != elsewhere.time()
+
+
+def test_weights_that_a_recurrence_reads_in_parts_are_parted_once(rng, counted) -> None:
+    class Stacked(es.nn.Module):
+        def __init__(self) -> None:
+            self.w = es.nn.Parameter(rng.standard_normal((2, 24, 24), np.float32) / 5)
+
+        def forward(self, x):
+            def run(w):
+                op = es.op("h[t,j] = tanh(x[t,j] + sum[k](where(t > 0, h[t-1,k], 0)*w[j,k]))")
+                return op(x, w)
+
+            return run(self.w[0]) + run(self.w[1])
+
+    net, x = Stacked().eval(), rng.standard_normal((7, 24), np.float32)
+
+    def want() -> np.ndarray:
+        out = 0.0
+        for w in net.w.data.astype(np.float64):
+            h = [np.zeros(24)]
+            for row in x:
+                h.append(np.tanh(row + w @ h[-1]))
+            out = out + np.array(h[1:])
+        return out
+
+    np.testing.assert_allclose(net(x), want(), rtol=1e-4, atol=1e-5)
+    run = run_of(net)
+    assert run._first is not None and len(run._first.source_graph.updates) == 2
+    assert counted.during(lambda: net(x)) == 0
+    net.w.data[1] *= 0.5
+    np.testing.assert_allclose(net(x), want(), rtol=1e-4, atol=1e-5)
