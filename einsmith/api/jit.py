@@ -461,6 +461,7 @@ class Jitted:
                         guard=traced.guard,
                         origins=traced.origins,
                         constants=traced.constants,
+                        memories=list(traced.constants.values()),
                     )
                     program = run, traced
                     current = self._store(key, program), program

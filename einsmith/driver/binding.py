@@ -171,7 +171,7 @@ class Binding:
         self.preparation: Runnable | None = None
         """What makes of constants what kernels keep in their workspaces; None where there is nothing of that kind."""
         self.prepared = -1
-        """The time (`runtime.memory.Watch`) of the constants for which the preparation has run."""
+        """The time (`runtime.memory.ChangeWatch`) of the constants for which the preparation has run."""
         if places.kept:
             preparing = Assembler(code, spare.ctypes.data)
 

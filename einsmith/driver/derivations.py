@@ -13,8 +13,6 @@ from typing import Any
 
 from einsmith.base import caches, environment
 from einsmith.codegen.cache import objects
-from einsmith.codegen.cache.objects import CachedObject
-from einsmith.ir import pickled
 from einsmith.ir.nodes import Compute, Graph, Template, postorder
 from einsmith.lang.lower import LOWERED
 
@@ -34,9 +32,9 @@ class Derivations:
         self._key = objects.name_of(b"derivations", sys.version.encode(), hint.encode())
         self._count = 0
         self._memos: Memos = {}
-        entry = objects.read(self._key) if environment.PLANS.get() else None
-        if entry is not None:
-            lowered, self._memos = pickled.loads(entry.code)
+        found = objects.read_pickled(self._key) if environment.PLANS.get() else None
+        if found is not None:
+            lowered, self._memos = found
             self._count = _count(lowered, self._memos)
             for structure, record in lowered.items():
                 LOWERED.setdefault(structure, record)
@@ -54,7 +52,7 @@ class Derivations:
         templates = dict.fromkeys(n.template for n in postorder(roots) if isinstance(n, Compute))
         memos = {t: {name: x for name, x in t.memos.items() if isinstance(name, str)} for t in templates}
         if _count(lowered, memos) > self._count:
-            objects.write(self._key, CachedObject(pickled.dumps((lowered, memos), memos), (), {}))
+            objects.write_pickled(self._key, (lowered, memos), memos)
 
 
 def _count(lowered: dict, memos: Memos) -> int:

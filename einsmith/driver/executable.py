@@ -6,7 +6,7 @@ import ctypes
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from threading import get_ident
@@ -35,7 +35,7 @@ from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.assemble import CompiledKernel
 from einsmith.runtime.comparison import Comparison
-from einsmith.runtime.memory import Clock, Memory, Watch
+from einsmith.runtime.memory import Clock, Memory, ChangeWatch
 from einsmith.runtime.nested import check_run, hold_lock, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.schedule.arena import Life
@@ -46,6 +46,9 @@ from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 PROGRAMS = Bound("programs", 512, 512 << 20)
 """Bound of the programs that all compiled functions and training steps keep together: 512 programs, 512 MiB by
 `Executable.nbytes`."""
+FEW_RUNS, MOST_VAIN = 4, 8
+"""Constants that change after fewer runs than FEW_RUNS, more than MOST_VAIN times in a row, are none: to prepare them
+takes up to four times as long as to read them as they are (a product of 2048x2048 and a vector)."""
 NODES_BYTES = 64 << 10
 """Estimated bytes of Python objects per kernel: its part of the graph, of the plan and of the steps."""
 
@@ -72,6 +75,7 @@ class Executable:
         notices: what every run tells other threads, and waits for, while it goes on.
         constants: the memory of leaves in `bind` that no run changes. What depends on them alone is computed again only
             after they may have changed. Ignored in checked runs and where the graph stores anything.
+        memories: the memory behind arrays in `bind`, as far as it is known; a run notes what it changes of it.
     Raises:
         MemoryLimitError: a run needs more than `memory` bytes.
     """
@@ -93,6 +97,7 @@ class Executable:
         max_stored: int = MAX_STORED_BYTES,
         notices: Sequence[Notice | Reply] = (),
         constants: Mapping[Leaf, Memory] = MappingProxyType({}),
+        memories: Collection[Memory] = (),
     ):
         start = time.perf_counter()
         self._stored: list[tuple[int, int]] = []
@@ -101,25 +106,32 @@ class Executable:
         self._origins = origins or Origins()
         self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
         self._max_stored, self._notices = max_stored, tuple(notices)
-        self._watch: Watch | None = None
+        self._whole, self._constants = graph, constants
+        self._watch: ChangeWatch | None = None
         self._first: Executable | None = None
+        self._made: dict[Leaf, np.ndarray] = {}
+        """Memory of what depends on constants alone."""
+        self._since = self._vain = 0
+        """Runs since the last preparation, and preparations in a row that hardly any run had a use of."""
         fixed: list[Leaf] = []
         if constants and not graph.updates and finite is None and not environment.CHECK.get():
-            self._watch = Watch(constants.values())
+            self._watch = ChangeWatch(constants.values())
             first, graph = split_constants(graph, constants)
             fixed += constants
             if first is not None:
-                made = {x: buffers.empty(x.shape, x.dtype.numpy) for x, _ in first.updates}
-                self.bound |= made
-                fixed += made
+                self._made = {x: buffers.empty(x.shape, x.dtype.numpy) for x, _ in first.updates}
+                self.bound |= self._made
+                fixed += self._made
                 known = {x: self.bound[x] for x in first.inputs}
                 self._first = Executable(first, known, threads, None, target, numerics, shared, backend=backend)
-                self._first._stored = []  # nobody else has this memory
         compiled = compile_graph(
             graph, self.bound, threads, finite, target, numerics, backend, self._limit, max_stored, fixed
         )
         stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
+        known_arrays = {id(m.physical): m for m in memories}
+        self._changes = [known_arrays[id(a)] for a in stored.values() if id(a) in known_arrays]
+        self._changes_others = len(self._changes) < len(stored)
         # The memory of a run is written before it is read; what a run stores is not.
         self._lock = guard or (locks.Guard() if self._stored else locks.lock())
         self._guarded = isinstance(self._lock, locks.Guard)
@@ -169,11 +181,11 @@ class Executable:
     def compile_without(self, passes: frozenset[str]) -> Executable:
         """Return the graph compiled anew without these passes. The two programs share one memory and take turns on
         it."""
-        compiled, source_graph = self.compiled, self.source_graph
+        compiled, source_graph = self.compiled, self._whole
         with leaving_out(passes):
             program = Executable(
                 source_graph,
-                self.bound,
+                {x: a for x, a in self.bound.items() if x not in self._made},
                 self.threads,
                 None if self._index < 0 else source_graph.outputs[self._index],
                 compiled.target,
@@ -186,6 +198,8 @@ class Executable:
                 self._origins,
                 self._max_stored,
                 self._notices,
+                self._constants,
+                self._changes,
             )
         program.note = self.note
         return program
@@ -307,28 +321,33 @@ class Executable:
 
     @property
     def nbytes(self) -> int:
-        """Return the approximate bytes freed with the executable: machine code, which others may share, and Python
-        objects. Shared memory and bound arrays are not included."""
-        return sum(k.nbytes + NODES_BYTES for k in self.kernels) + self.program.table.nbytes
+        """Return the approximate bytes freed with the executable: machine code, which others may share, Python objects,
+        and what is kept of constants. Shared memory and bound arrays are not included."""
+        kept = self._binding.kept.nbytes + sum(a.nbytes for a in self._made.values())
+        kept += 0 if self._first is None else self._first.nbytes
+        return sum(k.nbytes + NODES_BYTES for k in self.kernels) + self.program.table.nbytes + kept
 
     @contextmanager
     def preserve(self) -> Iterator[None]:
         """Restore bound memory at the end of the block, undoing the stores of its runs. No other thread reads or
         changes it until then."""
         with self._lock:
-            saved = [(a, a.copy()) for a in self.bound.values()]
+            saved = [(a, a.copy()) for x, a in self.bound.items() if x not in self._made]
             try:
                 yield
             finally:
                 with Deferred():
                     for a, old in saved:
                         a[...] = old
+                    Clock.note_store()
 
     # -- runs
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """Run the program and return (status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where
         a check fails."""
+        if self._vain > MOST_VAIN:
+            self._prepare_no_more()
         if not self._guarded:
             with hold_lock(self._lock) if under_way else self._lock:
                 return self._call(inputs, self._binding)
@@ -420,10 +439,11 @@ class Executable:
         outer = under_way.get(me) if under_way else None
         if outer is not None:
             check_run(outer, self._arena, self._lock, bool(self._stored))
-        if self._watch is not None:
-            self._prepare(binding, self._watch)
         under_way[me] = self._arena, self._lock, outer
         try:
+            if self._watch is not None:
+                self._since += 1
+                self._prepare(binding, self._watch)
             words = binding.words
             block = self._arena.block  # kept until the run ends
             if block.number != binding.block_number:
@@ -432,29 +452,58 @@ class Executable:
                 words[i] = places[n] + offset
             status = run()
         finally:
+            if self._stored:  # also where a signal raises after a run that has stored
+                Clock.changed = now = next(Clock.times)
+                for memory in self._changes:
+                    memory.version = now
+                if self._changes_others:
+                    Clock.stored = now
             if outer is None:
                 del under_way[me]
             else:
                 under_way[me] = outer
-        if self._stored:
-            Clock.stored = Clock.changed = next(Clock.times)  # as `note_store`, without a call
         if status > FINITE:
             raise IndexOutOfRange(binding.messages[status])
         return status
 
-    def _prepare(self, binding: Binding, watch: Watch) -> None:
+    def _prepare(self, binding: Binding, watch: ChangeWatch) -> None:
         """Compute what depends on constants alone, if they may have changed since it was computed."""
         time = watch.time()  # before they are read: a later change is noticed at the next run
         if binding.prepared == time:
             return
-        if self._first is not None and self._first.note != time:
-            self._first.run_locked([])
-            self._first.note = time
+        self._vain = self._vain + 1 if self._since < FEW_RUNS else 0
+        self._since = 0
+        first = self._first
+        if first is not None and first.note != time:
+            block = first._arena.block  # kept until the run ends
+            if block.number != first._binding.block_number:
+                block = first._binding.move()
+            first.program.run()
+            first.note = time
         if binding.preparation is not None:
             block = self._arena.reserve(binding.reserved, self.backend.allocate)
             binding.preparation.move_scratch(block.address + binding.arena_bytes)
             binding.preparation.run()
         binding.prepared = time
+
+    def _prepare_no_more(self) -> None:
+        """Exchange the program for one that treats nothing as constant, as what is constant changes all the time."""
+        plain = Executable(
+            self._whole,
+            {x: a for x, a in self.bound.items() if x not in self._made},
+            self.threads,
+            None,
+            self.target,
+            self.compiled.numerics,
+            self._arena,
+            backend=self.backend,
+            guard=self._lock,
+            origins=self._origins,
+            max_stored=self._max_stored,
+        )
+        with self._lock:
+            self._binding, self.bound, self._vain = plain._binding, plain.bound, 0
+            self._watch, self._first, self._made = None, None, {}
 
     def _is_stored(self, at: int, x: np.ndarray) -> bool:
         """Return whether an input at this address overlaps memory that a run stores into, perhaps before its last read

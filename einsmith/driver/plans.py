@@ -15,16 +15,15 @@ from typing import Any, NamedTuple
 from einsmith.base import environment
 from einsmith.base.numerics import Numerics
 from einsmith.codegen.cache import objects
-from einsmith.codegen.cache.objects import CachedObject
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend
-from einsmith.ir import pickled
 from einsmith.ir.interned import Node, nodes_in
 from einsmith.ir.nodes import Leaf
 from einsmith.kernels.sources import key_of
 from einsmith.runtime.assemble import ArenaLayout
 from einsmith.schedule.layout import forced
 from einsmith.schedule.plan import Plan
+from einsmith.tuning.kernels import override
 
 
 class StoredPlan(NamedTuple):
@@ -54,18 +53,17 @@ class PlanStore:
 
     def read(self) -> StoredPlan | None:
         """Return the plan on disk; None where there is none."""
-        entry = objects.read(self._key)
-        return None if entry is None else pickled.loads(entry.code, list(self._leaves))
+        return objects.read_pickled(self._key, list(self._leaves))
 
     def write(self, stored: StoredPlan) -> None:
         """Write the plan, so that it takes the place of an earlier one."""
-        data = pickled.dumps(stored, _nodes_of(stored.plan), self._leaves)
-        objects.write(self._key, CachedObject(data, (), {}))
+        objects.write_pickled(self._key, stored, _nodes_of(stored.plan), self._leaves)
 
 
 def is_kept() -> bool:
-    """Return whether plans are read from disk and kept there: not while an experiment decides on layouts."""
-    return bool(environment.PLANS.get()) and not forced.is_active()
+    """Return whether plans are read from disk and kept there: not while an experiment decides on layouts or
+    configurations."""
+    return bool(environment.PLANS.get()) and not forced.is_active() and not override.is_active()
 
 
 def key_of_program(

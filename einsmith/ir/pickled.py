@@ -16,7 +16,7 @@ _NONE: Mapping[Leaf, int] = MappingProxyType({})
 
 
 def dumps(value: Any, roots: Iterable[Node] = (), leaves: Mapping[Leaf, int] = _NONE) -> bytes:
-    """Return the pickle of a value. Raises what `pickle` does.
+    """Return the pickle of a value. Raises ValueError for a value that has none.
 
     Args:
         value: the value.
@@ -25,14 +25,20 @@ def dumps(value: Any, roots: Iterable[Node] = (), leaves: Mapping[Leaf, int] = _
     """
     file = io.BytesIO()
     # Nodes are written after those that they hold: pickle follows what it has not met by recursion.
-    _Writer(file, leaves).dump((tuple(all_nodes(roots)), value))
+    try:
+        _Writer(file, leaves).dump((tuple(all_nodes(roots)), value))
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as e:
+        raise ValueError(f"{type(e).__name__}: {e}") from e
     return file.getvalue()
 
 
 def loads(data: bytes, leaves: Sequence[Leaf] = ()) -> Any:
     """Return the value that `dumps` has written; leaves: those that have numbers in it. The data must be trusted: a
-    pickle can call any function."""
-    return _Reader(data, leaves).load()[1]
+    pickle can call any function. Raises ValueError for data that cannot be read."""
+    try:
+        return _Reader(data, leaves).load()[1]
+    except Exception as e:  # of any kind: what is read calls constructors
+        raise ValueError(f"{type(e).__name__}: {e}") from e
 
 
 class _Writer(pickle.Pickler):

@@ -6,7 +6,6 @@ The template `Y[i, j] = X[(i*W + j)//V, (i*W + j) % V]` occupies X's own memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import LinearForm, linear
@@ -69,7 +68,6 @@ def _flat(index: Sequence[Expr], shape: Sequence[int]) -> LinearForm:
     return out
 
 
-@lru_cache(maxsize=1 << 14)  # planning asks for a tensor a hundred times
 def storage(t: Tensor) -> Tensor:
     """Return the tensor whose memory `t` occupies: `t` itself, or the tensor that it is a view of."""
     while isinstance(t, Compute) and is_view(t.template):

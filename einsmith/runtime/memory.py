@@ -41,7 +41,8 @@ class Clock:
     tell of changes at once are not taken for one.
 
     changed: the last time at which a program stored into memory, or any memory was set or given to users; stored: the
-    last time at which a program, or training, stored into parameters or state; times: new times
+    last time at which something was stored into parameters or state that does not know of their `Memory`; times: new
+    times
     """
 
     changed = stored = 0
@@ -55,14 +56,14 @@ class Clock:
 
     @classmethod
     def note_store(cls) -> None:
-        """Note that a program, or training, has stored into parameters or state."""
+        """Note that something was stored into parameters or state, whichever they are."""
         cls.stored = cls.changed = next(cls.times)
 
 
-class Watch:
+class ChangeWatch:
     """What tells whether memory may have changed: `time()` is another number after each such change.
 
-    That is so where a program of this process has stored anywhere, where the memory was set, and as long as somebody
+    That is so where a program of this process may have stored there, where the memory was set, and as long as somebody
     else has an array of its elements, which may be changed without a word.
     """
 
@@ -112,7 +113,7 @@ class Memory:
             stored = _check_layout(layout, shape, dtype)
         self.physical = buffers.empty(stored, dtype) if place is None else place
         self.version = Clock.note()
-        self._public: np.ndarray | None = None
+        self._public = self.physical.view()  # of the elements without a layout
         self._owner = self.physical.base if place is None else None
         self._references = sys.getrefcount(self._owner)
 
@@ -126,9 +127,6 @@ class Memory:
         has no view, return a copy, which cannot be written to; `store` sets the values."""
         if self.layout is None:
             tensor = self._public
-            if tensor is None:
-                tensor = self._public = self.physical.view()
-                self._references += self._owner is not None
         else:
             tensor = self._read()
         self.version = Clock.note()  # whoever has the array may change it
@@ -138,7 +136,7 @@ class Memory:
         """Return whether anybody but programs may have an array of the elements."""
         if self._owner is None or sys.getrefcount(self._owner) > self._references:
             return True
-        return self._public is not None and sys.getrefcount(self._public) > _OWN_REFERENCES
+        return sys.getrefcount(self._public) > _OWN_REFERENCES
 
     def _read(self) -> np.ndarray:
         """Return the tensor for reading: a view of the memory, or a copy, which cannot be written to."""

@@ -167,6 +167,7 @@ class StepCompiler:
             max_stored=max_stored,
             target=self.target,
             notices=notices,
+            memories=[*(m for _, m in traced.live), *(s.memory for s in self._state.store.state.values())],
         )
         exploration, is_tuned = None, not gather and self.search.can_tune()
         if is_tuned and self.search.mode == "dynamic":

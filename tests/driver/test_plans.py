@@ -18,7 +18,7 @@ import einsmith.functional as F
 from einsmith.api.jit import trace_call
 from einsmith.base import caches
 from einsmith.base.dtypes import f32
-from einsmith.base.errors import IndexOutOfRange
+from einsmith.base.errors import IndexOutOfRange, StoreWarning
 from einsmith.base.numerics import Numerics
 from einsmith.codegen.cache import objects
 from einsmith.driver import compile as compilation
@@ -43,6 +43,7 @@ def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("EINSMITH_PLANS", "1")
     monkeypatch.setattr(objects, "_written", {})
+    objects._warned.clear()
     return tmp_path / "cache"
 
 
@@ -194,6 +195,24 @@ def test_a_damaged_store_is_rebuilt(matrices, planned, cache, damage) -> None:
     count, run = planned.during(lambda: compiled(product, *matrices))
     assert count == 0
     np.testing.assert_array_equal(run(matrices)[1][0], want)
+
+
+def test_what_cannot_be_read_or_written_is_planned_anew(matrices, planned, monkeypatch) -> None:
+    (want,) = compiled(product, *matrices)(matrices)[1]
+
+    def fail(*_: Any) -> Any:
+        raise RecursionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pickled._Reader, "load", fail)
+        count, run = planned.during(lambda: compiled(product, *matrices))
+        assert count > 0
+        np.testing.assert_array_equal(run(matrices)[1][0], want)
+    with monkeypatch.context() as patch:
+        patch.setattr(pickled._Writer, "dump", fail, raising=False)
+        with pytest.warns(StoreWarning, match="cannot be written"):
+            run = compiled(lambda a, b: F.tanh(a @ b), *matrices)
+    np.testing.assert_allclose(run(matrices)[1][0], np.tanh(matrices[0].astype(np.float64) @ matrices[1]), atol=1e-5)
 
 
 def test_a_check_has_its_message_where_the_plan_is_read(rng, planned) -> None:

@@ -13,11 +13,11 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.api.jit import trace_call
 from einsmith.base.dtypes import f32
-from einsmith.driver.executable import Executable
+from einsmith.driver.executable import MOST_VAIN, Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph, leaf
 from einsmith.passes.constants import split_constants
-from einsmith.runtime.memory import Memory, Watch
+from einsmith.runtime.memory import Memory, ChangeWatch
 
 
 class Network(es.nn.Module):
@@ -77,13 +77,14 @@ class Counted:
 
     def __init__(self, monkeypatch):
         self.count = 0
-        before = Executable.run_locked
+        before = Executable._prepare
 
-        def counted(run: Executable, inputs: Any) -> Any:
-            self.count += 1
-            return before(run, inputs)
+        def counted(run: Executable, binding: Any, watch: Any) -> None:
+            time = binding.prepared
+            before(run, binding, watch)
+            self.count += binding.prepared != time
 
-        monkeypatch.setattr(Executable, "run_locked", counted)
+        monkeypatch.setattr(Executable, "_prepare", counted)
 
     def during(self, f: Callable[[], Any]) -> int:
         before = self.count
@@ -201,6 +202,58 @@ def test_shapes_share_parameters_and_their_arena(network, x) -> None:
         check(network, x[:n])
 
 
+def test_what_changes_all_the_time_is_prepared_no_more(network, x, counted) -> None:
+    view = network.last.weight.data[3]
+    for n in range(3 * MOST_VAIN):
+        view[...] = n
+        check(network, x)
+    run = run_of(network)
+    assert run._watch is None and run._first is None
+    assert counted.during(lambda: network(x)) == 0
+    del view
+    network.norm.weight.data *= 2
+    check(network, x)
+
+
+def test_another_program_that_stores_changes_nothing_here(network, x, counted, rng) -> None:
+    other = es.nn.BatchNorm1d(6)
+    z = rng.standard_normal((9, 6), np.float32)
+    step = es.TrainStep(es.nn.Sequential(es.nn.Linear(6, 3), es.nn.Dropout(0.5)), F.cross_entropy, es.optim.Adam())
+    network(x), other(z), step(z, np.zeros(9, np.int64))
+    assert counted.during(lambda: (other(z), step(z, np.zeros(9, np.int64)), network(x))) == 0
+
+
+def test_a_run_that_is_interrupted_after_it_has_stored_is_followed(rng, monkeypatch) -> None:
+    norm, x = es.nn.BatchNorm1d(6), rng.standard_normal((9, 6), np.float32)
+    evaluated = es.jit(lambda x: F.batch_norm(x, norm.running_mean, norm.running_var))
+    evaluated(x), norm(x)
+    run = run_of(norm)
+    whole = run._binding.program.run
+
+    def interrupted() -> int:
+        whole()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run._binding.program, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        norm(x)
+    want = (x - norm.running_mean.numpy()) / np.sqrt(norm.running_var.numpy() + 1e-5)
+    np.testing.assert_allclose(evaluated(x), want, rtol=1e-5, atol=1e-5)
+
+
+def test_timing_leaves_constants_as_they_are(network, x) -> None:
+    check(network, x)
+    network.norm.running_mean.data[...] = 2
+    run_of(network).time_calls([x], 2)
+    check(network, x)
+
+
+def test_what_is_kept_counts_towards_the_bound_of_programs(network, x) -> None:
+    check(network, x)
+    run = run_of(network)
+    assert run.nbytes > run._binding.kept.nbytes > network.last.weight.memory.physical.nbytes // 2
+
+
 def test_what_a_graph_stores_is_no_constant(rng) -> None:
     norm = es.nn.BatchNorm1d(6)
     x = rng.standard_normal((9, 6), np.float32)
@@ -258,7 +311,7 @@ def test_what_is_larger_than_its_constants_stays() -> None:
 def test_a_watch_tells_of_every_change() -> None:
     memory = Memory((3, 4), np.dtype(np.float32))
     memory.store(0)
-    watch = Watch([memory])
+    watch = ChangeWatch([memory])
     time = watch.time()
     assert watch.time() == time
 
@@ -276,7 +329,7 @@ def test_a_watch_tells_of_every_change() -> None:
     del row
     assert is_noticed() and not is_noticed()
     place = np.zeros((3, 4), np.float32)
-    elsewhere = Watch([Memory((3, 4), np.dtype(np.float32), place=place)])
+    elsewhere = ChangeWatch([Memory((3, 4), np.dtype(np.float32), place=place)])
     assert elsewhere.time() != elsewhere.time()
 
 

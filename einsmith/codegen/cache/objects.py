@@ -14,17 +14,23 @@ import os
 import stat
 import sys
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from einsmith.base import environment, files, locks
 from einsmith.base.caches import Once
 from einsmith.base.errors import StoreWarning
+from einsmith.ir import pickled
+from einsmith.ir.interned import Node
+from einsmith.ir.nodes import Leaf
 
 FORMAT = b"EINSMITH-OBJ-2\n"
 _CHECKSUM_BYTES = 32
+_NO_LEAVES: Mapping[Leaf, int] = MappingProxyType({})
 _SLACK_SHARE = 16
 """Fraction (1/16) of the limit that a process writes between two scans of the folder. A scan shrinks the folder to
 that much below the limit, so that a process that writes alone stays within it."""
@@ -118,6 +124,29 @@ def write(key: str, entry: CachedObject) -> None:
         _enforce_limit(where, len(data))
     except OSError as e:
         _warn(_unwritable(where, e))
+
+
+def read_pickled(key: str, leaves: Sequence[Leaf] = ()) -> Any:
+    """Return the value of a key that `write_pickled` has written; None where there is none or it cannot be read."""
+    entry = read(key)
+    if entry is None:
+        return None
+    try:
+        return pickled.loads(entry.code, leaves)
+    except ValueError as e:
+        if environment.debug() >= 1:
+            print(f"einsmith: the cache entry {key} cannot be read and is written again: {e}", file=sys.stderr)
+        return None
+
+
+def write_pickled(key: str, value: Any, roots: Iterable[Node] = (), leaves: Mapping[Leaf, int] = _NO_LEAVES) -> None:
+    """Store a value as a pickle (`ir.pickled.dumps` has the arguments); warn once of one that has none."""
+    try:
+        data = pickled.dumps(value, roots, leaves)
+    except ValueError as e:
+        _warn(f"what tracing or planning has made cannot be written ({e})")
+        return
+    write(key, CachedObject(data, (), {}))
 
 
 def _enforce_limit(where: Path, written: int) -> None:

@@ -67,6 +67,11 @@ def overriding(texts: Mapping[str, str]) -> Iterator[None]:
         raise CompileError(f"no kernel {', '.join(missing)} was compiled; those that were: {known}")
 
 
+def is_active() -> bool:
+    """Return whether the configurations of some kernels are decided by `overriding`."""
+    return _OVERRIDES.get() is not None
+
+
 def text_of(kernel: Kernel | Rows) -> str:
     """Return the decision that the active overrides hold for a kernel; empty where there is none."""
     overrides = _OVERRIDES.get()
