@@ -35,7 +35,7 @@ from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.assemble import CompiledKernel
 from einsmith.runtime.comparison import Comparison
-from einsmith.runtime.memory import Clock, Memory, ChangeWatch
+from einsmith.runtime.memory import ChangeWatch, Clock, Memory
 from einsmith.runtime.nested import check_run, hold_lock, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.schedule.arena import Life

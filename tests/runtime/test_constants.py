@@ -17,7 +17,7 @@ from einsmith.driver.executable import MOST_VAIN, Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph, leaf
 from einsmith.passes.constants import split_constants
-from einsmith.runtime.memory import Memory, ChangeWatch
+from einsmith.runtime.memory import ChangeWatch, Memory
 
 
 class Network(es.nn.Module):
