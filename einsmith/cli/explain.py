@@ -17,10 +17,11 @@ from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
 from einsmith.driver.executable import Executable
 from einsmith.driver.streaming import results_of
-from einsmith.ir.nodes import ROLES, size
+from einsmith.ir.nodes import ROLES, Tensor, nbytes, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.plan import Plan
 from einsmith.schedule.printer import label, layouts, namer, show_calls
 from einsmith.schedule.split_kernel import split_kernel
 from einsmith.tuning.kernels import override
@@ -170,7 +171,33 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
             for x in layouts(run.plan)
         ],
         "plan": show_calls(run.plan),
+        "edges": _edges(run.plan),
     }
+
+
+def _edges(plan: Plan) -> list[dict[str, Any]]:
+    """Return the tensors that pass from call to call: from and to, numbers of calls; tensor, type, bytes; layout, the
+    order of the dimensions where it is not row-major, else "".
+    """
+    name, maker = namer(plan), dict[Tensor, int]()
+    orders = {n: x.order_name for x in layouts(plan) for n in x.names}
+    out = []
+    for n, call in enumerate(plan.calls):
+        for t in call.operands:
+            if t in maker:
+                shown = name(t)
+                out.append(
+                    {
+                        "from": maker[t],
+                        "to": n,
+                        "tensor": shown,
+                        "type": _type(t),
+                        "bytes": nbytes(t),
+                        "layout": orders.get(shown, ""),
+                    }
+                )
+        maker |= dict.fromkeys(call.results, n)
+    return out
 
 
 def _fusion(run: Executable, kernel: Kernel | Rows, seconds: float) -> dict[str, Any] | None:

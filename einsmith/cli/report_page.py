@@ -11,6 +11,7 @@ from einsmith.base import html
 from einsmith.base.sizes import show_size
 from einsmith.cli.kernel_report import candidate_lines, describe_fusion, fused_in_all, seconds_of
 from einsmith.cli.report_charts import KINDS, Report, colour_of, legend, memory, timeline
+from einsmith.cli.report_graph import graph
 from einsmith.driver.streaming import lines_of, us
 
 TENSORS = 20
@@ -53,6 +54,11 @@ svg { display: block; width: 100%; height: auto; } svg text { font: 11px system-
 svg .number { fill: #fff; font-weight: 600; pointer-events: none; } svg .strong { fill: var(--ink); font-weight: 600; }
 svg .edged { stroke: var(--page); stroke-width: .5; } svg rect:hover, rect.on { opacity: .65; }
 .grid { stroke: var(--line); } .call { fill: transparent; } .call:hover { fill: var(--ink); fill-opacity: .12; }
+.graph { max-height: 80vh; overflow: auto; border: 1px solid var(--line); }
+.graph svg { max-width: none; } .graph.live { overflow: hidden; } .graph.live svg { width: 100% !important;
+  height: 80vh; cursor: grab; } .edge { fill: none; stroke: var(--faint); opacity: .55; }
+.ordered { stroke-dasharray: 5 3; stroke: var(--saved); } .edge:hover { stroke: var(--ink); opacity: 1; }
+.box { fill: var(--mark); stroke: var(--line); }
 .arena { stroke: var(--faint); stroke-dasharray: 2 3; } .peak { stroke: var(--ink); stroke-dasharray: 4 3;
   pointer-events: none; }
 """ + "".join(
@@ -76,6 +82,29 @@ const mark = on => event => {
 };
 document.addEventListener('mouseover', mark(true));
 document.addEventListener('mouseout', mark(false));
+const drawn = document.getElementById('graph');
+if (drawn) {
+  drawn.parentElement.classList.add('live');
+  const whole = drawn.viewBox.baseVal, all = [whole.x, whole.y, whole.width, whole.height];
+  let [x, y, w, h] = all, from = null;
+  const show = () => drawn.setAttribute('viewBox', `${x} ${y} ${w} ${h}`);
+  const size = () => drawn.getBoundingClientRect(), scale = () => Math.max(w / size().width, h / size().height);
+  const first = () => { w = all[2]; h = w * size().height / size().width; x = all[0]; y = all[1]; show(); };
+  first();
+  drawn.addEventListener('wheel', event => {
+    event.preventDefault();
+    const box = size(), by = event.deltaY > 0 ? 1.15 : 1 / 1.15;
+    const u = (event.clientX - box.left) / box.width, v = (event.clientY - box.top) / box.height;
+    x += u * w * (1 - by); y += v * h * (1 - by); w *= by; h *= by; show();
+  }, {passive: false});
+  drawn.addEventListener('pointerdown', event => { from = [event.clientX, event.clientY, x, y]; });
+  addEventListener('pointermove', event => {
+    if (from) { x = from[2] - (event.clientX - from[0]) * scale(); y = from[3] - (event.clientY - from[1]) * scale();
+      show(); }
+  });
+  addEventListener('pointerup', () => { from = null; });
+  drawn.addEventListener('dblclick', () => { [x, y, w, h] = all; show(); });
+}
 const unfold = () => {
   const found = location.hash && document.getElementById(location.hash.slice(1));
   for (let x = found; x; x = x.parentElement) if (x.tagName === 'DETAILS') x.open = true;
@@ -94,6 +123,7 @@ def page(report: Report) -> str:
         _head(report),
         *_time(report),
         *_memory(report),
+        *_graph(report),
         *_kernels(report),
         *_layouts(report),
         *_plan(report),
@@ -168,6 +198,15 @@ def _memory(report: Report) -> Iterator[str]:
         title = f"the {len(rows)} largest of {len(tensors)} tensors that are live at call {told['peak_call']}"
         head = ("tensor", "type", "size", "calls", "", "computed by")
         yield f'<div class="tensors">{html.table(title, head, rows)}</div>'
+
+
+def _graph(report: Report) -> Iterator[str]:
+    yield "<h2>Graph</h2>"
+    yield (
+        "<p>The calls of the plan with what is fused in them, and the tensors between them, as wide as they are large; "
+        "dashed where they are not in row-major order. The wheel zooms, dragging moves, a double click shows all.</p>"
+    )
+    yield from graph(report)
 
 
 def _kernels(report: Report) -> Iterator[str]:

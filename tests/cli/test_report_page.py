@@ -19,6 +19,7 @@ from einsmith.cli.report_page import page
 from einsmith.ir.nodes import nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.in_place import find_overwrites
+from einsmith.schedule.layout.forced import forcing
 from einsmith.schedule.rematerialize import KernelCost, peak
 from einsmith.training.batch import batch_arrays
 
@@ -214,3 +215,31 @@ def test_ticks_are_round_and_few(largest: float) -> None:
     assert found[0] == 0 and found[-1] <= largest * (1 + 1e-6) and len(found) <= 9
     if largest:
         assert len(found) >= 3 and f"{found[1]:e}"[0] in "125"
+
+
+def test_the_graph_has_every_call_and_every_tensor_between_calls(rng) -> None:
+    step = es.TrainStep(es.models.get("lenet5"), es.functional.cross_entropy, es.optim.SGD(lr=0.1))
+    batch = rng.standard_normal((3, 1, 28, 28), np.float32), rng.integers(0, 10, 3)
+    with forcing(lambda t, orders: orders[-1]):
+        step.compile(*batch)
+    (run,) = step._programs.values()
+    report = gather(run, batch_arrays(batch), 0, False)
+    between = []
+    for n, call in enumerate(run.plan.calls):
+        for t in dict.fromkeys(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if not w):
+            makers = [m for m in range(n) if t in run.plan.calls[m].results]
+            between += [(max(makers), n, nbytes(t))] if makers else []
+    assert [(e["from"], e["to"], e["bytes"]) for e in report["edges"]] == between
+    ordered = [e for e in report["edges"] if e["layout"]]
+    assert 0 < len(ordered) < len(between)
+    found = Page(page({**report, "what": "lenet5", "batch": 3}))
+    is_whole(found)
+    boxes = [a for a in found.all("rect") if a.get("class") == "box"]
+    assert len(boxes) == len({k["call"] for k in report["kernels"]})
+    places = [(float(a["x"]), float(a["y"]), float(a["height"])) for a in boxes]
+    for n, (x, y, height) in enumerate(places):  # none lies on another one
+        assert all(x != u or y + height < v or v + h < y for u, v, h in places[:n])
+    lines = [a["class"] for a in found.all("path") if a["class"].startswith("edge")]
+    assert lines == ["edge ordered" if e["layout"] else "edge" for e in report["edges"]]
+    gains = [k["fusion"]["reward"] for k in report["kernels"] if k["fusion"]]
+    assert gains and all(f"fused: {us(abs(g))} " in found.text for g in gains)
