@@ -57,6 +57,30 @@ def is_movement(t: Template) -> bool:
     return total_operations(t) == 0 and sum(map(len, _reads_by_slot(t).values())) <= 1
 
 
+def is_shift(t: Template) -> bool:
+    """Return whether a template only widens integers of 8 bits and adds or subtracts others, as zero points are: what
+    it reads takes a quarter of the memory of its result, and is read as quickly."""
+
+    def check(t: Template) -> bool:
+        body = pointwise_body(t)
+        if body is None or not body.dtype.is_int or body.dtype.itemsize < 4:
+            return False
+        inner = [e for e in postorder([body]) if isinstance(e, Apply)]
+        reads = [e for e in postorder([body]) if isinstance(e, Read)]
+        return (
+            bool(reads)
+            and len(reads) <= 2
+            and all(e.dtype.is_int and e.dtype.itemsize == 1 for e in reads)
+            and all(
+                e.fn in ("cast", "add", "sub", "neg")
+                or (e.fn == "mul" and any(isinstance(a, Const) and a.value == -1 for a in e.args))
+                for e in inner
+            )
+        )
+
+    return t.memo("is_shift", check)
+
+
 def total_operations(t: Template) -> int:
     """Return the number of floating-point operations in all bodies."""
     return t.memo("operations", lambda t: sum(operations(b) for p in t.parts for b in p.bodies))

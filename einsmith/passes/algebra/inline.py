@@ -3,6 +3,9 @@
 before: T[i] = exp(X[i]);  Y[i, j] = T[i] + Z[i, j]      (T read elsewhere too: stays)
 before: P[i, j] = where(0 <= i-1, X[i-1, j], 0);  Y[i] = sum[j](P[i, j]*W[j])
 after:  Y[i] = sum[j](where(0 <= i-1, X[i-1, j], 0)*W[j])
+
+before: Q[i] = u8(round(X[i]/s));  D[i] = i32(Q[i]) - i32(z);  Y[] = sum[i](D[i]*W[i])
+after:  Q[i] = u8(round(X[i]/s));  Y[] = sum[i]((i32(Q[i]) - i32(z))*W[i])
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Collection, Sequence
 from einsmith.ir.analysis.pointwise import (
     _reads_by_slot,
     is_movement,
+    is_shift,
     points,
     pointwise_body,
     total_operations,
@@ -69,8 +73,8 @@ def inline_arguments(node: Compute, inlined: Collection[Tensor]) -> Compute:
 
 
 def inline(graph: Graph) -> Graph:
-    """Return the graph with producers merged into readers: pure movement always; arithmetic if the only reader
-    evaluates each element at most once."""
+    """Return the graph with producers merged into readers: pure movement, and integers of 8 bits less their zero point,
+    always; arithmetic if the only reader evaluates each element at most once."""
     user_counts: Counter = Counter()
     for node in postorder(graph.roots):
         user_counts.update(set(node.args))
@@ -82,7 +86,9 @@ def inline(graph: Graph) -> Graph:
         each element at most once and the merged body is short."""
         if not isinstance(arg, Compute) or is_view(arg.template) or pointwise_body(arg.template) is None:
             return False
-        if is_movement(arg.template):
+        if is_shift(consumer.template):  # its arguments stay narrow in memory
+            return is_movement(arg.template) and all(d is arg.dtype for d, _ in arg.template.params)
+        if is_movement(arg.template) or is_shift(arg.template):
             return True
         original = origin.get(arg, arg)
         if user_counts[original] != 1 or original in roots or arg.shape == ():
