@@ -159,8 +159,8 @@ def test_stores_of_undone_runs_are_restored(rng, monkeypatch):
     (program,) = [p for _, p in step._programs.items()]
 
     class Interrupting(dict):
-        def values(self):
-            return [_Interrupting(a) for a in super().values()]
+        def items(self):
+            return [(p, _Interrupting(a)) for p, a in super().items()]
 
     before = {p: a.copy() for p, a in program.bound.items()}
     whole = program.bound
