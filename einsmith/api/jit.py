@@ -62,7 +62,6 @@ class _Traced:
         graph: the graph of the call, in terms of the memory of the captured objects
         bind: the arrays that hold the values of captured leaves
         live: the captured parameters, buffers and other state, each with the memory that it had during the trace
-        constants: the memory of the leaves in `bind` that stand for those
         structure: the structure into which the results unflatten
         depends: objects, such as modules, whose `trace_key()` decided what was traced
         origins: names of the arguments, and origins of the indices, for messages
@@ -71,7 +70,6 @@ class _Traced:
     graph: Graph
     bind: dict[Leaf, np.ndarray]
     live: list[tuple[Any, Memory]]
-    constants: dict[Leaf, Memory]
     structure: Any
     depends: list[Any]
     origins: Origins
@@ -240,10 +238,10 @@ def trace_arguments(
     captured = [x for _, x in t.captured.values()]
     graph = Graph((*inputs, *captured), outputs, updates, index_checks(t.checked))
     derivations.keep(graph)
-    graph, bind, live, constants = bound(graph, t.captured.values())
+    graph, bind, live = bound(graph, t.captured.values())
     names = {x: a.name for a, (_, x) in zip(arguments, symbols, strict=True) if x is not None}
     origins = Origins(names, tuple(t.origins), tuple(t.checked))
-    return _Traced(graph, bind, live, constants, out_structure, list(t.depends.values()), origins)
+    return _Traced(graph, bind, live, out_structure, list(t.depends.values()), origins)
 
 
 def _name_in_hint(f: Callable) -> str:
@@ -254,7 +252,7 @@ def _name_in_hint(f: Callable) -> str:
 
 def bound(
     graph: Graph, captured: Iterable[tuple[Any, Leaf]]
-) -> tuple[Graph, dict[Leaf, np.ndarray], list[tuple[Any, Memory]], dict[Leaf, Memory]]:
+) -> tuple[Graph, dict[Leaf, np.ndarray], list[tuple[Any, Memory]]]:
     """Bind a graph to the memory of the objects that its trace captured.
 
     Args:
@@ -263,15 +261,15 @@ def bound(
             change between runs
 
     Returns:
-        The graph with leaves for the content of memory, in its layout; the array of each captured leaf; (object,
-        memory) of each live object; and the memory of each leaf that stands for one.
+        The graph with leaves for the content of memory, in its layout; the array of each captured leaf; and (object,
+        memory) of each live object.
     """
     pairs = list(captured)
     live = [(o, o.memory, x) for o, x in pairs if not isinstance(o, np.ndarray)]
     graph, leaves = in_memory(graph, {x: memory for _, memory, x in live})
     memory_of = {x: memory.physical for _, memory, x in live}
     bind = {leaves.get(x, x): memory_of[x] if x in memory_of else o for o, x in pairs}
-    return graph, bind, [(o, memory) for o, memory, _ in live], {leaves.get(x, x): memory for _, memory, x in live}
+    return graph, bind, [(o, memory) for o, memory, _ in live]
 
 
 def global_name(f: Any) -> str | None:
@@ -460,8 +458,7 @@ class Jitted:
                         shared=self._arena,
                         guard=traced.guard,
                         origins=traced.origins,
-                        constants=traced.constants,
-                        memories=list(traced.constants.values()),
+                        memories=[m for _, m in traced.live],
                     )
                     program = run, traced
                     current = self._store(key, program), program

@@ -57,7 +57,7 @@ def _lines(number: int, kernels: Sequence[Mapping[str, Any]]) -> list[str]:
     seconds = sum(seconds_of(k, k["measured"] is not None) for k in kernels)
     first = kernels[0]
     if len(kernels) > 1:
-        inner = [f"{k['root']}" for k in kernels[:STAGES]]
+        inner = [k["root"] for k in kernels[:STAGES]]
         head = f"{number}  loop of {len(kernels)} kernels, {us(seconds)}"
     else:
         inner = first["fused"][:STAGES]

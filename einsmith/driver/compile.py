@@ -16,7 +16,6 @@ from einsmith.base.sizes import show_size
 from einsmith.cost.facts import SHARED_L3_FRACTION, Target
 from einsmith.driver import plans, registry
 from einsmith.driver.backend import Backend
-from einsmith.ir.graph_digest import graph_digest, number_leaves
 from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder
 from einsmith.ir.views import storage
 from einsmith.kernels import autoconfig
@@ -227,20 +226,16 @@ def compile_graph(
         index = graph.outputs.index(finite) if finite is not None else -1
         changes = Changes()
         receivers: list[Listing] = [changes, *listings(graph)]
-        store = None
+        store, kernels = None, None
         if plans.is_kept() and len(receivers) == 1:
-            leaves = number_leaves(graph, bound)
-            bound_leaves = sorted(leaves[x] for x in bound)
-            constant_leaves = sorted(leaves[x] for x in constants)
-            settings = index, threads, limit, max_stored, left_out(), constant_leaves
-            key = plans.key_of_program(graph_digest(graph, leaves), bound_leaves, numerics, backend, *settings)
-            store = plans.PlanStore(leaves, key, target)
-        stored = None if store is None else store.read()
-        kernels = None
-        if stored is not None:
-            changes.tensors, seconds = stored.tensors, time.perf_counter() - start
-            kernels = _Kernels(stored.plan, frozenset(bound), target, backend, bool(constants), stored.places)
-        if stored is None or kernels is None or kernels.decisions != stored.decisions:
+            settings = index, threads, limit, max_stored, left_out()
+            store = plans.PlanStore(graph, bound, constants, target, numerics, backend, *settings)
+            stored, seconds = store.read(), time.perf_counter() - start
+            if stored is not None:
+                found = _Kernels(stored.plan, frozenset(bound), target, backend, bool(constants), stored.places)
+                if found.decisions == stored.decisions:
+                    kernels, changes.tensors = found, stored.tensors
+        if kernels is None:
             plan_with = _Planner(graph, index, target, numerics, receivers, constants)
             plan, seconds = plan_with(max_stored), time.perf_counter() - start
             kernels = _Kernels(plan, frozenset(bound), target, backend, bool(constants))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from threading import get_ident
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -73,9 +72,9 @@ class Executable:
         origins: origins of the graph's leaves and indices, for messages.
         max_stored: most bytes of a result that is stored where it need not be (`compile_graph`).
         notices: what every run tells other threads, and waits for, while it goes on.
-        constants: the memory of leaves in `bind` that no run changes. What depends on them alone is computed again only
-            after they may have changed. Ignored in checked runs and where the graph stores anything.
-        memories: the memory behind arrays in `bind`, as far as it is known; a run notes what it changes of it.
+        memories: the memory behind arrays in `bind`, as far as it is known. A run notes what it changes of it. Where
+            the graph stores nothing and runs are not checked, what depends on it alone is computed again only after it
+            may have changed.
     Raises:
         MemoryLimitError: a run needs more than `memory` bytes.
     """
@@ -96,28 +95,27 @@ class Executable:
         origins: Origins | None = None,
         max_stored: int = MAX_STORED_BYTES,
         notices: Sequence[Notice | Reply] = (),
-        constants: Mapping[Leaf, Memory] = MappingProxyType({}),
         memories: Collection[Memory] = (),
     ):
         start = time.perf_counter()
-        self._stored: list[tuple[int, int]] = []
         self.note: Any = None  # set by the caller that had it compiled
         self._index = graph.outputs.index(finite) if finite is not None else -1
         self._origins = origins or Origins()
         self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
         self._max_stored, self._notices = max_stored, tuple(notices)
-        self._whole, self._constants = graph, constants
+        self._whole, self._memories = graph, tuple(memories)
         self._watch: ChangeWatch | None = None
         self._first: Executable | None = None
         self._made: dict[Leaf, np.ndarray] = {}
         """Memory of what depends on constants alone."""
         self._since = self._vain = 0
         """Runs since the last preparation, and preparations in a row that hardly any run had a use of."""
+        known_arrays = {id(m.physical): m for m in memories}
         fixed: list[Leaf] = []
-        if constants and not graph.updates and finite is None and not environment.CHECK.get():
-            self._watch = ChangeWatch(constants.values())
-            first, graph = split_constants(graph, constants)
-            fixed += constants
+        if memories and not graph.updates and finite is None and not environment.CHECK.get():
+            self._watch = ChangeWatch(memories)
+            fixed += [x for x, a in bind.items() if id(a) in known_arrays]
+            first, graph = split_constants(graph, fixed)
             if first is not None:
                 self._made = {x: buffers.empty(x.shape, x.dtype.numpy) for x, _ in first.updates}
                 self.bound |= self._made
@@ -129,7 +127,6 @@ class Executable:
         )
         stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
-        known_arrays = {id(m.physical): m for m in memories}
         self._changes = [known_arrays[id(a)] for a in stored.values() if id(a) in known_arrays]
         self._changes_others = len(self._changes) < len(stored)
         # The memory of a run is written before it is read; what a run stores is not.
@@ -181,28 +178,31 @@ class Executable:
     def compile_without(self, passes: frozenset[str]) -> Executable:
         """Return the graph compiled anew without these passes. The two programs share one memory and take turns on
         it."""
-        compiled, source_graph = self.compiled, self._whole
         with leaving_out(passes):
-            program = Executable(
-                source_graph,
-                {x: a for x, a in self.bound.items() if x not in self._made},
-                self.threads,
-                None if self._index < 0 else source_graph.outputs[self._index],
-                compiled.target,
-                compiled.numerics,
-                self._arena,
-                self._memory,
-                compiled.backend,
-                self._other_bytes,
-                self._lock,
-                self._origins,
-                self._max_stored,
-                self._notices,
-                self._constants,
-                self._changes,
-            )
+            program = self._compile_again(self._memories)
         program.note = self.note
         return program
+
+    def _compile_again(self, memories: Collection[Memory]) -> Executable:
+        """Return the graph compiled anew, for the same memory. memories: as the argument of that name."""
+        compiled = self.compiled
+        return Executable(
+            self._whole,
+            {x: a for x, a in self.bound.items() if x not in self._made},
+            self.threads,
+            None if self._index < 0 else self._whole.outputs[self._index],
+            compiled.target,
+            compiled.numerics,
+            self._arena,
+            self._memory,
+            compiled.backend,
+            self._other_bytes,
+            self._lock,
+            self._origins,
+            self._max_stored,
+            self._notices,
+            memories,
+        )
 
     def swap(self, other: Executable) -> None:
         """Exchange the program, from the next run on, for that of an executable which `with_decisions` derived from
@@ -441,13 +441,13 @@ class Executable:
             check_run(outer, self._arena, self._lock, bool(self._stored))
         under_way[me] = self._arena, self._lock, outer
         try:
-            if self._watch is not None:
-                self._since += 1
-                self._prepare(binding, self._watch)
             words = binding.words
             block = self._arena.block  # kept until the run ends
             if block.number != binding.block_number:
                 block = binding.move()
+            if self._watch is not None:
+                self._since += 1
+                self._prepare(binding, self._watch)
             for i, n, offset in binding.slots:
                 words[i] = places[n] + offset
             status = run()
@@ -467,7 +467,8 @@ class Executable:
         return status
 
     def _prepare(self, binding: Binding, watch: ChangeWatch) -> None:
-        """Compute what depends on constants alone, if they may have changed since it was computed."""
+        """Compute what depends on constants alone, if they may have changed since it was computed. The binding points
+        at memory that the caller keeps."""
         time = watch.time()  # before they are read: a later change is noticed at the next run
         if binding.prepared == time:
             return
@@ -481,26 +482,12 @@ class Executable:
             first.program.run()
             first.note = time
         if binding.preparation is not None:
-            block = self._arena.reserve(binding.reserved, self.backend.allocate)
-            binding.preparation.move_scratch(block.address + binding.arena_bytes)
             binding.preparation.run()
         binding.prepared = time
 
     def _prepare_no_more(self) -> None:
         """Exchange the program for one that treats nothing as constant, as what is constant changes all the time."""
-        plain = Executable(
-            self._whole,
-            {x: a for x, a in self.bound.items() if x not in self._made},
-            self.threads,
-            None,
-            self.target,
-            self.compiled.numerics,
-            self._arena,
-            backend=self.backend,
-            guard=self._lock,
-            origins=self._origins,
-            max_stored=self._max_stored,
-        )
+        plain = self._compile_again(())
         with self._lock:
             self._binding, self.bound, self._vain = plain._binding, plain.bound, 0
             self._watch, self._first, self._made = None, None, {}

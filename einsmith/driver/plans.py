@@ -9,7 +9,7 @@ before any of it is read. It is a pickle, in which the graph's own leaves are nu
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from einsmith.base import environment
@@ -17,8 +17,9 @@ from einsmith.base.numerics import Numerics
 from einsmith.codegen.cache import objects
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend
+from einsmith.ir.graph_digest import graph_digest, number_leaves
 from einsmith.ir.interned import Node, nodes_in
-from einsmith.ir.nodes import Leaf
+from einsmith.ir.nodes import Graph, Leaf
 from einsmith.kernels.sources import key_of
 from einsmith.runtime.assemble import ArenaLayout
 from einsmith.schedule.layout import forced
@@ -42,14 +43,28 @@ class PlanStore:
     """The place of one program's plan.
 
     Args:
-        leaves: the leaves of the program, by number (`number_leaves`).
-        key: digests and texts of everything that the plan depends on.
-        target: the machine.
+        graph: the graph before the passes.
+        bound: leaves that are bound to memory; constants: those of them whose values stay from run to run.
+        target, numerics, backend: the machine, how the program may round, and what compiles it.
+        settings: all else that the plan depends on, which has a text.
     """
 
-    def __init__(self, leaves: Mapping[Leaf, int], key: Sequence[bytes], target: Target):
-        self._leaves = leaves
-        self._key = objects.name_of(b"plan", sys.version.encode(), repr(target).encode(), *key)
+    def __init__(
+        self,
+        graph: Graph,
+        bound: Collection[Leaf],
+        constants: Collection[Leaf],
+        target: Target,
+        numerics: Numerics,
+        backend: Backend,
+        *settings: Any,
+    ):
+        self._leaves = leaves = number_leaves(graph, bound)
+        numbers = [sorted(leaves[x] for x in some) for some in (bound, constants)]
+        rounding = sorted(numerics.by_name().items())
+        texts = sys.version, repr(target), repr((numbers, type(backend).__qualname__, rounding, settings))
+        patterns = [p.name.encode() + key_of(p) for p in backend.patterns]
+        self._key = objects.name_of(b"plan", graph_digest(graph, leaves), *(x.encode() for x in texts), *patterns)
 
     def read(self) -> StoredPlan | None:
         """Return the plan on disk; None where there is none."""
@@ -64,16 +79,6 @@ def is_kept() -> bool:
     """Return whether plans are read from disk and kept there: not while an experiment decides on layouts or
     configurations."""
     return bool(environment.PLANS.get()) and not forced.is_active() and not override.is_active()
-
-
-def key_of_program(
-    digest: bytes, bound: Sequence[int], numerics: Numerics, backend: Backend, *settings: Any
-) -> list[bytes]:
-    """Return the key of a program's plan: the digest of its graph (`graph_digest`), the numbers of the leaves that are
-    bound, the back end with its patterns, and settings, which have a text."""
-    rounding = sorted(numerics.by_name().items())
-    patterns = [p.name.encode() + key_of(p) for p in backend.patterns]
-    return [digest, repr((bound, type(backend).__qualname__, rounding, settings)).encode(), *patterns]
 
 
 def _nodes_of(plan: Plan) -> list[Node]:

@@ -10,7 +10,7 @@ The axes of a template are numbered: those of the output are `0 .. rank-1`, thos
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from math import prod
@@ -627,13 +627,19 @@ def outermost(exprs: Iterable[Expr], kinds: type | tuple[type, ...]) -> Iterator
 
     The search does not continue inside a subexpression that is yielded.
     """
-    stack, seen = [*exprs][::-1], set[Expr]()
+    return outermost_where(exprs, lambda e: isinstance(e, kinds))
+
+
+def outermost_where(roots: Iterable[Any], is_found: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yield the outermost nodes that are found among the roots and what they reach through `.args`, as `outermost`
+    does."""
+    stack, seen = [*roots][::-1], set[Any]()
     while stack:
         e = stack.pop()
         if e in seen:
             continue
         seen.add(e)
-        if isinstance(e, kinds):
+        if is_found(e):
             yield e
         else:
             stack.extend(reversed(e.args))

@@ -12,10 +12,10 @@ from typing import Any
 from einsmith.ir.interned import Node, all_nodes
 from einsmith.ir.nodes import Leaf, leaf
 
-_NONE: Mapping[Leaf, int] = MappingProxyType({})
+NO_LEAVES: Mapping[Leaf, int] = MappingProxyType({})
 
 
-def dumps(value: Any, roots: Iterable[Node] = (), leaves: Mapping[Leaf, int] = _NONE) -> bytes:
+def dumps(value: Any, roots: Iterable[Node] = (), leaves: Mapping[Leaf, int] = NO_LEAVES) -> bytes:
     """Return the pickle of a value. Raises ValueError for a value that has none.
 
     Args:

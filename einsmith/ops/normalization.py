@@ -64,6 +64,15 @@ def _by_channel(x: Value, mean: Value, variance: Value, weight: Value | None, bi
     return builder.compute(x.shape, body)
 
 
+def _by_constants(
+    x: Value, mean: Value, variance: Value, weight: Value | None, bias: Value | None, eps: float
+) -> Value:
+    """Return `_by_channel` of vectors that do not depend on x, which leave one multiply-add an element."""
+    scale = _scale(variance, weight, eps)
+    shift = -mean * scale if bias is None else bias - mean * scale
+    return builder.compute(x.shape, lambda b, c, *p: x[(b, c, *p)] * scale[c] + shift[c])
+
+
 def _update(running: Any, value: Value, momentum: Any) -> None:
     """Assign (1 - momentum)*buffer + momentum*value to a module's buffer when the step ends; ignore arrays."""
     if hasattr(running, "assign"):
@@ -95,9 +104,7 @@ def _batch_norm(
     if not training:
         if means is None or variances is None:
             raise ArgumentError(f"{name}: evaluation needs 'running_mean' and 'running_var'")
-        scale = _scale(variances, w, eps)
-        shift = -means * scale if v is None else v - means * scale  # of constants: one multiply-add an element is left
-        return builder.compute(x.shape, lambda b, c, *p: x[(b, c, *p)] * scale[c] + shift[c])
+        return _by_constants(x, means, variances, w, v, eps)
     if not x.size:
         return x
     mean, variance = _moments(x, (0, *range(2, x.ndim)))
@@ -196,9 +203,7 @@ def instance_norm(
     if not use_input_stats:
         if means is None or variances is None:
             raise ArgumentError("instance_norm: without input statistics 'running_mean' and 'running_var' are needed")
-        scale = _scale(variances, w, eps)
-        shift = -means * scale if v is None else v - means * scale  # of constants: one multiply-add an element is left
-        return builder.compute(x.shape, lambda b, c, *p: x[(b, c, *p)] * scale[c] + shift[c])
+        return _by_constants(x, means, variances, w, v, eps)
     if not x.size:
         return x
     count = prod(x.shape[2:])

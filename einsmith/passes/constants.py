@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from einsmith.ir.analysis.pointwise import pointwise_body
-from einsmith.ir.nodes import Compute, Graph, Leaf, Read, Recurrence, Tensor, leaf, nbytes, postorder
+from einsmith.ir.nodes import Compute, Graph, Leaf, Read, Recurrence, Tensor, leaf, nbytes, outermost_where, postorder
 from einsmith.ir.rebuild import replace
 from einsmith.ir.views import is_view, storage
 
@@ -35,7 +35,6 @@ def split_constants(graph: Graph, constants: Collection[Leaf]) -> tuple[Graph | 
         elif all(a in read for a in t.args):
             read[t] = frozenset().union(*(read[a] for a in t.args))
 
-    made: dict[Tensor, Leaf] = {}
     stepped = {a for t in postorder(graph.roots) if isinstance(t, Recurrence) for a in t.args}
 
     def pays(t: Tensor) -> bool:
@@ -45,17 +44,7 @@ def split_constants(graph: Graph, constants: Collection[Leaf]) -> tuple[Graph | 
             return False
         return nbytes(t) <= max(MOST_BYTES, sum(map(nbytes, read[t])))
 
-    stack: list[Tensor] = list(graph.roots)
-    seen: set[Tensor] = set()
-    while stack:
-        t = stack.pop()
-        if t in seen:
-            continue
-        seen.add(t)
-        if t in read and pays(t):
-            made[t] = leaf(t.shape, t.dtype)
-        else:
-            stack += t.args
+    made = {t: leaf(t.shape, t.dtype) for t in outermost_where(graph.roots, lambda t: t in read and pays(t))}
     if not made:
         return None, graph
     first = Graph(tuple(constants) + tuple(made.values()), (), tuple((x, t) for t, x in made.items()), ())

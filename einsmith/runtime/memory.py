@@ -125,10 +125,7 @@ class Memory:
     def logical(self) -> np.ndarray:
         """Return the tensor: the memory itself or a view of it, through which it is changed in place. Where a layout
         has no view, return a copy, which cannot be written to; `store` sets the values."""
-        if self.layout is None:
-            tensor = self._public
-        else:
-            tensor = self._read()
+        tensor = self._public if self.layout is None else self._read()
         self.version = Clock.note()  # whoever has the array may change it
         return tensor
 

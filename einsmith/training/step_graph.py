@@ -211,7 +211,7 @@ class _Build:
         captured = [*self.own_captures, *t.captured.values()]
         live = [(o, o.memory) for o, _ in t.captured.values() if not isinstance(o, np.ndarray)]
         leaves = (*inputs, *(x for _, x in captured))
-        graph, bind, *_ = bound(Graph(leaves, outputs, tuple(self.updates), (), grads), captured)
+        graph, bind, _ = bound(Graph(leaves, outputs, tuple(self.updates), (), grads), captured)
         exchanged = tuple(self.exchanged)
         return StepGraph(
             graph, bind, live, dict(t.depends), reports, self.groups, self.divided, origins, trained, exchanged

@@ -179,6 +179,21 @@ def test_another_decision_on_a_kernel_is_followed(matrices, planned) -> None:
     assert compiled(product, *matrices).kernels[0].pattern == first.kernels[0].pattern
 
 
+def test_a_plan_whose_decisions_are_others_counts_passes_once(matrices, planned, monkeypatch) -> None:
+    """As after tuning, which changes the decision on a kernel between two processes."""
+
+    def f(a, b):
+        return F.log_softmax(F.relu(a @ b) * 2.0, 1).sum(0)
+
+    first = compiled(f, *matrices)
+    assert first.changes.tensors
+    monkeypatch.setattr("einsmith.tuning.kernels.override.is_active", lambda: False)
+    with overriding({name_of(first.calls[0].kernel): "reduction"}):
+        count, run = planned.during(lambda: compiled(f, *matrices))
+    assert count > 0 and run.kernels[0].pattern == "reduction"
+    assert run.changes.tensors == first.changes.tensors
+
+
 @pytest.mark.parametrize("damage", ("empty", "cut", "bit", "exchanged"))
 def test_a_damaged_store_is_rebuilt(matrices, planned, cache, damage) -> None:
     (want,) = compiled(product, *matrices)(matrices)[1]

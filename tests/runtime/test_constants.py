@@ -280,7 +280,7 @@ def test_a_gradient_reads_present_parameters(network, x) -> None:
 
 def test_a_split_graph_computes_the_same(network, x) -> None:
     traced = trace_call(network, (x,), {})
-    first, then = split_constants(traced.graph, traced.constants)
+    first, then = split_constants(traced.graph, set(traced.bind))
     assert first is not None and not first.outputs
     given = [traced.bind.get(p) for p in first.inputs]
     inputs = [np.zeros(p.shape) if a is None else a for p, a in zip(first.inputs, given, strict=True)]

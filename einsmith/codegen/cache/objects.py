@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from einsmith.base import environment, files, locks
@@ -30,7 +29,6 @@ from einsmith.ir.nodes import Leaf
 
 FORMAT = b"EINSMITH-OBJ-2\n"
 _CHECKSUM_BYTES = 32
-_NO_LEAVES: Mapping[Leaf, int] = MappingProxyType({})
 _SLACK_SHARE = 16
 """Fraction (1/16) of the limit that a process writes between two scans of the folder. A scan shrinks the folder to
 that much below the limit, so that a process that writes alone stays within it."""
@@ -139,7 +137,9 @@ def read_pickled(key: str, leaves: Sequence[Leaf] = ()) -> Any:
         return None
 
 
-def write_pickled(key: str, value: Any, roots: Iterable[Node] = (), leaves: Mapping[Leaf, int] = _NO_LEAVES) -> None:
+def write_pickled(
+    key: str, value: Any, roots: Iterable[Node] = (), leaves: Mapping[Leaf, int] = pickled.NO_LEAVES
+) -> None:
     """Store a value as a pickle (`ir.pickled.dumps` has the arguments); warn once of one that has none."""
     try:
         data = pickled.dumps(value, roots, leaves)
