@@ -77,6 +77,36 @@ def test_other_processors_store_the_lane_as_cheaply(monkeypatch, cpu, bytes_of):
             assert len(scalar) <= len(_instructions(_narrowing(of, to, lanes, MASKS["literal"]), machine))
 
 
+def _storing(mask) -> Builder:
+    b = Builder("f", 3)
+    b.store(b.load(b.buffers[0], b.const(0), "f32", 8), b.buffers[1], b.const(0), mask(b))
+    return b
+
+
+PREFIXES = {1: 1, 2: 1, 3: 2, 4: 1, 5: 2, 6: 2, 7: 3}
+"""Stores that so many lanes take: a store for every power of two."""
+
+
+@pytest.mark.parametrize("count", PREFIXES)
+def test_constant_masks_without_mask_registers_need_no_masked_store(count):
+    machine = NARROWED.machine._replace(cpu="haswell", vector_bytes=32)
+    code = _instructions(_storing(lambda b: b.op("lt", b.iota(8, "i32"), b.const(count, "i32", 8))), machine)
+    stores = [x for x in code if re.search(r"^v\S+\s.*%[xy]mm\d+, \d*\(%r\w+\)$", x)]
+    assert len(stores) == PREFIXES[count] and not any("vmaskmov" in x for x in code), code
+
+
+def test_masks_of_all_lanes_are_tried_first_without_mask_registers():
+    """A masked store follows a branch; with mask registers it is as fast as any store, so that there is no branch."""
+
+    def mask(b):
+        return b.op("lt", b.iota(8, "i32"), b.splat(b.load(b.buffers[2], b.const(0), "i32"), 8))
+
+    code = _instructions(_storing(mask), NARROWED.machine._replace(cpu="haswell", vector_bytes=32))
+    masked = next(n for n, x in enumerate(code) if x.startswith("vmaskmov"))
+    assert any(x.startswith("j") for x in code[:masked]) and any(re.match(r"vmovups\s+%ymm\d+, \(", x) for x in code)
+    assert not any(x.startswith("j") for x in _instructions(_storing(mask), NARROWED.machine))
+
+
 @pytest.mark.parametrize("turns", [1, 2])
 @pytest.mark.parametrize("sign", ["plus", "minus"])
 @pytest.mark.parametrize("place", ["factor", "addend"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import cycle
 from itertools import product as every
@@ -14,6 +15,7 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.address import BufferMemory
+from einsmith.codegen.loopnest.nest import show
 from einsmith.ir.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
 from einsmith.kernels.contraction.config import (
     MAX_HALO_BYTES,
@@ -533,6 +535,23 @@ def test_narrow_vectors_and_one_core():
     target = replace(host(1), vector_bytes=32, vector_registers=16)
     for kernel in (product(13, 35, 20, "NT"), conv(2, 2, 9, 9, 3, 3, 3, 1), conv_dw(2, 2, 8, 7, 4, 3, 3, 1)):
         check(kernel, target=target)
+
+
+@pytest.mark.parametrize("size", [7, 9])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_vectors_within_an_image_are_stored_whole(size, stride):
+    """Images that no vector divides: without mask registers, only vectors that lie in two images are masked."""
+    kernel = conv(3, 5, size * stride, size * stride, 16, 1, 1, 0, stride)
+    branch = re.compile(r"if (%\d+):\n +store\(.*\)\n")
+
+    def branches(target) -> list[str]:
+        config = CONTRACTION.best(kernel, target, float("inf"))
+        text = "\n".join(show(f) for f in CONTRACTION.lower(kernel, config, target).functions)
+        return [x for x in branch.findall(text) if f"not({x})" in text]
+
+    target = replace(host(1), vector_bytes=32, vector_registers=16)
+    assert branches(target) and not branches(replace(target, vector_bytes=64, vector_registers=32))
+    assert check(kernel, target=target)
 
 
 @pytest.mark.parametrize("long", [False, True])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from einsmith.codegen.llvm.faults import LANES_KEPT, only_lane
@@ -189,9 +190,10 @@ class MemoryEmitter:
     ) -> str:
         """Emit an access under a mask; return its value, if it `yields` one.
 
-        Where the target has no instruction for elements of this size, the access is a branch for each lane, so that
-        one for all lanes comes first: few vectors are at a border."""
-        if self.mask_registers or _SIZE[memory.elem] >= 4 or self.lanes_of(mask) is not None:
+        Where the target has no instruction for elements of this size, the access is a branch for each lane, and without
+        mask registers a masked store is slow; one branch for all lanes comes first, as few vectors are at a border.
+        """
+        if self.mask_registers or (yields and _SIZE[memory.elem] >= 4) or self.lanes_of(mask) is not None:
             return masked()
         text = self.text
         every = text.call(f"llvm.vector.reduce.and.{mangle(mask.type)}", Type("i1"), [(mask.type, self.get(mask))])
@@ -247,7 +249,10 @@ class MemoryEmitter:
         return self.text.emit_shared(f"shufflevector {spell(t)} {a}, {spell(t)} {b}, <{len(picks)} x i32> <{lanes}>")
 
     def do_store(self, op: Op) -> None:
-        """Emit a store, a masked one unless the mask is known to be true; none where it is known to be false."""
+        """Emit a store, a masked one unless the mask is known to be true; none where it is known to be false.
+
+        Without mask registers, the lanes of a constant mask are stored as shorter vectors: a masked store takes up to
+        20 cycles (AMD before Zen 4)."""
         ptr, offset, value, mask = op.args
         assert value is not None
         allowed = self.number(mask)
@@ -262,19 +267,27 @@ class MemoryEmitter:
             )
             return ""
 
-        lane = only_lane(self.lanes_of(mask))
+        lanes = self.lanes_of(mask)
         if mask is None or allowed:
             plain()
-        elif lane is not None:
-            one = self.text.emit(f"extractelement {spell(memory)} {operand}, i32 {lane}")
+        elif lanes is not None and (only_lane(lanes) is not None or not self.mask_registers):
             where = self.address(ptr, offset, memory.elem)
-            if lane:
-                where = self.text.emit_shared(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {lane}")
-            self.text.emit_void(f"store {LLVM_ELEM[memory.elem]} {one}, ptr {where}, align {size}")
+            for first, count in whole_powers(lanes):
+                self.store_lanes(memory, operand, where, first, count)
         elif not memory.lanes:
             self.emit_guarded(mask, plain, None)
         else:
             self.emit_by_mask(memory, mask, plain, partial(self.emit_masked_store, op, memory, operand), False)
+
+    def store_lanes(self, memory: Type, operand: str, where: str, first: int, count: int) -> None:
+        """Store `count` lanes of a vector from lane `first` on; lane 0 would be stored to `where`."""
+        if count == 1:
+            part, t = self.text.emit(f"extractelement {spell(memory)} {operand}, i32 {first}"), LLVM_ELEM[memory.elem]
+        else:
+            part, t = self.slice_lanes(memory, operand, first, count), spell(Type(memory.elem, count))
+        if first:
+            where = self.text.emit_shared(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {first}")
+        self.text.emit_void(f"store {t} {part}, ptr {where}, align {_SIZE[memory.elem]}")
 
     def emit_masked_store(self, op: Op, memory: Type, operand: str) -> str:
         """Store the lanes of a vector in which the mask holds."""
@@ -397,3 +410,15 @@ class MemoryEmitter:
         """Bind the result to the address an offset (elements) after a pointer."""
         assert op.result is not None
         self.put(op.result, self.address(op.args[0], op.args[1], op.attrs[0]))
+
+
+def whole_powers(mask: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Yield (first lane, number of lanes) of pieces of the lanes that a mask allows; numbers are powers of two."""
+    first = 0
+    for allowed, lanes in groupby(mask, bool):
+        left = len(list(lanes))
+        while left:
+            count = 1 << left.bit_length() - 1 if allowed else left
+            if allowed:
+                yield first, count
+            first, left = first + count, left - count
