@@ -73,7 +73,9 @@ class Target:
 
     `winograd`: whether the user allows convolutions to be computed in Winograd's form, which rounds differently.
 
-    `kept`: the fraction of L3 that holds data of a kernel when it begins.
+    `l3_share`: the fraction of L3 that data of this process gets; on a machine that others share, they take the rest.
+
+    `kept`: the fraction of the last level of cache that holds data of a kernel when it begins.
     """
 
     backend: ClassVar[str] = CPU
@@ -93,6 +95,7 @@ class Target:
     dots: tuple[tuple[str, float], ...] = ()
     tiles: tuple[tuple[str, float], ...] = ()
     bytes_per_second: tuple[float, float, float] = (1.5e11, 7e10, 3e10)
+    l3_share: float = 1.0
     l3_bandwidth: float = 6e10
     memory_bandwidth: float = 4e10
     core_bandwidth: float = 2.8e10
@@ -150,6 +153,11 @@ class Target:
         return dict(self.tiles).get(name, 0.0)
 
     @property
+    def last_level(self) -> int:
+        """Bytes of L3 that data of this process gets."""
+        return int(self.l3_share * self.l3)
+
+    @property
     def cycle_seconds(self) -> float:
         """Seconds of a clock cycle."""
         return self.lanes() * self.multiplies / self.fma_per_second
@@ -162,7 +170,7 @@ class Target:
         """Return the seconds to move `moved` bytes when the data is `footprint` bytes in all and `tasks` run at once.
 
         The level is the smallest one that holds the footprint; private levels serve each core on its own. Of a
-        footprint beyond L3, the fraction kept * L3 / footprint comes from L3 all the same.
+        footprint beyond L3, the fraction kept * last_level / footprint comes from L3 all the same.
         """
         cores = max(1, min(self.cores, tasks))
         own = self.bytes_per_second
@@ -172,7 +180,7 @@ class Target:
             return moved / (own[1] * cores)
         near = moved / max(own[2], min(own[2] * cores, self.l3_bandwidth))
         far = moved / min(self.memory_bandwidth, self.core_bandwidth * cores)
-        return near + max(0.0, 1 - self.kept * self.l3 / footprint) * (far - near)
+        return near + max(0.0, 1 - self.kept * self.last_level / footprint) * (far - near)
 
 
 def _read(path: str) -> str:

@@ -49,18 +49,20 @@ def is_small(operand: int, result: int) -> bool:
 
 def is_cached(size: int, target: Target) -> bool:
     """Return whether a tensor of `size` bytes of the forward pass is still in L3 when the backward pass reads it."""
-    return size * CACHED_RATIO <= target.l3
+    return size * CACHED_RATIO <= target.last_level
 
 
 def backward_target(target: Target, total: int) -> Target:
     """Return the machine by which kernels are priced if a pass computes `total` bytes: beyond L3, tensors kept for the
     backward pass are read from memory."""
-    return replace(target, l3=min(target.l3, target.l2 * target.cores)) if total > target.l3 else target
+    if total <= target.last_level:
+        return target
+    return replace(target, l3=min(target.last_level, target.l2 * target.cores), l3_share=1.0)
 
 
 def seconds_to_free(size: int, target: Target) -> float:
     """Return the benefit of not keeping a tensor of `size` bytes whose reads the kernel prices hold already."""
-    return FREED_READ_FRACTION * target.seconds_for_bytes(size, size + target.l3, target.cores)
+    return FREED_READ_FRACTION * target.seconds_for_bytes(size, size + target.last_level, target.cores)
 
 
 def seconds_to_keep(size: float, target: Target, total: int, *, stored: bool, view: bool = False) -> float:
@@ -76,7 +78,7 @@ def seconds_to_keep(size: float, target: Target, total: int, *, stored: bool, vi
     if isinf(size):
         return inf
     moves = (1 if stored else 2) + (VIEW_MOVE_FRACTION if view else 0)
-    return target.seconds_for_bytes((size + TENSOR_BYTES) * moves, total + target.l3, target.cores)
+    return target.seconds_for_bytes((size + TENSOR_BYTES) * moves, total + target.last_level, target.cores)
 
 
 class Option(NamedTuple):

@@ -214,7 +214,7 @@ def compile_graph(
     start = time.perf_counter()
     target = replace(target or registry.DEFAULT.target(threads), winograd=numerics.winograd)
     warn_of_storage(numerics, target)
-    if passing_bytes(graph) > target.l3:
+    if passing_bytes(graph) > target.last_level:
         target = replace(target, kept=SHARED_L3_FRACTION)
     backend = backend or registry.backend_of(target)
     known = {*graph.inputs, *bound}

@@ -239,7 +239,7 @@ def _plan(
         moved = [sum(map(nbytes, args)) for args in operands]
         for t in results:
             moved[of[_require_maker(t)]] += nbytes(t)
-        unread = {t for t in results - read if moved[of[_require_maker(t)]] > target.l3}
+        unread = {t for t in results - read if moved[of[_require_maker(t)]] > target.last_level}
         non_temporal = {t for t in results - set(home) if _is_non_temporal(t, t in unread, target)}
     singles = [_lower_group(schedule.groups[g], needed, home, non_temporal, options) for g in order]
     place = {g: i for i, g in enumerate(order)}
@@ -400,7 +400,7 @@ def _is_non_temporal(t: Tensor, unread: bool, target: Target) -> bool:
     node = maker(t)
     bodies = [p.body for p in node.template.parts if isinstance(p, Piece)] if isinstance(node, Compute) else []
     sparse = any(isinstance(x, Const) for x in bodies) and any(isinstance(x, Reduce) for x in bodies)
-    return nbytes(t) >= target.l3 // (8 if unread else 4 if sparse else 2)
+    return nbytes(t) >= target.last_level // (8 if unread else 4 if sparse else 2)
 
 
 def _lower_group(

@@ -25,7 +25,7 @@ def memory_traffic(
     for it. Lines of a result that takes much of the cache are fetched before they are written, as its memory has not
     been used lately, unless they are stored past the caches. later: tensors that are needed after the calls.
     """
-    capacity = int(target.kept * target.l3)
+    capacity = int(target.kept * target.last_level)
     last = {storage(t): i for i, call in enumerate(calls) for t in call.tensors}
     last |= dict.fromkeys((t for t in later if t in last), len(calls))
     cache: OrderedDict[Tensor, bool] = OrderedDict()  # whether the tensor was changed, by tensor, oldest first

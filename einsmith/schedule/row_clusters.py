@@ -49,7 +49,7 @@ class Refusal(NamedTuple):
 def smallest_unstored(target: Target) -> int:
     """Return the bytes beyond which a result may be used up without being stored: a part of the last-level cache, and
     at most the same part of the bytes that are stored by default, as many cores share the largest caches."""
-    return min(target.l3, MAX_STORED_BYTES) // STREAMED_L3_RATIO
+    return min(target.last_level, MAX_STORED_BYTES) // STREAMED_L3_RATIO
 
 
 def longest_time(unstored: Iterable[int], most: int, otherwise: float) -> float:

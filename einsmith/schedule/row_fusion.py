@@ -107,7 +107,7 @@ def _is_worthwhile(parts: Sequence[RowPart], forms: Sequence[RowForm], rows: int
     """Return whether the rows in flight on all cores stay in a cache, and there are enough rows for all cores."""
     by_row, whole = _bytes_by_row(parts, forms, rows)
     each, shared = sum(by_row), sum(whole)
-    if each + shared > target.l2 // 2 and target.cores * each + shared > target.l3 // 2:
+    if each + shared > target.l2 // 2 and target.cores * each + shared > target.last_level // 2:
         return False
     inner = any(code > 1 for form in forms for code in form.by_row)
     return rows >= ROWS_PER_CORE * target.cores or (each * rows <= _ONE_CORE_BYTES and not inner)

@@ -20,6 +20,7 @@ import einsmith as es
 from einsmith.base.errors import BusyError
 from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest.nest import Builder
+from einsmith.cost import facts
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
@@ -100,6 +101,29 @@ def test_a_level_is_never_faster_than_the_one_before():
     target = calibrate.assemble(static, found)
     assert target.bytes_per_second[1] <= target.bytes_per_second[0]
     assert target.core_bandwidth <= target.bytes_per_second[2] and target.memory_bandwidth == target.core_bandwidth
+
+
+@pytest.mark.parametrize(
+    "held, share", [(1.0, 1.0), (facts.REUSED_L3_FRACTION, 1.0), (facts.REUSED_L3_FRACTION / 2, 0.5), (-0.2, 0.1)]
+)
+def test_the_time_of_arrays_as_large_as_l3_tells_how_much_of_it_others_take(held, share):
+    static = replace(Target(), cores=2)
+    found = found_as(static)
+    assert found["memory"] < calibrate.MIN_MEMORY_RATIO * found["l3"]
+    found["memory"] = 3 * found["l3"]
+    assert calibrate.assemble(static, found).l3_share == 1.0, "nothing says how much is held"
+    found[probes.WHOLE_L3] = found["memory"] - held * (found["memory"] - found["l3"])
+    target = calibrate.assemble(static, found)
+    assert target.l3_share == pytest.approx(share, rel=0.06)
+    assert target.last_level == pytest.approx(share * static.l3, rel=0.06)
+    assert store.facts_of(target) == store.facts_of(static)
+    assert target.seconds_for_bytes(1e6, static.l3, 1) >= static.seconds_for_bytes(1e6, static.l3, 1)
+
+
+def test_memory_as_fast_as_l3_tells_nothing_of_its_size():
+    static = replace(Target(), cores=2)
+    found = found_as(static) | {probes.WHOLE_L3: 1.0}
+    assert calibrate.assemble(static, found).l3_share == 1.0
 
 
 def test_threads_that_never_met_leave_static_proportions():

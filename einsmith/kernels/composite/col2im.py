@@ -44,7 +44,7 @@ class Col2im(Composite):
         assert products is not None
         item, count = products.pieces[0].problem.dtype.itemsize, prod(products.shape)
         room, size = sum(bytes_by_buffer(kernel)), count * item
-        if size > max(target.l3, room):
+        if size > max(target.last_level, room):
             return float("inf")
         peak = target.fma_per_second * 4 / item * target.cores
         moved = target.seconds_for_bytes(size, size + room, target.cores)

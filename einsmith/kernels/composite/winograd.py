@@ -327,10 +327,10 @@ def _count_slices(vectors: int, u: int, taps: int, target: Target) -> int:
     It is 1 where L3 holds all transformed weights (`u` bytes) and their source (`taps` bytes). Otherwise a slice takes
     at most a third of L3, which leaves the rest to the images, with at most SLICES slices.
     """
-    if u + taps <= target.l3:
+    if u + taps <= target.last_level:
         return 1
     divisors = [n for n in range(1, MAX_SLICES + 1) if vectors % n == 0]
-    return next((n for n in divisors if u <= n * target.l3 // 3), divisors[-1])
+    return next((n for n in divisors if u <= n * target.last_level // 3), divisors[-1])
 
 
 def _digits(flat: Expr, axes: Sequence[int], p: Problem) -> dict[int, Expr]:

@@ -142,7 +142,7 @@ class _SharedTerms:
         target, own, cores = self.target, self.target.bytes_per_second, self.tasks
         l3_rate = np.maximum(own[2], np.minimum(own[2] * cores, target.l3_bandwidth))
         memory_rate = np.minimum(target.memory_bandwidth, target.core_bandwidth * cores)
-        miss_fraction = np.maximum(0.0, 1 - target.kept * target.l3 / footprint)
+        miss_fraction = np.maximum(0.0, 1 - target.kept * target.last_level / footprint)
         beyond_l2 = 1 / ((1 - miss_fraction) / l3_rate + miss_fraction / memory_rate)
         within_l2 = np.where(footprint <= target.l1 * cores, own[0] * cores, own[1] * cores)
         return np.where(footprint <= self.l2_bytes, within_l2, beyond_l2)
@@ -167,11 +167,12 @@ def predict(t: ConfigTable, target: Any) -> Predicted:
         *_strip_transfers(s),
     ]
     l3_rate, *rates = s.rate(
-        np.array([np.minimum(s.footprint, target.l3), *(footprint for _, footprint, _ in transfers)])
+        np.array([np.minimum(s.footprint, target.last_level), *(footprint for _, footprint, _ in transfers)])
     )
     # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written. That is
     # slower where they come from memory.
-    line_seconds = np.where(s.footprint <= target.l3, s.w.read_twice, s.w.far_twice) * s.repacked_bytes / l3_rate
+    moves = np.where(s.footprint <= target.last_level, s.w.read_twice, s.w.far_twice)
+    line_seconds = moves * s.repacked_bytes / l3_rate
     arithmetic += s.w.launched * np.maximum(buffer_cycles * seconds_per_cycle, line_seconds)
     for (nbytes, _, is_waited), rate in zip(transfers, rates, strict=True):
         if is_waited:

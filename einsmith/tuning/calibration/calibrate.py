@@ -25,13 +25,13 @@ from einsmith.base import environment, files, locks
 from einsmith.base.caches import Once
 from einsmith.base.errors import BusyError, EinsmithError, StoreWarning
 from einsmith.codegen.cache import native
-from einsmith.cost.facts import Target
+from einsmith.cost.facts import REUSED_L3_FRACTION, Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import code_of
 from einsmith.tuning.calibration import store
 from einsmith.tuning.calibration.load import Watch
-from einsmith.tuning.calibration.probes import PLAIN, Probe, dot_probe, probes, tile_probe
+from einsmith.tuning.calibration.probes import PLAIN, WHOLE_L3, Probe, dot_probe, probes, tile_probe
 
 _WARNED = Once("why a machine is not measured", 64)
 
@@ -52,6 +52,10 @@ MAX_SLOWDOWN, MAX_SPEEDUP = 5.0, 20.0
 figure slower."""
 MAX_LEVEL_SPEEDUP = 1.25
 """Largest factor by which a level of the memory hierarchy plausibly measures faster than the level before it."""
+MIN_MEMORY_RATIO = 1.3
+"""Least ratio of the times of a byte from memory and from L3 at which times tell how much L3 has held."""
+MIN_L3_SHARE = 0.1
+"""Least fraction of L3 that data is taken to get; times of smaller ones cannot be told from those of memory."""
 STEPS_PER_DECADE = 24
 """Number of values between 1 and 10 to which coefficients are rounded: steps of 10 %."""
 
@@ -327,6 +331,7 @@ def assemble(static: Target, figures: dict[str, float]) -> Target:
         dots=dots,
         tiles=tiles,
         bytes_per_second=(levels[0], levels[1], levels[2]),
+        l3_share=l3_share(figures),
         l3_bandwidth=l3,
         memory_bandwidth=memory,
         core_bandwidth=levels[3],
@@ -359,6 +364,20 @@ def shared_bandwidth(
     if together and f"{level} all" in figures and level in figures:
         share = max(1.0, min(figures[level] / figures[f"{level} all"], cores))
     return round_to_step(alone * share)
+
+
+def l3_share(figures: dict[str, float]) -> float:
+    """Return the fraction of L3 that data of this process gets, by the time of arrays as large as L3 (`WHOLE_L3`).
+
+    It is 1 where as much of them comes from L3 as of reused data on a machine of one's own, and where memory is hardly
+    slower than L3, so that times say nothing."""
+    if not {"l3", WHOLE_L3, "memory"} <= figures.keys():
+        return 1.0
+    near, far = figures["l3"], figures["memory"]
+    if far < MIN_MEMORY_RATIO * near:
+        return 1.0
+    held = (far - figures[WHOLE_L3]) / (far - near)
+    return round_to_step(min(1.0, max(MIN_L3_SHARE, held / REUSED_L3_FRACTION)))
 
 
 def bound(seconds: float, default: float) -> float:

@@ -39,6 +39,8 @@ L1_ELEMENTS = 4096
 """Elements (f32) of an array that fits in L1: 16 KiB."""
 LAUNCHES_PER_RUN = 16
 """Launches in a run of the launch probe."""
+WHOLE_L3 = "whole l3"
+"""The probe of arrays as large as L3, by whose time the part of them is known that L3 has held from sweep to sweep."""
 RUN_SECONDS = 3e-5
 """Seconds that one run of a probe that fits a cache takes: long compared with the clock's resolution, short compared
 with a time slice."""
@@ -94,7 +96,10 @@ def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:
         yield tile(target, DOTS[name])
     for name, _ in target.tiles:
         yield matrix_tile(target, name)
-    levels = [("l1", target.l1 // 2), ("l2", target.l2 // 2), ("l3", _third(target)), ("memory", memory_bytes)]
+    levels = [("l1", target.l1 // 2), ("l2", target.l2 // 2), ("l3", _third(target))]
+    if memory_bytes > target.l3:
+        levels.append((WHOLE_L3, target.l3))
+    levels.append(("memory", memory_bytes))
     for level, nbytes in levels:
         if nbytes:
             yield from _bandwidth(target, level, nbytes)
@@ -265,13 +270,13 @@ def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:
     f = _sweep("probe_triad", 3, step, body)
     arrays = [buffers.zeros((size * cores,), np.float32) for _ in range(3)]
     moved = 12.0 * size * cores
-    slow = level == "memory"
+    slow = level in (WHOLE_L3, "memory")
     repeats = 1 if slow else round(RUN_SECONDS / (moved / target.bytes_per_second[("l1", "l2", "l3").index(level)]))
     one, every = _control(size * cores, repeats), _control(size, repeats)
     work = moved * max(1, repeats)
     # Several sweeps in one run: from the second on, data that other probes have evicted from the shared cache is back,
     # and workers that slept between two runs are awake.
-    sweeps = 8 if level == "l3" else 1
+    sweeps = {"l3": 8, WHOLE_L3: 3}.get(level, 1)
     yield Probe(level, Program([_launch(f, target, [*arrays, one])] * sweeps, 1), work, slow, [*arrays, one])
     if cores > 1:
         program = Program([_launch(f, target, [*arrays, every], cores)] * max(2, sweeps), cores)

@@ -18,7 +18,7 @@ from typing import Any
 from einsmith.base import environment, files
 from einsmith.cost.facts import Target
 
-FORMAT = 5
+FORMAT = 6
 """Number of the format; it grows with every change of the record, and machines with older records are measured
 anew."""
 COEFFICIENTS = (
@@ -27,6 +27,7 @@ COEFFICIENTS = (
     "dots",
     "tiles",
     "bytes_per_second",
+    "l3_share",
     "l3_bandwidth",
     "memory_bandwidth",
     "core_bandwidth",

@@ -68,7 +68,7 @@ class Bench:
         register(patterns)
         first = measure.example_buffers(kernel)
         each = sum(a.nbytes for a in first)
-        copies = min(MAX_COPIES, 1 + 2 * (target.l3 if cold else target.l2 * target.cores) // max(1, each))
+        copies = min(MAX_COPIES, 1 + 2 * (target.last_level if cold else target.l2 * target.cores) // max(1, each))
         self._data = [first, *([_copy(a) for a in first] for _ in range(copies - 1))]
         self._ready: dict[int, Ready] = {}
 
