@@ -54,7 +54,7 @@ def _product(rng: np.random.Generator) -> Case:
 
 def _convolution(rng: np.random.Generator) -> Case:
     while True:
-        kernel, batch, size = int(rng.integers(1, 8)), _around(rng, 1, 32), _around(rng, 5, 224)
+        kernel, batch, size = int(rng.integers(1, 12)), _around(rng, 1, 32), _around(rng, 5, 224)
         stride = 1 if rng.random() < 0.7 else 2
         dilation = int(rng.integers(2, 4)) if kernel > 1 and rng.random() < 0.15 else 1
         kind, groups = rng.random(), 1
