@@ -67,3 +67,12 @@ class LoweredLoop(Node):
     def with_args(self, args: tuple[Tensor, ...]) -> LoweredLoop:
         """Return this loop with other arguments."""
         return LoweredLoop(self.reverse, self.results, self.initial, self.segments, args)
+
+    def invariant_inputs(self, segment: LoopSegment) -> dict[Tensor, Tensor]:
+        """Return the loop-invariant inputs of a segment's body, each with the argument of the loop that it is in every
+        step, as a whole."""
+        return {
+            x: self.args[place.number]
+            for x, place in zip(segment.body.inputs, segment.places, strict=True)
+            if place.kind == "argument" and place.first is None
+        }

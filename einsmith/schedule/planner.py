@@ -430,7 +430,7 @@ def _loop_call(loop: LoweredLoop, options: PlanOptions) -> LoopCall:
         members.add(j)
     results = tuple(Item(loop, j) for j in sorted(members))
     written = (False,) * len(loop.args) + (True,) * len(results)
-    plans = [_step_plan(s, options) for s in loop.segments]
+    plans = [_step_plan(loop, s, options) for s in loop.segments]
     return LoopCall(loop, before, plans, (*loop.args, *results), written, (loop,))
 
 
@@ -441,7 +441,7 @@ def _slice(call: KernelCall) -> KernelCall:
     return replace(call, kernel=kernel, offsets=offsets)
 
 
-def _step_plan(segment: LoopSegment, options: PlanOptions) -> Plan:
+def _step_plan(loop: LoweredLoop, segment: LoopSegment, options: PlanOptions) -> Plan:
     """Return the plan of a segment's step; its kernels mark which of their buffers are loop-invariant."""
     # A kernel that takes sums would pack loop-invariant operands in every step.
     plan = fuse(
@@ -449,13 +449,8 @@ def _step_plan(segment: LoopSegment, options: PlanOptions) -> Plan:
     )
     if segment.idle:
         plan = replace(plan, calls=_drop_idle(plan, segment.idle))
-    same = {
-        x
-        for x, place in zip(segment.body.inputs, segment.places, strict=True)
-        if place.kind == "argument" and place.first is None
-    }
     if segment.steps >= MIN_STEPS_TO_HOIST or segment.rows:
-        mark_invariant(plan, same)
+        mark_invariant(plan, loop.invariant_inputs(segment))
     return plan
 
 
