@@ -124,7 +124,8 @@ class Binding:
             notices_after.setdefault(place - 1, []).append(Await(reply.pipe))
         finite = compiled.finite
         finite_call = _call_of(plan, finite)
-        assembler = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.comparisons.items()})
+        side_runs = {k: x.ways for k, x in self.comparisons.items()}
+        assembler = Assembler(code, spare.ctypes.data, side_runs)
         assembler.sent = set(received(compiled.graph.inputs).values())
 
         def add_checks(i: int) -> None:
@@ -137,7 +138,7 @@ class Binding:
 
             assembler.steps += notices_after.get(i, ())
 
-        self.kept = kept = buffers.empty((places.kept_bytes,), np.uint8)
+        self.kept = kept = buffers.empty((places.kept_end,), np.uint8)
         """Memory of workspaces that last from run to run."""
         assembler.add_plan(plan, places, base, pointer, add_checks, kept=kept.ctypes.data)
         for listing in compiled.listings:
@@ -172,8 +173,8 @@ class Binding:
         """What makes of constants what kernels keep in their workspaces; None where there is nothing of that kind."""
         self.prepared = -1
         """The time (`runtime.memory.ChangeWatch`) of the constants for which the preparation has run."""
-        if places.kept:
-            preparing = Assembler(code, spare.ctypes.data)
+        if places.kept_end:
+            preparing = Assembler(code, spare.ctypes.data, side_runs)
 
             def constant(t: Tensor, at: At, offset: int) -> int:
                 owner = plan.home.get(storage(t), storage(t))

@@ -153,7 +153,7 @@ class Compiled:
             program = replace(self, alternatives=replacements, listings=())
         else:
             code = {**self.code, **replacements}
-            places = layout(self.plan, self.outside, code, bool(self.constants))
+            places = layout(self.plan, self.outside, code, self.constants)
             program = replace(self, code=code, places=places, alternatives={}, listings=())
         return program, sum(k.nbytes for k in replacements.values())
 
@@ -232,13 +232,13 @@ def compile_graph(
             store = plans.PlanStore(graph, bound, constants, target, numerics, backend, *settings)
             stored, seconds = store.read(), time.perf_counter() - start
             if stored is not None:
-                found = _Kernels(stored.plan, frozenset(bound), target, backend, bool(constants), stored.places)
+                found = _Kernels(stored.plan, frozenset(bound), target, backend, constants, stored.places)
                 if found.decisions == stored.decisions:
                     kernels, changes.tensors = found, stored.tensors
         if kernels is None:
             plan_with = _Planner(graph, index, target, numerics, receivers, constants)
             plan, seconds = plan_with(max_stored), time.perf_counter() - start
-            kernels = _Kernels(plan, frozenset(bound), target, backend, bool(constants))
+            kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
             kernels.choose_layouts()
             if limit is not None:
                 kernels.fit(limit, threads, partial(plan_with, 0))
@@ -322,10 +322,10 @@ class _Kernels:
         bound: frozenset[Leaf],
         target: Target,
         backend: Backend,
-        has_constants: bool = False,
+        constants: Collection[Leaf] = (),
         places: ArenaLayout | None = None,
     ):
-        self.bound, self.target, self.backend, self._has_constants = bound, target, backend, has_constants
+        self.bound, self.target, self.backend, self._constants = bound, target, backend, constants
         self.plan, self.code, self._places = plan, self._compile(plan), places
 
     def _compile(self, plan: Plan) -> dict[Kernel | Rows, CompiledKernel]:
@@ -345,7 +345,7 @@ class _Kernels:
         return self._places
 
     def _layout(self, plan: Plan) -> ArenaLayout:
-        return layout(plan, find_outside(plan, self.bound), self.code, self._has_constants)
+        return layout(plan, find_outside(plan, self.bound), self.code, self._constants)
 
     def _replace(self, plan: Plan) -> None:
         if plan is not self.plan:

@@ -82,50 +82,63 @@ class PointerTarget(NamedTuple):
 class ArenaLayout:
     """Offsets in the arena of a plan, by storage, and by call number for a kernel's workspace and for a loop's steps.
     The layouts of a loop's steps are `inner`, by (call number, segment). `lives()` returns the live ranges that are
-    laid out. `kept`: offsets, by call number, in memory of `kept_bytes` of its own, of workspaces that last from run to
-    run."""
+    laid out. `kept`: offsets, by call number, of workspaces that last from run to run, in memory of their own, which
+    loops and their steps share; `kept_end`: where these workspaces end there, those of the steps included."""
 
     offsets: dict[object, int]
     nbytes: int
     inner: dict[tuple[int, int], ArenaLayout]
     lives: Callable[[], list[Life]]
     kept: dict[int, int] = field(default_factory=dict)
-    kept_bytes: int = 0
+    kept_end: int = 0
 
 
 def layout(
-    plan: Plan, outside: Iterable[Tensor], compiled: CompiledKernels, has_constants: bool = False
+    plan: Plan,
+    outside: Iterable[Tensor],
+    compiled: CompiledKernels,
+    constants: Collection[Tensor] = (),
+    kept_end: int = 0,
 ) -> ArenaLayout:
     """Lay out the arena of a plan: every tensor that is neither in `outside` nor stored in a leaf's memory, and the
-    workspaces. has_constants: what kernels make of constants stays in their workspaces from run to run."""
+    workspaces.
+
+    Args:
+        plan: the plan.
+        outside: tensors that are not placed in the arena.
+        compiled: the compiled kernels.
+        constants: leaves whose values stay from run to run; what kernels make of them alone stays in their workspaces.
+        kept_end: end of the workspaces that are laid out already in the memory of those that stay (bytes).
+    """
     inner: dict[tuple[int, int], ArenaLayout] = {}
     kept: dict[int, int] = {}
-    kept_bytes = 0
     extra: dict[int, int] = {}
-    kept_workspaces: set[int] = set()
+    exclusive: set[int] = set()
     for i, call in enumerate(plan.calls):
         if isinstance(call, KernelCall):
             kernel = compiled[call.kernel]
-            is_kept = any(once for _, _, once in kernel.launches)
-            if is_kept and has_constants:
-                kept[i] = kept_bytes
-                kept_bytes += whole_lines(kernel.workspace)
+            packs_once = any(once for _, _, once in kernel.launches)
+            if packs_once and constants and call.packed_once.issubset(constants):
+                kept[i] = kept_end
+                kept_end += whole_lines(kernel.workspace)
                 continue
             extra[i] = kernel.workspace
-            if is_kept:
-                kept_workspaces.add(i)
+            if packs_once:
+                exclusive.add(i)
             continue
         needs = [compiled[c.kernel].workspace for c in call.before]
         for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
-            inner[i, k] = layout(step, {*segment.body.inputs, *step.graph.outputs}, compiled)
+            same = {x for x, a in call.loop.invariant_inputs(segment).items() if storage(a) in constants}
+            inner[i, k] = layout(step, {*segment.body.inputs, *step.graph.outputs}, compiled, same, kept_end)
             needs.append(inner[i, k].nbytes)
+            kept_end = inner[i, k].kept_end
         extra[i] = max(needs, default=0)
     return ArenaLayout(
-        *arena(plan, outside, extra, kept_workspaces),
+        *arena(plan, outside, extra, exclusive),
         inner,
-        partial(lives, plan, outside, extra, kept_workspaces),
+        partial(lives, plan, outside, extra, exclusive),
         kept,
-        kept_bytes,
+        kept_end,
     )
 
 
@@ -218,7 +231,7 @@ class Assembler:
                 for c in call.before:
                     self._add_kernel(c, work, pointer)
                 for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
-                    self._add_loop(call, segment, step, places.inner[i, k], work, pointer)
+                    self._add_loop(call, segment, step, places.inner[i, k], work, pointer, kept)
             else:
                 self._add_kernel(call, work, pointer, already.get(i, ()))
             after(i)
@@ -233,12 +246,20 @@ class Assembler:
             self.steps.append(Together(len(calls)))
 
     def add_preparation(self, plan: Plan, places: ArenaLayout, kept: int, pointer: Pointer) -> None:
-        """Add the launches that need to run only once as long as constants stay; the arguments are those of
-        `add_plan`."""
-        for i, offset in places.kept.items():
+        """Add the launches that need to run only once as long as constants stay, those of loops' steps included; the
+        arguments are those of `add_plan`."""
+        self._add_once(plan, places.kept, kept, pointer)
+        for i, k in places.inner:
             call = plan.calls[i]
-            assert isinstance(call, KernelCall)
-            self._add_launches(call, kept + offset, pointer, True)
+            assert isinstance(call, LoopCall)
+            before = self._point_before_loop(call, call.loop.segments[k], pointer)
+            self.add_preparation(call.plans[k], places.inner[i, k], kept, before)
+
+    def _add_once(self, plan: Plan, workspaces: Mapping[int, int], base: int, pointer: Pointer) -> dict[int, list[int]]:
+        """Add the launches of calls that need to run only once; return the numbers of their steps by call number.
+        workspaces: offsets of their workspaces from `base`, by call number."""
+        calls = {i: c for i, c in enumerate(plan.calls) if isinstance(c, KernelCall) and i in workspaces}
+        return {i: self._add_launches(c, base + workspaces[i], pointer, True) for i, c in calls.items()}
 
     def _add_kernel(self, call: KernelCall, work: int, pointer: Pointer, already: Sequence[int] = ()) -> None:
         steps = [*already, *self._add_launches(call, work, pointer, False)]
@@ -266,23 +287,32 @@ class Assembler:
                 self.steps.append(RunLaunch(code, tasks, [*pointers, side_run.workspace]))
         return list(range(first, len(self.steps)))
 
+    def _point_before_loop(self, call: LoopCall, segment: LoopSegment, outer: Pointer) -> Pointer:
+        """Return the function that gives addresses of a step's loop-invariant inputs before the loop begins; its other
+        tensors are not touched there. outer: the function for the tensors outside of the loop."""
+        arguments = call.loop.invariant_inputs(segment)
+
+        def pointer(t: Tensor, at: At, offset: int) -> int:
+            argument = arguments.get(storage(t))
+            return self.spare if argument is None else outer(argument, at, offset)
+
+        return pointer
+
     def _add_loop(
-        self, call: LoopCall, segment: LoopSegment, plan: Plan, places: ArenaLayout, base: int, outer: Pointer
+        self,
+        call: LoopCall,
+        segment: LoopSegment,
+        plan: Plan,
+        places: ArenaLayout,
+        base: int,
+        outer: Pointer,
+        kept: int,
     ) -> None:
         inputs = dict(zip(segment.body.inputs, segment.places, strict=True))
         outputs = dict(zip(plan.graph.outputs, segment.targets, strict=True))
 
-        def unchanged(t: Tensor, at: At, offset: int) -> int:
-            place = inputs.get(storage(t))  # type: ignore[arg-type]
-            if place is None or place.kind == "member" or place.first is not None:
-                return self.spare  # not touched
-            return outer(call.loop.args[place.number], at, offset)
-
-        already = {
-            i: self._add_launches(c, base + places.offsets.get(i, 0), unchanged, True)
-            for i, c in enumerate(plan.calls)
-            if isinstance(c, KernelCall) and (i in places.offsets or c.kernel in self.extra)
-        }
+        workspaces = {i: places.offsets.get(i, 0) for i in range(len(plan.calls)) if i not in places.kept}
+        already = self._add_once(plan, workspaces, base, self._point_before_loop(call, segment, outer))
         begin = len(self.steps)
         moves: list[Move] = []
         bases: list[int] = []
@@ -317,7 +347,7 @@ class Assembler:
                 return outer(source, at, offset)
             return slice_of(source, place.first, place.stride, at, offset)
 
-        self.add_plan(plan, places, base, pointer, already=already)
+        self.add_plan(plan, places, base, pointer, already=already, kept=kept)
         self.steps.append(EndLoop())
 
 

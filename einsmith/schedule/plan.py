@@ -90,6 +90,14 @@ class KernelCall(_Accesses):
         """Return whether the call only recomputes nodes."""
         return bool(self.copies) and not self.own
 
+    @property
+    def packed_once(self) -> set[Tensor]:
+        """Return the storages of the operands that the kernel may pack once for all steps of its loop: those of its
+        root that it marks as loop-invariant."""
+        if not isinstance(self.kernel, Kernel) or self.kernel.loop_invariant is None:
+            return set()
+        return {storage(self.tensors[n]) for _, n in self.kernel.stages[0].args if n in self.kernel.loop_invariant}
+
     def exchange(self, new: Mapping[Tensor, Tensor]) -> KernelCall:
         """Return the call with each storage that is a key of `new` replaced by its value there."""
         if not any(storage(t) in new for part in (self, *self.parts) for t in part.tensors):

@@ -15,6 +15,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
+from einsmith.api import jit
 from einsmith.api.jit import trace_call
 from einsmith.base import caches
 from einsmith.base.dtypes import f32
@@ -107,6 +108,23 @@ def test_a_network_trains_bitwise_as_it_does_from_a_new_plan(name, rng, planned)
     assert losses == again and plan == same
     for k, v in first.items():
         np.testing.assert_array_equal(v, second[k], err_msg=k)
+
+
+def test_a_loop_keeps_what_it_packs_where_its_plan_is_on_disk(rng, planned) -> None:
+    x, state, results = rng.standard_normal((9, 2, 40), np.float32), None, []
+    for _ in range(2):
+        caches.cache_clear()
+        net = es.nn.LSTM(40, 64).eval()
+        state = state or {k: np.array(v) for k, v in net.state_dict().items()}
+        net.load_state_dict(state)
+        count, (first, _) = planned.during(lambda net=net: net(x))
+        ((run, _),) = jit._JITTED[net]._cache.values()
+        net.weight_hh_l0.data[...] *= 2
+        results.append((count, run._binding.kept.nbytes, first, net(x)[0]))
+    (count, nbytes, *want), (none, again, *got) = results
+    assert count > 0 and none == 0
+    assert nbytes == again >= 4 * 4 * 64 * (40 + 64)
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.thinned(4)

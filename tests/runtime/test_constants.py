@@ -13,11 +13,14 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.api.jit import trace_call
 from einsmith.base.dtypes import f32
+from einsmith.base.trees import flatten
 from einsmith.driver.executable import MOST_VAIN, Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph, leaf
 from einsmith.passes.constants import split_constants
+from einsmith.runtime.assemble import ArenaLayout
 from einsmith.runtime.memory import ChangeWatch, Memory
+from einsmith.schedule.plan import KernelCall
 
 
 class Network(es.nn.Module):
@@ -363,3 +366,155 @@ def test_weights_that_a_recurrence_reads_in_parts_are_parted_once(rng, counted) 
     assert counted.during(lambda: net(x)) == 0
     net.w.data[1] *= 0.5
     np.testing.assert_allclose(net(x), want(), rtol=1e-4, atol=1e-5)
+
+
+class Grid(es.nn.Module):
+    """A recurrence over rows and columns: a step of the loop over rows is a loop over columns. `v` is no constant."""
+
+    def __init__(self) -> None:
+        self.w, self.u = (es.nn.Parameter(np.empty((24, 24), np.float32)) for _ in range(2))
+
+    def forward(self, x, v):
+        op = es.op(
+            """
+            a[s,t,j] = sum[k](where(t > 0, h[s,t-1,k], 0)*w[j,k]) + sum[k](where(s > 0, h[s-1,t,k], 0)*u[j,k])
+            h[s,t,j] = tanh(x[s,t,j] + v[j] + a[s,t,j])
+            return h
+            """
+        )
+        return op(x=x, v=v, w=self.w, u=self.u)
+
+
+class Mixed(es.nn.Module):
+    """A recurrence whose step multiplies by a parameter, by an input, and by their product."""
+
+    def __init__(self) -> None:
+        self.w = es.nn.Parameter(np.empty((24, 24), np.float32))
+
+    def forward(self, x, v):
+        op = es.op(
+            """
+            p[t,k] = where(t > 0, h[t-1,k], 0)
+            q[t,j] = sum[k](p[t,k]*w[j,k])
+            r[t,j] = sum[k](q[t,k]*v[j,k])
+            h[t,j] = tanh(x[t,j] + r[t,j] + sum[k](r[t,k]*w[j,k]*v[j,k]))
+            return h
+            """
+        )
+        return op(x=x, v=v, w=self.w)
+
+
+RECURRENT: dict[str, tuple[Callable[[], es.nn.Module], tuple[tuple[int, ...], ...]]] = {
+    "LSTM": (lambda: es.nn.LSTM(20, 24), ((7, 3, 20),)),
+    "GRU, both directions": (lambda: es.nn.GRU(20, 24, 2, bidirectional=True), ((6, 2, 20),)),
+    "subLSTM": (lambda: es.nn.SubLSTM(20, 24), ((9, 1, 20),)),
+    "LLTM": (lambda: es.nn.LLTM(20, 64), ((9, 2, 20),)),
+    "few steps": (lambda: es.nn.LSTM(20, 24), ((2, 3, 20),)),
+    "loop in a loop": (Grid, ((5, 6, 24), (24,))),
+    "inputs and parameters": (Mixed, ((8, 24), (24, 24))),
+}
+"""Networks by name, with the shapes of their inputs."""
+
+
+def recurrent(name: str, rng: np.random.Generator) -> tuple[es.nn.Module, list[np.ndarray]]:
+    make, shapes = RECURRENT[name]
+    net = make().eval()
+    for p in net.parameters():
+        p.data = (rng.standard_normal(p.shape) / 5).astype(np.float32)
+    return net, [rng.standard_normal(s, np.float32) / 4 for s in shapes]
+
+
+def check_evaluated(net: es.nn.Module, inputs: list[np.ndarray]) -> None:
+    """Compare with the evaluation of the formula in float64."""
+    traced = trace_call(net, tuple(inputs), {})
+    given = iter(inputs)
+    values = [traced.bind[p] if p in traced.bind else next(given) for p in traced.graph.inputs]
+    want, _ = evaluate(traced.graph, values)
+    del traced, values
+    for _ in range(2):
+        for a, b in zip(flatten(net(*inputs))[0], want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def packed_in_each_run(run: Executable) -> list[KernelCall]:
+    """The calls whose loop-invariant operands are packed in each run, before their loop."""
+    launches = [run.compiled.code[c.kernel].launches for c in run.calls]
+    steps = np.bincount(run._binding.call_of_step, minlength=len(launches) + 1)
+    return [
+        call
+        for call, n, some in zip(run.calls, steps, launches, strict=False)
+        if any(once for _, _, once in some) and n == len(some)
+    ]
+
+
+def kept_in_loops(places: ArenaLayout) -> int:
+    """The number of workspaces of loops' kernels that last from run to run."""
+    return sum(len(x.kept) + kept_in_loops(x) for x in places.inner.values())
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_what_a_loop_makes_of_constants_follows_them(name, rng) -> None:
+    net, inputs = recurrent(name, rng)
+    check_evaluated(net, inputs)
+    for p in net.parameters():
+        p.data[...] *= -1
+        check_evaluated(net, inputs)
+    net.load_state_dict({n: np.asarray(v) / 2 for n, v in net.state_dict().items()})
+    check_evaluated(net, inputs)
+    first = inputs[0]
+    for n in (first.shape[0] + 3, 1, first.shape[0]):
+        check_evaluated(net, [rng.standard_normal((n, *first.shape[1:]), np.float32), *inputs[1:]])
+    next(iter(net.parameters())).data *= 3
+    check_evaluated(net, inputs)
+
+
+@pytest.mark.parametrize(
+    "name, products", [("LSTM", 1), ("GRU, both directions", 4), ("subLSTM", 1), ("LLTM", 1), ("loop in a loop", 2)]
+)
+def test_loops_pack_constants_once_for_all_runs(name, products, rng, counted) -> None:
+    net, inputs = recurrent(name, rng)
+    net(*inputs)
+    run = run_of(net)
+    assert not packed_in_each_run(run)
+    assert kept_in_loops(run.compiled.places) >= products
+    assert counted.during(lambda: net(*inputs)) == 0
+
+
+def test_loops_pack_what_is_no_constant_in_each_run(rng) -> None:
+    net, (x, v) = recurrent("inputs and parameters", rng)
+    net(x, v)
+    packed = packed_in_each_run(run_of(net))
+    assert packed
+    check_evaluated(net, [x, v])
+    check_evaluated(net, [x, rng.standard_normal(v.shape, np.float32)])
+
+
+def test_a_loop_in_training_is_followed(rng) -> None:
+    net, inputs = recurrent("LSTM", rng)
+    step = es.TrainStep(net, lambda out, y: F.mse_loss(out[0], y), es.optim.SGD(lr=0.5))
+    y = rng.standard_normal((7, 3, 24), np.float32)
+    for _ in range(3):
+        before = net.eval()(*inputs)[0]
+        check_evaluated(net, inputs)
+        net.train()
+        step(*inputs, y)
+        assert not np.array_equal(before, net.eval()(*inputs)[0])
+    check_evaluated(net, inputs)
+
+
+def test_loops_of_checked_programs_keep_nothing(rng, monkeypatch) -> None:
+    monkeypatch.setenv("EINSMITH_CHECK", "1")
+    net, inputs = recurrent("loop in a loop", rng)
+    check_evaluated(net, inputs)
+    assert not run_of(net)._binding.kept.nbytes
+
+
+def test_loops_pack_the_same_bits_for_all_runs_as_in_each(rng) -> None:
+    """A program that keeps nothing is the one that nothing is constant in, with the same kernels in its loop."""
+    net, inputs = recurrent("LSTM", rng)
+    kept = net(*inputs)
+    run = run_of(net)
+    run._prepare_no_more()
+    assert packed_in_each_run(run) and not run._binding.kept.nbytes
+    for a, b in zip(flatten(kept)[0], flatten(net(*inputs))[0], strict=True):
+        np.testing.assert_array_equal(a, b)
