@@ -19,6 +19,7 @@ from einsmith.checking.expected import written_buffers
 from einsmith.checking.kernel_check import BufferState, CheckedKernel, KernelFault, KernelSource
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import Target
+from einsmith.cost.overheads import Overheads
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Graph
 from einsmith.ir.printer import show
@@ -153,7 +154,8 @@ def replay(where: Path | str, anew: bool = False) -> None:
     """Run the kernel of a folder again. Raises CheckError if it is still wrong. `anew`: lower the kernel again."""
     facts, arrays = _read(Path(where))
     kernel: Kernel | Rows = from_data(facts["kernel"])
-    target = Target(**{k: _tuples(v) for k, v in facts["target"].items()})
+    machine = {k: _tuples(v) for k, v in facts["target"].items()}
+    target = Target(**machine | {"overheads": Overheads(**machine["overheads"])})
     if anew:
         source = others.source_of(partial(autoconfig.choose, kernel, target))
     else:

@@ -69,7 +69,8 @@ class Target:
 
     `measured`: coefficients that registered patterns have measured for themselves, read by `coefficient`.
 
-    `overheads`: costs of kernels beyond the measured coefficients, in clock cycles.
+    `overheads`: costs of kernels beyond the measured coefficients, in clock cycles: the table in code, or a fit to this
+    machine's tuning measurements (`tuning.calibration.fitted`).
 
     `winograd`: whether the user allows convolutions to be computed in Winograd's form, which rounds differently.
 
@@ -79,7 +80,6 @@ class Target:
     """
 
     backend: ClassVar[str] = CPU
-    overheads: ClassVar[Overheads] = Overheads()
 
     cpu: str = "host"
     features: str = "host"
@@ -109,6 +109,7 @@ class Target:
     measured: tuple[tuple[str, float], ...] = ()
     winograd: bool = False
     kept: float = REUSED_L3_FRACTION
+    overheads: Overheads = Overheads()
 
     def __hash__(self) -> int:  # computed once: a target is part of every cache key
         value = self.__dict__.get("_hash")

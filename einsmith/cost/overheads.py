@@ -4,12 +4,12 @@ Calibration measures multiply-adds, loads, bytes and functions by programs of th
 (`tuning.calibration.calibrate`). Overheads show only within whole kernels: they are fitted by predicting and measuring
 many kernels of random shapes (`benchmarks.cost_model`), the experiment behind every number here unless another one is
 named. Cycles are clock cycles: an Intel Cascade Lake, which multiplies two vectors per cycle, and an AMD Zen 4, which
-multiplies one, take about as many for the same kernels.
+multiplies one, take about as many for the same kernels. `einsmith tune --fit` fits the table to one machine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,11 @@ class Overheads:
     """Bytes of a row of results from which on it counts as a stream of its own; shorter rows, which follow each other,
     count in part. Tiles of 1 to 8 rows of 36 depthwise convolutions from memory, in all directions, rows of 28 to 210
     elements: the chosen tiles take 1.04 of the least time, and 1.1 to 1.7 if all rows count alike."""
+
+    def __repr__(self) -> str:
+        """Name the coefficients that differ from the table, as a target's text is part of every key on disk."""
+        changed = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"Overheads({', '.join(f'{name}={value!r}' for name, value in changed)})"
 
     def crowding(self, rows: float, streams: int | None = None) -> float:
         """Return the fraction by which memory time grows when `rows` rows are accessed in turn; this time stalls.
