@@ -14,7 +14,7 @@ from einsmith.ir.nodes import Graph
 from einsmith.runtime.arena import Block, host
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tuning.kernels import decisions, race, records, session
+from einsmith.tuning.kernels import decisions, measurements, race, records, session
 from einsmith.tuning.kernels.genetic import Candidate, candidate_of
 from einsmith.tuning.kernels.race import RaceResult
 from einsmith.tuning.kernels.session import Part, SearchResult, Tell
@@ -110,6 +110,7 @@ class Cpu(CpuBackend):
             partial(_first_guesses, target=target),
             lambda result: self.keep(result, target),
             executor,
+            lambda kernel, seconds: measurements.record(kernel, target, seconds),
         )
 
     def keep(self, result: SearchResult, target: Target) -> None:

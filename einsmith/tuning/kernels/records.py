@@ -25,7 +25,7 @@ from einsmith.kernels.pattern import describe
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.structure import extents, structure
 from einsmith.tuning.calibration import store
-from einsmith.tuning.kernels import database
+from einsmith.tuning.kernels import database, measurements
 from einsmith.tuning.kernels.decisions import name_of
 
 MAX_RECORDS = 20_000
@@ -298,10 +298,11 @@ def list_records() -> list[StoredRecord]:
 
 
 def forget(prefix: str = "") -> int:
-    """Remove the records of kernels whose digests begin with `prefix`, whatever their origin; return how many there
-    were."""
+    """Remove the records of kernels whose digests begin with `prefix`, whatever their origin, and the measurements of
+    such kernels; return how many records there were."""
 
     def remove(link: sqlite3.Connection) -> int:
+        measurements.delete(link, prefix)
         query = "DELETE FROM records WHERE substr(kernel, 1, ?)=?"
         return link.execute(query, (len(prefix), prefix)).rowcount
 

@@ -9,7 +9,7 @@ and raced once more, before it is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass, field
 from math import inf
@@ -92,6 +92,9 @@ it cannot run)."""
 FirstGuesses = Callable[[Kernel | Rows], Sequence[Candidate]]
 """Function that returns the first guesses for a kernel, which others have found."""
 
+Note = Callable[[Kernel | Rows, Mapping[Candidate, float]], None]
+"""Callback for the seconds of all measured candidates of a kernel (infinity: one that cannot run)."""
+
 
 def least(kernel: Kernel | Rows, target: Target) -> float:
     """Return the fewest seconds in which a kernel's bytes can be moved."""
@@ -128,8 +131,12 @@ class KernelSearch:
         self._decided: set[Candidate] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        measured = self.measured if self.search is None else self.search.measured
-        return {**vars(self), "search": None, "measured": measured}
+        return {**vars(self), "search": None, "measured": self.seconds_by_candidate}
+
+    @property
+    def seconds_by_candidate(self) -> dict[Candidate, float]:
+        """Return the seconds of every candidate measured so far; infinity for one that cannot run."""
+        return self.measured if self.search is None else self.search.measured
 
     @property
     def expected_gain(self) -> float:
@@ -276,6 +283,7 @@ def tune(
     first: FirstGuesses = lambda _: (),
     keep: Callable[[SearchResult], None] = lambda _: None,
     executor: Executor | None = None,
+    note: Note = lambda *_: None,
 ) -> list[SearchResult]:
     """Search the kernels of a program for `seconds`, or until there is no gain left; return the state of every kernel.
 
@@ -289,6 +297,7 @@ def tune(
         tell: called with every measured candidate
         first: returns first guesses for a kernel
         executor: makes the visits on other hosts of this kind, several at once; by default they are made here
+        note: called after each visit with the kernel and the seconds of all its candidates so far
     Raises:
         ArgumentError: a worker of the executor is on a machine of another kind, or the executor takes no tasks.
     """
@@ -319,6 +328,8 @@ def tune(
                         searches[number] = visits.end(future, searches[number])
                     except (Lost, Failed, BrokenExecutor) as e:
                         searches[number].result.over = f"the model's choice cannot be measured: {e}"
+                    else:
+                        note(searches[number].result.kernel, searches[number].seconds_by_candidate)
                     if searches[number].result.best != best:
                         keep(searches[number].result)
         finally:
