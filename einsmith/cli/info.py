@@ -18,7 +18,7 @@ from einsmith.base import environment
 from einsmith.codegen.cache import native, objects
 from einsmith.cost.facts import Target
 from einsmith.runtime.thread_count import get_threads
-from einsmith.tuning.calibration import store
+from einsmith.tuning.calibration import fitted, store
 
 LIBRARIES = ("einsmith", "numpy", "llvmlite")
 
@@ -50,13 +50,18 @@ def gather() -> dict[str, Any]:
     return {
         "versions": {name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()},
         "machine": {"system": platform.platform(), "cpu": cpu_name(), **machine, "threads": get_threads()},
-        "coefficients": {"source": _source(recorded), **coefficients(used)},
+        "coefficients": {"source": _source(recorded), "overheads": _fit(static), **coefficients(used)},
         "measured": {"probes": names},
         "measured but not used": store.rejected(static) if recorded is not None else {},
         "folders": {"cache": str(environment.cache_dir()), "data": str(environment.data_dir())},
         "models": {name: _first_line(models.maker(name)) for name in models.names()},
         "environment variables": {k.name: _to_json(k.get()) for k in environment.ALL},
     }
+
+
+def _fit(static: Target) -> str:
+    fit = fitted.find(static) if environment.TUNED.get() else None
+    return "not fitted" if fit is None else f"fitted: {fit.describe_factors()}"
 
 
 def _source(recorded: Target | None) -> str:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from einsmith.cli import main
 from einsmith.codegen.cache import native
-from einsmith.tuning.kernels import database, records
+from einsmith.cost.facts import Target
+from einsmith.cost.overheads import Overheads
+from einsmith.kernels import autoconfig
+from einsmith.tuning.calibration import calibrate, fitted
+from einsmith.tuning.calibration.fitted import OverheadFit
+from einsmith.tuning.kernels import database, measurements, records, refit
+from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.records import Record
 from tests.kernels.samples import product
 
@@ -85,6 +92,57 @@ def test_where_nothing_can_be_kept(capsys: pytest.CaptureFixture[str], tmp_path:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "file"))
     assert main.run(["tune", "--import", file]) == 1
     assert "cannot be used" in capsys.readouterr().err
+
+
+# -- the fit of the cost model
+
+
+FIT = OverheadFit(Overheads(tile=60.0), 24, 400, (0.2, 0.1), (0.08, 0.04), 1000.0)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
+    monkeypatch.setenv("EINSMITH_CALIBRATE", "0")
+    calibrate.forget()
+    yield calibrate.target()
+    calibrate.forget()
+
+
+def test_too_few_kernels_are_no_fit(capsys: pytest.CaptureFixture[str], machine: Target) -> None:
+    assert main.run(["tune", "--fit"]) == 1
+    err = capsys.readouterr().err
+    assert "measurements of 0 kernels of use for a fit" in err and "einsmith tune MODEL" in err
+    kernel = product(130, 170, 190)
+    alternatives = autoconfig.choose(kernel, machine).alternatives[:8]
+    seconds = {Candidate(name, c): 1e-6 * (n + 1) for n, (name, c, _) in enumerate(alternatives)}
+    measurements.record(kernel, machine, seconds)
+    assert main.run(["tune", "--fit"]) == 1 and "of 1 kernel of use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_fit_is_stored_if_it_is_accepted(capsys, machine: Target, monkeypatch, accepted: bool) -> None:
+    monkeypatch.setattr(refit, "fit", lambda *_: refit.Refit(FIT, 0.03, accepted))
+    assert main.run(["tune", "--fit"]) == 0
+    out = capsys.readouterr().out
+    assert "400 measurements of 24 kernels" in out and "8.0%     4.0%" in out
+    assert ("tile x 3.00" in out) is accepted and ("stay as they are" in out) is not accepted
+    assert fitted.load(machine) == (FIT if accepted else None)
+    (found,) = lines(capsys, "--fit")
+    assert found["accepted"] is accepted and found["factors"] == {"tile": 3.0} and found["kernels"] == 24
+
+
+def test_a_fit_is_listed_and_forgotten(capsys: pytest.CaptureFixture[str], machine: Target, monkeypatch) -> None:
+    assert main.run(["tune", "--forget", "fit"]) == 1 and "there is no fit" in capsys.readouterr().err
+    fitted.save(machine, FIT)
+    assert main.run(["tune", "--list"]) == 0
+    assert "cost model fitted to 400 measurements of 24 kernels" in capsys.readouterr().out
+    assert [row["fit"]["factors"] for row in lines(capsys, "--list")] == [{"tile": 3.0}]
+    assert main.run(["info"]) == 0 and "fitted: tile x 3.00" in capsys.readouterr().out
+    monkeypatch.setenv("EINSMITH_TUNED", "0")
+    assert main.run(["info"]) == 0 and "not fitted" in capsys.readouterr().out
+    assert lines(capsys, "--forget", "fit") == [{"forgotten": 1}] and fitted.load(machine) is None
+    fitted.save(machine, FIT)
+    assert lines(capsys, "--forget", "all") == [{"forgotten": 0}] and fitted.load(machine) is None
 
 
 @pytest.mark.parametrize("option", [["--graph"], ["--seconds", "5"], ["--batch", "4"], ["--picture", "x.png"]])

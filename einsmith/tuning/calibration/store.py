@@ -12,11 +12,12 @@ import json
 import os
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from einsmith.base import environment, files
-from einsmith.cost.facts import Target
+from einsmith.cost.facts import REUSED_L3_FRACTION, SHARED_L3_FRACTION, Target
 
 FORMAT = 6
 """Number of the format; it grows with every change of the record, and machines with older records are measured
@@ -41,16 +42,28 @@ COEFFICIENTS = (
 )
 
 
+FIT = "fit"
+"""Name of the record of fitted overheads (`tuning.calibration.fitted`)."""
+
+
 def facts_of(target: Target) -> dict[str, Any]:
-    """Return the facts that identify a machine: all fields of the target that are not measured, and which dot products
-    its tile registers compute, as the system may not let every process use them."""
-    facts = {f.name: getattr(target, f.name) for f in fields(target) if f.name not in (*COEFFICIENTS, "measured")}
+    """Return the facts that identify a machine: all fields of the target that are neither measured nor fitted, and
+    which dot products its tile registers compute, as the system may not let every process use them."""
+    others = (*COEFFICIENTS, "measured", "overheads")
+    facts = {f.name: getattr(target, f.name) for f in fields(target) if f.name not in others}
     return facts | {"tiles": [name for name, _ in target.tiles]}
 
 
 def machine_of(target: Target) -> str:
     """Return a digest of the facts that identify a machine, in hexadecimal digits."""
     return hashlib.blake2b(_text(facts_of(target)), digest_size=8).hexdigest()
+
+
+def list_variants(target: Target) -> dict[str, Target]:
+    """Return the machine with every number of threads and every option of programs, by its digest (`machine_of`)."""
+    options = product(range(1, target.cores + 1), (False, True), (REUSED_L3_FRACTION, SHARED_L3_FRACTION))
+    variants = (replace(target, cores=n, winograd=w, kept=k) for n, w, k in options)
+    return {machine_of(x): x for x in variants}
 
 
 @lru_cache(maxsize=8)
@@ -75,14 +88,14 @@ def version() -> str:
     return sources("codegen/**/*.py", "tuning/calibration/probes.py", "tuning/calibration/calibrate.py")
 
 
-def path_of(target: Target, pattern: str = "") -> Path:
-    """Return the path of a machine's record, or of a pattern's record on the machine. The target's coefficients do not
-    matter."""
+def path_of(target: Target, other: str = "") -> Path:
+    """Return the path of a machine's record, or of another record of the machine: of a pattern, or the one named FIT.
+    The target's coefficients do not matter."""
     key = hashlib.blake2b(_text([FORMAT, version(), facts_of(target)]), digest_size=8).hexdigest()
-    return environment.cache_dir() / "calibration" / (f"{key}-{pattern}.json" if pattern else f"{key}.json")
+    return environment.cache_dir() / "calibration" / (f"{key}-{other}.json" if other else f"{key}.json")
 
 
-def _body(target: Target, path: Path) -> dict[str, Any] | None:
+def read_record(target: Target, path: Path) -> dict[str, Any] | None:
     """Return the content of the sound record of this machine at `path`; None where there is none, or where other users
     may have written it."""
     if files.distrust(path.parent):
@@ -100,20 +113,20 @@ def _body(target: Target, path: Path) -> dict[str, Any] | None:
 def load_pattern(target: Target, pattern: str) -> dict[str, float] | None:
     """Return the coefficients that the pattern with key `pattern` has measured on this machine; None where there is no
     sound record."""
-    body = _body(target, path_of(target, pattern))
+    body = read_record(target, path_of(target, pattern))
     return body["coefficients"] if body is not None else None
 
 
 def save_pattern(target: Target, pattern: str, coefficients: dict[str, float], overwrite: bool) -> dict[str, float]:
     """Record the coefficients that a pattern has measured; return the recorded ones, which may be another process's
     (see `save`)."""
-    _write(target, path_of(target, pattern), {"coefficients": coefficients}, overwrite)
+    write_record(target, path_of(target, pattern), {"coefficients": coefficients}, overwrite)
     return load_pattern(target, pattern) or coefficients
 
 
 def load(target: Target) -> Target | None:
     """Return the machine with its recorded coefficients; None where there is no sound record."""
-    body = _body(target, path_of(target))
+    body = read_record(target, path_of(target))
     if body is None:
         return None
     try:
@@ -128,13 +141,13 @@ def load(target: Target) -> Target | None:
 
 def measured(target: Target) -> list[str]:
     """Return the names of coefficients that were measured, not taken from the static facts; for people."""
-    body = _body(target, path_of(target))
+    body = read_record(target, path_of(target))
     return list(body["measured"]) if body is not None else []
 
 
 def rejected(target: Target) -> dict[str, str]:
     """Return, by name, why a measured coefficient is not used; for people."""
-    body = _body(target, path_of(target))
+    body = read_record(target, path_of(target))
     return dict(body["rejected"]) if body is not None else {}
 
 
@@ -144,12 +157,12 @@ def save(target: Target, names: list[str], overwrite: bool, rejected: dict[str, 
     where nothing can be written."""
     coefficients = {name: value for name, value in asdict(target).items() if name in COEFFICIENTS}
     content = {"coefficients": coefficients, "measured": names, "rejected": rejected or {}}
-    if _write(target, path_of(target), content, overwrite):
+    if write_record(target, path_of(target), content, overwrite):
         return target
     return load(target) or target
 
 
-def _write(target: Target, path: Path, content: dict[str, Any], overwrite: bool) -> bool:
+def write_record(target: Target, path: Path, content: dict[str, Any], overwrite: bool) -> bool:
     """Put a record in place, unless there is a sound one and `overwrite` is False; return whether it was put."""
     body = {"format": FORMAT, "version": version(), "machine": facts_of(target)} | content
     text = json.dumps({"checksum": _checksum(body), "record": body}, indent=1)
@@ -158,7 +171,7 @@ def _write(target: Target, path: Path, content: dict[str, Any], overwrite: bool)
         work.write_text(text)
         if not overwrite and _link(work, path):
             return True
-        if not overwrite and _body(target, path) is not None:
+        if not overwrite and read_record(target, path) is not None:
             return False
         os.replace(work, path)
         return True
