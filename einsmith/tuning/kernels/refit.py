@@ -32,10 +32,10 @@ MIN_KERNELS = 10
 little about others."""
 FOLDS = 5
 """Parts of the kernels for cross-validation; each is left out once."""
-MAX_KERNELS, MAX_CANDIDATES = 200, 24
+MAX_KERNELS, MAX_CANDIDATES = 100, 24
 """Most kernels, and candidates of a kernel, that a fit uses: it prices each of them some 100 times, in a millisecond or
 two."""
-WEIGHTS = (0.1, 0.03, 0.01, 0.003)
+WEIGHTS = (0.03, 0.01, 0.003, 0.001)
 """Weights of the ridge from which cross-validation chooses: squared error (logarithm of time) for a coefficient that
 changes by a factor of e."""
 MAX_STEPS = 5
@@ -108,9 +108,8 @@ class Refit:
 def overheads_of(logs: Array) -> Overheads:
     """Return the table with factors of these logarithms, in the order of FITTED, on its coefficients."""
     table = Overheads()
-    return replace(
-        table, **{n: float(f"{getattr(table, n) * math.exp(x):.4g}") for n, x in zip(FITTED, logs, strict=True)}
-    )
+    changed: dict[str, Any] = {n: getattr(table, n) * math.exp(x) for n, x in zip(FITTED, logs, strict=True)}
+    return replace(table, **{n: float(f"{x:.4g}") for n, x in changed.items()})
 
 
 def sample_of(kernel: Kernel | Rows, target: Target, seconds: Mapping[Candidate, float]) -> FitSample | None:
