@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.pointwise import pointwise_body
+from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, has_read, postorder, reads
 from einsmith.ir.views import is_view, producer, storage
@@ -48,6 +49,13 @@ def maker(t: Tensor) -> Compute | LoweredLoop | None:
 def makers(node: Compute | LoweredLoop) -> Iterator[Compute | LoweredLoop]:
     """Yield the nodes that compute a node's arguments."""
     return (m for m in map(maker, node.args) if m is not None)
+
+
+def passes_on(
+    nodes: Collection[Compute | LoweredLoop], readers: Collection[Compute | LoweredLoop], of: Collection[Node]
+) -> bool:
+    """Return whether a reader reads results of one of the nodes that is among `of`."""
+    return bool(of) and any(m in of and m in nodes for n in readers for m in makers(n))
 
 
 def needs_check(node: Compute | LoweredLoop) -> bool:
@@ -121,6 +129,7 @@ def fusion_groups(
     gate: Compute | LoweredLoop | None,
     updates: Collection[Compute | LoweredLoop] = (),
     levels: Mapping[Compute | LoweredLoop, int] = MappingProxyType({}),
+    cut: Collection[Node] = (),
 ) -> tuple[list[FusionGroup], dict[Compute | LoweredLoop, int]]:
     """Return (groups of nodes, some of them empty; index of each node's group).
 
@@ -132,6 +141,7 @@ def fusion_groups(
         updates: nodes that are stored into leaves.
         levels: the number of waits for another thread (`Leaf.after`) that precede a node; of those in one group it is
             equal.
+        cut: nodes whose results no node of their own group reads.
     """
     unmerged = alone | early | ({gate} if gate is not None else set())
     groups: list[FusionGroup] = []
@@ -148,7 +158,7 @@ def fusion_groups(
             # Other readers of a group wait for all of it, so the group with the fewest readers is joined first.
             near = sorted(alike, key=lambda g: (groups[g].count_outside_readers(node), -g))
             near = [g for g in near if not (node in updates and _has_other_readers(groups[g], updates))]
-            best = next((g for g in near if _can_join(groups, g, node, needs, alone, early)), best)
+            best = next((g for g in near if _can_join(groups, g, node, needs, alone, early, cut)), best)
         if best == len(groups):
             groups.append(FusionGroup())
         joined = groups[best]
@@ -161,7 +171,7 @@ def fusion_groups(
         _propagate(groups, best)
         if len(joined.nodes) > 1 and isinstance(node, Compute):
             for h in sorted(alike - {best}):
-                _absorb(groups, of, best, h, node, unmerged)
+                _absorb(groups, of, best, h, node, unmerged, cut)
     return groups, of
 
 
@@ -211,6 +221,7 @@ def _can_join(
     needs: set[int],
     alone: set[Compute | LoweredLoop],
     early: set[Compute | LoweredLoop],
+    cut: Collection[Node],
 ) -> bool:
     """Return whether a pointwise node that needs the groups `needs` may join group g, one of them."""
     members = groups[g].nodes
@@ -221,7 +232,7 @@ def _can_join(
         return False
     if root in early and (node not in early or needs_check(node)):
         return False
-    if any(groups[h].before >> g & 1 for h in needs if h != g):
+    if any(groups[h].before >> g & 1 for h in needs if h != g) or passes_on(members, [node], cut):
         return False
     return reads_in_place(node, set(members)) and fits({*members, node})
 
@@ -233,6 +244,7 @@ def _absorb(
     h: int,
     node: Compute,
     unmerged: set[Compute | LoweredLoop],
+    cut: Collection[Node],
 ) -> None:
     """Merge group h into group g if all nodes of h are pointwise over the same box and neither group needs the other.
     `node`, the last of group g, reads results of h at its own element. A tensor that both groups read is then read
@@ -244,6 +256,8 @@ def _absorb(
     ours, theirs = groups[g], groups[h]
     members = set(theirs.nodes)
     if any(not isinstance(n, Compute) or n in unmerged or n.shape != node.shape for n in theirs.nodes):
+        return
+    if passes_on(members, ours.nodes, cut):
         return
     if any(n in unmerged for n in ours.nodes) or len(ours.nodes) + len(theirs.nodes) > MAX_STAGES:
         return

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from math import inf
 from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
@@ -42,6 +43,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.views import is_view, producer, storage
 from einsmith.schedule.fusion import fusion_groups, maker, needs_check, reads_only_own_element
 from einsmith.schedule.gradients_apart import compute_apart
+from einsmith.schedule.graph_decisions import Edges, edges_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import find_cycles, memory_greedy_order
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall, Plan
@@ -53,6 +55,7 @@ from einsmith.schedule.row_clusters import (
     clusters,
     freed,
     longest_time,
+    passed_on,
     smallest_unstored,
 )
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
@@ -87,7 +90,8 @@ class PlanOptions(NamedTuple):
     target: the machine, whose caches row fusion is fitted to. on_lines: whether results begin on a cache line.
     cost: predicts kernels; long rows are fused, and sums joined, where that takes less time by it. most: most bytes of
     a result that is stored, where it need not be, because that takes less time. repeats: whether the backward pass
-    repeats products of the forward pass. takes_sums: whether kernels may take sums of their results.
+    repeats products of the forward pass. takes_sums: whether kernels may take sums of their results. decisions: what
+    is decided otherwise than by `cost`, in words; edges: those decisions that are on kernels of this graph.
     """
 
     target: Target
@@ -96,6 +100,8 @@ class PlanOptions(NamedTuple):
     most: int
     repeats: bool
     takes_sums: bool
+    decisions: frozenset[str]
+    edges: Edges
 
 
 def fuse(
@@ -108,6 +114,7 @@ def fuse(
     most: int = MAX_STORED_BYTES,
     repeats: bool = False,
     takes_sums: bool = True,
+    decisions: frozenset[str] = frozenset(),
 ) -> Plan:
     """Group, order and lower a graph to kernel calls.
 
@@ -122,12 +129,14 @@ def fuse(
         repeats: whether the backward pass repeats products of the forward pass (`repeat_products`): no kernel that
             reuses operands then belongs to both.
         takes_sums: whether kernels may take sums of their results (`sum_calls`).
+        decisions: what is decided otherwise than by `cost` (`graph_decisions`).
 
     Raises:
         VerifyError: if the updates of the graph cannot be ordered.
     """
     target = target or Target()
-    options = PlanOptions(target, on_lines, cost, most, repeats, takes_sums)
+    edges = edges_of(graph, decisions)
+    options = PlanOptions(target, on_lines, cost, most, repeats, takes_sums, decisions, edges)
 
     def plan_with(apart: Collection[Compute]) -> Plan:
         copied: set[Leaf] = set()
@@ -182,7 +191,8 @@ def _plan(
     stores = {_require_maker(t) for t in home}
     waits = received(graph.inputs)
     levels = _count_waits(nodes, waits) if waits else {}
-    groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None, stores, levels)
+    gate = maker(finite) if finite is not None else None
+    groups, of = fusion_groups(nodes, alone, early, gate, stores, levels, options.edges.cut)
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
     kept = {storage(t) for t in external} | set(home)
     schedule = GroupSchedule(groups, of)
@@ -259,10 +269,11 @@ def _plan(
     unstored = freed(parts, needs, unfused.all, sums, kept, target)
     roots = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
 
-    calls, rank, refusals = _fuse_rows(singles, parts, needs, unfused, kept, options)
+    calls, rank, refusals, unjoined = _fuse_rows(singles, parts, needs, unfused, kept, options)
     checks = [(rank[place[of[_require_maker(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g, leaves in writers.items() if sent.isdisjoint(leaves)), default=len(calls))
-    return Plan(graph, calls, home, checks, first, apart=roots, refusals=refusals), set()
+    plan = Plan(graph, calls, home, checks, first, apart=roots, refusals=refusals)
+    return replace(plan, unjoined=unjoined, decisions=options.decisions), set()
 
 
 def _count_waits(nodes: Sequence[Compute | LoweredLoop], waits: Iterable[Leaf]) -> dict[Compute | LoweredLoop, int]:
@@ -304,13 +315,15 @@ def _fuse_rows(
     unfused: Unfused,
     kept: set[Tensor],
     options: PlanOptions,
-) -> tuple[list[KernelCall | LoopCall], dict[int, int], dict[Tensor, Refusal]]:
+) -> tuple[list[KernelCall | LoopCall], dict[int, int], dict[Tensor, Refusal], dict[Compute, float]]:
     """Return (the calls after row fusion, for each of `singles` the index of the call that contains it, the reason for
-    which each result is stored that a fused kernel might use up)."""
-    target, cost = options.target, options.cost
+    which each result is stored that a fused kernel might use up, `Plan.unjoined`)."""
+    target, cost, edges = options.target, options.cost, options.edges
     readers = Counter(s for p in parts for s in set(p.operands))
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
     refusals: dict[Tensor, Refusal] = {}
+    unjoined: dict[Compute, float] = {}
+    cut = {t for p in parts for t in p.results if maker(t) in edges.cut} if edges.cut else set()
 
     @cache
     def join_members(*members: int) -> KernelCall:
@@ -332,7 +345,7 @@ def _fuse_rows(
         network's layers."""
         whole = join_members(*members)
         kernel = whole.kernel
-        if not isinstance(kernel, Rows):
+        if not isinstance(kernel, Rows) or (edges.joined and not edges.joined.isdisjoint(passed_nodes(members))):
             return True
         reuses = any(parts[n].kernel.reuses for n in members)
         if not reuses:
@@ -341,8 +354,10 @@ def _fuse_rows(
             if stepped.intersection(map(storage, whole.tensors)):
                 return True
             apart = [join_members(n) for n in members]
-            return calls_seconds([whole], cost, target, whole.tensors) < calls_seconds(
-                apart, cost, target, whole.tensors
+            return is_faster(
+                members,
+                calls_seconds([whole], cost, target, whole.tensors),
+                calls_seconds(apart, cost, target, whole.tensors),
             )
         if all(b.nbytes <= smallest_unstored(target) for b in kernel.local):
             return False
@@ -354,10 +369,23 @@ def _fuse_rows(
             return True
         ratio = longest_time(map(nbytes, kernel.local), options.most, MAX_STREAMED_TIME)
         fused, separate = cost(kernel, target), separate_seconds(members, cost)
-        if fused < ratio * separate:
+        if is_faster(members, fused, separate, ratio):
             return True
         refuse(members, Refusal("storing it is predicted to be faster", fused, separate))
         return False
+
+    def is_faster(members: Sequence[int], fused: float, separate: float, ratio: float = 1.0) -> bool:
+        """Return whether the predicted seconds of fused kernels are below `ratio` times those of separate ones; note
+        what fusion would cost if not."""
+        if fused < ratio * separate:
+            return True
+        for node in passed_nodes(members):
+            unjoined[node] = min(unjoined.get(node, inf), fused - separate)
+        return False
+
+    def passed_nodes(members: Iterable[int]) -> set[Compute]:
+        """Return the nodes whose results kernels pass on to each other."""
+        return {n for t in passed_on(parts[i] for i in members) if isinstance(n := maker(t), Compute)}
 
     def refuse(members: Sequence[int], refusal: Refusal) -> None:
         """Record the reason for which results of kernels are stored, unless one is known."""
@@ -379,17 +407,21 @@ def _fuse_rows(
         first = singles[members[0]]
         return first if isinstance(first, LoopCall) else join_members(*members)
 
-    found = [*map(tuple, clusters(parts, needs, unfused.all, kept, target, pays, refusals))]
+    found = [*map(tuple, clusters(parts, needs, unfused.all, kept, target, pays, refusals, cut))]
     joined: dict[tuple[int, ...], KernelCall] = {}
     if cost is not None and options.takes_sums and target.backend == CPU:
-        found, joined = SumJoiner(found, singles, call_of, needs, unfused, kept, target, cost).run()
+        joiner = SumJoiner(found, singles, call_of, needs, unfused, kept, target, cost, edges)
+        found, joined = joiner.run()
+        unjoined |= joiner.unjoined
     calls: list[KernelCall | LoopCall] = []
     rank: dict[int, int] = {}
     for members in found:
         rank |= dict.fromkeys(members, len(calls))
         calls.append(_slice(joined[members]) if members in joined else call_of(members))
     stored = {t for c in calls for t in c.tensors} - kept
-    return calls, rank, {t: refusal for t, refusal in refusals.items() if t in stored}
+    refusals = {t: refusal for t, refusal in refusals.items() if t in stored}
+    done = set[Compute]().union(*map(passed_nodes, found)) if unjoined else set()
+    return calls, rank, refusals, {node: more for node, more in unjoined.items() if node not in done}
 
 
 def _is_non_temporal(t: Tensor, unread: bool, target: Target) -> bool:
@@ -445,7 +477,14 @@ def _step_plan(loop: LoweredLoop, segment: LoopSegment, options: PlanOptions) ->
     """Return the plan of a segment's step; its kernels mark which of their buffers are loop-invariant."""
     # A kernel that takes sums would pack loop-invariant operands in every step.
     plan = fuse(
-        segment.body, None, options.target, on_lines=False, cost=options.cost, most=options.most, takes_sums=False
+        segment.body,
+        None,
+        options.target,
+        on_lines=False,
+        cost=options.cost,
+        most=options.most,
+        takes_sums=False,
+        decisions=options.decisions,
     )
     if segment.idle:
         plan = replace(plan, calls=_drop_idle(plan, segment.idle))

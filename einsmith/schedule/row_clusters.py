@@ -11,7 +11,7 @@ import heapq
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Reduce, Tensor, nbytes
@@ -70,6 +70,7 @@ def clusters(
     target: Target,
     pays: Callable[[Sequence[int]], bool],
     refusals: MutableMapping[Tensor, Refusal],
+    cut: Collection[Tensor] = (),
 ) -> list[list[int]]:
     """Return the kernels that become one, as lists of numbers in a valid order.
 
@@ -82,10 +83,11 @@ def clusters(
         pays: whether a list of kernels takes less time fused.
         refusals: receives the large results of reductions that other reductions read, each with the reason for which it
             is stored if it is. `pays` may replace `UNJOINED`.
+        cut: results that no kernel reads that computes them.
     """
-    streamed = set(_streamed(parts, after, unfused, kept, target, refusals))
+    streamed = {*_streamed(parts, after, unfused, kept, target, refusals)}.difference(cut)
     while True:
-        state = _merge(parts, after, unfused, streamed, target)
+        state = _merge(parts, after, unfused, streamed, target, cut)
         refused = {
             t
             for members in state.members.values()
@@ -108,9 +110,10 @@ def _merge(
     unfused: Collection[int],
     streamed: Set[Tensor],
     target: Target,
+    cut: Collection[Tensor],
 ) -> _Clusters:
     """Return the clusters after all joins. The arguments are those of `clusters`; `streamed`: see `_Clusters`."""
-    state = _Clusters(parts, after, streamed)
+    state = _Clusters(parts, after, streamed, cut)
     holders: dict[Tensor, list[int]] = {}  # the latest kernels so far with a buffer in a tensor's memory
     for g, part in enumerate(parts):
         state.add(g)
@@ -234,11 +237,35 @@ def _exceeds_operands(t: Tensor, part: RowPart) -> bool:
     return not part.kernel.reuses or nbytes(t) >= 2 * smaller
 
 
+class HasOperands(Protocol):
+    """A kernel with the storages that it reads and those that it writes."""
+
+    @property
+    def operands(self) -> list[Tensor]:
+        """The storages that are read."""
+
+    @property
+    def results(self) -> list[Tensor]:
+        """The storages that are written."""
+
+
+def passed_on(parts: Iterable[HasOperands]) -> set[Tensor]:
+    """Return the results of kernels that kernels among them read."""
+    parts = list(parts)
+    return {t for p in parts for t in p.results} & {t for p in parts for t in p.operands}
+
+
 class _Clusters:
     """A partition of kernels into clusters, each identified by the number of its first kernel."""
 
-    def __init__(self, parts: Sequence[RowPart], after: Mapping[int, Collection[int]], streamed: Set[Tensor]):
-        self.parts, self.streamed = parts, streamed
+    def __init__(
+        self,
+        parts: Sequence[RowPart],
+        after: Mapping[int, Collection[int]],
+        streamed: Set[Tensor],
+        cut: Collection[Tensor],
+    ):
+        self.parts, self.streamed, self.cut = parts, streamed, cut
         self.members: dict[int, list[int]] = {}  # a cluster's first kernel -> all of its kernels
         # cluster -> bitset of the clusters that it needs; of a merged cluster, the bits of all its former numbers
         self.before: dict[int, int] = {}
@@ -272,6 +299,8 @@ class _Clusters:
         ):
             return False
         merged = [self.parts[n] for n in sorted(self.members[a] + self.members[b])]
+        if self.cut and not passed_on(merged).isdisjoint(self.cut):
+            return False
         if not can_share_rows(merged, self.streamed) or not common_rows(merged, target)[0]:
             return False
         # Products of a batch of matrices are not joined with a kernel that would make them share operands.

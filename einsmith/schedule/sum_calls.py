@@ -10,15 +10,18 @@ after:  {dx, b - rate*sum[n](dx[n,k])};  ...
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Reduce, Tensor
+from einsmith.ir.nodes import Compute, Reduce, Tensor
 from einsmith.ir.views import storage
+from einsmith.schedule.fusion import maker
+from einsmith.schedule.graph_decisions import Edges
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall
 from einsmith.schedule.residency import calls_seconds
+from einsmith.schedule.row_clusters import passed_on
 from einsmith.schedule.summed import summed_form
 
 CALLS_BEFORE = 4
@@ -56,12 +59,14 @@ class SumJoiner:
         kept: tensors that are needed after the program.
         target: the machine.
         cost: predicts kernels.
+        edges: what is decided otherwise than by `cost`.
 
     Attributes:
         place: the number of each kernel's cluster.
         readers: the kernels that read each tensor.
         calls: the calls of the clusters.
         last: the number of the last call that each tensor is in.
+        unjoined: see `Plan.unjoined`.
     """
 
     def __init__(
@@ -74,9 +79,12 @@ class SumJoiner:
         kept: Collection[Tensor],
         target: Target,
         cost: Cost,
+        edges: Edges,
     ):
         self.clusters, self.singles, self.call_of = list(clusters), singles, call_of
         self.needs, self.unfused, self.kept, self.target, self.cost = needs, unfused, kept, target, cost
+        self.edges = edges
+        self.unjoined: dict[Compute, float] = {}
         self.place = {n: c for c, members in enumerate(clusters) for n in members}
         self.readers: dict[Tensor, set[int]] = defaultdict(set)
         for n, call in enumerate(singles):
@@ -98,7 +106,7 @@ class SumJoiner:
                 whole = self._join(group)
                 others = {self.place[n] for n in group[1:]}
                 rest = {x: tuple(n for n in self.clusters[x] if n not in group) for x in others}
-                if self._pays(c, whole, rest):
+                if self._pays(group, self._find_loss(c, whole, rest)):
                     for x, left in rest.items():
                         self.clusters[x] = left
                         self.calls[x] = self.call_of(left) if left else None
@@ -123,6 +131,8 @@ class SumJoiner:
             if not isinstance(reading.kernel.root.parts[0].body, Reduce) or self._is_chain(n):
                 continue
             if any(self.place[m] >= first and m not in group for m in self.needs[n]):
+                continue
+            if self.edges.cut and not self.edges.cut.isdisjoint(self._passed([*group, n])):
                 continue
             if n in self.unfused.writers and not self.unfused.gates.isdisjoint(group):
                 continue
@@ -154,9 +164,23 @@ class SumJoiner:
         copies = tuple(copy for c in calls for copy in c.copies)
         return KernelCall(kernel, tuple(tensors), tuple(t in results for t in tensors), copies, parts=tuple(calls))
 
-    def _pays(self, c: int, whole: KernelCall, rest: Mapping[int, Cluster]) -> bool:
-        """Return whether cluster c with the sums, and what is `rest` of those that have them now, are predicted to take
-        less time. The calls just before and between them tell what the caches hold."""
+    def _passed(self, group: Iterable[int]) -> set[Compute]:
+        """Return the nodes whose results kernels of a group pass on to each other."""
+        return {node for t in passed_on(self.singles[n] for n in group) if isinstance(node := maker(t), Compute)}
+
+    def _pays(self, group: Sequence[int], more: float) -> bool:
+        """Return whether a group is joined that is predicted to take so many seconds more; note them if not."""
+        if more < 0:
+            return True
+        passed = self._passed(group)
+        if not passed.isdisjoint(self.edges.joined):
+            return True
+        self.unjoined |= dict.fromkeys(passed, more)
+        return False
+
+    def _find_loss(self, c: int, whole: KernelCall, rest: Mapping[int, Cluster]) -> float:
+        """Return the predicted seconds that cluster c with the sums, and what is `rest` of those that have them now,
+        take more than the present clusters. The calls just before and between them tell what the caches hold."""
         first, end = max(0, c - CALLS_BEFORE), max(c, *rest) + 1
         before = self.calls[first:end]
         after = list(before)
@@ -169,4 +193,4 @@ class SumJoiner:
             calls_seconds([call for call in calls if call is not None], self.cost, self.target, later)
             for calls in (after, before)
         ]
-        return seconds[0] < seconds[1]
+        return seconds[0] - seconds[1]

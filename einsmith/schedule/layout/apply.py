@@ -37,10 +37,12 @@ class LayoutCopy:
 
 @dataclass(frozen=True)
 class LayoutDecision:
-    """The tensors of a plan whose order is not row-major, and copies."""
+    """The tensors of a plan whose order is not row-major, copies, and tensors that stay in row-major order although the
+    cost of another one is known (`unchanged`)."""
 
     orders: Mapping[Tensor, LayoutChoice] = field(default_factory=dict)
     copies: tuple[LayoutCopy, ...] = ()
+    unchanged: Mapping[Tensor, LayoutChoice] = field(default_factory=dict)
 
 
 def fixed_tensors(plan: Plan) -> set[Tensor]:
@@ -66,6 +68,8 @@ def apply_layouts(plan: Plan, decide: Callable[[Plan], LayoutDecision]) -> Plan:
     """Return the plan, and the plans of its loops' steps, with the orders that `decide` gives for each. Return the plan
     itself if nothing changes. Raises VerifyError if a kernel has no strides for an order."""
     decision = decide(plan)
+    if decision.unchanged:
+        plan = replace(plan, unchanged_orders=dict(decision.unchanged))
     choices = {**decision.orders, **{c.call.tensors[1]: c.choice for c in decision.copies}}
     orders = {t: x.order for t, x in choices.items()}
     pending = list(decision.copies)

@@ -9,7 +9,7 @@ costs of the unchanged orders are always known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf, prod
@@ -20,6 +20,7 @@ import numpy as np
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.ir.views import storage
+from einsmith.schedule.graph_decisions import ORDER, TensorNames, orders_of
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.layout import forced
 from einsmith.schedule.layout.apply import (
@@ -161,12 +162,12 @@ def layouts_of(
 
 
 def decide_orders(plan: Plan, prices: Prices) -> LayoutDecision:
-    """Return the orders of least predicted cost and their alternatives; an empty decision if no change pays."""
+    """Return the orders of least predicted cost and their alternatives; an empty decision if no change pays. Orders
+    that `plan.decisions` states are kept, as far as all kernels can have them."""
     problem = _Problem(plan, prices)
-    if not problem.promising:
+    if not problem.variables:
         return LayoutDecision()
-    values = problem.solve()
-    return problem.build_decision(values) if any(values) else LayoutDecision()
+    return problem.build_decision(problem.solve())
 
 
 class _Problem:
@@ -181,15 +182,26 @@ class _Problem:
             prices.lower_bound(c, n - prices.lower_bound(c) > least_gain) for c, n in zip(calls, now, strict=True)
         ]
         self.promising = [c for c, n, b in zip(calls, now, bounds, strict=True) if n - b > least_gain]
-        if not self.promising:
+        self.variables: list[Variable] = []
+        self.decided: dict[int, int] = {}  # the value that is decided for a variable
+        if not self.promising and not any(x.startswith(f"{ORDER} ") for x in plan.decisions):
             return
-        self.variables = [Variable(x) for x in folded_sets(calls, free_tensors(plan))]
+        self.variables += [Variable(x) for x in folded_sets(calls, free_tensors(plan))]
         self.of = {t: v for v, x in enumerate(self.variables) for t in x.tensors}
         self.copied: dict[Tensor, int] = {}
         self.nodes: list[CostNode] = []
         for call, seconds, b in zip(calls, now, bounds, strict=True):
             promising = any(call is c for c in self.promising)
             self._add(call, seconds, b if promising else max(b, seconds))
+        self._decide(plan)
+
+    def _decide(self, plan: Plan) -> None:
+        """Fix the values of the variables whose orders are decided."""
+        of = self.of | {n.call.tensors[1]: n.seen[-1].stored for n in self.nodes if n.converts}
+        for t, order in orders_of(TensorNames(plan.graph), of, plan.decisions).items():
+            v, options = of[t], candidates(t.shape)
+            if v is not None and order in options:
+                self.decided[v] = options.index(order)
 
     def _add(self, call: KernelCall, now: float, bound: float) -> None:
         """Add the node of a call, and variables for copies of its operands if it might gain by them."""
@@ -234,13 +246,20 @@ class _Problem:
 
     def solve(self) -> tuple[int, ...]:
         """Return the cheapest assignment whose costs are all known. Once the limit on queries is reached, orders whose
-        costs are not known are excluded."""
+        costs are not known are excluded. Values that are decided are kept, unless a kernel cannot have them."""
+        try:
+            return self._solve(self.decided)
+        except ValueError:  # no assignment has these values
+            return self._solve({})
+
+    def _solve(self, decided: Mapping[int, int]) -> tuple[int, ...]:
         sizes = [x.size for x in self.variables]
         tables = [n.table() for n in self.nodes]
+        fixed = [Factor((v,), np.where(np.arange(sizes[v]) == k, 0.0, inf)) for v, k in decided.items()]
         first = self.prices.queries
         limits = [first + MAX_GAIN_QUERIES, first + MAX_GAIN_QUERIES + MAX_LOSS_QUERIES]
         while True:
-            values = minimize(sizes, [f for f in tables if f.over]).values
+            values = minimize(sizes, [f for f in (*tables, *fixed) if f.over]).values
             moved = {v for v, k in enumerate(values) if k}
             unknown = [
                 (n.bound - n.now, i, numbers)
@@ -268,12 +287,16 @@ class _Problem:
         sizes = [x.size for x in self.variables]
         tables = [n.table() for n in self.nodes]
         orders: dict[Tensor, LayoutChoice] = {}
+        unchanged: dict[Tensor, LayoutChoice] = {}
         copies: list[LayoutCopy] = []
+        queried = {v for n in self.nodes if n.known.sum() > 1 for v in n.over}
         for v, (variable, value) in enumerate(zip(self.variables, values, strict=True)):
-            if not value:
+            if not value and (variable.copied or v not in queried):
                 continue
             more = changes(values, v, tables, sizes[v])
             more[value] = inf
+            if not value:
+                more[[k for k in range(sizes[v]) if not self._is_known(values, v, k)]] = inf
             next_best = int(np.argmin(more))
             for t in variable.tensors:
                 options = candidates(t.shape)
@@ -285,9 +308,16 @@ class _Problem:
                 )
                 if variable.copied:
                     copies.append(self._convert(v, t, value, choice, values))
-                else:
+                elif value:
                     orders[t] = choice
-        return LayoutDecision(orders, tuple(copies))
+                elif known:
+                    unchanged[t] = choice
+        return LayoutDecision(orders, tuple(copies), unchanged)
+
+    def _is_known(self, values: tuple[int, ...], v: int, value: int) -> bool:
+        """Return whether the cost is known of an assignment with another value of variable v."""
+        other = (*values[:v], value, *values[v + 1 :])
+        return all(n.known[n.cheapest(other)] for n in self.nodes if v in n.over)
 
     def _convert(self, v: int, t: Tensor, value: int, choice: LayoutChoice, values: tuple[int, ...]) -> LayoutCopy:
         """Return a copy with the calls that read it in the cheapest orders of the assignment."""
