@@ -138,7 +138,7 @@ def bounds(network: str, threads: int) -> Bounds:
     from einsmith.driver.compile import predicted
     from einsmith.ir.nodes import Piece, Reduce, cached_postorder
     from einsmith.kernels import autoconfig
-    from einsmith.passes.pipeline import LAYOUTS, leaving_out
+    from einsmith.passes.pipeline import LAYOUTS, deciding
     from einsmith.schedule.kernel import Kernel
     from einsmith.schedule.layout.price import _lower_bound
     from einsmith.schedule.residency import plan_seconds
@@ -147,7 +147,7 @@ def bounds(network: str, threads: int) -> Bounds:
     run = plans.planned(problem, threads)
     plan, target = run.plan, run.target
     seconds = plan_seconds(plan, predicted, target)
-    with leaving_out(frozenset({LAYOUTS})):
+    with deciding(frozenset({f"without {LAYOUTS}"})):
         unordered = plan_seconds(plans.planned(problem, threads).plan, predicted, target)
     whole = None
     if problem.network in POOLED:  # the others' last layers take one size only

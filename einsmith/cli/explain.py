@@ -20,6 +20,7 @@ from einsmith.driver.streaming import results_of
 from einsmith.ir.nodes import ROLES, Tensor, nbytes, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost
+from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.printer import label, layouts, namer, show_calls
@@ -86,7 +87,8 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     time of all kernels, measured or else predicted. `again`: whether the kernel recomputes an earlier kernel's result.
     `layouts`: tensors stored in another order (`order`: dimensions, outermost first), and the additional cost of the
     next best order (`more`). `results`: those that are never stored, and those that need not be
-    (`driver.streaming.results_of`). `without`: passes without which the program was measured to be faster.
+    (`driver.streaming.results_of`). `decisions`: what was decided otherwise than by the cost model, because
+    the program was measured to be faster (`schedule.graph_decisions`), and why a decision is ignored.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
@@ -147,7 +149,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
         "inputs": [_type(x) for x in inputs],
         "arena_bytes": run.arena_bytes,
         "compile_seconds": run.compile_seconds,
-        "without": sorted(run.without),
+        "decisions": [x._asdict() for x in report_decisions(run.plan, run.decisions)],
         "distinct_kernels": len({k["kernel"] for k in kernels}),
         "fusion": {
             "apart": sum(k["turns"] * (k["fusion"] or {"kernels": 1})["kernels"] for k in kernels),

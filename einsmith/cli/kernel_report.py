@@ -7,6 +7,7 @@ from typing import Any
 
 from einsmith.driver.streaming import lines_of, us
 from einsmith.kernels.pattern import Cost
+from einsmith.schedule.decision_report import ReportedDecision, decision_lines
 
 
 def seconds_of(kernel: Mapping[str, Any], measured: bool) -> float:
@@ -33,8 +34,7 @@ def text_of(report: dict[str, Any]) -> str:
         f"{len(kernels)} kernels, {report['threads']} threads, arena {report['arena_bytes'] / 2**20:.2f} MiB, compiled "
         f"in {report['compile_seconds']:.2f} s"
     ]
-    if report["without"]:
-        lines.append(f"without {', '.join(report['without'])}, which tuning has found to be faster")
+    lines += decision_lines([ReportedDecision(**x) for x in report["decisions"]])
     for n, k in enumerate(kernels):
         measured = "" if k["measured"] is None else f", measured {us(k['measured'])}"
         measured += ", tuned" if k["tuned"] else ""

@@ -261,7 +261,7 @@ _WORKERS = (
     "Measure on other hosts of this kind: mpi (the other processes of mpirun), the address of a Dask scheduler, as "
     "tcp://HOST:8786, or MODULE:FUNCTION, which returns an executor as in concurrent.futures."
 )
-_GRAPH = "Use half of the time to find passes without which the program is faster, before tuning kernels."
+_GRAPH = "Use half of the time to measure the decisions of the graph passes, before tuning kernels."
 
 
 @app.command("tune")

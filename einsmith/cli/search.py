@@ -49,8 +49,8 @@ def search(
 ) -> None:
     """Compile a program, named as for `einsmith explain`, search its kernels for `seconds`, and print the report.
 
-    graph: use half of the time to find passes without which the program is faster; workers: as for `executor_of`;
-    picture: file for a PNG."""
+    graph: use half of the time to measure the decisions of the graph passes; workers: as for `executor_of`; picture:
+    file for a PNG."""
     with ExitStack() as stack:
         executor = None if workers is None else stack.enter_context(executor_of(workers))
         if workers is not None and executor is None:
@@ -76,8 +76,8 @@ def search(
         if picture is not None:
             draw(dots, picture, f"{what}: {report.before * 1e3:.3f} ms before, {report.after * 1e3:.3f} ms now")
     if as_json:
-        without = {} if decided is None else {"without": sorted(decided.without), "forms": decided.tried}
-        click.echo(json.dumps(as_object(report) | without))
+        graph_report = {} if decided is None else {"decisions": sorted(decided.run.decisions), "forms": decided.tried}
+        click.echo(json.dumps(as_object(report) | graph_report))
     else:
         click.echo(str(report))
 

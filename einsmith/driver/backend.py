@@ -192,24 +192,24 @@ class Backend(ABC):
         reads, empty for the model's choice. Raises CompileError for a decision that cannot be followed."""
         raise CompileError(f"kernels of the back end {self.name!r} are always compiled to the cost model's choice")
 
-    def find_omitted_passes(self, graph: Graph, target: Target) -> frozenset[str]:
-        """Return the passes that tuning recorded to be left out of a graph's program, as it was measured faster
-        without them."""
+    def find_graph_decisions(self, graph: Graph, target: Target) -> frozenset[str]:
+        """Return the decisions by which tuning measured a graph's program to be faster
+        (`schedule.graph_decisions`)."""
         return frozenset()
 
-    def keep_omitted_passes(
-        self, graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
+    def keep_graph_decisions(
+        self, graph: Graph, target: Target, decisions: frozenset[str], seconds: float, spread: float, prior: float
     ) -> None:
-        """Record the passes without which a graph's program is faster, or forget an earlier record where `passes` is
-        empty.
+        """Record the decisions by which a graph's program is faster, or forget an earlier record where there are
+        none.
 
         Args:
             graph: the program's graph
             target: the machine that it ran on
-            passes: names of the passes that are left out
+            decisions: the decisions, as `schedule.graph_decisions` describes them
             seconds: median seconds of a run
             spread: the fraction of `seconds` by which runs differ
-            prior: seconds with all passes
+            prior: seconds where the cost model decides
         """
         raise self._not_tunable_error()
 

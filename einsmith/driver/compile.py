@@ -28,10 +28,10 @@ from einsmith.passes.pipeline import (
     EPILOGUE_SUMS,
     LAYOUTS,
     TOGETHER,
-    decided_out,
+    deciding,
     is_left_out,
-    leaving_out,
     left_out,
+    present_decisions,
     run_passes,
 )
 from einsmith.runtime.assemble import ArenaLayout, CompiledKernel, layout
@@ -80,7 +80,7 @@ class Compiled:
     finite: tensor whose first element must be finite for a run to store into leaves, or None
     threads: threads that share the work
     numerics: how the program may round
-    without: passes that are left out because the program was measured to be faster without them
+    decisions: what is decided otherwise than by the cost model, as the program was measured to be faster
     changes: what each pass changed
     seconds: time of passes and fusion (seconds)
     listings: receivers of the texts of the program when it is first bound to memory
@@ -98,7 +98,7 @@ class Compiled:
     target: Target
     numerics: Numerics
     backend: Backend
-    without: frozenset[str]
+    decisions: frozenset[str]
     changes: Changes
     seconds: float
     listings: Sequence[Listing] = ()
@@ -220,15 +220,15 @@ def compile_graph(
     known = {*graph.inputs, *bound}
     if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
         raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
-    decided = decided_out()
-    without = backend.find_omitted_passes(graph, target) if decided is None else decided
-    with trace.compiling(), leaving_out(without):
+    present = present_decisions()
+    decisions = backend.find_graph_decisions(graph, target) if present is None else present
+    with trace.compiling(), deciding(decisions):
         index = graph.outputs.index(finite) if finite is not None else -1
         changes = Changes()
         receivers: list[Listing] = [changes, *listings(graph)]
         store, kernels = None, None
         if plans.is_kept() and len(receivers) == 1:
-            settings = index, threads, limit, max_stored, left_out()
+            settings = index, threads, limit, max_stored, left_out(), sorted(decisions)
             store = plans.PlanStore(graph, bound, constants, target, numerics, backend, *settings)
             stored, seconds = store.read(), time.perf_counter() - start
             if stored is not None:
@@ -236,7 +236,7 @@ def compile_graph(
                 if found.decisions == stored.decisions:
                     kernels, changes.tensors = found, stored.tensors
         if kernels is None:
-            plan_with = _Planner(graph, index, target, numerics, receivers, constants)
+            plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions)
             plan, seconds = plan_with(max_stored), time.perf_counter() - start
             kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
             kernels.choose_layouts()
@@ -257,7 +257,7 @@ def compile_graph(
         target,
         numerics,
         backend,
-        without,
+        decisions,
         changes,
         seconds,
         receivers[1:],
@@ -274,6 +274,7 @@ class _Planner:
         numerics: how the program may round.
         listings: receivers of the graph after each pass.
         constants: leaves whose values stay from run to run.
+        decisions: what is decided otherwise than by the cost model.
     """
 
     def __init__(
@@ -284,6 +285,7 @@ class _Planner:
         numerics: Numerics,
         listings: Sequence[Listing],
         constants: Collection[Leaf],
+        decisions: frozenset[str],
     ):
         def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
             for listing in listings:
@@ -292,7 +294,7 @@ class _Planner:
         checks = dict((*index_checks(graph.roots), *graph.checks))
         graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
         self._graph = run_passes(graph, PassContext(target, predicted, observe, numerics.stored, PRODUCTS))
-        self._index, self._target = index, target
+        self._index, self._target, self._decisions = index, target, decisions
         self._constants, self._smallest = constants, smallest_unstored(target)
         self._takes_sums = not is_left_out(EPILOGUE_SUMS) and not constants  # which such a kernel packs at each run
 
@@ -303,7 +305,16 @@ class _Planner:
 
         def fuse_graph(g: Graph, repeats: bool) -> Plan:
             finite = g.outputs[self._index] if self._index >= 0 else None
-            return fuse(g, finite, target, cost=predicted, most=most, repeats=repeats, takes_sums=takes_sums)
+            return fuse(
+                g,
+                finite,
+                target,
+                cost=predicted,
+                most=most,
+                repeats=repeats,
+                takes_sums=takes_sums,
+                decisions=self._decisions,
+            )
 
         plan = repeat_products(
             self._graph, fuse_graph, lambda plan: plan_seconds(plan, predicted, target), smallest, most

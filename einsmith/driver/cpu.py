@@ -31,10 +31,10 @@ class Cpu(CpuBackend):
         decided = {k: Decision(text, bool(text) and recorded.get(k) == text) for k, text in texts.items()}
         return dict(zip(decided, compile_decided(list(decided), decided, target), strict=True))
 
-    def keep_omitted_passes(
-        self, graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
+    def keep_graph_decisions(
+        self, graph: Graph, target: Target, decisions: frozenset[str], seconds: float, spread: float, prior: float
     ) -> None:
-        records.record_omitted_passes(graph, target, passes, seconds, spread, prior)
+        records.record_graph(graph, target, decisions, seconds, spread, prior)
 
     def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> RaceResult:
         return race.race_programs(first, second, seconds)

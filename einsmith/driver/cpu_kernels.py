@@ -187,8 +187,8 @@ class CpuBackend(Backend):
     def static_target(self, cores: int) -> Target:
         return replace(native.host_target(), cores=cores)
 
-    def find_omitted_passes(self, graph: Graph, target: Target) -> frozenset[str]:
-        return records.find_omitted_passes(graph, target) if environment.TUNED.get() else frozenset()
+    def find_graph_decisions(self, graph: Graph, target: Target) -> frozenset[str]:
+        return records.find_graph_decisions(graph, target) if environment.TUNED.get() else frozenset()
 
     def find_measured_seconds(self, kernel: Kernel | Rows, target: Target) -> float | None:
         record = records.find(kernel, target)

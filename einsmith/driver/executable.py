@@ -29,7 +29,7 @@ from einsmith.ir.views import storage
 from einsmith.passes.analysis.index_checks import violation
 from einsmith.passes.constants import split_constants
 from einsmith.passes.listings import Changes
-from einsmith.passes.pipeline import leaving_out
+from einsmith.passes.pipeline import deciding
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.assemble import CompiledKernel
@@ -175,10 +175,10 @@ class Executable:
         program._binding = Binding(compiled, self.bound, self._arena, self._limit, more, self._notices)
         return program
 
-    def compile_without(self, passes: frozenset[str]) -> Executable:
-        """Return the graph compiled anew without these passes. The two programs share one memory and take turns on
-        it."""
-        with leaving_out(passes):
+    def compile_deciding(self, decisions: frozenset[str]) -> Executable:
+        """Return the graph compiled anew by these decisions (`schedule.graph_decisions`). The two programs share one
+        memory and take turns on it."""
+        with deciding(decisions):
             program = self._compile_again(self._memories)
         program.note = self.note
         return program
@@ -253,9 +253,9 @@ class Executable:
         return self.compiled.threads
 
     @property
-    def without(self) -> frozenset[str]:
-        """Return the passes that are left out because the program was measured to be faster without them."""
-        return self.compiled.without
+    def decisions(self) -> frozenset[str]:
+        """Return what is decided otherwise than by the cost model, because the program was measured to be faster."""
+        return self.compiled.decisions
 
     @property
     def changes(self) -> Changes:

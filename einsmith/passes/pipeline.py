@@ -42,6 +42,7 @@ from einsmith.passes.algebra.store_post_activation import store_post_activation
 from einsmith.passes.context import PassContext
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import strip_mine
+from einsmith.schedule.graph_decisions import WITHOUT, is_of_tensor
 
 
 @dataclass(frozen=True)
@@ -99,23 +100,29 @@ def is_left_out(name: str) -> bool:
     return name in left_out()
 
 
-_WITHOUT: ContextVar[frozenset[str] | None] = ContextVar("passes that are left out", default=None)
+_DECISIONS: ContextVar[frozenset[str] | None] = ContextVar("graph decisions", default=None)
 
 
-def decided_out() -> frozenset[str] | None:
-    """Return the passes that `leaving_out` leaves out; None outside of it."""
-    return _WITHOUT.get()
+def present_decisions() -> frozenset[str] | None:
+    """Return the graph decisions that programs compiled now follow, by `deciding`; None outside of it."""
+    return _DECISIONS.get()
 
 
 @contextmanager
-def leaving_out(names: frozenset[str]) -> Iterator[None]:
-    """Compile programs inside the `with` block without the given optional passes, in addition to those that
-    EINSMITH_WITHOUT names."""
-    token = _WITHOUT.set(names)
+def deciding(decisions: frozenset[str]) -> Iterator[None]:
+    """Compile programs inside the `with` block by these decisions (`schedule.graph_decisions`); passes that
+    EINSMITH_WITHOUT names are left out in addition."""
+    token = _DECISIONS.set(decisions)
     try:
         yield
     finally:
-        _WITHOUT.reset(token)
+        _DECISIONS.reset(token)
+
+
+def is_graph_decision(text: str) -> bool:
+    """Return whether a text is a graph decision; it may name a tensor that a program does not have."""
+    word, _, name = text.partition(" ")
+    return is_of_tensor(text) or (word == WITHOUT and name in optional())
 
 
 def left_out() -> tuple[str, ...]:
@@ -129,7 +136,8 @@ def left_out() -> tuple[str, ...]:
                 f"the environment variable {environment.WITHOUT.name} names {name!r}, which is no pass that can be "
                 f"left out{renamed}; these can: {', '.join(optional())}"
             )
-    return (*without, *(_WITHOUT.get() or ()))
+    decided = sorted(_DECISIONS.get() or ())
+    return (*without, *(x.removeprefix(f"{WITHOUT} ") for x in decided if x.startswith(f"{WITHOUT} ")))
 
 
 PASSES = check_order(

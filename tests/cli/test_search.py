@@ -49,7 +49,7 @@ def test_the_graph_is_tuned_first_and_what_is_found_is_said(tmp_path, capfd, mon
     )
 
     def race(first, second, inputs, end):
-        a, b = (0.5 if run.without else 1.0 for run in (first, second))
+        a, b = (0.5 if "without narrow argmax" in run.decisions else 1.0 for run in (first, second))
         return RaceResult(a, b, b / a, b / a, b / a, "", True)
 
     monkeypatch.setattr(graph_search, "race", race)
@@ -58,7 +58,7 @@ def test_the_graph_is_tuned_first_and_what_is_found_is_said(tmp_path, capfd, mon
     words = ["tune", str(file), "--graph", "--seconds", "2", "--threads", "1"]
     assert main.run([*words, "--json"]) == main.OK
     found = json.loads(capfd.readouterr().out)
-    assert found["without"] == ["narrow argmax"] and found["forms"] >= 1
+    assert found["decisions"] == ["without narrow argmax"] and found["forms"] >= 1
     assert main.run(["tune", "--list"]) == main.OK
     said = capfd.readouterr().out
     assert "without narrow argmax" in said and "2.00 times as fast" in said and "a graph of" in said
@@ -70,7 +70,7 @@ def test_the_graph_is_tuned_first_and_what_is_found_is_said(tmp_path, capfd, mon
     assert main.run(["tune", "--import", kept]) == main.OK
     capfd.readouterr()
     assert main.run(["explain", str(file), "--threads", "1", "--json"]) == main.OK
-    assert json.loads(capfd.readouterr().out)["without"] == [], "what another machine says is a guess alone"
+    assert json.loads(capfd.readouterr().out)["decisions"] == [], "what another machine says is a guess alone"
 
 
 @pytest.mark.parametrize(

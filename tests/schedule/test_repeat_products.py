@@ -135,7 +135,7 @@ def test_the_bound_can_be_set_at_any_time(batch, monkeypatch) -> None:
     step.max_stored = "1 kB"
     assert step.max_stored == 1000 and step(*batch) < first and largest(step) < SCORES / 2
     (program,) = step._programs.values()
-    assert largest_of(program.compile_without(frozenset({"prefix sums"}))) < SCORES / 2
+    assert largest_of(program.compile_deciding(frozenset({"without prefix sums"}))) < SCORES / 2
 
 
 def test_an_exported_step_has_the_bound_too(batch) -> None:

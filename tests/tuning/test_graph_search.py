@@ -5,15 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.caches import Once
 from einsmith.driver.backend import RaceResult
 from einsmith.driver.executable import Executable
 from einsmith.passes import pipeline
+from einsmith.schedule.decision_report import report_decisions
+from einsmith.schedule.layout import choice
+from einsmith.schedule.layout.apply import reorder_call
+from einsmith.schedule.layout.price import Prices
+from einsmith.schedule.plan import KernelCall
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.programs import graph_search
 
@@ -59,63 +66,153 @@ def raced(monkeypatch, seconds: Callable[[Executable], float]) -> None:
 def test_faster_graphs_are_kept_and_found_again(batch, monkeypatch) -> None:
     plain = made()
     run = program(plain, batch)
-    gene, *others = graph_search.genes(run)
+    gene, *others = graph_search.pass_genes(run)
     assert others, "several genes"
-    raced(monkeypatch, lambda r: 1.0 if gene in r.without else 2.0)
+    raced(monkeypatch, lambda r: 1.0 if gene in r.decisions else 2.0)
     monkeypatch.setattr(graph_search, "MAX_PRICE_RATIO", 1e9)
     report = graph_search.tune(run, [*batch], 60)
-    assert report.without == {gene} and (report.before, report.after) == (2.0, 1.0) and report.tried > 1
-    assert f"without {gene}" in str(report)
+    assert report.decisions == {gene} and (report.before, report.after) == (2.0, 1.0) and report.tried > 1
+    assert f": {gene}\n" in str(report)
     again = made()
     other = program(again, batch)
-    assert other.without == {gene} and f"without {gene}, which tuning" in again.plan
-    assert gene not in other.changes.tensors
+    assert other.decisions == {gene} and f"{gene}, which tuning" in again.plan
+    assert gene.removeprefix("without ") not in other.changes.tensors
     np.testing.assert_allclose([again(*batch) for _ in range(5)], [plain(*batch) for _ in range(5)], rtol=1e-5)
     (stored,) = records.list_records()
     assert (
-        stored.record.text == f"without {gene}"
+        stored.record.text == gene
         and stored.own
-        and records.find_omitted_passes(run.source_graph, run.target) == {gene}
+        and records.find_graph_decisions(run.source_graph, run.target) == {gene}
     )
     monkeypatch.setenv("EINSMITH_TUNED", "0")
-    assert program(made(), batch).without == frozenset()
+    assert program(made(), batch).decisions == frozenset()
     monkeypatch.delenv("EINSMITH_TUNED")
-    raced(monkeypatch, lambda r: 2.0 if gene in r.without else 1.0)
-    assert graph_search.tune(other, [*batch], 60).without == frozenset(), "it is switched back"
-    assert records.list_records() == [] and program(made(), batch).without == frozenset()
+    raced(monkeypatch, lambda r: 2.0 if gene in r.decisions else 1.0)
+    assert graph_search.tune(other, [*batch], 60).decisions == frozenset(), "it is switched back"
+    assert records.list_records() == [] and program(made(), batch).decisions == frozenset()
 
 
-def test_another_process_finds_it(batch, monkeypatch) -> None:
-    """A graph is known by its structure: leaves have other numbers there."""
+def tensor_gene(run: Executable, word: str) -> str:
+    """The decision on a tensor that is predicted to cost the least, of one kind."""
+    return next(x for x in graph_search.tensor_genes(run) if x.startswith(word))
+
+
+@pytest.fixture
+def small(monkeypatch) -> None:
+    """Decisions on kernels that take hardly any time are tried, whatever is predicted of them."""
+    monkeypatch.setattr(graph_search, "MIN_SHARE", 0.0)
+    monkeypatch.setattr(graph_search, "MAX_TENSOR_GENES", 8)
+    monkeypatch.setattr(graph_search, "MAX_PRICE_RATIO", 1e9)
+
+
+@pytest.fixture
+def bad_orders(monkeypatch) -> None:
+    """The model takes kernels for fast that read and write tensors in other orders."""
+
+    def query(self: Prices, call: KernelCall, orders: Any) -> float:
+        return inf if reorder_call(call, orders) is None else 1e-9 * (1 + len(orders))
+
+    monkeypatch.setattr(Prices, "query", query)
+    monkeypatch.setattr(Prices, "lower_bound", lambda self, call, closely=False: 0.0)
+    monkeypatch.setattr(choice, "MIN_GAIN_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("word", ["cut", "order"])
+def test_wrong_choices_for_tensors_are_repaired(word, batch, monkeypatch, small, request) -> None:
+    """Steps with one kernel in two, or with a tensor in its next best order, are the faster ones."""
+    if word == "order":
+        request.getfixturevalue("bad_orders")
+    monkeypatch.setattr(graph_search, "pass_genes", lambda run: [])
+    plain = made()
+    run = program(plain, batch)
+    assert run.plan.orders or word == "cut", "the model is led astray"
+    gene = tensor_gene(run, word)
+    raced(monkeypatch, lambda r: 1.0 if gene in r.decisions else 2.0)
+    report = graph_search.tune(run, [*batch], 60)
+    assert report.decisions == {gene} and any(gene in line and "0.500 of the time" in line for line in report.log)
+    again = made()
+    other = program(again, batch)
+    assert other.decisions == {gene} and f"{gene} (" in again.plan and "found to be faster" in again.plan
+    assert [c.kernel for c in other.calls] != [c.kernel for c in run.calls]
+    assert not report_decisions(other.plan, other.decisions)[0].ignored
+    np.testing.assert_allclose([again(*batch) for _ in range(5)], [plain(*batch) for _ in range(5)], rtol=1e-5)
+    assert not program(made(), tuple(a[:3] for a in batch)).decisions, "another graph"
+    raced(monkeypatch, lambda r: 2.0 if gene in r.decisions else 1.0)
+    assert gene not in graph_search.tune(other, [*batch], 60).decisions, "it is switched back"
+
+
+def test_one_kind_of_decision_after_the_other(batch, monkeypatch, small, bad_orders) -> None:
+    """Each is tried beside those that were kept before it."""
     run = program(made(), batch)
-    gene = graph_search.genes(run)[0]
-    run.backend.keep_omitted_passes(run.source_graph, run.target, frozenset({gene}), 1.0, 0.0, 2.0)
+    of_passes = graph_search.pass_genes(run)[:1]
+    monkeypatch.setattr(graph_search, "pass_genes", lambda run: of_passes)
+    genes = {*of_passes, tensor_gene(run, "cut"), tensor_gene(run, "order")}
+    raced(monkeypatch, lambda r: 4.0 - len(genes & r.decisions))
+    report = graph_search.tune(run, [*batch], 60)
+    assert len(report.decisions) > 1 and report.decisions <= genes
+    (stored,) = records.list_records()
+    assert stored.record.text == "; ".join(sorted(report.decisions))
+    assert program(made(), batch).decisions == report.decisions
+
+
+@pytest.mark.parametrize("word", ["without", "cut"])
+def test_another_process_finds_it(word, batch, small, monkeypatch) -> None:
+    """A graph is known by its structure: leaves have other numbers there. A third process reads the plan."""
+    run = program(made(), batch)
+    gene = graph_search.pass_genes(run)[0] if word == "without" else tensor_gene(run, word)
+    run.backend.keep_graph_decisions(run.source_graph, run.target, frozenset({gene}), 1.0, 0.0, 2.0)
     code = (
         "import numpy as np, einsmith as es\n"
+        "from einsmith.driver import compile\n"
         "from tests.tuning.test_graph_search import made, program\n"
         "es.jit(lambda x: x + 1)(np.ones(3, np.float32))\n"
         "batch = np.zeros((7, 3, 12, 12), np.float32), np.zeros(7, np.int64)\n"
-        "print(sorted(program(made(), batch).without), sorted(program(made(), tuple(a[:3] for a in batch)).without))\n"
+        "counted, runs = compile.run_passes, []\n"
+        "compile.run_passes = lambda *args: [runs.append(1), counted(*args)][1]\n"
+        "for some in (batch, tuple(a[:3] for a in batch)):\n"
+        "    found = program(made(), some)\n"
+        "    print(sorted(found.decisions), len(found.calls))\n"
+        "print(len(runs))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.split("\n")[0] == f"{[gene]} []", done.stderr
+    monkeypatch.setenv("EINSMITH_PLANS", "1")
+    said = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        said.append(done.stdout.splitlines())
+        assert len(said[-1]) == 3, done.stderr
+    kernels = len(run.compile_deciding(frozenset({gene})).calls)
+    assert said[0][0] == f"{[gene]} {kernels}" and said[0][1].startswith("[] ")
+    assert said[1][:2] == said[0][:2] and int(said[0][2]) > int(said[1][2]) == 0
+
+
+def test_texts_that_are_no_decisions_are_ignored(batch, monkeypatch) -> None:
+    """As of a store that is damaged, or that other sources have written."""
+    monkeypatch.setattr(records, "_WARNED", Once("warnings of this test"))
+    run = program(made(), batch)
+    gene = graph_search.pass_genes(run)[0]
+    texts = frozenset({gene, "without simplify", "cut 123", "order 00000000 x"})
+    run.backend.keep_graph_decisions(run.source_graph, run.target, texts, 1.0, 0.0, 2.0)
+    with pytest.warns(es.EinsmithWarning, match="is no decision that can be followed") as warned:
+        assert program(made(), batch).decisions == {gene}
+        assert program(made(), batch).decisions == {gene}
+    assert len(warned) == 1
 
 
 def test_graphs_with_other_results_are_rejected(batch, monkeypatch) -> None:
     run = program(made(), batch)
-    raced(monkeypatch, lambda r: 1.0 if r.without else 2.0)
+    raced(monkeypatch, lambda r: 1.0 if r.decisions else 2.0)
     monkeypatch.setattr(graph_search, "MAX_PRICE_RATIO", 1e9)
     call = Executable.__call__
     weight = next(a for leaf, a in run.bound.items() if leaf.shape == (4, 3, 3, 3))
 
     def wrong(self: Executable, inputs: Any) -> Any:
         out = call(self, inputs)
-        weight[1, 1] += 0.01 * bool(self.without)
+        weight[1, 1] += 0.01 * bool(self.decisions)
         return out
 
     monkeypatch.setattr(Executable, "__call__", wrong)
     report = graph_search.tune(run, [*batch], 60)
-    assert not report.without and records.list_records() == []
+    assert not report.decisions and records.list_records() == []
     assert any("rejected: the value stored into f32" in line for line in report.log)
 
 
@@ -136,15 +233,15 @@ def test_a_loss_that_is_not_finite_tells_nothing(batch) -> None:
     run = program(made(), batch)
     bad = [np.full_like(batch[0], np.nan), batch[1]]
     report = graph_search.tune(run, bad, 5.0)
-    assert not report.without and (not report.tried or "cannot be compared" in str(report))
+    assert not report.decisions and (not report.tried or "cannot be compared" in str(report))
 
 
 def test_a_step_with_graph_search(batch, monkeypatch) -> None:
     from einsmith.tuning.programs import kernel_search
 
     monkeypatch.setattr(kernel_search, "GRAPH_SECONDS", 1.0)
-    gene = graph_search.genes(program(made(), batch))[0]
-    raced(monkeypatch, lambda r: 1.0 if gene in r.without else 2.0)
+    gene = graph_search.pass_genes(program(made(), batch))[0]
+    raced(monkeypatch, lambda r: 1.0 if gene in r.decisions else 2.0)
     monkeypatch.setattr(graph_search, "MAX_PRICE_RATIO", 1e9)
     step, plain = made(tune="graph"), made()
     found, wanted = [step(*batch) for _ in range(3)], [plain(*batch) for _ in range(3)]
@@ -154,9 +251,10 @@ def test_a_step_with_graph_search(batch, monkeypatch) -> None:
 
 
 def test_passes_that_are_left_out(monkeypatch) -> None:
-    with pipeline.leaving_out(frozenset({"multi-output reduction"})):
-        assert pipeline.is_left_out("multi-output reduction") and pipeline.decided_out() == {"multi-output reduction"}
+    with pipeline.deciding(frozenset({"without multi-output reduction"})):
+        assert pipeline.is_left_out("multi-output reduction")
+        assert pipeline.present_decisions() == {"without multi-output reduction"}
         monkeypatch.setenv("EINSMITH_WITHOUT", "layouts")
         assert pipeline.is_left_out("layouts") and pipeline.is_left_out("multi-output reduction")
     assert pipeline.is_left_out("layouts") and not pipeline.is_left_out("multi-output reduction")
-    assert pipeline.decided_out() is None
+    assert pipeline.present_decisions() is None

@@ -12,16 +12,19 @@ import json
 import math
 import sqlite3
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from einsmith.base import files
-from einsmith.base.errors import StoreError
+from einsmith.base.caches import Once
+from einsmith.base.errors import EinsmithWarning, StoreError
 from einsmith.cost.facts import Target
 from einsmith.ir.graph_digest import graph_digest, number_leaves
 from einsmith.ir.nodes import Compute, Graph, postorder
 from einsmith.kernels.pattern import describe
+from einsmith.passes.pipeline import is_graph_decision
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.structure import extents, structure
 from einsmith.tuning.calibration import store
@@ -41,7 +44,7 @@ T = TypeVar("T")
 
 
 class Record(NamedTuple):
-    """The fastest configuration of a kernel, or the passes that a graph's program is faster without.
+    """The fastest configuration of a kernel, or the decisions by which a graph's program is faster.
 
     Attributes:
         kernel: the digest of the kernel or graph, in hexadecimal digits
@@ -82,8 +85,10 @@ _RECORD_COLUMNS = "kernel, text, seconds, spread, prior, at, confirmed, describe
 """Columns of the fields of a `Record`, in their order."""
 GRAPH = "graph"
 """The `structure` of a graph's record."""
-WITHOUT = "without "
-"""Beginning of the text of a graph's record; names of passes follow."""
+_SEPARATOR = "; "
+"""What stands between the decisions of a graph's record."""
+_WARNED = Once("records of graphs with texts that are no decisions")
+"""Texts of which a warning was given."""
 _COLUMNS: dict[str, type] = {
     "kernel": str,
     "machine": str,
@@ -248,20 +253,30 @@ def name_of_graph(graph: Graph) -> str:
     return hashlib.blake2b(graph_digest(graph, number_leaves(graph)) + sources, digest_size=16).hexdigest()
 
 
-def find_omitted_passes(graph: Graph, target: Target) -> frozenset[str]:
-    """Return the passes that are recorded to be left out of a graph's program."""
+def find_graph_decisions(graph: Graph, target: Target) -> frozenset[str]:
+    """Return the decisions that are recorded for a graph's program. Texts that are none are ignored, with a
+    warning."""
     query = f"SELECT kernel, text FROM records WHERE structure=? AND machine=? AND version=? AND {_WHERE_USED}"
     texts = {str(name): str(text) for name, text in _find(query, (GRAPH, *_here(target)))}
-    text = texts.get(name_of_graph(graph), "") if texts else ""
-    return frozenset(text.removeprefix(WITHOUT).split(", ")) if text else frozenset()
+    name = name_of_graph(graph) if texts else ""
+    parts = texts[name].split(_SEPARATOR) if name in texts else []
+    unknown = [x for x in parts if not is_graph_decision(x)]
+    if unknown and _WARNED((name, *unknown)):
+        warnings.warn(
+            f"the record {name[:8]} of a graph holds {unknown[0]!r}, which is no decision that can be followed; it is "
+            f"ignored. `einsmith tune --forget {name[:8]}` removes the record",
+            EinsmithWarning,
+            stacklevel=2,
+        )
+    return frozenset(parts).difference(unknown)
 
 
-def record_omitted_passes(
-    graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
+def record_graph(
+    graph: Graph, target: Target, decisions: frozenset[str], seconds: float, spread: float, prior: float
 ) -> None:
-    """Record the passes that a graph's program is faster without; where there are none, remove the earlier record."""
-    name, text = name_of_graph(graph), WITHOUT + ", ".join(sorted(passes))
-    if passes:
+    """Record the decisions by which a graph's program is faster; where there are none, remove the earlier record."""
+    name, text = name_of_graph(graph), _SEPARATOR.join(sorted(decisions))
+    if decisions:
         tensors = sum(isinstance(t, Compute) for t in postorder(graph.roots))
         inputs = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in graph.inputs)
         described = f"a graph of {tensors} tensors, of {inputs}"

@@ -1,39 +1,55 @@
-"""Tune the graph of a program: find the passes without which it is faster.
+"""Tune the graph of a program: measure the decisions of its passes, of fusion and of the layout choice.
 
-Every pass that can be left out and that changes the program is a gene, on or off: what is recomputed, shared, folded or
-stored, and whether tensors get other layouts. Genes are switched one after the other, in order of the time of the
-resulting kernels, measured where tuning has measured them and predicted where not. The two forms of the program race in
-whole steps by turns. A form that is significantly faster and computes equal results becomes the current program, in
-which the next gene is switched. Kernels are tuned afterwards, since the graph decides which kernels there are.
+A gene is a decision that may be switched (`schedule.graph_decisions`): whether a pass that changes the program is left
+out, whether kernels that pass on a tensor are one kernel, and the order of a tensor's dimensions. Genes are switched
+one after the other, in order of the time of the resulting kernels. For a pass it is that of the compiled form's
+kernels, measured where tuning has measured them and predicted where not; for a tensor, the prediction that decided. The
+two forms of the program race in whole steps by turns. A form that is significantly faster in two races and computes
+equal results becomes the current program, in which the next gene is switched. Kernels are tuned afterwards, since the
+graph decides which kernels there are.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import inf, sqrt
 
 import numpy as np
 
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, CompileError
+from einsmith.cost.facts import Target
 from einsmith.driver.backend import RaceResult
+from einsmith.driver.compile import predicted
 from einsmith.driver.executable import FINITE, Executable
+from einsmith.ir.interned import Node
+from einsmith.ir.nodes import Compute, Tensor
+from einsmith.ir.views import producer, storage
 from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, TOGETHER, optional
-from einsmith.schedule.kernel import Rows
-from einsmith.schedule.plan import Plan
+from einsmith.schedule.decision_report import report_decisions
+from einsmith.schedule.fusion import passes_on
+from einsmith.schedule.graph_decisions import CUT, JOIN, ORDER, WITHOUT, TensorNames, show_order, toggle
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
 from einsmith.schedule.printer import layouts
+from einsmith.schedule.split_kernel import split_stages
 
 MAX_PRICE_RATIO = 1.5
 """Largest price of a form that is raced, as a multiple of the present program's price."""
 MAX_KEPT_RATIO = 0.98
 """Largest time of a form that is kept, as a fraction of the present program's; smaller gains are lost in noise."""
+MIN_SHARE = 0.02
+"""Smallest part of a program's time that the kernels which compute or read a tensor take for decisions on it to be
+tried: from a smaller part a form cannot gain what it has to gain (`MAX_KEPT_RATIO`)."""
+MAX_TENSOR_GENES = 24
+"""Most decisions on tensors that are tried, those of the smallest predicted loss."""
 
 
 @dataclass(frozen=True)
 class ProgramForm:
-    """A program compiled without some passes, with the seconds of its kernels by measurements and predictions."""
+    """A program compiled by other decisions, with the seconds of its kernels by measurements and predictions."""
 
     run: Executable
     price: float
@@ -43,8 +59,9 @@ class ProgramForm:
 class GraphReport:
     """The result of a search over forms of the graph.
 
-    before, after: median seconds of a step, by the last decisive race; tried: forms that raced; log: the outcome of
-    each gene, in words; run: the resulting program.
+    after: median seconds of a step in the last race that a form has won; before: these seconds, divided by the ratios
+    of all races that were won; tried: forms that raced; log: the outcome of each gene, in words; run: the resulting
+    program.
     """
 
     run: Executable
@@ -55,13 +72,13 @@ class GraphReport:
     log: list[str] = field(default_factory=list)
 
     @property
-    def without(self) -> frozenset[str]:
-        """Return the names of the passes that the program is compiled without."""
-        return self.run.without
+    def decisions(self) -> frozenset[str]:
+        """Return what is decided otherwise than by the cost model."""
+        return self.run.decisions
 
     def __str__(self) -> str:
-        passes = f"without {', '.join(sorted(self.without))}" if self.without else "all passes are kept"
-        return "\n".join([f"{self.tried} variants of the graph tried in {self.seconds:.0f} s: {passes}", *self.log])
+        decisions = ", ".join(sorted(self.decisions)) or "the cost model decides"
+        return "\n".join([f"{self.tried} variants of the graph tried in {self.seconds:.0f} s: {decisions}", *self.log])
 
 
 def planned(plan: Plan) -> list[str]:
@@ -71,10 +88,85 @@ def planned(plan: Plan) -> list[str]:
     return [name for name, is_used in used if is_used]
 
 
-def genes(run: Executable) -> list[str]:
-    """Return the passes that may be switched: those that change the program, and those that it is compiled without."""
-    changing = {*run.changes.tensors, *run.without, *planned(run.plan)}
-    return [name for name in dict.fromkeys(optional()) if name in changing]
+def pass_genes(run: Executable) -> list[str]:
+    """Return the decisions on passes that may be switched: on those that change the program, and on those that it is
+    compiled without."""
+    changing = {*run.changes.tensors, *planned(run.plan)}
+    decisions = dict.fromkeys(f"{WITHOUT} {name}" for name in optional())
+    return [x for x in decisions if x in run.decisions or x.removeprefix(f"{WITHOUT} ") in changing]
+
+
+def tensor_genes(run: Executable) -> dict[str, float]:
+    """Return the decisions on tensors that may be switched, those of the smallest predicted loss first, and the seconds
+    that the program is predicted to take more: tensors that kernels pass on, or that kernels pass on which the cost
+    model did not join, and tensors with other orders of known cost, if their kernels take a noticeable part of the
+    time."""
+    losses = {x: 0.0 for x in run.decisions if not x.startswith(f"{WITHOUT} ")}
+    shares = _shares(run)
+    seconds = iter(k.seconds for k in run.kernels)
+    for decision, nodes, more in _tensor_losses(run.plan, seconds, run.target):
+        if sum(shares.get(x, 0.0) for x in nodes) >= MIN_SHARE:
+            losses[decision] = min(losses.get(decision, inf), more)
+    ranked = sorted(losses, key=lambda x: losses[x])[:MAX_TENSOR_GENES]
+    return {x: losses[x] for x in ranked}
+
+
+def _shares(run: Executable) -> dict[Node, float]:
+    """Return for each tensor, and for each node that computes one, the part of a run's time that the kernels take that
+    compute or read it."""
+    shares: dict[Node, float] = {}
+    seconds = [kernel.seconds * turns for kernel, turns in zip(run.kernels, run.turns, strict=True)]
+    for call, part in zip(run.calls, seconds, strict=True):
+        storages = set(map(storage, call.tensors))
+        nodes: set[Node] = {*call.nodes, *storages, *(producer(t)[0] for t in storages)}
+        for t in nodes:
+            shares[t] = shares.get(t, 0.0) + part / sum(seconds)
+    return shares
+
+
+def _tensor_losses(
+    plan: Plan, seconds: Iterator[float], target: Target, turns: int = 1
+) -> Iterator[tuple[str, Sequence[Node], float]]:
+    """Yield (decision on a tensor, tensors that it concerns, predicted seconds that a run takes more by it) for a plan
+    and the plans of its loops' steps.
+
+    seconds: the predicted seconds of each kernel, in the order of `Plan.kernel_calls`; turns: how often a run executes
+    the plan.
+    """
+    names = TensorNames(plan.graph)
+    for call in plan.calls:
+        for c in call.before if isinstance(call, LoopCall) else [call]:
+            for node, more in _cut_losses(c, next(seconds), target):
+                yield f"{CUT} {names.of(node)}", [node], turns * more
+        if isinstance(call, LoopCall):
+            for segment, step in zip(call.loop.segments, call.plans, strict=True):
+                yield from _tensor_losses(step, seconds, target, turns * segment.steps)
+    for node, more in plan.unjoined.items():
+        yield f"{JOIN} {names.of(node)}", [node], turns * more
+    together: dict[LayoutChoice, list[Tensor]] = {}  # tensors that were decided together have one choice
+    for t, choice in (*plan.orders.items(), *plan.unchanged_orders.items()):
+        together.setdefault(choice, []).append(t)
+    for choice, tensors in together.items():
+        if choice.runner_up is not None:
+            yield f"{ORDER} {names.of(tensors[0])} {show_order(choice.runner_up)}", tensors, turns * choice.more
+
+
+def _cut_losses(call: KernelCall, seconds: float, target: Target) -> Iterator[tuple[Compute, float]]:
+    """Yield the nodes whose results the kernels of a call pass on, and the predicted seconds that separate kernels take
+    more: an equal part of what all kernels apart take more. seconds: of the call."""
+    nodes = [n for n in call.own if isinstance(n, Compute)]
+    apart: list[float] = []
+    if call.parts:
+        apart = [predicted(p.kernel, target) for p in call.parts]
+        for part, own in zip(call.parts, apart, strict=True):
+            yield from _cut_losses(part, own, target)
+        within = [n for p in call.parts for n in p.nodes if passes_on(p.nodes, p.nodes, [n])]
+        nodes = [n for n in nodes if n not in within]
+    elif isinstance(call.kernel, Kernel):
+        apart = [predicted(stage.kernel, target) for stage in split_stages(call.kernel)]
+    for node in nodes if len(apart) > 1 else ():
+        if passes_on(call.nodes, call.nodes, [node]):
+            yield node, (sum(apart) - seconds) / (len(apart) - 1)
 
 
 def price(run: Executable) -> float:
@@ -102,42 +194,74 @@ def tune(
         report.log.append(f"  {what}")
         tell(what)
 
+    present = price(run)
     forms: dict[str, ProgramForm] = {}
-    for gene in genes(run):
-        form = _switch(run, gene, say) if time.monotonic() < end else None
-        if form is not None:
+    for gene in pass_genes(run):
+        form = _switch(run, gene) if time.monotonic() < end else None
+        if isinstance(form, ProgramForm):
             forms[gene] = form
-    current, limit = run, MAX_PRICE_RATIO * price(run)
-    for gene in sorted(forms, key=lambda g: forms[g].price):
-        name = f"{'with' if gene in current.without else 'without'} {gene}"
-        if forms[gene].price > limit:
-            ratio = forms[gene].price / limit * MAX_PRICE_RATIO
-            say(f"{name}: not tried, as its kernels should take {ratio:.2f} times as long")
-            continue
+        elif form:
+            say(f"{gene} cannot be switched: {form}")
+    prices = {gene: form.price for gene, form in forms.items()}
+    prices |= {gene: present + more for gene, more in tensor_genes(run).items()}
+    current, limit, gain = run, MAX_PRICE_RATIO * present, 1.0
+    for gene in sorted(prices, key=lambda g: prices[g]):
+        name = _show_switch(current, gene)
         if time.monotonic() > end:
             say(f"{name}: not tried, as no time is left")
             continue
-        candidate = forms[gene] if current is run else _switch(current, gene, say)
-        if candidate is None:
+        candidate = forms[gene] if current is run and gene in forms else _switch(current, gene)
+        if not isinstance(candidate, ProgramForm):
+            if gene not in forms:
+                say(f"{name}: {candidate or 'changes no kernel'}")
+            continue
+        if candidate.price > limit:
+            ratio = candidate.price / present
+            say(f"{name}: not tried, as its kernels should take {ratio:.2f} times as long")
             continue
         report.tried += 1
         raced = race(current, candidate.run, inputs, end - time.monotonic())
         if raced is None:
             say(f"{name}: the loss is not finite, so its steps cannot be compared")
             continue
-        say(f"{name}: {raced.ratio:.3f} of the time{f', while {raced.busy}' if raced.busy else ''}")
-        if raced.busy or not raced.decides or raced.high >= 1 or raced.ratio > MAX_KEPT_RATIO:
+        say(f"{name}: {_show_ratio(raced)}")
+        if not _wins(raced):
+            continue
+        raced = race(current, candidate.run, inputs, end - time.monotonic())
+        if raced is None or not _wins(raced):  # of many forms that are as fast, some win a race by chance
+            say(f"{name}: in a second race {'not finite' if raced is None else _show_ratio(raced)}")
             continue
         if fault := difference(current, candidate.run, inputs):
             say(f"{name}: rejected: {fault}")
             continue
-        report.before, report.after = report.before or raced.first, raced.second
+        gain *= raced.ratio
+        report.before, report.after = raced.second / gain, raced.second  # machines are not equally fast in all races
         spread, current = (raced.high - raced.low) / 2, candidate.run
-        current.backend.keep_omitted_passes(
-            current.source_graph, current.target, current.without, report.after, spread, report.before
+        current.backend.keep_graph_decisions(
+            current.source_graph, current.target, current.decisions, report.after, spread, report.before
         )
+    for x in report_decisions(current.plan, current.decisions):
+        if x.ignored:
+            say(f"{x} is ignored: {x.ignored}")
     report.run, report.seconds = current, time.monotonic() - begun
     return report
+
+
+def _show_ratio(raced: RaceResult) -> str:
+    return f"{raced.ratio:.3f} of the time{f', while {raced.busy}' if raced.busy else ''}"
+
+
+def _wins(raced: RaceResult) -> bool:
+    """Return whether the second program is faster with confidence, and by enough."""
+    return raced.decides and not raced.busy and raced.high < 1 and raced.ratio <= MAX_KEPT_RATIO
+
+
+def _show_switch(run: Executable, gene: str) -> str:
+    """Return what switching a gene of a program does, in words."""
+    if gene in run.decisions:
+        return f"with {gene.removeprefix(f'{WITHOUT} ')}" if gene.startswith(f"{WITHOUT} ") else f"no longer {gene}"
+    (reported,) = report_decisions(run.plan, [gene])
+    return str(reported)
 
 
 def tune_graph(run: Executable, inputs: Sequence[np.ndarray], seconds: float) -> tuple[Executable, float]:
@@ -149,15 +273,14 @@ def tune_graph(run: Executable, inputs: Sequence[np.ndarray], seconds: float) ->
     return report.run, seconds - report.seconds
 
 
-def _switch(run: Executable, gene: str, say: Callable[[str], None]) -> ProgramForm | None:
-    """Return the program with one gene switched; None where that changes nothing or fails."""
+def _switch(run: Executable, gene: str) -> ProgramForm | str:
+    """Return the program with one gene switched; the reason where that fails, empty where it changes nothing."""
     try:
-        switched = run.compile_without(run.without ^ {gene})
+        switched = run.compile_deciding(toggle(run.decisions, gene))
     except (ArgumentError, CompileError) as e:  # MemoryLimitError: it needs more memory than allowed
-        say(f"{gene} cannot be switched: {e}")
-        return None
+        return str(e)
     kernels = [[(c.kernel, n) for c, n in zip(r.calls, r.turns, strict=True)] for r in (run, switched)]
-    return None if kernels[0] == kernels[1] else ProgramForm(switched, price(switched))
+    return "" if kernels[0] == kernels[1] else ProgramForm(switched, price(switched))
 
 
 def race(first: Executable, second: Executable, inputs: Sequence[np.ndarray], seconds: float) -> RaceResult | None:
