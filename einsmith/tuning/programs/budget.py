@@ -13,11 +13,12 @@ from __future__ import annotations
 from einsmith.base import locks
 
 MAX_STEP_RATIO = 100.0
-"""Largest time of one step that is accounted, as a multiple of the usual step; in a longer step the machine was
-suspended or did something else."""
-MAX_QUIET_RATIO = 3.0
-"""Largest time of one quiet step in the average, as a multiple of the usual step; a single disturbance says nothing
-about later steps."""
+"""Largest time of a step with a trial that is accounted, as a multiple of the usual step; in a longer step the machine
+was suspended or did something else."""
+MAX_DISTURBED_RATIO = 3.0
+"""Largest time of any other step that is accounted, as a multiple of the usual step. It is the same for quiet steps and
+for steps beside working threads or processes: another program that takes the processors lengthens both, and with
+different limits its disturbance would count as lost by exploring."""
 COLD_STEPS = 5
 """Number of first quiet steps, of which the shortest counts: they meet cold caches and untouched memory."""
 MAX_CREDIT_STEPS = 3.0
@@ -60,7 +61,9 @@ class Budget:
         """Return whether `seconds` more may be lost."""
         return self.lost_seconds + seconds <= self.share * self.total
 
-    def step(self, seconds: float, quiet: bool, threads: bool = False, more_seconds: float = 0.0) -> None:
+    def step(
+        self, seconds: float, quiet: bool, threads: bool = False, more_seconds: float = 0.0, trial: bool = False
+    ) -> None:
         """Account for a finished step.
 
         Args:
@@ -68,6 +71,7 @@ class Budget:
             quiet: whether no exploring happened in it.
             threads: whether threads worked in it.
             more_seconds: bookkeeping seconds outside the step.
+            trial: whether the step was part of a trial, which may take many times a usual step.
         """
         self.total += seconds + more_seconds
         self._outside_steps += more_seconds
@@ -77,9 +81,10 @@ class Budget:
             if self._steps <= COLD_STEPS:
                 self._usual = min(self._usual or seconds, seconds)
             else:
-                self._usual += (min(seconds, MAX_QUIET_RATIO * self._usual) - self._usual) / self._steps
+                self._usual += (min(seconds, MAX_DISTURBED_RATIO * self._usual) - self._usual) / self._steps
         elif self._usual:
-            lost_seconds = min(seconds, MAX_STEP_RATIO * self._usual) - self._usual
+            limit = MAX_STEP_RATIO if trial else MAX_DISTURBED_RATIO
+            lost_seconds = min(seconds, limit * self._usual) - self._usual
             if threads:
                 self._in_steps_with_threads = max(0.0, self._in_steps_with_threads + lost_seconds)
             else:

@@ -179,7 +179,7 @@ class Exploration:
         end = time.perf_counter()
         threads_work = threads_work or self._units_begun != units_begun
         quiet = plain and quiet and not threads_work and workshop.start_count == start_count
-        self.budget.step(end - start, quiet, threads_work, self._bookkeeping_seconds)
+        self.budget.step(end - start, quiet, threads_work, self._bookkeeping_seconds, not plain)
         if self.budget.stopped or self._renew_pause_at:
             self._pause(end)
             if quiet and self.budget.stopped:
