@@ -98,11 +98,14 @@ class Answer(NamedTuple):
         text: a configuration; None where there is none left to try
         fault: why the configuration may not be used; empty where it may
         seconds: processor seconds that the answer took
+        predicted: with the first configuration of a kernel, the predicted times of the configurations to try, as ratios
+            to that of the model's choice; else None
     """
 
     text: str | None
     fault: str
     seconds: float
+    predicted: Sequence[float] | None = None
 
 
 class Workshop(Protocol):
@@ -117,6 +120,18 @@ class Workshop(Protocol):
     @property
     def start_count(self) -> int:
         """Return how many times the workshop has begun to compute or has resumed after a pause."""
+        ...
+
+    target: Target
+    threads: int
+    """What configurations are compiled for, and the threads that run them; both may be set before the first request."""
+
+    def prepare(self) -> None:
+        """Begin to start what the workshop computes with, before it is first asked."""
+        ...
+
+    def finish_start(self) -> None:
+        """Wait until what `prepare` began to start is ready."""
         ...
 
     def pause(self, seconds: float) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any
 
@@ -23,6 +25,7 @@ from einsmith.driver.backend import Answer, Measurement, Workshop
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.tuning.calibration import load
 from einsmith.tuning.kernels import bench, measure, records, worker
 from einsmith.tuning.kernels.bench import sendable_patterns
 from einsmith.tuning.kernels.genetic import Search, candidate_of
@@ -33,6 +36,12 @@ PROCESSOR_LIMIT = 20.0
 WALL_CLOCK_LIMIT = 600.0
 """Most wall-clock seconds of an answer: the process gets little time where other programs keep all processors
 busy."""
+MIN_SPARE_PROCESSORS = 0.1
+"""Processors that other programs leave idle, below which the process does not leave all processor time to them: with
+SCHED_IDLE it would stand still beside a program that keeps the processors busy. Its share is then that of a process of
+niceness 19, 1.5 % of a processor's time (sched(7))."""
+MAX_PREDICTED = 16
+"""Most configurations of a kernel whose predicted times are reported, those with the lowest."""
 MAX_GUESSES = 4
 """Most first guesses of each kind (records of the kernel, records of similar kernels) that are tried."""
 
@@ -42,6 +51,7 @@ class Shop:
 
     def __init__(self) -> None:
         self._searches: dict[tuple[Kernel | Rows, Target], Search] = {}
+        self._watch = load.Watch()
 
     def begin(self, limit: float, patterns: Sequence[Pattern], idle: bool) -> None:
         """Set the process up.
@@ -49,42 +59,56 @@ class Shop:
         Args:
             limit: processor seconds that an answer may take, after which the process ends
             patterns: the user's own patterns
-            idle: whether the process runs only when processors are idle
+            idle: whether the process leaves the processors to other programs
         """
+        self._limit, self._idle = limit, idle
         if idle:
             os.nice(19)
-            if hasattr(os, "SCHED_IDLE"):
-                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        self._limit = limit
+        self._choose_policy()
         bench.register(patterns)
+
+    def _choose_policy(self) -> None:
+        """Run only while a processor is idle (SCHED_IDLE), unless other programs leave no processor idle."""
+        spare = self._watch.spare()
+        if not self._idle or not hasattr(os, "SCHED_IDLE") or spare is None:
+            return
+        self._watch = load.Watch()
+        policy = os.SCHED_IDLE if spare >= MIN_SPARE_PROCESSORS else os.SCHED_OTHER
+        if policy != os.sched_getscheduler(0):
+            with suppress(PermissionError):  # without privileges a process cannot leave SCHED_IDLE
+                os.sched_setscheduler(0, policy, os.sched_param(0))
 
     def _start_clock(self) -> float:
         """Limit the processor seconds of the answer that begins now; return the processor seconds used so far."""
+        self._choose_policy()
         signal.setitimer(signal.ITIMER_PROF, self._limit)
         return time.process_time()
 
     def propose(
         self, kernel: Kernel | Rows, target: Target, guesses: Sequence[str], measurements: Sequence[Measurement]
-    ) -> tuple[str | None, float]:
-        """Return the text of the configuration to try next, or None where none is left, and the processor seconds
-        spent.
+    ) -> tuple[str | None, float, list[float] | None]:
+        """Return the text of the configuration to try next, or None where none is left, the processor seconds spent,
+        and for a kernel's first configuration the predicted times of its configurations (`Answer.predicted`).
 
         guesses: texts of configurations that others have found
         measurements: configurations measured so far, which a restarted process does not know
         """
         start = self._start_clock()
-        search = self._searches.get((kernel, target))
+        search, predicted = self._searches.get((kernel, target)), None
         if search is None:
             first = [c for text in guesses if (c := candidate_of(kernel, target, text)) is not None]
             search = Search(kernel, target, first=first)
             self._searches[kernel, target] = search
+            choice = search.choice
+            others = [cost.rank for name, config, cost in choice.alternatives if (name, config) != search.chosen]
+            predicted = sorted(rank / choice.cost.rank for rank in others)[:MAX_PREDICTED]
         for text, seconds in measurements:
             c = candidate_of(kernel, target, text)
             if c is not None:
                 search.tell(c, seconds)
         while (c := search.propose()) is not None and c in search.measured:
             pass
-        return None if c is None else c.text, time.process_time() - start
+        return None if c is None else c.text, time.process_time() - start, predicted
 
     def vet(self, kernel: Kernel | Rows, target: Target, threads: int, text: str, seed: int) -> tuple[str, float]:
         """Return why a configuration may not be used, and the processor seconds spent. Reasons are that it cannot be
@@ -115,6 +139,8 @@ class _WorkshopProcess(Worker):
         self._awaited = False
         self._until = 0.0
         """Clock time at which the latest pause ends."""
+        self.is_prepared = False
+        """Whether the process was started ahead and has not begun."""
         self._paused_at, self._paused_seconds = 0.0, 0.0
         """Clock time since when the process is paused (0: it is not), and total seconds of earlier pauses."""
 
@@ -148,8 +174,17 @@ class _WorkshopProcess(Worker):
     def paused(self) -> bool:
         return bool(self._paused_at)
 
+    def prepare(self) -> None:
+        """Start the process, which imports the server meanwhile. Only the main thread starts it ahead: the process ends
+        with the thread that started it."""
+        if threading.current_thread() is threading.main_thread() and self._process is None and not self.over:
+            with suppress(OSError):  # the first request tries again, and reports it
+                self._spawn()
+                self.is_prepared = True
+
     def start(self) -> None:
         if not self._begun:
+            self.is_prepared = False
             self.set_up(PROCESSOR_LIMIT, sendable_patterns(), self.idle)
         super().start()
 
@@ -187,16 +222,31 @@ class ProcessWorkshop(Workshop):
     def start_count(self) -> int:
         return self._requests + self._worker.resumed
 
+    def prepare(self) -> None:
+        self._worker.prepare()
+
+    def finish_start(self) -> None:
+        with self._lock:
+            if self._worker.is_prepared:
+                with self._waiting(), suppress(Lost, Failed):  # the first request starts another process
+                    self._worker.start()
+
     def pause(self, seconds: float) -> None:
         self._worker.pause(seconds)
 
-    def _ask(self, name: str, *arguments: object) -> tuple:
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Note that the process computes while the block runs."""
         self._requests += 1
         self._is_waiting = True
         try:
-            return self._worker.ask(name, *arguments)
+            yield
         finally:
             self._is_waiting = False
+
+    def _ask(self, name: str, *arguments: object) -> tuple:
+        with self._waiting():
+            return self._worker.ask(name, *arguments)
 
     def propose(self, kernel: Kernel | Rows) -> Answer:
         with self._lock:  # one exchange reads and updates what the process knows
@@ -204,12 +254,12 @@ class ProcessWorkshop(Workshop):
             unreported = self._measurements.setdefault(kernel, [])[reported or 0 :]
             try:
                 guesses = self._guesses(kernel) if reported is None else []
-                text, seconds = self._ask("propose", kernel, self.target, guesses, unreported)
+                text, seconds, predicted = self._ask("propose", kernel, self.target, guesses, unreported)
             except (Lost, Failed) as e:
                 self._reported.clear()
                 return Answer(None, str(e), 0.0)
             self._reported[kernel] = (reported or 0) + len(unreported)
-        return Answer(text, "", seconds)
+        return Answer(text, "", seconds, predicted)
 
     def _guesses(self, kernel: Kernel | Rows) -> list[str]:
         return [

@@ -153,6 +153,9 @@ class StepCompiler:
             key = tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather
             notices = self.notices(traced) if gather and self.notices is not None else ()
             untouched_bytes = self._state.untouched_bytes(traced.bind.values())
+        is_tuned = not gather and self.search.can_tune()
+        if is_tuned:
+            self.search.prepare(self.target, threads, [run for _, run in self.programs.items()])
         run = Executable(
             traced.graph,
             traced.bind,
@@ -169,7 +172,7 @@ class StepCompiler:
             notices=notices,
             memories=[*(m for _, m in traced.live), *(s.memory for s in self._state.store.state.values())],
         )
-        exploration, is_tuned = None, not gather and self.search.can_tune()
+        exploration = None
         if is_tuned and self.search.mode == "dynamic":
             exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
         run.note = Note(traced.groups, exploration, traced.trained, traced.exchanged)

@@ -24,9 +24,10 @@ def describe_programs(programs: Cache[tuple, Executable]) -> str:
 
 
 def describe_explorations(programs: Cache[tuple, Executable]) -> str:
-    """Return the logs of the programs' explorations, a line for each finding."""
+    """Return the logs of the programs' explorations, a line for each finding, and the state of what goes on."""
     explorations = [run.note.exploration for _, run in programs.items()]
-    return html.Text("\n".join(line for x in explorations if x is not None for line in x.log))
+    lines = [line for x in explorations if x is not None for line in (*x.log, x.status) if line]
+    return html.Text("\n".join(lines))
 
 
 def describe_definition(definition: StepDefinition) -> str:

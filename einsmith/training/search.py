@@ -11,6 +11,7 @@ import numpy as np
 
 from einsmith.base import environment
 from einsmith.base.errors import ArgumentError, EinsmithWarning
+from einsmith.cost.facts import Target
 from einsmith.driver.executable import Executable
 from einsmith.training.progress import SearchProgress
 from einsmith.tuning.programs import graph_search, kernel_search
@@ -52,6 +53,11 @@ class ProgramSearch:
             warnings.warn("programs are not tuned while EINSMITH_CHECK is set; unset it to tune", EinsmithWarning, 3)
             return False
         return True
+
+    def prepare(self, target: Target | None, threads: int, programs: Sequence[Executable]) -> None:
+        """Prepare to explore, in dynamic mode, the program that is compiled next. target: what it is compiled for."""
+        if self._mode == "dynamic":
+            self._explorer.prepare(target, threads, programs)
 
     def explore(self, run: Executable, threads: int, programs: Sequence[Executable]) -> Exploration | None:
         """Begin to explore a program while it trains; return None where another one of `programs` is being explored."""

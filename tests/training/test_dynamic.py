@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import random
+import re
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from math import inf
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from einsmith.tuning.kernels.decisions import format_choice
 from einsmith.tuning.programs import exploring, online
 from einsmith.tuning.programs.budget import Budget
 from einsmith.tuning.programs.online import Exploration
-from einsmith.tuning.programs.trial import judge
+from einsmith.tuning.programs.trial import PREDICTION_ERROR, KernelRecord, expect_saving, judge
 from tests.tuning.planted import FAULTS, SHAPE, Planted
 
 
@@ -71,7 +73,7 @@ class Simulated:
         self.vetted: Callable[[Kernel | Rows, str], str] = lambda kernel, text: ""
         self.run: Executable | None = None
         self.closed = False
-        self.busy = self.paused = False
+        self.busy = self.paused = self.prepared = False
         self.start_count = 0
         self._left: dict[Kernel | Rows, Iterator[str]] = {}
 
@@ -93,6 +95,12 @@ class Simulated:
     def least(self, kernel: Kernel | Rows) -> float:
         return 0.0
 
+    def prepare(self) -> None:
+        self.prepared = True
+
+    def finish_start(self) -> None:
+        pass
+
     def pause(self, seconds: float) -> None:
         self.paused = seconds > 0
 
@@ -112,7 +120,6 @@ def simulated(monkeypatch) -> Simulated:
     made = Simulated()
     monkeypatch.setattr(type(cpu.CPU), "workshop", lambda self, target, threads: made)
     monkeypatch.setattr(online, "MAX_COST_SHARE", inf)
-    monkeypatch.setattr(online, "MAX_SPREAD", inf)
     monkeypatch.setattr(online, "MIN_KERNEL_SHARE", 0.0)
     monkeypatch.setattr(online, "MIN_GAIN_SHARE", 0.0)
     return made
@@ -242,15 +249,6 @@ def test_the_time_for_it(simulated, monkeypatch) -> None:
     clock.now += 0.002
     made(*BATCH)
     assert x.over == "the time limit is reached"
-
-
-def test_a_busy_machine(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "MAX_SPREAD", -1.0)
-    monkeypatch.setattr(online, "judge", lambda ratios: None)
-    monkeypatch.setattr(online, "MAX_FAILURES", 1000)
-    made = step("dynamic")
-    explored(made, simulated)
-    assert exploration(made).over == "the machine is too busy" and not exploration(made).kept
 
 
 class Clock:
@@ -441,6 +439,125 @@ def test_told_apart() -> None:
     assert judge([0.99] * 13) is None and judge([0.99] * 14) is False
 
 
+def test_expected_savings() -> None:
+    assert expect_saving([], 0.0) == 0.0 and expect_saving([1.0], 1.0) == 0.0
+    assert expect_saving([3.0] * 16, 0.0) < 1e-6, "no configuration comes near"
+    one, eight = expect_saving([1.0], 0.0), expect_saving([1.0] * 8, 0.0)
+    assert 0.04 < one < 0.08 < eight < 0.25
+    assert expect_saving([1.0] * 8, 0.95) < 0.05, "the bound limits what is saved"
+    draw = random.Random(0)
+    times = [min(draw.lognormvariate(log(r), PREDICTION_ERROR) for r in (1.0, 1.1, 1.4)) for _ in range(20_000)]
+    assert expect_saving([1.0, 1.1, 1.4], 0.0) == pytest.approx(sum(max(0.0, 1 - t) for t in times) / 20_000, rel=0.05)
+
+
+def test_a_kernel_whose_alternatives_are_predicted_to_be_slow_has_no_gain() -> None:
+    measured = KernelRecord(2e-3, runs=3, least=1e-3)
+    assert measured.gain == pytest.approx(3e-3), "all that lies above the bound, before predictions are known"
+    measured.predicted = [1.0, 1.1]
+    assert 0 < measured.gain < 1e-3
+    gain, measured.failures = measured.gain, 2
+    assert measured.gain == pytest.approx(0.64 * gain)
+    measured.becomes(0.8)
+    assert measured.gain < 0.2 * gain, "the alternatives are slower now than what is in the program"
+    measured.predicted = [2.0, 2.5]
+    assert measured.gain < 1e-8
+
+
+def test_without_a_gain_to_expect_nothing_is_tried(simulated, monkeypatch) -> None:
+    monkeypatch.setattr(online, "MIN_GAIN_SHARE", 0.01)
+    propose = simulated.propose
+    monkeypatch.setattr(simulated, "propose", lambda kernel: propose(kernel)._replace(predicted=[2.0, 3.0]))
+    made = step("dynamic")
+    explored(made, simulated)
+    x = exploration(made)
+    assert re.fullmatch(r"nothing is left to gain: .* expected to save 0\.[0-9]% of a step", x.over)
+    assert simulated.closed
+    assert x.tried <= len(x.kernels), "one of each kernel at most, which was proposed to learn what may be gained"
+
+
+@pytest.mark.parametrize(("expected", "part"), [(0.2, 1.0), (0.025, 0.5)])
+def test_exploring_costs_in_proportion_to_what_may_be_gained(simulated, monkeypatch, expected: float, part: float):
+    monkeypatch.setattr(online, "MAX_COST_SHARE", 0.02)
+    monkeypatch.setattr(Exploration, "_expected_gain", expected)
+    made = step("dynamic")
+    made.compile(*BATCH)
+    x = exploration(made)
+    x._choose_kernel()
+    assert x.budget.share == pytest.approx(0.02 * part)
+    x.close()
+
+
+def test_the_log_says_what_goes_on(simulated, monkeypatch) -> None:
+    made = step("dynamic")
+    made.compile(*BATCH)
+    (simulated.run,) = made._programs.values()
+    assert "exploration goes on: 0 configurations tried" in made.explored and "begins once" in made.explored
+    simulated.busy = True
+    x = exploration(made)
+    end = time.monotonic() + 60
+    while not (x.kernels and x.tried) and time.monotonic() < end:
+        made(*BATCH)
+        time.sleep(0.003)
+    assert "expected to save" in made.explored and "being prepared" in made.explored
+    x.end("enough")
+    assert "goes on" not in made.explored
+
+
+def test_a_disturbed_machine_decides_by_pairs(simulated, monkeypatch) -> None:
+    """Every fifth step takes ten times as long, whichever program runs it."""
+    draw, run_timed = random.Random(0), Executable.run_timed
+
+    def disturbed(run: Executable, arrays: Any) -> Any:
+        status, outputs, seconds = run_timed(run, arrays)
+        each = (1.0 if run is simulated.run else 0.8) * draw.uniform(0.9, 1.1) * (10.0 if draw.random() < 0.2 else 1.0)
+        return status, outputs, [each * 1e-4 for _ in seconds]
+
+    monkeypatch.setattr(Executable, "run_timed", disturbed)
+    made = step("dynamic")
+    explored(made, simulated)
+    x = exploration(made)
+    assert x.over == "nothing is left to gain" and x.kept
+
+
+class Prepared(Simulated):
+    """A workshop that notes the programs compiled before it was told to start."""
+
+    def prepare(self) -> None:
+        self.prepared, self.compiled_before = True, self.run is not None
+
+
+def test_a_workshop_starts_while_the_program_is_compiled(monkeypatch) -> None:
+    prepared = Prepared()
+    monkeypatch.setattr(type(cpu.CPU), "workshop", lambda self, target, threads: prepared)
+    construct = Executable.__init__
+
+    def constructed(run: Executable, *arguments: Any, **options: Any) -> None:
+        construct(run, *arguments, **options)
+        prepared.run = run
+
+    monkeypatch.setattr(Executable, "__init__", constructed)
+    made = step("dynamic")
+    made.compile(*BATCH)
+    x = exploration(made)
+    assert prepared.prepared and not prepared.compiled_before and x._workshop is prepared
+    assert prepared.target == x.run.target and prepared.threads == 1
+    x.close()
+
+
+def test_a_workshop_without_a_program_is_closed(simulated, monkeypatch) -> None:
+    def fails(*arguments: Any, **options: Any) -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(Executable, "__init__", fails)
+    made = step("dynamic")
+    with pytest.raises(MemoryError):
+        made.compile(*BATCH)
+    assert simulated.prepared and not simulated.closed
+    del made
+    gc.collect()
+    assert simulated.closed
+
+
 def test_impossible_settings_are_rejected() -> None:
     with pytest.raises(ArgumentError, match="mode='fast' is not available; use 'static' or 'dynamic'"):
         step("fast")
@@ -553,7 +670,6 @@ def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
 @pytest.mark.slow
 def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> None:
     monkeypatch.setattr(online, "MAX_COST_SHARE", 0.5)
-    monkeypatch.setattr(online, "MAX_SPREAD", inf)
     monkeypatch.setattr(online, "judge", lambda ratios: len(ratios) >= 2 and sum(ratios) < 2 * len(ratios))
     made = step("dynamic")
     made.compile(*BATCH)

@@ -45,7 +45,7 @@ from einsmith.driver import workshop
 from einsmith.tuning.programs import online
 
 # What is tried stays at once, so that a short life goes through all that a long one does.
-online.MAX_COST_SHARE, online.MAX_SPREAD = inf, inf
+online.MAX_COST_SHARE = inf
 online.MIN_KERNEL_SHARE, online.MAX_FAILURES, online.MIN_GAIN_SHARE = 0.0, 10**9, 0.0
 online.judge = lambda ratios: True
 workshop._WorkshopProcess.idle = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from einsmith.driver import workshop
 from einsmith.driver.executable import Executable
+from einsmith.tuning.calibration import load
 from einsmith.tuning.programs import online
 from tests.training.test_dynamic import BATCH, Simulated, exploration, simulated, step, store
 
@@ -72,6 +74,57 @@ def test_a_process_that_has_not_begun_is_not_stopped(aside) -> None:
         assert not aside.paused or aside._begun
     thread.join(60)
     assert answers
+
+
+def test_a_process_starts_ahead(aside) -> None:
+    aside.prepare()
+    process = aside._process
+    assert aside.is_prepared and process is not None
+    aside.start()
+    assert not aside.is_prepared and aside._process is process
+
+
+def test_another_thread_starts_no_process_ahead(aside) -> None:
+    """It would end with the thread."""
+    thread = threading.Thread(target=aside.prepare)
+    thread.start()
+    thread.join()
+    assert aside._process is None and not aside.is_prepared
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such policy")
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_process_beside_busy_processors_is_not_starved(monkeypatch, allowed: bool) -> None:
+    """It leaves them to others only where these leave some to it. Without privileges it cannot return."""
+    spare: list[float | None] = []
+    policies, niceness = [os.SCHED_OTHER], []
+
+    def set_policy(process: int, policy: int, parameters: Any) -> None:
+        if policies[-1] == os.SCHED_IDLE and not allowed:
+            raise PermissionError
+        policies.append(policy)
+
+    monkeypatch.setattr(load.Watch, "spare", lambda own: spare[-1])
+    monkeypatch.setattr(os, "nice", niceness.append)
+    monkeypatch.setattr(os, "sched_getscheduler", lambda process: policies[-1])
+    monkeypatch.setattr(os, "sched_setscheduler", set_policy)
+    monkeypatch.setattr(workshop.bench, "register", lambda patterns: None)
+    spare.append(None)
+    shop = workshop.Shop()
+    shop.begin(20.0, (), True)
+    assert niceness == [19] and policies == [os.SCHED_OTHER], "not known yet"
+    for now, policy in (
+        (0.05, os.SCHED_OTHER),
+        (0.6, os.SCHED_IDLE),
+        (0.0, os.SCHED_OTHER if allowed else os.SCHED_IDLE),
+    ):
+        spare.append(now)
+        shop._choose_policy()
+        assert policies[-1] == policy
+    spare.append(0.6)
+    shop = workshop.Shop()
+    shop.begin(20.0, (), False)
+    assert niceness == [19], "where it need not yield"
 
 
 def test_work_within_a_step_is_seen(simulated: Simulated, monkeypatch) -> None:

@@ -211,6 +211,19 @@ def test_other_load_is_reported(monkeypatch, process, thread, worked, said):
     assert said in found and bool(said) == bool(found)
 
 
+def test_processors_that_others_leave(monkeypatch):
+    monkeypatch.setattr(load, "_processors", lambda: frozenset({0, 1}))
+
+    def spare(wall: float, process: float, worked: float, told: bool = True) -> float | None:
+        times = [(5.0, 1.0, 2.0, 70.0 * told), (5.0 + wall, 1.0, 2.0 + process, (70.0 + worked) * told)]
+        monkeypatch.setattr(load, "_times", lambda: times.pop(0))
+        return load.Watch().spare()
+
+    assert spare(1.0, 0.5, 1.5) == pytest.approx(1.0), "what this process used others have left"
+    assert spare(1.0, 0.02, 2.02) == pytest.approx(0.0) and spare(1.0, 0.0, 2.5) == 0.0
+    assert spare(0.05, 0.0, 0.0) is None and spare(1.0, 0.0, 0.0, told=False) is None
+
+
 def test_a_thread_that_sleeps_is_seen():
     watch = load.Watch()
     time.sleep(0.2)

@@ -20,6 +20,9 @@ MAX_WAITING_SHARE = 0.2
 """Largest fraction of the wall-clock time for which this thread does not run on a quiet machine; waiting for other
 threads to finish alone takes up to a tenth."""
 
+MIN_SPARE_SECONDS = 10 * TICK_SECONDS
+"""Shortest watch that tells how many processors are idle, in which a tick is a tenth of a processor."""
+
 
 class Watch:
     """Record of what the machine does since its creation, for a thread that computes all the time."""
@@ -42,6 +45,14 @@ class Watch:
             if waiting > MAX_WAITING_SHARE
             else ""
         )
+
+    def spare(self) -> float | None:
+        """Return how many processors other programs have left idle or to this process, on average; None where the watch
+        is too short or the system does not tell."""
+        wall, _, process, total = (b - a for a, b in zip(self._start, _times(), strict=True))
+        if wall < MIN_SPARE_SECONDS or not self._start[-1]:
+            return None
+        return max(0.0, len(_processors()) - (total - process) / wall)
 
 
 def _times() -> tuple[float, float, float, float]:

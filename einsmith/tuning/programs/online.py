@@ -36,7 +36,6 @@ from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.programs.budget import Budget
 from einsmith.tuning.programs.exploring import POLL_SECONDS, Flag, RecordArguments, close, loop, record
 from einsmith.tuning.programs.trial import (
-    MIN_PAIRS,
     KernelRecord,
     Seconds,
     Trial,
@@ -47,6 +46,9 @@ from einsmith.tuning.programs.trial import (
 
 MAX_COST_SHARE = 0.02
 """Largest fraction of the time of all steps that exploring may cost."""
+FULL_GAIN_SHARE = 0.05
+"""Fraction of a step that other configurations are expected to save, from which on exploring may cost MAX_COST_SHARE;
+below it, exploring may cost less, in proportion."""
 FIRST_UNIT_SECONDS = 8e-3
 """Seconds that a unit of work is expected to take before the first unit of its kind is measured; the time of a unit on
 a small program."""
@@ -60,15 +62,10 @@ MAX_BOUND_SHARE = 0.95
 """Largest ratio of a kernel's roofline bound to its time (both in seconds) at which the kernel is worth tuning; beyond
 it, the kernel is already close to the bound."""
 MIN_GAIN_SHARE = 0.01
-"""Least fraction of a step's usual time that all kernels together may still save; exploring ends when the possible gain
-is smaller."""
+"""Least fraction of a step's usual time that all kernels together are expected to save; exploring ends when the
+expected gain is smaller."""
 MAX_FAILURES = 12
 """Consecutive configurations of a kernel without a gain after which the kernel is not tuned any more."""
-MAX_SPREAD = 0.25
-"""Largest spread (`trial.spread`, a fraction) of the times of equal steps; beyond it the machine is too busy to compare
-times."""
-MAX_BUSY_TRIALS = 4
-"""Consecutive trials on a machine that is too busy after which exploring ends."""
 WORKSHOP_DUTY = 0.5
 """Largest fraction of the time in which the workshop process works; steps that run while it rests show what it
 costs."""
@@ -136,8 +133,6 @@ class Exploration:
         self._trial: Trial | None = None
         self._unrecorded: queue.SimpleQueue[RecordArguments] = queue.SimpleQueue()
         """Configurations that won and are not yet written to the store."""
-        self._busy_trials = 0
-        """Number of consecutive trials on a machine that was too busy."""
         self._under_test: set[Kernel | Rows] = set()
         """Kernels with a configuration between its proposal and the end of its trial."""
         self._queue: queue.Queue[tuple[Kernel | Rows, str]] = queue.Queue(maxsize=MAX_TRIAL_KERNELS)
@@ -155,6 +150,7 @@ class Exploration:
             threading.Thread(target=loop, args=(weakref.ref(self), name), name=f"einsmith{name}", daemon=True)
             for name in ("_propose", "_generate")
         ]
+        self._threads[1].start()
         weakref.finalize(self, close, self._pid, self._stop, workshop, self._threads, self._unrecorded, self._recording)
 
     # -- the training thread
@@ -242,13 +238,13 @@ class Exploration:
             self._record()
 
     def _profile(self, arrays: Sequence[np.ndarray]) -> Step:
-        """Run one training step and note the seconds of its kernels; the last profiled step starts the threads."""
+        """Run one training step and note the seconds of its kernels; the last profiled step starts the exploring
+        thread."""
         status, outputs, seconds = self.run.run_timed(arrays)
         if status != FINITE:
             self._profiled_steps.append(sum_by_kernel(self.run, seconds))
         if len(self._profiled_steps) == PROFILED_STEPS:
-            for thread in self._threads:
-                thread.start()
+            self._threads[0].start()
         return status, outputs
 
     def _run_guarded(self, work: Callable[..., None], *arguments: object) -> None:
@@ -263,20 +259,13 @@ class Exploration:
 
         seconds: seconds of each kernel in the second step of the pair, which the candidate program ran.
         """
-        trial.steps.append(sum(trial.first.values()))
         for k in trial.texts:
             trial.ratios.setdefault(k, []).append(seconds[k] / trial.first[k] if trial.first[k] > 0 else inf)
         verdicts = {k: judge(r) for k, r in trial.ratios.items() if k in trial.texts}
-        unsteady = len(trial.steps) >= MIN_PAIRS and median_deviation(trial.steps) > MAX_SPREAD
-        if unsteady:
-            verdicts = dict.fromkeys(verdicts, False)
-        self._busy_trials = (
-            self._busy_trials + 1 if unsteady else 0 if len(trial.steps) >= MIN_PAIRS else self._busy_trials
-        )
         lost = [k for k, faster in verdicts.items() if faster is False]
         for k in lost:
             self._report(k, trial.texts[k], self.kernels[k].seconds * median(trial.ratios[k]))
-            self.kernels[k].failures += not unsteady
+            self.kernels[k].failures += 1
         for k in [k for k, faster in verdicts.items() if faster]:
             trial.won[k] = trial.texts.pop(k)
             self._say(f"{name_of(k)[:8]}: {median(trial.ratios[k]):.3f} of the time with {trial.won[k]}")
@@ -284,8 +273,6 @@ class Exploration:
         for k in lost:
             del trial.texts[k]
         trial.lost += lost
-        if self._busy_trials >= MAX_BUSY_TRIALS:
-            self.end("the machine is too busy")
 
     def _queue_record(self, trial: Trial, kernel: Kernel | Rows, confirmed: bool) -> None:
         """Queue a configuration that won for recording. confirmed: whether the configuration is installed."""
@@ -426,11 +413,15 @@ class Exploration:
             kernel = self._choose_kernel()
             if kernel is None:
                 if not self._under_test:
-                    self.end("nothing is left to gain")
+                    gain = self._expected_gain
+                    more = f": other configurations are expected to save {gain:.1%} of a step" if gain else ""
+                    self.end(f"nothing is left to gain{more}")
                 return POLL_SECONDS
             answer = self._work(self._workshop.propose, kernel)
             if answer is None or self._stop.up:
                 return POLL_SECONDS
+            if answer.predicted is not None:
+                self.kernels[kernel].predicted = answer.predicted
             if answer.text is None:
                 self.kernels[kernel].over = answer.fault or "nothing is left to try"
                 return 0.0
@@ -452,15 +443,44 @@ class Exploration:
         for measured in self.kernels.values():
             if measured.failures >= MAX_FAILURES:
                 measured.over = measured.over or f"{MAX_FAILURES} configurations in a row gained nothing"
-        gains = {k: measured.gain for k, measured in self.kernels.items() if not measured.over}
-        if sum(gains.values()) < MIN_GAIN_SHARE * self.budget.usual:
+        gain = self._expected_gain
+        if not gain or gain < MIN_GAIN_SHARE:
             return None
-        free = {k: gain for k, gain in gains.items() if k not in self._under_test}
+        self.budget.share = MAX_COST_SHARE * min(1.0, gain / FULL_GAIN_SHARE)
+        free = {k: m.gain for k, m in self.kernels.items() if not m.over and k not in self._under_test}
         return max(free, key=free.__getitem__) if free else None
+
+    @property
+    def status(self) -> str:
+        """How far exploring is, in words, with what it has cost and what it waits for; "" once it is over."""
+        if self.over:
+            return ""
+        budget, waiting = self.budget, ""
+        if not self.kernels:
+            waiting = "; it begins once a few steps are timed"
+        elif self._workshop.busy:
+            waiting = "; a configuration is being prepared on processor time that other programs leave"
+        elif budget.stopped or not budget.can_spend(FIRST_UNIT_SECONDS):
+            waiting = f"; it waits, as it may cost {budget.share:.1%}"
+        gain = f", others are expected to save {self._expected_gain:.1%} of a step" if self.kernels else ""
+        cost = budget.lost_seconds / budget.total if budget.total else 0.0
+        return (
+            f"exploration goes on: {self.tried} configurations tried, {len(self.kept)} kernels are faster{gain}; "
+            f"it has cost {cost:.1%} of the time{waiting}"
+        )
+
+    @property
+    def _expected_gain(self) -> float:
+        """Fraction of a usual step that other configurations of all kernels together are expected to save."""
+        seconds = sum(measured.gain for measured in [*self.kernels.values()] if not measured.over)  # threads add some
+        return seconds / max(self.budget.usual, seconds) if seconds else 0.0
 
     def _generate(self) -> float:
         """Compare the results of a step in which candidates ran, or hand vetted configurations to the training thread,
         or have a configuration compiled and vetted. Return the seconds to wait until the next call."""
+        if not self.kernels:  # no configuration is asked for before the profiled steps have run
+            self._workshop.finish_start()
+            return POLL_SECONDS
         trial = self._trial
         if trial is not None and trial.has_run:
             self._work(self._judge, trial)
