@@ -3,16 +3,19 @@
 Training steps without a search, after one of 60 and of 300 seconds before the first step (static), and with one that
 goes on while the network trains (dynamic), beside torch.compile with max-autotune and TensorFlow's XLA. Each in a
 process with caches of its own; after the first calls the steps are taken in turns. What is compared is the time from
-the start, compiling and tuning included, to the end of so many steps, after which the losses are the same.
+the start, compiling and tuning included, to the end of so many steps, after which the losses are the same. With
+--neighbour, another program computes on one processor all the while.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +29,8 @@ OURS = ("einsmith", "static-60", "static-300", "dynamic")
 PEERS = ("compile-max", "xla")
 STEPS = 2000
 TURNS = 20
+FIRST_TURN = 20
+"""Steps of the first turn where seconds are given, the first of which are slow."""
 CLOSE = 1e-3
 """How far apart, in parts, the losses of two ways may be after some steps."""
 BEHIND, SLOWER = 0.02, 0.03
@@ -33,8 +38,23 @@ BEHIND, SLOWER = 0.02, 0.03
 on than without."""
 
 
-def measure(name: str, peers: Sequence[str], threads: int, steps: int, cap: float, say) -> dict:
-    """One cell: for each peer the seconds of its first call, of a step in every turn, and the last loss."""
+@contextmanager
+def neighbour(wanted: bool) -> Iterator[subprocess.Popen | None]:
+    """Another program that computes while the block runs, if wanted."""
+    if not wanted:
+        yield None
+        return
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def measure(name: str, peers: Sequence[str], threads: int, steps: int, seconds: float, cap: float, say) -> dict:
+    """One cell: for each peer the seconds of its first call, of a step in every turn, and the last loss.
+
+    seconds: about how long the steps take, which determines their number; 0 where `steps` does."""
     cell: dict = {"steps": steps, "threads": threads, "peers": {}}
     with tempfile.TemporaryDirectory(prefix="einsmith-bench-") as folder:
         crew = Crew(threads, Path(folder))
@@ -51,19 +71,25 @@ def measure(name: str, peers: Sequence[str], threads: int, steps: int, cap: floa
                 except WorkerError as e:
                     found |= {"status": e.kind, "message": str(e)}
                     crew.drop(p)
-            for _ in range(TURNS):
+            each = FIRST_TURN if seconds else steps // TURNS
+            for n in range(TURNS):
                 for p in peers:
                     found = cell["peers"][p]
                     if found["status"] != "ok":
                         continue
                     try:
-                        found["turns"].append(crew.start(p).ask(f"time {steps // TURNS} 0", left[p])["seconds"])
+                        found["turns"].append(crew.start(p).ask(f"time {each} 0", left[p])["seconds"])
                     except WorkerError as e:
                         found |= {"status": e.kind, "message": str(e)}
                         crew.drop(p)
+                if seconds and not n:
+                    step = median(x for r in cell["peers"].values() for t in r["turns"] for x in t)
+                    each = max(1, int(seconds / TURNS / step))
+                    cell["steps"] = FIRST_TURN + each * (TURNS - 1)
             for p in peers:
                 if cell["peers"][p]["status"] == "ok":
                     cell["peers"][p]["loss"] = crew.start(p).ask("steps 1", left[p])["losses"][0]
+                    cell["peers"][p] |= crew.start(p).ask("describe", left[p])["described"]
         finally:
             crew.close()
     for found in cell["peers"].values():
@@ -121,27 +147,46 @@ def _shown(found: dict) -> str:
     return f"{found['first']:.1f} s, {found['step'] * 1e3:.2f} ms, {found['total']:.1f} s"
 
 
+def explored(cells: dict[str, dict]) -> Table:
+    """What the search that goes on while a network trains has tried, and what it brought."""
+    out = Table(title="tuned while it trains")
+    for name in ("", "tried", "kept", "step before", "step after", "cost", "state"):
+        out.add_column(name, justify="left" if name in ("", "state") else "right")
+    for name, c in cells.items():
+        static, dynamic = (c["peers"].get(p, {"status": ""}) for p in ("einsmith", "dynamic"))
+        if static["status"] == dynamic["status"] == "ok":
+            x = dynamic["explored"]
+            steps = [f"{r['step'] * 1e3:.3f} ms" for r in (static, dynamic)]
+            out.add_row(name, str(x["tried"]), str(x["kept"]), *steps, f"{x['cost']:.1%}", x["state"])
+    return out
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Times training steps with and without tuning, everything included.")
     parser.add_argument("network", nargs="*", default=[n for n in TRAINING if n.endswith("-b16")], help="as lenet5-b16")
     parser.add_argument("--peers", default=",".join((*OURS, *PEERS)), help="comma-separated; default: %(default)s")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seconds", type=float, default=0.0, help="of the steps of a peer, about; in place of --steps")
+    parser.add_argument("--neighbour", action="store_true", help="another program keeps one processor busy")
     parser.add_argument("--cap", type=float, default=1200.0, help="seconds that a peer may take")
     parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
     args = parser.parse_args(argv)
     if unknown := [n for n in args.network if n not in TRAINING]:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(TRAINING)}")
-    if args.threads < 1 or args.steps < TURNS or args.cap <= 0:
-        parser.error(f"threads are at least 1, steps {TURNS}, and the cap is positive")
+    if args.threads < 1 or args.steps < TURNS or args.cap <= 0 or args.seconds < 0:
+        parser.error(f"threads are at least 1, steps {TURNS}, the cap is positive, and seconds are not negative")
     say, console, results = begin(args.json, 200)
     peers = [p for p in args.peers.split(",") if p]
     for name in args.network:
         if name not in results["cells"]:
-            results["cells"][name] = measure(name, peers, args.threads, args.steps, args.cap, say.print)
+            with neighbour(args.neighbour):
+                cell = measure(name, peers, args.threads, args.steps, args.seconds, args.cap, say.print)
+            results["cells"][name] = cell | {"neighbour": args.neighbour}
             store(args.json, results)
     cells = {n: results["cells"][n] for n in args.network}
     console.print(table(cells))
+    console.print(explored(cells))
     found = verdicts(list(cells.values()))
     console.print(asked("tuning", found))
     return int(any(holds is False for *_, holds in found))

@@ -10,6 +10,7 @@ It answers {"ready": ...} once its library is imported, then one line per comman
                       fastest: {"variant": its name, or null}
     steps N           {"losses": [...], "bytes": the most memory that the process held meanwhile, above what it held
                       when its library was imported; 0 where the system does not tell}
+    describe          {"described"}, as after `first`
     results PATH      writes the results as .npz: {}
     time N WARM       WARM steps untimed, then N timed: {"seconds": [...]}
     quit
@@ -128,6 +129,11 @@ def clock(session: Session, steps: int) -> list[float]:
     return seconds
 
 
+def describe(session: Session) -> dict[str, Any]:
+    """What a session can tell of its program."""
+    return session.describe() if hasattr(session, "describe") else {}
+
+
 def serve(module: Any, peer: str, threads: int, commands: TextIO, answer: Callable[[dict], None]) -> None:
     session: Session | None = None
     problem: Problem | None = None
@@ -167,8 +173,7 @@ def serve(module: Any, peer: str, threads: int, commands: TextIO, answer: Callab
                 session = build(variants[0])
                 loss = session.step()
                 took = time.perf_counter() - start
-                described = session.describe() if hasattr(session, "describe") else {}
-                answer({"seconds": took, "loss": loss, "described": described})
+                answer({"seconds": took, "loss": loss, "described": describe(session)})
                 continue
             assert session is not None, "the first command about a problem is `first`"
             if words[0] == "choose":
@@ -180,6 +185,8 @@ def serve(module: Any, peer: str, threads: int, commands: TextIO, answer: Callab
                 resident_peak_again()
                 losses = [session.step() for _ in range(int(words[1]))]
                 answer({"losses": losses, "bytes": max(0, resident("VmHWM") - imported)})
+            elif words[0] == "describe":
+                answer({"described": describe(session)})
             elif words[0] == "results":
                 np.savez(words[1], **session.results())  # type: ignore[arg-type]
                 answer({})

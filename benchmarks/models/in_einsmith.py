@@ -9,6 +9,7 @@ import numpy as np
 import einsmith as es
 from benchmarks.models import LR, Model
 from einsmith.tuning.programs.graph_search import planned
+from einsmith.tuning.programs.online import Exploration
 
 LOSSES = {
     "cross_entropy": lambda y, t: es.functional.cross_entropy(
@@ -40,7 +41,7 @@ class Training:
 
 def described(step: es.TrainStep) -> dict[str, Any]:
     """How many distinct kernels a training step has, how often they are called, the bytes of their code, of the code of
-    those in loops and of the arena, and the passes that changed the graph or the plan."""
+    those in loops and of the arena, the passes that changed the graph or the plan, and what dynamic mode explored."""
     (run,) = step._programs.values()
     calls = [call.kernel for _, call, _ in run.plan.kernel_calls()]
     loops = {k for k, turns in zip(run.kernels, run.turns, strict=True) if turns > 1}
@@ -51,4 +52,19 @@ def described(step: es.TrainStep) -> dict[str, Any]:
         "loop_bytes": sum(k.nbytes for k in loops),
         "arena_bytes": run.arena_bytes,
         "passes": [*run.changes.tensors, *planned(run.plan)],
+        "explored": explored(run.note.exploration),
+    }
+
+
+def explored(exploration: Exploration | None) -> dict[str, Any]:
+    """Return how many configurations dynamic mode has tried and how many kernels are faster, the part of the time that
+    this has cost, and how it stands."""
+    if exploration is None:
+        return {}
+    budget = exploration.budget
+    return {
+        "tried": exploration.tried,
+        "kept": len(exploration.kept),
+        "cost": budget.lost_seconds / budget.total if budget.total else 0.0,
+        "state": exploration.over or exploration.status,
     }

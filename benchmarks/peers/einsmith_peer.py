@@ -62,7 +62,7 @@ def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: s
     if isinstance(problem, Pairs):
         return einsmith_pairs.Session(problem, arrays, threads)
     if isinstance(problem, Recurrent):
-        return einsmith_recurrent.build(problem, arrays, threads)
+        return einsmith_recurrent.build(problem, arrays, threads, **FORMS.get(peer, {}))
     if isinstance(problem, Model):
         return in_einsmith.Training(problem, arrays, threads, **FORMS.get(peer, {}))
     return Operator(problem, arrays, threads, variant)

@@ -43,7 +43,7 @@ class Layer(nn.Module):
 
 
 class Training:
-    def __init__(self, problem: Recurrent, arrays: dict[str, np.ndarray], threads: int):
+    def __init__(self, problem: Recurrent, arrays: dict[str, np.ndarray], threads: int, **options: Any):
         h, x = arrays["h0"], arrays["x"]
         network: nn.Module
         if problem.network == "lstm_lm":
@@ -59,7 +59,10 @@ class Training:
         self.names = {n: f"network.{'' if n.startswith('fc.') else inside}{n}" for n in problem.results}
         self.model = FromState(network)
         self.model.load_state_dict({ours: arrays[n] for n, ours in self.names.items()}, strict=False)
-        self._step = es.TrainStep(self.model, es.functional.cross_entropy, es.optim.SGD(lr=LR), seed=0, threads=threads)
+        optimizer = es.optim.SGD(lr=LR)
+        self._step = es.TrainStep(
+            self.model, es.functional.cross_entropy, optimizer, seed=0, threads=threads, **options
+        )
         self.batch = (x, *(arrays[n] for n in problem.states), arrays["y"])
 
     def step(self) -> float:
@@ -73,5 +76,5 @@ class Training:
         return in_einsmith.described(self._step)
 
 
-def build(problem: Recurrent, arrays: dict[str, np.ndarray], threads: int) -> Training:
-    return Training(problem, arrays, threads)
+def build(problem: Recurrent, arrays: dict[str, np.ndarray], threads: int, **options: Any) -> Training:
+    return Training(problem, arrays, threads, **options)
