@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,12 +237,14 @@ class Crew:
             self._workers[peer] = Worker(peer, self.threads, caches)
         return self._workers[peer]
 
-    def keep_calibration(self) -> None:
-        """Gives Einsmith's caches what was measured of the machine before: measured anew beside other work, it would be
-        another machine's."""
-        known, caches = environment.cache_dir() / "calibration", self.caches("einsmith")
-        if caches is not None and known.is_dir():
-            shutil.copytree(known, caches / "einsmith" / "calibration", dirs_exist_ok=True)
+    def keep_calibration(self, peers: Sequence[str] = ("einsmith",)) -> None:
+        """Gives the caches of peers that are Einsmith what was measured of the machine before: measured anew beside
+        other work, it would be another machine's, and the peers would have other kernels."""
+        known = environment.cache_dir() / "calibration"
+        for peer in peers:
+            caches = self.caches(peer)
+            if caches is not None and known.is_dir():
+                shutil.copytree(known, caches / "einsmith" / "calibration", dirs_exist_ok=True)
 
     def drop(self, peer: str) -> None:
         """Ends the peer's worker; the next `start` makes another."""

@@ -58,6 +58,7 @@ def measure(name: str, peers: Sequence[str], threads: int, steps: int, seconds: 
     cell: dict = {"steps": steps, "threads": threads, "peers": {}}
     with tempfile.TemporaryDirectory(prefix="einsmith-bench-") as folder:
         crew = Crew(threads, Path(folder))
+        crew.keep_calibration(OURS)
         try:
             left = {p: Allowance(cap) for p in peers}
             for p in peers:
