@@ -462,7 +462,9 @@ class Exploration:
             waiting = "; a configuration is being prepared on processor time that other programs leave"
         elif budget.stopped or not budget.can_spend(FIRST_UNIT_SECONDS):
             waiting = f"; it waits, as it may cost {budget.share:.1%}"
-        gain = f", others are expected to save {self._expected_gain:.1%} of a step" if self.kernels else ""
+        known = all(m.over or m.predicted is not None for m in [*self.kernels.values()])
+        verb = "are expected to save" if known else "may save at most"  # above the roofline bounds
+        gain = f", others {verb} {self._expected_gain:.1%} of a step" if self.kernels else ""
         cost = budget.lost_seconds / budget.total if budget.total else 0.0
         return (
             f"exploration goes on: {self.tried} configurations tried, {len(self.kept)} kernels are faster{gain}; "
