@@ -25,6 +25,7 @@ from einsmith.kernels.pattern import Chooser, Cost, Pattern, cost_of, describe
 from einsmith.kernels.pointwise import Pointwise
 from einsmith.kernels.reduction.pattern import Reduction
 from einsmith.kernels.rows.pattern import RowBlocks
+from einsmith.kernels.scan import Scan
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.sources import code_of
 from einsmith.kernels.stencil.pattern import StencilPattern
@@ -45,6 +46,7 @@ PATTERNS: list[Pattern] = [
     SplitAxes(_SELF),
     CONTRACTION,
     ByKind(_SELF),
+    Scan(),
     Reduction(),
     ScatterAdd(),
     Col2im(_SELF),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith.base import dtypes as dt
+from einsmith.ir.functions import identity
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 
@@ -413,6 +414,22 @@ def rows(combiner: str, n: int, dtype: dt.DType = F) -> Kernel:
 def columns(combiner: str, n: int, k: int) -> Kernel:
     i, r = axes(2)
     return plain((n,), [(F, (k, n))], over(combiner, (k,), read(0, r, i)))
+
+
+def scanned(n: int, body: Expr, t: Axis, j: Axis, combiner: str = "sum", is_backward: bool = False) -> Reduce:
+    """The scan of a body at position j of n, up to t or from t on."""
+    nothing = Const(identity(combiner, body.dtype), body.dtype)
+    return over(combiner, (n,), apply("where", le(t, j) if is_backward else le(j, t), body, nothing))
+
+
+def scan(combiner: str, m: int, n: int, along: str, is_backward: bool, dtype: dt.DType = F) -> Kernel:
+    """Of m rows of n, or as many columns."""
+    i, t, j = axes(3)
+    if along == "rows":
+        x = scanned(n, read(0, i, j, dtype=dtype), t, j, combiner, is_backward)
+        return plain((m, n), [(dtype, (m, n))], x)
+    x = scanned(n, read(0, j, t, dtype=dtype), i, j, combiner, is_backward)
+    return plain((n, m), [(dtype, (n, m))], x)
 
 
 def whole(combiner: str, m: int, n: int) -> Kernel:

@@ -87,6 +87,7 @@ WAYS: dict[str, dict[str, set[Any]]] = {
     "by kind": {},
     "reduction": {"mode": {"row", "column"}, "unroll": SOME, "tasks": SOME, "splits": SOME, "rows": SOME,
                   "turn": {False, True}},
+    "scan": {"mode": {"row", "column"}, "unroll": SOME, "tasks": SOME, "parts": SOME},
     "scatter": {"axis": {None, 0, 1}, "along": {None, 1}, "tasks": SOME},
     "col2im": {},
     "winograd": {},

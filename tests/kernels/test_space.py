@@ -26,6 +26,7 @@ from tests.kernels.samples import (
     pointwise_dx,
     product,
     rows,
+    scan,
     shuffled,
     strided_conv_dx,
     transpose,
@@ -40,6 +41,7 @@ KERNELS = {
     "pieces": strided_conv_dx(2, 5, 4, 34, 3), "zeros": pointwise_dx(2, 3, 5, 17, 4, 2),
     "digits": shuffled(3, 17), "depthwise": depthwise(2, 3, 9, 17, 3, 1), "functions": functions(37),
     "transpose": transpose(17, 19), "rows": rows("argmin", 37),
+    "scan": scan("sum", 5, 301, "rows", False),
 }  # fmt: skip
 
 

@@ -1,15 +1,15 @@
-"""Compute prefix sums block by block, with work linear in the number of elements.
+"""Write sums up to a position as scans over the output axis, which kernels compute with work linear in its length.
 
-before: Y[i] = sum[j](where(j <= i, x[j], 0))
-after:  S[b] = sum[l](x[16*b + l]);  E[b] = sum[a](where(a < b, S[a], 0)), recursively if there are many blocks
-        R[b, k] = sum[l](where(l <= k, x[16*b + l], 0));  Y[i] = R[i//16, i%16] + E[i//16]
+before: Y[i, b] = sum[j](where(j < i, x[j]*w[i, b], 0))
+after:  P[i] = sum[j](where(j <= i, where(1 <= j, x[j - 1], 0), 0));  Y[i, b] = P[i]*w[i, b]
 
-Each element costs about a block of additions on whole vectors, instead of half the elements (Blelloch 1990, "Prefix
-sums and their applications"). Suffix sums are prefix sums from the other end.
+A scan (`kernels.scan`) is a sum over j <= i, or i <= j, of elements that do not depend on i, where j and i have one
+extent. Sums of other offsets, and of more or fewer positions than elements, are scans of shifted elements, or read one
+at a shifted position.
 
 Factors that depend on the position are taken out of each term: sum[j](where(j <= i, a[i]*x[j] - b[i]*z[j], 0)) is two
-prefix sums. A factor that also depends on another reduction axis is multiplied before that axis is summed: the sum over
-j comes first in sum[j, d](where(j <= i, a[i, d]*x[j, d], 0)).
+scans. A factor that also depends on another reduction axis is multiplied before that axis is summed: the sum over j
+comes first in sum[j, d](where(j <= i, a[i, d]*x[j, d], 0)).
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ from einsmith.ir.nodes import (
     Const,
     Expr,
     Graph,
-    Item,
-    Piece,
     Read,
-    Recurrence,
     Reduce,
     Template,
     Tensor,
@@ -46,24 +43,14 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import guarded, operands, prune_args, replace, substitute, whole_sum
 from einsmith.ir.rewrite.simplify import simplify
 
-BLOCK = 16
-"""Elements of a block: the float32 elements of the widest vectors. R of 1e5 and 1e6 elements takes 0.030 and 0.24 ms in
-blocks of 16, 0.028 and 0.23 of 8, 0.072 and 0.68 of 32 on two cores of a Zen 4."""
-MIN_ROWS = 8
-"""Fewest independent sums that are added element by element along time instead of in blocks: on two cores of a Zen 4,
-5,000 elements of 2 rows take 0.046 ms along time and 0.025 in blocks, of 4 rows 0.051 and 0.042, of 8 0.055 and 0.063,
-of 32 0.11 and 0.21."""
-MAX_DIRECT_BLOCKS = 4 * BLOCK
-"""Most blocks whose sums are added up directly, without recursion."""
 MAX_TERMS = 8
 """Most terms of a sum that is split; a longer one is treated as one term."""
-MIN_POINTS = 1 << 16
-"""Fewest points of a sum for which blocks pay: below, the kernels of S, E and R take longer (100 ns each to begin, at
-one vector per cycle)."""
+MIN_POINTS = 1 << 12
+"""Fewest points of a sum that is rewritten; fewer are added in the time that another kernel takes to begin (100 ns)."""
 
 
 def prefix_sums(graph: Graph) -> Graph:
-    """Return the graph with prefix sums computed in blocks."""
+    """Return the graph with prefix sums as scans."""
 
     def rule(node: Tensor) -> Tensor | None:
         if not isinstance(node, Compute):
@@ -75,12 +62,10 @@ def prefix_sums(graph: Graph) -> Graph:
 
 
 class _Prefix(NamedTuple):
-    """where(outside, factors * the sum of where(inside, body) up to position `last` of j, 0).
+    """where(outside, factors * the sum of where(inside, body) over the positions of j up to an end, 0).
 
     Attributes:
-        j: the reduction axis that is summed up to a position.
-        last: the position, a linear form of an output axis.
-        backward: whether the sum begins at the position; positions then count from the end.
+        end: the condition on j.
         body: expression over the output's axes and the reduction's.
         factors: factors that depend on the position.
         inside: conditions within the sum.
@@ -91,9 +76,7 @@ class _Prefix(NamedTuple):
         domain: extents of all axes.
     """
 
-    j: int
-    last: LinearForm
-    backward: bool
+    end: _End
     body: Expr
     factors: tuple[Expr, ...]
     inside: tuple[Expr, ...]
@@ -117,7 +100,7 @@ def _match(t: Template) -> tuple[_Prefix, ...] | None:
     for c in conditions:
         rest = [x for x in conditions if x is not c]
         c, rest, body, domain = _shift_axis(c, rest, e.args[1], t.rank, part.domain)
-        end = _find_end(c, t.rank, domain)
+        end = _find_end(c, t.rank)
         prefixes = end and _split_body(end, body, rest, t.rank, domain, max_elements)
         if prefixes:
             return prefixes
@@ -143,16 +126,15 @@ def _shift_axis(
 
 
 class _End(NamedTuple):
-    """The condition j <= last, where last is i plus a constant. If `backward`, positions count from the end, and the
-    condition means j >= i plus a constant."""
+    """The condition j <= i + offset, or j >= i + offset if `backward`."""
 
     i: int
     j: int
     backward: bool
-    last: LinearForm
+    offset: int
 
 
-def _find_end(c: Expr, rank: int, domain: Sequence[int]) -> _End | None:
+def _find_end(c: Expr, rank: int) -> _End | None:
     """Return the bound that a condition puts on a reduction axis by an output axis; None if it is not such a bound."""
     form = nonnegative(c)
     axes = {} if form is None else {x.position: k for x, k in form.terms.items() if isinstance(x, Axis)}
@@ -162,8 +144,8 @@ def _find_end(c: Expr, rank: int, domain: Sequence[int]) -> _End | None:
     if not i < rank <= j:
         return None
     if axes[j] == -1:
-        return _End(i, j, False, LinearForm(form.const, {Axis(i): 1}))
-    return _End(i, j, True, LinearForm(domain[j] - 1 + form.const, {Axis(i): -1}))
+        return _End(i, j, False, form.const)
+    return _End(i, j, True, -form.const)
 
 
 def _split_body(
@@ -172,7 +154,7 @@ def _split_body(
     """Split a body into prefix sums, one per set of outer factors. If outer factors depend on other reduction axes, the
     sum has an element for each of their positions, and at most `max_elements` elements, the total of arguments and
     result. Return None if a term cannot be split off or the work does not decrease."""
-    i, j, backward, last = end
+    i, j = end.i, end.j
     outside = tuple(c for c in rest if j not in axes_of(c) and has_no_reduction_axis(c, rank))
     inside = tuple(c for c in rest if c not in outside)
     bodies: dict[tuple[Expr, ...], Expr] = {}
@@ -202,8 +184,8 @@ def _split_body(
         points = prod(domain[a] for a in (*outer, j))
         if kept and points > max_elements:
             return None
-        work += points * (prod(domain[a] for a in others) + 2 * BLOCK) + prod(domain[a] for a in (*range(rank), *kept))
-        prefixes.append(_Prefix(j, last, backward, body, factors, inside, outside, outer, others, kept, domain))
+        work += points * (prod(domain[a] for a in others) + 1) + prod(domain[a] for a in (*range(rank), *kept))
+        prefixes.append(_Prefix(end, body, factors, inside, outside, outer, others, kept, domain))
     return tuple(prefixes) if work < prod(domain) else None
 
 
@@ -234,88 +216,51 @@ def _add(sums: Sequence[Tensor]) -> Tensor:
 
 def _compute_prefix(p: _Prefix, node: Compute) -> Tensor:
     """Return one of the prefix sums of a node, of the node's shape."""
-    extent, q = p.domain[p.j], len(p.outer)
-    place: dict[int, Expr] = {a: Axis(k) for k, a in enumerate(p.outer)}
-    place |= {a: Axis(q + 1 + k) for k, a in enumerate(p.others)}
-    place[p.j] = LinearForm(extent - 1, {Axis(q): -1}).expr() if p.backward else Axis(q)
-    body = guarded([substitute(c, place) for c in p.inside], substitute(p.body, place))
-    outer, args = tuple(p.domain[a] for a in p.outer), node.args
-    if p.others:
-        inner = Reduce("sum", tuple(p.domain[a] for a in p.others), (body,))
-        args = (_build_tensor((*outer, extent), inner, args),)
-        body = Read(0, tuple(map(Axis, range(q + 1))), body.dtype)
-    ((axis, sign),) = p.last.terms.items()
-    assert isinstance(axis, Axis)
-    ends = p.last.const, p.last.const + sign * (p.domain[axis.position] - 1)
-    at = last = p.last.expr()
-    if max(ends) >= extent:
-        at = apply("min", last, Const(extent - 1, dt.i32))
-    after: dict[int, Expr] = {a: Axis(len(node.shape) + k) for k, a in enumerate(p.kept)}
-    outer_index = tuple(after.get(a, Axis(a)) for a in p.outer)
-    tables: tuple[Tensor, ...]
-    total: Expr
-    if prod(outer) >= MIN_ROWS:
-        tables, total = (_accumulate_along_time(body, args, outer, extent),), Read(0, (at, *outer_index), body.dtype)
-    else:
-        tables, total = _sum_blocks(body, args, outer, extent), _read_prefix(outer_index, at, body.dtype)
-    slots = {s: len(tables) + s for s in range(len(node.args))}
+    (i, j, backward, offset), rank = p.end, len(node.shape)
+    positions, elements = p.domain[i], p.domain[j]
+    # A scan over the positions has every element, unless some lie before the first one (backward: after the last one).
+    every = positions + offset >= elements if backward else offset <= 0
+    length, shift = (positions, offset) if every else (elements, 0)
+    axes = [*(a for a in range(rank) if a == i or a in p.outer), *p.kept]
+    table = _scan(p, node.args, axes, length, shift)
+    if axes == list(range(rank)) and every and not p.factors and not p.outside:
+        return table
+    after: dict[int, Expr] = {a: Axis(rank + k) for k, a in enumerate(p.kept)}
+    index: dict[int, Expr] = {a: after.get(a, Axis(a)) for a in axes}
+    if not every:
+        at = LinearForm(offset, {Axis(i): 1}).expr()
+        limit = Const(0 if backward else elements - 1, dt.i32)
+        index[i] = apply("max" if backward else "min", at, limit)
+    slots = {s: s + 1 for s in range(len(node.args))}
+    total: Expr = Read(0, tuple(index.values()), table.dtype)
     for x in p.factors:
         total = apply("mul", total, substitute(x, after, slots))
-    if min(ends) < 0:
-        total = guarded([apply("le", Const(0, dt.i32), last)], total)
     total = guarded([substitute(c, {}, slots) for c in p.outside], total)
     result = Reduce("sum", tuple(p.domain[a] for a in p.kept), (total,)) if p.kept else total
-    return _build_tensor(node.shape, result, (*tables, *node.args))
+    return _build_tensor(node.shape, result, (table, *node.args))
 
 
-def _accumulate_along_time(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int) -> Tensor:
-    """Return P[t, ...] = P[t - 1, ...] + body, for n positions of time."""
-    q = len(outer)
-    rows = {k: Axis(k + 1) for k in range(q)}
-
-    def at(t: Expr) -> Expr:
-        return substitute(body, {**rows, q: t})
-
-    earlier = Read(len(args), tuple(map(Axis, range(q + 1))), body.dtype)
-    start = Piece((0,) * (q + 1), (1,) * (q + 1), (1, *outer), at(Const(0, dt.i32)))
-    step = apply("add", earlier, at(LinearForm(1, {Axis(0): 1}).expr()))
-    steps = Piece((1, *(0,) * q), (1,) * (q + 1), (n - 1, *outer), step)
-    params = [*((a.dtype, a.shape) for a in args), (body.dtype, (n, *outer))]
-    return Item(Recurrence(n - 1, False, (1,), (Template((n, *outer), tuple(params), (start, steps)),), args), 0)
-
-
-def _read_prefix(outer_index: Sequence[Expr], at: Expr, dtype: dt.DType) -> Expr:
-    """Return R + E at a position."""
-    block, place = _split_position(at)
-    return apply("add", Read(0, (*outer_index, block, place), dtype), Read(1, (*outer_index, block), dtype))
-
-
-def _split_position(at: Expr) -> tuple[Expr, Expr]:
-    """Return (the block of a position, the position in the block)."""
-    size = Const(BLOCK, dt.i32)
-    return apply("floordiv", at, size), apply("mod", at, size)
-
-
-def _sum_blocks(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int) -> tuple[Tensor, Tensor]:
-    """Return (R, E) of the module's `after`, for a body over the outer axes and one of n positions."""
-    q, blocks = len(outer), -(-n // BLOCK)
-    outer_index = tuple(map(Axis, range(q)))
-
-    def sum_block(k: int, *conditions: Expr) -> Reduce:
-        at = LinearForm(0, {Axis(q): BLOCK, Axis(k): 1}).expr()
-        if n % BLOCK:
-            conditions = (*conditions, apply("lt", at, Const(n, dt.i32)))
-        return Reduce("sum", (BLOCK,), (guarded(conditions, substitute(body, {q: at})),))
-
-    rows = _build_tensor((*outer, blocks, BLOCK), sum_block(q + 2, apply("le", Axis(q + 2), Axis(q + 1))), args)
-    sums = _build_tensor((*outer, blocks), sum_block(q + 1), args)
-    if blocks <= MAX_DIRECT_BLOCKS:
-        earlier = guarded([apply("lt", Axis(q + 1), Axis(q))], Read(0, (*outer_index, Axis(q + 1)), body.dtype))
-        return rows, _build_tensor((*outer, blocks), Reduce("sum", (blocks,), (earlier,)), (sums,))
-    inner, before = _sum_blocks(Read(0, (*outer_index, Axis(q)), body.dtype), (sums,), outer, blocks)
-    total = _read_prefix(outer_index, LinearForm(-1, {Axis(q): 1}).expr(), body.dtype)
-    later = guarded([apply("le", Const(1, dt.i32), Axis(q))], total)
-    return rows, _build_tensor((*outer, blocks), later, (inner, before))
+def _scan(p: _Prefix, args: tuple[Tensor, ...], axes: Sequence[int], length: int, shift: int) -> Compute:
+    """Return the scan of the elements at `shift` after each of `length` positions, over these axes."""
+    i, j, elements, rank = axes.index(p.end.i), Axis(len(axes)), p.domain[p.end.j], len(axes)
+    place: dict[int, Expr] = {a: Axis(n) for n, a in enumerate(axes)}
+    at = LinearForm(shift, {j: 1}).expr()
+    inside = (*p.inside, p.body)
+    if p.others:
+        place |= {a: Axis(rank + n) for n, a in enumerate(p.others)}
+        *conditions, body = (substitute(x, {**place, p.end.j: Axis(i)}) for x in inside)
+        inner = Reduce("sum", tuple(p.domain[a] for a in p.others), (guarded(conditions, body),))
+        shape = tuple(elements if n == i else p.domain[a] for n, a in enumerate(axes))
+        args = (_build_tensor(shape, inner, args),)
+        inside = (Read(0, tuple(at if n == i else Axis(n) for n in range(rank)), p.body.dtype),)
+    else:
+        inside = tuple(substitute(x, {**place, p.end.j: at}) for x in inside)
+    bounds = [apply("le", j, Axis(i)) if not p.end.backward else apply("le", Axis(i), j)]
+    bounds += [apply("le", Const(0, dt.i32), at)] if shift < 0 else []
+    bounds += [apply("lt", at, Const(elements, dt.i32))] if length + shift > elements else []
+    *conditions, body = inside
+    shape = tuple(length if n == i else p.domain[a] for n, a in enumerate(axes))
+    return _build_tensor(shape, Reduce("sum", (length,), (guarded([*bounds, *conditions], body),)), args)
 
 
 def _build_tensor(shape: Sequence[int], body: Expr | Reduce, args: Sequence[Tensor]) -> Compute:
