@@ -108,8 +108,10 @@ class Refit:
 def overheads_of(logs: Array) -> Overheads:
     """Return the table with factors of these logarithms, in the order of FITTED, on its coefficients."""
     table = Overheads()
-    changed: dict[str, Any] = {n: getattr(table, n) * math.exp(x) for n, x in zip(FITTED, logs, strict=True)}
-    return replace(table, **{n: float(f"{x:.4g}") for n, x in changed.items()})
+    changed: dict[str, Any] = {
+        n: float(f"{getattr(table, n) * math.exp(x):.4g}") for n, x in zip(FITTED, logs, strict=True)
+    }
+    return replace(table, **changed)
 
 
 def sample_of(kernel: Kernel | Rows, target: Target, seconds: Mapping[Candidate, float]) -> FitSample | None:
