@@ -3,7 +3,7 @@
 without PASS             an optional pass is left out
 cut TENSOR               no kernel that computes the tensor also reads it: it passes through memory
 join TENSOR              kernels that pass the tensor on are joined although separate ones are predicted to be faster
-order TENSOR 0,2,3,1     the order of the tensor's dimensions in memory, the outermost first; 1:16 stands for the points
+order TENSOR DIMENSIONS  the order of its dimensions in memory, as 0,2,3,1, outermost first; 1:16 stands for the points
                          within a block of 16 points of dimension 1
 
 A tensor is called by digits of a digest of how it is computed from the graph's inputs (`TensorNames`). The name is
