@@ -57,6 +57,23 @@ CASES = {
     "long": (UP, [(1123,)], {"i": 1123}),
     "fewer places, from the end": ("y[i] = sum[j](where(j >= i + 2, x[j], 0))", [(90,)], {"i": 40}),
     "more places, from the end": ("y[i] = sum[j](where(j >= i - 7, x[j], 0))", [(50,)], {"i": 90}),
+    "a factor that only places with elements have": (
+        "y[i] = sum[j](where(j < i, x[j]*w[i - 1], 0))", [(96,), (95,)], {"i": 96}
+    ),
+    "the same from the end": ("y[i] = sum[j](where(j > i, x[j]*w[i + 1], 0))", [(96,), (96,)], {"i": 96}),
+    "elements that only included places have": (
+        "y[i] = sum[j](where(j <= i + 30, x[j], 0))", [(70,)], {"i": 40, "j": 90}
+    ),
+    "the same, from the end": ("y[i] = sum[j](where(j >= i + 2, x[j - 2], 0))", [(88,)], {"i": 40, "j": 90}),
+    "the same, from the end, every one": (
+        "y[i] = sum[j](where(j >= i + 2, x[j - 2], 0))", [(88,)], {"i": 89, "j": 90}
+    ),
+    "the same, of another sum": (
+        "y[i] = sum[j,k](where(j <= i - 5, x[j + 5, k]*w[k], 0))", [(90, 3), (3,)], {"i": 90, "j": 90}
+    ),
+    "the same, of another sum, from the end": (
+        "y[i] = sum[j,k](where(j >= i + 5, x[j - 5, k]*w[k], 0))", [(85, 3), (3,)], {"i": 90, "j": 90}
+    ),
     "a factor of another sum, later": ("y[i,d] = sum[j](where(j <= i - 2, x[j]*w[d], 0))", [(60,), (5,)], {"i": 61}),
 }  # fmt: skip
 
@@ -84,6 +101,22 @@ def test_nonfinite_elements_reach_their_own_sums_alone(rows, monkeypatch):
     got = evaluate(steps, [x])[0][0]
     want = np.concatenate([np.zeros((rows, 1)), np.cumsum(x, 1)], 1)
     np.testing.assert_array_equal(got, want)
+
+
+def test_infinite_factors_of_no_elements_reach_nothing(monkeypatch):
+    monkeypatch.setattr(passes, "MIN_POINTS", 0)
+    graph = traced("y[i] = sum[j](where(j < i, x[j]*w[i], 0))", [(70,), (70,)], {"i": 70})
+    x, w = np.ones(70), np.full(70, 2.0)
+    w[0] = np.inf
+    np.testing.assert_array_equal(evaluate(prefix_sums(graph), [x, w])[0][0], 2.0 * np.arange(70))
+
+
+def test_factors_of_an_axis_that_the_elements_lack_make_no_table_over_it(monkeypatch):
+    monkeypatch.setattr(passes, "MIN_POINTS", 0)
+    graph = traced("y[i] = sum[j,d](where(j <= i, x[j]*a[i,d]*b[i,d], 0))", [(80,), (80, 6), (80, 6)], None)
+    steps = prefix_sums(graph)
+    verify_graph(steps)
+    assert points(steps) == 80 + 80 * 6
 
 
 @pytest.mark.parametrize("text, shapes, extents", [

@@ -134,6 +134,13 @@ class _End(NamedTuple):
     offset: int
 
 
+def _elements(end: _End, domain: Sequence[int]) -> range:
+    """Return the elements that at least one position includes; the conditions that keep other reads within their
+    tensors may hold for these alone."""
+    i, j, backward, offset = end
+    return range(max(0, offset), domain[j]) if backward else range(min(domain[j], domain[i] + offset))
+
+
 def _find_end(c: Expr, rank: int) -> _End | None:
     """Return the bound that a condition puts on a reduction axis by an output axis; None if it is not such a bound."""
     form = nonnegative(c)
@@ -155,6 +162,8 @@ def _split_body(
     sum has an element for each of their positions, and at most `max_elements` elements, the total of arguments and
     result. Return None if a term cannot be split off or the work does not decrease."""
     i, j = end.i, end.j
+    if not _elements(end, domain):
+        return None
     outside = tuple(c for c in rest if j not in axes_of(c) and has_no_reduction_axis(c, rank))
     inside = tuple(c for c in rest if c not in outside)
     bodies: dict[tuple[Expr, ...], Expr] = {}
@@ -216,48 +225,56 @@ def _add(sums: Sequence[Tensor]) -> Tensor:
 
 def _compute_prefix(p: _Prefix, node: Compute) -> Tensor:
     """Return one of the prefix sums of a node, of the node's shape."""
-    (i, j, backward, offset), rank = p.end, len(node.shape)
-    positions, elements = p.domain[i], p.domain[j]
+    i, _, backward, offset = p.end
+    rank, positions, included = len(node.shape), p.domain[i], _elements(p.end, p.domain)
+    elements, offset = len(included), offset - included.start
     # A scan over the positions has every element, unless some lie before the first one (backward: after the last one).
     every = positions + offset >= elements if backward else offset <= 0
     length, shift = (positions, offset) if every else (elements, 0)
-    axes = [*(a for a in range(rank) if a == i or a in p.outer), *p.kept]
+    axes = [*(a for a in range(rank) if a == i or a in p.outer), *(a for a in p.kept if a in p.outer)]
     table = _scan(p, node.args, axes, length, shift)
     if axes == list(range(rank)) and every and not p.factors and not p.outside:
         return table
     after: dict[int, Expr] = {a: Axis(rank + k) for k, a in enumerate(p.kept)}
     index: dict[int, Expr] = {a: after.get(a, Axis(a)) for a in axes}
+    at = LinearForm(offset, {Axis(i): 1}).expr()
     if not every:
-        at = LinearForm(offset, {Axis(i): 1}).expr()
         limit = Const(0 if backward else elements - 1, dt.i32)
         index[i] = apply("max" if backward else "min", at, limit)
     slots = {s: s + 1 for s in range(len(node.args))}
     total: Expr = Read(0, tuple(index.values()), table.dtype)
     for x in p.factors:
         total = apply("mul", total, substitute(x, after, slots))
+    # A factor of a sum without elements may be infinite, or lie outside of its tensor.
+    if p.factors and not backward and offset < 0:
+        total = guarded([apply("le", Const(0, dt.i32), at)], total)
+    if p.factors and backward and positions + offset > elements:
+        total = guarded([apply("lt", at, Const(elements, dt.i32))], total)
     total = guarded([substitute(c, {}, slots) for c in p.outside], total)
     result = Reduce("sum", tuple(p.domain[a] for a in p.kept), (total,)) if p.kept else total
     return _build_tensor(node.shape, result, (table, *node.args))
 
 
 def _scan(p: _Prefix, args: tuple[Tensor, ...], axes: Sequence[int], length: int, shift: int) -> Compute:
-    """Return the scan of the elements at `shift` after each of `length` positions, over these axes."""
-    i, j, elements, rank = axes.index(p.end.i), Axis(len(axes)), p.domain[p.end.j], len(axes)
+    """Return the scan over these axes of the included elements at `shift` after each of `length` positions."""
+    i, j, rank, included = axes.index(p.end.i), Axis(len(axes)), len(axes), _elements(p.end, p.domain)
     place: dict[int, Expr] = {a: Axis(n) for n, a in enumerate(axes)}
     at = LinearForm(shift, {j: 1}).expr()
     inside = (*p.inside, p.body)
     if p.others:
         place |= {a: Axis(rank + n) for n, a in enumerate(p.others)}
-        *conditions, body = (substitute(x, {**place, p.end.j: Axis(i)}) for x in inside)
+        element = LinearForm(included.start, {Axis(i): 1}).expr()
+        *conditions, body = (substitute(x, {**place, p.end.j: element}) for x in inside)
         inner = Reduce("sum", tuple(p.domain[a] for a in p.others), (guarded(conditions, body),))
-        shape = tuple(elements if n == i else p.domain[a] for n, a in enumerate(axes))
+        shape = tuple(len(included) if n == i else p.domain[a] for n, a in enumerate(axes))
         args = (_build_tensor(shape, inner, args),)
         inside = (Read(0, tuple(at if n == i else Axis(n) for n in range(rank)), p.body.dtype),)
     else:
-        inside = tuple(substitute(x, {**place, p.end.j: at}) for x in inside)
+        element = LinearForm(shift + included.start, {j: 1}).expr()
+        inside = tuple(substitute(x, {**place, p.end.j: element}) for x in inside)
     bounds = [apply("le", j, Axis(i)) if not p.end.backward else apply("le", Axis(i), j)]
     bounds += [apply("le", Const(0, dt.i32), at)] if shift < 0 else []
-    bounds += [apply("lt", at, Const(elements, dt.i32))] if length + shift > elements else []
+    bounds += [apply("lt", at, Const(len(included), dt.i32))] if length + shift > len(included) else []
     *conditions, body = inside
     shape = tuple(length if n == i else p.domain[a] for n, a in enumerate(axes))
     return _build_tensor(shape, Reduce("sum", (length,), (guarded([*bounds, *conditions], body),)), args)
