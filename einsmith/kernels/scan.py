@@ -256,8 +256,7 @@ class ScanEmitter:
             lane = 0 if self.scan.is_backward else self.config.lanes - 1
             last = [self.em.shuffle(v, v, [lane] * self.config.lanes) for v in x]
         out = self.combine.merge(state, x)
-        # The masked store of a narrow row would delay that of the next one.
-        loops.store_point(self.em, self.box, loops.evaluate_point(self.em, self.box, out), unmasked=True)
+        loops.store_point(self.em, self.box, loops.evaluate_point(self.em, self.box, out))
         return out if last is None else self.combine.merge(state, last)
 
     def _scan_lanes(self, x: Accumulators) -> Accumulators:

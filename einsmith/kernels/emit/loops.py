@@ -64,17 +64,15 @@ def evaluate_point(em: VectorEmitter, box: Box, root: Sequence[SSAValue]) -> dic
     return {slot: value for slot, value in values.items() if isinstance(value, SSAValue)}
 
 
-def store_point(em: VectorEmitter, box: Box, values: Mapping[int, SSAValue], unmasked: bool = False) -> None:
+def store_point(em: VectorEmitter, box: Box, values: Mapping[int, SSAValue]) -> None:
     """Store the values from `evaluate_point`, with the output axes bound to the same positions.
 
     A result that may lie over an operand is stored without masks: a masked store delays loads of all bytes in its
     vector's reach, among them the beginning of the next row (planes of 10 x 10 and 28 x 28 took 4.3 and 3.0 times as
     long).
-
-    unmasked: no result is stored with a mask.
     """
     for slot, buffer, index in box.stores:
-        em.store(values[slot], em.memory(buffer), index, unmasked or buffer in box.replacing)
+        em.store(values[slot], em.memory(buffer), index, buffer in box.replacing)
 
 
 def _choose_leading_axes(extents: Sequence[int], tasks: int) -> tuple[int, int]:
