@@ -125,7 +125,9 @@ class Binding:
         finite = compiled.finite
         finite_call = _call_of(plan, finite)
         side_runs = {k: x.ways for k, x in self.comparisons.items()}
-        assembler = Assembler(code, spare.ctypes.data, side_runs)
+        self.kept = buffers.empty((places.kept_end,), np.uint8)
+        """Memory of workspaces that last from run to run."""
+        assembler = Assembler(code, spare.ctypes.data, side_runs, self.kept.ctypes.data)
         assembler.sent = set(received(compiled.graph.inputs).values())
 
         def add_checks(i: int) -> None:
@@ -138,9 +140,7 @@ class Binding:
 
             assembler.steps += notices_after.get(i, ())
 
-        self.kept = kept = buffers.empty((places.kept_end,), np.uint8)
-        """Memory of workspaces that last from run to run."""
-        assembler.add_plan(plan, places, base, pointer, add_checks, kept=kept.ctypes.data)
+        assembler.add_plan(plan, places, base, pointer, add_checks)
         for listing in compiled.listings:
             listing.text("plan", show_plan(plan))
             listing.text("arena", show_arena(plan, compiled.outside, places.offsets, places.nbytes))
@@ -174,14 +174,14 @@ class Binding:
         self.prepared = -1
         """The time (`runtime.memory.ChangeWatch`) of the constants for which the preparation has run."""
         if places.kept_end:
-            preparing = Assembler(code, spare.ctypes.data, side_runs)
+            preparing = Assembler(code, spare.ctypes.data, side_runs, self.kept.ctypes.data)
 
             def constant(t: Tensor, at: At, offset: int) -> int:
                 owner = plan.home.get(storage(t), storage(t))
                 known = owner in compiled.constants
                 return buffers.address(arrays[owner]) + offset if known else spare.ctypes.data  # type: ignore[index]
 
-            preparing.add_preparation(plan, places, kept.ctypes.data, constant)
+            preparing.add_preparation(plan, places, constant)
             self.preparation = backend.program(preparing, compiled.threads, compiled.scratch, base + self.arena_bytes)
         slots = self.program.slots
         pointers = np.fromiter(slots.values(), np.intp)

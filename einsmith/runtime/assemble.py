@@ -147,6 +147,7 @@ class Assembler:
 
     kernels: (call, its steps) of every kernel, as in Plan.kernel_calls
     extra: other configurations in which kernels run too
+    kept: address of the memory of workspaces that last from run to run
     """
 
     def __init__(
@@ -154,8 +155,9 @@ class Assembler:
         compiled: CompiledKernels,
         spare: int,
         extra: Mapping[Kernel | Rows, Sequence[SideRun]] = MappingProxyType({}),
+        kept: int = 0,
     ):
-        self.compiled, self.spare, self.extra = compiled, spare, extra
+        self.compiled, self.spare, self.extra, self.kept = compiled, spare, extra, kept
         self.steps: list[Step] = []
         self.kernels: list[tuple[KernelCall, list[int]]] = []
         self.sent: Collection[Leaf] = ()
@@ -208,7 +210,6 @@ class Assembler:
         pointer: Pointer,
         after: Callable[[int], None] = lambda i: None,
         already: Mapping[int, Sequence[int]] = MappingProxyType({}),
-        kept: int = 0,
     ) -> None:
         """Add the steps of a plan.
 
@@ -219,19 +220,18 @@ class Assembler:
             pointer: returns the address of bytes of a tensor
             after: called with the number of each call once its steps are added
             already: by call number, the steps that were added before the loop
-            kept: where the memory of workspaces begins that last from run to run
         """
         groups = dict(plan.together)
         for i, call in enumerate(plan.calls):
             if i in groups:
                 self._add_header(plan.calls[i : groups[i] + 1])
             work = base + places.offsets[i] if i in places.offsets else self.spare
-            work = kept + places.kept[i] if i in places.kept else work
+            work = self.kept + places.kept[i] if i in places.kept else work
             if isinstance(call, LoopCall):
                 for c in call.before:
                     self._add_kernel(c, work, pointer)
                 for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
-                    self._add_loop(call, segment, step, places.inner[i, k], work, pointer, kept)
+                    self._add_loop(call, segment, step, places.inner[i, k], work, pointer)
             else:
                 self._add_kernel(call, work, pointer, already.get(i, ()))
             after(i)
@@ -245,15 +245,15 @@ class Assembler:
             self.headers[len(self.steps)] = len(self.kernels) + widest
             self.steps.append(Together(len(calls)))
 
-    def add_preparation(self, plan: Plan, places: ArenaLayout, kept: int, pointer: Pointer) -> None:
+    def add_preparation(self, plan: Plan, places: ArenaLayout, pointer: Pointer) -> None:
         """Add the launches that need to run only once as long as constants stay, those of loops' steps included; the
         arguments are those of `add_plan`."""
-        self._add_once(plan, places.kept, kept, pointer)
+        self._add_once(plan, places.kept, self.kept, pointer)
         for i, k in places.inner:
             call = plan.calls[i]
             assert isinstance(call, LoopCall)
             before = self._point_before_loop(call, call.loop.segments[k], pointer)
-            self.add_preparation(call.plans[k], places.inner[i, k], kept, before)
+            self.add_preparation(call.plans[k], places.inner[i, k], before)
 
     def _add_once(self, plan: Plan, workspaces: Mapping[int, int], base: int, pointer: Pointer) -> dict[int, list[int]]:
         """Add the launches of calls that need to run only once; return the numbers of their steps by call number.
@@ -299,14 +299,7 @@ class Assembler:
         return pointer
 
     def _add_loop(
-        self,
-        call: LoopCall,
-        segment: LoopSegment,
-        plan: Plan,
-        places: ArenaLayout,
-        base: int,
-        outer: Pointer,
-        kept: int,
+        self, call: LoopCall, segment: LoopSegment, plan: Plan, places: ArenaLayout, base: int, outer: Pointer
     ) -> None:
         inputs = dict(zip(segment.body.inputs, segment.places, strict=True))
         outputs = dict(zip(plan.graph.outputs, segment.targets, strict=True))
@@ -347,7 +340,7 @@ class Assembler:
                 return outer(source, at, offset)
             return slice_of(source, place.first, place.stride, at, offset)
 
-        self.add_plan(plan, places, base, pointer, already=already, kept=kept)
+        self.add_plan(plan, places, base, pointer, already=already)
         self.steps.append(EndLoop())
 
 
