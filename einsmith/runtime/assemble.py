@@ -118,7 +118,8 @@ def layout(
         if isinstance(call, KernelCall):
             kernel = compiled[call.kernel]
             packs_once = any(once for _, _, once in kernel.launches)
-            if packs_once and constants and call.packed_once.issubset(constants):
+            packed = call.packed_once if packs_once and constants else None
+            if packed and packed.issubset(constants):
                 kept[i] = kept_end
                 kept_end += whole_lines(kernel.workspace)
                 continue

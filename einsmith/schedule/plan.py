@@ -93,7 +93,7 @@ class KernelCall(_Accesses):
     @property
     def packed_once(self) -> set[Tensor]:
         """Return the storages of the operands that the kernel may pack once for all steps of its loop: those of its
-        root that it marks as loop-invariant."""
+        root that it marks as loop-invariant. None are known of a Rows, whose members pack for themselves."""
         if not isinstance(self.kernel, Kernel) or self.kernel.loop_invariant is None:
             return set()
         return {storage(self.tensors[n]) for _, n in self.kernel.stages[0].args if n in self.kernel.loop_invariant}

@@ -19,6 +19,8 @@ from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, outermost, postord
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 
 _MAX_INT32 = 2**31 - 1
+_COMPUTED_BYTES = 4
+"""Fewest bytes of an element in a register; shorter elements are narrowed as they are stored."""
 _MASK_REGISTERS_BYTES = 64
 """Bytes of vectors whose masks have registers of their own, so that masked stores are as fast as others. A Zen 3, whose
 vectors have 32 bytes, takes 12 to 20 cycles for each."""
@@ -140,7 +142,8 @@ class LaneCursor(ExpressionEmitter):
         row = b.op("floordiv", x, e)
         first = b.sub(b.mul(row, e), x)  # lane where row 0 begins, at most 0
         iota = b.iota(n, "i32")
-        self.run_masks, self.is_in_one_run = [], b.op("le", n, b.add(first, e))
+        self.run_masks = []
+        self.is_in_one_run = b.op("le", n, b.add(first, e)) if e >= n else b.const(False, "i1")
         for j in range(count):
             low = b.add(first, j * e)
             mask = None
@@ -408,7 +411,7 @@ class LaneCursor(ExpressionEmitter):
                         emit(at, conjoin(b, run, mask))
 
     def _has_slow_masks(self, value: SSAValue) -> bool:
-        return self.s.lanes * BYTES[value.type.elem] < _MASK_REGISTERS_BYTES
+        return self.s.lanes * max(_COMPUTED_BYTES, BYTES[value.type.elem]) < _MASK_REGISTERS_BYTES
 
     def store_stacked(self, extra: int, pointer: SSAValue, rows: Sequence[SSAValue]) -> None:
         """Store as many vectors as a vector has runs at the sampler's address form number `extra`.
