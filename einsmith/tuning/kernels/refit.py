@@ -34,7 +34,7 @@ FOLDS = 5
 """Parts of the kernels for cross-validation; each is left out once."""
 MAX_KERNELS, MAX_CANDIDATES = 100, 24
 """Most kernels, and candidates of a kernel, that a fit uses: it prices each of them some 100 times, in a millisecond or
-two (measured: 2.5 to 5 seconds a kernel)."""
+two (measured: 2 to 5 seconds a kernel)."""
 WEIGHTS = (0.03, 0.01, 0.003, 0.001)
 """Weights of the ridge from which cross-validation chooses: squared error (logarithm of time) for a coefficient that
 changes by a factor of e. The range was set on fits to the kernels of `benchmarks.cost_model --seed 2711`."""
