@@ -85,3 +85,17 @@ def test_what_is_fitted() -> None:
     assert changed.tile == pytest.approx(MAX_FACTOR * Overheads().tile, rel=1e-3)
     assert changed.latency == Overheads().latency
     assert repr(Overheads()) == "Overheads()" and repr(Overheads(tile=7.0)) == "Overheads(tile=7.0)"
+
+
+@pytest.mark.parametrize(
+    ("falls", "significant"),
+    [
+        ([0.0] * 19 + [2.0], False),
+        ([0.1] * 12 + [0.0] * 8, True),
+        ([0.0] * 20, False),
+        ([-0.1] * 20, False),
+        ([0.3, -0.2] * 10, False),
+    ],
+)
+def test_a_fall_of_the_mean_regret_must_not_hang_on_one_kernel(falls: Sequence[float], significant: bool) -> None:
+    assert refit.is_significant(falls) == significant
