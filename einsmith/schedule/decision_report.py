@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from einsmith.ir.nodes import Tensor
 from einsmith.schedule.fusion import passes_on
-from einsmith.schedule.graph_decisions import CUT, JOIN, WITHOUT, TensorNames, parse_order
+from einsmith.schedule.graph_decisions import CUT, JOIN, ORDER, WITHOUT, TensorNames, parse_order
 from einsmith.schedule.layout.order import row_major_order
 from einsmith.schedule.plan import LoopCall, Plan
 from einsmith.schedule.printer import namer
@@ -55,7 +56,7 @@ def _report(decision: str, places: dict[str, list[_Place]]) -> ReportedDecision:
     word, name, *order = decision.split()
     if word == WITHOUT:
         return ReportedDecision(decision, (), "")
-    named = places.get(name, [])
+    named = [p for p in places.get(name, []) if word != ORDER or isinstance(p.node, Tensor)]  # loops have no order
     shown = tuple(dict.fromkeys(p.name(p.node) for p in named))
     if not named:
         return ReportedDecision(decision, shown, "it names no tensor of the program")

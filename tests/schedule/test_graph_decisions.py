@@ -14,6 +14,7 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.api.jit import trace_call
 from einsmith.driver.executable import Executable
+from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Compute, postorder
 from einsmith.passes.pipeline import is_graph_decision
 from einsmith.schedule import planner, sum_calls
@@ -186,6 +187,15 @@ def test_decisions_on_nothing_are_ignored_with_a_reason(rng):
     assert "cut 00000000, which tuning has found to be faster, is ignored: it names no tensor" in text
     assert "is ignored: it has another order" in text and "is ignored: kernels that pass it on are not joined" in text
     np.testing.assert_array_equal(same(arrays)[1], run(arrays)[1])
+
+
+def test_an_order_of_a_loop_is_ignored(rng):
+    """As of an imported record: what computes several tensors has no dimensions."""
+    run, _, _ = program("a loop", rng)
+    names = TensorNames(run.plan.graph)
+    loop = next(x for x in names.nodes() if isinstance(x, LoweredLoop))
+    other = run.compile_deciding(frozenset({f"order {names.of(loop)} 0,1"}))
+    assert "is ignored: it names no tensor" in other.describe()
 
 
 def test_names_do_not_depend_on_other_decisions(rng):
