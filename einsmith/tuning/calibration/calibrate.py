@@ -373,12 +373,12 @@ def shared_bandwidth(
 def l3_share(figures: dict[str, float]) -> float:
     """Return the fraction of L3 that data of this process gets, by the time of arrays as large as L3 (`WHOLE_L3`).
 
-    It is 1 where as much of them comes from L3 as of reused data on a machine of one's own, and where memory is hardly
-    slower than L3, so that times say nothing."""
+    It is 1 where as much of them comes from L3 as of reused data on a machine of one's own, where memory is hardly
+    slower than L3, so that times say nothing, and where the arrays are slower than memory, which is a disturbance."""
     if not {"l3", WHOLE_L3, "memory"} <= figures.keys():
         return 1.0
     near, far = figures["l3"], figures["memory"]
-    if far < MIN_MEMORY_RATIO * near:
+    if far < MIN_MEMORY_RATIO * near or far * MAX_LEVEL_SPEEDUP < figures[WHOLE_L3]:
         return 1.0
     held = (far - figures[WHOLE_L3]) / (far - near)
     return round_to_step(min(1.0, max(MIN_L3_SHARE, held / REUSED_L3_FRACTION)))
