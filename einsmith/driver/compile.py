@@ -324,6 +324,11 @@ class _Planner:
         return plan
 
 
+def _kernels_of(plan: Plan) -> list[Kernel | Rows]:
+    """Return the kernels of a plan, each once, in the order of its calls."""
+    return list(dict.fromkeys(c.kernel for _, c, _ in plan.kernel_calls()))
+
+
 class _Kernels:
     """A plan with the code of its kernels, while the plan is still replaced by better ones."""
 
@@ -340,7 +345,7 @@ class _Kernels:
         self.plan, self.code, self._places = plan, self._compile(plan), places
 
     def _compile(self, plan: Plan) -> dict[Kernel | Rows, CompiledKernel]:
-        kernels = list(dict.fromkeys(c.kernel for _, c, _ in plan.kernel_calls()))
+        kernels = _kernels_of(plan)
         return dict(zip(kernels, self.backend.compile(kernels, self.target), strict=True))
 
     @property
@@ -359,8 +364,11 @@ class _Kernels:
         return layout(plan, find_outside(plan, self.bound), self.code, self._constants)
 
     def _replace(self, plan: Plan) -> None:
-        if plan is not self.plan:
-            self.plan, self.code, self._places = plan, self._compile(plan), None
+        if plan is self.plan:
+            return
+        if _kernels_of(plan) != list(self.code):
+            self.code = self._compile(plan)
+        self.plan, self._places = plan, None
 
     def _predictor(self, code: Mapping[Kernel | Rows, CompiledKernel]) -> Callable[[Kernel | Rows], float]:
         """Return a function from a kernel to its predicted seconds in the configuration that the cost model chooses.

@@ -17,7 +17,7 @@ from einsmith.base.arrays import to_array
 from einsmith.base.errors import MemoryLimitError, VerifyError
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import Target
-from einsmith.driver import compile
+from einsmith.driver import compile, registry
 from einsmith.driver.compile import predicted
 from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Tensor
@@ -179,6 +179,23 @@ def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypat
         copies += len(run.plan.originals)
         agree(run(given)[1], traced.graph, inputs, f"{name}, costs {seed}")
     assert copies
+
+
+def test_plans_with_the_same_kernels_are_compiled_once(monkeypatch):
+    """Where orders of known cost are noted, but not chosen."""
+    f, shapes = PROGRAMS["products"]
+    traced = trace_call(f, tuple(np.ones(s) for s in shapes), {})
+    backend = registry.backend_of(registry.DEFAULT.target(1))
+    counts, compiling = [], type(backend).compile
+    monkeypatch.setattr(
+        type(backend), "compile", lambda self, kernels, target: [counts.append(1), compiling(self, kernels, target)][1]
+    )
+    noted = LayoutChoice((0, 1), (1, 0), 1e-6)
+    monkeypatch.setattr(
+        compile, "layouts_of", lambda *_: lambda p: LayoutDecision(unchanged=dict.fromkeys(free_tensors(p), noted))
+    )
+    run = Executable(traced.graph, traced.bind, 1)
+    assert set(run.plan.unchanged_orders.values()) == {noted} and len(counts) == 1
 
 
 def test_checked_copies(asking, monkeypatch, rng):
