@@ -212,6 +212,15 @@ class Backend(ABC):
         (`schedule.graph_decisions`)."""
         return frozenset()
 
+    def name_graph_record(self, graph: Graph) -> str:
+        """Return the digits by which `einsmith tune --forget` finds a graph's recorded decisions."""
+        raise self._not_tunable_error()
+
+    def find_graph_ratio(self, graph: Graph, target: Target) -> float:
+        """Return the time of a graph's program by its recorded decisions, as a ratio to its time where the cost model
+        decides; 1 where nothing is recorded."""
+        return 1.0
+
     def keep_graph_decisions(
         self, graph: Graph, target: Target, decisions: frozenset[str], seconds: float, spread: float, prior: float
     ) -> None:

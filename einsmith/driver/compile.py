@@ -50,6 +50,7 @@ from einsmith.schedule.together import Work, run_together
 PRODUCTS = Products(is_product, round_operands)
 """What passes know of products."""
 _WARNED = Once("precisions that are stored only", 8)
+_OVER_LIMIT = Once("recorded graph decisions that need more memory than a limit", 64)
 MORE_BYTES = 4096
 """Most bytes by which calls that run together may enlarge the arena; with a memory limit it may not grow."""
 
@@ -207,6 +208,9 @@ def compile_graph(
         limit: most bytes that a run may hold.
         max_stored: most bytes of a result that is stored, where it need not be, because that is predicted to be faster.
         constants: bound leaves whose values stay from run to run; kernels pack them once.
+
+    Graph decisions that are recorded for the graph are ignored, with a warning, if only without them the limit is met.
+
     Raises:
         MemoryLimitError: a run needs more bytes than the limit.
         TraceError: the graph reads a tensor of another trace.
@@ -220,48 +224,74 @@ def compile_graph(
     known = {*graph.inputs, *bound}
     if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
         raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
+
+    def compile_by(decisions: frozenset[str]) -> Compiled:
+        with trace.compiling(), deciding(decisions):
+            index = graph.outputs.index(finite) if finite is not None else -1
+            changes = Changes()
+            receivers: list[Listing] = [changes, *listings(graph)]
+            store, kernels = None, None
+            if plans.is_kept() and len(receivers) == 1:
+                settings = index, threads, limit, max_stored, left_out(), sorted(decisions)
+                store = plans.PlanStore(graph, bound, constants, target, numerics, backend, *settings)
+                stored, seconds = store.read(), time.perf_counter() - start
+                if stored is not None:
+                    found = _Kernels(stored.plan, frozenset(bound), target, backend, constants, stored.places)
+                    if found.decisions == stored.decisions:
+                        kernels, changes.tensors = found, stored.tensors
+            if kernels is None:
+                plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions)
+                plan, seconds = plan_with(max_stored), time.perf_counter() - start
+                kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
+                kernels.choose_layouts()
+                if limit is not None:
+                    kernels.fit(limit, threads, partial(plan_with, 0))
+                kernels.run_together(limit)
+                if store is not None:
+                    store.write(plans.StoredPlan(kernels.plan, kernels.places, kernels.decisions, changes.tensors))
+        return Compiled(
+            graph,
+            kernels.plan,
+            kernels.code,
+            kernels.places,
+            kernels.bound,
+            frozenset(constants),
+            kernels.plan.graph.outputs[index] if index >= 0 else None,
+            threads,
+            target,
+            numerics,
+            backend,
+            decisions,
+            changes,
+            seconds,
+            receivers[1:],
+        )
+
     present = present_decisions()
-    decisions = backend.find_graph_decisions(graph, target) if present is None else present
-    with trace.compiling(), deciding(decisions):
-        index = graph.outputs.index(finite) if finite is not None else -1
-        changes = Changes()
-        receivers: list[Listing] = [changes, *listings(graph)]
-        store, kernels = None, None
-        if plans.is_kept() and len(receivers) == 1:
-            settings = index, threads, limit, max_stored, left_out(), sorted(decisions)
-            store = plans.PlanStore(graph, bound, constants, target, numerics, backend, *settings)
-            stored, seconds = store.read(), time.perf_counter() - start
-            if stored is not None:
-                found = _Kernels(stored.plan, frozenset(bound), target, backend, constants, stored.places)
-                if found.decisions == stored.decisions:
-                    kernels, changes.tensors = found, stored.tensors
-        if kernels is None:
-            plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions)
-            plan, seconds = plan_with(max_stored), time.perf_counter() - start
-            kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
-            kernels.choose_layouts()
-            if limit is not None:
-                kernels.fit(limit, threads, partial(plan_with, 0))
-            kernels.run_together(limit)
-            if store is not None:
-                store.write(plans.StoredPlan(kernels.plan, kernels.places, kernels.decisions, changes.tensors))
-    return Compiled(
-        graph,
-        kernels.plan,
-        kernels.code,
-        kernels.places,
-        kernels.bound,
-        frozenset(constants),
-        kernels.plan.graph.outputs[index] if index >= 0 else None,
-        threads,
-        target,
-        numerics,
-        backend,
-        decisions,
-        changes,
-        seconds,
-        receivers[1:],
-    )
+    if present is not None:
+        return compile_by(present)
+    recorded = backend.find_graph_decisions(graph, target)
+    try:
+        return compile_by(recorded)
+    except MemoryLimitError as e:
+        if not recorded:
+            raise
+        least = e.needed
+    compiled = compile_by(frozenset())
+    _warn_of_limit(backend.name_graph_record(graph), recorded, least)
+    return compiled
+
+
+def _warn_of_limit(record: str, decisions: Collection[str], least: int) -> None:
+    """Warn, once for each record, that the limit of memory is met only without its decisions."""
+    if _OVER_LIMIT(record):
+        warnings.warn(
+            f"the decisions {', '.join(sorted(decisions))}, which tuning has found to be faster, need "
+            f"{show_size(least, ROUND_CEILING)}, more than memory_limit; they are ignored, and the cost model decides. "
+            f"`einsmith tune --forget {record}` removes them",
+            EinsmithWarning,
+            stacklevel=2,
+        )
 
 
 class _Planner:

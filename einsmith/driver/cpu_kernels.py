@@ -190,6 +190,12 @@ class CpuBackend(Backend):
     def find_graph_decisions(self, graph: Graph, target: Target) -> frozenset[str]:
         return records.find_graph_decisions(graph, target) if environment.TUNED.get() else frozenset()
 
+    def name_graph_record(self, graph: Graph) -> str:
+        return records.name_of_graph(graph)[: records.SHOWN_DIGITS]
+
+    def find_graph_ratio(self, graph: Graph, target: Target) -> float:
+        return records.find_graph_ratio(graph, target) if environment.TUNED.get() else 1.0
+
     def find_measured_seconds(self, kernel: Kernel | Rows, target: Target) -> float | None:
         record = records.find(kernel, target)
         return record.seconds if record is not None and record.confirmed else None

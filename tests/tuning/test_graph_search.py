@@ -13,6 +13,8 @@ import pytest
 
 import einsmith as es
 from einsmith.base.caches import Once
+from einsmith.base.errors import MemoryLimitError
+from einsmith.driver import compile
 from einsmith.driver.backend import RaceResult
 from einsmith.driver.executable import Executable
 from einsmith.passes import pipeline
@@ -196,6 +198,69 @@ def test_texts_that_are_no_decisions_are_ignored(batch, monkeypatch) -> None:
         assert program(made(), batch).decisions == {gene}
         assert program(made(), batch).decisions == {gene}
     assert len(warned) == 1
+
+
+def test_gains_of_several_searches_multiply(batch, monkeypatch) -> None:
+    """A search that begins with recorded decisions compares with the cost model's program all the same."""
+    monkeypatch.setattr(graph_search, "MAX_PRICE_RATIO", 1e9)
+    run = program(made(), batch)
+    first, second, *_ = graph_search.pass_genes(run)
+    monkeypatch.setattr(graph_search, "tensor_genes", lambda run: {})
+    times = {frozenset(): 8.0, frozenset({first}): 4.0, frozenset({first, second}): 3.0}
+    raced(monkeypatch, lambda r: times.get(r.decisions, 9.0))
+    monkeypatch.setattr(graph_search, "pass_genes", lambda run: [first])
+    graph_search.tune(run, [*batch], 60)
+    again = program(made(), batch)
+    monkeypatch.setattr(graph_search, "pass_genes", lambda run: [second])
+    report = graph_search.tune(again, [*batch], 60)
+    assert again.decisions == {first} and (report.before, report.after) == (4.0, 3.0)
+    (stored,) = records.list_records()
+    assert (stored.record.seconds, stored.record.prior) == (3.0, 8.0)
+
+
+class Outer(es.nn.Module):
+    """A layer with the outer product of two rows inside, which no kernel stores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = es.nn.Linear(64, 64), es.nn.Linear(64, 64)
+
+    def forward(self, x):
+        products = es.functional.tanh(self.first(x)[:, :, None] * self.second(x)[:, None, :])
+        return es.functional.sum(products, 2)
+
+
+def test_recorded_decisions_do_not_exceed_a_limit_of_memory(rng, monkeypatch, small) -> None:
+    def stepping(**options: Any) -> es.TrainStep:
+        es.manual_seed(0)
+        return es.TrainStep(Outer(), es.functional.cross_entropy, es.optim.SGD(lr=0.1), threads=1, **options)
+
+    def least(decisions: frozenset[str]) -> int:
+        with pipeline.deciding(decisions), pytest.raises(MemoryLimitError) as raised:
+            program(stepping(memory_limit=1000), batch)
+        return raised.value.needed
+
+    monkeypatch.setattr(compile, "_OVER_LIMIT", Once("warnings of this test"))
+    batch = rng.standard_normal((256, 64), np.float32), rng.integers(0, 64, 256)
+    run = program(stepping(), batch)
+    monkeypatch.setattr(graph_search, "MAX_TENSOR_GENES", 24)
+    cuts = [frozenset({x}) for x in graph_search.tensor_genes(run) if x.startswith("cut")]
+    needed = {x: least(x) for x in (frozenset[str](), *cuts)}
+    (gene,) = decisions = max(needed, key=lambda x: needed[x])
+    limit = needed[frozenset()]
+    assert needed[decisions] > 1.5 * limit, "a kernel's intermediate result is large"
+    run.backend.keep_graph_decisions(run.source_graph, run.target, decisions, 1.0, 0.0, 2.0)
+    with pytest.warns(
+        es.EinsmithWarning, match=f"{gene}, which tuning.*`einsmith tune --forget [0-9a-f]{{8}}`"
+    ) as warned:
+        limited = program(stepping(memory_limit=limit), batch)
+        program(stepping(memory_limit=limit), batch)
+    assert limited.decisions == frozenset() and len(warned) == 1
+    assert program(stepping(memory_limit=100 * limit), batch).decisions == decisions
+    with pytest.raises(MemoryLimitError):
+        limited.compile_deciding(decisions)
+    with pytest.raises(MemoryLimitError):
+        program(stepping(memory_limit=1000), batch)
 
 
 def test_graphs_with_other_results_are_rejected(batch, monkeypatch) -> None:

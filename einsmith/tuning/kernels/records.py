@@ -85,6 +85,8 @@ _RECORD_COLUMNS = "kernel, text, seconds, spread, prior, at, confirmed, describe
 """Columns of the fields of a `Record`, in their order."""
 GRAPH = "graph"
 """The `structure` of a graph's record."""
+SHOWN_DIGITS = 8
+"""Digits of a record's name that messages and lists show."""
 _SEPARATOR = "; "
 """What stands between the decisions of a graph's record."""
 _WARNED = Once("records of graphs with texts that are no decisions")
@@ -253,18 +255,32 @@ def name_of_graph(graph: Graph) -> str:
     return hashlib.blake2b(graph_digest(graph, number_leaves(graph)) + sources, digest_size=16).hexdigest()
 
 
+def _find_graph(graph: Graph, target: Target) -> Record | None:
+    """Return the record of a graph that its program is compiled to; None where there is none."""
+    query = f"SELECT {_RECORD_COLUMNS} FROM records WHERE structure=? AND machine=? AND version=? AND {_WHERE_USED}"
+    by_name = {str(row[0]): Record(*row) for row in _find(query, (GRAPH, *_here(target)))}
+    return by_name.get(name_of_graph(graph)) if by_name else None  # the name takes longer than the query
+
+
+def find_graph_ratio(graph: Graph, target: Target) -> float:
+    """Return the time of a graph's program by its recorded decisions, as a ratio to its time where the cost model
+    decides; 1 where nothing is recorded."""
+    record = _find_graph(graph, target)
+    return record.seconds / record.prior if record is not None and min(record.seconds, record.prior) > 0 else 1.0
+
+
 def find_graph_decisions(graph: Graph, target: Target) -> frozenset[str]:
     """Return the decisions that are recorded for a graph's program. Texts that are none are ignored, with a
     warning."""
-    query = f"SELECT kernel, text FROM records WHERE structure=? AND machine=? AND version=? AND {_WHERE_USED}"
-    texts = {str(name): str(text) for name, text in _find(query, (GRAPH, *_here(target)))}
-    name = name_of_graph(graph) if texts else ""
-    parts = texts[name].split(_SEPARATOR) if name in texts else []
+    record = _find_graph(graph, target)
+    name, text = (record.kernel, str(record.text)) if record is not None else ("", "")
+    parts = text.split(_SEPARATOR) if text else []
     unknown = [x for x in parts if not is_graph_decision(x)]
     if unknown and _WARNED((name, *unknown)):
+        digits = name[:SHOWN_DIGITS]
         warnings.warn(
-            f"the record {name[:8]} of a graph holds {unknown[0]!r}, which is no decision that can be followed; it is "
-            f"ignored. `einsmith tune --forget {name[:8]}` removes the record",
+            f"the record {digits} of a graph holds {unknown[0]!r}, which is no decision that can be followed; it is "
+            f"ignored. `einsmith tune --forget {digits}` removes the record",
             EinsmithWarning,
             stacklevel=2,
         )

@@ -205,6 +205,8 @@ def tune(
     prices = {gene: form.price for gene, form in forms.items()}
     prices |= {gene: present + more for gene, more in tensor_genes(run).items()}
     current, limit, gain = run, MAX_PRICE_RATIO * present, 1.0
+    known = run.decisions and run.decisions == run.backend.find_graph_decisions(run.source_graph, run.target)
+    earlier = run.backend.find_graph_ratio(run.source_graph, run.target) if known else 1.0  # gained by earlier searches
     for gene in sorted(prices, key=lambda g: prices[g]):
         name = _show_switch(current, gene)
         if time.monotonic() > end:
@@ -238,7 +240,7 @@ def tune(
         report.before, report.after = raced.second / gain, raced.second  # machines are not equally fast in all races
         spread, current = (raced.high - raced.low) / 2, candidate.run
         current.backend.keep_graph_decisions(
-            current.source_graph, current.target, current.decisions, report.after, spread, report.before
+            current.source_graph, current.target, current.decisions, report.after, spread, report.before / earlier
         )
     for x in report_decisions(current.plan, current.decisions):
         if x.ignored:
