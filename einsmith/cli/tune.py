@@ -45,12 +45,13 @@ def manage(
         digits = "" if forget == ALL else forget.lower()
         if digits or forget != ALL:
             _check(digits)
-        count = records.forget(digits)
+        count, measured = records.forget(digits)
         if forget == ALL:
             _forget_fit()
-        elif not count:
+        elif not count and not measured.kernels:
             raise click.ClickException(f"nothing is recorded for a kernel {forget}; see einsmith tune --list")
-        _say({"forgotten": count}, f"{_count(count)} forgotten", as_json)
+        said = {"forgotten": count, "measurements": measured._asdict()}
+        _say(said, f"{_count(count)} and {measured} forgotten", as_json)
     elif export_to is not None:
         count = records.export_file(export_to)
         _say({"exported": count, "file": str(export_to)}, f"{_count(count)} written to {export_to}", as_json)
@@ -73,17 +74,22 @@ def show(as_json: bool) -> None:
     here = set(store.list_variants(native.host_target()))
     rows = [row(x, here) for x in records.list_records()]
     found = fitted.find(native.host_target())
+    measured = records.count_measurements()
     if as_json:
         for x in rows:
             click.echo(json.dumps(x))
         if found is not None:
             click.echo(json.dumps({"fit": fit_row(found)}))
+        if measured.kernels:
+            click.echo(json.dumps({"measurements": measured._asdict()}))
         return
     if not rows:
         click.echo(f"nothing is recorded in {database.path_of()}")
     if found is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.when))
         click.echo(f"cost model fitted to {_size(found)}, {when}: {found.describe_factors()}")
+    if measured.kernels:
+        click.echo(f"{measured} kept")
     for x in rows:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(x["when"]))
         gain = f"{x['prior'] / x['seconds']:.2f} times as fast" if x["seconds"] > 0 else ""

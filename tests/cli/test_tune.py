@@ -21,6 +21,8 @@ from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.records import Record
 from tests.kernels.samples import product
 
+FORGOTTEN = {"forgotten": 0, "measurements": {"kernels": 0, "candidates": 0}}
+"""What --forget prints where there is nothing."""
 KERNEL, OTHER = product(13, 37, 19), product(13, 37, 20)
 
 
@@ -57,7 +59,7 @@ def test_a_file_for_another_machine(capsys: pytest.CaptureFixture[str], tmp_path
     put()
     file = str(tmp_path / "tuned.json")
     assert lines(capsys, "--export", file) == [{"exported": 2, "file": file}]
-    assert lines(capsys, "--forget", "all") == [{"forgotten": 2}]
+    assert lines(capsys, "--forget", "all") == [FORGOTTEN | {"forgotten": 2}]
     assert lines(capsys, "--import", file) == [{"imported": 2}]
     assert {(row["used"], row["origin"]) for row in lines(capsys, "--list")} == {(False, "imported")}
     assert main.run(["tune", "--list"]) == 0 and "a starting point only: imported" in capsys.readouterr().out
@@ -66,16 +68,30 @@ def test_a_file_for_another_machine(capsys: pytest.CaptureFixture[str], tmp_path
 
 
 def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:
-    assert lines(capsys, "--forget", "all") == [{"forgotten": 0}]
+    assert lines(capsys, "--forget", "all") == [FORGOTTEN]
     put()
     assert main.run(["tune", "--forget", KERNEL.digest.hex()[:6].upper()]) == 0
-    assert "1 record forgotten" in capsys.readouterr().out
+    assert "1 record and 0 measurements of 0 kernels forgotten" in capsys.readouterr().out
     assert [x.record.text for x in records.list_records()] == ["reduction"]
     assert main.run(["tune", "--forget", KERNEL.digest.hex()[:6]]) == 1
     assert "nothing is recorded for a kernel" in capsys.readouterr().err
     for wrong in ("12", "", "contraction"):
         assert main.run(["tune", "--forget", wrong]) == 2
         assert "does not name a kernel" in capsys.readouterr().err
+
+
+def test_measurements_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of kernels too for which nothing faster was found."""
+    target = native.host_target()
+    alternatives = autoconfig.choose(KERNEL, target).alternatives[:5]
+    measurements.record(KERNEL, target, {Candidate(name, c): 1e-6 for name, c, _ in alternatives})
+    assert lines(capsys, "--list") == [{"measurements": {"kernels": 1, "candidates": 5}}]
+    assert main.run(["tune", "--list"]) == 0
+    assert "5 measurements of 1 kernel kept" in capsys.readouterr().out
+    digits = KERNEL.digest.hex()[:8]
+    assert main.run(["tune", "--forget", digits]) == 0
+    assert "0 records and 5 measurements of 1 kernel forgotten" in capsys.readouterr().out
+    assert main.run(["tune", "--forget", digits]) == 1 and lines(capsys, "--list") == []
 
 
 def test_one_thing_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +158,7 @@ def test_a_fit_is_listed_and_forgotten(capsys: pytest.CaptureFixture[str], machi
     assert main.run(["info"]) == 0 and "not fitted" in capsys.readouterr().out
     assert lines(capsys, "--forget", "fit") == [{"forgotten": 1}] and fitted.load(machine) is None
     fitted.save(machine, FIT)
-    assert lines(capsys, "--forget", "all") == [{"forgotten": 0}] and fitted.load(machine) is None
+    assert lines(capsys, "--forget", "all") == [FORGOTTEN] and fitted.load(machine) is None
 
 
 @pytest.mark.parametrize("option", [["--graph"], ["--seconds", "5"], ["--batch", "4"], ["--picture", "x.png"]])

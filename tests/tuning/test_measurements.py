@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sqlite3
 from collections.abc import Iterator
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from einsmith.base.dtypes import DType
 from einsmith.cost.facts import Target
+from einsmith.ir import pickled
+from einsmith.ir.nodes import Compute
 from einsmith.kernels import autoconfig
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import database, measurements, records
 from einsmith.tuning.kernels.genetic import Candidate
@@ -97,6 +102,25 @@ def test_other_sources_and_damaged_rows_are_left_out(monkeypatch: pytest.MonkeyP
     assert measurements.list_measurements(MACHINES) == []
 
 
+@pytest.mark.parametrize("content", [None, 3, (KERNEL,), (KERNEL, [1.0]), (1, {}), (KERNEL, {"a": 1.0}),
+                                     (KERNEL, dict.fromkeys(times(), "fast"))])  # fmt: skip
+def test_rows_of_another_shape_are_left_out(content: object) -> None:
+    measurements.record(KERNEL, HERE, times())
+    data = pickled.dumps(content)
+    with sqlite3.connect(database.path_of()) as link:
+        link.execute("UPDATE measurements SET content=?, checksum=?", (data, measurements._checksum(data)))
+    assert measurements.list_measurements(MACHINES) == []
+
+
+def test_sources_of_pickled_types_are_part_of_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(store, "sources", lambda *patterns: asked.extend(patterns) or "")
+    measurements.version()
+    root = Path(store.__file__).parents[2]
+    files = {p for pattern in asked for p in root.glob(pattern)}
+    assert {Path(inspect.getfile(kind)) for kind in (Candidate, Kernel, Rows, DType, Compute)} <= files
+
+
 def test_a_damaged_store_is_begun_anew(capfd: pytest.CaptureFixture[str]) -> None:
     measurements.record(KERNEL, HERE, times())
     database.path_of().write_bytes(b"garbage" * 1000)
@@ -109,9 +133,10 @@ def test_forgetting_a_kernel_forgets_its_measurements() -> None:
     other = product(13, 37, 20)
     for kernel in (KERNEL, other):
         measurements.record(kernel, HERE, times())
-    assert records.forget(KERNEL.digest.hex()[:8]) == 0
+    assert records.count_measurements() == (2, 8)
+    assert records.forget(KERNEL.digest.hex()[:8]) == (0, measurements.Count(1, 4))
     assert [r.kernel.digest for r in measurements.list_measurements(MACHINES)] == [other.digest]
-    records.forget()
+    assert records.forget() == (0, (1, 4)) and records.forget() == (0, (0, 0)) == (0, records.count_measurements())
     assert measurements.list_measurements(MACHINES) == []
 
 

@@ -53,9 +53,21 @@ class Measurements(NamedTuple):
     seconds: dict[Candidate, float]
 
 
+class Count(NamedTuple):
+    """Numbers of measured candidates, and of their kernels."""
+
+    kernels: int = 0
+    candidates: int = 0
+
+    def __str__(self) -> str:
+        many = "" if self.candidates == 1 else "s", "" if self.kernels == 1 else "s"
+        return f"{self.candidates} measurement{many[0]} of {self.kernels} kernel{many[1]}"
+
+
 def version() -> str:
     """Return a hash of the sources that make the code of a configuration, and of those that rows are pickles of."""
-    return store.sources("kernels/**/*.py", "codegen/**/*.py", "schedule/**/*.py", "ir/**/*.py")
+    code = "kernels/**/*.py", "codegen/**/*.py", "schedule/**/*.py", "ir/**/*.py"
+    return store.sources(*code, "base/dtypes.py", "tuning/kernels/genetic.py")
 
 
 def record(kernel: Kernel | Rows, target: Target, seconds: Mapping[Candidate, float]) -> None:
@@ -95,18 +107,39 @@ def list_measurements(machines: Collection[str]) -> list[Measurements]:
     out = []
     for machine, content, checksum in database.attempt(find, list[tuple]()):
         if machine in machines and isinstance(content, bytes) and _checksum(content) == checksum:
-            try:
-                kernel, seconds = pickled.loads(content)
-            except ValueError:
-                continue
-            out.append(Measurements(kernel, machine, seconds))
+            row = _read(content, machine)
+            out += [row] if row is not None else []
     return out
 
 
-def delete(link: sqlite3.Connection, prefix: str) -> None:
-    """Remove the measurements of kernels whose digests begin with `prefix`, in the transaction of `link`."""
-    if link.execute(_HAS_TABLE).fetchone() is not None:
+def _read(content: bytes, machine: str) -> Measurements | None:
+    """Return what a row holds; None where it is not what `record` writes."""
+    try:
+        kernel, seconds = pickled.loads(content)
+        sound = isinstance(kernel, Kernel | Rows) and all(
+            isinstance(c, Candidate) and 0 < s < math.inf for c, s in seconds.items()
+        )
+    except (ValueError, TypeError, AttributeError):
+        return None
+    return Measurements(kernel, machine, seconds) if sound else None
+
+
+def count(link: sqlite3.Connection, prefix: str = "") -> Count:
+    """Return how many measurements there are of kernels whose digests begin with `prefix`, in the transaction of
+    `link`."""
+    if link.execute(_HAS_TABLE).fetchone() is None:
+        return Count()
+    query = "SELECT count(DISTINCT kernel), total(count) FROM measurements WHERE substr(kernel, 1, ?)=?"
+    return Count(*map(int, link.execute(query, (len(prefix), prefix)).fetchone()))
+
+
+def delete(link: sqlite3.Connection, prefix: str) -> Count:
+    """Remove the measurements of kernels whose digests begin with `prefix`, in the transaction of `link`; return how
+    many there were."""
+    found = count(link, prefix)
+    if found.kernels:
         link.execute("DELETE FROM measurements WHERE substr(kernel, 1, ?)=?", (len(prefix), prefix))
+    return found
 
 
 def _checksum(content: bytes) -> str:

@@ -328,16 +328,22 @@ def list_records() -> list[StoredRecord]:
     ]
 
 
-def forget(prefix: str = "") -> int:
+def count_measurements() -> measurements.Count:
+    """Return how many measurements the store keeps, whatever machine and sources they are of."""
+    return _query(measurements.count, measurements.Count())
+
+
+def forget(prefix: str = "") -> tuple[int, measurements.Count]:
     """Remove the records of kernels whose digests begin with `prefix`, whatever their origin, and the measurements of
-    such kernels; return how many records there were."""
+    such kernels; return how many there were of both."""
+    nothing = 0, measurements.Count()
 
-    def remove(link: sqlite3.Connection) -> int:
-        measurements.delete(link, prefix)
+    def remove(link: sqlite3.Connection) -> tuple[int, measurements.Count]:
+        measured = measurements.delete(link, prefix)
         query = "DELETE FROM records WHERE substr(kernel, 1, ?)=?"
-        return link.execute(query, (len(prefix), prefix)).rowcount
+        return link.execute(query, (len(prefix), prefix)).rowcount, measured
 
-    return _query(remove, 0, write=True) if database.path_of().exists() else 0
+    return _query(remove, nothing, write=True) if database.path_of().exists() else nothing
 
 
 def export_file(path: Path) -> int:
