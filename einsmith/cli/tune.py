@@ -13,6 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from einsmith.base import environment
 from einsmith.codegen.cache import native
 from einsmith.tuning.calibration import calibrate, fitted, store
 from einsmith.tuning.kernels import database, measurements, records, refit
@@ -70,7 +71,7 @@ def _check(digits: str) -> None:
 
 
 def show(as_json: bool) -> None:
-    """Print every record, newest first, and the fit of the cost model."""
+    """Print every record, newest first, the fit of the cost model, and how many measurements are kept."""
     here = set(store.list_variants(native.host_target()))
     rows = [row(x, here) for x in records.list_records()]
     found = fitted.find(native.host_target())
@@ -121,8 +122,17 @@ def row(x: StoredRecord, here: set[str]) -> dict[str, Any]:
 
 def fit_model(as_json: bool) -> None:
     """Fit the cost model to the measurements of this machine, store an accepted fit, and print the result. Raises
-    ClickException where the store holds too few kernels, or where the fit cannot be stored."""
+    ClickException where the store holds too few kernels, or where no later process would use the fit."""
     target = calibrate.target()
+    if not fitted.is_recorded(target):
+        remedy = (
+            "run `einsmith calibrate` while the machine does nothing else"
+            if environment.CALIBRATE.get()
+            else "unset EINSMITH_CALIBRATE"
+        )
+        raise click.ClickException(
+            f"this machine's calibration is not in use, or not stored, so no other process would use a fit; {remedy}"
+        )
     targets = store.list_variants(replace(target, measured=()))
     rows = measurements.list_measurements(targets)
     samples = [x for r in rows if (x := refit.sample_of(r.kernel, targets[r.machine], r.seconds)) is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from einsmith.cost.facts import Target
 from einsmith.cost.overheads import Overheads
 from einsmith.kernels import autoconfig
 from einsmith.tuning.calibration import calibrate, fitted
+from einsmith.tuning.calibration import store as calibration
 from einsmith.tuning.calibration.fitted import OverheadFit
 from einsmith.tuning.kernels import database, measurements, records, refit
 from einsmith.tuning.kernels.genetic import Candidate
@@ -118,10 +120,30 @@ FIT = OverheadFit(Overheads(tile=60.0), 24, 400, (0.2, 0.1), (0.08, 0.04), 1000.
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
-    monkeypatch.setenv("EINSMITH_CALIBRATE", "0")
+    """The static machine, with these figures as its calibration."""
+    static = native.host_target()
+    calibration.save(static, [], overwrite=True)
+    monkeypatch.setenv("EINSMITH_CALIBRATE", "1")
     calibrate.forget()
     yield calibrate.target()
     calibrate.forget()
+
+
+@pytest.mark.parametrize("case", ["busy", "off", "failed"])
+def test_a_fit_that_nobody_would_use_is_refused(capsys, machine: Target, monkeypatch, case: str) -> None:
+    """Where other processes do not find the figures that the fit is for."""
+    fitted.save(machine, FIT)
+    if case == "off":
+        monkeypatch.setenv("EINSMITH_CALIBRATE", "0")
+    elif case == "busy":
+        monkeypatch.setattr(calibrate, "target", lambda: replace(machine, load_seconds=2 * machine.load_seconds))
+    else:
+        calibration.path_of(machine).unlink()
+    monkeypatch.setattr(refit, "fit", lambda *_: refit.Refit(FIT._replace(kernels=25), 0.03, True))
+    assert main.run(["tune", "--fit"]) == 1
+    err = capsys.readouterr().err
+    assert ("unset EINSMITH_CALIBRATE" if case == "off" else "run `einsmith calibrate`") in " ".join(err.split())
+    assert fitted.load(machine) == FIT
 
 
 def test_too_few_kernels_are_no_fit(capsys: pytest.CaptureFixture[str], machine: Target) -> None:

@@ -74,6 +74,13 @@ def find(static: Target) -> OverheadFit | None:
     return load((store.load(static) if environment.CALIBRATE.get() else None) or static)
 
 
+def is_recorded(target: Target) -> bool:
+    """Return whether later processes find the coefficients of a target in the store, so that they use a fit to them.
+    Figures of a busy machine hold for one process; without calibration, static ones do."""
+    recorded = store.load(target) if environment.CALIBRATE.get() else None
+    return recorded is not None and _rates(recorded) == _rates(target)
+
+
 def load(target: Target) -> OverheadFit | None:
     """Return the fit of a machine with calibrated coefficients; None where there is no sound one for them."""
     body = store.read_record(target, store.path_of(target, store.FIT))
