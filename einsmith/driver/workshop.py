@@ -99,9 +99,7 @@ class Shop:
             first = [c for text in guesses if (c := candidate_of(kernel, target, text)) is not None]
             search = Search(kernel, target, first=first)
             self._searches[kernel, target] = search
-            choice = search.choice
-            others = [cost.rank for name, config, cost in choice.alternatives if (name, config) != search.chosen]
-            predicted = sorted(rank / choice.cost.rank for rank in others)[:MAX_PREDICTED]
+            predicted = _predict_others(search)
         for text, seconds in measurements:
             c = candidate_of(kernel, target, text)
             if c is not None:
@@ -123,6 +121,16 @@ class Shop:
         codes = [measure.MachineCode(list(x.launches), x.scratch, x.workspace) for x in (code, choice_code)]
         subject = worker.subject_of(kernel, target, threads, codes[0], code.pattern, code.config)
         return worker.fault_of(subject, codes[1], seed), time.process_time() - start
+
+
+def _predict_others(search: Search) -> list[float] | None:
+    """Return the predicted times of a kernel's configurations, as ratios to that of the model's choice
+    (`Answer.predicted`); None where the choice is predicted to take no time, as a pattern may do."""
+    choice = search.choice
+    if not choice.cost.rank:
+        return None
+    others = [cost.rank for name, config, cost in choice.alternatives if (name, config) != search.chosen]
+    return sorted(r for rank in others if 0 < (r := rank / choice.cost.rank) < inf)[:MAX_PREDICTED]
 
 
 class _WorkshopProcess(Worker):
