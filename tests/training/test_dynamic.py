@@ -27,7 +27,7 @@ from einsmith.runtime.comparison import Comparison
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.kernels.decisions import format_choice
-from einsmith.tuning.programs import exploring, online
+from einsmith.tuning.programs import exploring, online, trial
 from einsmith.tuning.programs.budget import Budget
 from einsmith.tuning.programs.online import Exploration
 from einsmith.tuning.programs.trial import PREDICTION_ERROR, KernelRecord, expect_saving, judge
@@ -461,6 +461,54 @@ def test_a_kernel_whose_alternatives_are_predicted_to_be_slow_has_no_gain() -> N
     assert measured.gain < 0.2 * gain, "the alternatives are slower now than what is in the program"
     measured.predicted = [2.0, 2.5]
     assert measured.gain < 1e-8
+
+
+def test_an_expected_saving_is_computed_once(monkeypatch) -> None:
+    computed = []
+    monkeypatch.setattr(trial, "expect_saving", lambda predicted, least: computed.append((predicted, least)) or 0.25)
+    measured = KernelRecord(2e-3, runs=1, least=1e-3, predicted=[1.0])
+    for failures in (0, 1, 1):
+        measured.failures = failures
+        assert measured.gain == pytest.approx(0.5e-3 * 0.8**failures)
+    assert computed == [([1.0], 0.5)]
+    for changed, value in (("predicted", [2.0]), ("part", 0.5), ("least", 0.5e-3), ("seconds", 1e-3)):
+        setattr(measured, changed, value)
+        assert measured.gain == measured.gain
+    assert computed[1:] == [([2.0], 0.5), ([4.0], 0.5), ([4.0], 0.25), ([4.0], 0.5)]
+
+
+def test_a_kernel_that_takes_no_time_has_no_gain() -> None:
+    measured = KernelRecord(2e-3, runs=1, predicted=[1.0, 0.0, inf])
+    assert 0 < measured.gain < 0.2e-3, "predictions that are no times are ignored"
+    measured.becomes(0.0)
+    assert measured.gain == 0.0
+
+
+def test_a_choice_is_work_that_the_budget_sees(simulated, monkeypatch) -> None:
+    made = step("dynamic")
+    made.compile(*BATCH)
+    (simulated.run,) = made._programs.values()
+    x, affordable = exploration(made), set[str]()
+    kernel = x.run.calls[0].kernel
+    x.kernels[kernel] = KernelRecord(1e-3, 1)
+    monkeypatch.setattr(x, "_expect", lambda work: work)
+    monkeypatch.setattr(x.budget, "can_spend", affordable.__contains__)
+    x._propose()
+    assert x._chosen is None and x._units_begun == 0
+    affordable.add("_choose_kernel")
+    for _ in range(3):
+        x._propose()
+    assert x._chosen is kernel and x._units_begun == 1, "it is chosen once"
+    affordable.add("propose")
+    x._propose()
+    assert x._chosen is None and x._under_test == {kernel}
+    for _ in range(3):
+        x._propose()
+    assert x._units_begun == 2, "nothing is chosen again before a configuration is decided"
+    x._under_test.clear()
+    x._propose()
+    assert x._units_begun == 3
+    x.close()
 
 
 def test_without_a_gain_to_expect_nothing_is_tried(simulated, monkeypatch) -> None:

@@ -137,6 +137,11 @@ class Exploration:
         """Kernels with a configuration between its proposal and the end of its trial."""
         self._queue: queue.Queue[tuple[Kernel | Rows, str]] = queue.Queue(maxsize=MAX_TRIAL_KERNELS)
         """Proposed configurations, from the exploring thread to the code-generating one."""
+        self._chosen: Kernel | Rows | None = None
+        """Kernel of the next proposal; it stays here while the budget has no time for proposing."""
+        self._awaited_count = 0
+        """Number of configurations under test beside which no kernel could be chosen; the next choice waits until one
+        of them is decided. 0 after a choice."""
         self._proposed: tuple[Kernel | Rows, str] | None = None
         """Configuration that waits for room in the queue."""
         self._being_vetted: tuple[Kernel | Rows, str] | None = None
@@ -410,16 +415,14 @@ class Exploration:
         if self._unbounded:
             return POLL_SECONDS if self._work(self._bound_kernel) is None else 0.0
         if self._proposed is None:
-            kernel = self._choose_kernel()
-            if kernel is None:
-                if not self._under_test:
-                    gain = self._expected_gain
-                    more = f": other configurations are expected to save {gain:.1%} of a step" if gain else ""
-                    self.end(f"nothing is left to gain{more}")
+            if self._chosen is None:
+                self._try_choice()
+            if (kernel := self._chosen) is None:
                 return POLL_SECONDS
             answer = self._work(self._workshop.propose, kernel)
             if answer is None or self._stop.up:
                 return POLL_SECONDS
+            self._chosen = None
             if answer.predicted is not None:
                 self.kernels[kernel].predicted = answer.predicted
             if answer.text is None:
@@ -435,20 +438,35 @@ class Exploration:
         self._proposed = None
         return 0.0
 
-    def _choose_kernel(self) -> Kernel | Rows | None:
-        """Return the kernel whose next configuration may gain most, among those with no configuration under test.
+    def _try_choice(self) -> None:
+        """Choose the next kernel if the budget has time for it and a configuration was decided since none was left.
+        End exploring if no kernel is left and no configuration is under test."""
+        count = len(self._under_test)  # only this thread adds some
+        if count and count == self._awaited_count:
+            return
+        is_chosen = self._work(self._choose_kernel)
+        if is_chosen is not None:
+            self._awaited_count = 0 if is_chosen else count
+        if is_chosen is False and not count:
+            gain = self._expected_gain
+            more = f": other configurations are expected to save {gain:.1%} of a step" if gain else ""
+            self.end(f"nothing is left to gain{more}")
 
-        Return None if there is none, or if all kernels together can gain less than MIN_GAIN_SHARE.
+    def _choose_kernel(self) -> bool:
+        """Choose the kernel whose next configuration may gain most, among those with no configuration under test.
+
+        Return False if there is none, or if all kernels together can gain less than MIN_GAIN_SHARE.
         """
         for measured in self.kernels.values():
             if measured.failures >= MAX_FAILURES:
                 measured.over = measured.over or f"{MAX_FAILURES} configurations in a row gained nothing"
         gain = self._expected_gain
         if not gain or gain < MIN_GAIN_SHARE:
-            return None
+            return False
         self.budget.share = MAX_COST_SHARE * min(1.0, gain / FULL_GAIN_SHARE)
         free = {k: m.gain for k, m in self.kernels.items() if not m.over and k not in self._under_test}
-        return max(free, key=free.__getitem__) if free else None
+        self._chosen = max(free, key=free.__getitem__) if free else None
+        return bool(free)
 
     @property
     def status(self) -> str:

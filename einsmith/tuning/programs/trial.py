@@ -43,14 +43,27 @@ class KernelRecord:
     failures: int = 0
     over: str = ""
     predicted: Sequence[float] | None = None
+    _saving: tuple[tuple, float] | None = field(default=None, repr=False, compare=False)
+    """What the saving was last computed from, and the saving: computing it takes a millisecond."""
 
     @property
     def gain(self) -> float:
         """Seconds per step that other configurations are expected to save, discounted by 0.8 for each one without a
         gain. Before their predicted times are known: all seconds above the lower bound."""
-        least = min(1.0, self.least / self.seconds) if self.seconds > 0 else 1.0
-        share = 1 - least if self.predicted is None else expect_saving([r / self.part for r in self.predicted], least)
-        return self.seconds * share * self.runs * 0.8**self.failures
+        key = self.seconds, self.least, self.part, self.predicted
+        known = self._saving
+        if known is None or known[0] != key:
+            self._saving = known = key, self._compute_saving()
+        return self.seconds * known[1] * self.runs * 0.8**self.failures
+
+    def _compute_saving(self) -> float:
+        """Return the fraction of its time that the kernel is expected to save."""
+        if self.seconds <= 0:
+            return 0.0
+        least = min(1.0, self.least / self.seconds)
+        if self.predicted is None:
+            return 1 - least
+        return expect_saving([x for r in self.predicted if 0 < (x := r / self.part) < inf], least)
 
     def becomes(self, ratio: float) -> None:
         """Scale the kernel's time by `ratio` after a new configuration was installed."""
