@@ -37,9 +37,9 @@ WALL_CLOCK_LIMIT = 600.0
 """Most wall-clock seconds of an answer: the process gets little time where other programs keep all processors
 busy."""
 MIN_SPARE_PROCESSORS = 0.1
-"""Processors that other programs leave idle, below which the process does not leave all processor time to them: with
-SCHED_IDLE it would stand still beside a program that keeps the processors busy. Its share is then that of a process of
-niceness 19, 1.5 % of a processor's time (sched(7))."""
+"""Processors that programs other than the trainer leave, below which the process does not leave all processor time to
+them: with SCHED_IDLE it would stand still beside a program that keeps the processors busy. Its share is then that of a
+process of niceness 19, 1.5 % of a processor's time (sched(7))."""
 MAX_PREDICTED = 16
 """Most configurations of a kernel whose predicted times are reported, those with the lowest."""
 MAX_GUESSES = 4
@@ -51,7 +51,7 @@ class Shop:
 
     def __init__(self) -> None:
         self._searches: dict[tuple[Kernel | Rows, Target], Search] = {}
-        self._watch = load.Watch()
+        self._watch = load.Watch(os.getppid())
 
     def begin(self, limit: float, patterns: Sequence[Pattern], idle: bool) -> None:
         """Set the process up.
@@ -68,11 +68,12 @@ class Shop:
         bench.register(patterns)
 
     def _choose_policy(self) -> None:
-        """Run only while a processor is idle (SCHED_IDLE), unless other programs leave no processor idle."""
+        """Run only while a processor is idle (SCHED_IDLE), unless programs other than the trainer, whose threads this
+        process must not delay, leave no processor idle."""
         spare = self._watch.spare()
         if not self._idle or not hasattr(os, "SCHED_IDLE") or spare is None:
             return
-        self._watch = load.Watch()
+        self._watch = load.Watch(os.getppid())
         policy = os.SCHED_IDLE if spare >= MIN_SPARE_PROCESSORS else os.SCHED_OTHER
         if policy != os.sched_getscheduler(0):
             with suppress(PermissionError):  # without privileges a process cannot leave SCHED_IDLE

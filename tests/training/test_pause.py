@@ -127,6 +127,26 @@ def test_a_process_beside_busy_processors_is_not_starved(monkeypatch, allowed: b
     assert niceness == [19], "where it need not yield"
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such policy")
+@pytest.mark.parametrize("other", [False, True])
+def test_a_process_yields_to_the_trainer(monkeypatch, other: bool) -> None:
+    """On a machine that trains on all processors, it gets no time of theirs; beside another program it does."""
+    now, policies = [0.0], [os.SCHED_OTHER]
+    trainer = {os.getppid() + other: now}
+    monkeypatch.setattr(load, "_processors", lambda: frozenset({0, 1}))
+    monkeypatch.setattr(load, "_times", lambda: (now[0], 0.0, 0.0, 70.0 + 2 * now[0]))
+    monkeypatch.setattr(load, "_process_seconds", lambda pid: 2 * trainer.get(pid, [0.0])[0])
+    monkeypatch.setattr(os, "nice", lambda niceness: None)
+    monkeypatch.setattr(os, "sched_getscheduler", lambda process: policies[-1])
+    monkeypatch.setattr(os, "sched_setscheduler", lambda process, policy, parameters: policies.append(policy))
+    monkeypatch.setattr(workshop.bench, "register", lambda patterns: None)
+    shop = workshop.Shop()
+    shop.begin(20.0, (), True)
+    now[0] = 1.0
+    shop._choose_policy()
+    assert policies[-1] == (os.SCHED_OTHER if other else os.SCHED_IDLE)
+
+
 def test_work_within_a_step_is_seen(simulated: Simulated, monkeypatch) -> None:
     monkeypatch.setattr(online, "MAX_COST_SHARE", 0.0)
     made = step("dynamic")

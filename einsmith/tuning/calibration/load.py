@@ -25,14 +25,23 @@ MIN_SPARE_SECONDS = 10 * TICK_SECONDS
 
 
 class Watch:
-    """Record of what the machine does since its creation, for a thread that computes all the time."""
+    """Record of what the machine does since its creation, for a thread that computes all the time.
 
-    def __init__(self) -> None:
-        self._start = _times()
+    parent: another process whose work is not that of other programs, if any
+    """
+
+    def __init__(self, parent: int | None = None):
+        self._parent = parent
+        self._start = self._read_times()
+
+    def _read_times(self) -> tuple[float, float, float, float]:
+        """Return the times now, with the parent's work as this process's."""
+        wall, thread, process, total = _times()
+        return wall, thread, process + (0.0 if self._parent is None else _process_seconds(self._parent)), total
 
     def disturbance(self) -> str:
         """Return, as text for people, what makes figures measured during the watch doubtful; empty if nothing does."""
-        wall, thread, process, total = (b - a for a, b in zip(self._start, _times(), strict=True))
+        wall, thread, process, total = (b - a for a, b in zip(self._start, self._read_times(), strict=True))
         if wall <= 0:
             return ""
         count = len(_processors())
@@ -47,9 +56,9 @@ class Watch:
         )
 
     def spare(self) -> float | None:
-        """Return how many processors other programs have left idle or to this process, on average; None where the watch
-        is too short or the system does not tell."""
-        wall, _, process, total = (b - a for a, b in zip(self._start, _times(), strict=True))
+        """Return how many processors other programs have left idle, or to this process and its parent, on average; None
+        where the watch is too short or the system does not tell."""
+        wall, _, process, total = (b - a for a, b in zip(self._start, self._read_times(), strict=True))
         if wall < MIN_SPARE_SECONDS or not self._start[-1]:
             return None
         return max(0.0, len(_processors()) - (total - process) / wall)
@@ -59,6 +68,15 @@ def _times() -> tuple[float, float, float, float]:
     """Return four times in seconds: of the clock, of this thread, of this process, and of all work of the
     processors."""
     return time.perf_counter(), time.thread_time(), time.process_time(), _seconds_worked()
+
+
+def _process_seconds(pid: int) -> float:
+    """Return the seconds that the processors have worked for a process; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # the name may have brackets, too
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime (man 5 proc)
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _processors() -> frozenset[int]:
