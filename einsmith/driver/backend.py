@@ -154,6 +154,11 @@ class Workshop(Protocol):
         """Return a lower bound of a kernel's predicted seconds over all configurations."""
         ...
 
+    def find_part(self, kernel: Kernel | Rows, text: str) -> float:
+        """Return the recorded seconds of a configuration as a fraction of those of the model's choice; 1 where none
+        are recorded."""
+        ...
+
     def keep(
         self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: bool
     ) -> None:

@@ -305,6 +305,12 @@ class ProcessWorkshop(Workshop):
         ]
         return max(least(kernel, self.target), min(bounds, default=0.0))
 
+    def find_part(self, kernel: Kernel | Rows, text: str) -> float:
+        record = records.find(kernel, self.target)
+        if record is None or record.text != text or not (0 < record.seconds < inf and 0 < record.prior < inf):
+            return 1.0
+        return record.seconds / record.prior
+
     def close(self) -> None:
         self._worker.kill()
         with self._lock:

@@ -116,8 +116,8 @@ class Exploration:
         """Clock time (`monotonic`) at which the time limit is reached."""
         self._profiled_steps: list[Seconds] = []
         """Seconds of the kernels in each step that was profiled."""
-        self._unbounded: list[Kernel | Rows] = []
-        """Kernels whose roofline bound is not yet known."""
+        self._unbounded: dict[Kernel | Rows, str] = {}
+        """Kernels whose roofline bound is not yet known, with the configuration that the program has."""
         self._renew_pause_at = 0.0
         """Clock time (`perf_counter`) after which the workshop's pause is renewed; 0 while the workshop works."""
         self._untracked_steps = 0
@@ -397,12 +397,17 @@ class Exploration:
                 measured.over = "it takes a negligible part of the time"
             else:
                 self._report(k, compiled.decision, measured.seconds)
-        self._unbounded = [k for k, measured in self.kernels.items() if not measured.over]
+                self._unbounded[k] = compiled.decision
 
     def _bound_kernel(self) -> bool:
-        """Compute the roofline bound of one more kernel, and exclude the kernel if its time is close to the bound."""
-        measured = self.kernels[self._unbounded[-1]]
-        measured.least = self._workshop.least(self._unbounded.pop())
+        """Compute the roofline bound of one more kernel, and exclude the kernel if its time is close to the bound. Look
+        up how its configuration, if it is a recorded one, compares to the model's choice, to which predictions refer.
+        """
+        kernel, text = self._unbounded.popitem()
+        measured = self.kernels[kernel]
+        measured.least = self._workshop.least(kernel)
+        if text:
+            measured.part = self._workshop.find_part(kernel, text)
         if measured.seconds * MAX_BOUND_SHARE < measured.least:
             measured.over = "it is close to its roofline bound"
         return True

@@ -31,9 +31,9 @@ class KernelRecord:
     """Measurements of one kernel during exploring.
 
     seconds: time of one run with the current configuration; runs: runs in a step; least: lower bound of the seconds of
-    a run with any configuration; part: current time as a fraction of the original time; failures: consecutive
-    configurations without a gain; over: the reason why the kernel is not tuned any more, or ""; predicted: predicted
-    times of the other configurations, as ratios to that of the original one, None while they are not known.
+    a run with any configuration; part: current time as a fraction of the time with the model's choice; failures:
+    consecutive configurations without a gain; over: the reason why the kernel is not tuned any more, or ""; predicted:
+    predicted times of the other configurations, as ratios to that of the model's choice, None while they are not known.
     """
 
     seconds: float
