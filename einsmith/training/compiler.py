@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -154,27 +155,27 @@ class StepCompiler:
             notices = self.notices(traced) if gather and self.notices is not None else ()
             untouched_bytes = self._state.untouched_bytes(traced.bind.values())
         is_tuned = not gather and self.search.can_tune()
-        if is_tuned:
-            self.search.prepare(self.target, threads, [run for _, run in self.programs.items()])
-        run = Executable(
-            traced.graph,
-            traced.bind,
-            threads,
-            finite=traced.graph.outputs[0 if definition.numerics.stored is not f16 else -1],
-            numerics=definition.numerics,
-            shared=self._arena,
-            memory=memory_limit,
-            other_bytes=untouched_bytes,
-            guard=guard,
-            origins=traced.origins,
-            max_stored=max_stored,
-            target=self.target,
-            notices=notices,
-            memories=[*(m for _, m in traced.live), *(s.memory for s in self._state.store.state.values())],
-        )
-        exploration = None
-        if is_tuned and self.search.mode == "dynamic":
-            exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
+        programs = [run for _, run in self.programs.items()]
+        with self.search.preparing(self.target, threads, programs) if is_tuned else nullcontext():
+            run = Executable(
+                traced.graph,
+                traced.bind,
+                threads,
+                finite=traced.graph.outputs[0 if definition.numerics.stored is not f16 else -1],
+                numerics=definition.numerics,
+                shared=self._arena,
+                memory=memory_limit,
+                other_bytes=untouched_bytes,
+                guard=guard,
+                origins=traced.origins,
+                max_stored=max_stored,
+                target=self.target,
+                notices=notices,
+                memories=[*(m for _, m in traced.live), *(s.memory for s in self._state.store.state.values())],
+            )
+            exploration = None
+            if is_tuned and self.search.mode == "dynamic":
+                exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
         run.note = Note(traced.groups, exploration, traced.trained, traced.exchanged)
         if is_tuned and self.search.mode == "static":
             with guard:

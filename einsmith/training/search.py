@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
 
 import numpy as np
@@ -54,10 +55,12 @@ class ProgramSearch:
             return False
         return True
 
-    def prepare(self, target: Target | None, threads: int, programs: Sequence[Executable]) -> None:
-        """Prepare to explore, in dynamic mode, the program that is compiled next. target: what it is compiled for."""
-        if self._mode == "dynamic":
-            self._explorer.prepare(target, threads, programs)
+    def preparing(
+        self, target: Target | None, threads: int, programs: Sequence[Executable]
+    ) -> AbstractContextManager[None]:
+        """Return a block in which a program is compiled that is explored in dynamic mode. target: what it is compiled
+        for."""
+        return self._explorer.preparing(target, threads, programs) if self._mode == "dynamic" else nullcontext()
 
     def explore(self, run: Executable, threads: int, programs: Sequence[Executable]) -> Exploration | None:
         """Begin to explore a program while it trains; return None where another one of `programs` is being explored."""

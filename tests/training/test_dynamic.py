@@ -26,6 +26,7 @@ from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.comparison import Comparison
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.training.search import ProgramSearch
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.kernels.decisions import format_choice
 from einsmith.tuning.programs import exploring, online, trial
@@ -632,10 +633,21 @@ def test_a_workshop_without_a_program_is_closed(simulated, monkeypatch) -> None:
     made = step("dynamic")
     with pytest.raises(MemoryError):
         made.compile(*BATCH)
-    assert simulated.prepared and not simulated.closed
-    del made
-    gc.collect()
-    assert simulated.closed
+    assert simulated.prepared and simulated.closed
+
+
+def test_a_workshop_is_closed_when_the_mode_changes(simulated, monkeypatch) -> None:
+    made = step("dynamic")
+    construct = Executable.__init__
+
+    def constructed(run: Executable, *arguments: Any, **options: Any) -> None:
+        construct(run, *arguments, **options)
+        made.mode = "static"
+
+    monkeypatch.setattr(Executable, "__init__", constructed)
+    monkeypatch.setattr(ProgramSearch, "search", lambda own, run, arrays: run)
+    made.compile(*BATCH)
+    assert exploration(made) is None and simulated.prepared and simulated.closed
 
 
 def test_impossible_settings_are_rejected() -> None:
