@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 
 from einsmith.base.errors import CompileError
 from einsmith.cost.facts import Target
@@ -238,5 +239,5 @@ def fit(samples: Iterable[FitSample], tell: Callable[[str], None] = lambda _: No
 def is_significant(falls: Sequence[float]) -> bool:
     """Return whether the mean of paired falls of regrets is at least MIN_REGRET_FALL, and above 0 in CONFIDENCE of
     resamples of the kernels (bootstrap: Efron 1979): the mean of some twenty kernels may hang on one of them."""
-    means = np.random.default_rng(0).choice(np.asarray(falls), (RESAMPLES, len(falls))).mean(axis=1)
+    means = default_rng(0).choice(np.asarray(falls), (RESAMPLES, len(falls))).mean(axis=1)
     return bool(np.mean(falls) >= MIN_REGRET_FALL and np.quantile(means, 1 - CONFIDENCE) > 0)
