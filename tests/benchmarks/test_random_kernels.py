@@ -28,7 +28,7 @@ def test_draws_are_those_of_their_seed_and_number() -> None:
     assert 120 < len(convolutions) < 180 and {c.wrt for c in cases} == {(), ("X",), ("W",)}
     found = {(o["stride"], o["dilation"] > 1, o["groups"] > 1) for o in (c.options for c in convolutions)}
     assert {(1, False, False), (2, False, False), (1, True, False), (1, False, True)} <= found
-    assert {c.shapes["W"][2] for c in convolutions if c.shapes} == set(range(1, 8))
+    assert {c.shapes["W"][2] for c in convolutions if c.shapes} == set(range(1, 12))
 
 
 @pytest.mark.parametrize("conv", [Conv(3, 4, 2, 1, 1, 7, 0, 3), Conv(4, 4, 3, 2, 4, 9, None, 2),
