@@ -89,6 +89,8 @@ def _readable(name: str, value: Any) -> Any:
         return value
     if name.endswith("_seconds"):
         return f"{value * 1e9:.3g} ns"
+    if name.endswith("_share"):
+        return f"{value:.0%}"
     if name == "multiplies" or name.endswith("_dots"):
         return f"{value:g} per cycle"
     return f"{value / 1e9:.4g} G/s" if name.startswith("fma") else f"{value / 1e9:.4g} GB/s"
