@@ -13,8 +13,9 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import VerifyError
 from einsmith.codegen.loopnest.address import Affine, address, affine_of, comparison_form, store_address
 from einsmith.codegen.loopnest.nest import show
-from einsmith.ir.nodes import Piece, Scatter, Template
+from einsmith.ir.nodes import Piece, Scatter, Template, template
 from einsmith.kernels import autoconfig
+from einsmith.kernels.scan import Scan
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
@@ -90,9 +91,21 @@ def test_pairs(name, way):
 
 @every_way
 def test_every_pattern_has_cases(way):
-    """Of kernels some of whose buffers really are not row-major; the samples of scatters are no images."""
+    """Of kernels some of whose buffers really are not row-major; the samples of scans and scatters are no images."""
     few = [n for n in NAMES if all(x.row_major for c in some(n, way) for x in c.kernel.buffers)]
-    assert few == (["scatter"] if way == "batch inside" else [])
+    assert few == (["scan", "scatter"] if way == "batch inside" else [])
+
+
+@every_way
+@pytest.mark.parametrize("n", [1, 13, *(host().lanes() + i for i in (-1, 0, 1))])
+def test_scans_of_images(n, way):
+    """Along each dimension of an image; a scan of one element is none."""
+    *at, j = s.axes(5)
+    shape = (2, 3, n, 5)
+    for d in (d for d in range(1, 4) if shape[d] > 1):
+        body = s.read(0, *at[:d], j, *at[d + 1 :])
+        kernel = s.kernel_of(template(shape, [(dt.f32, shape)], s.scanned(shape[d], body, at[d], j)))
+        assert check(Scan(), laid_out(kernel, *WAYS[way]), n, native=True)
 
 
 @every_way
