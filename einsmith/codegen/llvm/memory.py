@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 from einsmith.codegen.llvm.faults import LANES_KEPT, only_lane
@@ -20,6 +19,7 @@ from einsmith.codegen.llvm.ops import (
     spell,
 )
 from einsmith.codegen.loopnest.nest import BYTES, Op, SSAValue, Type
+from einsmith.codegen.loopnest.shuffle import whole_powers
 
 _SIZE = BYTES | {"ptr": 8}
 Number = float | int | bool
@@ -410,15 +410,3 @@ class MemoryEmitter:
         """Bind the result to the address an offset (elements) after a pointer."""
         assert op.result is not None
         self.put(op.result, self.address(op.args[0], op.args[1], op.attrs[0]))
-
-
-def whole_powers(mask: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Yield (first lane, number of lanes) of pieces of the lanes that a mask allows; numbers are powers of two."""
-    first = 0
-    for allowed, lanes in groupby(mask, bool):
-        left = len(list(lanes))
-        while left:
-            count = 1 << left.bit_length() - 1 if allowed else left
-            if allowed:
-                yield first, count
-            first, left = first + count, left - count

@@ -1,9 +1,10 @@
-"""Transpose square tiles of vectors by shuffles, and merge values in trees."""
+"""Transpose square tiles of vectors by shuffles, merge values in trees, and split masks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
 
 from einsmith.codegen.loopnest.hoist import Hoisting
 from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue
@@ -59,3 +60,15 @@ def merge_in_tree(values: Sequence[T], merge: Callable[[T, T], T]) -> T:
     while len(values) > 1:
         values = [merge(*values[i : i + 2]) if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]
     return values[0]
+
+
+def whole_powers(mask: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Yield (first lane, number of lanes) of pieces of the lanes that a mask allows; numbers are powers of two."""
+    first = 0
+    for allowed, lanes in groupby(mask, bool):
+        left = len(list(lanes))
+        while left:
+            count = 1 << left.bit_length() - 1 if allowed else left
+            if allowed:
+                yield first, count
+            first, left = first + count, left - count

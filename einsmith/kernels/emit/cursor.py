@@ -142,8 +142,7 @@ class LaneCursor(ExpressionEmitter):
         row = b.op("floordiv", x, e)
         first = b.sub(b.mul(row, e), x)  # lane where row 0 begins, at most 0
         iota = b.iota(n, "i32")
-        self.run_masks = []
-        self.is_in_one_run = b.op("le", n, b.add(first, e)) if e >= n else b.const(False, "i1")
+        self.run_masks, self.is_in_one_run = [], b.op("le", n, b.add(first, e)) if e >= n else None
         for j in range(count):
             low = b.add(first, j * e)
             mask = None
@@ -399,16 +398,13 @@ class LaneCursor(ExpressionEmitter):
                 b.store(here, pointer, b.add(at, first), active)
 
             rows = list(self._rows(form, self.offset(form)))
-            is_whole = self.is_in_one_run if len(rows) > 1 and self._has_slow_masks(value) else b.const(False, "i1")
-            assert is_whole is not None
-            known = b.known(is_whole)
-            if known is None or known:
-                with b.if_(is_whole) if known is None else nullcontext():
+            is_whole = self.is_in_one_run if len(rows) > 1 and self._has_slow_masks(value) else None
+            if is_whole is not None:
+                with b.if_(is_whole):
                     emit(rows[0][0], mask)
-            if known is None or not known:
-                with b.if_(b.op("not", is_whole)) if known is None else nullcontext():
-                    for at, run in rows:
-                        emit(at, conjoin(b, run, mask))
+            with nullcontext() if is_whole is None else b.if_(b.op("not", is_whole)):
+                for at, run in rows:
+                    emit(at, conjoin(b, run, mask))
 
     def _has_slow_masks(self, value: SSAValue) -> bool:
         return self.s.lanes * max(_COMPUTED_BYTES, BYTES[value.type.elem]) < _MASK_REGISTERS_BYTES

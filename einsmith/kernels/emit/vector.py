@@ -19,6 +19,7 @@ from einsmith.codegen.loopnest.address import BufferMemory, address
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
 from einsmith.codegen.loopnest.hoist import Hoisting
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.shuffle import whole_powers
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.ranges import leaves, wrapped
@@ -422,12 +423,9 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
 
     def _store_first_lanes(self, value: SSAValue, count: int, target: BufferMemory, at: SSAValue) -> None:
         """Store the first `count` lanes as vectors of whole powers of two."""
-        done = 0
-        while done < count:
-            n = 1 << ((count - done).bit_length() - 1)
-            part = self.shuffle(value, value, range(done, done + n)) if n > 1 else self.b.extract(value, done)
-            self.b.store(part, target.pointer, self.b.add(at, done))
-            done += n
+        for first, n in whole_powers([True] * count):
+            part = self.shuffle(value, value, range(first, first + n)) if n > 1 else self.b.extract(value, first)
+            self.b.store(part, target.pointer, self.b.add(at, first))
 
     def _store_ascending(self, value: SSAValue, target: BufferMemory, part: Split) -> bool:
         """Store an ascending lane pattern by shuffles and masked stores of whole vectors over its span.
