@@ -55,7 +55,7 @@ from einsmith.schedule.row_clusters import (
     clusters,
     freed,
     longest_time,
-    passed_on,
+    passed_nodes,
     smallest_unstored,
 )
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
@@ -345,7 +345,7 @@ def _fuse_rows(
         network's layers."""
         whole = join_members(*members)
         kernel = whole.kernel
-        if not isinstance(kernel, Rows) or (edges.joined and not edges.joined.isdisjoint(passed_nodes(members))):
+        if not isinstance(kernel, Rows) or (edges.joined and not edges.joined.isdisjoint(passed_by(members))):
             return True
         reuses = any(parts[n].kernel.reuses for n in members)
         if not reuses:
@@ -379,13 +379,12 @@ def _fuse_rows(
         what fusion would cost if not."""
         if fused < ratio * separate:
             return True
-        for node in passed_nodes(members):
+        for node in passed_by(members):
             unjoined[node] = min(unjoined.get(node, inf), fused - separate)
         return False
 
-    def passed_nodes(members: Iterable[int]) -> set[Compute]:
-        """Return the nodes whose results kernels pass on to each other."""
-        return {n for t in passed_on(parts[i] for i in members) if isinstance(n := maker(t), Compute)}
+    def passed_by(members: Iterable[int]) -> set[Compute]:
+        return passed_nodes(parts[i] for i in members)
 
     def refuse(members: Sequence[int], refusal: Refusal) -> None:
         """Record the reason for which results of kernels are stored, unless one is known."""
@@ -420,7 +419,7 @@ def _fuse_rows(
         calls.append(_slice(joined[members]) if members in joined else call_of(members))
     stored = {t for c in calls for t in c.tensors} - kept
     refusals = {t: refusal for t, refusal in refusals.items() if t in stored}
-    done = set[Compute]().union(*map(passed_nodes, found)) if unjoined else set()
+    done = set[Compute]().union(*map(passed_by, found)) if unjoined else set()
     return calls, rank, refusals, {node: more for node, more in unjoined.items() if node not in done}
 
 

@@ -10,18 +10,17 @@ after:  {dx, b - rate*sum[n](dx[n,k])};  ...
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Compute, Reduce, Tensor
 from einsmith.ir.views import storage
-from einsmith.schedule.fusion import maker
 from einsmith.schedule.graph_decisions import Edges
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall
 from einsmith.schedule.residency import calls_seconds
-from einsmith.schedule.row_clusters import passed_on
+from einsmith.schedule.row_clusters import passed_nodes
 from einsmith.schedule.summed import summed_form
 
 CALLS_BEFORE = 4
@@ -132,7 +131,7 @@ class SumJoiner:
                 continue
             if any(self.place[m] >= first and m not in group for m in self.needs[n]):
                 continue
-            if self.edges.cut and not self.edges.cut.isdisjoint(self._passed([*group, n])):
+            if self.edges.cut and not self.edges.cut.isdisjoint(passed_nodes(self.singles[m] for m in (*group, n))):
                 continue
             if n in self.unfused.writers and not self.unfused.gates.isdisjoint(group):
                 continue
@@ -164,15 +163,11 @@ class SumJoiner:
         copies = tuple(copy for c in calls for copy in c.copies)
         return KernelCall(kernel, tuple(tensors), tuple(t in results for t in tensors), copies, parts=tuple(calls))
 
-    def _passed(self, group: Iterable[int]) -> set[Compute]:
-        """Return the nodes whose results kernels of a group pass on to each other."""
-        return {node for t in passed_on(self.singles[n] for n in group) if isinstance(node := maker(t), Compute)}
-
     def _pays(self, group: Sequence[int], more: float) -> bool:
         """Return whether a group is joined that is predicted to take so many seconds more; note them if not."""
         if more < 0:
             return True
-        passed = self._passed(group)
+        passed = passed_nodes(self.singles[n] for n in group)
         if not passed.isdisjoint(self.edges.joined):
             return True
         self.unjoined |= dict.fromkeys(passed, more)
