@@ -192,10 +192,6 @@ def _mean_square(samples: Sequence[FitSample], predicted: Sequence[Array]) -> fl
     return float(np.mean([(s.residuals(p) ** 2).sum() for s, p in zip(samples, predicted, strict=True)]))
 
 
-def _mean_regret(samples: Sequence[FitSample], predicted: Sequence[Array]) -> float:
-    return float(np.mean([s.regret(p) for s, p in zip(samples, predicted, strict=True)]))
-
-
 def fit(samples: Iterable[FitSample], tell: Callable[[str], None] = lambda _: None) -> Refit | int:
     """Fit the overheads to these samples; return the number of useful kernels where they are too few.
 
@@ -218,25 +214,20 @@ def fit(samples: Iterable[FitSample], tell: Callable[[str], None] = lambda _: No
             tell(f"cross-validation with weight {weight:g}: {fold + 1} of {FOLDS}")
         held_out[weight] = predicted
     weight = min(WEIGHTS, key=lambda w: _mean_square(problem.samples, held_out[w]))
-    errors, regrets = (
-        (measure(problem.samples, problem.start), measure(problem.samples, held_out[weight]))
-        for measure in (_mean_square, _mean_regret)
-    )
+    before, after = problem.start, held_out[weight]
+    regrets = [np.array([s.regret(x) for s, x in zip(problem.samples, p, strict=True)]) for p in (before, after)]
     found = OverheadFit(
         overheads_of(problem.solve(every, weight)),
         len(names),
         sum(map(len, problem.samples)),
-        (math.sqrt(errors[0]), math.sqrt(errors[1])),
-        regrets,
+        (math.sqrt(_mean_square(problem.samples, before)), math.sqrt(_mean_square(problem.samples, after))),
+        (float(regrets[0].mean()), float(regrets[1].mean())),
         time.time(),
     )
-    falls = [
-        s.regret(x) - s.regret(y) for s, x, y in zip(problem.samples, problem.start, held_out[weight], strict=True)
-    ]
-    return Refit(found, weight, is_significant(falls))
+    return Refit(found, weight, is_significant(regrets[0] - regrets[1]))
 
 
-def is_significant(falls: Sequence[float]) -> bool:
+def is_significant(falls: Sequence[float] | Array) -> bool:
     """Return whether the mean of paired falls of regrets is at least MIN_REGRET_FALL, and above 0 in CONFIDENCE of
     resamples of the kernels (bootstrap: Efron 1979): the mean of some twenty kernels may hang on one of them."""
     means = default_rng(0).choice(np.asarray(falls), (RESAMPLES, len(falls))).mean(axis=1)
