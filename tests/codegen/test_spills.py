@@ -109,6 +109,15 @@ def test_taps_that_are_unrolled_together():
         assert spills(kernel, Configs((config,)), AVX512, nv * mr * taps) == 0, config
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_sums_that_are_computed_again_where_they_are_nan(name):
+    """The code for it is longer and deeper than the loop, and seldom runs: it takes no registers from the loop."""
+    kernel, target = s.conv_dx(2, 56, 23, 23, 8, 5, 5, 2), TARGETS[name]
+    for mr, nv in TILES[name]:
+        config = Configs((Tiled(swap=True, mr=mr, nv=nv, a="buffer", b="panel"),))
+        assert spills(kernel, config, target, mr * nv) == 0, config
+
+
 def test_sums_along_rows_under_masks():
     """Rows of K that end within a vector: what a tile reads is in registers before it is multiplied, so tiles have few
     rows."""

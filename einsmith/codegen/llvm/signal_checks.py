@@ -55,6 +55,6 @@ def count_instructions(block: Sequence[Any], number: Callable[[SSAValue], Any]) 
             else:
                 lo, hi = number(x.lo), number(x.hi)
                 known = lo is not None and hi is not None
-                turns = max(0, -(-(int(hi) - int(lo)) // x.step)) if known else 1 if x.once else ASSUMED_TURNS
+                turns = max(0, -(-(int(hi) - int(lo)) // x.step)) if known else 1 if x.seldom else ASSUMED_TURNS
                 stack.append((x.body, times * turns))
     return total

@@ -73,8 +73,8 @@ class Op:
 class Loop:
     """A loop `for var in range(lo, hi, step)` that carries values.
 
-    `step` is a positive literal. hi may be below lo (no iteration), unless `runs`. `once`: a branch that yields values,
-    of one turn or none."""
+    `step` is a positive literal. hi may be below lo (no iteration), unless `runs`. `seldom`: a branch that yields
+    values, of one turn or none, which is seldom taken: registers go to the code beside it."""
 
     var: SSAValue
     lo: SSAValue
@@ -87,7 +87,7 @@ class Loop:
     next: Sequence[SSAValue] = ()
     unroll: int = 1
     runs: bool = False
-    once: bool = False
+    seldom: bool = False
     _builder: Any = None
 
     def __enter__(self) -> Loop:
@@ -105,10 +105,12 @@ class Loop:
 
 @dataclass(slots=True)
 class If:
-    """A branch that runs `body` where the scalar i1 `cond` holds. It yields no values: use select, or memory."""
+    """A branch that runs `body` where the scalar i1 `cond` holds. It yields no values: use select, or memory.
+    `seldom`: as a Loop's."""
 
     cond: SSAValue
     body: list = field(default_factory=list)
+    seldom: bool = False
     _builder: Any = None
 
     def __enter__(self) -> If:
@@ -453,13 +455,13 @@ class Builder:
         init: Sequence[SSAValue] = (),
         unroll: int = 1,
         runs: bool = False,
-        once: bool = False,
+        seldom: bool = False,
     ) -> Loop:
         """Open a loop: `with b.loop(0, n, init=[x]) as l: ...; l.next = [y]`, then `l.results`. Its variable is i64.
 
         unroll: above 1, the code generator repeats the body; the trip count must then be a known multiple of it. runs:
         lo < hi is certain, so no branch around the loop is generated; carried values then stay in registers from one
-        run of the loop to the next, however many they are. once: there is one turn at most.
+        run of the loop to the next, however many they are. seldom: there is one turn at most, and mostly none.
         """
         lo = self.const(lo) if isinstance(lo, int) else lo
         hi = self.const(hi) if isinstance(hi, int) else hi
@@ -474,15 +476,16 @@ class Builder:
             tuple(map(self._new, types)),
             unroll=unroll,
             runs=runs,
-            once=once,
+            seldom=seldom,
         )
         out._builder = self
         self._blocks[-1].append(out)
         return out
 
-    def if_(self, cond: SSAValue) -> If:
-        """Open a branch that runs where a condition holds; use the result in a `with` statement."""
-        out = If(cond)
+    def if_(self, cond: SSAValue, seldom: bool = False) -> If:
+        """Open a branch that runs where a condition holds (`seldom`: which it mostly does not); use the result in a
+        `with` statement."""
+        out = If(cond, seldom=seldom)
         out._builder = self
         self._blocks[-1].append(out)
         return out

@@ -31,12 +31,13 @@ def splice(b: Builder, f: Function, buffers: Sequence[SSAValue], scratch: SSAVal
             if isinstance(x, Loop):
                 lo, hi, init = values[x.lo.id], values[x.hi.id], lookup(x.init)
                 carried, results = tuple(map(rename, x.carried)), tuple(map(rename, x.results))
-                loop = Loop(rename(x.var), lo, hi, x.step, init, carried, results, unroll=x.unroll, runs=x.runs)
+                loop = Loop(rename(x.var), lo, hi, x.step, init, carried, results)
+                loop.unroll, loop.runs, loop.seldom = x.unroll, x.runs, x.seldom
                 copy(x.body, loop.body)
                 loop.next = lookup(x.next)
                 out.append(loop)
             elif isinstance(x, If):
-                branch = If(values[x.cond.id])
+                branch = If(values[x.cond.id], seldom=x.seldom)
                 copy(x.body, branch.body)
                 out.append(branch)
             else:

@@ -60,7 +60,7 @@ class NanRepair:
         b, n, total = self.b, sums[0].type.lanes, merge_in_tree(sums, self.b.add)
         rounds = b.cast(b.any(b.op("ne", total, total)), "i64")
         scratch = self.scratch
-        with b.loop(0, rounds, init=sums, once=True) as loop:
+        with b.loop(0, rounds, init=sums, seldom=True) as loop:
             for i, x in enumerate(init):
                 b.store(x, scratch, i * n)
             with b.loop(0, len(sums)) as numbers:
@@ -93,7 +93,7 @@ class NanRepair:
         with b.loop(0, count, init=[b.const(0.0, self.elem, n)]) as loop:
             loop.next = [b.add(loop.carried[0], b.load(memory, place_of(loop.var), self.elem, n))]
         (total,) = loop.results
-        with b.if_(b.any(b.op("ne", total, total))), b.loop(0, count) as numbers:
+        with b.if_(b.any(b.op("ne", total, total)), seldom=True), b.loop(0, count) as numbers:
             at = place_of(numbers.var)
             new = self._sum_terms(place(self.sampler, numbers.var), k_axes, lo, hi, n)
             old = b.load(memory, at, self.elem, n)
