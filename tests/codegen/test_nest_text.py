@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from einsmith.codegen.loopnest.nest import Builder, show
+from einsmith.codegen.loopnest.nest import Builder, If, Loop, show
+from einsmith.codegen.loopnest.splice import splice
 
 
 def test_constants_stand_where_they_are_used() -> None:
@@ -57,3 +58,16 @@ def test_unknown_values_are_not_folded() -> None:
     made = [b.add(most, 1), b.op("floordiv", 1, 0), b.sub(0, b.task), b.op("min", b.task, 0), b.op("max", 1, b.task)]
     made += [b.add(x, b.const(0.0, "f32")), b.mul(b.iota(4, "i32"), b.const(1, "i32", 4))]
     assert [b.known(v) for v in made] == [None] * 7 and len(b.body) == before + 7
+
+
+def test_spliced_loops_and_branches_keep_what_is_said_of_them() -> None:
+    part, whole = Builder("part", 1), Builder("whole", 1)
+    with part.loop(0, part.task, unroll=4, runs=True), part.loop(0, part.task, seldom=True) as turn:
+        with part.if_(part.op("lt", turn.var, part.task), seldom=True):
+            part.store(part.const(0.0, "f32"), part.buffers[0], turn.var)
+    splice(whole, part.finish(), whole.buffers, whole.scratch_base, whole.task)
+    (outer,) = (x for x in whole.body if isinstance(x, Loop))
+    (inner,) = (x for x in outer.body if isinstance(x, Loop))
+    (branch,) = (x for x in inner.body if isinstance(x, If))
+    assert (outer.unroll, outer.runs, outer.seldom) == (4, True, False)
+    assert inner.seldom and not inner.runs and branch.seldom

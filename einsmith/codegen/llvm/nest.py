@@ -19,7 +19,7 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import dots, faults, lockstep, signal_checks
 from einsmith.codegen.llvm.jit import has_fma, has_halves, list_features, resolve
 from einsmith.codegen.llvm.memory import MemoryEmitter, Number
-from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, FunctionText, LaneArithmetic, constant, mangle, spell
+from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, SELDOM, FunctionText, LaneArithmetic, constant, mangle, spell
 from einsmith.codegen.llvm.tile_registers import TileRegisters, used_dot
 from einsmith.codegen.loopnest.nest import Function, If, Loop, Op, SSAValue, Type
 
@@ -130,7 +130,7 @@ class _Emitter(MemoryEmitter):
                 self.emit_region(x.body)
             return
         then, end = self.text.fresh("then"), self.text.fresh("end")
-        weights = ", !prof !1" if x.seldom else ""
+        weights = f", {SELDOM}" if x.seldom else ""
         self.text.emit_void(f"br i1 {self.get(x.cond)}, label %{then}, label %{end}{weights}")
         self.text.label(then)
         self.text.open_region()
@@ -175,7 +175,7 @@ class _Emitter(MemoryEmitter):
         text = self.text
         body, end, before = text.fresh("once"), text.fresh("done"), text.block
         runs = text.emit(f"icmp slt i64 {self.get(x.lo)}, {self.get(x.hi)}")
-        text.emit_void(f"br i1 {runs}, label %{body}, label %{end}, !prof !1")
+        text.emit_void(f"br i1 {runs}, label %{body}, label %{end}, {SELDOM}")
         text.label(body)
         text.open_region()
         self.put(x.var, self.get(x.lo), self.number(x.lo))
@@ -253,12 +253,12 @@ class _Emitter(MemoryEmitter):
         turn = "%" + text.fresh("t")
         after = text.emit(f"add i64 {turn}, 1")
         due = text.emit(f"icmp eq i64 {text.emit(f'and i64 {after}, {every - 1}')}, 0")
-        text.emit_void(f"br i1 {due}, label %{ask}, label %{on}, !prof !1")
+        text.emit_void(f"br i1 {due}, label %{ask}, label %{on}, {SELDOM}")
         text.label(ask)
         stopped = text.emit(f"icmp ne i32 {text.emit(f'call i32 @{signal_checks.CHECK_FUNCTION}()')}, 0")
         if self.tiles is not None:
             self.tiles.configure()
-        text.emit_void(f"br i1 {stopped}, label %{stop}, label %{on}, !prof !1")
+        text.emit_void(f"br i1 {stopped}, label %{stop}, label %{on}, {SELDOM}")
         text.label(stop)
         if self.tiles is not None:
             self.tiles.end()

@@ -28,6 +28,8 @@ LLVM_ELEM = {"f32": "float", "f64": "double", "ptr": "ptr", "f16": "i16", "bf16"
 }
 """LLVM's element types by element type name. f16, bf16 and u8 are only moved, selected and converted, so that integers
 hold their bits."""
+SELDOM = "!prof !1"
+"""Of a branch that mostly goes to its second target: the weights that `nest.emit_module` defines."""
 FLOATS = ("f32", "f64")
 """The float types in which arithmetic is done."""
 SUFFIX = LLVM_ELEM | {"f32": "f32", "f64": "f64", "ptr": "p0"}
@@ -419,8 +421,7 @@ class Ops:
             head = f"define internal {spell(t)} @{function}({parameters}) #0 {{\nentry:\n"
             text.declarations[function] = head + "\n".join(inner.lines) + "\n}"
         rare, end, before = text.fresh("rare"), text.fresh("end"), text.block
-        # !1: the branch weights of `nest.emit_module`
-        text.emit_void(f"br i1 {needed}, label %{rare}, label %{end}, !prof !1")
+        text.emit_void(f"br i1 {needed}, label %{rare}, label %{end}, {SELDOM}")
         text.label(rare)
         replacement = text.call(function, t, [(t, a) for a in args])
         chosen = self.select(t, where, replacement, value)

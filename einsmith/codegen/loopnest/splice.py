@@ -29,15 +29,21 @@ def splice(b: Builder, f: Function, buffers: Sequence[SSAValue], scratch: SSAVal
     def copy(block: list, out: list[Any]) -> None:
         for x in block:
             if isinstance(x, Loop):
-                lo, hi, init = values[x.lo.id], values[x.hi.id], lookup(x.init)
-                carried, results = tuple(map(rename, x.carried)), tuple(map(rename, x.results))
-                loop = Loop(rename(x.var), lo, hi, x.step, init, carried, results)
-                loop.unroll, loop.runs, loop.seldom = x.unroll, x.runs, x.seldom
+                loop = replace(
+                    x,
+                    var=rename(x.var),
+                    lo=values[x.lo.id],
+                    hi=values[x.hi.id],
+                    init=lookup(x.init),
+                    carried=tuple(map(rename, x.carried)),
+                    results=tuple(map(rename, x.results)),
+                    body=[],
+                )
                 copy(x.body, loop.body)
                 loop.next = lookup(x.next)
                 out.append(loop)
             elif isinstance(x, If):
-                branch = If(values[x.cond.id], seldom=x.seldom)
+                branch = replace(x, cond=values[x.cond.id], body=[])
                 copy(x.body, branch.body)
                 out.append(branch)
             else:
