@@ -23,12 +23,14 @@ class Overheads:
     before)."""
 
     # Cycles within a step of K.
-    broadcast: float = 0.65
+    broadcast: float = 0.6
     """Cycles per element of M that is loaded and broadcast: more than half a port, as the multiply-add waits for it."""
     mask: float = 1.1
     """Cycles taken from arithmetic per vector read under a mask, for each mask."""
-    packed_mask: float = 0.25
-    """Cycles per mask of a vector that is read for packing, where nothing waits for it."""
+    packed_mask: float = 0.75
+    """Cycles per mask of a vector that is read for packing, where nothing waits for it. With 0.25, packing
+    without a halo copy took 1.15 to 1.45 times as long beside its prediction as packing from one (three convolutions on
+    a Zen 3)."""
     in_registers: float = 12.0
     """Most cycles of a step's reads of vectors from parts of several rows each such that their addresses and masks stay
     in registers (eight parts)."""
@@ -83,7 +85,7 @@ class Overheads:
     """Further cycles per packed vector where the panel exceeds L1."""
     transposed: float = 8.0
     """Cycles per packed vector along K, which is transposed with others."""
-    transposed_m: float = 3.5
+    transposed_m: float = 5.0
     """Cycles per packed vector of M that is transposed with others."""
     unaligned: float = 6.0
     """Cycles per packed vector of M whose rows are no multiple of the lanes: its stores cross cache lines."""

@@ -182,7 +182,7 @@ def conv_gradient(b: int, c: int, size: int, o: int, taps: int, groups: int, of:
     [
         (product(512, 520, 500), (1, 160, 2, 0)),
         (conv(4, 64, 28, 28, 128, 3, 3, 1), (1, 280, 4, 0)),
-        (conv_gradient(2, 64, 28, 96, 3, 1, 0), (4, 440, 16, 0)),
+        (conv_gradient(2, 64, 28, 96, 3, 1, 0), (4, 460, 16, 0)),
         (conv_gradient(16, 256, 14, 512, 3, 1, 0), (3, 430, 10, 0)),
         (conv_gradient(2, 64, 28, 96, 3, 1, 1), (1, 200, 6, 0)),
         (conv_gradient(8, 96, 28, 96, 3, 96, 0), (0, 0, 0, 0)),

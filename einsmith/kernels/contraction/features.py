@@ -43,7 +43,7 @@ class Features(SimpleNamespace):
 
     Of a side, with the prefix a_ (M) or b_ (N):
     transposed: whether the side is packed with lanes along K
-    pack_cycles: cycles beyond a load to read a vector that is packed
+    pack_cycles, pack_masks: cycles beyond a load to read a vector that is packed, and its masks
     prologue_cycles: cycles to compute a vector from the tensors that are read
     read_cycles, masks, pairs (N): for a vector read in place, the extra cycles, the masks, and whether it has stride 2
     side, step: bytes from one point to the next of the side's innermost axis, and of K; 0 with halo copies
@@ -96,8 +96,13 @@ class OperandPlan(HaloSetting):
         key = side.operand, side.axes, self.lanes, align
         if key not in self._access_cache:
             along = self.lies_along_k(side, align) or (self.p.in_tiles and side is self.m_side)
-            pack_cycles = self.access(side, self.p.k if along else side.axes, self.lanes).read_cycles(align)
-            common = dict(transposed=along, pack_cycles=pack_cycles, run=self._even_run(side))
+            packed = self.access(side, self.p.k if along else side.axes, self.lanes)
+            common = dict(
+                transposed=along,
+                pack_cycles=packed.read_cycles(align),
+                pack_masks=packed.masks,
+                run=self._even_run(side),
+            )
             self._access_cache[key] = traffic.address_steps(self, side), common
         return self._access_cache[key]
 
