@@ -49,7 +49,7 @@ class Overheads:
     """Cycles of a TLB miss of an address of M."""
     translate_n: float = 4.0
     """Cycles of a TLB miss of an address of N."""
-    rotate: float = 1.3
+    rotate: float = 1.15
     """Factor on the cycles of steps whose sums the register allocator rotates through the stack."""
 
     # Cycles around steps of K.
