@@ -164,6 +164,9 @@ def serve(module: Any, peer: str, threads: int, commands: TextIO, answer: Callab
                 drawn = (cases.named(words[1]) for cases in (random_cases, pair_problems, attention_problems))
                 problem = next(filter(None, drawn), None) or PROBLEMS[words[1]]
                 names = module.variants(problem, peer) if hasattr(module, "variants") else None
+                if names == ():
+                    answer({"error": "it has no operator for this problem"})
+                    continue
                 arrays, variants = problem.arrays(), names or (None,)
                 answer({})
                 continue
