@@ -11,230 +11,107 @@ from einsmith.lang.builder import Value, as_value
 from einsmith.nn.init import constant_
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
+from einsmith.nn.operator_layer import OperatorLayer
 from einsmith.ops.activation import random_relu
 from einsmith.ops.common import tensor
 from einsmith.ops.random import layer_stream
 
 
-class _Pointwise(Module):
-    """`functional.<function>` of the input. `inplace` is accepted: tensors have values, not places."""
-
-    function: str
-
-    def __init__(self, inplace: bool = False):
-        self.inplace = inplace
-
-    def forward(self, input: Value) -> Value:
-        return getattr(F, self.function)(input)
-
-    def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
-
-
-class _Plain(Module):
-    """`functional.<function>` of the input."""
-
-    function: str
-
-    def forward(self, input: Value) -> Value:
-        return getattr(F, self.function)(input)
-
-
-class ReLU(_Pointwise):
+class ReLU(OperatorLayer, of=F.relu):
     """max(x, 0)."""
 
-    function = "relu"
 
-
-class ReLU6(_Pointwise):
+class ReLU6(OperatorLayer, of=F.relu6):
     """min(max(x, 0), 6)."""
 
-    function = "relu6"
 
-
-class SiLU(_Pointwise):
+class SiLU(OperatorLayer, of=F.silu):
     """x*sigmoid(x)."""
 
-    function = "silu"
 
-
-class Mish(_Pointwise):
+class Mish(OperatorLayer, of=F.mish):
     """x*tanh(log(1 + exp(x)))."""
 
-    function = "mish"
 
-
-class SELU(_Pointwise):
+class SELU(OperatorLayer, of=F.selu):
     """A scaled exponential unit; see `functional.selu`."""
 
-    function = "selu"
 
-
-class Hardswish(_Pointwise):
+class Hardswish(OperatorLayer, of=F.hardswish):
     """x*hardsigmoid(x)."""
 
-    function = "hardswish"
 
-
-class Hardsigmoid(_Pointwise):
+class Hardsigmoid(OperatorLayer, of=F.hardsigmoid):
     """min(max(x + 3, 0), 6)/6."""
 
-    function = "hardsigmoid"
 
-
-class Tanh(_Plain):
+class Tanh(OperatorLayer, of=F.tanh):
     """The hyperbolic tangent."""
 
-    function = "tanh"
 
-
-class Sigmoid(_Plain):
+class Sigmoid(OperatorLayer, of=F.sigmoid):
     """1/(1 + exp(-x))."""
 
-    function = "sigmoid"
 
-
-class Softsign(_Plain):
+class Softsign(OperatorLayer, of=F.softsign):
     """x/(1 + |x|)."""
 
-    function = "softsign"
 
-
-class LogSigmoid(_Plain):
+class LogSigmoid(OperatorLayer, of=F.logsigmoid):
     """log(1/(1 + exp(-x)))."""
 
-    function = "logsigmoid"
 
-
-class Tanhshrink(_Plain):
+class Tanhshrink(OperatorLayer, of=F.tanhshrink):
     """x - tanh(x)."""
 
-    function = "tanhshrink"
 
-
-class GELU(Module):
+class GELU(OperatorLayer, of=F.gelu):
     """x times the normal distribution function at x; see `functional.gelu`."""
 
-    def __init__(self, approximate: str = "none"):
-        self.approximate = approximate
 
-    def forward(self, input: Value) -> Value:
-        return F.gelu(input, approximate=self.approximate)
-
-    def extra_repr(self) -> str:
-        return f"approximate={self.approximate!r}"
-
-
-class LeakyReLU(Module):
+class LeakyReLU(OperatorLayer, of=F.leaky_relu):
     """x where x > 0, negative_slope*x elsewhere."""
 
-    def __init__(self, negative_slope: float = 0.01, inplace: bool = False):
-        self.negative_slope, self.inplace = negative_slope, inplace
 
-    def forward(self, input: Value) -> Value:
-        return F.leaky_relu(input, self.negative_slope)
-
-    def extra_repr(self) -> str:
-        return f"negative_slope={self.negative_slope}" + (", inplace=True" if self.inplace else "")
-
-
-class _Exponential(Module):
-    function: str
-
-    def __init__(self, alpha: float = 1.0, inplace: bool = False):
-        self.alpha, self.inplace = alpha, inplace
-
-    def forward(self, input: Value) -> Value:
-        return getattr(F, self.function)(input, self.alpha)
-
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}" + (", inplace=True" if self.inplace else "")
-
-
-class ELU(_Exponential):
+class ELU(OperatorLayer, of=F.elu):
     """x where x > 0, alpha*(exp(x) - 1) elsewhere."""
 
-    function = "elu"
 
-
-class CELU(_Exponential):
+class CELU(OperatorLayer, of=F.celu):
     """x where x > 0, alpha*(exp(x/alpha) - 1) elsewhere."""
 
-    function = "celu"
 
-
-class Softplus(Module):
+class Softplus(OperatorLayer, of=F.softplus):
     """log(1 + exp(beta*x))/beta; see `functional.softplus`."""
 
-    def __init__(self, beta: float = 1.0, threshold: float = 20.0):
-        self.beta, self.threshold = beta, threshold
 
-    def forward(self, input: Value) -> Value:
-        return F.softplus(input, self.beta, self.threshold)
-
-    def extra_repr(self) -> str:
-        return f"beta={self.beta}, threshold={self.threshold}"
+class Threshold(OperatorLayer, of=F.threshold):
+    """x where x > threshold, `value` elsewhere."""
 
 
-class Softshrink(Module):
-    """x drawn towards 0 by lambd."""
+class GLU(OperatorLayer, of=F.glu):
+    """a*sigmoid(b) of the halves a and b of the input along `dim`."""
 
-    def __init__(self, lambd: float = 0.5):
-        self.lambd = lambd
 
-    def forward(self, input: Value) -> Value:
-        return F.softshrink(input, self.lambd)
-
+class _Shrink(OperatorLayer):
     def extra_repr(self) -> str:
         return str(self.lambd)
 
 
-class Hardshrink(Softshrink):
+class Softshrink(_Shrink, of=F.softshrink):
+    """x drawn towards 0 by lambd."""
+
+
+class Hardshrink(_Shrink, of=F.hardshrink):
     """0 where |x| <= lambd, x elsewhere."""
 
-    def forward(self, input: Value) -> Value:
-        return F.hardshrink(input, self.lambd)
 
-
-class Threshold(Module):
-    """x where x > threshold, `value` elsewhere."""
-
-    def __init__(self, threshold: float, value: float, inplace: bool = False):
-        self.threshold, self.value, self.inplace = threshold, value, inplace
-
-    def forward(self, input: Value) -> Value:
-        return F.threshold(input, self.threshold, self.value)
-
-    def extra_repr(self) -> str:
-        return f"threshold={self.threshold}, value={self.value}" + (", inplace=True" if self.inplace else "")
-
-
-class Hardtanh(Module):
+class Hardtanh(OperatorLayer, of=F.hardtanh):
     """x within [min_val, max_val], the nearer bound outside."""
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False):
-        if not min_val < max_val:
-            raise ArgumentError(f"Hardtanh: min_val={min_val!r} must be below max_val={max_val!r}")
-        self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
-
-    def forward(self, input: Value) -> Value:
-        return F.hardtanh(input, self.min_val, self.max_val)
-
-    def extra_repr(self) -> str:
-        return f"min_val={self.min_val}, max_val={self.max_val}" + (", inplace=True" if self.inplace else "")
-
-
-class GLU(Module):
-    """a*sigmoid(b) of the halves a and b of the input along `dim`."""
-
-    def __init__(self, dim: int = -1):
-        self.dim = dim
-
-    def forward(self, input: Value) -> Value:
-        return F.glu(input, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
+    def check(self) -> None:
+        if not self.min_val < self.max_val:
+            raise ArgumentError(f"Hardtanh: min_val={self.min_val!r} must be below max_val={self.max_val!r}")
 
 
 class PReLU(Module):
@@ -269,31 +146,16 @@ class RReLU(Module):
         return f"lower={self.lower}, upper={self.upper}" + (", inplace=True" if self.inplace else "")
 
 
-class Softmax(Module):
+class Softmax(OperatorLayer, of=F.softmax, settings="dim"):
     """exp(x)/sum of exp(x) along `dim`."""
 
-    function = "softmax"
 
-    def __init__(self, dim: int | None = None):
-        self.dim = dim
-
-    def forward(self, input: Value) -> Value:
-        return getattr(F, self.function)(input, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
-
-
-class LogSoftmax(Softmax):
+class LogSoftmax(OperatorLayer, of=F.log_softmax, settings="dim"):
     """The logarithm of the softmax along `dim`."""
 
-    function = "log_softmax"
 
-
-class Softmin(Softmax):
+class Softmin(OperatorLayer, of=F.softmin, settings="dim"):
     """The softmax of -x along `dim`."""
-
-    function = "softmin"
 
 
 class Softmax2d(Module):

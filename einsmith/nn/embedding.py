@@ -12,6 +12,7 @@ from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
+from einsmith.nn.operator_layer import OperatorLayer
 from einsmith.nn.parameter import to_numpy
 
 
@@ -192,14 +193,10 @@ class Bilinear(Module):
         )
 
 
-class CosineSimilarity(Module):
+class CosineSimilarity(OperatorLayer, of=F.cosine_similarity):
     """x1.x2/(|x1| |x2|) along `dim`; see `functional.cosine_similarity`."""
 
-    def __init__(self, dim: int = 1, eps: float = 1e-8):
-        self.dim, self.eps = dim, eps
-
-    def forward(self, x1: Value, x2: Value) -> Value:
-        return F.cosine_similarity(x1, x2, self.dim, self.eps)
+    shown = ()
 
 
 class PairwiseDistance(Module):

@@ -10,6 +10,7 @@ from einsmith import ops as F
 from einsmith.base.errors import ArgumentError
 from einsmith.lang.builder import Value
 from einsmith.nn.module import Module
+from einsmith.nn.operator_layer import OperatorLayer
 from einsmith.ops.common import dimension, tensor
 
 
@@ -23,17 +24,8 @@ class Identity(Module):
         return input
 
 
-class Flatten(Module):
+class Flatten(OperatorLayer, of=F.flatten, defaults={"start_dim": 1}):
     """Dimensions start_dim to end_dim joined into one."""
-
-    def __init__(self, start_dim: int = 1, end_dim: int = -1):
-        self.start_dim, self.end_dim = start_dim, end_dim
-
-    def forward(self, input: Value) -> Value:
-        return F.flatten(input, self.start_dim, self.end_dim)
-
-    def extra_repr(self) -> str:
-        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
 
 
 class Unflatten(Module):

@@ -3,63 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from einsmith import ops as F
 from einsmith.base.arguments import Count
 from einsmith.lang.builder import Value
 from einsmith.nn.conv import Amounts, Ints, check_sizes, repeat
 from einsmith.nn.module import Module
+from einsmith.nn.operator_layer import OperatorLayer
 
 Sizes = Count | Sequence[Count | None] | None
 
 
-class _MaxPool(Module):
-    dims: int
+class _Pool(OperatorLayer):
+    stride: Ints | None
+    shown: tuple[str, ...] | None = ("kernel_size", "stride", "padding")
+    hints = {"kernel_size": Ints, "stride": Ints | None, "padding": Amounts, "dilation": Ints}
 
-    def __init__(
-        self,
-        kernel_size: Ints,
-        stride: Ints | None = None,
-        padding: Amounts = 0,
-        dilation: Ints = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
-    ):
-        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
-        self.padding, self.dilation = padding, dilation
-        self.return_indices, self.ceil_mode = return_indices, ceil_mode
-        check_sizes(self, kernel_size=kernel_size, stride=self.stride, padding=padding, dilation=dilation)
-
-    def forward(self, input: Value) -> Any:
-        pool = getattr(F, f"max_pool{self.dims}d")
-        return pool(
-            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
-        )
-
-    def extra_repr(self) -> str:
-        return (
-            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
-            f"ceil_mode={self.ceil_mode}"
-        )
+    def check(self) -> None:
+        if self.stride is None:
+            self.stride = self.kernel_size
+        check_sizes(self, **{n: getattr(self, n) for n in self.hints if n in self._settings})
 
 
-class MaxPool1d(_MaxPool):
+class _MaxPool(_Pool):
+    shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+
+
+class MaxPool1d(
+    _MaxPool, of=F.max_pool1d, dims=1, settings="kernel_size stride padding dilation return_indices ceil_mode"
+):
     """The largest element of each window of [B, C, L] or [C, L]; see `functional.max_pool1d`."""
 
-    dims = 1
 
-
-class MaxPool2d(_MaxPool):
+class MaxPool2d(
+    _MaxPool, of=F.max_pool2d, dims=2, settings="kernel_size stride padding dilation return_indices ceil_mode"
+):
     """The largest element of each window; see `functional.max_pool2d`."""
 
-    dims = 2
 
-
-class MaxPool3d(_MaxPool):
+class MaxPool3d(
+    _MaxPool, of=F.max_pool3d, dims=3, settings="kernel_size stride padding dilation return_indices ceil_mode"
+):
     """The largest element of each window of [B, C, D, H, W] or [C, D, H, W]; see `functional.max_pool3d`."""
-
-    dims = 3
 
 
 class _MaxUnpool(Module):
@@ -97,170 +82,71 @@ class MaxUnpool3d(_MaxUnpool):
     dims = 3
 
 
-class AvgPool1d(Module):
+class AvgPool1d(_Pool, of=F.avg_pool1d, dims=1):
     """The mean of each window of [B, C, L] or [C, L]; see `functional.avg_pool1d`."""
 
-    dims = 1
-
-    def __init__(
-        self,
-        kernel_size: Ints,
-        stride: Ints | None = None,
-        padding: Amounts = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ):
-        self.kernel_size = repeat(self, "kernel_size", kernel_size)
-        self.stride = self.kernel_size if stride is None else repeat(self, "stride", stride)
-        self.padding = repeat(self, "padding", padding)
-        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
-
-    def forward(self, input: Value) -> Value:
-        return F.avg_pool1d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+    def check(self) -> None:
+        super().check()
+        for name in ("kernel_size", "stride", "padding"):
+            setattr(self, name, repeat(self, name, getattr(self, name)))
 
 
-class _AvgPool(Module):
-    dims: int
-
-    def __init__(
-        self,
-        kernel_size: Ints,
-        stride: Ints | None = None,
-        padding: Amounts = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ):
-        self.kernel_size, self.stride, self.padding = kernel_size, kernel_size if stride is None else stride, padding
-        self.ceil_mode, self.count_include_pad, self.divisor_override = ceil_mode, count_include_pad, divisor_override
-        check_sizes(self, kernel_size=kernel_size, stride=self.stride, padding=padding)
-
-    def forward(self, input: Value) -> Value:
-        pool = getattr(F, f"avg_pool{self.dims}d")
-        return pool(
-            input,
-            self.kernel_size,
-            self.stride,
-            self.padding,
-            self.ceil_mode,
-            self.count_include_pad,
-            self.divisor_override,
-        )
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
-
-class AvgPool2d(_AvgPool):
+class AvgPool2d(_Pool, of=F.avg_pool2d, dims=2):
     """The mean of each window; see `functional.avg_pool2d`."""
 
-    dims = 2
 
-
-class AvgPool3d(_AvgPool):
+class AvgPool3d(_Pool, of=F.avg_pool3d, dims=3):
     """The mean of each window of [B, C, D, H, W] or [C, D, H, W]; see `functional.avg_pool3d`."""
 
-    dims = 3
+
+class _AdaptivePool(OperatorLayer):
+    shown = ("output_size",)
+    hints = {"output_size": Sizes}
+
+    def check(self) -> None:
+        check_sizes(self, output_size=self.output_size)
 
 
-class _AdaptiveAvgPool(Module):
-    dims: int
-
-    def __init__(self, output_size: Sizes):
-        check_sizes(self, output_size=output_size)
-        self.output_size = output_size
-
-    def forward(self, input: Value) -> Value:
-        return getattr(F, f"adaptive_avg_pool{self.dims}d")(input, self.output_size)
-
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"
-
-
-class AdaptiveAvgPool1d(_AdaptiveAvgPool):
+class AdaptiveAvgPool1d(_AdaptivePool, of=F.adaptive_avg_pool1d, dims=1):
     """The means of `output_size` windows; see `functional.adaptive_avg_pool1d`."""
 
-    dims = 1
 
-
-class AdaptiveAvgPool2d(_AdaptiveAvgPool):
+class AdaptiveAvgPool2d(_AdaptivePool, of=F.adaptive_avg_pool2d, dims=2):
     """The means of windows, as many as `output_size` says; see `functional.adaptive_avg_pool2d`."""
 
-    dims = 2
 
-
-class AdaptiveAvgPool3d(_AdaptiveAvgPool):
+class AdaptiveAvgPool3d(_AdaptivePool, of=F.adaptive_avg_pool3d, dims=3):
     """The means of windows, as many as `output_size` says; see `functional.adaptive_avg_pool3d`."""
 
-    dims = 3
 
-
-class _AdaptiveMaxPool(Module):
-    dims: int
-
-    def __init__(self, output_size: Sizes, return_indices: bool = False):
-        check_sizes(self, output_size=output_size)
-        self.output_size, self.return_indices = output_size, return_indices
-
-    def forward(self, input: Value) -> Any:
-        return getattr(F, f"adaptive_max_pool{self.dims}d")(input, self.output_size, self.return_indices)
-
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"
-
-
-class AdaptiveMaxPool1d(_AdaptiveMaxPool):
+class AdaptiveMaxPool1d(_AdaptivePool, of=F.adaptive_max_pool1d, dims=1):
     """The largest elements of `output_size` windows; see `functional.adaptive_max_pool1d`."""
 
-    dims = 1
 
-
-class AdaptiveMaxPool2d(_AdaptiveMaxPool):
+class AdaptiveMaxPool2d(_AdaptivePool, of=F.adaptive_max_pool2d, dims=2):
     """The largest elements of windows, as many as `output_size` says; see `functional.adaptive_max_pool2d`."""
 
-    dims = 2
 
-
-class AdaptiveMaxPool3d(_AdaptiveMaxPool):
+class AdaptiveMaxPool3d(_AdaptivePool, of=F.adaptive_max_pool3d, dims=3):
     """The largest elements of windows, as many as `output_size` says; see `functional.adaptive_max_pool3d`."""
 
-    dims = 3
+
+class _LPPool(_Pool):
+    shown = None
+
+    def check(self) -> None:
+        stride = self.stride
+        super().check()
+        self.stride = stride
 
 
-class _LPPool(Module):
-    dims: int
-
-    def __init__(self, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False):
-        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
-        check_sizes(self, kernel_size=kernel_size, stride=kernel_size if stride is None else stride)
-
-    def forward(self, input: Value) -> Value:
-        pool = getattr(F, f"lp_pool{self.dims}d")
-        return pool(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
-
-    def extra_repr(self) -> str:
-        return (
-            f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"ceil_mode={self.ceil_mode}"
-        )
-
-
-class LPPool1d(_LPPool):
+class LPPool1d(_LPPool, of=F.lp_pool1d, dims=1):
     """The power norm of each window; see `functional.lp_pool1d`."""
 
-    dims = 1
 
-
-class LPPool2d(_LPPool):
+class LPPool2d(_LPPool, of=F.lp_pool2d, dims=2):
     """The power norm of each window; see `functional.lp_pool2d`."""
 
-    dims = 2
 
-
-class LPPool3d(_LPPool):
+class LPPool3d(_LPPool, of=F.lp_pool3d, dims=3):
     """The power norm of each window; see `functional.lp_pool3d`."""
-
-    dims = 3

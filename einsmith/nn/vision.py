@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith import ops as F
-from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError
 from einsmith.lang.builder import Value
 from einsmith.nn.conv import Amounts, Ints, check_sizes
 from einsmith.nn.module import Module
+from einsmith.nn.operator_layer import OperatorLayer
 from einsmith.ops.resize import RANKS
 
 Factors = float | Sequence[float] | None
@@ -64,79 +64,29 @@ class UpsamplingBilinear2d(Upsample):
         super().__init__(size, scale_factor, "bilinear", align_corners=True)
 
 
-class PixelShuffle(Module):
+class PixelShuffle(OperatorLayer, of=F.pixel_shuffle):
     """Channels to places: [..., C*r*r, H, W] -> [..., C, H*r, W*r]; see `functional.pixel_shuffle`."""
 
-    def __init__(self, upscale_factor: Count):
-        self.upscale_factor = upscale_factor
 
-    def forward(self, input: Value) -> Value:
-        return F.pixel_shuffle(input, self.upscale_factor)
-
-    def extra_repr(self) -> str:
-        return f"upscale_factor={self.upscale_factor}"
-
-
-class PixelUnshuffle(Module):
+class PixelUnshuffle(OperatorLayer, of=F.pixel_unshuffle):
     """Places to channels: [..., C, H*r, W*r] -> [..., C*r*r, H, W]; see `functional.pixel_unshuffle`."""
 
-    def __init__(self, downscale_factor: Count):
-        self.downscale_factor = downscale_factor
 
-    def forward(self, input: Value) -> Value:
-        return F.pixel_unshuffle(input, self.downscale_factor)
-
-    def extra_repr(self) -> str:
-        return f"downscale_factor={self.downscale_factor}"
-
-
-class ChannelShuffle(Module):
+class ChannelShuffle(OperatorLayer, of=F.channel_shuffle):
     """The channels of `groups` groups in turn; see `functional.channel_shuffle`."""
 
-    def __init__(self, groups: Count):
-        self.groups = groups
 
-    def forward(self, input: Value) -> Value:
-        return F.channel_shuffle(input, self.groups)
+class _Windows(OperatorLayer):
+    dims = 2
+    hints = {"kernel_size": Ints, "dilation": Ints, "padding": Amounts, "stride": Ints, "output_size": Ints}
 
-    def extra_repr(self) -> str:
-        return f"groups={self.groups}"
+    def check(self) -> None:
+        check_sizes(self, **{n: getattr(self, n) for n in self._settings})
 
 
-class Unfold(Module):
+class Unfold(_Windows, of=F.unfold):
     """Windows as columns: [B, C, H, W] -> [B, C*R*S, L]; see `functional.unfold`."""
 
-    dims = 2
 
-    def __init__(self, kernel_size: Ints, dilation: Ints = 1, padding: Amounts = 0, stride: Ints = 1):
-        check_sizes(self, kernel_size=kernel_size, dilation=dilation, padding=padding, stride=stride)
-        self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
-
-    def forward(self, input: Value) -> Value:
-        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
-
-
-class Fold(Module):
+class Fold(_Windows, of=F.fold):
     """Columns added up at their places: [B, C*R*S, L] -> [B, C, *output_size]; see `functional.fold`."""
-
-    dims = 2
-
-    def __init__(
-        self, output_size: Ints, kernel_size: Ints, dilation: Ints = 1, padding: Amounts = 0, stride: Ints = 1
-    ):
-        check_sizes(self, kernel_size=kernel_size, dilation=dilation, padding=padding, stride=stride)
-        check_sizes(self, output_size=output_size)
-        self.output_size = output_size
-        self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
-
-    def forward(self, input: Value) -> Value:
-        return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
-
-    def extra_repr(self) -> str:
-        return (
-            f"output_size={self.output_size}, kernel_size={self.kernel_size}, dilation={self.dilation}, "
-            f"padding={self.padding}, stride={self.stride}"
-        )

@@ -144,7 +144,7 @@ def selu(input: Any, inplace: bool = False) -> Value:
 
 
 @accept_arrays
-def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Value:
+def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Value:
     """Return log(1 + exp(beta*x))/beta, without overflow; x itself where beta*x > threshold."""
     _nonzero("softplus", beta=beta)
     return _apply(

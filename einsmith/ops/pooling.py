@@ -421,7 +421,7 @@ def _lp_pool(
     if not isfinite(norm_type):
         sign = 1.0 if norm_type > 0 else -1.0
         return _max(abs(x) * sign, windows, False) * sign
-    total = _avg_pool(name, n, x**norm_type, kernel_size, stride, 0, ceil_mode, True, None)
+    total = _avg_pool(name, n, x ** float(norm_type), kernel_size, stride, 0, ceil_mode, True, None)
     total = total * prod(w.kernel for w in windows)
 
     def root(*i: Any) -> Any:

@@ -20,7 +20,9 @@ def _above(x: Any) -> Any:
 
 
 @accept_arrays
-def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0, *, reduction: str = "mean") -> Value:
+def margin_ranking_loss(
+    input1: Any, input2: Any, target: Any, margin: float = 0.0, *, reduction: str = "mean"
+) -> Value:
     """Return max(0, -target*(input1 - input2) + margin): target 1 wants input1 above input2, -1 below."""
     check_reduction("margin_ranking_loss", reduction)
     a, b, y = floats("margin_ranking_loss", input1=input1, input2=input2, target=target)
@@ -169,7 +171,7 @@ def triplet_margin_loss(
     positive: Any,
     negative: Any,
     margin: float = 1.0,
-    p: float = 2,
+    p: float = 2.0,
     eps: float = 1e-6,
     swap: bool = False,
     *,
@@ -217,7 +219,7 @@ def triplet_margin_with_distance_loss(
 
 @accept_arrays
 def cosine_embedding_loss(
-    input1: Any, input2: Any, target: Any, margin: float = 0, *, reduction: str = "mean"
+    input1: Any, input2: Any, target: Any, margin: float = 0.0, *, reduction: str = "mean"
 ) -> Value:
     """Return 1 - cos(input1, input2) where the target is 1, max(0, cos - margin) where it is -1. [B, D] or [D]; target
     [B]."""

@@ -1,0 +1,121 @@
+"""Define layers without parameters: each computes an operator of `einsmith.ops`, and has its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature, signature
+from typing import Any, get_type_hints
+
+from einsmith.nn.module import Module
+
+
+class OperatorLayer(Module):
+    """A layer that computes an operator. A subclass names it, as in `class GLU(OperatorLayer, of=ops.glu)`.
+
+    The operator's first parameters, of any type and without a default, are the tensors that `forward` takes; the others
+    are the settings that the constructor takes, and attributes.
+
+    Attributes of a subclass:
+        dims: spatial dimensions, where the layer has a form for each number of them.
+        shown: names of the settings that the layer's text shows; None for all. `inplace` is shown where it is True.
+        stored: settings that are tensors: buffers, part of the state and not learned.
+        hints: annotations of settings that say more than the operator's.
+    """
+
+    dims = 0
+    shown: tuple[str, ...] | None = None
+    stored: tuple[str, ...] = ()
+    hints: Mapping[str, Any] = {}
+    _settings: tuple[str, ...] = ()
+
+    def __init_subclass__(
+        cls,
+        of: Callable[..., Any] | None = None,
+        dims: int = 0,
+        settings: str = "",
+        defaults: Mapping[str, Any] | None = None,
+        tensors: str = "",
+    ) -> None:
+        """Give the subclass the constructor and the `forward` of an operator.
+
+        Args:
+            of: the operator; None for a base of several layers
+            dims: see the class
+            settings: names of the settings where they are fewer than the operator's, or in another order; those behind
+                "*" are given by keyword alone
+            defaults: settings whose default is not the operator's
+            tensors: names of the tensors that `forward` takes, where they are not the operator's
+        """
+        if of is not None:
+            found = _parameters_of(of)
+            own = [p.name for p in found.values() if p.annotation is Any and p.default is p.empty]
+            others = [p for p in found.values() if p.name not in own]
+            if settings:
+                others = _select(found, settings)
+            others = [_adapt(p, cls.hints, defaults or {}) for p in others]
+            cls.dims, cls._settings = dims or cls.dims, tuple(p.name for p in others)
+            cls.__init__ = _constructor(others)  # type: ignore[method-assign]
+            cls.forward = _forward(of, own, tensors.split() or own)  # type: ignore[method-assign]
+        super().__init_subclass__()
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__()
+
+    def check(self) -> None:
+        """Check settings together, when all of them are set. Subclasses may define it."""
+
+    def extra_repr(self) -> str:
+        """Return the settings as text."""
+        names = [n for n in (self._settings if self.shown is None else self.shown) if n != "inplace" or self.inplace]
+        return ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
+
+
+def _parameters_of(operator: Callable[..., Any]) -> dict[str, Parameter]:
+    """Return an operator's parameters, with evaluated annotations."""
+    hints = get_type_hints(operator, include_extras=True)
+    return {n: p.replace(annotation=hints.get(n, Any)) for n, p in signature(operator).parameters.items()}
+
+
+def _select(found: Mapping[str, Parameter], settings: str) -> list[Parameter]:
+    """Return the parameters that are named, in this order; those behind "*" are keywords alone."""
+    by_place, _, by_name = settings.partition("*")
+    return [
+        *(found[n].replace(kind=Parameter.POSITIONAL_OR_KEYWORD) for n in by_place.split()),
+        *(found[n].replace(kind=Parameter.KEYWORD_ONLY) for n in by_name.split()),
+    ]
+
+
+def _adapt(p: Parameter, hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Parameter:
+    return p.replace(annotation=hints.get(p.name, p.annotation), default=defaults.get(p.name, p.default))
+
+
+def _constructor(settings: list[Parameter]) -> Callable[..., None]:
+    """Return a constructor that takes these settings."""
+    own = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *settings])
+
+    def __init__(self: OperatorLayer, *args: Any, **kwargs: Any) -> None:
+        given = own.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        for name in self._settings:
+            if name in self.stored:
+                self.register_buffer(name, given.arguments[name])
+            else:
+                setattr(self, name, given.arguments[name])
+        self.check()
+
+    __init__.__signature__ = own  # type: ignore[attr-defined]
+    __init__.__annotations__ = {p.name: p.annotation for p in settings}
+    return __init__
+
+
+def _forward(operator: Callable[..., Any], own: list[str], names: list[str]) -> Callable[..., Any]:
+    """Return the `forward` that computes an operator of the tensors `names`, which the operator calls `own`."""
+
+    def forward(self: OperatorLayer, *tensors: Any, **named: Any) -> Any:
+        given = dict(zip(names, tensors, strict=False)) | named
+        settings = {n: getattr(self, n) for n in self._settings}
+        return operator(**{n: given[name] for n, name in zip(own, names, strict=True)}, **settings)
+
+    places = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in ("self", *names)]
+    forward.__signature__ = Signature(places)  # type: ignore[attr-defined]
+    return forward
