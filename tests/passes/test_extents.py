@@ -85,10 +85,11 @@ OTHER_FORMS = {"convolution in 1d, three taps, stride 1, depthwise-value": 3.0,
                "convolution in 1d, three taps, stride 1, depthwise-gradient": 2.5,
                "convolution in 1d, three taps, stride 2, depthwise-value": 2.5,
                "attention-gradient": 4.0, "causal attention-gradient": 4.0,
-               "cumulative product-gradient": 9.0}  # fmt: skip
+               "triangular product-value": 2.0, "cumulative product-gradient": 9.0}  # fmt: skip
 """Where axes are long another form costs less: a halo copy of a row that leaves the first-level cache is dearer than
 packed panels or guards, or boxes of several images, whose tile has more vectors in its body; scores of attention that
-leave the caches stream in nests. That code is as long for every such row.
+leave the caches stream in nests; a tile of one vector and many rows leaves out more of a large triangle. That code is
+as long for every such row.
 """
 CASES = [
     pytest.param(s, mode, id=f"{s.name}-{mode}", marks=() if OFTEN.get(s.name) == mode else pytest.mark.slow)
