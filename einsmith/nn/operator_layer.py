@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, get_annotations, signature
 from typing import Any, get_type_hints
 
 from einsmith.nn.module import Module
@@ -19,13 +19,14 @@ class OperatorLayer(Module):
         dims: spatial dimensions, where the layer has a form for each number of them.
         shown: names of the settings that the layer's text shows; None for all. `inplace` is shown where it is True.
         stored: settings that are tensors: buffers, part of the state and not learned.
-        hints: annotations of settings that say more than the operator's.
+
+    A setting that the body of the class annotates, or that of a class which it is made from, has this annotation in
+    place of the operator's.
     """
 
     dims = 0
     shown: tuple[str, ...] | None = None
     stored: tuple[str, ...] = ()
-    hints: Mapping[str, Any] = {}
     _settings: tuple[str, ...] = ()
 
     def __init_subclass__(
@@ -47,14 +48,20 @@ class OperatorLayer(Module):
             tensors: names of the tensors that `forward` takes, where they are not the operator's
         """
         if of is not None:
-            found = _parameters_of(of)
-            own = [p.name for p in found.values() if p.annotation is Any and p.default is p.empty]
-            others = [p for p in found.values() if p.name not in own]
-            if settings:
-                others = _select(found, settings)
-            others = [_adapt(p, cls.hints, defaults or {}) for p in others]
+            found, hints = signature(of).parameters, get_type_hints(of, include_extras=True)
+            own = [n for n, p in found.items() if hints.get(n) is Any and p.default is p.empty]
+            others = _select(found, settings) if settings else [p for n, p in found.items() if n not in own]
+            texts: dict[str, Any] = {}
+            for base in reversed(cls.__mro__):
+                if issubclass(base, OperatorLayer):
+                    texts |= get_annotations(base)
+                    hints |= get_annotations(base, eval_str=True)
+            others = [
+                p.replace(annotation=texts.get(p.name, p.annotation), default=(defaults or {}).get(p.name, p.default))
+                for p in others
+            ]
             cls.dims, cls._settings = dims or cls.dims, tuple(p.name for p in others)
-            cls.__init__ = _constructor(others)  # type: ignore[method-assign]
+            cls.__init__ = _constructor(others, hints)  # type: ignore[method-assign]
             cls.forward = _forward(of, own, tensors.split() or own)  # type: ignore[method-assign]
         super().__init_subclass__()
 
@@ -70,12 +77,6 @@ class OperatorLayer(Module):
         return ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
 
 
-def _parameters_of(operator: Callable[..., Any]) -> dict[str, Parameter]:
-    """Return an operator's parameters, with evaluated annotations."""
-    hints = get_type_hints(operator, include_extras=True)
-    return {n: p.replace(annotation=hints.get(n, Any)) for n, p in signature(operator).parameters.items()}
-
-
 def _select(found: Mapping[str, Parameter], settings: str) -> list[Parameter]:
     """Return the parameters that are named, in this order; those behind "*" are keywords alone."""
     by_place, _, by_name = settings.partition("*")
@@ -85,12 +86,8 @@ def _select(found: Mapping[str, Parameter], settings: str) -> list[Parameter]:
     ]
 
 
-def _adapt(p: Parameter, hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Parameter:
-    return p.replace(annotation=hints.get(p.name, p.annotation), default=defaults.get(p.name, p.default))
-
-
-def _constructor(settings: list[Parameter]) -> Callable[..., None]:
-    """Return a constructor that takes these settings."""
+def _constructor(settings: list[Parameter], hints: Mapping[str, Any]) -> Callable[..., None]:
+    """Return a constructor that takes these settings. hints: their evaluated annotations."""
     own = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *settings])
 
     def __init__(self: OperatorLayer, *args: Any, **kwargs: Any) -> None:
@@ -104,7 +101,7 @@ def _constructor(settings: list[Parameter]) -> Callable[..., None]:
         self.check()
 
     __init__.__signature__ = own  # type: ignore[attr-defined]
-    __init__.__annotations__ = {p.name: p.annotation for p in settings}
+    __init__.__annotations__ = {p.name: hints[p.name] for p in settings}
     return __init__
 
 

@@ -15,14 +15,17 @@ Sizes = Count | Sequence[Count | None] | None
 
 
 class _Pool(OperatorLayer):
+    kernel_size: Ints
     stride: Ints | None
+    padding: Amounts
+    dilation: Ints
     shown: tuple[str, ...] | None = ("kernel_size", "stride", "padding")
-    hints = {"kernel_size": Ints, "stride": Ints | None, "padding": Amounts, "dilation": Ints}
 
     def check(self) -> None:
         if self.stride is None:
             self.stride = self.kernel_size
-        check_sizes(self, **{n: getattr(self, n) for n in self.hints if n in self._settings})
+        sizes = "kernel_size", "stride", "padding", "dilation"
+        check_sizes(self, **{n: getattr(self, n) for n in sizes if n in self._settings})
 
 
 class _MaxPool(_Pool):
@@ -100,8 +103,8 @@ class AvgPool3d(_Pool, of=F.avg_pool3d, dims=3):
 
 
 class _AdaptivePool(OperatorLayer):
+    output_size: Sizes
     shown = ("output_size",)
-    hints = {"output_size": Sizes}
 
     def check(self) -> None:
         check_sizes(self, output_size=self.output_size)

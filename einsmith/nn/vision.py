@@ -77,8 +77,12 @@ class ChannelShuffle(OperatorLayer, of=F.channel_shuffle):
 
 
 class _Windows(OperatorLayer):
+    output_size: Ints
+    kernel_size: Ints
+    dilation: Ints
+    padding: Amounts
+    stride: Ints
     dims = 2
-    hints = {"kernel_size": Ints, "dilation": Ints, "padding": Amounts, "stride": Ints, "output_size": Ints}
 
     def check(self) -> None:
         check_sizes(self, **{n: getattr(self, n) for n in self._settings})
