@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -158,6 +159,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.seed < 0 or min(args.count, args.candidates, args.threads) < 1:
         parser.error("count, candidates and threads are at least 1, the seed is at least 0")
+    if args.picture is not None and find_spec("matplotlib") is None:
+        parser.error("--picture needs matplotlib; pip install matplotlib")
     say, console, results = begin(args.json, 200)
     begun, shown = time.monotonic(), {}
     drawn = (random_cases.draw(args.seed, n) for n in range(args.count))

@@ -11,6 +11,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import ints, tensor
+from einsmith.ops.rank import by_rank
 from einsmith.ops.window import Ints, Window, apply_transpose, read
 
 
@@ -78,12 +79,18 @@ def _conv(
     n: int,
     input: Any,
     weight: Any,
-    bias: Any,
-    stride: Ints,
-    padding: Ints | str,
-    dilation: Ints,
-    groups: int,
+    bias: Any = None,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
 ) -> Value:
+    """Cross-correlate input [B, C, {space}] (or [C, {space}]) with weight [O, C/groups, ...], which has the window's
+    extents last, and add bias [O].
+
+    `padding` is zeros on both sides: an int, an int for each dimension of space, 'valid' (none) or 'same' (the input's
+    extents; stride 1).
+    """
     x = tensor(input, name, "input", rank=(n + 1, n + 2))
     w = tensor(weight, name, "weight", rank=n + 2)
     if x.ndim == n + 1:
@@ -110,55 +117,7 @@ def _conv(
     return _add_bias(name, _correlate(x, w, windows, groups), bias)
 
 
-@accept_arrays
-def conv1d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Ints = 1,
-    padding: Ints | str = 0,
-    dilation: Ints = 1,
-    groups: int = 1,
-) -> Value:
-    """Cross-correlate input [B, C, L] (or [C, L]) with weight [O, C/groups, K] and add bias [O]: [B, O, L'].
-
-    The arguments are those of `conv2d`.
-    """
-    return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
-
-
-@accept_arrays
-def conv2d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Ints = 1,
-    padding: Ints | str = 0,
-    dilation: Ints = 1,
-    groups: int = 1,
-) -> Value:
-    """Cross-correlate input [B, C, H, W] (or [C, H, W]) with weight [O, C/groups, R, S] and add bias [O].
-
-    `padding` is zeros on both sides: an int, two ints, 'valid' (none) or 'same' (the input's extents; stride 1).
-    """
-    return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
-
-
-@accept_arrays
-def conv3d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Ints = 1,
-    padding: Ints | str = 0,
-    dilation: Ints = 1,
-    groups: int = 1,
-) -> Value:
-    """Cross-correlate input [B, C, D, H, W] (or [C, D, H, W]) with weight [O, C/groups, Q, R, S] and add bias [O].
-
-    The arguments are those of `conv2d`.
-    """
-    return _conv("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
+conv1d, conv2d, conv3d = by_rank(_conv)
 
 
 def _conv_transpose(
@@ -166,13 +125,21 @@ def _conv_transpose(
     n: int,
     input: Any,
     weight: Any,
-    bias: Any,
-    stride: Ints,
-    padding: Ints,
-    output_padding: Ints,
-    groups: int,
-    dilation: Ints,
+    bias: Any = None,
+    stride: Ints = 1,
+    padding: Ints = 0,
+    output_padding: Ints = 0,
+    groups: int = 1,
+    dilation: Ints = 1,
 ) -> Value:
+    """Return the transpose of a convolution as a function of its input, plus bias [O]: input [B, C, {space}] (or
+    [C, {space}]) and weight [C, O/groups, ...], which has the window's extents last, give O channels of extents
+    (extent - 1)*stride - 2*padding + dilation*(window - 1) + 1 + output_padding.
+
+    Several inputs of a convolution have extents that give one extent of its output; `output_padding`, below stride or
+    dilation, says by how much the result is larger than the smallest. Source: Dumoulin and Visin 2016, A guide to
+    convolution arithmetic, section 4.
+    """
     x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
     w = tensor(weight, name, "weight", rank=n + 2)
     if x.ndim == n + 1:
@@ -203,59 +170,4 @@ def _conv_transpose(
     return _add_bias(name, apply_transpose(lambda y: _correlate(y, w, windows, groups), shape, x), bias)
 
 
-@accept_arrays
-def conv_transpose1d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Ints = 1,
-    padding: Ints = 0,
-    output_padding: Ints = 0,
-    groups: int = 1,
-    dilation: Ints = 1,
-) -> Value:
-    """Return the transpose of a convolution along one dimension; see `conv_transpose2d`."""
-    return _conv_transpose(
-        "conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation
-    )
-
-
-@accept_arrays
-def conv_transpose2d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Ints = 1,
-    padding: Ints = 0,
-    output_padding: Ints = 0,
-    groups: int = 1,
-    dilation: Ints = 1,
-) -> Value:
-    """Return the transpose of `conv2d` as a function of its input, plus bias [O]: input [B, C, H, W] (or [C, H, W]) and
-    weight [C, O/groups, R, S] give [B, O, H', W'] with H' = (H - 1)*stride - 2*padding + dilation*(R - 1) + 1 +
-    output_padding.
-
-    Several inputs of a convolution have extents that give one extent of its output; `output_padding`, below stride or
-    dilation, says by how much the result is larger than the smallest. Source: Dumoulin and Visin 2016, A guide to
-    convolution arithmetic, section 4.
-    """
-    return _conv_transpose(
-        "conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation
-    )
-
-
-@accept_arrays
-def conv_transpose3d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Ints = 1,
-    padding: Ints = 0,
-    output_padding: Ints = 0,
-    groups: int = 1,
-    dilation: Ints = 1,
-) -> Value:
-    """Return the transpose of a convolution along three dimensions; see `conv_transpose2d`."""
-    return _conv_transpose(
-        "conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation
-    )
+conv_transpose1d, conv_transpose2d, conv_transpose3d = by_rank(_conv_transpose)

@@ -11,8 +11,8 @@ from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import all_of, ints, tensor
+from einsmith.ops.rank import by_rank
 from einsmith.ops.window import Ints, Window, read
 
 Sizes = int | Sequence[int | None] | None
@@ -115,62 +115,25 @@ def _max_pool(
     n: int,
     input: Any,
     kernel_size: Ints,
-    stride: Ints | None,
-    padding: Ints,
-    dilation: Ints,
-    ceil_mode: bool,
-    indices: bool,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> Any:
+    """Return the largest element of each window of input [B, C, {space}] or [C, {space}]; `stride` is the window's size
+    where not given.
+
+    The gradient goes to the first of equal elements, in row-major order of the window. Padding is minus infinity.
+    ceil_mode: a last window may overhang. return_indices: (values, int64 row-major places in [{space}]).
+    """
     x = tensor(input, name, "input", rank=(n + 1, n + 2))
     if x.dtype.is_bool:
         raise DtypeError(f"{name}: 'input' needs numbers, got {x.dtype.name}")
-    return _max(x, _windows(name, n, x, kernel_size, stride, padding, dilation, ceil_mode), indices)
+    return _max(x, _windows(name, n, x, kernel_size, stride, padding, dilation, ceil_mode), return_indices)
 
 
-@accept_arrays
-def max_pool1d(
-    input: Any,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    dilation: Ints = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    """Return the largest element of each window of input [B, C, L] or [C, L]; see `max_pool2d`."""
-    return _max_pool("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-
-
-@accept_arrays
-def max_pool2d(
-    input: Any,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    dilation: Ints = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    """Return the largest element of each window of input [..., H, W]; `stride` is the window's size where not given.
-
-    The gradient goes to the first of equal elements, in row-major order of the window. Padding is minus infinity.
-    ceil_mode: a last window may overhang. return_indices: (values, int64 row-major places in [H, W]).
-    """
-    return _max_pool("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-
-
-@accept_arrays
-def max_pool3d(
-    input: Any,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    dilation: Ints = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    """Return the largest element of each window of input [..., D, H, W]; see `max_pool2d`."""
-    return _max_pool("max_pool3d", 3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+max_pool1d, max_pool2d, max_pool3d = by_rank(_max_pool)
 
 
 _PLACED = op("Y[n,i[n,p]] += x[n,p]", extents={"Y.shape[1]": "places"})
@@ -182,10 +145,16 @@ def _max_unpool(
     input: Any,
     indices: Any,
     kernel_size: Ints,
-    stride: Ints | None,
-    padding: Ints,
-    output_size: Sequence[int] | None,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    output_size: Sequence[int] | None = None,
 ) -> Value:
+    """Undo max pooling with `return_indices=True`: put the elements of input [B, C, {space}] or [C, {space}] at the
+    row-major places `indices` of the result's dimensions of space, zero elsewhere.
+
+    Their extents are (extent - 1)*stride - 2*padding + kernel_size where `output_size` does not give them. Several
+    elements at one place are averaged. An index outside the result is an IndexError at the call.
+    """
     x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
     i = tensor(indices, name, "indices", kind="int")
     if i.shape != x.shape:
@@ -219,47 +188,7 @@ def _max_unpool(
     return builder.differentiate_as(once, total).reshape((*lead, *extents))
 
 
-@accept_arrays
-def max_unpool1d(
-    input: Any,
-    indices: Any,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    output_size: Sequence[int] | None = None,
-) -> Value:
-    """Put the elements of input [B, C, L] or [C, L] at the places `indices`, 0 elsewhere; see `max_unpool2d`."""
-    return _max_unpool("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
-
-
-@accept_arrays
-def max_unpool2d(
-    input: Any,
-    indices: Any,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    output_size: Sequence[int] | None = None,
-) -> Value:
-    """Undo `max_pool2d(..., return_indices=True)`: put the elements of input [..., H, W] at the row-major places
-    `indices` of the result [..., H', W'], zero elsewhere. H' = (H - 1)*stride - 2*padding + kernel_size where
-    `output_size` does not give it. Several elements at one place are averaged. An index outside the result is an
-    IndexError at the call.
-    """
-    return _max_unpool("max_unpool2d", 2, input, indices, kernel_size, stride, padding, output_size)
-
-
-@accept_arrays
-def max_unpool3d(
-    input: Any,
-    indices: Any,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    output_size: Sequence[int] | None = None,
-) -> Value:
-    """Put the elements of input [..., D, H, W] at the places `indices`, 0 elsewhere; see `max_unpool2d`."""
-    return _max_unpool("max_unpool3d", 3, input, indices, kernel_size, stride, padding, output_size)
+max_unpool1d, max_unpool2d, max_unpool3d = by_rank(_max_unpool)
 
 
 def _avg_pool(
@@ -267,12 +196,17 @@ def _avg_pool(
     n: int,
     input: Any,
     kernel_size: Ints,
-    stride: Ints | None,
-    padding: Ints,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Value:
+    """Return the mean of each window of input [B, C, {space}] or [C, {space}]; `stride` is the window's size where not
+    given.
+
+    Padding is zeros, which count as elements where `count_include_pad`; `divisor_override` replaces the count.
+    """
     x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
     windows = _windows(name, n, x, kernel_size, stride, padding, 1, ceil_mode)
     if divisor_override == 0:
@@ -300,52 +234,7 @@ def _mean(x: Value, windows: Sequence[Any], divisor: int | None, count: Callable
     return builder.compute((*x.shape[:lead], *(w.count for w in windows)), body)
 
 
-@accept_arrays
-def avg_pool1d(
-    input: Any,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Value:
-    """Return the mean of each window of input [B, C, L] or [C, L]; see `avg_pool2d`."""
-    return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
-
-
-@accept_arrays
-def avg_pool2d(
-    input: Any,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Value:
-    """Return the mean of each window of input [..., H, W]; `stride` is the window's size where not given.
-
-    Padding is zeros, which count as elements where `count_include_pad`; `divisor_override` replaces the count.
-    """
-    return _avg_pool(
-        "avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
-
-
-@accept_arrays
-def avg_pool3d(
-    input: Any,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Value:
-    """Return the mean of each window of input [..., D, H, W]; see `avg_pool2d`."""
-    return _avg_pool(
-        "avg_pool3d", 3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
+avg_pool1d, avg_pool2d, avg_pool3d = by_rank(_avg_pool, {1: ["divisor_override"]})
 
 
 # ------------------------------------------------------------------------------------------------------------ adaptive
@@ -365,55 +254,41 @@ def _adaptive(name: str, n: int, input: Any, output_size: Sizes) -> tuple[Value,
 
 
 def _adaptive_avg_pool(name: str, n: int, input: Any, output_size: Sizes) -> Value:
+    """Return the means of windows over input [B, C, {space}] or [C, {space}], as many as `output_size` says: an int, or
+    an int or None (the input's extent) for each dimension of space. Window p of P goes from floor(p*H/P) to
+    ceil((p + 1)*H/P) along an extent H."""
     x, windows = _adaptive(name, n, input, output_size)
     divisor = prod(w.kernel for w in windows) if all(w.even for w in windows) else None
     return _mean(x, windows, divisor, _Adaptive.length)
 
 
-@accept_arrays
-def adaptive_avg_pool1d(input: Any, output_size: Sizes) -> Value:
-    """Return the means of `output_size` windows over input [B, C, L] or [C, L]; see `adaptive_avg_pool2d`."""
-    return _adaptive_avg_pool("adaptive_avg_pool1d", 1, input, output_size)
+def _adaptive_max_pool(name: str, n: int, input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
+    """Return the largest elements of the windows of adaptive average pooling; with `return_indices` also their int64
+    row-major places in [{space}]. The gradient goes to the first of equal elements."""
+    return _max(*_adaptive(name, n, input, output_size), return_indices)
 
 
-@accept_arrays
-def adaptive_avg_pool2d(input: Any, output_size: Sizes) -> Value:
-    """Return the means of windows over input [..., H, W], as many as `output_size` says: an int, or an int or None (the
-    input's extent) for each dimension. Window p of P goes from floor(p*H/P) to ceil((p + 1)*H/P)."""
-    return _adaptive_avg_pool("adaptive_avg_pool2d", 2, input, output_size)
-
-
-@accept_arrays
-def adaptive_avg_pool3d(input: Any, output_size: Sizes) -> Value:
-    """Return the means of windows over input [..., D, H, W]; see `adaptive_avg_pool2d`."""
-    return _adaptive_avg_pool("adaptive_avg_pool3d", 3, input, output_size)
-
-
-@accept_arrays
-def adaptive_max_pool1d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
-    """Return the largest elements of `output_size` windows of input [B, C, L] or [C, L]; see `adaptive_max_pool2d`."""
-    return _max(*_adaptive("adaptive_max_pool1d", 1, input, output_size), return_indices)
-
-
-@accept_arrays
-def adaptive_max_pool2d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
-    """Return the largest elements of the windows of `adaptive_avg_pool2d`; with `return_indices` also their int64
-    row-major places in [H, W]. The gradient goes to the first of equal elements."""
-    return _max(*_adaptive("adaptive_max_pool2d", 2, input, output_size), return_indices)
-
-
-@accept_arrays
-def adaptive_max_pool3d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
-    """Return the largest elements of windows over input [..., D, H, W]; see `adaptive_max_pool2d`."""
-    return _max(*_adaptive("adaptive_max_pool3d", 3, input, output_size), return_indices)
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = by_rank(_adaptive_avg_pool)
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = by_rank(_adaptive_max_pool)
 
 
 # ---------------------------------------------------------------------------------------------------------- power means
 
 
 def _lp_pool(
-    name: str, n: int, input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None, ceil_mode: bool
+    name: str,
+    n: int,
+    input: Any,
+    norm_type: float,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    ceil_mode: bool = False,
 ) -> Value:
+    """Return the sum of x**norm_type over each window of input [B, C, {space}] or [C, {space}], to the power
+    1/norm_type; the largest magnitude where norm_type is infinite, the smallest where it is minus infinity.
+
+    A window that overhangs (`ceil_mode`) is filled up with its mean. The derivative at a window of zeros is zero.
+    """
     x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
     if norm_type == 0:
         raise ArgumentError(f"{name}: norm_type={norm_type!r} must be a number other than 0")
@@ -431,29 +306,4 @@ def _lp_pool(
     return builder.compute(total.shape, root)
 
 
-@accept_arrays
-def lp_pool1d(
-    input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
-) -> Value:
-    """Return the power norm of each window of input [B, C, L] or [C, L]; see `lp_pool2d`."""
-    return _lp_pool("lp_pool1d", 1, input, norm_type, kernel_size, stride, ceil_mode)
-
-
-@accept_arrays
-def lp_pool2d(
-    input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
-) -> Value:
-    """Return the sum of x**norm_type over each window of input [..., H, W], to the power 1/norm_type; the largest
-    magnitude where norm_type is infinite, the smallest where it is minus infinity.
-
-    A window that overhangs (`ceil_mode`) is filled up with its mean. The derivative at a window of zeros is zero.
-    """
-    return _lp_pool("lp_pool2d", 2, input, norm_type, kernel_size, stride, ceil_mode)
-
-
-@accept_arrays
-def lp_pool3d(
-    input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
-) -> Value:
-    """Return the power norm of each window of input [..., D, H, W]; see `lp_pool2d`."""
-    return _lp_pool("lp_pool3d", 3, input, norm_type, kernel_size, stride, ceil_mode)
+lp_pool1d, lp_pool2d, lp_pool3d = by_rank(_lp_pool)

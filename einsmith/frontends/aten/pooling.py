@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
@@ -13,7 +13,7 @@ from einsmith.lang.builder import Value
 Ints = Sequence[int]
 
 
-def _max(name: str, n: int) -> None:
+def _max(name: str) -> None:
     pool = getattr(F, name)
 
     def run(
@@ -32,25 +32,12 @@ def _max(name: str, n: int) -> None:
     )
 
 
-_max("max_pool1d", 1)
-_max("max_pool2d", 2)
-_max("max_pool3d", 3)
+_max("max_pool1d")
+_max("max_pool2d")
+_max("max_pool3d")
 
 
-@aten("avg_pool1d.default")
-def avg_pool1d(
-    x: Value,
-    kernel: Ints,
-    stride: Ints = (),
-    padding: Ints = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Value:
-    """mean over windows, with or without the padding"""
-    return F.avg_pool1d(x, tuple(kernel), tuple(stride) or None, tuple(padding), ceil_mode, count_include_pad)
-
-
-def _avg(name: str) -> Callable[..., Value]:
+def _avg(name: str) -> None:
     pool = getattr(F, name)
 
     def run(
@@ -63,13 +50,18 @@ def _avg(name: str) -> Callable[..., Value]:
         divisor_override: int | None = None,
     ) -> Value:
         where = tuple(kernel), tuple(stride) or None, tuple(padding)
-        return pool(x, *where, ceil_mode, count_include_pad, divisor_override)
+        divisor = [] if divisor_override is None else [divisor_override]  # of one dimension there is none
+        return pool(x, *where, ceil_mode, count_include_pad, *divisor)
 
-    enter(f"{name}.default", "mean over windows, with or without the padding, or sum divided by divisor_override", run)
-    return run
+    enter(
+        f"{name}.default",
+        "mean over windows, with or without the padding, or sum divided by divisor_override where given",
+        run,
+    )
 
 
-avg_pool2d = _avg("avg_pool2d")
+_avg("avg_pool1d")
+_avg("avg_pool2d")
 _avg("avg_pool3d")
 
 
