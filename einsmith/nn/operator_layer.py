@@ -16,7 +16,7 @@ class OperatorLayer(Module):
     are the settings that the constructor takes, and attributes.
 
     Attributes of a subclass:
-        dims: spatial dimensions, where the layer has a form for each number of them.
+        dims: dimensions of space, where the operator has a form for each number of them.
         shown: names of the settings that the layer's text shows; None for all. `inplace` is shown where it is True.
         stored: settings that are tensors: buffers, part of the state and not learned.
 
@@ -32,7 +32,6 @@ class OperatorLayer(Module):
     def __init_subclass__(
         cls,
         of: Callable[..., Any] | None = None,
-        dims: int = 0,
         settings: str = "",
         defaults: Mapping[str, Any] | None = None,
         tensors: str = "",
@@ -41,7 +40,6 @@ class OperatorLayer(Module):
 
         Args:
             of: the operator; None for a base of several layers
-            dims: see the class
             settings: names of the settings where they are fewer than the operator's, or in another order; those behind
                 "*" are given by keyword alone
             defaults: settings whose default is not the operator's
@@ -60,7 +58,7 @@ class OperatorLayer(Module):
                 p.replace(annotation=texts.get(p.name, p.annotation), default=(defaults or {}).get(p.name, p.default))
                 for p in others
             ]
-            cls.dims, cls._settings = dims or cls.dims, tuple(p.name for p in others)
+            cls.dims, cls._settings = getattr(of, "dims", cls.dims), tuple(p.name for p in others)
             cls.__init__ = _constructor(others, hints)  # type: ignore[method-assign]
             cls.forward = _forward(of, own, tensors.split() or own)  # type: ignore[method-assign]
         super().__init_subclass__()
@@ -108,11 +106,12 @@ def _constructor(settings: list[Parameter], hints: Mapping[str, Any]) -> Callabl
 def _forward(operator: Callable[..., Any], own: list[str], names: list[str]) -> Callable[..., Any]:
     """Return the `forward` that computes an operator of the tensors `names`, which the operator calls `own`."""
 
+    places = Signature([Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in ("self", *names)])
+
     def forward(self: OperatorLayer, *tensors: Any, **named: Any) -> Any:
-        given = dict(zip(names, tensors, strict=False)) | named
+        given = places.bind(self, *tensors, **named).arguments
         settings = {n: getattr(self, n) for n in self._settings}
         return operator(**{n: given[name] for n, name in zip(own, names, strict=True)}, **settings)
 
-    places = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in ("self", *names)]
-    forward.__signature__ = Signature(places)  # type: ignore[attr-defined]
+    forward.__signature__ = places  # type: ignore[attr-defined]
     return forward

@@ -19,34 +19,39 @@ class _Pool(OperatorLayer):
     stride: Ints | None
     padding: Amounts
     dilation: Ints
+
+    def check(self) -> None:
+        given = {n: getattr(self, n) for n in ("kernel_size", "stride", "padding", "dilation") if n in self._settings}
+        check_sizes(self, **{n: x for n, x in given.items() if x is not None})
+
+
+class _StridedPool(_Pool):
+    """Its `stride` is the window's size where none is given."""
+
     shown: tuple[str, ...] | None = ("kernel_size", "stride", "padding")
 
     def check(self) -> None:
         if self.stride is None:
             self.stride = self.kernel_size
-        sizes = "kernel_size", "stride", "padding", "dilation"
-        check_sizes(self, **{n: getattr(self, n) for n in sizes if n in self._settings})
+        super().check()
 
 
-class _MaxPool(_Pool):
+class _MaxPool(_StridedPool):
     shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 
 
-class MaxPool1d(
-    _MaxPool, of=F.max_pool1d, dims=1, settings="kernel_size stride padding dilation return_indices ceil_mode"
-):
+_MAX_SETTINGS = "kernel_size stride padding dilation return_indices ceil_mode"
+
+
+class MaxPool1d(_MaxPool, of=F.max_pool1d, settings=_MAX_SETTINGS):
     """The largest element of each window of [B, C, L] or [C, L]; see `functional.max_pool1d`."""
 
 
-class MaxPool2d(
-    _MaxPool, of=F.max_pool2d, dims=2, settings="kernel_size stride padding dilation return_indices ceil_mode"
-):
+class MaxPool2d(_MaxPool, of=F.max_pool2d, settings=_MAX_SETTINGS):
     """The largest element of each window; see `functional.max_pool2d`."""
 
 
-class MaxPool3d(
-    _MaxPool, of=F.max_pool3d, dims=3, settings="kernel_size stride padding dilation return_indices ceil_mode"
-):
+class MaxPool3d(_MaxPool, of=F.max_pool3d, settings=_MAX_SETTINGS):
     """The largest element of each window of [B, C, D, H, W] or [C, D, H, W]; see `functional.max_pool3d`."""
 
 
@@ -85,7 +90,7 @@ class MaxUnpool3d(_MaxUnpool):
     dims = 3
 
 
-class AvgPool1d(_Pool, of=F.avg_pool1d, dims=1):
+class AvgPool1d(_StridedPool, of=F.avg_pool1d):
     """The mean of each window of [B, C, L] or [C, L]; see `functional.avg_pool1d`."""
 
     def check(self) -> None:
@@ -94,11 +99,11 @@ class AvgPool1d(_Pool, of=F.avg_pool1d, dims=1):
             setattr(self, name, repeat(self, name, getattr(self, name)))
 
 
-class AvgPool2d(_Pool, of=F.avg_pool2d, dims=2):
+class AvgPool2d(_StridedPool, of=F.avg_pool2d):
     """The mean of each window; see `functional.avg_pool2d`."""
 
 
-class AvgPool3d(_Pool, of=F.avg_pool3d, dims=3):
+class AvgPool3d(_StridedPool, of=F.avg_pool3d):
     """The mean of each window of [B, C, D, H, W] or [C, D, H, W]; see `functional.avg_pool3d`."""
 
 
@@ -110,46 +115,37 @@ class _AdaptivePool(OperatorLayer):
         check_sizes(self, output_size=self.output_size)
 
 
-class AdaptiveAvgPool1d(_AdaptivePool, of=F.adaptive_avg_pool1d, dims=1):
+class AdaptiveAvgPool1d(_AdaptivePool, of=F.adaptive_avg_pool1d):
     """The means of `output_size` windows; see `functional.adaptive_avg_pool1d`."""
 
 
-class AdaptiveAvgPool2d(_AdaptivePool, of=F.adaptive_avg_pool2d, dims=2):
+class AdaptiveAvgPool2d(_AdaptivePool, of=F.adaptive_avg_pool2d):
     """The means of windows, as many as `output_size` says; see `functional.adaptive_avg_pool2d`."""
 
 
-class AdaptiveAvgPool3d(_AdaptivePool, of=F.adaptive_avg_pool3d, dims=3):
+class AdaptiveAvgPool3d(_AdaptivePool, of=F.adaptive_avg_pool3d):
     """The means of windows, as many as `output_size` says; see `functional.adaptive_avg_pool3d`."""
 
 
-class AdaptiveMaxPool1d(_AdaptivePool, of=F.adaptive_max_pool1d, dims=1):
+class AdaptiveMaxPool1d(_AdaptivePool, of=F.adaptive_max_pool1d):
     """The largest elements of `output_size` windows; see `functional.adaptive_max_pool1d`."""
 
 
-class AdaptiveMaxPool2d(_AdaptivePool, of=F.adaptive_max_pool2d, dims=2):
+class AdaptiveMaxPool2d(_AdaptivePool, of=F.adaptive_max_pool2d):
     """The largest elements of windows, as many as `output_size` says; see `functional.adaptive_max_pool2d`."""
 
 
-class AdaptiveMaxPool3d(_AdaptivePool, of=F.adaptive_max_pool3d, dims=3):
+class AdaptiveMaxPool3d(_AdaptivePool, of=F.adaptive_max_pool3d):
     """The largest elements of windows, as many as `output_size` says; see `functional.adaptive_max_pool3d`."""
 
 
-class _LPPool(_Pool):
-    shown = None
-
-    def check(self) -> None:
-        stride = self.stride
-        super().check()
-        self.stride = stride
-
-
-class LPPool1d(_LPPool, of=F.lp_pool1d, dims=1):
+class LPPool1d(_Pool, of=F.lp_pool1d):
     """The power norm of each window; see `functional.lp_pool1d`."""
 
 
-class LPPool2d(_LPPool, of=F.lp_pool2d, dims=2):
+class LPPool2d(_Pool, of=F.lp_pool2d):
     """The power norm of each window; see `functional.lp_pool2d`."""
 
 
-class LPPool3d(_LPPool, of=F.lp_pool3d, dims=3):
+class LPPool3d(_Pool, of=F.lp_pool3d):
     """The power norm of each window; see `functional.lp_pool3d`."""

@@ -15,7 +15,8 @@ SPACE = {1: "L", 2: "H, W", 3: "D, H, W"}
 def by_rank(
     of: Callable[..., Any], without: Mapping[int, Sequence[str]] | None = None
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """Return the operators of one, two and three dimensions, as `conv1d`, `conv2d` and `conv3d` from `_conv`.
+    """Return the operators of one, two and three dimensions, as `conv1d`, `conv2d` and `conv3d` from `_conv`. Their
+    attribute `dims` is that number.
 
     Args:
         of: function of an operator's name (for messages), of its dimensions of space, and of the operator's arguments;
@@ -37,6 +38,7 @@ def _of_rank(of: Callable[..., Any], n: int, without: Sequence[str]) -> Callable
     own = [p for p in own if p.name not in without]
     call.__name__ = call.__qualname__ = name
     call.__module__, call.__doc__ = of.__module__, (of.__doc__ or "").replace("{space}", SPACE[n])
+    call.dims = n  # type: ignore[attr-defined]
     call.__signature__ = signature(of).replace(parameters=own)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: hints[p.name] for p in own}
     return accept_arrays(call)

@@ -144,3 +144,9 @@ def test_all_layers_compiled(torch, draw) -> None:
 @pytest.mark.parametrize("draw", ALL[::5], ids=str)
 def test_layers_in_float32(torch, draw) -> None:
     compare(torch, draw, es.jit, order=1, dtype="float32", tolerance=2e-5)
+
+
+def test_forward_takes_the_tensors_of_its_operator_and_no_others() -> None:
+    for layer, tensors in ((nn.ReLU(), 2), (nn.ReLU(), 0), (nn.MSELoss(), 1), (nn.MSELoss(), 3)):
+        with pytest.raises(TypeError):
+            layer.forward(*[np.ones(3, np.float32)] * tensors)
