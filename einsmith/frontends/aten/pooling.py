@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
@@ -41,17 +42,9 @@ def _avg(name: str) -> None:
     pool = getattr(F, name)
 
     def run(
-        x: Value,
-        kernel: Ints,
-        stride: Ints = (),
-        padding: Ints = (0,),
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
+        x: Value, kernel: Ints, stride: Ints = (), padding: Ints = (0,), *options: bool | int | None, **named: Any
     ) -> Value:
-        where = tuple(kernel), tuple(stride) or None, tuple(padding)
-        divisor = [] if divisor_override is None else [divisor_override]  # of one dimension there is none
-        return pool(x, *where, ceil_mode, count_include_pad, *divisor)
+        return pool(x, tuple(kernel), tuple(stride) or None, tuple(padding), *options, **named)
 
     enter(
         f"{name}.default",
