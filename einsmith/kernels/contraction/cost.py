@@ -30,8 +30,6 @@ BY_N, BY_M, BY_K = range(3)
 """Positions in ORDERS."""
 MAX_UNROLLED_RUN = 2
 """Most points of a run whose loop LLVM unrolls fully; each point then takes a cycle more."""
-
-
 OVERLAP = 6
 """Order of the norm by which limits of a step add up; see `_smooth_max`."""
 
@@ -239,7 +237,7 @@ def _step_cycles(s: _SharedTerms) -> Array:
     l2_load = w.line * (tiles | ((s.mt == 1) & (x.batch > x.b_batch) & (s.b_own > s.target.l1)))
 
     def step(mr: Array, nv: Array) -> Array:
-        """Return the cycles of a step: multiply-adds, loads, or the latency of a short chain, whichever is most."""
+        """Return the cycles of a step, which multiply-adds, loads and the latency of a short chain limit."""
         product = mr * nv
         cycles = _smooth_max(product / x.multiplies, mr * broadcast + nv * loads + s.prefetched_lines / 2)
         if x.has["in_tiles"]:  # a tile register is loaded by one instruction
