@@ -283,6 +283,8 @@ def _fit(hint: Any) -> Fit | None:
     """Return the function that makes values fit an annotation, or None where the annotation accepts every value."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
+        if hint.__origin__ is Any:  # an operand: the operator checks it
+            return None
         return _fit_range(_PLAIN[hint.__origin__][0], *hint.__metadata__)
     if origin in (Union, UnionType):
         fits = [_fit(h) for h in inner]

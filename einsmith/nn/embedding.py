@@ -193,9 +193,7 @@ class Bilinear(Module):
         )
 
 
-class CosineSimilarity(OperatorLayer, of=F.cosine_similarity):
-    """x1.x2/(|x1| |x2|) along `dim`; see `functional.cosine_similarity`."""
-
+class _Similarity(OperatorLayer, family="cosine_similarity"):
     shown = ()
 
 

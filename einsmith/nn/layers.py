@@ -10,7 +10,6 @@ from einsmith import ops as F
 from einsmith.base.errors import ArgumentError
 from einsmith.lang.builder import Value
 from einsmith.nn.module import Module
-from einsmith.nn.operator_layer import OperatorLayer
 from einsmith.ops.common import dimension, tensor
 
 
@@ -22,10 +21,6 @@ class Identity(Module):
 
     def forward(self, input: Value) -> Value:
         return input
-
-
-class Flatten(OperatorLayer, of=F.flatten, defaults={"start_dim": 1}):
-    """Dimensions start_dim to end_dim joined into one."""
 
 
 class Unflatten(Module):

@@ -1,4 +1,4 @@
-"""Define layers without parameters: each computes an operator of `einsmith.ops`, and has its settings."""
+"""Define layers without parameters. Each computes an operator of the table in `einsmith.ops`, and has its settings."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from inspect import Parameter, Signature, get_annotations, signature
 from typing import Any, get_type_hints
 
 from einsmith.nn.module import Module
+from einsmith.ops.operator import OperatorRow
 
 
 class OperatorLayer(Module):
-    """A layer that computes an operator. A subclass names it, as in `class GLU(OperatorLayer, of=ops.glu)`.
+    """A layer that computes an operator: `forward` takes the operator's operands, and the constructor its settings,
+    which become attributes.
 
-    The operator's first parameters, of any type and without a default, are the tensors that `forward` takes; the others
-    are the settings that the constructor takes, and attributes.
+    `make_layer` makes a subclass of each operator that has a layer's name. A subclass without an operator is a base of
+    the layers of some operators, which it adapts.
 
     Attributes of a subclass:
         dims: dimensions of space, where the operator has a form for each number of them.
@@ -31,7 +33,8 @@ class OperatorLayer(Module):
 
     def __init_subclass__(
         cls,
-        of: Callable[..., Any] | None = None,
+        of: OperatorRow | None = None,
+        family: str = "",
         settings: str = "",
         defaults: Mapping[str, Any] | None = None,
         tensors: str = "",
@@ -39,16 +42,17 @@ class OperatorLayer(Module):
         """Give the subclass the constructor and the `forward` of an operator.
 
         Args:
-            of: the operator; None for a base of several layers
+            of: the operator; None for a base of layers
+            family: names or families of the operators that the subclass is a base of, separated by blanks
             settings: names of the settings where they are fewer than the operator's, or in another order; those behind
                 "*" are given by keyword alone
             defaults: settings whose default is not the operator's
             tensors: names of the tensors that `forward` takes, where they are not the operator's
         """
+        _BASES.update(dict.fromkeys(family.split(), cls))
         if of is not None:
-            found, hints = signature(of).parameters, get_type_hints(of, include_extras=True)
-            own = [n for n, p in found.items() if hints.get(n) is Any and p.default is p.empty]
-            others = _select(found, settings) if settings else [p for n, p in found.items() if n not in own]
+            own, hints = list(of.operands), get_type_hints(of.call, include_extras=True)
+            others = _select(signature(of.call).parameters, settings) if settings else list(of.settings.values())
             texts: dict[str, Any] = {}
             for base in reversed(cls.__mro__):
                 if issubclass(base, OperatorLayer):
@@ -58,9 +62,9 @@ class OperatorLayer(Module):
                 p.replace(annotation=texts.get(p.name, p.annotation), default=(defaults or {}).get(p.name, p.default))
                 for p in others
             ]
-            cls.dims, cls._settings = getattr(of, "dims", cls.dims), tuple(p.name for p in others)
+            cls.dims, cls._settings = getattr(of.call, "dims", cls.dims), tuple(p.name for p in others)
             cls.__init__ = _constructor(others, hints)  # type: ignore[method-assign]
-            cls.forward = _forward(of, own, tensors.split() or own)  # type: ignore[method-assign]
+            cls.forward = _forward(of.call, own, tensors.split() or own)  # type: ignore[method-assign]
         super().__init_subclass__()
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -73,6 +77,17 @@ class OperatorLayer(Module):
         """Return the settings as text."""
         names = [n for n in (self._settings if self.shown is None else self.shown) if n != "inplace" or self.inplace]
         return ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
+
+
+_BASES: dict[str, type[OperatorLayer]] = {}
+"""The bases of layers, by the names and families of their operators."""
+
+
+def make_layer(of: OperatorRow, module: str) -> type[OperatorLayer]:
+    """Make the layer of an operator, a class of the module with this name."""
+    base = _BASES.get(of.name) or _BASES.get(of.family) or OperatorLayer
+    text = f"The layer of `functional.{of.name}`: {of.formula}."
+    return type(of.layer, (base,), {"__doc__": text, "__module__": module}, of=of, **of.options)
 
 
 def _select(found: Mapping[str, Parameter], settings: str) -> list[Parameter]:

@@ -14,7 +14,7 @@ from einsmith.nn.operator_layer import OperatorLayer
 Sizes = Count | Sequence[Count | None] | None
 
 
-class _Pool(OperatorLayer):
+class _Pool(OperatorLayer, family="lp_pool"):
     kernel_size: Ints
     stride: Ints | None
     padding: Amounts
@@ -25,7 +25,7 @@ class _Pool(OperatorLayer):
         check_sizes(self, **{n: x for n, x in given.items() if x is not None})
 
 
-class _StridedPool(_Pool):
+class _StridedPool(_Pool, family="avg_pool2d avg_pool3d"):
     """Its `stride` is the window's size where none is given."""
 
     shown: tuple[str, ...] | None = ("kernel_size", "stride", "padding")
@@ -36,23 +36,8 @@ class _StridedPool(_Pool):
         super().check()
 
 
-class _MaxPool(_StridedPool):
+class _MaxPool(_StridedPool, family="max_pool"):
     shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
-
-
-_MAX_SETTINGS = "kernel_size stride padding dilation return_indices ceil_mode"
-
-
-class MaxPool1d(_MaxPool, of=F.max_pool1d, settings=_MAX_SETTINGS):
-    """The largest element of each window of [B, C, L] or [C, L]; see `functional.max_pool1d`."""
-
-
-class MaxPool2d(_MaxPool, of=F.max_pool2d, settings=_MAX_SETTINGS):
-    """The largest element of each window; see `functional.max_pool2d`."""
-
-
-class MaxPool3d(_MaxPool, of=F.max_pool3d, settings=_MAX_SETTINGS):
-    """The largest element of each window of [B, C, D, H, W] or [C, D, H, W]; see `functional.max_pool3d`."""
 
 
 class _MaxUnpool(Module):
@@ -90,62 +75,16 @@ class MaxUnpool3d(_MaxUnpool):
     dims = 3
 
 
-class AvgPool1d(_StridedPool, of=F.avg_pool1d):
-    """The mean of each window of [B, C, L] or [C, L]; see `functional.avg_pool1d`."""
-
+class _AvgPool1d(_StridedPool, family="avg_pool1d"):
     def check(self) -> None:
         super().check()
         for name in ("kernel_size", "stride", "padding"):
             setattr(self, name, repeat(self, name, getattr(self, name)))
 
 
-class AvgPool2d(_StridedPool, of=F.avg_pool2d):
-    """The mean of each window; see `functional.avg_pool2d`."""
-
-
-class AvgPool3d(_StridedPool, of=F.avg_pool3d):
-    """The mean of each window of [B, C, D, H, W] or [C, D, H, W]; see `functional.avg_pool3d`."""
-
-
-class _AdaptivePool(OperatorLayer):
+class _AdaptivePool(OperatorLayer, family="adaptive_avg_pool adaptive_max_pool"):
     output_size: Sizes
     shown = ("output_size",)
 
     def check(self) -> None:
         check_sizes(self, output_size=self.output_size)
-
-
-class AdaptiveAvgPool1d(_AdaptivePool, of=F.adaptive_avg_pool1d):
-    """The means of `output_size` windows; see `functional.adaptive_avg_pool1d`."""
-
-
-class AdaptiveAvgPool2d(_AdaptivePool, of=F.adaptive_avg_pool2d):
-    """The means of windows, as many as `output_size` says; see `functional.adaptive_avg_pool2d`."""
-
-
-class AdaptiveAvgPool3d(_AdaptivePool, of=F.adaptive_avg_pool3d):
-    """The means of windows, as many as `output_size` says; see `functional.adaptive_avg_pool3d`."""
-
-
-class AdaptiveMaxPool1d(_AdaptivePool, of=F.adaptive_max_pool1d):
-    """The largest elements of `output_size` windows; see `functional.adaptive_max_pool1d`."""
-
-
-class AdaptiveMaxPool2d(_AdaptivePool, of=F.adaptive_max_pool2d):
-    """The largest elements of windows, as many as `output_size` says; see `functional.adaptive_max_pool2d`."""
-
-
-class AdaptiveMaxPool3d(_AdaptivePool, of=F.adaptive_max_pool3d):
-    """The largest elements of windows, as many as `output_size` says; see `functional.adaptive_max_pool3d`."""
-
-
-class LPPool1d(_Pool, of=F.lp_pool1d):
-    """The power norm of each window; see `functional.lp_pool1d`."""
-
-
-class LPPool2d(_Pool, of=F.lp_pool2d):
-    """The power norm of each window; see `functional.lp_pool2d`."""
-
-
-class LPPool3d(_Pool, of=F.lp_pool3d):
-    """The power norm of each window; see `functional.lp_pool3d`."""

@@ -64,19 +64,7 @@ class UpsamplingBilinear2d(Upsample):
         super().__init__(size, scale_factor, "bilinear", align_corners=True)
 
 
-class PixelShuffle(OperatorLayer, of=F.pixel_shuffle):
-    """Channels to places: [..., C*r*r, H, W] -> [..., C, H*r, W*r]; see `functional.pixel_shuffle`."""
-
-
-class PixelUnshuffle(OperatorLayer, of=F.pixel_unshuffle):
-    """Places to channels: [..., C, H*r, W*r] -> [..., C*r*r, H, W]; see `functional.pixel_unshuffle`."""
-
-
-class ChannelShuffle(OperatorLayer, of=F.channel_shuffle):
-    """The channels of `groups` groups in turn; see `functional.channel_shuffle`."""
-
-
-class _Windows(OperatorLayer):
+class _Windows(OperatorLayer, family="unfold fold"):
     output_size: Ints
     kernel_size: Ints
     dilation: Ints
@@ -86,11 +74,3 @@ class _Windows(OperatorLayer):
 
     def check(self) -> None:
         check_sizes(self, **{n: getattr(self, n) for n in self._settings})
-
-
-class Unfold(_Windows, of=F.unfold):
-    """Windows as columns: [B, C, H, W] -> [B, C*R*S, L]; see `functional.unfold`."""
-
-
-class Fold(_Windows, of=F.fold):
-    """Columns added up at their places: [B, C*R*S, L] -> [B, C, *output_size]; see `functional.fold`."""

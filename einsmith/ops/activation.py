@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import pi, sqrt
 from typing import Any
 
@@ -11,8 +10,8 @@ from einsmith.base.arguments import Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimension, merge, pointwise, root, tensor, without
+from einsmith.ops.operator import AsFloats, Floats, Tensor, operator
 from einsmith.ops.random import WORDS, random_bits
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -25,24 +24,19 @@ def _nonzero(name: str, **given: Any) -> None:
             raise ArgumentError(f"{name}: {what} must not be 0, as the formula divides by it")
 
 
-def _apply(input: Any, name: str, formula: Callable[[Any], Any]) -> Value:
-    return pointwise(tensor(input, name, "input", kind="float"), formula)
-
-
-@accept_arrays
-def relu(input: Any, inplace: bool = False) -> Value:
+@operator("ReLU", aten="relu.default", onnx="Relu")
+def relu(input: Tensor, inplace: bool = False) -> Value:
     """Return max(x, 0); NaN stays NaN, and the gradient at 0 is 0."""
-    x = tensor(input, "relu", "input")
-    return builder.relu(x)
+    return builder.relu(input)
 
 
-@accept_arrays
-def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
+@operator("LeakyReLU", aten="leaky_relu.default", onnx="LeakyRelu", attributes={"negative_slope": "alpha"})
+def leaky_relu(input: Floats, negative_slope: float = 0.01, inplace: bool = False) -> Value:
     """Return x where x > 0, negative_slope*x elsewhere."""
-    return _apply(input, "leaky_relu", lambda e: builder.where(e > 0, e, e * negative_slope))
+    return pointwise(input, lambda e: builder.where(e > 0, e, e * negative_slope))
 
 
-@accept_arrays
+@operator()
 def prelu(input: Any, weight: Any) -> Value:
     """Return x where x > 0, weight*x elsewhere. weight: [1], [] or one number a channel, [C] where input is [B, C,
     ...]."""
@@ -59,15 +53,15 @@ def prelu(input: Any, weight: Any) -> Value:
     return builder.compute(x.shape, body)
 
 
-@accept_arrays
+@operator()
 def rrelu(
-    input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+    input: Floats, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
 ) -> Value:
     """Return x where x > 0, a*x elsewhere: a drawn evenly from [lower, upper) in training, else (lower + upper)/2.
 
     The random bits of a are drawn as in dropout. Source: Xu et al. 2015, arXiv 1505.00853.
     """
-    return random_relu(tensor(input, "rrelu", "input", kind="float"), lower, upper, training, "")
+    return random_relu(input, lower, upper, training, "")
 
 
 def random_relu(x: Value, lower: float, upper: float, training: bool, stream: str) -> Value:
@@ -87,127 +81,121 @@ def random_relu(x: Value, lower: float, upper: float, training: bool, stream: st
     return builder.compute(x.shape, body)
 
 
-@accept_arrays
-def tanh(input: Any) -> Value:
-    """Return the hyperbolic tangent."""
-    return builder.tanh(tensor(input, "tanh", "input", kind="float"))
+@operator("Tanh", aten="tanh.default", onnx="Tanh")
+def tanh(input: AsFloats) -> Value:
+    """Return the hyperbolic tangent of x."""
+    return builder.tanh(input)
 
 
-@accept_arrays
-def sigmoid(input: Any) -> Value:
+@operator("Sigmoid", aten="sigmoid.default", onnx="Sigmoid")
+def sigmoid(input: AsFloats) -> Value:
     """Return 1/(1 + exp(-x))."""
-    return builder.sigmoid(tensor(input, "sigmoid", "input", kind="float"))
+    return builder.sigmoid(input)
 
 
-@accept_arrays
-def silu(input: Any, inplace: bool = False) -> Value:
+@operator("SiLU", aten="silu.default")
+def silu(input: Floats, inplace: bool = False) -> Value:
     """Return x*sigmoid(x)."""
-    return _apply(input, "silu", lambda e: e * builder.sigmoid(e))
+    return pointwise(input, lambda e: e * builder.sigmoid(e))
 
 
-@accept_arrays
-def mish(input: Any, inplace: bool = False) -> Value:
+@operator("Mish", aten="mish.default", onnx="Mish")
+def mish(input: Floats, inplace: bool = False) -> Value:
     """Return x*tanh(log(1 + exp(x))). Source: Misra 2019, arXiv 1908.08681."""
-    return _apply(input, "mish", lambda e: e * builder.tanh(builder.softplus(e)))
+    return pointwise(input, lambda e: e * builder.tanh(builder.softplus(e)))
 
 
-@accept_arrays
-def gelu(input: Any, approximate: str = "none") -> Value:
+@operator("GELU", aten="gelu.default", onnx="Gelu")
+def gelu(input: Floats, approximate: str = "none") -> Value:
     """Return x times the normal distribution function at x; `approximate="tanh"`: its tanh form. Source: arXiv
     1606.08415."""
-    x = tensor(input, "gelu", "input", kind="float")
     if approximate == "none":
-        return pointwise(x, lambda e: e * 0.5 * (1 + builder.erf(e * sqrt(0.5))))
+        return pointwise(input, lambda e: e * 0.5 * (1 + builder.erf(e * sqrt(0.5))))
     if approximate == "tanh":
-        return pointwise(x, lambda e: 0.5 * e * (1 + builder.tanh(sqrt(2 / pi) * (e + 0.044715 * e * e * e))))
+        return pointwise(input, lambda e: 0.5 * e * (1 + builder.tanh(sqrt(2 / pi) * (e + 0.044715 * e * e * e))))
     raise ArgumentError(f"gelu: approximate={approximate!r} must be 'none' or 'tanh'")
 
 
-@accept_arrays
-def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
+@operator("ELU", onnx="Elu")
+def elu(input: Floats, alpha: float = 1.0, inplace: bool = False) -> Value:
     """Return x where x > 0, alpha*(exp(x) - 1) elsewhere. Source: Clevert et al. 2015, arXiv 1511.07289."""
-    return _apply(input, "elu", lambda e: builder.where(e > 0, e, alpha * builder.expm1(e)))
+    return pointwise(input, lambda e: builder.where(e > 0, e, alpha * builder.expm1(e)))
 
 
-@accept_arrays
-def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
+@operator("CELU", onnx="Celu")
+def celu(input: Floats, alpha: float = 1.0, inplace: bool = False) -> Value:
     """Return x where x > 0, alpha*(exp(x/alpha) - 1) elsewhere. Source: Barron 2017, arXiv 1704.07483."""
     _nonzero("celu", alpha=alpha)
-    return _apply(input, "celu", lambda e: builder.where(e > 0, e, alpha * builder.expm1(e * (1 / alpha))))
+    return pointwise(input, lambda e: builder.where(e > 0, e, alpha * builder.expm1(e * (1 / alpha))))
 
 
-@accept_arrays
-def selu(input: Any, inplace: bool = False) -> Value:
+@operator("SELU")
+def selu(input: Floats, inplace: bool = False) -> Value:
     """Return scale*x where x > 0, scale*alpha*(exp(x) - 1) elsewhere, with the constants of arXiv 1706.02515."""
     below = SELU_SCALE * SELU_ALPHA
-    return _apply(input, "selu", lambda e: builder.where(e > 0, SELU_SCALE * e, below * builder.expm1(e)))
+    return pointwise(input, lambda e: builder.where(e > 0, SELU_SCALE * e, below * builder.expm1(e)))
 
 
-@accept_arrays
-def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Value:
+@operator("Softplus", aten="softplus.default", onnx="Softplus")
+def softplus(input: Floats, beta: float = 1.0, threshold: float = 20.0) -> Value:
     """Return log(1 + exp(beta*x))/beta, without overflow; x itself where beta*x > threshold."""
     _nonzero("softplus", beta=beta)
-    return _apply(
-        input, "softplus", lambda e: builder.where(beta * e > threshold, e, builder.softplus(beta * e) * (1 / beta))
-    )
+    return pointwise(input, lambda e: builder.where(beta * e > threshold, e, builder.softplus(beta * e) * (1 / beta)))
 
 
-@accept_arrays
-def logsigmoid(input: Any) -> Value:
+@operator("LogSigmoid")
+def logsigmoid(input: Floats) -> Value:
     """Return log(1/(1 + exp(-x))), without overflow."""
-    return _apply(input, "logsigmoid", lambda e: -builder.softplus(-e))
+    return pointwise(input, lambda e: -builder.softplus(-e))
 
 
-@accept_arrays
-def softsign(input: Any) -> Value:
+@operator("Softsign", onnx="Softsign")
+def softsign(input: Floats) -> Value:
     """Return x/(1 + |x|)."""
-    return _apply(input, "softsign", lambda e: e / (1 + builder.abs(e)))
+    return pointwise(input, lambda e: e / (1 + builder.abs(e)))
 
 
-@accept_arrays
-def tanhshrink(input: Any) -> Value:
+@operator("Tanhshrink")
+def tanhshrink(input: Floats) -> Value:
     """Return x - tanh(x)."""
-    return _apply(input, "tanhshrink", lambda e: e - builder.tanh(e))
+    return pointwise(input, lambda e: e - builder.tanh(e))
 
 
-@accept_arrays
-def softshrink(input: Any, lambd: Magnitude = 0.5) -> Value:
+@operator("Softshrink")
+def softshrink(input: Floats, lambd: Magnitude = 0.5) -> Value:
     """Shrink x towards 0 by lambd; 0 where |x| <= lambd; NaN stays NaN."""
-    return _apply(
+    return pointwise(
         input,
-        "softshrink",
         lambda e: builder.where(
             e > lambd, e - lambd, builder.where(e < -lambd, e + lambd, builder.where(e == e, 0.0, e))
         ),
     )
 
 
-@accept_arrays
-def hardshrink(input: Any, lambd: float = 0.5) -> Value:
+@operator("Hardshrink")
+def hardshrink(input: Floats, lambd: float = 0.5) -> Value:
     """Return 0 where -lambd <= x <= lambd, x elsewhere."""
-    return _apply(input, "hardshrink", lambda e: builder.where((e >= -lambd) & (e <= lambd), 0.0, e))
+    return pointwise(input, lambda e: builder.where((e >= -lambd) & (e <= lambd), 0.0, e))
 
 
-@accept_arrays
-def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Value:
+@operator("Threshold")
+def threshold(input: Floats, threshold: float, value: float, inplace: bool = False) -> Value:
     """Return x where x > threshold, `value` elsewhere; NaN stays NaN."""
-    return _apply(input, "threshold", lambda e: builder.where(e <= threshold, value, e))
+    return pointwise(input, lambda e: builder.where(e <= threshold, value, e))
 
 
-@accept_arrays
-def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
+@operator("Hardtanh")
+def hardtanh(input: Floats, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
     """Return x within [min_val, max_val], the nearer bound outside; the derivative at the bounds is 0."""
     if min_val > max_val:
         raise ArgumentError(f"hardtanh: min_val={min_val!r} must not be above max_val={max_val!r}")
-    return _apply(
-        input, "hardtanh", lambda e: builder.where(e <= min_val, min_val, builder.where(e >= max_val, max_val, e))
-    )
+    return pointwise(input, lambda e: builder.where(e <= min_val, min_val, builder.where(e >= max_val, max_val, e)))
 
 
-@accept_arrays
-def relu6(input: Any, inplace: bool = False) -> Value:
+@operator("ReLU6")
+def relu6(input: Floats, inplace: bool = False) -> Value:
     """Return min(max(x, 0), 6); the derivative at 0 and at 6 is 0."""
-    return _apply(input, "relu6", lambda e: builder.where(e <= 0, 0.0, builder.where(e >= 6, 6.0, e)))
+    return pointwise(input, lambda e: builder.where(e <= 0, 0.0, builder.where(e >= 6, 6.0, e)))
 
 
 def _ramp(e: Any) -> Any:
@@ -215,24 +203,22 @@ def _ramp(e: Any) -> Any:
     return builder.where(e <= -3, 0.0, builder.where(e >= 3, 1.0, (e + 3) * (1 / 6)))
 
 
-@accept_arrays
-def hardsigmoid(input: Any, inplace: bool = False) -> Value:
+@operator("Hardsigmoid")
+def hardsigmoid(input: Floats, inplace: bool = False) -> Value:
     """Return 0 where x <= -3, 1 where x >= 3, (x + 3)/6 between. Source: Courbariaux et al. 2015, arXiv 1511.00363."""
-    return _apply(input, "hardsigmoid", _ramp)
+    return pointwise(input, _ramp)
 
 
-@accept_arrays
-def hardswish(input: Any, inplace: bool = False) -> Value:
+@operator("Hardswish", onnx="HardSwish")
+def hardswish(input: Floats, inplace: bool = False) -> Value:
     """Return x*hardsigmoid(x). Source: Howard et al. 2019, arXiv 1905.02244."""
-    return _apply(
-        input, "hardswish", lambda e: builder.where(e <= -3, 0.0, builder.where(e >= 3, e, e * (e + 3) * (1 / 6)))
-    )
+    return pointwise(input, lambda e: builder.where(e <= -3, 0.0, builder.where(e >= 3, e, e * (e + 3) * (1 / 6))))
 
 
-@accept_arrays
-def glu(input: Any, dim: int = -1) -> Value:
+@operator("GLU")
+def glu(input: Floats, dim: int = -1) -> Value:
     """Return a*sigmoid(b), where a and b are the halves of the input along `dim`. Source: arXiv 1612.08083."""
-    x = tensor(input, "glu", "input", kind="float")
+    x = input
     d = dimension(dim, x.ndim, "glu")
     half = x.shape[d] // 2
     if x.shape[d] % 2:
@@ -241,13 +227,13 @@ def glu(input: Any, dim: int = -1) -> Value:
     return builder.compute(shape, lambda *i: x[i] * builder.sigmoid(x[(*i[:d], i[d] + half, *i[d + 1 :])]))
 
 
-@accept_arrays
-def squash(input: Any, dim: int = -1) -> Value:
+@operator()
+def squash(input: Floats, dim: int = -1) -> Value:
     """Scale vectors along `dim` from length n to n*n/(1 + n*n); at 0 the result and its derivative are 0.
 
     Source: Sabour et al. 2017, arXiv 1710.09829, equation 1.
     """
-    x = tensor(input, "squash", "input", kind="float")
+    x = input
     d = dimension(dim, x.ndim, "squash")
     (k,) = builder.axes(x.shape[d])
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import all_of, dimension, dimensions, merge, tensor, without
+from einsmith.ops.operator import operator
 from einsmith.ops.tensor import cat
 
 
@@ -22,7 +22,7 @@ def _numbers(name: str, what: str, given: Any) -> tuple[int, ...]:
     try:
         if any(isinstance(n, bool) for n in listed):
             raise TypeError
-        found = tuple(operator.index(n) for n in listed)
+        found = tuple(index(n) for n in listed)
         if any(abs(n) >= 2**63 for n in found):
             raise TypeError
         return found
@@ -41,7 +41,7 @@ def _slice(x: Value, d: int, start: int, stop: int) -> Value:
     return x[(*[slice(None)] * d, slice(start, stop))]
 
 
-@accept_arrays
+@operator()
 def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Value:
     """Shift elements by `shifts` along `dims`; elements that leave enter at the other end.
 
@@ -64,7 +64,7 @@ def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | No
     return x
 
 
-@accept_arrays
+@operator()
 def flip(input: Any, *dims: Any, **keyword: Any) -> Value:
     """Reverse the order of the elements along `dims`."""
     x = tensor(input, "flip", "input")
@@ -77,7 +77,7 @@ def _triangle(name: str, input: Any, diagonal: int, lower: bool) -> Value:
     x = tensor(input, name, "input")
     if x.ndim < 2:
         raise ShapeError(f"{name}: 'input' has shape {x.shape}; it needs two dimensions or more")
-    k = operator.index(diagonal)
+    k = index(diagonal)
     zero: Any = False if x.dtype.is_bool else 0
 
     def body(*i: Any) -> Any:
@@ -87,19 +87,19 @@ def _triangle(name: str, input: Any, diagonal: int, lower: bool) -> Value:
     return builder.compute(x.shape, body)
 
 
-@accept_arrays
+@operator()
 def tril(input: Any, diagonal: int = 0) -> Value:
     """Keep the elements of the last two dimensions on and below the diagonal, 0 above; `diagonal` counts upward."""
     return _triangle("tril", input, diagonal, True)
 
 
-@accept_arrays
+@operator()
 def triu(input: Any, diagonal: int = 0) -> Value:
     """Keep the elements of the last two dimensions on and above the diagonal, 0 below; `diagonal` counts upward."""
     return _triangle("triu", input, diagonal, False)
 
 
-@accept_arrays
+@operator()
 def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """Return the elements whose index along dim2 is the index along dim1 plus offset, as a last dimension."""
     x = tensor(input, "diagonal", "input")
@@ -113,7 +113,7 @@ def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value
     return builder.compute((*without(x.shape, dims), count), lambda *i: x[merge(x.ndim, dims, inner(i[-1]), i[:-1])])
 
 
-@accept_arrays
+@operator()
 def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
     """Make matrices with the last dimension on a diagonal, else 0: [..., N] -> [..., N+|offset|, N+|offset|].
 
@@ -138,7 +138,7 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> V
     return movedim(y, (-2, -1), (a, b))
 
 
-@accept_arrays
+@operator()
 def diag(input: Any, diagonal: int = 0) -> Value:
     """Return the matrix with a vector on its diagonal, or the diagonal of a matrix.
 
@@ -151,13 +151,13 @@ def diag(input: Any, diagonal: int = 0) -> Value:
 _diagonal = diagonal
 
 
-@accept_arrays
+@operator()
 def trace(input: Any) -> Value:
     """Return the sum of a matrix's diagonal."""
     return _diagonal(tensor(input, "trace", "input", rank=2)).sum()
 
 
-@accept_arrays
+@operator()
 def repeat(input: Any, *sizes: Any) -> Value:
     """Repeat the input `sizes[n]` times along dimension n; surplus sizes add dimensions in front."""
     x, counts = tensor(input, "repeat", "input"), _numbers("repeat", "sizes", sizes)
@@ -166,7 +166,7 @@ def repeat(input: Any, *sizes: Any) -> Value:
     return _tile(x, counts)
 
 
-@accept_arrays
+@operator()
 def tile(input: Any, *dims: Any, **keyword: Any) -> Value:
     """Repeat the input like `repeat`, with 1 for leading dimensions that `dims` leaves out."""
     x, counts = tensor(input, "tile", "input"), _integers("tile", "dims", dims, keyword)
@@ -188,7 +188,7 @@ def _tile(x: Value, counts: tuple[int, ...]) -> Value:
     return builder.compute(shape, body) if shape else x
 
 
-@accept_arrays
+@operator()
 def repeat_interleave(input: Any, repeats: int | Sequence[int], dim: int | None = None) -> Value:
     """Repeat each element along `dim` `repeats` times: one number, or one for each element.
 
@@ -210,7 +210,7 @@ def repeat_interleave(input: Any, repeats: int | Sequence[int], dim: int | None 
     return cat(parts, d) if parts else _slice(x, d, 0, 0)
 
 
-@accept_arrays
+@operator()
 def expand(input: Any, *sizes: Any) -> Value:
     """Repeat dimensions of extent 1 to `sizes`, in which -1 keeps an extent; surplus sizes add dimensions in front."""
     x, wanted = tensor(input, "expand", "input"), _numbers("expand", "sizes", sizes)
@@ -221,13 +221,13 @@ def expand(input: Any, *sizes: Any) -> Value:
     return builder.broadcast_to(x, shape)
 
 
-@accept_arrays
+@operator()
 def broadcast_to(input: Any, shape: Sequence[int]) -> Value:
     """Broadcast the input to `shape`."""
     return expand(input, tuple(shape))
 
 
-@accept_arrays
+@operator()
 def narrow(input: Any, dim: int, start: int, length: int) -> Value:
     """Return elements start to start + length - 1 along `dim`."""
     x = tensor(input, "narrow", "input")
@@ -238,14 +238,14 @@ def narrow(input: Any, dim: int, start: int, length: int) -> Value:
     return _slice(x, d, begin, begin + length)
 
 
-@accept_arrays
+@operator()
 def select(input: Any, dim: int, index: int) -> Value:
     """Return the elements at `index` along `dim`, without that dimension."""
     x = tensor(input, "select", "input")
     return x[(*[slice(None)] * dimension(dim, x.ndim, "select"), index)]
 
 
-@accept_arrays
+@operator()
 def split(tensor: Any, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Value, ...]:
     """Split along `dim` into parts of one size (the last may be smaller), or of given sizes that sum to the extent."""
     x = _tensor(tensor, "split", "tensor")
@@ -267,7 +267,7 @@ def split(tensor: Any, split_size_or_sections: int | Sequence[int], dim: int = 0
 _tensor = tensor
 
 
-@accept_arrays
+@operator()
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
     """Split into at most `chunks` parts along `dim`, of equal size except for the last."""
     x = tensor(input, "chunk", "input")
@@ -277,7 +277,7 @@ def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
     return split(x, max(1, -(-n // chunks)), dim) if n else split(x, [0] * chunks, dim)
 
 
-@accept_arrays
+@operator()
 def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
     """Return all slices along `dim`, without that dimension."""
     x = tensor(input, "unbind", "input")
@@ -285,7 +285,7 @@ def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
     return tuple(x[(*[slice(None)] * d, n)] for n in range(x.shape[d]))
 
 
-@accept_arrays
+@operator()
 def movedim(input: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Value:
     """Move the dimensions `source` to the places `destination`; the others keep their order."""
     x = tensor(input, "movedim", "input")
@@ -300,7 +300,7 @@ def movedim(input: Any, source: int | Sequence[int], destination: int | Sequence
     return x.transpose(tuple(places[d] if d in places else next(others) for d in range(x.ndim))) if x.ndim else x
 
 
-@accept_arrays
+@operator()
 def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Value:
     """Split dimension `dim` into several, of the extents `sizes`; one of them may be -1."""
     x = tensor(input, "unflatten", "input")
@@ -308,7 +308,7 @@ def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Value:
     return x.reshape((*x.shape[:d], *views.resolve_reshape((x.shape[d],), tuple(sizes)), *x.shape[d + 1 :]))
 
 
-@accept_arrays
+@operator()
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Value, ...]:
     """Return coordinates of a grid of vectors: result n varies along dimension n; indexing="xy" swaps the first two."""
     values = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else list(tensors)
@@ -324,7 +324,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Value, ...]:
     return tuple(builder.compute(shape, lambda *i, n=n, v=v: v[i[order.index(n)]]) for n, v in enumerate(vectors))
 
 
-@accept_arrays
+@operator()
 def hstack(tensors: Sequence[Any]) -> Value:
     """Concatenate tensors along dimension 1, vectors along their only one."""
     values = [tensor(t, "hstack", f"tensors[{n}]") for n, t in enumerate(tensors)]
@@ -332,7 +332,7 @@ def hstack(tensors: Sequence[Any]) -> Value:
     return cat(values, 0 if values and values[0].ndim == 1 else 1)
 
 
-@accept_arrays
+@operator()
 def vstack(tensors: Sequence[Any]) -> Value:
     """Concatenate tensors along dimension 0, vectors as rows."""
     values = [tensor(t, "vstack", f"tensors[{n}]") for n, t in enumerate(tensors)]

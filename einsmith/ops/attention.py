@@ -10,8 +10,8 @@ from einsmith.base.arguments import Share
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.lang import builder, formula, views
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
+from einsmith.ops.operator import operator
 from einsmith.ops.random import drop
 from einsmith.ops.softmax import softmax_parts
 
@@ -139,7 +139,7 @@ def checked_mask(name: str, mask: Any, argument: str, shape: tuple[int, ...]) ->
     return m
 
 
-@accept_arrays
+@operator()
 def scaled_dot_product_attention(
     query: Any,
     key: Any,
@@ -183,7 +183,7 @@ def scaled_dot_product_attention(
     return attend(q, k, v, masking(mask, is_causal), width, lambda w: drop(w, dropout_p))[0]
 
 
-@accept_arrays
+@operator()
 def flex_attention(
     query: Any,
     key: Any,

@@ -9,13 +9,13 @@ from einsmith.base.dtypes import promote
 from einsmith.base.errors import ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import ints, tensor
+from einsmith.ops.operator import operator
 from einsmith.ops.rank import by_rank
 from einsmith.ops.window import Ints, Window, apply_transpose, read
 
 
-@accept_arrays
+@operator()
 def linear(input: Any, weight: Any, bias: Any = None) -> Value:
     """Multiply input [..., I] by weight [O, I] transposed and add bias [O]: [..., O]. A weight [I] gives [...]."""
     x, w = tensor(input, "linear", "input"), tensor(weight, "linear", "weight", rank=(1, 2))

@@ -10,8 +10,8 @@ from einsmith.base.arguments import Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimension, dimensions, merge, pointwise, root, tensor, without
+from einsmith.ops.operator import operator
 from einsmith.ops.product import einsum
 
 
@@ -53,7 +53,7 @@ def _length(shape: Sequence[int], over: Sequence[Any], p: float, element: Callab
     return pointwise(s, lambda e: builder.where(e == 0, 0.0, e ** (1 / p)))
 
 
-@accept_arrays
+@operator()
 def norm(
     input: Any, p: float | str | None = "fro", dim: int | Sequence[int] | None = None, keepdim: bool = False
 ) -> Value:
@@ -80,7 +80,7 @@ def _read(x: Value, index: Sequence[Any]) -> Any:
     return x[at] if at else x
 
 
-@accept_arrays
+@operator()
 def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Value:
     """Return the p-norm of x1 - x2 + eps along the last dimension; the others broadcast."""
     a, b = _vectors("pairwise_distance", x1=x1, x2=x2)
@@ -93,7 +93,7 @@ def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepd
     return y.reshape((*shape[:-1], 1)) if keepdim else y
 
 
-@accept_arrays
+@operator("CosineSimilarity")
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: Magnitude | Value = 1e-8) -> Value:
     """Return x1.x2/(max(|x1|, eps)*max(|x2|, eps)) along `dim`; the others broadcast."""
     a, b = _vectors("cosine_similarity", x1=x1, x2=x2)
@@ -112,7 +112,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: Magnitude | Value = 1
     return dot
 
 
-@accept_arrays
+@operator()
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> Value:
     """Return the distances of all pairs of rows in the p-norm: [..., P, M] and [..., R, M] -> [..., P, R].
 
@@ -137,7 +137,7 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> 
     return _length((*lead, a.shape[-2], b.shape[-2]), over, order, element)
 
 
-@accept_arrays
+@operator()
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Value:
     """Return x1 W x2 + b: [..., I], [..., J], weight [O, I, J], bias [O] -> [..., O]."""
     a, b = _vectors("bilinear", input1=input1, input2=input2)

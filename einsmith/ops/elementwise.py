@@ -11,90 +11,78 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import each, pointwise, tensor
+from einsmith.ops.operator import Floats, Tensor, operator, pointwise_operator
 
-
-def _elementwise(name: str, meaning: str) -> Callable[[Any], Value]:
-    function = getattr(builder, name)
-
-    def call(input: Any) -> Value:
-        return function(tensor(input, name, "input"))
-
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"{meaning}, elementwise."
-    return accept_arrays(call)
-
-
-exp = _elementwise("exp", "e to the power of x")
-expm1 = _elementwise("expm1", "exp(x) - 1, accurate for small x")
-log = _elementwise("log", "The natural logarithm")
-log1p = _elementwise("log1p", "log(1 + x), accurate for small x")
-sqrt = _elementwise("sqrt", "The square root")
-rsqrt = _elementwise("rsqrt", "1/sqrt(x)")
-sin = _elementwise("sin", "The sine")
-cos = _elementwise("cos", "The cosine")
-erf = _elementwise("erf", "The error function")
-abs = _elementwise("abs", "The magnitude")
-sign = _elementwise("sign", "-1, 0 or 1")
-floor = _elementwise("floor", "The largest integer that is not above x")
-round = _elementwise("round", "The nearest integer, halves to the even one")
-
-
-def _of_formula(name: str, meaning: str, formula: Callable[[Any], Any], kind: str | None = "float") -> Callable:
-    """Return a function of one tensor whose element is `formula` of the input's."""
-
-    def call(input: Any) -> Value:
-        return pointwise(tensor(input, name, "input", kind=kind), formula)
-
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"{meaning}, elementwise."
-    return accept_arrays(call)
-
-
-log2 = _of_formula("log2", "The logarithm to the base 2", lambda x: builder.log(x) * (1 / _log(2)))
-log10 = _of_formula("log10", "The logarithm to the base 10", lambda x: builder.log(x) * (1 / _log(10)))
-exp2 = _of_formula("exp2", "2 to the power of x", lambda x: builder.exp(x * _log(2)))
-tan = _of_formula("tan", "The tangent", lambda x: builder.sin(x) / builder.cos(x))
-sinh = _of_formula("sinh", "The hyperbolic sine", lambda x: 0.5 * (builder.expm1(x) - builder.expm1(-x)))
-cosh = _of_formula("cosh", "The hyperbolic cosine", lambda x: 0.5 * (builder.exp(x) + builder.exp(-x)))
-ceil = _of_formula("ceil", "The smallest integer that is not below x", lambda x: -builder.floor(-x))
-trunc = _of_formula(
-    "trunc", "x rounded towards zero", lambda x: builder.where(x < 0, -builder.floor(-x), builder.floor(x))
+exp = pointwise_operator("exp", "exp(x)", builder.exp, "Exp")
+expm1 = pointwise_operator("expm1", "exp(x) - 1, accurate for small x", builder.expm1)
+exp2 = pointwise_operator("exp2", "2**x", lambda x: builder.exp(x * _log(2)))
+log = pointwise_operator("log", "the natural logarithm of x", builder.log, "Log")
+log1p = pointwise_operator("log1p", "log(1 + x), accurate for small x", builder.log1p)
+log2 = pointwise_operator("log2", "log(x)/log(2)", lambda x: builder.log(x) * (1 / _log(2)))
+log10 = pointwise_operator("log10", "log(x)/log(10)", lambda x: builder.log(x) * (1 / _log(10)))
+sqrt = pointwise_operator("sqrt", "the square root of x", builder.sqrt, "Sqrt")
+rsqrt = pointwise_operator("rsqrt", "1/sqrt(x)", builder.rsqrt)
+reciprocal = pointwise_operator("reciprocal", "1/x", lambda x: 1 / x, "Reciprocal")
+sin = pointwise_operator("sin", "sin(x)", builder.sin, "Sin")
+cos = pointwise_operator("cos", "cos(x)", builder.cos, "Cos")
+tan = pointwise_operator("tan", "sin(x)/cos(x)", lambda x: builder.sin(x) / builder.cos(x), "Tan")
+sinh = pointwise_operator(
+    "sinh", "(expm1(x) - expm1(-x))/2", lambda x: 0.5 * (builder.expm1(x) - builder.expm1(-x)), "Sinh"
 )
-frac = _of_formula(
+cosh = pointwise_operator("cosh", "(exp(x) + exp(-x))/2", lambda x: 0.5 * (builder.exp(x) + builder.exp(-x)), "Cosh")
+erf = pointwise_operator("erf", "the error function of x", builder.erf, "Erf")
+erfc = pointwise_operator("erfc", "1 - erf(x); digits cancel for large x", lambda x: 1.0 - builder.erf(x))
+abs = pointwise_operator("abs", "the magnitude of x", builder.abs, "Abs", "Tensor")
+neg = pointwise_operator("neg", "-x", lambda x: -x, "Neg", "Tensor")
+square = pointwise_operator("square", "x*x", lambda x: x * x, of="Tensor")
+floor = pointwise_operator("floor", "the largest integer that is not above x", builder.floor, "Floor", "Tensor")
+ceil = pointwise_operator(
+    "ceil", "the smallest integer that is not below x", lambda x: -builder.floor(-x), "Ceil", "Tensor"
+)
+round = pointwise_operator("round", "the nearest integer, halves to the even one", builder.round, "Round", "Tensor")
+trunc = pointwise_operator(
+    "trunc",
+    "x rounded towards zero",
+    lambda x: builder.where(x < 0, -builder.floor(-x), builder.floor(x)),
+    of="Tensor",
+)
+frac = pointwise_operator(
     "frac",
-    "The fractional part, with the sign of x",
+    "the fractional part, with the sign of x",
     lambda x: x - builder.where(x < 0, -builder.floor(-x), builder.floor(x)),
+    of="Floats",
 )
-reciprocal = _of_formula("reciprocal", "1/x", lambda x: 1 / x)
-square = _of_formula("square", "x*x", lambda x: x * x, None)
-neg = _of_formula("neg", "-x", lambda x: -x, None)
-isnan = _of_formula("isnan", "Whether x is NaN", lambda x: x != x, None)
-isinf = _of_formula("isinf", "Whether x is plus or minus infinity", lambda x: (x == inf) | (x == -inf))
-isfinite = _of_formula("isfinite", "Whether x is neither infinite nor NaN", lambda x: (x - x) == 0)
+isnan = pointwise_operator("isnan", "whether x is NaN", lambda x: x != x, "IsNaN")
+isinf = pointwise_operator("isinf", "whether x is plus or minus infinity", lambda x: (x == inf) | (x == -inf))
+isfinite = pointwise_operator("isfinite", "whether x is neither infinite nor NaN", lambda x: (x - x) == 0)
 
 
-@accept_arrays
-def logit(input: Any, eps: float | Value | None = None) -> Value:
+@operator()
+def sign(input: Tensor) -> Value:
+    """Return -1, 0 or 1, elementwise; NaN stays NaN."""
+    return builder.sign(input)
+
+
+@operator()
+def logit(input: Floats, eps: float | Value | None = None) -> Value:
     """Return log(x/(1 - x)); with eps, of x clamped to [eps, 1 - eps]."""
-    x = tensor(input, "logit", "input", kind="float")
 
     def formula(e: Any) -> Any:
         if eps is not None:
             e = builder.where(e < eps, eps, builder.where(e > 1 - eps, 1 - eps, e))
         return builder.log(e) - builder.log1p(-e)
 
-    return pointwise(x, formula)
+    return pointwise(input, formula)
 
 
-@accept_arrays
+@operator()
 def nan_to_num(
-    input: Any, nan: float | Value = 0.0, posinf: float | Value | None = None, neginf: float | Value | None = None
+    input: Tensor, nan: float | Value = 0.0, posinf: float | Value | None = None, neginf: float | Value | None = None
 ) -> Value:
     """Return x with NaN, infinity and minus infinity replaced, the latter two by the type's largest and smallest
     number."""
-    x = tensor(input, "nan_to_num", "input")
+    x = input
     if not x.dtype.is_float:
         return x
     top = {dt.f64: 1.7976931348623157e308}.get(x.dtype, 3.4028234663852886e38)
@@ -107,27 +95,27 @@ def nan_to_num(
 # -------------------------------------------------------------------------------------------------------- two tensors
 
 
-@accept_arrays
-def maximum(input: Any, other: Any) -> Value:
+@operator()
+def maximum(input: Tensor, other: Tensor) -> Value:
     """Return the larger element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return builder.maximum(*_both("maximum", input, other))
+    return builder.maximum(input, other)
 
 
-@accept_arrays
-def minimum(input: Any, other: Any) -> Value:
+@operator()
+def minimum(input: Tensor, other: Tensor) -> Value:
     """Return the smaller element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return builder.minimum(*_both("minimum", input, other))
+    return builder.minimum(input, other)
 
 
-@accept_arrays
-def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
+@operator(also="clip")
+def clamp(input: Tensor, min: Any = None, max: Any = None) -> Value:
     """Return `input` with elements below `min` raised to it and elements above `max` lowered to it; NaN stays NaN.
 
     The derivative by `input` is 1 from bound to bound, both included, and 0 elsewhere, NaN among it.
     """
-    x = tensor(input, "clamp", "input")
     if min is None and max is None:
         raise ArgumentError("clamp: give min, max or both")
+    x = input
     if x.dtype.is_float:
         x = builder.where(x == x, x, builder.stop_gradient(x))
     if min is not None:
@@ -142,56 +130,46 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
 clip = clamp
 
 
-@accept_arrays
-def where(condition: Any, input: Any, other: Any) -> Value:
+@operator()
+def where(condition: Tensor, input: Tensor, other: Tensor) -> Value:
     """Return `input` where `condition` is true, `other` elsewhere, with broadcasting."""
-    c, x, y = (tensor(v, "where", n) for v, n in ((condition, "condition"), (input, "input"), (other, "other")))
-    if all(v.literal is not None and v.dtype.is_int for v in (x, y)):  # PyTorch's type of two Python integers
-        x, y = builder.cast(x, dt.i64), builder.cast(y, dt.i64)
-    return builder.where(c, x, y)
+    if all(v.literal is not None and v.dtype.is_int for v in (input, other)):  # PyTorch's type of two Python integers
+        input, other = builder.cast(input, dt.i64), builder.cast(other, dt.i64)
+    return builder.where(condition, input, other)
 
 
-@accept_arrays
-def masked_fill(input: Any, mask: Any, value: Any) -> Value:
+@operator()
+def masked_fill(input: Tensor, mask: Tensor, value: Tensor) -> Value:
     """Return `value`, a number or a 0-d tensor, where `mask` is true, `input` elsewhere; the mask broadcasts to the
     input."""
-    x, m = tensor(input, "masked_fill", "input"), tensor(mask, "masked_fill", "mask")
-    v = tensor(value, "masked_fill", "value")
-    if not m.dtype.is_bool or v.ndim:
+    if not mask.dtype.is_bool or value.ndim:
         raise ArgumentError("masked_fill: 'mask' must hold bools, and 'value' must be a number or a 0-d tensor")
-    return builder.where(m, v, x).astype(x.dtype)
+    return builder.where(mask, value, input).astype(input.dtype)
 
 
-def _both(name: str, input: Any, other: Any, second: str = "other") -> tuple[Value, Value]:
-    return tensor(input, name, "input"), tensor(other, name, second)
-
-
-@accept_arrays
-def add(input: Any, other: Any, *, alpha: float = 1) -> Value:
+@operator()
+def add(input: Tensor, other: Tensor, *, alpha: float = 1) -> Value:
     """Return input + alpha*other."""
-    x, y = _both("add", input, other)
-    return x + (y if alpha == 1 else y * alpha)
+    return input + (other if alpha == 1 else other * alpha)
 
 
-@accept_arrays
-def sub(input: Any, other: Any, *, alpha: float = 1) -> Value:
+@operator()
+def sub(input: Tensor, other: Tensor, *, alpha: float = 1) -> Value:
     """Return input - alpha*other."""
-    x, y = _both("sub", input, other)
-    return x - (y if alpha == 1 else y * alpha)
+    return input - (other if alpha == 1 else other * alpha)
 
 
-@accept_arrays
-def mul(input: Any, other: Any) -> Value:
+@operator()
+def mul(input: Tensor, other: Tensor) -> Value:
     """Return input*other."""
-    x, y = _both("mul", input, other)
-    return x * y
+    return input * other
 
 
-@accept_arrays
-def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
+@operator()
+def div(input: Tensor, other: Tensor, *, rounding_mode: str | None = None) -> Value:
     """Return input/other; rounding_mode="floor" or "trunc": the quotient as the integer below it, or without its
     fraction."""
-    x, y = _both("div", input, other)
+    x, y = input, other
     if rounding_mode is None:
         return x / y
     if rounding_mode == "floor":
@@ -204,69 +182,69 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
     return builder.where((below < 0) & (below * y != x), below + 1, below)
 
 
-@accept_arrays
-def remainder(input: Any, other: Any) -> Value:
+@operator()
+def remainder(input: Tensor, other: Tensor) -> Value:
     """Return input - other*floor(input/other): it has the divisor's sign."""
-    x, y = _both("remainder", input, other)
-    return x % y
+    return input % other
 
 
-@accept_arrays
-def pow(input: Any, exponent: Any) -> Value:
+@operator()
+def pow(input: Tensor, exponent: Tensor) -> Value:
     """Return input to the power of exponent."""
-    x, y = _both("pow", input, exponent, "exponent")
-    return x**y
+    return input**exponent
 
 
-@accept_arrays
-def lerp(input: Any, end: Any, weight: Any) -> Value:
+@operator()
+def lerp(input: Tensor, end: Tensor, weight: Tensor) -> Value:
     """Return input + weight*(end - input)."""
-    x, y = _both("lerp", input, end, "end")
-    return x + tensor(weight, "lerp", "weight") * (y - x)
+    return input + weight * (end - input)
 
 
-@accept_arrays
-def logaddexp(input: Any, other: Any) -> Value:
+@operator(aten="logaddexp.default")
+def logaddexp(input: Floats, other: Floats) -> Value:
     """Return log(exp(input) + exp(other)), without overflow."""
-    x, y = (tensor(v, "logaddexp", n, kind="float") for v, n in ((input, "input"), (other, "other")))
+    x, y = input, other
     value = builder.where(x == y, x + _log(2), builder.maximum(x, y) + builder.log1p(builder.exp(-builder.abs(x - y))))
     return builder.differentiate_as(value, y + builder.softplus(x - y))
 
 
-@accept_arrays
-def xlogy(input: Any, other: Any) -> Value:
+@operator()
+def xlogy(input: Tensor, other: Tensor) -> Value:
     """Return input*log(other), which is 0 where the input is 0, whatever the other is (but NaN)."""
-    x, y = _both("xlogy", input, other)
-    return each((x, y), lambda a, b: builder.where((a == 0) & (b == b), 0.0, a * builder.log(b)))
+    return each((input, other), lambda a, b: builder.where((a == 0) & (b == b), 0.0, a * builder.log(b)))
 
 
-def _comparison(name: str, sign: str, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Value]:
-    def call(input: Any, other: Any) -> Value:
-        return function(*_both(name, input, other))
+def _comparison(name: str, meaning: str, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Value]:
+    def call(input: Tensor, other: Tensor) -> Value:
+        return function(input, other)
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"Whether input {sign} other, elementwise, as bools."
-    return accept_arrays(call)
+    call.__doc__ = f"Return {meaning}, elementwise, as bools."
+    return operator()(call)
 
 
-eq = _comparison("eq", "==", lambda a, b: a == b)
-ne = _comparison("ne", "!=", lambda a, b: a != b)
-lt = _comparison("lt", "<", lambda a, b: a < b)
-le = _comparison("le", "<=", lambda a, b: a <= b)
-gt = _comparison("gt", ">", lambda a, b: a > b)
-ge = _comparison("ge", ">=", lambda a, b: a >= b)
+eq = _comparison("eq", "whether input == other", lambda a, b: a == b)
+ne = _comparison("ne", "whether input != other", lambda a, b: a != b)
+lt = _comparison("lt", "whether input < other", lambda a, b: a < b)
+le = _comparison("le", "whether input <= other", lambda a, b: a <= b)
+gt = _comparison("gt", "whether input > other", lambda a, b: a > b)
+ge = _comparison("ge", "whether input >= other", lambda a, b: a >= b)
 
 
 def _truth(value: Value) -> Value:
     return value if value.dtype.is_bool else value != 0
 
 
-logical_and = _comparison("logical_and", "and", lambda a, b: _truth(a) & _truth(b))
-logical_or = _comparison("logical_or", "or", lambda a, b: _truth(a) | _truth(b))
-logical_xor = _comparison("logical_xor", "xor", lambda a, b: builder.where(_truth(a), ~_truth(b), _truth(b)))
+logical_and = _comparison("logical_and", "whether both operands are true", lambda a, b: _truth(a) & _truth(b))
+logical_or = _comparison("logical_or", "whether an operand is true", lambda a, b: _truth(a) | _truth(b))
+logical_xor = _comparison(
+    "logical_xor",
+    "whether one operand alone is true",
+    lambda a, b: builder.where(_truth(a), ~_truth(b), _truth(b)),
+)
 
 
-@accept_arrays
-def logical_not(input: Any) -> Value:
+@operator(aten="logical_not.default", onnx="Not")
+def logical_not(input: Tensor) -> Value:
     """Return whether x is 0 or false, elementwise."""
-    return ~_truth(tensor(input, "logical_not", "input"))
+    return ~_truth(input)

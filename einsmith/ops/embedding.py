@@ -10,8 +10,8 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
+from einsmith.ops.operator import operator
 
 MODES = ("sum", "mean", "max")
 _COUNTS = op("c[n] = 0.0\nc[ids[i]] += 1.0\nreturn c", extents={"n": "rows"})
@@ -45,7 +45,7 @@ def _rows(i: Value, w: Value, padding: int | None, by_frequency: bool) -> Callab
     return row
 
 
-@accept_arrays
+@operator()
 def embedding(
     input: Any,
     weight: Any,
@@ -67,7 +67,7 @@ def embedding(
     return builder.compute((*i.shape, w.shape[1]), _rows(i, w, padding, scale_grad_by_freq))
 
 
-@accept_arrays
+@operator()
 def embedding_bag(
     input: Any,
     weight: Any,

@@ -8,8 +8,8 @@ from einsmith.base.errors import ArgumentError
 from einsmith.ir.nodes import GroupSum
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import current_trace
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
+from einsmith.ops.operator import operator
 
 
 def sums_over_group() -> bool:
@@ -27,7 +27,7 @@ def sums_over_group() -> bool:
     return True
 
 
-@accept_arrays
+@operator()
 def group_sum(input: Any) -> Value:
     """Return the sum of a tensor over all processes of the group that train together, in a training step; elsewhere,
     and in a process that is alone, the tensor itself.

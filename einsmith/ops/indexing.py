@@ -14,8 +14,8 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import all_of, dimension, tensor
+from einsmith.ops.operator import operator
 
 
 def at(i: Sequence[Any], d: int, place: Any) -> tuple[Any, ...]:
@@ -39,7 +39,7 @@ def _sources(name: str, x: Value, index: Value, src: Value, d: int) -> Value:
     return src[tuple(slice(0, n) for n in index.shape)]
 
 
-@accept_arrays
+@operator()
 def gather(input: Any, dim: int, index: Any) -> Value:
     """Return input[.., index[i], ..] along `dim`, for each i of the index, whose rank is input's."""
     x, k = tensor(input, "gather", "input"), tensor(index, "gather", "index", kind="int")
@@ -50,7 +50,7 @@ def gather(input: Any, dim: int, index: Any) -> Value:
     return builder.compute(k.shape, lambda *i: x[at(i, d, k[i])])
 
 
-@accept_arrays
+@operator()
 def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Value:
     """Gather elements like `gather`, but broadcast the other dimensions; without dim, of the flattened input.
 
@@ -69,7 +69,7 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Value:
     )
 
 
-@accept_arrays
+@operator()
 def index_select(input: Any, dim: int, index: Any) -> Value:
     """Return the slices along `dim` that a vector of integers names."""
     x, k = tensor(input, "index_select", "input"), tensor(index, "index_select", "index", rank=(0, 1), kind="int")
@@ -92,7 +92,7 @@ def scattering(sign: str, rank: int, d: int, one: bool = False) -> Operator:
     return op(f"z[{axes}] = x[{axes}]\nz[{target}] {sign} s[{source}]\nreturn z")
 
 
-@accept_arrays
+@operator()
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
     """Add src[i] to the input at [.., index[i], ..] along `dim`, for each i of the index; places may repeat."""
     x, k = tensor(input, "scatter_add", "input"), tensor(index, "scatter_add", "index", kind="int")
@@ -104,7 +104,7 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
     return scattering("+=", x.ndim, d)(x=x, k=k, s=s).astype(x.dtype) if k.size else x
 
 
-@accept_arrays
+@operator()
 def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Value:
     """Return the input with src[i] in place of [.., index[i], ..] along `dim`, for each i of the index.
 
@@ -150,7 +150,7 @@ def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = 
     return put.astype(x.dtype)
 
 
-@accept_arrays
+@operator()
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Value:
     """Return the input with slice n of alpha*source added to slice index[n] along `dim`."""
     x, s = tensor(input, "index_add", "input"), tensor(source, "index_add", "source")

@@ -13,9 +13,9 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.arrangement import expand
 from einsmith.ops.attention import attend, masking
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
 from einsmith.ops.conv import linear
+from einsmith.ops.operator import operator
 from einsmith.ops.padding import pad
 from einsmith.ops.random import drop
 from einsmith.ops.tensor import cat
@@ -153,7 +153,7 @@ class Multihead:
         return m
 
 
-@accept_arrays
+@operator()
 def multi_head_attention_forward(
     query: Any, key: Any, value: Any, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any, in_proj_bias: Any,
     bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: Share, out_proj_weight: Any, out_proj_bias: Any,

@@ -15,9 +15,9 @@ from einsmith.base.arguments import Count, Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimension, merge, tensor, without
 from einsmith.ops.group import group_sum, sums_over_group
+from einsmith.ops.operator import operator
 from einsmith.ops.tensor import cat
 
 
@@ -133,7 +133,7 @@ def _group_moments(mean: Value, variance: Value, own: int) -> tuple[Value, Value
     return mean.astype(kind), variance.astype(kind), unbiased
 
 
-@accept_arrays
+@operator()
 def batch_norm(
     input: Any,
     running_mean: Any,
@@ -154,7 +154,7 @@ def batch_norm(
     return _batch_norm("batch_norm", input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
-@accept_arrays
+@operator()
 def sync_batch_norm(
     input: Any,
     running_mean: Any,
@@ -176,7 +176,7 @@ def sync_batch_norm(
     return _batch_norm(name, input, running_mean, running_var, weight, bias, training, momentum, eps, across)
 
 
-@accept_arrays
+@operator()
 def instance_norm(
     input: Any,
     running_mean: Any = None,
@@ -233,7 +233,7 @@ def _trailing(x: Value, name: str, normalized_shape: int | Sequence[int]) -> tup
     return shape
 
 
-@accept_arrays
+@operator()
 def layer_norm(
     input: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Value:
@@ -254,7 +254,7 @@ def layer_norm(
     return builder.compute(x.shape, body)
 
 
-@accept_arrays
+@operator()
 def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None) -> Value:
     """Return x/sqrt(mean(x^2) + eps)*weight over the last dimensions, whose extents are `normalized_shape`. eps: by
     default the spacing of the input's floats at 1. Source: Zhang and Sennrich 2019, arXiv 1910.07467."""
@@ -278,7 +278,7 @@ def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = No
     return builder.compute(x.shape, body)
 
 
-@accept_arrays
+@operator()
 def group_norm(input: Any, num_groups: Count, weight: Any = None, bias: Any = None, eps: Magnitude = 1e-5) -> Value:
     """Return (x - mean)/sqrt(variance + eps)*weight + bias of input [B, C, ...], where mean and variance are those of
     the sample and of the group of C/num_groups channels; weight and bias are [C]. Source: Wu and He 2018, arXiv
@@ -308,7 +308,7 @@ def group_norm(input: Any, num_groups: Count, weight: Any = None, bias: Any = No
     return builder.compute(split.shape, body).reshape(x.shape)
 
 
-@accept_arrays
+@operator()
 def local_response_norm(input: Any, size: Count, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Value:
     """Return x/(k + alpha*s)**beta for input [B, C, ...], s being the sum of the squares of the `size` neighbouring
     channels (size//2 before, (size - 1)//2 after) over `size`. Source: Krizhevsky et al. 2012, section 3.3."""
@@ -326,7 +326,7 @@ def local_response_norm(input: Any, size: Count, alpha: float = 1e-4, beta: floa
     return builder.compute(x.shape, lambda *i: x[i] * (k + alpha / size * s[i]) ** -beta)
 
 
-@accept_arrays
+@operator()
 def normalize(input: Any, p: float = 2.0, dim: int | Sequence[int] = 1, eps: Magnitude = 1e-12) -> Value:
     """Return x divided by its p-norm over `dim`, an int or several; norms below `eps` count as the constant `eps`."""
     x = tensor(input, "normalize", "input", kind="float")

@@ -16,9 +16,9 @@ from einsmith.base.errors import ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimension, tensor, without
 from einsmith.ops.indexing import at
+from einsmith.ops.operator import operator
 from einsmith.ops.tensor import cat
 
 _TOTALS = {
@@ -66,31 +66,31 @@ def _several(x: Any) -> tuple[Value, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-@accept_arrays
+@operator()
 def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Value:
     """Return the running sums along `dim`, carried in float64 or int64; integers give int64."""
     return _running("cumsum", input, dim, dtype, True)
 
 
-@accept_arrays
+@operator()
 def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Value:
     """Return the running products along `dim`, carried in float64 or int64, with exact derivatives at zeros."""
     return _running("cumprod", input, dim, dtype, True)
 
 
-@accept_arrays
+@operator()
 def cummax(input: Any, dim: int) -> tuple[Value, Value]:
     """Return (running maxima along `dim`, positions of their last occurrences); NaN stays once it occurs."""
     return _running("cummax", input, dim, None, False)
 
 
-@accept_arrays
+@operator()
 def cummin(input: Any, dim: int) -> tuple[Value, Value]:
     """Return (running minima along `dim`, positions of their last occurrences); NaN stays once it occurs."""
     return _running("cummin", input, dim, None, False)
 
 
-@accept_arrays
+@operator()
 def logcumsumexp(input: Any, dim: int) -> Value:
     """Return the logarithms of the running sums of exp(x) along `dim`, without overflow."""
     x = tensor(input, "logcumsumexp", "input", kind="float")
@@ -177,7 +177,7 @@ def _take_first(x: Value, d: int, positions: Value) -> Value:
     )
 
 
-@accept_arrays
+@operator()
 def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Value:
     """Return the positions of the elements along `dim` in increasing order; equal ones keep theirs. NaN counts as
     largest."""
@@ -188,7 +188,7 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool
     return _positions(_Order(x, d, descending), x.shape[d])
 
 
-@accept_arrays
+@operator()
 def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = True) -> tuple[Value, Value]:
     """Return (elements along `dim` in increasing order, their positions); equal ones keep theirs. NaN counts as
     largest."""
@@ -204,7 +204,7 @@ FEW = 8
 """Largest k for which topk makes one pass over a row for each element."""
 
 
-@accept_arrays
+@operator()
 def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, Value]:
     """Return (the k largest, or smallest, elements along `dim` in order, their positions). NaN counts as largest.
 
@@ -225,7 +225,7 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     return _take_first(x, d, positions), positions
 
 
-@accept_arrays
+@operator()
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return (the middle element along `dim`, the lower one of two, its position); without `dim`, that of all elements.
 

@@ -8,13 +8,13 @@ from typing import Any
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import all_of, tensor
+from einsmith.ops.operator import operator
 
 MODES = "constant", "reflect", "replicate", "circular"
 
 
-@accept_arrays
+@operator()
 def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | bool | Value | None = None) -> Value:
     """Pad the input: pad = (before, after) of the last dimension, then of the one before it, ...
 

@@ -133,7 +133,12 @@ def _max_pool(
     return _max(x, _windows(name, n, x, kernel_size, stride, padding, dilation, ceil_mode), return_indices)
 
 
-max_pool1d, max_pool2d, max_pool3d = by_rank(_max_pool)
+max_pool1d, max_pool2d, max_pool3d = by_rank(
+    _max_pool,
+    layer="MaxPool{n}d",
+    aten="max_pool{n}d.default",
+    settings="kernel_size stride padding dilation return_indices ceil_mode",
+)
 
 
 _PLACED = op("Y[n,i[n,p]] += x[n,p]", extents={"Y.shape[1]": "places"})
@@ -234,7 +239,9 @@ def _mean(x: Value, windows: Sequence[Any], divisor: int | None, count: Callable
     return builder.compute((*x.shape[:lead], *(w.count for w in windows)), body)
 
 
-avg_pool1d, avg_pool2d, avg_pool3d = by_rank(_avg_pool, {1: ["divisor_override"]})
+avg_pool1d, avg_pool2d, avg_pool3d = by_rank(
+    _avg_pool, {1: ["divisor_override"]}, layer="AvgPool{n}d", aten="avg_pool{n}d.default"
+)
 
 
 # ------------------------------------------------------------------------------------------------------------ adaptive
@@ -268,8 +275,8 @@ def _adaptive_max_pool(name: str, n: int, input: Any, output_size: Sizes, return
     return _max(*_adaptive(name, n, input, output_size), return_indices)
 
 
-adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = by_rank(_adaptive_avg_pool)
-adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = by_rank(_adaptive_max_pool)
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = by_rank(_adaptive_avg_pool, layer="AdaptiveAvgPool{n}d")
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = by_rank(_adaptive_max_pool, layer="AdaptiveMaxPool{n}d")
 
 
 # ---------------------------------------------------------------------------------------------------------- power means
@@ -306,4 +313,4 @@ def _lp_pool(
     return builder.compute(total.shape, root)
 
 
-lp_pool1d, lp_pool2d, lp_pool3d = by_rank(_lp_pool)
+lp_pool1d, lp_pool2d, lp_pool3d = by_rank(_lp_pool, layer="LPPool{n}d")

@@ -8,19 +8,19 @@ from typing import Any
 from einsmith.base.errors import FormulaError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
+from einsmith.ops.operator import operator
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
-@accept_arrays
+@operator()
 def matmul(input: Any, other: Any) -> Value:
     """Return the matrix product of the last two dimensions, the others broadcast; a vector's dimension is dropped."""
     return tensor(input, "matmul", "input") @ tensor(other, "matmul", "other")
 
 
-@accept_arrays
+@operator()
 def einsum(equation: Any, *operands: Any) -> Value:
     """Compute Einstein's summation, `einsum("bij,bjk->bik", A, B)`: letters absent after `->` are summed.
 
@@ -72,27 +72,27 @@ def _matrices(name: str, rank: int, **given: Any) -> list[Value]:
     return values
 
 
-@accept_arrays
+@operator()
 def mm(input: Any, mat2: Any) -> Value:
     """Return the product of two matrices."""
     a, b = _matrices("mm", 2, input=input, mat2=mat2)
     return a @ b
 
 
-@accept_arrays
+@operator()
 def bmm(input: Any, mat2: Any) -> Value:
     """Return the products of matrices, [B, N, K] and [B, K, M] -> [B, N, M]."""
     a, b = _matrices("bmm", 3, input=input, mat2=mat2)
     return a @ b
 
 
-@accept_arrays
+@operator()
 def mv(input: Any, vec: Any) -> Value:
     """Return the product of a matrix and a vector."""
     return tensor(input, "mv", "input", rank=2) @ tensor(vec, "mv", "vec", rank=1)
 
 
-@accept_arrays
+@operator()
 def dot(input: Any, tensor: Any) -> Value:
     """Return the sum of the products of two vectors' elements."""
     return _tensor(input, "dot", "input", rank=1) @ _tensor(tensor, "dot", "tensor", rank=1)
@@ -101,20 +101,20 @@ def dot(input: Any, tensor: Any) -> Value:
 _tensor = tensor
 
 
-@accept_arrays
+@operator()
 def outer(input: Any, vec2: Any) -> Value:
     """Return the outer product of two vectors: [N], [M] -> [N, M]."""
     a, b = tensor(input, "outer", "input", rank=1), tensor(vec2, "outer", "vec2", rank=1)
     return builder.compute((*a.shape, *b.shape), lambda n, m: a[n] * b[m])
 
 
-@accept_arrays
+@operator()
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Value:
     """Return beta*input + alpha*(mat1 @ mat2); the input broadcasts."""
     return _scale("addmm", input, mm(mat1, mat2), beta, alpha)
 
 
-@accept_arrays
+@operator()
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Value:
     """Return beta*input + alpha*(batch1 @ batch2), of stacks of matrices; the input broadcasts."""
     return _scale("baddbmm", input, bmm(batch1, batch2), beta, alpha)

@@ -20,8 +20,8 @@ from einsmith.base.errors import ShapeError, TraceError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, current_trace, provide_random_key
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
+from einsmith.ops.operator import operator
 from einsmith.runtime.memory import Memory
 
 WORDS = 2**31
@@ -137,7 +137,7 @@ def channel_dims(x: Value, n: int, name: str) -> int:
     return 1 if n == 2 and x.ndim == 3 else n
 
 
-@accept_arrays
+@operator()
 def dropout(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
     """Set each element to zero with probability p and divide the others by 1 - p, if `training`; else return the input.
 
@@ -153,13 +153,13 @@ def _drop_channels(name: str, n: int, input: Any, p: Share, training: bool) -> V
     return drop(x, p, whole=whole) if training else x
 
 
-@accept_arrays
+@operator()
 def dropout1d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
     """Set each channel of input [B, C, L] or [C, L] to zero with probability p; see `dropout2d`."""
     return _drop_channels("dropout1d", 1, input, p, training)
 
 
-@accept_arrays
+@operator()
 def dropout2d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
     """Set each channel of input [B, C, H, W] to zero with probability p and divide the others by 1 - p, if `training`.
 
@@ -168,13 +168,13 @@ def dropout2d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool =
     return _drop_channels("dropout2d", 2, input, p, training)
 
 
-@accept_arrays
+@operator()
 def dropout3d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
     """Set each channel of input [B, C, D, H, W] or [C, D, H, W] to zero with probability p; see `dropout2d`."""
     return _drop_channels("dropout3d", 3, input, p, training)
 
 
-@accept_arrays
+@operator()
 def alpha_dropout(input: Any, p: Share = 0.5, training: bool = False, inplace: bool = False) -> Value:
     """Set each element to SELU's floor with probability p, if `training`, then scale and shift all elements.
 
@@ -184,7 +184,7 @@ def alpha_dropout(input: Any, p: Share = 0.5, training: bool = False, inplace: b
     return drop(x, p, alpha=True) if training else x
 
 
-@accept_arrays
+@operator()
 def feature_alpha_dropout(input: Any, p: Share = 0.5, training: bool = False, inplace: bool = False) -> Value:
     """Apply `alpha_dropout` to whole channels of input [B, C, ...]."""
     x = tensor(input, "feature_alpha_dropout", "input", kind="float")

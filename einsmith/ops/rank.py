@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any, get_type_hints
 
-from einsmith.ops.call import accept_arrays
+from einsmith.ops.operator import operator
 
 SPACE = {1: "L", 2: "H, W", 3: "D, H, W"}
 """What docstrings call the dimensions of space."""
 
 
 def by_rank(
-    of: Callable[..., Any], without: Mapping[int, Sequence[str]] | None = None
+    of: Callable[..., Any], without: Mapping[int, Sequence[str]] | None = None, **names: Any
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """Return the operators of one, two and three dimensions, as `conv1d`, `conv2d` and `conv3d` from `_conv`. Their
     attribute `dims` is that number.
@@ -22,12 +22,13 @@ def by_rank(
         of: function of an operator's name (for messages), of its dimensions of space, and of the operator's arguments;
             in its docstring, "{space}" stands for these dimensions
         without: numbers of dimensions -> names of arguments that the operator does not have, whose default is used
+        names: the operators' rows in the table, as in `operator`; "{n}" in a text stands for the number of dimensions
     """
-    one, two, three = (_of_rank(of, n, (without or {}).get(n, ())) for n in SPACE)
+    one, two, three = (_of_rank(of, n, (without or {}).get(n, ()), names) for n in SPACE)
     return one, two, three
 
 
-def _of_rank(of: Callable[..., Any], n: int, without: Sequence[str]) -> Callable[..., Any]:
+def _of_rank(of: Callable[..., Any], n: int, without: Sequence[str], names: Mapping[str, Any]) -> Callable[..., Any]:
     name = f"{of.__name__.strip('_')}{n}d"
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -41,4 +42,5 @@ def _of_rank(of: Callable[..., Any], n: int, without: Sequence[str]) -> Callable
     call.dims = n  # type: ignore[attr-defined]
     call.__signature__ = signature(of).replace(parameters=own)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: hints[p.name] for p in own}
-    return accept_arrays(call)
+    own_names: dict[str, Any] = {k: v.replace("{n}", str(n)) if isinstance(v, str) else v for k, v in names.items()}
+    return operator(family=of.__name__.strip("_"), **own_names)(call)

@@ -14,8 +14,8 @@ from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import all_of, ints, tensor
+from einsmith.ops.operator import operator
 from einsmith.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from einsmith.ops.window import Ints, Window, apply_transpose, read
 
@@ -143,7 +143,7 @@ def _several(value: Any, n: int, what: str, kinds: Any) -> tuple:
     return many
 
 
-@accept_arrays
+@operator()
 def interpolate(
     input: Any,
     size: Ints | None = None,
@@ -204,7 +204,7 @@ def interpolate(
 # ------------------------------------------------------------------------------------------------- channels and places
 
 
-@accept_arrays
+@operator("PixelShuffle")
 def pixel_shuffle(input: Any, upscale_factor: Count) -> Value:
     """Rearrange input [..., C*r*r, H, W] to [..., C, H*r, W*r], where r is the factor.
 
@@ -220,7 +220,7 @@ def pixel_shuffle(input: Any, upscale_factor: Count) -> Value:
     return y.reshape((*lead, c // (r * r), h * r, w * r))
 
 
-@accept_arrays
+@operator("PixelUnshuffle")
 def pixel_unshuffle(input: Any, downscale_factor: Count) -> Value:
     """Rearrange input [..., C, H*r, W*r] to [..., C*r*r, H, W]: the inverse of `pixel_shuffle`."""
     x, r = tensor(input, "pixel_unshuffle", "input"), downscale_factor
@@ -233,7 +233,7 @@ def pixel_unshuffle(input: Any, downscale_factor: Count) -> Value:
     return y.reshape((*lead, c * r * r, h // r, w // r))
 
 
-@accept_arrays
+@operator("ChannelShuffle")
 def channel_shuffle(input: Any, groups: Count) -> Value:
     """Read the channels of input [B, C, ...], seen as `groups` rows of C/groups, column by column.
 
@@ -264,7 +264,7 @@ def _blocks(x: Value, windows: Sequence[Window]) -> Value:
     return y.reshape((x.shape[0], x.shape[1] * prod(kernel), prod(space)))
 
 
-@accept_arrays
+@operator("Unfold")
 def unfold(input: Any, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1) -> Value:
     """Return the windows of input [B, C, H, W] (or [C, H, W]) as columns: [B, C*R*S, L], L being the number of places
     in row-major order. Padding is zeros."""
@@ -274,7 +274,7 @@ def unfold(input: Any, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0,
     return _blocks(x, _unfold_windows("unfold", x.shape[2:], kernel_size, dilation, padding, stride))
 
 
-@accept_arrays
+@operator("Fold", aten="col2im.default")
 def fold(
     input: Any, output_size: Ints, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
 ) -> Value:

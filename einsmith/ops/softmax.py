@@ -10,8 +10,8 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimension, dimensions, merge, tensor, without
+from einsmith.ops.operator import operator
 from einsmith.ops.random import WORDS, random_bits
 
 
@@ -52,7 +52,7 @@ def _softmax(x: Value, d: int) -> Value:
     return builder.compute(x.shape, body)
 
 
-@accept_arrays
+@operator("Softmax", settings="dim")
 def softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
     """Return exp(x)/sum of exp(x) along `dim`, computed without overflow; `dtype`: the type that the input is converted
     to.
@@ -62,14 +62,14 @@ def softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
     return _softmax(*_input_and_dim(input, "softmax", dim, dtype))
 
 
-@accept_arrays
+@operator("Softmin", settings="dim")
 def softmin(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
     """Return the softmax of -x along `dim`."""
     x, d = _input_and_dim(input, "softmin", dim, dtype)
     return _softmax(-x, d)
 
 
-@accept_arrays
+@operator("LogSoftmax", settings="dim")
 def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
     """Return x - log(sum of exp(x)) along `dim`, computed without overflow."""
     x, d = _input_and_dim(input, "log_softmax", dim, dtype)
@@ -85,7 +85,7 @@ def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Val
     return builder.compute(x.shape, body)
 
 
-@accept_arrays
+@operator()
 def logsumexp(input: Any, dim: int | tuple[int, ...], keepdim: bool = False) -> Value:
     """Return log(sum of exp(x)) over one dimension or several, without overflow; -inf where all elements are -inf."""
     x = tensor(input, "logsumexp", "input")
@@ -107,7 +107,7 @@ def logsumexp(input: Any, dim: int | tuple[int, ...], keepdim: bool = False) -> 
     return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape))) if keepdim else y
 
 
-@accept_arrays
+@operator()
 def gumbel_softmax(logits: Any, tau: float = 1, hard: bool = False, *, dim: int = -1) -> Value:
     """Return the softmax of (logits + Gumbel noise)/tau along `dim`: a differentiable sample of a category.
 

@@ -9,8 +9,8 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimensions, merge, root, tensor, without
+from einsmith.ops.operator import operator
 
 Dim = int | Sequence[int] | bool | None
 
@@ -54,7 +54,7 @@ def _moments(
     return _keep_dims(variance, x, dims, keepdim), _keep_dims(mean, x, dims, keepdim)
 
 
-@accept_arrays
+@operator()
 def var(
     input: Any,
     dim: Dim = None,
@@ -71,7 +71,7 @@ def var(
     return _moments("var", input, dim, unbiased, correction, keepdim)[0]
 
 
-@accept_arrays
+@operator()
 def std(
     input: Any,
     dim: Dim = None,
@@ -84,7 +84,7 @@ def std(
     return root(_moments("std", input, dim, unbiased, correction, keepdim)[0])
 
 
-@accept_arrays
+@operator()
 def var_mean(
     input: Any,
     dim: Dim = None,
@@ -97,7 +97,7 @@ def var_mean(
     return _moments("var_mean", input, dim, unbiased, correction, keepdim)
 
 
-@accept_arrays
+@operator()
 def std_mean(
     input: Any,
     dim: Dim = None,
@@ -127,19 +127,19 @@ def _count(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Valu
     return _keep_dims(y, x, dims, keepdim)
 
 
-@accept_arrays
+@operator()
 def all(input: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     """Return whether all elements over `dim` are true, or not 0."""
     return _count("all", input, dim, keepdim, False) == 0
 
 
-@accept_arrays
+@operator()
 def any(input: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     """Return whether some element over `dim` is true, or not 0."""
     return _count("any", input, dim, keepdim, True) != 0
 
 
-@accept_arrays
+@operator()
 def count_nonzero(input: Any, dim: int | Sequence[int] | None = None) -> Value:
     """Count the elements over `dim` that are not 0, as int64."""
     return _count("count_nonzero", input, dim, False, True)

@@ -14,21 +14,21 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.ir.nodes import Axis, Compute, Piece, Read, Template, cast
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import dimension, dimensions, merge, tensor, without
+from einsmith.ops.operator import operator
 
 Dim = int | Sequence[int] | None
 
 # ------------------------------------------------------------------------------------------------------------- shapes
 
 
-@accept_arrays
+@operator()
 def reshape(input: Any, shape: int | Sequence[int]) -> Value:
     """Give the elements, in row-major order, another shape; one extent may be -1."""
     return tensor(input, "reshape", "input").reshape((shape,) if isinstance(shape, int) else tuple(shape))
 
 
-@accept_arrays
+@operator("Flatten", defaults={"start_dim": 1})
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Value:
     """Join dimensions start_dim to end_dim into one."""
     x = tensor(input, "flatten", "input")
@@ -42,7 +42,7 @@ def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Value:
     return x.reshape((*x.shape[:first], product(x.shape[first : last + 1]), *x.shape[last + 1 :]))
 
 
-@accept_arrays
+@operator()
 def permute(input: Any, dims: Sequence[int]) -> Value:
     """Permute the dimensions: dimension n of the result is dimension dims[n] of the input."""
     x = tensor(input, "permute", "input")
@@ -52,7 +52,7 @@ def permute(input: Any, dims: Sequence[int]) -> Value:
     return x.transpose(tuple(order))
 
 
-@accept_arrays
+@operator()
 def transpose(input: Any, dim0: int, dim1: int) -> Value:
     """Exchange dimensions dim0 and dim1."""
     x = tensor(input, "transpose", "input")
@@ -62,7 +62,7 @@ def transpose(input: Any, dim0: int, dim1: int) -> Value:
     return x.transpose(tuple(order))
 
 
-@accept_arrays
+@operator()
 def squeeze(input: Any, dim: Dim = None) -> Value:
     """Remove the dimensions of extent 1 (only those in `dim`, if given)."""
     x = tensor(input, "squeeze", "input")
@@ -70,7 +70,7 @@ def squeeze(input: Any, dim: Dim = None) -> Value:
     return x.reshape(without(x.shape, drop)) if drop else x
 
 
-@accept_arrays
+@operator()
 def unsqueeze(input: Any, dim: int) -> Value:
     """Insert a dimension of extent 1 at place `dim`."""
     x = tensor(input, "unsqueeze", "input")
@@ -100,7 +100,7 @@ def _several(name: str, tensors: Sequence[Any]) -> list[Value]:
     return [tensor(t, name, f"tensors[{n}]") for n, t in enumerate(tensors)]
 
 
-@accept_arrays
+@operator()
 def cat(tensors: Sequence[Any], dim: int = 0) -> Value:
     """Concatenate tensors along `dim`; their other extents agree."""
     values = _several("cat", tensors)
@@ -115,7 +115,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Value:
     return _join("cat", values, d, (*values[0].shape[:d], builtins.sum(extents), *values[0].shape[d + 1 :]), extents)
 
 
-@accept_arrays
+@operator()
 def stack(tensors: Sequence[Any], dim: int = 0) -> Value:
     """Stack tensors of one shape along a new dimension at place `dim`."""
     values = _several("stack", tensors)
@@ -127,7 +127,7 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> Value:
     return _join("stack", values, d, (*shape[:d], len(values), *shape[d:]), [1] * len(values))
 
 
-@accept_arrays
+@operator()
 def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None) -> Value:
     """Return start, start + step, ... below `end`; from 0 if only one number is given. int64, or float32 for floats."""
     if end is None:
@@ -141,7 +141,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
     return builder.compute((count,), lambda i: builder.cast(builder.cast(i, wide) * step + start, kind))
 
 
-@accept_arrays
+@operator()
 def one_hot(input: Any, num_classes: int) -> Value:
     """Return 1 at each class of an integer tensor [...] and 0 elsewhere: [..., num_classes], int64.
 
@@ -179,7 +179,7 @@ def _keep(y: Value, x: Value, dims: Sequence[int]) -> Value:
     return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape)))
 
 
-@accept_arrays
+@operator()
 def sum(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     """Return the sum over `dim` (all dimensions where not given). Of integers and bools: int64; `dtype`: converted
     first."""
@@ -189,26 +189,26 @@ def sum(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
     return _reduce("sum", builder.sum, x, dim, keepdim)
 
 
-@accept_arrays
+@operator()
 def prod(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     """Return the product over `dim` (all dimensions where not given). `dtype`: converted first."""
     return _reduce("prod", builder.prod, _convert(tensor(input, "prod", "input"), dtype), dim, keepdim)
 
 
-@accept_arrays
+@operator()
 def mean(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     """Return the mean over `dim` (all dimensions where not given). `dtype`: converted first."""
     x = tensor(input, "mean", "input", kind="float" if dtype is None else None)
     return _reduce("mean", builder.mean, _convert(x, dtype), dim, keepdim)
 
 
-@accept_arrays
+@operator()
 def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Value:
     """Return position of the first largest element along `dim`; without `dim`, in row-major order of all. int32."""
     return _reduce("argmax", builder.argmax, tensor(input, "argmax", "input"), dim, keepdim)
 
 
-@accept_arrays
+@operator()
 def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Value:
     """Return position of the first smallest element along `dim`; without `dim`, in row-major order of all. int32."""
     return _reduce("argmin", builder.argmin, tensor(input, "argmin", "input"), dim, keepdim)
@@ -223,7 +223,7 @@ def _extreme(name: str, x: Value, dim: Any, keepdim: bool) -> Any:
     return _reduce(name, best, x, dim, keepdim), _reduce(f"arg{name}", where_, x, dim, keepdim)
 
 
-@accept_arrays
+@operator()
 def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Return the largest element; with an int `dim`, (values, int32 positions) along it; with a tensor there,
     `maximum`.
@@ -233,7 +233,7 @@ def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return _extreme("max", tensor(input, "max", "input"), dim, keepdim)
 
 
-@accept_arrays
+@operator()
 def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Return the smallest element; with an int `dim`, (values, int32 positions) along it; with a tensor there,
     `minimum`.
@@ -264,13 +264,13 @@ def _even(name: str, best: Callable[..., Any], x: Value, dim: Dim, keepdim: bool
     return _keep(y, x, dims) if keepdim else y
 
 
-@accept_arrays
+@operator()
 def amax(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
     """Return the largest element over `dim` (default: all dimensions); equal elements share the gradient evenly."""
     return _even("amax", builder.max, tensor(input, "amax", "input"), dim, keepdim)
 
 
-@accept_arrays
+@operator()
 def amin(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
     """Return the smallest element over `dim` (default: all dimensions); equal elements share the gradient evenly."""
     return _even("amin", builder.min, tensor(input, "amin", "input"), dim, keepdim)

@@ -1,4 +1,4 @@
-"""`python -m tests.frontends.expansions --update` makes the series of einsmith/frontends/aten/expansions.py; without
+"""`python -m tests.frontends.expansions --update` makes the series of einsmith/ops/expansions.py; without
 `--update` it prints them. Each interpolates a smooth function at Chebyshev's points, in 50 digits, and ends where the
 rest is below what float64 can tell. Sources: Clenshaw 1955; Abramowitz, Stegun 1964, 9, 10 and 26."""
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import mpmath as mp
 
-PATH = Path(__file__).resolve().parents[2] / "einsmith" / "frontends" / "aten" / "expansions.py"
+PATH = Path(__file__).resolve().parents[2] / "einsmith" / "ops" / "expansions.py"
 MARK = "# generated: python -m tests.frontends.expansions --update\n"
 DIGITS = 50
 POINTS = 80

@@ -1,4 +1,4 @@
-"""The series of einsmith/frontends/aten/expansions.py are those that their definitions give, and sum to the functions
+"""The series of einsmith/ops/expansions.py are those that their definitions give, and sum to the functions
 that they stand for; and what is made of them gives Bessel's functions, Airy's and the quantiles."""
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ import pytest
 
 mp = pytest.importorskip("mpmath", reason="the series are computed with it")
 import einsmith as es  # noqa: E402
-from einsmith.frontends.aten import TABLE, expansions  # noqa: E402
+from einsmith.frontends.aten import TABLE  # noqa: E402
 from einsmith.lang.builder import as_value  # noqa: E402
+from einsmith.ops import expansions  # noqa: E402
 from tests.frontends.expansions import DEFINITIONS, DIGITS, PATH, quantile, text  # noqa: E402
 
 

@@ -2,7 +2,6 @@
 
 from einsmith.frontends.aten import (
     attention,
-    bessel,
     contractions,
     counting,
     factories,
@@ -19,6 +18,7 @@ from einsmith.frontends.aten import (
     randomness,
     recurrent,
     reductions,
+    same,  # noqa: F401  # fills the table
     sampling,
     special,
     views,
@@ -29,8 +29,8 @@ from einsmith.frontends.aten.table import TABLE
 from einsmith.frontends.graph import OperatorEntry
 
 FAMILIES = (
-    pointwise, integers, special, bessel, polynomials, reductions, views, indexing, counting, contractions, linalg,
-    normalization, pooling, sampling, attention, recurrent, losses, factories, randomness, gradients, numbers,
+    pointwise, integers, special, polynomials, reductions, views, indexing, counting, contractions,
+    linalg, normalization, pooling, sampling, attention, recurrent, losses, factories, randomness, gradients, numbers,
 )  # fmt: skip
 
 __all__ = ["FAMILIES", "REFUSED", "TABLE", "OperatorEntry", "OperatorGraph", "check", "evaluate"]

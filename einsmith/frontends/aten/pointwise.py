@@ -12,7 +12,6 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError
-from einsmith.frontends.aten.inverse import acos, acosh, asin, asinh, atan, atan2, atanh
 from einsmith.frontends.aten.promotion import DEFAULT, promote, result_type, tensor
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder
@@ -20,56 +19,12 @@ from einsmith.lang.builder import Value
 from einsmith.ops.common import each, pointwise
 
 
-def _add(names: str, formula: str, f: Callable[..., Any], floats: bool = False) -> None:
-    """Enter an operator whose operands are promoted to the result's type. floats: integers become floats."""
-
-    def run(*operands: Any) -> Value:
-        values, common = promote(*operands, floats=floats)
-        return tensor(f(*values), common)
-
-    enter(names, formula, run)
-
-
-def _of_any(name: str, formula: str, f: Callable[[Value], Value], ints: Callable[[Value], Value]) -> None:
-    """Enter an operator that is `f` on floats and `ints` on integers and bools; the type stays."""
-    enter(name, formula, lambda x: (f if x.dtype.is_float else ints)(x).astype(x.dtype))
-
-
-def _same(x: Value) -> Value:
-    return x
-
-
-for _name, _formula, _f in (
-    ("exp", "exp(x)", F.exp), ("expm1", "exp(x) - 1", F.expm1), ("exp2", "exp(log(2)*x)", F.exp2),
-    ("log", "log(x)", F.log), ("log1p", "log(1 + x)", F.log1p), ("log2", "log(x)/log(2)", F.log2),
-    ("log10", "log(x)/log(10)", F.log10), ("sqrt", "sqrt(x)", F.sqrt), ("rsqrt", "rsqrt(x)", F.rsqrt),
-    ("reciprocal", "1/x", F.reciprocal), ("sin", "sin(x)", F.sin), ("cos", "cos(x)", F.cos),
-    ("tan", "sin(x)/cos(x)", F.tan), ("sinh", "(expm1(x) - expm1(-x))/2", F.sinh),
-    ("cosh", "(exp(x) + exp(-x))/2", F.cosh), ("tanh", "tanh(x)", F.tanh), ("sigmoid", "sigmoid(x)", F.sigmoid),
-    ("erf", "erf(x)", F.erf), ("erfc", "1 - erf(x); digits cancel for large x", lambda x: 1.0 - F.erf(x)),
-    ("atan", "4*(t - t**3/3 + ..), t = tan(atan(x)/4)", atan),
-    ("asin", "atan(x/sqrt(1 - x*x)), pi/2 - 2*asin(sqrt((1 - x)/2)) near 1", asin),
-    ("acos", "pi/2 - asin(x), 2*asin(sqrt((1 - x)/2)) near 1", acos),
-    ("asinh", "sign(x)*log1p(|x| + x*x/(1 + sqrt(1 + x*x)))", asinh),
-    ("acosh", "log1p(t + sqrt(t)*sqrt(t + 2)), t = x - 1", acosh), ("atanh", "log1p(2*x/(1 - x))/2", atanh),
-    ("silu", "x*sigmoid(x)", F.silu), ("mish", "x*tanh(softplus(x))", F.mish),
-):  # fmt: skip
-    _add(f"{_name}.default", _formula, _f, floats=True)
-
-_of_any("floor.default", "floor(x)", F.floor, _same)
-_of_any("ceil.default", "-floor(-x)", F.ceil, _same)
-_of_any("trunc.default", "floor(x) where x >= 0, -floor(-x) elsewhere", F.trunc, _same)
-_of_any("round.default", "the nearest integer, ties to even", F.round, _same)
-_of_any("neg.default", "-x", F.neg, F.neg)
-_of_any("abs.default", "abs(x)", F.abs, lambda x: x if not x.dtype.signed else F.abs(x))
-for _name in ("sign.default", "sgn.default"):
-    _of_any(
-        _name,
-        "sign(x); 0 for NaN",
-        lambda x: builder.where(x == x, F.sign(x), 0.0),
-        lambda x: x if x.dtype.is_bool else F.sign(x),
-    )
-_of_any("relu.default", "where(x <= 0, 0, x)", F.relu, lambda x: builder.maximum(x, 0))
+@aten("sign.default sgn.default")
+def sign(x: Value) -> Value:
+    """sign(x); 0 for NaN"""
+    if x.dtype.is_float:
+        return builder.where(x == x, F.sign(x), 0.0).astype(x.dtype)
+    return x if x.dtype.is_bool else F.sign(x).astype(x.dtype)
 
 
 # ----------------------------------------------------------------------------------------------------- two operands
@@ -187,13 +142,6 @@ def power(x: Any, y: Any) -> Value:
     if isinstance(b, float) and b == 0:
         return F.full_like(a, 1.0)
     return tensor(a**b, common)
-
-
-@aten("atan2.default")
-def atan2_(y: Any, x: Any) -> Value:
-    """the angle of the point (x, y): atan(y/x), or -atan(x/y) where |y| > |x|, plus a constant for the quadrant"""
-    (a, b), common = promote(y, x, floats=True)
-    return tensor(atan2(tensor(a, common), tensor(b, common)), common)
 
 
 def _extreme(name: str, formula: str, f: Callable, of_bools: Callable) -> None:
@@ -324,7 +272,6 @@ _compare("le", "<=", lambda a, b: a <= b)
 _compare("gt", ">", lambda a, b: a > b)
 _compare("ge", ">=", lambda a, b: a >= b)
 
-enter("logical_not.default", "not x; numbers other than 0 are true", lambda x: ~_logical(x))
 enter("logical_and.default", "x and y", lambda x, y: _logical(x) & _logical(y))
 enter("logical_or.default", "x or y", lambda x, y: _logical(x) | _logical(y))
 enter("logical_xor.default", "x != y, for truth values", lambda x, y: F.logical_xor(_logical(x), _logical(y)))
@@ -384,18 +331,6 @@ def bitwise_not(x: Value) -> Value:
     return ~x if x.dtype.is_bool else (-1 - x.astype(dt.i64)).astype(x.dtype)
 
 
-def _test(name: str, formula: str, f: Callable[[Value], Value], of_ints: bool) -> None:
-    def run(x: Value) -> Value:
-        return f(x) if x.dtype.is_float else builder.full(x.shape, of_ints, dt.bool_)
-
-    enter(f"{name}.default", formula, run)
-
-
-_test("isnan", "x != x", F.isnan, False)
-_test("isinf", "abs(x) == inf", F.isinf, False)
-_test("isfinite", "x - x == 0", F.isfinite, True)
-
-
 @aten("where.self where.ScalarSelf where.ScalarOther where.Scalar")
 def where(condition: Value, x: Any, y: Any) -> Value:
     """where(condition, x, y)"""
@@ -412,12 +347,6 @@ def masked_fill(x: Value, mask: Value, value: Any) -> Value:
 # --------------------------------------------------------------------------------------------------------- activations
 
 
-@aten("gelu.default")
-def gelu(x: Value, approximate: str = "none") -> Value:
-    """x*(1 + erf(x/sqrt(2)))/2, or its tanh approximation"""
-    return F.gelu(x, approximate).astype(x.dtype)
-
-
 @aten("elu.default")
 def elu(x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
     """where(x > 0, scale*x, scale*alpha*expm1(input_scale*x))"""
@@ -429,27 +358,12 @@ def elu(x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1
     return pointwise(x, formula).astype(x.dtype)
 
 
-@aten("leaky_relu.default")
-def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
-    """where(x > 0, x, negative_slope*x)"""
-    return F.leaky_relu(x, float(negative_slope)).astype(x.dtype)
-
-
 @aten("hardtanh.default")
 def hardtanh(x: Value, low: float = -1, high: float = 1) -> Value:
     """min(max(x, low), high); the derivative at the bounds is 0"""
     if not x.dtype.is_float:
         return clamp(x, int(low), int(high))
     return F.hardtanh(x, float(low), float(high)).astype(x.dtype)
-
-
-@aten("softplus.default")
-def softplus(x: Value, beta: float = 1, threshold: float = 20) -> Value:
-    """log(1 + exp(beta*x))/beta, x itself where beta*x > threshold"""
-    return F.softplus(x, float(beta), float(threshold)).astype(x.dtype)
-
-
-_add("logaddexp.default", "log(exp(x) + exp(y)), without overflow", F.logaddexp, floats=True)
 
 
 @aten("nan_to_num.default")

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from einsmith import ops as F
-from einsmith.frontends.aten.inverse import acos, acosh
 from einsmith.frontends.aten.promotion import promote, tensor
 from einsmith.frontends.aten.table import enter
 from einsmith.lang import builder
@@ -20,7 +19,7 @@ from einsmith.lang.op import op
 
 def _t(n: Value, x: Value) -> Value:
     inside = builder.abs(x) <= 1
-    angle, rise = acos(builder.where(inside, x, 0.0)), acosh(builder.where(inside, 1.0, builder.abs(x)))
+    angle, rise = F.acos(builder.where(inside, x, 0.0)), F.acosh(builder.where(inside, 1.0, builder.abs(x)))
     return builder.where(inside, F.cos(n * angle), _sign(n, x) * F.cosh(n * rise))
 
 
@@ -31,8 +30,8 @@ def _sign(n: Value, x: Value) -> Value:
 
 def _u(n: Value, x: Value) -> Value:
     inside, one = builder.abs(x) < 1, builder.abs(x) == 1
-    angle = acos(builder.where(inside, x, 0.0))
-    rise = acosh(builder.where(inside | one, 2.0, builder.abs(x)))
+    angle = F.acos(builder.where(inside, x, 0.0))
+    rise = F.acosh(builder.where(inside | one, 2.0, builder.abs(x)))
     far = _sign(n, x) * F.sinh((n + 1) * rise) / F.sinh(rise)
     return builder.where(one, _sign(n, x) * (n + 1), builder.where(inside, F.sin((n + 1) * angle) / F.sin(angle), far))
 
@@ -50,8 +49,8 @@ def _w(n: Value, x: Value) -> Value:
 def _ratio(n: Value, x: Value, even: bool) -> Value:
     """Return cos((n + 1/2)*a)/cos(a/2) if `even`, else sin((n + 1/2)*a)/sin(a/2), of a = acos(x), for x >= 0."""
     inside, one = x < 1, x == 1
-    angle = acos(builder.where(inside & (x >= 0), x, 0.0))
-    rise = acosh(builder.where(inside | one, 2.0, x))
+    angle = F.acos(builder.where(inside & (x >= 0), x, 0.0))
+    rise = F.acosh(builder.where(inside | one, 2.0, x))
     if even:
         found = builder.where(
             inside, F.cos((n + 0.5) * angle) / F.cos(angle * 0.5), F.cosh((n + 0.5) * rise) / F.cosh(rise * 0.5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
@@ -26,36 +25,11 @@ def _max(name: str) -> None:
     enter(
         f"{name}_with_indices.default", "(max over windows, its index in row-major order), the first of equal ones", run
     )
-    enter(
-        f"{name}.default",
-        "max over windows; the first of equal elements has the derivative",
-        lambda *a, **k: run(*a, **k)[0],
-    )
 
 
 _max("max_pool1d")
 _max("max_pool2d")
 _max("max_pool3d")
-
-
-def _avg(name: str) -> None:
-    pool = getattr(F, name)
-
-    def run(
-        x: Value, kernel: Ints, stride: Ints = (), padding: Ints = (0,), *options: bool | int | None, **named: Any
-    ) -> Value:
-        return pool(x, tuple(kernel), tuple(stride) or None, tuple(padding), *options, **named)
-
-    enter(
-        f"{name}.default",
-        "mean over windows, with or without the padding, or sum divided by divisor_override where given",
-        run,
-    )
-
-
-_avg("avg_pool1d")
-_avg("avg_pool2d")
-_avg("avg_pool3d")
 
 
 def _adaptive(name: str) -> None:
@@ -145,12 +119,6 @@ _linear("upsample_linear1d", "linear")
 _linear("upsample_bilinear2d", "bilinear")
 _linear("upsample_trilinear3d", "trilinear")
 _linear("upsample_bicubic2d", "bicubic")
-
-
-@aten("col2im.default")
-def col2im(x: Value, size: Ints, kernel: Ints, dilation: Ints, padding: Ints, stride: Ints) -> Value:
-    """the sum of the windows' elements at each position"""
-    return F.fold(x, tuple(size), tuple(kernel), tuple(dilation), tuple(padding), tuple(stride))
 
 
 @aten("im2col.default")

@@ -8,9 +8,9 @@ from einsmith.base.arguments import Share
 from einsmith.base.errors import ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
 from einsmith.ops.losses.reduction import check_reduction
+from einsmith.ops.operator import operator
 from einsmith.ops.softmax import softmax_parts
 
 IGNORED = -100
@@ -54,7 +54,7 @@ def _reduce(y: Value, w: Value | None, ignore: int | None, reduction: str, row: 
     return total / builder.compute((), lambda: builder.sum(kept(over, 1.0 if w is None else w[y[over]]), over=over))
 
 
-@accept_arrays
+@operator("CrossEntropyLoss")
 def cross_entropy(
     input: Any,
     target: Any,
@@ -122,7 +122,7 @@ def _soft_cross_entropy(x: Value, t: Value, weight: Any, reduction: str, label_s
     return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
 
 
-@accept_arrays
+@operator("NLLLoss")
 def nll_loss(
     input: Any, target: Any, weight: Any = None, *, ignore_index: int | None = IGNORED, reduction: str = "mean"
 ) -> Value:

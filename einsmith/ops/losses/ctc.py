@@ -10,9 +10,9 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.lang.trace import current_trace
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import tensor
 from einsmith.ops.losses.reduction import check_reduction
+from einsmith.ops.operator import operator
 
 LEAST = -1e30
 """Logarithm of the probability of an impossible event; finite, so that the difference of two is not NaN."""
@@ -43,7 +43,7 @@ def _lengths(name: str, given: Any, what: str, batch: int) -> tuple[Value, tuple
     return v.astype(dt.i32), known
 
 
-@accept_arrays
+@operator("CTCLoss")
 def ctc_loss(
     log_probs: Any,
     targets: Any,

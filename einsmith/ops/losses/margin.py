@@ -8,10 +8,10 @@ from typing import Any
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import each, tensor
 from einsmith.ops.distance import pairwise_distance
 from einsmith.ops.losses.reduction import check_reduction, equal_shapes, floats, positive, reduce
+from einsmith.ops.operator import operator
 
 
 def _above(x: Any) -> Any:
@@ -19,7 +19,7 @@ def _above(x: Any) -> Any:
     return builder.where(x < 0, 0.0, x)
 
 
-@accept_arrays
+@operator("MarginRankingLoss")
 def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, *, reduction: str = "mean"
 ) -> Value:
@@ -33,7 +33,7 @@ def margin_ranking_loss(
     return reduce(each((a, b, y), lambda p, q, t: _above(margin - t * (p - q))), reduction)
 
 
-@accept_arrays
+@operator("HingeEmbeddingLoss")
 def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, *, reduction: str = "mean") -> Value:
     """Return input where the target is 1, max(0, margin - input) where it is -1."""
     check_reduction("hinge_embedding_loss", reduction)
@@ -45,7 +45,7 @@ def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, *, reduct
     return reduce(each((x, y), loss), reduction)
 
 
-@accept_arrays
+@operator("SoftMarginLoss")
 def soft_margin_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
     """Return log(1 + exp(-target*input)), the target being 1 or -1; without overflow."""
     check_reduction("soft_margin_loss", reduction)
@@ -67,7 +67,7 @@ def _class_weight(name: str, weight: Any, classes: int) -> Value | None:
     return w
 
 
-@accept_arrays
+@operator("MultiMarginLoss")
 def multi_margin_loss(
     input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, *, reduction: str = "mean"
 ) -> Value:
@@ -98,7 +98,7 @@ def multi_margin_loss(
     return loss.reshape(()) if single else loss
 
 
-@accept_arrays
+@operator("MultiLabelMarginLoss", settings="reduction")
 def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
     """Sum max(0, 1 - (x[y] - x[c])) over the target classes y and the other classes c, divided by C.
 
@@ -128,7 +128,7 @@ def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") 
     return loss.reshape(()) if given.ndim == 1 else loss
 
 
-@accept_arrays
+@operator("MultiLabelSoftMarginLoss")
 def multilabel_soft_margin_loss(input: Any, target: Any, weight: Any = None, *, reduction: str = "mean") -> Value:
     """Return the mean over the classes of the binary cross entropy of sigmoid(input). weight [C] scales each class."""
     name = "multilabel_soft_margin_loss"
@@ -165,7 +165,7 @@ def _triplet(
     return reduce(each((between(a, p), other), lambda u, v: _above(margin + u - v)), reduction)
 
 
-@accept_arrays
+@operator("TripletMarginLoss")
 def triplet_margin_loss(
     anchor: Any,
     positive: Any,
@@ -193,7 +193,7 @@ def triplet_margin_loss(
     )
 
 
-@accept_arrays
+@operator("TripletMarginWithDistanceLoss")
 def triplet_margin_with_distance_loss(
     anchor: Any,
     positive: Any,
@@ -217,7 +217,7 @@ def triplet_margin_with_distance_loss(
     )
 
 
-@accept_arrays
+@operator("CosineEmbeddingLoss")
 def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, *, reduction: str = "mean"
 ) -> Value:
@@ -241,7 +241,7 @@ def cosine_embedding_loss(
     return reduce(loss, reduction)
 
 
-@accept_arrays
+@operator()
 def margin_loss(lengths: Any, target: Any, present: float = 0.9, absent: float = 0.1, weight: float = 0.5) -> Value:
     """Return the loss of capsule networks, 0-d, for lengths [B, C] and the samples' classes [B].
 

@@ -8,9 +8,9 @@ from typing import Any
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import each, tensor
 from einsmith.ops.losses.reduction import REDUCTIONS, check_reduction, equal_shapes, floats, positive, reduce
+from einsmith.ops.operator import operator
 
 
 def _pair(name: str, input: Any, target: Any, reduction: str) -> tuple[Value, Value]:
@@ -31,7 +31,7 @@ def _weight_mean(name: str, loss: Value, weight: Any, reduction: str) -> Value:
     return total / reduce(w, "sum") if reduction == "mean" else total
 
 
-@accept_arrays
+@operator("MSELoss", aten="mse_loss.default", settings="reduction")
 def mse_loss(input: Any, target: Any, *, reduction: str = "mean", weight: Any = None) -> Value:
     """Return (input - target)**2, averaged over all elements, summed or unreduced. Both inputs have one shape.
 
@@ -46,14 +46,14 @@ def mse_loss(input: Any, target: Any, *, reduction: str = "mean", weight: Any = 
     return _weight_mean("mse_loss", each((x, y), square), weight, reduction)
 
 
-@accept_arrays
+@operator("L1Loss", settings="reduction")
 def l1_loss(input: Any, target: Any, *, reduction: str = "mean", weight: Any = None) -> Value:
     """Return |input - target|; reduction and weight as of `mse_loss`. The derivative at 0 is 0."""
     x, y = _pair("l1_loss", input, target, reduction)
     return _weight_mean("l1_loss", each((x, y), lambda a, b: builder.abs(a - b)), weight, reduction)
 
 
-@accept_arrays
+@operator("SmoothL1Loss", aten="smooth_l1_loss.default")
 def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0) -> Value:
     """Return d*d/(2*beta) where d = |input - target| is below beta, d - beta/2 elsewhere. Source: arXiv 1504.08083."""
     positive("smooth_l1_loss", zero=True, beta=beta)
@@ -68,7 +68,7 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
     return reduce(each((x, y), loss), reduction)
 
 
-@accept_arrays
+@operator("HuberLoss", aten="huber_loss.default", settings="reduction delta")
 def huber_loss(input: Any, target: Any, *, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Value:
     """Return d*d/2 where d = |input - target| is below delta, delta*(d - delta/2) elsewhere. Source: Huber 1964.
 
@@ -99,7 +99,7 @@ def _scale(name: str, loss: Value, weight: Any, reduction: str) -> Value:
     return reduce(loss, reduction)
 
 
-@accept_arrays
+@operator("BCELoss")
 def binary_cross_entropy(input: Any, target: Any, weight: Any = None, *, reduction: str = "mean") -> Value:
     """Return -(t*log(x) + (1 - t)*log(1 - x)) of probabilities x and t; logarithms are at least -100.
 
@@ -119,7 +119,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, *, reducti
     return _scale("binary_cross_entropy", each((x, y), loss), weight, reduction)
 
 
-@accept_arrays
+@operator("BCEWithLogitsLoss")
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
 ) -> Value:
@@ -139,7 +139,7 @@ def binary_cross_entropy_with_logits(
     return _scale(name, loss, weight, reduction)
 
 
-@accept_arrays
+@operator("KLDivLoss")
 def kl_div(input: Any, target: Any, *, reduction: str = "mean", log_target: bool = False) -> Value:
     """Return target*(log(target) - input) for log-probabilities `input`, 0 where the target is 0.
 
@@ -157,7 +157,7 @@ def kl_div(input: Any, target: Any, *, reduction: str = "mean", log_target: bool
     return reduce(loss, "sum") / x.shape[0] if x.ndim else loss
 
 
-@accept_arrays
+@operator("PoissonNLLLoss", tensors="log_input target")
 def poisson_nll_loss(
     input: Any, target: Any, log_input: bool = True, full: bool = False, *, eps: float = 1e-8, reduction: str = "mean"
 ) -> Value:
@@ -177,7 +177,7 @@ def poisson_nll_loss(
     return reduce(each((x, y), loss), reduction)
 
 
-@accept_arrays
+@operator("GaussianNLLLoss", settings="* full eps reduction")
 def gaussian_nll_loss(
     input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Value:

@@ -16,14 +16,15 @@ from einsmith.frontends.onnx.operators import (
     recurrent,
     reductions,
     resizing,
+    same,  # noqa: F401  # fills the table
     shapes,
     signal,
     training,
 )
 
 FAMILIES = (
-    pointwise, activations, casts, reductions, arrangement, shapes, indexing, contractions, normalization, pooling,
-    resizing, quantized, recurrent, control, randomness, signal, training, learning,
+    pointwise, activations, casts, reductions, arrangement, shapes, indexing, contractions, normalization,
+    pooling, resizing, quantized, recurrent, control, randomness, signal, training, learning,
 )  # fmt: skip
 
 __all__ = ["FAMILIES"]

@@ -18,23 +18,8 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import pointwise
 
-SAME = {
-    "Abs": "abs", "Neg": "neg", "Sign": "sign", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sqrt": "sqrt",
-    "Reciprocal": "reciprocal", "Exp": "exp", "Log": "log", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Sinh": "sinh",
-    "Cosh": "cosh", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Asinh": "asinh", "Acosh": "acosh",
-    "Atanh": "atanh", "Erf": "erf", "IsNaN": "isnan", "Not": "logical_not", "Tanh": "tanh", "Sigmoid": "sigmoid",
-    "Mish": "mish",
-}  # fmt: skip
-"""Operators that are PyTorch's, under another name."""
-
-
-def _same(name: str, theirs: str) -> None:
-    entry = TABLE[f"{theirs}.default"]
-    enter(name, entry.formula, lambda n, x: entry.run(x), "pointwise")
-
-
-for _name, _theirs in SAME.items():
-    _same(_name, _theirs)
+_entry = TABLE["sign.default"]
+enter("Sign", _entry.formula, lambda n, x: _entry.run(x), "pointwise")
 
 
 def _binary(name: str, formula: str, f: Callable[[Value, Value], Value]) -> None:

@@ -11,7 +11,6 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall
-from einsmith.frontends.onnx.operators.activations import DEFAULTS
 from einsmith.frontends.onnx.operators.quantized import dynamic_quantize
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
@@ -128,6 +127,17 @@ def _operator(text: str, activations: tuple[str, ...], clip: float, lengths: boo
     text = _expand(text, "prev", previous)
     text = _expand(text, "clip", lambda e: f"min(max({e}, {-clip!r}), {clip!r})" if clip else f"({e})")
     return op(text)
+
+
+DEFAULTS = {
+    "LeakyRelu": (0.01, 0.0),
+    "ThresholdedRelu": (1.0, 0.0),
+    "HardSigmoid": (0.2, 0.5),
+    "Elu": (1.0, 0.0),
+    "Affine": (1.0, 0.0),
+    "ScaledTanh": (1.0, 1.0),
+}
+"""alpha and beta of an activation where a node does not give them."""
 
 
 def _activations(n: NodeCall, count: int, defaults: Sequence[str], d: int) -> tuple[str, ...]:

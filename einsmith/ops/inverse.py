@@ -11,7 +11,8 @@ from typing import Any
 
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.common import each, pointwise
+from einsmith.ops.common import each
+from einsmith.ops.operator import AsFloats, operator, pointwise_operator
 
 TERMS = 12
 
@@ -34,9 +35,7 @@ def _angle(x: Any) -> Any:
     return builder.where(x > 1, pi / 2 - _small(1 / x), builder.where(x < -1, -pi / 2 - _small(1 / x), _small(x)))
 
 
-def atan(x: Value) -> Value:
-    """Return the arc tangent of each element, in radians."""
-    return pointwise(x, _angle)
+atan = pointwise_operator("atan", "the arc tangent of x, 4*(t - t**3/3 + ..) with t = tan(atan(x)/4)", _angle, "Atan")
 
 
 def _arc(s: Any) -> Any:
@@ -52,52 +51,50 @@ def _near(e: Any) -> Any:
     return 2 * _arc(builder.sqrt(0.5 * (1 - e)))
 
 
-def asin(x: Value) -> Value:
-    """Return the arc sine of each element, in radians; NaN outside of [-1, 1]."""
-    return pointwise(
-        x, lambda e: builder.where(e > 0.5, pi / 2 - _near(e), builder.where(e < -0.5, _near(-e) - pi / 2, _arc(e)))
-    )
+asin = pointwise_operator(
+    "asin",
+    "the arc sine of x, atan(x/sqrt(1 - x*x)), pi/2 - 2*asin(sqrt((1 - x)/2)) near 1",
+    lambda e: builder.where(e > 0.5, pi / 2 - _near(e), builder.where(e < -0.5, _near(-e) - pi / 2, _arc(e))),
+    "Asin",
+)
+acos = pointwise_operator(
+    "acos",
+    "the arc cosine of x, pi/2 - asin(x), 2*asin(sqrt((1 - x)/2)) near 1",
+    lambda e: builder.where(e > 0.5, _near(e), builder.where(e < -0.5, pi - _near(-e), pi / 2 - _arc(e))),
+    "Acos",
+)
 
 
-def acos(x: Value) -> Value:
-    """Return the arc cosine of each element, in radians; NaN outside of [-1, 1]."""
-    return pointwise(
-        x, lambda e: builder.where(e > 0.5, _near(e), builder.where(e < -0.5, pi - _near(-e), pi / 2 - _arc(e)))
-    )
+def _asinh(e: Any) -> Any:
+    """Return asinh(e); above |e| = 1e8 as log(2*|e|), since e*e would overflow."""
+
+    def positive(a: Any) -> Any:
+        near = builder.log1p(a + a * a / (1 + builder.sqrt(1 + a * a)))
+        return builder.where(a > 1e8, builder.log(a) + builder.log(2.0), near)
+
+    return builder.where(e < 0, -positive(-e), positive(e))
 
 
-def asinh(x: Value) -> Value:
-    """Return asinh(x); above |x| = 1e8 as log(2*|x|), since x*x would overflow."""
-
-    def formula(e: Any) -> Any:
-        def positive(a: Any) -> Any:
-            near = builder.log1p(a + a * a / (1 + builder.sqrt(1 + a * a)))
-            return builder.where(a > 1e8, builder.log(a) + builder.log(2.0), near)
-
-        return builder.where(e < 0, -positive(-e), positive(e))
-
-    return pointwise(x, formula)
+def _acosh(e: Any) -> Any:
+    t = e - 1
+    near = builder.log1p(t + builder.sqrt(t) * builder.sqrt(t + 2))
+    return builder.where(e > 1e8, builder.log(e) + builder.log(2.0), near)
 
 
-def acosh(x: Value) -> Value:
-    """Return the inverse hyperbolic cosine of each element; NaN below 1."""
-
-    def formula(e: Any) -> Any:
-        t = e - 1
-        return builder.where(
-            e > 1e8, builder.log(e) + builder.log(2.0), builder.log1p(t + builder.sqrt(t) * builder.sqrt(t + 2))
-        )
-
-    return pointwise(x, formula)
+asinh = pointwise_operator("asinh", "sign(x)*log1p(|x| + x*x/(1 + sqrt(1 + x*x)))", _asinh, "Asinh")
+acosh = pointwise_operator("acosh", "log1p(t + sqrt(t)*sqrt(t + 2)) with t = x - 1", _acosh, "Acosh")
+atanh = pointwise_operator(
+    "atanh", "log1p(2*x/(1 - x))/2", lambda e: 0.5 * (builder.log1p(e) - builder.log1p(-e)), "Atanh"
+)
 
 
-def atanh(x: Value) -> Value:
-    """Return the inverse hyperbolic tangent of each element; NaN outside of [-1, 1]."""
-    return pointwise(x, lambda e: 0.5 * (builder.log1p(e) - builder.log1p(-e)))
+@operator(aten="atan2.default")
+def atan2(input: AsFloats, other: AsFloats) -> Value:
+    """Return the angle of the point (other, input), in (-pi, pi]: atan(y/x), or -atan(x/y) where |y| > |x|, plus a
+    constant for the quadrant.
 
-
-def atan2(y: Value, x: Value) -> Value:
-    """Return the angle of (x, y), in (-pi, pi]; at the origin 0, or pi where x is minus zero."""
+    At the origin it is 0, or pi where x is minus zero.
+    """
 
     def formula(b: Any, a: Any) -> Any:
         negative = (b < 0) | ((b == 0) & (1 / b < 0))
@@ -111,4 +108,4 @@ def atan2(y: Value, x: Value) -> Value:
         inside = builder.where((a == 0) & (b == 0), turn + 0 * a * b, builder.where(wide, flat, steep))
         return builder.where(infinite, diagonal, inside)
 
-    return each((y, x), formula)
+    return each((input, other), formula)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from math import factorial, inf, nan, pi, sqrt
 from typing import Any
 
-from einsmith.frontends.aten import expansions
-from einsmith.frontends.aten.expansions import Expansion
-from einsmith.frontends.aten.special import floats, polynomial
 from einsmith.lang import builder
+from einsmith.lang.builder import Value
+from einsmith.ops import expansions
+from einsmith.ops.expansions import Expansion
+from einsmith.ops.operator import pointwise_operator
+from einsmith.ops.special import polynomial
 
 # ---------------------------------------------------------------------------------------------- of the first and second
 
@@ -162,22 +164,23 @@ def _airy(x: Any) -> Any:
     return builder.where((x == inf) | (x == -inf) | (x != x), nan, found)
 
 
-for _name, _formula, _f in (
-    ("special_bessel_j0", "J0(x)", _j0),
-    ("special_bessel_j1", "J1(x)", _j1),
-    ("special_bessel_y0", "Y0(x)", _y0),
-    ("special_bessel_y1", "Y1(x)", _y1),
-    ("special_spherical_bessel_j0", "sin(x)/x", _spherical),
-    ("i0", "I0(x)", _even(False)),
-    ("special_modified_bessel_i0", "I0(x)", _even(False)),
-    ("special_i0e", "exp(-|x|)*I0(x)", _even(True)),
-    ("special_i1", "I1(x)", _odd(False)),
-    ("special_modified_bessel_i1", "I1(x)", _odd(False)),
-    ("special_i1e", "exp(-|x|)*I1(x)", _odd(True)),
-    ("special_modified_bessel_k0", "K0(x)", _k0(False)),
-    ("special_modified_bessel_k1", "K1(x)", _k1(False)),
-    ("special_scaled_modified_bessel_k0", "exp(x)*K0(x)", _k0(True)),
-    ("special_scaled_modified_bessel_k1", "exp(x)*K1(x)", _k1(True)),
-    ("special_airy_ai", "Ai(x)", _airy),
-):
-    floats(f"{_name}.default", _formula, _f, "bessel")
+def _special(name: str, meaning: str, formula: Callable[[Any], Any], aten: str = "") -> Callable[..., Value]:
+    return pointwise_operator(name, meaning, formula, aten=f"special_{name}.default {aten}", family="special")
+
+
+bessel_j0 = _special("bessel_j0", "J0(x)", _j0)
+bessel_j1 = _special("bessel_j1", "J1(x)", _j1)
+bessel_y0 = _special("bessel_y0", "Y0(x)", _y0)
+bessel_y1 = _special("bessel_y1", "Y1(x)", _y1)
+spherical_bessel_j0 = _special("spherical_bessel_j0", "sin(x)/x", _spherical)
+i0 = pointwise_operator(
+    "i0", "I0(x)", _even(False), aten="i0.default special_modified_bessel_i0.default", family="special"
+)
+i0e = _special("i0e", "exp(-|x|)*I0(x)", _even(True))
+i1 = _special("i1", "I1(x)", _odd(False), "special_modified_bessel_i1.default")
+i1e = _special("i1e", "exp(-|x|)*I1(x)", _odd(True))
+modified_bessel_k0 = _special("modified_bessel_k0", "K0(x)", _k0(False))
+modified_bessel_k1 = _special("modified_bessel_k1", "K1(x)", _k1(False))
+scaled_modified_bessel_k0 = _special("scaled_modified_bessel_k0", "exp(x)*K0(x)", _k0(True))
+scaled_modified_bessel_k1 = _special("scaled_modified_bessel_k1", "exp(x)*K1(x)", _k1(True))
+airy_ai = _special("airy_ai", "Ai(x)", _airy)

@@ -1,0 +1,32 @@
+"""Operators that are functions of `einsmith.functional` with the same attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from einsmith import ops  # noqa: F401  # fills the table of operators
+from einsmith.frontends.onnx.evaluate import NodeCall
+from einsmith.frontends.onnx.table import enter
+from einsmith.lang.builder import Value
+from einsmith.ops.operator import OPERATORS, OperatorRow
+
+FAMILIES = {"elementwise": "pointwise", "inverse": "pointwise", "activation": "activations"}
+"""Families of the rows of the table -> families of ONNX's operators."""
+
+
+def _entry(row: OperatorRow) -> Callable[..., Any]:
+    """Return ONNX's form of an operator. The result has the first operand's type, or is a bool."""
+    names = {setting: row.attributes.get(setting, setting) for setting in row.settings}
+
+    def run(n: NodeCall, *inputs: Value) -> Value:
+        given = {s: n.attr(name) for s, name in names.items() if n.attr(name) is not None}
+        result = row.call(*inputs, **given)
+        return result if result.dtype.is_bool else result.astype(inputs[0].dtype)
+
+    return run
+
+
+for _row in OPERATORS.values():
+    if _row.onnx:
+        enter(_row.onnx, _row.formula, _entry(_row), FAMILIES[_row.family])

@@ -1,0 +1,176 @@
+"""Define the table of operators. A row says an operator once: its formula, its settings, and its names elsewhere.
+
+`einsmith.functional`, the layers of `einsmith.nn` that have no parameters, the operators of ATen and ONNX that are the
+same functions, and the documents' tables are made from these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from einsmith.base import dtypes as dt
+from einsmith.base.locks import cached_property
+from einsmith.lang.builder import Value
+from einsmith.ops.call import accept_arrays
+from einsmith.ops.common import pointwise, tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Tensor = Annotated[Any, "tensor"]
+"""An operand that the operator's function gets as a traced tensor."""
+Floats = Annotated[Any, "floats"]
+"""A `Tensor` of floats; integers and truth values raise DtypeError."""
+AsFloats = Annotated[Any, "as floats"]
+"""A `Tensor` whose integers and truth values become float32, as in PyTorch."""
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """A row of the table.
+
+    Attributes:
+        name: name in `einsmith.functional`, which is PyTorch's where PyTorch has the operator.
+        call: the function, which takes arrays and traced tensors.
+        family: what operators of one kind have in common: the name without its number of dimensions, or the module.
+        layer: name of the layer in `einsmith.nn`, "" if there is none.
+        aten: names of ATen's overloads with the same arguments, as in "softplus.default", separated by blanks.
+        onnx: name of ONNX's operator, "" if it has none of the same meaning.
+        attributes: settings -> names of ONNX's attributes, where these differ from the settings' names.
+        options: further arguments of the layer's class: see `einsmith.nn.operator_layer.OperatorLayer`.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    family: str
+    layer: str = ""
+    aten: str = ""
+    onnx: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def operands(self) -> dict[str, str]:
+        """Return the names of the tensors that every call gives, in order, each with its kind."""
+        return operands_of(self.call)
+
+    @cached_property
+    def settings(self) -> dict[str, Parameter]:
+        """Return the other parameters by name."""
+        return {n: p for n, p in signature(self.call).parameters.items() if n not in self.operands}
+
+    @property
+    def formula(self) -> str:
+        """Return the result in a line: the docstring's first sentence without the verb."""
+        text = " ".join((self.call.__doc__ or "").partition("\n\n")[0].split())
+        text = text.partition(". ")[0].removesuffix(".").removeprefix("Return ")
+        return text.removesuffix(", elementwise")
+
+
+OPERATORS: dict[str, OperatorRow] = {}
+"""All operators by name, in the order of their modules."""
+
+
+def operands_of(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the tensors that a call of an operator's function always gives: name -> kind."""
+    hints = get_type_hints(function, include_extras=True)
+    found = {}
+    for name, p in signature(function).parameters.items():
+        hint = hints.get(name)
+        if p.default is p.empty and (hint is Any or _kind(hint)):
+            found[name] = _kind(hint) or "any"
+    return found
+
+
+def _kind(hint: Any) -> str:
+    """Return the kind of an operand's annotation, "" for others."""
+    return str(hint.__metadata__[0]) if get_origin(hint) is Annotated and get_args(hint)[0] is Any else ""
+
+
+def operator(
+    layer: str = "",
+    aten: str = "",
+    onnx: str = "",
+    attributes: Mapping[str, str] | None = None,
+    also: str = "",
+    family: str = "",
+    **options: Any,
+) -> Callable[[F], F]:
+    """Return a decorator that adds a function to the table and makes it callable on arrays; see `OperatorRow`.
+
+    The function's operands that are annotated `Tensor`, `Floats` or `AsFloats` are traced tensors, which are checked.
+    also: another name of the function.
+    """
+
+    def enter(function: F) -> F:
+        call = accept_arrays(_convert_operands(function))
+        for name in (function.__name__, *also.split()):
+            assert name not in OPERATORS, name
+            names = (layer, aten, onnx, attributes or {}, options) if name == function.__name__ else ()
+            OPERATORS[name] = OperatorRow(name, call, family or _module(function), *names)
+        return call
+
+    return enter
+
+
+def _module(function: Callable[..., Any]) -> str:
+    """Return the package or module of `ops` in which an operator stands."""
+    return function.__module__.split(".")[2]
+
+
+def _convert_operands(function: F) -> F:
+    """Make a function of traced tensors check and convert the operands that its annotations say are tensors."""
+    name = function.__name__
+    kinds: dict[str, str] = {}
+    order: list[str] = []
+
+    def convert(n: str, x: Any) -> Any:
+        kind = kinds.get(n)
+        if kind is None:
+            return x
+        value = tensor(x, name, n, kind="float" if kind == "floats" else None)
+        return value.astype(dt.f32) if kind == "as floats" and not value.dtype.is_float else value
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not order:  # at the first call: annotations may name classes that are defined further down
+            hints = get_type_hints(function, include_extras=True)
+            kinds.update({n: kind for n, hint in hints.items() if (kind := _kind(hint))})
+            order.extend(signature(function).parameters)
+        converted = [convert(n, x) for n, x in zip(order, args, strict=False)]
+        return function(*converted, *args[len(converted) :], **{n: convert(n, x) for n, x in kwargs.items()})
+
+    return call  # type: ignore[return-value]
+
+
+def pointwise_operator(
+    name: str,
+    meaning: str,
+    formula: Callable[[Any], Any],
+    onnx: str = "",
+    of: str = "AsFloats",
+    aten: str = "",
+    family: str = "elementwise",
+) -> Callable[..., Value]:
+    """Add an operator of one tensor to the table, and return it.
+
+    Args:
+        name: the operator's name
+        meaning: the result as a formula of x, for documents
+        formula: function of an element
+        onnx: ONNX's name
+        of: annotation of the tensor: "Tensor", "Floats" or "AsFloats"
+        aten: ATen's names, where its name is not the operator's
+        family: family of operators, as in `OperatorRow`
+    """
+
+    def call(input: Any) -> Value:
+        return pointwise(input, formula)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Return {meaning}, elementwise."
+    call.__annotations__ = {"input": of, "return": "Value"}
+    return operator(aten=aten or f"{name}.default", onnx=onnx, family=family)(call)
