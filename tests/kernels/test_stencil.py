@@ -329,6 +329,18 @@ def test_a_gradient_of_filters_asks_for_the_images_that_come_next(size, stride):
         assert len(late) * 64 < 1.25 * PREFETCH_BYTES
 
 
+def test_rows_that_are_far_from_each_other_are_not_prefetched(rng):
+    """The row axis is an outer one: between two rows of 16 elements lie 72 that other points read."""
+    f = es.op("Y[b,i,d] = sum[j,k](V[b,j,i,k] * W[j,i,d,k])")
+    shapes = [(2, 10, 72, 16), (10, 72, 8, 16)]
+    (call,) = fuse(run_passes(trace_shapes(f, [(x, dt.f32) for x in shapes]).graph)).calls
+    target = replace(WIDE, l2=256, cores=1)
+    config = STENCIL.configs(call.kernel, target)[0]
+    text = emit_module(STENCIL.lower(call.kernel, config, target).functions, target)
+    assert text.count("llvm.prefetch") < 100 and text.count("\n") < 2000
+    check(STENCIL, call.kernel, rng, native=True)
+
+
 def test_tiles_beyond_the_caches_touch_fewer_rows():
     """Where memory binds; a tile's rows are taller where arithmetic does."""
     kernel = s.depthwise(4, 8, 56, 56, 3, 1, 2)

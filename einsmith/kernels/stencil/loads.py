@@ -17,7 +17,7 @@ from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis, Expr, reads
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import MAX_STEP, Access, MaskedRead, Phase, Selection, Span, Stencil, Term
-from einsmith.schedule.kernel import Kernel, KernelBuffer
+from einsmith.schedule.kernel import Kernel
 
 SPARE_REGISTERS = 4
 """Vector registers kept free for loads and shuffles at stride 2 (count)."""
@@ -148,9 +148,10 @@ def rows_per_tile(a: Access, tile: int) -> int:
     return max(1, tile * abs(a.row) // a.pitch)
 
 
-def _are_rows_adjacent(x: KernelBuffer, a: Access) -> bool:
-    """Return whether the rows of a tile are adjacent in memory; in a permuted buffer other rows may lie between."""
-    return x.row_major or abs(a.row) <= MAX_STEP * a.pitch
+def _are_rows_adjacent(a: Access) -> bool:
+    """Return whether the rows of a tile are adjacent in memory; where its row axis is an outer one, others lie
+    between."""
+    return abs(a.row) <= MAX_STEP * a.pitch
 
 
 def _kind(a: Access) -> tuple:
@@ -195,11 +196,7 @@ class Reader(VectorEmitter):
         self.short_rows = set() if t.pair is not None else find_short_rows(s, self.lanes, target.vector_bytes)
         size = sum(x.nbytes for x in kernel.buffers)
         beyond_l2 = size > target.l2 * target.cores
-        self.prefetched = (
-            [a for a in list_streams(s) if _are_rows_adjacent(kernel.buffers[self.slots[a.slot]], a)]
-            if beyond_l2
-            else []
-        )
+        self.prefetched = [a for a in list_streams(s) if _are_rows_adjacent(a)] if beyond_l2 else []
         self.width = kernel.shape[-1]
         self.loaded: dict[tuple, SSAValue] = {}
         self.places: dict[tuple, SSAValue] = {}
