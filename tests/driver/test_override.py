@@ -61,7 +61,7 @@ def test_a_decision_is_followed_inside_and_only_there(program) -> None:
     "text,said",
     [
         ("winograd", "must begin with a pattern that takes .*37, 41.*: contraction, reduction"),
-        ("contraction mr=77", "'mr=77' is no gene of contraction on .*: .*pieces.0.mr=1..28; pieces.0.nv=1..8"),
+        ("contraction mr=77", "'mr=77' is no gene of contraction on .*: .*pieces.0.mr=1.*28.*; pieces.0.nv=1..8"),
         ("contraction rows=3", "'rows=3' is no gene of contraction"),
         ("contraction nr=2", "'nr=2' is no gene of contraction"),
         ("contraction mr", "'mr' is no gene of contraction"),

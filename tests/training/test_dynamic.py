@@ -519,7 +519,7 @@ def test_a_choice_is_work_that_the_budget_sees(simulated, monkeypatch) -> None:
     made.compile(*BATCH)
     (simulated.run,) = made._programs.values()
     x, affordable = exploration(made), set[str]()
-    kernel = x.run.calls[0].kernel
+    kernel = next(c.kernel for c, k in zip(x.run.calls, x.run.kernels, strict=True) if k.pattern == "contraction")
     x.kernels[kernel] = KernelRecord(1e-3, 1)
     monkeypatch.setattr(x, "_expect", lambda work: work)
     monkeypatch.setattr(x.budget, "can_spend", affordable.__contains__)

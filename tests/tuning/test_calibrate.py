@@ -407,7 +407,8 @@ def test_implausible_figures_are_reported_and_not_used(static, monkeypatch):
     """A bandwidth below static sense, a level slower than the one behind it: the static figures stand, and a note."""
     machine = replace(static, cores=2)
     found = found_as(machine) | {"memory": 100 / machine.core_bandwidth, "load": 1e-15}
-    found["l1"] = 1.5 * found["l2"]
+    middle = (found["l1"] * found["l2"]) ** 0.5  # near enough to the static figures of both
+    found["l1"], found["l2"] = 1.3 * middle, middle / 1.3
     del found["gather"]
     figures = calibrate.Figures(found, {"gather": "its 2 runs disagree"})
     monkeypatch.setattr(calibrate, "measure", lambda machine, budget: figures)
