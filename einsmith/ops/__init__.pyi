@@ -132,6 +132,7 @@ from einsmith.ops.elementwise import round as round
 from einsmith.ops.elementwise import rsqrt as rsqrt
 from einsmith.ops.elementwise import sign as sign
 from einsmith.ops.elementwise import sin as sin
+from einsmith.ops.elementwise import sinc as sinc
 from einsmith.ops.elementwise import sinh as sinh
 from einsmith.ops.elementwise import sqrt as sqrt
 from einsmith.ops.elementwise import square as square
@@ -500,6 +501,7 @@ __all__ = [
     "sign",
     "silu",
     "sin",
+    "sinc",
     "sinh",
     "smooth_l1_loss",
     "soft_margin_loss",

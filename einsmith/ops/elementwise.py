@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from math import inf, pi
 from math import log as _log
 from typing import Any
 
@@ -26,6 +26,11 @@ rsqrt = pointwise_operator("rsqrt", "1/sqrt(x)", builder.rsqrt)
 reciprocal = pointwise_operator("reciprocal", "1/x", lambda x: 1 / x, "Reciprocal")
 sin = pointwise_operator("sin", "sin(x)", builder.sin, "Sin")
 cos = pointwise_operator("cos", "cos(x)", builder.cos, "Cos")
+sinc = pointwise_operator(
+    "sinc",
+    "sin(pi*x)/(pi*x), 1 at 0",
+    lambda x: builder.where(x == 0, 1.0, builder.sin(pi * x) / builder.where(x == 0, 1.0, pi * x)),
+)
 tan = pointwise_operator("tan", "sin(x)/cos(x)", lambda x: builder.sin(x) / builder.cos(x), "Tan")
 sinh = pointwise_operator(
     "sinh", "(expm1(x) - expm1(-x))/2", lambda x: 0.5 * (builder.expm1(x) - builder.expm1(-x)), "Sinh"
