@@ -129,6 +129,13 @@ class Threshold(OperatorLayer):
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None: ...
     def forward(self, input: Any) -> Any: ...
 
+class ThresholdedReLU(OperatorLayer):
+    """The layer of `functional.thresholded_relu`."""
+
+    alpha: float
+    def __init__(self, alpha: float = 1.0) -> None: ...
+    def forward(self, input: Any) -> Any: ...
+
 class Hardtanh(OperatorLayer):
     """The layer of `functional.hardtanh`."""
 
@@ -709,6 +716,7 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "ThresholdedReLU",
     "TripletMarginLoss",
     "TripletMarginWithDistanceLoss",
     "Unfold",

@@ -25,6 +25,7 @@ from einsmith.ops.activation import squash as squash
 from einsmith.ops.activation import tanh as tanh
 from einsmith.ops.activation import tanhshrink as tanhshrink
 from einsmith.ops.activation import threshold as threshold
+from einsmith.ops.activation import thresholded_relu as thresholded_relu
 from einsmith.ops.arrangement import broadcast_to as broadcast_to
 from einsmith.ops.arrangement import chunk as chunk
 from einsmith.ops.arrangement import diag as diag
@@ -528,6 +529,7 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "thresholded_relu",
     "tile",
     "topk",
     "trace",

@@ -184,6 +184,12 @@ def threshold(input: Floats, threshold: float, value: float, inplace: bool = Fal
     return pointwise(input, lambda e: builder.where(e <= threshold, value, e))
 
 
+@operator("ThresholdedReLU", onnx="ThresholdedRelu")
+def thresholded_relu(input: Floats, alpha: float = 1.0) -> Value:
+    """Return x where x > alpha, 0 elsewhere. Source: Konda et al. 2014, arXiv 1402.3337."""
+    return pointwise(input, lambda e: builder.where(e > alpha, e, 0.0))
+
+
 @operator("Hardtanh")
 def hardtanh(input: Floats, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
     """Return x within [min_val, max_val], the nearer bound outside; the derivative at the bounds is 0."""

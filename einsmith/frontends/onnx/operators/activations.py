@@ -16,13 +16,6 @@ def clip(e: Any, low: float, high: float) -> Any:
     return builder.where(e < low, low, builder.where(e > high, high, e))
 
 
-@onnx("ThresholdedRelu")
-def thresholded_relu(n: NodeCall, x: Value) -> Value:
-    """where(x > alpha, x, 0)"""
-    alpha = float(n.attr("alpha", 1.0))
-    return pointwise(x, lambda e: builder.where(e > alpha, e, 0.0)).astype(x.dtype)
-
-
 @onnx("HardSigmoid")
 def hardsigmoid(n: NodeCall, x: Value) -> Value:
     """min(max(alpha*x + beta, 0), 1)"""
