@@ -113,6 +113,7 @@ from einsmith.ops.elementwise import log1p as log1p
 from einsmith.ops.elementwise import log2 as log2
 from einsmith.ops.elementwise import log10 as log10
 from einsmith.ops.elementwise import logaddexp as logaddexp
+from einsmith.ops.elementwise import logaddexp2 as logaddexp2
 from einsmith.ops.elementwise import logical_and as logical_and
 from einsmith.ops.elementwise import logical_not as logical_not
 from einsmith.ops.elementwise import logical_or as logical_or
@@ -417,6 +418,7 @@ __all__ = [
     "log2",
     "log_softmax",
     "logaddexp",
+    "logaddexp2",
     "logcumsumexp",
     "logical_and",
     "logical_not",

@@ -213,6 +213,12 @@ def logaddexp(input: Floats, other: Floats) -> Value:
     return builder.differentiate_as(value, y + builder.softplus(x - y))
 
 
+@operator(aten="logaddexp2.default")
+def logaddexp2(input: Floats, other: Floats) -> Value:
+    """Return log2(2**input + 2**other), without overflow."""
+    return logaddexp(input * _log(2), other * _log(2)) * (1 / _log(2))
+
+
 @operator()
 def xlogy(input: Tensor, other: Tensor) -> Value:
     """Return input*log(other), which is 0 where the input is 0, whatever the other is (but NaN)."""
