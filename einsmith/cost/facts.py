@@ -158,6 +158,10 @@ class Target:
         """Bytes of L3 that data of this process gets."""
         return int(self.l3_share * self.l3)
 
+    def fits_l2(self, nbytes: int) -> bool:
+        """Return whether data of this size, which all cores share out, stays in their L2."""
+        return nbytes <= self.l2 * self.cores
+
     @property
     def cycle_seconds(self) -> float:
         """Seconds of a clock cycle."""

@@ -9,6 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith.api.jit import trace_call
+from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Graph, Piece, Read, Reduce, postorder
 from einsmith.ir.verify import verify_graph
@@ -28,7 +29,7 @@ F = es.functional
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tensors are fused as large ones are."""
-    monkeypatch.setattr(module, "_MIN_CACHES", 0.0)
+    monkeypatch.setattr(Target, "fits_l2", lambda self, nbytes: False)
 
 
 def fused(f: Callable, arrays: Sequence[np.ndarray]) -> tuple[Graph, Graph]:
@@ -238,7 +239,7 @@ def test_tensors_of_several_results_and_pieces_stay(rng):
 
 
 def test_small_concatenations_stay(rng, monkeypatch):
-    monkeypatch.setattr(module, "_MIN_CACHES", 1.0)
+    monkeypatch.undo()
     f, _ = product(1)
     arrays, g = operands(rng, 1, (4, 7))
 

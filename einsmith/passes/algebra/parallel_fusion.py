@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from einsmith.base import dtypes as dt
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.pointwise import is_identity, pointwise_body
 from einsmith.ir.nodes import (
@@ -58,8 +59,6 @@ from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.views import is_view
 from einsmith.passes.context import PassContext
 
-_MIN_CACHES = 1.0
-"""Least bytes of what is fused, in units of the L2 of all cores: a copy of a smaller tensor reads and writes caches."""
 _MAX_SIBLINGS = 16
 """Most tensors that are fused into one; each may become a piece, which is compiled by itself."""
 _MAX_LEVELS = 6
@@ -76,10 +75,9 @@ _MAX_CYCLES = 4
 
 def parallel_fusion(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with siblings below large concatenations and over slices of large tensors fused."""
-    bound = _MIN_CACHES * context.target.l2 * context.target.cores
-    fused = _apply(graph, _find_concatenations(_Siblings(graph, bound)))
+    fused = _apply(graph, _find_concatenations(_Siblings(graph, context.target)))
     for _ in range(_MAX_SLICE_ROUNDS):
-        before, fused = fused, _apply(fused, _find_slices(_Siblings(fused, bound)))
+        before, fused = fused, _apply(fused, _find_slices(_Siblings(fused, context.target)))
         if fused is before:
             break
     return fused
@@ -115,12 +113,12 @@ class _Siblings:
 
     Attributes:
         nodes: the nodes, arguments ahead of users.
-        bound: bytes that fused tensors exceed.
+        target: the machine; a copy of a tensor that fits its L2 reads and writes caches, so that fusion saves nothing.
     """
 
-    def __init__(self, graph: Graph, bound: float):
+    def __init__(self, graph: Graph, target: Target):
         self.nodes: list[Tensor] = list(postorder(graph.roots))
-        self.bound = bound
+        self.target = target
         self.role: Mapping[Tensor, Role] = graph.role
         self._readers = readers_of(self.nodes)
         self._roots = set(graph.roots)
@@ -166,7 +164,7 @@ def _find_concatenations(siblings: _Siblings) -> list[_Fusion]:
         if not isinstance(node, Compute) or len(node.template.parts) < 2:
             continue
         axis = node.template.memo("concatenation axis", _concatenation_axis)
-        if axis is None or nbytes(node) <= siblings.bound:
+        if axis is None or siblings.target.fits_l2(nbytes(node)):
             continue
         slots = [p.body.slot for p in sorted(node.template.parts, key=lambda p: p.offset[axis])]  # type: ignore
         fusion = _Fusion()
@@ -334,7 +332,7 @@ def _find_slices(siblings: _Siblings) -> list[_Fusion]:
     """Return the fusions of tensors that apply one function to neighbouring slices of the same large tensors."""
     groups: dict[tuple, list[tuple[int, Compute]]] = defaultdict(list)
     for node in siblings.nodes:
-        if not isinstance(node, Compute) or max(map(nbytes, node.args), default=0) <= siblings.bound:
+        if not isinstance(node, Compute) or siblings.target.fits_l2(max(map(nbytes, node.args), default=0)):
             continue
         slices = node.template.memo("slices of arguments", lambda t: tuple(_slices_of(t)))
         if not slices or not siblings.can_move(node):
@@ -450,7 +448,7 @@ def _pays(members: Sequence[Compute], whole: Compute, siblings: _Siblings) -> bo
     """
     if pointwise_body(whole.template) is None:
         return size(whole.template.parts[0].domain) <= 2 * max(size(s) for _, s in whole.template.params)
-    return nbytes(whole) > siblings.bound and not any(map(siblings.has_pointwise_reader, members))
+    return not siblings.target.fits_l2(nbytes(whole)) and not any(map(siblings.has_pointwise_reader, members))
 
 
 # -------------------------------------------------------------------------------------------------------- rewriting

@@ -163,7 +163,7 @@ class _Selection:
         """Return the seconds saved if a tensor is not stored and its readers read its operand, which is stored for
         other readers; 0 if that alternative is not considered."""
         source = max(t.args, key=nbytes)
-        if nbytes(t) <= self.target.l2 * self.target.cores or sum(map(nbytes, t.args)) > 1.25 * nbytes(t):
+        if self.target.fits_l2(nbytes(t)) or sum(map(nbytes, t.args)) > 1.25 * nbytes(t):
             return 0.0  # a cached tensor is read at almost no cost
         users = self.readers[t]
         if not any(map(_is_product, users)) or len(self.readers[source]) == 1:
