@@ -186,6 +186,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("how", ALL)
 @pytest.mark.parametrize("name", CASES)
 def test_a_copy_behaves_as_the_original(name: str, how: str) -> None:

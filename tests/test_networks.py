@@ -67,6 +67,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype,batch", STEPS)
 @pytest.mark.parametrize("name", ["mlp3", "lenet5"])
 def test_steps_equal_the_evaluator(name, dtype, batch, rng, monkeypatch):

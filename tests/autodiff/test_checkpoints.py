@@ -46,6 +46,7 @@ def test_gradients_are_the_same(name, steps):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12 * np.abs(want).max())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["rnn", "lstm", "second_order_filter", "coupled_in_reverse", "ragged_batch"])
 def test_second_derivatives_are_the_same(name):
     c = CASES[name]

@@ -17,6 +17,7 @@ from tests.lang.recurrences import CASES
 FLOATS = [n for n, c in CASES.items() if all(x.dtype.kind == "f" for x in c.inputs[:1])]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", FLOATS)
 def test_derivatives(name):
     c = CASES[name]

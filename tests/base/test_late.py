@@ -150,6 +150,7 @@ def test_a_name_that_is_not_there() -> None:
         exec("from einsmith import nothing")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [

@@ -226,6 +226,7 @@ def test_a_damaged_save(run: Run, tmp_path: Path, damage: str) -> None:
     assert status == 1 and "Traceback" not in err and str(folder) in err
 
 
+@pytest.mark.slow
 def test_clipping_accumulation_and_averages_resume_bitwise(run: Run, tmp_path: Path, monkeypatch) -> None:
     from einsmith.cli.progress import TrainProgress
 

@@ -116,6 +116,7 @@ def test_networks_without_data_here_are_refused(capfd, model) -> None:
         assert "train it with es.TrainStep" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model, more", NETWORKS)
 def test_explain_shows_a_network_of_colour_images(capfd, model, more) -> None:
     arguments = [word for setting in (*more, "classes=3") for word in ("--set", setting)]

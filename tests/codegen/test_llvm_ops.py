@@ -107,6 +107,7 @@ UNARY = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fn,elem", [(f, e) for f in BINARY for e in ELEMS if e[0] == "f" or f not in ("div", "pow")])
 def test_binary(fn, elem):
     rng = np.random.default_rng()

@@ -79,6 +79,7 @@ def ulps(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     return out
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("lanes", [0, 3, 16])
 @pytest.mark.parametrize("elem", ["f32", "f64"])
 @pytest.mark.parametrize("fn", LIMIT)

@@ -67,6 +67,7 @@ def compare(size, batches, rng, **options):
     return results
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("size", [2, 3])
 def test_equals_batch_norm_of_the_whole_batch(size, rng):
     compare(size, [data(rng, n) for n in (12, 12, 7, 12)], rng)

@@ -334,6 +334,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"shard_optimizer": True}, {"deterministic": True}])
 def test_changes_while_training(options, rng):
     """Each change is made alone and in a group; the trainings stay equal."""
@@ -718,6 +719,7 @@ def test_the_explained_variance_of_all_ranks(rng):
 # ------------------------------------------------------------------------------------------- divided state
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize(
     "optimizer", [es.optim.SGD(lr=0.1, momentum=0.9), es.optim.AdamW(lr=0.01), es.optim.NAdam(lr=0.01)]
@@ -802,6 +804,7 @@ def normalised(seed):
     return network(seed, nn.BatchNorm1d(11), nn.Dropout(0.2))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("make", "options"),
     [

@@ -112,6 +112,7 @@ def test_programs_take_turns_on_one_memory(name: str) -> None:
     assert back.kernels == run.kernels
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])

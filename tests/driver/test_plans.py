@@ -90,6 +90,7 @@ def batch_of(name: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarra
     return rng.standard_normal((3, 5, 28), np.float32), rng.integers(0, 10, 3), F.cross_entropy
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_network_trains_bitwise_as_it_does_from_a_new_plan(name, rng, planned) -> None:
     options = {"vocabulary": 100, "width": 20, "batch": 2} if name == "lstm-lm" else {}

@@ -44,6 +44,7 @@ def test_the_example_trains_as_python_does(tmp_path, name, capsys) -> None:
     assert es.load_library(out, tmp_path / "trained").steps == 100
 
 
+@pytest.mark.slow
 def test_a_program_that_uses_everything(tmp_path) -> None:
     """Of the source too, with every warning on, and under the sanitizers where there are such."""
     out = es.export(small(threads=2), tmp_path / "out", *batch(), link=False)

@@ -120,6 +120,7 @@ def test_a_closed_library_says_so(tmp_path) -> None:
         library(np.arange(3.0))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", range(102, 108))
 def test_random_formulas_and_their_gradients(tmp_path, seed) -> None:
     case = Generator(random.Random(seed).randrange).case()

@@ -43,6 +43,7 @@ STEPS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", STEPS)
 def test_training_is_the_same(tmp_path, name) -> None:
     step = small(**STEPS[name])
@@ -237,6 +238,7 @@ def test_threads_do_not_change_results(tmp_path) -> None:
         es.load_library(tmp_path / "out", threads=5000)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"])
 def test_levels_of_x86(tmp_path, target) -> None:
     """Kernels are chosen for another machine, and round otherwise; a processor that lacks one refuses it."""
@@ -291,6 +293,7 @@ def test_a_forked_child_runs_alone(tmp_path) -> None:
     assert (tmp_path / "losses").read_text() == repr([library.step(*batch(seed=n)) for n in range(3)])
 
 
+@pytest.mark.slow
 def test_a_language_model_keeps_its_states(tmp_path) -> None:
     """Indices, states of the batch before, and other ones in evaluation, which no state dictionary has."""
     rng = np.random.default_rng(0)

@@ -121,6 +121,7 @@ class Gaussian(nn.Module):
         return torch.stack([scaled, (x * torch.linalg.solve(covariance, x.T).T).sum(1)], 1) + torch.logdet(covariance)
 
 
+@pytest.mark.slow
 def test_factorizations_train_as_in_torch(rng):
     trains_alike(Gaussian(), [(rng.standard_normal((4, 3)), rng.standard_normal((4, 2))) for _ in range(STEPS)])
 
@@ -333,6 +334,7 @@ WRONG = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("what", WRONG)
 def test_unsupported_modules_are_rejected_before_any_run(what):
     forward, message = WRONG[what]

@@ -122,6 +122,7 @@ def tuple_of(x):
 # ------------------------------------------------------------------------------------------------------------- values
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_values_and_gradients_are_plain_torchs(case, dtype, rng):
     inputs = case.inputs(rng, dtype)
@@ -350,6 +351,7 @@ def fresh_dynamo():
     torch._dynamo.reset()
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", CASES)
 def test_compiled_whole(name, rng, fresh_dynamo):
     """What inductor makes around an operator does not depend on its formula: two cases go through its C++ compiler."""

@@ -72,6 +72,7 @@ def test_images_train_as_in_eager():
     trains_alike(Images(), batches, tf.cross_entropy, sgd)
 
 
+@pytest.mark.slow
 def test_a_transformer_trains_as_in_eager():
     batches = [(torch.randint(0, 50, (3, 7)), torch.randint(0, 50, (3, 7))) for _ in range(STEPS)]
     trains_alike(

@@ -282,6 +282,7 @@ def test_functional_call(rng):
     close(got, want)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["product", "several outputs", "number", "recurrence"])
 def test_compiled(name, rng):
     case = CASES[name]

@@ -67,6 +67,7 @@ from tests.kernels.samples import (
 SIZES = [1, 2, 15, 16, 17, 31, 33]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 def test_products_at_awkward_sizes(kind):
     rng = np.random.default_rng(sum(map(ord, kind)))
@@ -446,6 +447,7 @@ def test_every_way_to_reach_operands(order):
             )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("a,b,kc", [("inline", "inline", 8), ("inline", "panel", 16), ("buffer", "panel", 16),
                                     ("panel", "panel", 48), ("inline", "inline", 3)])  # fmt: skip
 def test_blocks_of_k_outermost(a: str, b: str, kc: int):
@@ -616,6 +618,7 @@ DIRECT = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "name,cores",
     [

@@ -80,6 +80,7 @@ def check_words(kernel: Kernel, most: int = 6, target: Target | None = None) -> 
 SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 31, 33]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("rounds", [False, True])
 def test_products(kind, rounds):
@@ -96,6 +97,7 @@ def test_widths_of_vectors(vector_bytes):
         check_words(narrowed(product(21, 35, k, "NT"), *BF16), 4, machine(vector_bytes))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -192,6 +194,7 @@ def test_products_in_tiles(kind, types):
         check_tiles(narrowed(kernel if types is BF16 else as_integers(kernel), *types), 2)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "kernel",
     [

@@ -39,6 +39,7 @@ LARGE = "reduction", "stencil", "winograd"
 """Patterns whose pairs take long: by default every parameter, size and field has each of its values."""
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in (*LARGE, "contraction"))) for n in NAMES]
 )

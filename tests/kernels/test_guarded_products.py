@@ -48,6 +48,7 @@ def drawn(rng):
     return plain(tuple(extents[:rank]), params, over("sum", tuple(extents[rank:]), found[0]))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("part", range(4))
 def test_every_pattern_keeps_every_condition(part, rng):
     taken = set()

@@ -338,6 +338,7 @@ def test_long_columns_are_read_in_wide_pieces():
     assert best.mode == "column"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("combiner", ["sum", "max", "argmax"])
 @pytest.mark.parametrize("m, n, k", [(1, 16, 4), (7, 21, 5), (3, 17, 16), (9, 4, 11)])
 def test_transposed_tiles(rng, combiner, m, n, k):

@@ -206,6 +206,7 @@ def test_taps_share_rows_of_which_they_read_every_other_element(taps, pad, width
     check(STENCIL, kernel, rng, native=True)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("width", "taps", "pad"), [(14, 5, 2), (15, 5, 2), (9, 5, 2), (13, 5, 0), (14, 7, 3), (12, 7, 2)]
 )

@@ -96,6 +96,7 @@ def test_every_pattern_has_cases(way):
     assert few == (["scan", "scatter"] if way == "batch inside" else [])
 
 
+@pytest.mark.thinned(7)
 @every_way
 @pytest.mark.parametrize("n", [1, 13, *(host().lanes() + i for i in (-1, 0, 1))])
 def test_scans_of_images(n, way):

@@ -153,6 +153,7 @@ def test_recurrences(name, every, rng):
     some(check, [{n} for n in sizes], set(sizes), every, rng)
 
 
+@pytest.mark.thinned(3)
 @EVERY
 @pytest.mark.parametrize("cell", [MILSTM, SCRN, SubLSTM, LLTM, es.nn.RNN, es.nn.LSTM, es.nn.GRU])
 def test_cells(cell, every, rng):
@@ -189,6 +190,7 @@ FORMULAS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("text,shapes,parameters", FORMULAS, ids=[f[0] for f in FORMULAS])
 def test_formulas_with_guards(text, shapes, parameters, rng):
     op = es.op(text)

@@ -89,6 +89,7 @@ def check(seed, compiled):
     es.check_gradients(lambda *xs: op(**dict(zip(given, xs, strict=True))), *given.values(), order=2)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_values_and_gradients(seed):
     check(seed, seed < 6)

@@ -18,6 +18,7 @@ CASES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", CASES)
 def test_trains_as_torch(case, steps, rng):
     arguments, norm, size, result = CASES[case]

@@ -452,6 +452,7 @@ def kept_in_loops(places: ArenaLayout) -> int:
     return sum(len(x.kept) + kept_in_loops(x) for x in places.inner.values())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", RECURRENT)
 def test_what_a_loop_makes_of_constants_follows_them(name, rng) -> None:
     net, inputs = recurrent(name, rng)

@@ -188,6 +188,7 @@ def run(body: str, **env: str) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("case", CASES)
 def test_ctrl_c_ends(case):
     done = run(CASES[case])

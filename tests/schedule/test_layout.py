@@ -252,6 +252,7 @@ IN_BLOCKS: dict[str, tuple[Callable, list[tuple[int, ...]]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", IN_BLOCKS)
 def test_programs_with_channels_in_blocks(case, rng):
     """A function and its gradients, against the evaluator."""

@@ -300,6 +300,7 @@ OTHERWISE = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_other_uses_wait_for_the_maximum(name: str, rng, nested) -> None:
     x, y, b = (rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2)))

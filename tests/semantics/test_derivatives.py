@@ -85,6 +85,7 @@ def test_relu_of_a_reduction_makes_it_once(text) -> None:
     assert len(reductions) == 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", [c for c in CASES if c.elementwise], ids=lambda c: c.name)
 def test_forward_mode_has_the_same_derivatives(case) -> None:
     """At finite points; at others it multiplies in another order, 0 by infinity among it."""

@@ -53,6 +53,7 @@ def of_gallery(entry: Entry, case: int, double: bool, rng: np.random.Generator) 
         np.testing.assert_allclose(a, b, rtol=tol, atol=tol / 10 * max(1.0, float(np.abs(b).max(initial=0))))
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
 def test_the_gallery_and_its_gradients(entry: Entry, seated, rng: np.random.Generator) -> None:
     """In turns in f32 and f64, by the interpreter and as text, whole and split."""

@@ -17,6 +17,7 @@ def pieces(x, y, sizes):
     return [(x[e - n : e], y[e - n : e]) for n, e in zip(sizes, ends, strict=True)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 1), (1, 2, 3, 4)], ids=str)
 @pytest.mark.parametrize("options", [{}, {"clip_grad_norm": 0.1, "ema": 0.5}], ids=["plain", "clipped"])
 def test_parts_equal_the_whole(sizes, options) -> None:
@@ -274,6 +275,7 @@ class Stop(Exception):
     pass
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("when", [2, 3, 5, 9])
 def test_a_run_of_everything_resumes_bitwise(tmp_path, when) -> None:
     """Stopped between the parts of an update, in the middle of an epoch and at its end."""

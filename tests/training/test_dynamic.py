@@ -283,6 +283,7 @@ def after(first: Callable[[Any], None], f: Callable[..., Any]) -> Callable[..., 
     return both
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seconds", [0.27e-3, 0.1])
 def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: float) -> None:
     """However short a step is: steps in which something is tried take twice as long, and others a third longer while
@@ -703,6 +704,7 @@ def test_the_time_limit_ends_without_further_steps(simulated) -> None:
     assert exploration(made).over == "the time limit is reached"
 
 
+@pytest.mark.slow
 def test_unreferenced_programs_are_freed(simulated, new_objects) -> None:
     made = step("dynamic")
     made.compile(*BATCH)

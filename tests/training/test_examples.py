@@ -66,6 +66,7 @@ def test_failed_downloads_are_reported(name, tmp_path, monkeypatch) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_layer_in_resnet(rng) -> None:
     """Its operator is an involution, which follows what each picture shows, and the network around it learns."""
     example = load("layer_in_resnet")

@@ -256,6 +256,7 @@ def test_gradients_that_no_scale_makes_finite_are_an_error():
     np.testing.assert_array_equal(model.conv1.weight.numpy(), before)
 
 
+@pytest.mark.slow
 def test_clipping_and_accumulation_with_a_scale():
     """Gradients are clipped and accumulated after the scale is divided out."""
     (plain, batch), (scaled, _) = (
@@ -275,6 +276,7 @@ def test_where_float16_is_refused(tmp_path):
         es.export(step, tmp_path / "out", *batch)
 
 
+@pytest.mark.slow
 def test_a_library_keeps_the_precision(tmp_path):
     step, batch = step_of(Convolutional, "bf16")
     es.export(step, tmp_path / "out", *batch)

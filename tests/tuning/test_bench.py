@@ -78,6 +78,7 @@ def test_every_fault_is_named_and_the_next_candidate_is_measured_all_the_same(pl
     assert bench.starts == 4, "only a crash and two hangs cost a process"
 
 
+@pytest.mark.slow
 def test_faults_are_never_kept(planted, scaled, monkeypatch):
     kernel, target = scaled
     monkeypatch.setattr("einsmith.tuning.kernels.bench.REQUEST_SECONDS", 2.0)

@@ -62,6 +62,7 @@ def test_workers_are_counted(kernels):
     assert count_workers(Executor()) == 1
 
 
+@pytest.mark.slow
 def test_processes_search_the_kernels_of_a_program(kernels, brief):
     every, target = kernels
     told, kept = [], []

@@ -65,6 +65,7 @@ def raced(monkeypatch, seconds: Callable[[Executable], float]) -> None:
     monkeypatch.setattr(graph_search, "race", race)
 
 
+@pytest.mark.slow
 def test_faster_graphs_are_kept_and_found_again(batch, monkeypatch) -> None:
     plain = made()
     run = program(plain, batch)
@@ -119,6 +120,7 @@ def bad_orders(monkeypatch) -> None:
     monkeypatch.setattr(choice, "MIN_GAIN_SECONDS", 0.0)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("word", ["cut", "order"])
 def test_wrong_choices_for_tensors_are_repaired(word, batch, monkeypatch, small, request) -> None:
     """Steps with one kernel in two, or with a tensor in its next best order, are the faster ones."""
@@ -143,6 +145,7 @@ def test_wrong_choices_for_tensors_are_repaired(word, batch, monkeypatch, small,
     assert gene not in graph_search.tune(other, [*batch], 60).decisions, "it is switched back"
 
 
+@pytest.mark.slow
 def test_one_kind_of_decision_after_the_other(batch, monkeypatch, small, bad_orders) -> None:
     """Each is tried beside those that were kept before it."""
     run = program(made(), batch)
@@ -157,6 +160,7 @@ def test_one_kind_of_decision_after_the_other(batch, monkeypatch, small, bad_ord
     assert program(made(), batch).decisions == report.decisions
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("word", ["without", "cut"])
 def test_another_process_finds_it(word, batch, small, monkeypatch) -> None:
     """A graph is known by its structure: leaves have other numbers there. A third process reads the plan."""

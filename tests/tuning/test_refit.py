@@ -54,6 +54,7 @@ def test_a_changed_coefficient_is_found() -> None:
     assert max(result.fit.factors.values()) == result.fit.factors["broadcast"]
 
 
+@pytest.mark.slow
 def test_where_the_table_is_right_it_stays() -> None:
     result = refit.fit(measured(Overheads(), noise=0.1))
     assert not result.accepted and all(0.6 < x < 1.7 for x in result.fit.factors.values())
