@@ -1,0 +1,169 @@
+"""Which constants of the cost model decide anything? python -m benchmarks.constants --json FILE
+
+Each constant is set, one at a time, to the value at which its term vanishes, and a configuration is chosen again for
+kernels of random shapes and for those of training steps. A choice that is made without a constant is priced by the
+whole model: its loss is that price over the price of the choice that the whole model makes, less 1. Nothing is measured
+by the clock. A constant none of whose losses exceeds `--limit` decides nothing that the model itself can tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import autoconfig, plans, random_cases
+
+FACTORS = ("rotate", "launched", "read_twice", "far_twice", "held", "panel")
+"""Overheads that are factors: 1 takes them away."""
+UNLIMITED = ("streams", "stencil_streams", "near_pages", "most_pages", "in_registers", "most_begun", "strip")
+"""Overheads that are limits: without them there is no limit."""
+MODULES: dict[str, dict[str, Any]] = {
+    "kernels.emit.access": {
+        "GATHER_COST": 1.0, "PAIR_COST": 1.0, "RUN_CYCLES": 0.0, "PAIR_CYCLES": 0.0, "GATHER_CYCLES": 0.0,
+    },
+    "kernels.emit.boxes": {"GATHER_LANE_COST": 1.0, "MASK_COST": 0.0, "STRIDED_MASK_COST": 0.0, "UNIFORM_COST": 1.0},
+    "kernels.contraction.epilogue": {
+        "CONFLICTING_STORE_CYCLES": 0.0, "STACK_CYCLES": 0.0, "TRANSPOSE_CYCLES": 0.0, "COMPANION_SUM_CYCLES": 0.0,
+        "SUM_CYCLES": (0.0, 0.0), "CENTRED_SUM_CYCLES": (0.0, 0.0), "SUM_FINISH_CYCLES": 0.0,
+        "CENTRED_FINISH_CYCLES": 0.0, "FULL_LINES_CYCLES": 0.0, "SPLIT_LINES_CYCLES": 0.0,
+        "UNALIGNED_STORE_CYCLES": 0.0,
+    },
+    "kernels.contraction.direct_boxes": {"MASK_REGISTERS": 0, "ITERATION_CYCLES": 0.0},
+    "kernels.contraction.cost": {"OVERLAP": 64},
+    "kernels.stencil.pattern": {"PROLOGUE_COST": 0.0},
+    "kernels.reduction.cost": {
+        "_EXPOSED_FRACTION": 0.0, "_UNALIGNED_LOADS": 1.0, "_PAGE_WALK_CYCLES": 0.0, "PARTIAL_BYTE_SECONDS": 0.0,
+    },
+    "kernels.reduction.axes": {"_TILE_INSTRUCTIONS": 0.0},
+    "kernels.scan": {"_SHIFT_INSTRUCTIONS": 1.0, "_CHAIN_INSTRUCTIONS": 1.0},
+    "kernels.scatter.pattern": {"POINT_COST": 0},
+    "kernels.rows.cost": {"SERIAL_TIME": 1.0, "BLOCK_SECONDS": 0.0},
+    "kernels.composite.winograd": {"PEAK_FRACTION": 1.0},
+    "cost.roofline": {"HIDDEN": 0.0, "CALL_SECONDS": 0.0, "MIN_PARALLEL_SECONDS": 0.0, "TASK_SECONDS": 0.0},
+}  # fmt: skip
+"""Constants of modules, with the values that take them away."""
+NETWORKS = (
+    "lenet5-b16", "capsulenet-b16", "shufflenet_v1-b16", "mobilenet_v2-b1", "resnet18-b16", "unet-b1", "gpt_small-b1",
+    "vit_small-b16", "lstm_lm-b16-t35",
+)  # fmt: skip
+
+
+def overheads() -> dict[str, float]:
+    """The neutral value of each overhead."""
+    from dataclasses import fields
+
+    from einsmith.cost.overheads import Overheads
+
+    return {
+        f.name: 1.0 if f.name in FACTORS else 1e9 if f.name in UNLIMITED else type(f.default)(0)
+        for f in fields(Overheads)
+    }
+
+
+def targets() -> dict[str, Any]:
+    """The machines that choices are made for: this one's facts, and a server with other vectors."""
+    from einsmith.codegen.cache.native import host_target
+    from einsmith.cost.facts import Target
+
+    host = replace(host_target(), cores=2)
+    other = Target(vector_bytes=32 if host.vector_bytes != 32 else 64, vector_registers=16, cores=8)
+    return {f"{8 * t.vector_bytes} bits, {t.cores} cores": t for t in (host, other)}
+
+
+def kernels(seed: int, count: int, networks: Sequence[str]) -> list[Any]:
+    """Distinct kernels of random cases and of training steps."""
+    from benchmarks.models import TRAINING
+
+    found = {k: None for n in range(count) for k in autoconfig.kernels_of(random_cases.draw(seed, n))}
+    for name in networks:
+        step, batch = plans.begun(TRAINING[name], 2)
+        with plans.uncompiled():
+            step.compile(*batch)
+        found |= {call.kernel: None for call in plans.program_of(step).calls}
+    return list(found)
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """Take a module's constant away, wherever it is imported."""
+    module, _, constant = name.rpartition(".")
+    home = importlib.import_module(f"einsmith.{module}")
+    value = getattr(home, constant)
+    users = [m for n, m in list(sys.modules.items()) if n.startswith("einsmith.") and vars(m).get(constant) is value]
+    for m in users:
+        setattr(m, constant, MODULES[module][constant])
+    try:
+        yield
+    finally:
+        for m in users:
+            setattr(m, constant, value)
+
+
+def losses(every: Sequence[Any], target: Any, name: str) -> list[float]:
+    """What choosing without a constant loses for each kernel."""
+    from einsmith.base import caches
+    from einsmith.kernels import autoconfig as choice
+
+    best = [choice.choose(k, target).cost.seconds for k in every]
+    caches.cache_clear()
+    if name in (fields := overheads()):
+        changed = replace(target, overheads=replace(target.overheads, **{name: fields[name]}))
+        chosen = [choice.choose(k, changed) for k in every]
+    else:
+        with without(name):
+            chosen = [choice.choose(k, target) for k in every]
+    chosen = [(c.pattern, c.config) for c in chosen]
+    caches.cache_clear()
+    prices = [choice.cost_of(p, k, c, target).seconds for k, (p, c) in zip(every, chosen, strict=True)]
+    return [max(0.0, price / least - 1) for price, least in zip(prices, best, strict=True)]
+
+
+def table(cells: dict[str, dict[str, list[float]]], limit: float) -> Table:
+    """The constants, those that lose least last."""
+    out = Table(title=f"loss of choices without a constant: the largest, and kernels above {limit:.0%}")
+    out.add_column("constant")
+    machines = list(next(iter(cells.values()), {}))
+    for machine in machines:
+        out.add_column(machine, justify="right")
+    for name, by_machine in sorted(cells.items(), key=lambda x: -max(map(max, x[1].values()))):
+        row = [f"{max(x):.1%} {sum(v > limit for v in x)}" for x in by_machine.values()]
+        out.add_row(name, *row)
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=60, help="random cases")
+    parser.add_argument("--networks", nargs="*", default=NETWORKS)
+    parser.add_argument("--limit", type=float, default=0.02)
+    parser.add_argument("--only", nargs="*", help="constants by name")
+    parser.add_argument("--json", type=Path, help="losses are kept here; what it holds already is not computed again")
+    args = parser.parse_args()
+    every = kernels(args.seed, args.count, args.networks)
+    names = [*overheads(), *(f"{m}.{c}" for m, constants in MODULES.items() for c in constants)]
+    cells = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
+    for name in args.only or names:
+        for machine, target in targets().items():
+            if machine not in cells.setdefault(name, {}):
+                cells[name][machine] = losses(every, target, name)
+                print(name, machine, f"{max(cells[name][machine]):.3f}", flush=True)
+        if args.json:
+            args.json.write_text(json.dumps(cells))
+    Console(width=140).print(table(cells, args.limit))
+    print(f"{len(every)} kernels")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
