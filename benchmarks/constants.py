@@ -23,8 +23,8 @@ from rich.table import Table
 
 from benchmarks import autoconfig, plans, random_cases
 
-FACTORS = ("rotate", "launched", "read_twice", "far_twice", "held", "panel")
-"""Overheads that are factors: 1 takes them away."""
+FACTORS = ("rotate", "launched", "read_twice", "far_twice", "held", "panel", "long_row")
+"""Overheads that are factors or divisors: 1 takes them away."""
 UNLIMITED = ("streams", "stencil_streams", "near_pages", "most_pages", "in_registers", "most_begun", "strip")
 """Overheads that are limits: without them there is no limit."""
 MODULES: dict[str, dict[str, Any]] = {
@@ -64,10 +64,7 @@ def overheads() -> dict[str, float]:
 
     from einsmith.cost.overheads import Overheads
 
-    return {
-        f.name: 1.0 if f.name in FACTORS else 1e9 if f.name in UNLIMITED else type(f.default)(0)
-        for f in fields(Overheads)
-    }
+    return {f.name: 1.0 if f.name in FACTORS else 1e9 if f.name in UNLIMITED else 0.0 for f in fields(Overheads)}
 
 
 def targets() -> dict[str, Any]:
@@ -122,9 +119,8 @@ def losses(every: Sequence[Any], target: Any, name: str) -> list[float]:
     else:
         with without(name):
             chosen = [choice.choose(k, target) for k in every]
-    chosen = [(c.pattern, c.config) for c in chosen]
     caches.cache_clear()
-    prices = [choice.cost_of(p, k, c, target).seconds for k, (p, c) in zip(every, chosen, strict=True)]
+    prices = [choice.cost_of(c.pattern, k, c.config, target).seconds for k, c in zip(every, chosen, strict=True)]
     return [max(0.0, price / least - 1) for price, least in zip(prices, best, strict=True)]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einsmith.codegen.loopnest.walk import divisors
-from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, apply
 from einsmith.kernels.contraction import config, k_bounds
 from einsmith.kernels.contraction.problem import problems
@@ -108,7 +108,7 @@ def test_units_are_no_longer_looked_for_than_they_may_be():
             Length.asked += 1
             return int(self) % other
 
-    assert find_unit([0, 0], [(0, {0: 3}), (7, {0: 3})], (Length(1 << 30),), (0,), 16) is None
+    assert find_unit([0, 0], [LinearForm.of_axes(n, {0: 3}) for n in (0, 7)], (Length(1 << 30),), (0,), 16) is None
     assert 0 < Length.asked < MAX_UNIT_POINTS
 
 

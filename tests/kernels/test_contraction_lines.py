@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Piece, Template, apply, template
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.config import Tiled
@@ -96,7 +97,7 @@ def test_units_of_whole_lines():
     for size, points, vectors, aligned in ((28, 28, 7, True), (14, 28, 7, True), (7, 49, 13, False)):
         width = 2 * size
         coef = {0: 64 * width * width, 1: width * width, 2: 2 * width, 3: 2}
-        places = [(y * width + x, coef) for y in (0, 1) for x in (0, 1)]
+        places = [LinearForm.of_axes(y * width + x, coef) for y in (0, 1) for x in (0, 1)]
         extents = (16, 64, size, size)
         unit = find_unit([0] * 4, places, extents, (0, 2, 3), 16)
         assert unit is not None and unit.points == points

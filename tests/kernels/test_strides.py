@@ -11,8 +11,9 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import VerifyError
-from einsmith.codegen.loopnest.address import Affine, address, affine_of, comparison_form, store_address
+from einsmith.codegen.loopnest.address import address, affine_of, comparison_form, store_address
 from einsmith.codegen.loopnest.nest import show
+from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Piece, Scatter, Template, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.scan import Scan
@@ -259,10 +260,11 @@ def test_addresses_by_axis():
     x = KernelBuffer(dt.f32, (8, 9, 10), False, (1, 160, 16))
     piece = Piece((1, 0, 2), (2, 1, 3), (3, 9, 2), s.num(0.0))
     at = store_address(piece, x)
-    assert at == Affine(1 + 32, {0: 2, 1: 160, 2: 48}) and at.at({0: 2, 2: 1}) == Affine(33 + 4 + 48, {1: 160})
+    assert at == LinearForm.of_axes(1 + 32, {0: 2, 1: 160, 2: 48})
+    assert at.at_point({0: 2, 2: 1}) == LinearForm.of_axes(33 + 4 + 48, {1: 160})
     i, j = s.axes(2)
     flat = address((s.add(i, 1), s.div(j, 2), j), x.strides)
     assert affine_of(flat) is None and flat.coefficient(s.div(j, 2)) == 160 and flat.const == 1
-    assert affine_of(address((i, j, s.int_(3)), x.strides), (8, 1, 1)) == Affine(48, {0: 1})
-    assert comparison_form(s.lt(s.mul(2, i), s.add(j, 5))) == Affine(-5, {0: 2, 1: -1})
+    assert affine_of(address((i, j, s.int_(3)), x.strides), (8, 1, 1)) == LinearForm.of_axes(48, {0: 1})
+    assert comparison_form(s.lt(s.mul(2, i), s.add(j, 5))) == LinearForm.of_axes(-5, {0: 2, 1: -1})
     assert comparison_form(s.lt(s.div(i, 2), j)) is None

@@ -1,7 +1,7 @@
 """Turn indices into addresses by the strides of a buffer; no other module does so.
 
 An address is a sum of coefficient * atom, in elements from where the buffer begins. Where all atoms are axes, it is an
-address form (`Affine`), as a linear guard is. Axes over which all forms have one stride act as one (`FusedAxes`).
+address form, as a linear guard is. Axes over which all forms have one stride act as one (`FusedAxes`).
 """
 
 from __future__ import annotations
@@ -54,18 +54,6 @@ def arguments_of(kernel: Kernel, memories: Mapping[int, BufferMemory]) -> dict[i
     return {slot: memories[ref[1]] for slot, ref in enumerate(kernel.stages[0].args)}
 
 
-class Affine(NamedTuple):
-    """An address form: const + sum of coefficient * axis."""
-
-    const: int
-    coef: dict[int, int]
-
-    def at(self, point: Mapping[int, int]) -> Affine:
-        """Return the form with the values of some axes substituted."""
-        const = self.const + sum(c * point[a] for a, c in self.coef.items() if a in point)
-        return Affine(const, {a: c for a, c in self.coef.items() if a not in point})
-
-
 def address(index: Sequence[Expr | LinearForm], strides: Sequence[int]) -> LinearForm:
     """Return the address (elements) of an index into a buffer of these strides."""
     const, terms = 0, dict[Expr, int]()
@@ -77,7 +65,7 @@ def address(index: Sequence[Expr | LinearForm], strides: Sequence[int]) -> Linea
     return LinearForm(const, {atom: c for atom, c in terms.items() if c} if 0 in terms.values() else terms)
 
 
-def store_address(piece: Piece, buffer: KernelBuffer) -> Affine:
+def store_address(piece: Piece, buffer: KernelBuffer) -> LinearForm:
     """Return the address of a piece's result as a form of the piece's output axes."""
     places = [LinearForm(o, {Axis(d): s}) for d, (o, s) in enumerate(zip(piece.offset, piece.step, strict=True))]
     form = affine_of(address(places, buffer.strides))
@@ -85,18 +73,23 @@ def store_address(piece: Piece, buffer: KernelBuffer) -> Affine:
     return form
 
 
-def affine_of(x: LinearForm, extents: Sequence[int] | None = None) -> Affine | None:
-    """Return the form of a sum of axes; None where it has other atoms. Axes with one point in `extents` are dropped."""
-    coef: dict[int, int] = {}
-    for a, c in x.terms.items():
-        if not isinstance(a, Axis):
-            return None
-        if extents is None or extents[a.position] > 1:
-            coef[a.position] = c
-    return Affine(x.const, coef)
+def affine_of(x: LinearForm, extents: Sequence[int] | None = None) -> LinearForm | None:
+    """Return a sum of axes; None where it has other atoms. Axes with one point in `extents` are dropped."""
+    if x.atoms:
+        return None
+    return x if extents is None else without_points(x, extents)
 
 
-def comparison_form(g: Expr, extents: Sequence[int] | None = None, fns: Sequence[str] = COMPARISONS) -> Affine | None:
+def without_points(x: LinearForm, extents: Sequence[int]) -> LinearForm:
+    """Return a sum of axes without those that have one point."""
+    if all(extents[a] > 1 for a in x.coef):
+        return x
+    return LinearForm.of_axes(x.const, {a: c for a, c in x.coef.items() if extents[a] > 1})
+
+
+def comparison_form(
+    g: Expr, extents: Sequence[int] | None = None, fns: Sequence[str] = COMPARISONS
+) -> LinearForm | None:
     """Return the form that an integer comparison compares with zero; None for other expressions or other atoms.
 
     extents: drop axes of one point. fns: comparison functions that count."""

@@ -27,6 +27,11 @@ class LinearForm:
         own = self.__dict__  # several times as fast as the assignments of a frozen class
         own["const"], own["terms"] = const, {} if terms is None else terms
 
+    @staticmethod
+    def of_axes(const: int, coef: Mapping[int, int]) -> LinearForm:
+        """Return the sum of axes with these coefficients by the axes' positions."""
+        return LinearForm(const, {Axis(a): c for a, c in coef.items()})
+
     def __add__(self, other: LinearForm | int) -> LinearForm:
         if isinstance(other, int):
             return LinearForm(self.const + other, self.terms)
@@ -62,6 +67,11 @@ class LinearForm:
         """Return the positions of the axes that the sum depends on."""
         return axes_of(*self.terms)
 
+    @cached_property
+    def coef(self) -> dict[int, int]:
+        """Return the coefficients of the axes by their positions."""
+        return {a.position: c for a, c in self.terms.items() if isinstance(a, Axis)}
+
     def coefficient(self, atom: Expr) -> int:
         """Return the coefficient of an atom, 0 if it does not occur."""
         return self.terms.get(atom, 0)
@@ -69,6 +79,11 @@ class LinearForm:
     def without(self, atom: Expr) -> LinearForm:
         """Return the sum without an atom's term."""
         return LinearForm(self.const, {a: c for a, c in self.terms.items() if a is not atom})
+
+    def at_point(self, point: Mapping[int, int]) -> LinearForm:
+        """Return a sum of axes with the values of some of them substituted."""
+        const = self.const + sum(c * point[a] for a, c in self.coef.items() if a in point)
+        return LinearForm.of_axes(const, {a: c for a, c in self.coef.items() if a not in point})
 
     def at(self, axes: Mapping[int, Expr]) -> LinearForm | None:
         """Return the sum with axes replaced; None where it depends on more than axes."""

@@ -225,7 +225,7 @@ def _match_convolution(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _C
     rank = len(p.piece.extents)
     windows: list[_Window] = []
     plain_axes: set[int] = set()
-    for d, (_, terms) in enumerate(of_x):
+    for d, terms in enumerate(form.coef for form in of_x):
         outs, taps = [a for a in terms if a < rank], [a for a in terms if a >= rank]
         if len(outs) == len(taps) == 1 and p.extents[taps[0]] == 3:
             (out,), (tap,) = outs, taps
@@ -235,7 +235,7 @@ def _match_convolution(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _C
         else:
             plain_axes |= set(terms)
     windowed = {a for v in windows for a in (v.out, v.tap)}
-    of_weights = {a for _, terms in of_w for a in terms}
+    of_weights = {a for form in of_w for a in form.coef}
     if (
         len(windows) != 2
         or len(windowed) != 4

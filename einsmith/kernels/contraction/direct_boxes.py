@@ -62,8 +62,8 @@ def _find_paired_axes(p: Problem) -> set[int]:
     out: set[int] = set()
     for o in p.operands:
         for e in outer_reads((o.expr,)):
-            for _, terms in affine(e) or ():
-                terms = {a: c for a, c in terms.items() if p.extents[a] > 1}
+            for form in affine(e) or ():
+                terms = {a: c for a, c in form.coef.items() if p.extents[a] > 1}
                 if len(terms) > 1:
                     out |= set(terms)
     return out
@@ -78,7 +78,7 @@ def _count_elements(p: Problem, o: Operand, axes: Container[int]) -> int:
             return prod(p.extents[a] for a in o.axes if a in axes)
         most = max(
             most,
-            prod(1 + sum(abs(c) * (p.extents[a] - 1) for a, c in terms.items() if a in axes) for _, terms in forms),
+            prod(1 + sum(abs(c) * (p.extents[a] - 1) for a, c in f.coef.items() if a in axes) for f in forms),
         )
     return most
 

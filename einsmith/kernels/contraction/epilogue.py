@@ -97,10 +97,10 @@ class Results:
         """Return pairs of results whose lanes along `axis` are alternate elements of one buffer, as {first: second}."""
         out: dict[int, int] = {}
         every = list(zip(self.outputs, self.places, strict=True))
-        for i, (n, (first, coef)) in enumerate(every):
-            for j, (m, (second, same)) in enumerate(every):
-                if n == m and second == first + 1 and coef == same and axis is not None:
-                    if coef.get(axis) == 2 and not {i, j} & {*out, *out.values()}:
+        for i, (n, first) in enumerate(every):
+            for j, (m, second) in enumerate(every):
+                if n == m and second == first + 1 and axis is not None:
+                    if first.coef.get(axis) == 2 and not {i, j} & {*out, *out.values()}:
                         out[i] = j
         return out
 
@@ -250,8 +250,8 @@ def _choose_form(
     transposed = (
         TRANSPOSE_CYCLES * (1 + (p.companion is not None)) + cycles(kernel, p, m_axes, lanes, l2, mr) * store_factor
     )
-    for x, (_, coef) in zip(r.buffers, r.places, strict=True):
-        stride = abs(coef.get(n_axes[-1], 0)) * x.dtype.itemsize
+    for x, place in zip(r.buffers, r.places, strict=True):
+        stride = abs(place.coef.get(n_axes[-1], 0)) * x.dtype.itemsize
         if stride >= PAGE and stride % PAGE == 0 and x.nbytes > l2:
             transposed += CONFLICTING_STORE_CYCLES * store_factor
     if p.constant_pieces:  # constants between results are stored with them, and no other tile fetches their lines
@@ -267,8 +267,8 @@ def large_split_buffers(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]
     r = results(kernel, p)
     return frozenset(
         n
-        for n, x, (_, coef) in zip(r.outputs, r.buffers, r.places, strict=True)
-        if x.non_temporal and x.dtype.itemsize < abs(coef.get(axis, 0)) * x.dtype.itemsize < LINE
+        for n, x, place in zip(r.outputs, r.buffers, r.places, strict=True)
+        if x.non_temporal and x.dtype.itemsize < abs(place.coef.get(axis, 0)) * x.dtype.itemsize < LINE
     )
 
 

@@ -22,7 +22,7 @@ from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import i32
-from einsmith.codegen.loopnest.address import Affine, BufferMemory, comparison_form
+from einsmith.codegen.loopnest.address import BufferMemory, comparison_form
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import strips, sweep
 from einsmith.ir.analysis.linear import LinearForm
@@ -78,7 +78,7 @@ _Coordinate = tuple[tuple[int, int], ...]
 """Axes and their coefficients, without a common divisor."""
 
 
-def _coordinate(form: Affine, sign: int = 1) -> tuple[_Coordinate, int]:
+def _coordinate(form: LinearForm, sign: int = 1) -> tuple[_Coordinate, int]:
     """Split the axes' part of an affine form into (coordinate, factor): its terms over their gcd, and the gcd.
 
     The form's constant is ignored. With `sign` -1 the factor is negative and the coordinate's coefficients are negated.
@@ -181,7 +181,7 @@ def halo_copy(
         return None
     fixed, lows, extents, steps = box
 
-    def in_coordinates(form: Affine, sign: int = 1) -> Expr | None:
+    def in_coordinates(form: LinearForm, sign: int = 1) -> Expr | None:
         """Return a form with this sign in terms of coordinates; None where it is no multiple of any."""
         if not form.coef:
             return Const(form.const, i32)

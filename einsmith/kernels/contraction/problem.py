@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from einsmith.base.dtypes import DType, i32
 from einsmith.base.locks import cached_property
-from einsmith.codegen.loopnest.address import Affine, affine_of, leaves
+from einsmith.codegen.loopnest.address import affine_of, leaves
 from einsmith.ir.analysis import obvious
 from einsmith.ir.analysis.bounds import Facts, prove
-from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.predicates import guarded_reads
 from einsmith.ir.nodes import (
     Apply,
@@ -132,7 +132,7 @@ def slots_of(o: Operand) -> set[int]:
 
 
 @lru_cache(maxsize=1 << 14)
-def affine(r: Read) -> tuple[Affine, ...] | None:
+def affine(r: Read) -> tuple[LinearForm, ...] | None:
     """Return the affine form of each index of a read, or None if one of them is not affine in the axes."""
     forms = [affine_of(linear(index)) for index in r.index]
     return None if None in forms else tuple(x for x in forms if x is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from einsmith.codegen.loopnest.address import Affine
+from einsmith.ir.analysis.linear import LinearForm
 
 MAX_UNIT_POINTS = 128
 """Most points of a unit."""
@@ -41,7 +41,7 @@ class Unit(NamedTuple):
 
 
 def find_unit(
-    outputs: Sequence[int], places: Sequence[Affine], extents: Sequence[int], axes: Sequence[int], lanes: int
+    outputs: Sequence[int], places: Sequence[LinearForm], extents: Sequence[int], axes: Sequence[int], lanes: int
 ) -> Unit | None:
     """Return the smallest unit whose vectors are aligned, or else the unit that fills its vectors best.
 
@@ -59,7 +59,7 @@ def find_unit(
         groups.setdefault(n, []).append(i)
     if all(len(g) == 1 for g in groups.values()):
         return None
-    if any(places[i][1] != places[g[0]][1] for g in groups.values() for i in g):
+    if any(places[i].coef != places[g[0]].coef for g in groups.values() for i in g):
         return None
     axes = [a for a in axes if extents[a] > 1]
     best: tuple[float, Unit] | None = None
@@ -86,17 +86,17 @@ def find_unit(
 def _find_stretch(
     buffer: int,
     results: Sequence[int],
-    places: Sequence[Affine],
+    places: Sequence[LinearForm],
     extents: Sequence[int],
     box: Sequence[tuple[int, int]],
     lanes: int,
 ) -> Stretch | None:
     """Return the stretch of a buffer's results over a box (axis and extent, inner first); None where there are gaps."""
-    coef, first = places[results[0]][1], min(results, key=lambda i: places[i][0])
+    coef, first = places[results[0]].coef, min(results, key=lambda i: places[i].const)
     offsets = [0]
     for axis, n in box:
         offsets = [k * coef.get(axis, 0) + x for k in range(n) for x in offsets]
-    lane_at = {places[i][0] - places[first][0] + x: (i, q) for q, x in enumerate(offsets) for i in results}
+    lane_at = {places[i].const - places[first].const + x: (i, q) for q, x in enumerate(offsets) for i in results}
     size = len(results) * len(offsets)
     if len(lane_at) != size or min(lane_at) != 0 or max(lane_at) != size - 1:
         return None
@@ -109,5 +109,5 @@ def _find_stretch(
     last, part = box[-1]
     whole_axes = {a for a, n in box if n == extents[a]}
     steps = [c * (part if a == last else 1) for a, c in coef.items() if a not in whole_axes and extents[a] > 1]
-    aligned = all(x % lanes == 0 for x in (size, places[first][0], *steps))
+    aligned = all(x % lanes == 0 for x in (size, places[first].const, *steps))
     return Stretch(buffer, first, vectors, aligned)

@@ -14,7 +14,6 @@ from typing import Any
 
 from einsmith.base.locks import cached_property
 from einsmith.codegen.loopnest.address import (
-    Affine,
     BufferMemory,
     FusedAxes,
     address,
@@ -22,10 +21,11 @@ from einsmith.codegen.loopnest.address import (
     comparison_form,
     fuse_axes,
     leaves,
+    without_points,
 )
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import digits
-from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Read, postorder
 
 MAX_MASKED_RUNS = 5
@@ -101,7 +101,7 @@ class OperandAccess:
         memories: Mapping[int, BufferMemory],
         lane_axes: Sequence[int] = (),
         lanes: int = 0,
-        extra: Sequence[Affine] = (),
+        extra: Sequence[LinearForm] = (),
         given_slots: Iterable[int] = (),
         row: int = 0,
         loose: bool = False,
@@ -111,7 +111,7 @@ class OperandAccess:
         self.exprs, self.guards = tuple(exprs), tuple(guards)
         self.extents, self.memories = tuple(extents), memories
         self.given_slots = set(given_slots)
-        self.forms: list[Affine] = []
+        self.forms: list[LinearForm] = []
         self.reads: dict[Read, int] = {}
         self.conds: list[tuple[int, str, frozenset[int]]] = []
         self.generic: list[Expr] = []
@@ -122,8 +122,8 @@ class OperandAccess:
         self._scan([*self.exprs, *self.generic])
         self.masks = len([axes for _, _, axes in self.conds if axes])
         self.extra = []
-        for const, coef in extra:
-            self.forms.append(Affine(const, {a: c for a, c in coef.items() if c and self.extents[a] > 1}))
+        for form in extra:
+            self.forms.append(without_points(form, self.extents))
             self.extra.append(len(self.forms) - 1)
         self.loose = loose
         self._grouped: dict[tuple[int, ...], list[FusedAxes]] = {}

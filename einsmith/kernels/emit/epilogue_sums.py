@@ -14,10 +14,10 @@ from functools import reduce
 from math import prod
 from typing import NamedTuple
 
-from einsmith.codegen.loopnest.address import Affine
 from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
 from einsmith.codegen.loopnest.shuffle import merge_in_tree, transpose
 from einsmith.cost.facts import LINE
+from einsmith.ir.analysis.linear import LinearForm
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.schedule.kernel import Kernel
@@ -60,8 +60,8 @@ class SumElements:
     """
 
     def __init__(self, b: Builder, kept: Sequence[int], extents: Sequence[int], parted: Sequence[int]):
-        def form(axes: Sequence[int]) -> Affine:
-            return Affine(0, {a: prod(extents[x] for x in axes if x > a) for a in axes})
+        def form(axes: Sequence[int]) -> LinearForm:
+            return LinearForm.of_axes(0, {a: prod(extents[x] for x in axes if x > a) for a in axes})
 
         self.access = OperandAccess(b, (), (), extents, {}, extra=(form(sorted(kept)), form(sorted(parted))))
 

@@ -19,8 +19,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import DType
-from einsmith.codegen.loopnest.address import Affine, address, affine_of, comparison_form
-from einsmith.ir.analysis.linear import linear
+from einsmith.codegen.loopnest.address import address, affine_of, comparison_form
+from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
 from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.contraction.problem import affine, conjuncts
@@ -179,14 +179,14 @@ class _Read(NamedTuple):
     most 0 where the read's guards hold; None for a guard of another kind. prologue: None where there is none."""
 
     slot: int
-    form: Affine
-    along: Affine
+    form: LinearForm
+    along: LinearForm
     pitch: int
-    guards: list[Affine | None]
+    guards: list[LinearForm | None]
     prologue: Prologue | None
 
 
-def _strip_guards(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | None]]:
+def _strip_guards(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[LinearForm | None]]:
     """Strip the guards outside of which an expression is zero; return (expression, guards).
 
     Conditions on values that are read stay in the expression."""
@@ -235,7 +235,12 @@ def _find_prologue(x: Expr, lane: int) -> tuple[Read, Prologue | None] | None:
 
 
 def _read(
-    kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: list[Affine | None], prologue: Prologue | None
+    kernel: Kernel,
+    r: Read,
+    lane: int,
+    extents: Sequence[int],
+    guards: list[LinearForm | None],
+    prologue: Prologue | None,
 ) -> _Read:
     x = kernel.buffers[kernel.stages[0].args[r.slot][1]]
     inner = sorted(range(len(x.shape)), key=lambda d: (x.strides[d], -d))  # dimensions, innermost first
@@ -248,10 +253,10 @@ def _read(
     return _Read(r.slot, form, along, max(1, pitch[0]), guards, prologue)
 
 
-def _guard_form(g: Any, extents: Sequence[int]) -> Affine | None:
+def _guard_form(g: Any, extents: Sequence[int]) -> LinearForm | None:
     """Return the form that is at most 0 where the guard holds; None for a guard of another kind."""
     form = comparison_form(g, extents, ("lt", "le"))
-    return form and form._replace(const=form.const + (g.fn == "lt"))
+    return None if form is None else form + int(g.fn == "lt")
 
 
 class _Product:
@@ -265,9 +270,9 @@ class _Product:
         self,
         piece: Piece,
         lane: int,
-        guards: list[Affine | None],
+        guards: list[LinearForm | None],
         reads: list[_Read],
-        selector: tuple[_Read, DType, Affine] | None,
+        selector: tuple[_Read, DType, LinearForm] | None,
     ):
         self.piece, self.extents, self.lane, self.guards, self.reads = piece, piece.domain, lane, guards, reads
         self.selector = selector
@@ -282,7 +287,7 @@ class _Product:
         return all(a in self.vector_axes for r in self.reads for a in r.form.coef if a < len(self.piece.extents))
 
     def _find_spans(
-        self, forms: Sequence[Affine | None], point: dict[int, int], row: int | None
+        self, forms: Sequence[LinearForm | None], point: dict[int, int], row: int | None
     ) -> tuple[Span, Span] | None:
         """Return (rows, lanes) where all forms are at most 0; None where a form has other axes."""
         lane = self.lane
@@ -291,7 +296,7 @@ class _Product:
         for form in forms:
             if form is None:
                 return None
-            f = form.at(point)
+            f = form.at_point(point)
             if not f.coef:
                 never = never or f.const > 0
                 continue
@@ -357,7 +362,7 @@ class _Product:
         """Return the selection of a term's vector; None where it varies within the tile or reads with a stride."""
         assert self.selector is not None
         r, dtype, number = self.selector
-        at, a = number.at(point), _access_at(r, point, row, self.lane)
+        at, a = number.at_point(point), _access_at(r, point, row, self.lane)
         low, high = dtype.range
         if at.coef or a.lane != 1 or not low <= at.const <= high:
             return None
@@ -365,10 +370,10 @@ class _Product:
 
 
 def _access_at(r: _Read, point: dict[int, int], row: int | None, lane: int) -> Access:
-    form = r.form.at(point)
+    form = r.form.at_point(point)
     outer = tuple(sorted((a, c) for a, c in form.coef.items() if a not in (row, lane)))
     row_stride = form.coef.get(row, 0) if row is not None else 0
-    return Access(r.slot, form.const, row_stride, form.coef.get(lane, 0), outer, r.pitch, r.along.at(point).const)
+    return Access(r.slot, form.const, row_stride, form.coef.get(lane, 0), outer, r.pitch, r.along.at_point(point).const)
 
 
 @lru_cache(maxsize=4096)
