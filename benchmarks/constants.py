@@ -90,6 +90,17 @@ def kernels(seed: int, count: int, networks: Sequence[str]) -> list[Any]:
     return list(found)
 
 
+def clear() -> None:
+    """Drop what has been computed by the constants as they were."""
+    from einsmith.base import caches
+
+    caches.cache_clear()
+    for module in [m for n, m in list(sys.modules.items()) if n.startswith("einsmith.")]:
+        for x in list(vars(module).values()):
+            if hasattr(x, "cache_info"):
+                x.cache_clear()
+
+
 @contextmanager
 def without(name: str) -> Iterator[None]:
     """Take a module's constant away, wherever it is imported."""
@@ -108,18 +119,18 @@ def without(name: str) -> Iterator[None]:
 
 def losses(every: Sequence[Any], target: Any, name: str) -> list[float]:
     """What choosing without a constant loses for each kernel."""
-    from einsmith.base import caches
     from einsmith.kernels import autoconfig as choice
 
+    clear()
     best = [choice.choose(k, target).cost.seconds for k in every]
-    caches.cache_clear()
+    clear()
     if name in (fields := overheads()):
         changed = replace(target, overheads=replace(target.overheads, **{name: fields[name]}))
         chosen = [choice.choose(k, changed) for k in every]
     else:
         with without(name):
             chosen = [choice.choose(k, target) for k in every]
-    caches.cache_clear()
+    clear()
     prices = [choice.cost_of(c.pattern, k, c.config, target).seconds for k, c in zip(every, chosen, strict=True)]
     return [max(0.0, price / least - 1) for price, least in zip(prices, best, strict=True)]
 
