@@ -12,7 +12,9 @@ import platform
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from einsmith.base.locks import cached_property
 from einsmith.cost.microarchitectures import Core, core
@@ -172,20 +174,23 @@ class Target:
         return dict(self.measured).get(name, default)
 
     def seconds_for_bytes(self, moved: float, footprint: float, tasks: int) -> float:
-        """Return the seconds to move `moved` bytes when the data is `footprint` bytes in all and `tasks` run at once.
+        """Return the seconds to move `moved` bytes of data of `footprint` bytes in all while `tasks` run at once."""
+        return float(moved / self.transfer_rate(footprint, tasks))
+
+    def transfer_rate(self, footprint: Any, tasks: Any) -> Any:
+        """Return the bytes a second of data of `footprint` bytes in all while `tasks` run at once (numbers or arrays).
 
         The level is the smallest one that holds the footprint; private levels serve each core on its own. Of a
         footprint beyond L3, the fraction kept * last_level / footprint comes from L3 all the same.
         """
-        cores = max(1, min(self.cores, tasks))
-        own = self.bytes_per_second
-        if footprint <= self.l1 * cores:
-            return moved / (own[0] * cores)
-        if footprint <= self.l2 * cores:
-            return moved / (own[1] * cores)
-        near = moved / max(own[2], min(own[2] * cores, self.l3_bandwidth))
-        far = moved / min(self.memory_bandwidth, self.core_bandwidth * cores)
-        return near + max(0.0, 1 - self.kept * self.last_level / footprint) * (far - near)
+        cores = np.maximum(1, np.minimum(self.cores, tasks))
+        l1, l2, l3 = self.bytes_per_second
+        near = np.maximum(l3, np.minimum(l3 * cores, self.l3_bandwidth))
+        far = np.minimum(self.memory_bandwidth, self.core_bandwidth * cores)
+        missed = np.maximum(0.0, 1 - self.kept * self.last_level / np.maximum(footprint, 1))
+        beyond = 1 / ((1 - missed) / near + missed / far)
+        private = np.where(footprint <= self.l1 * cores, l1 * cores, l2 * cores)
+        return np.where(footprint <= self.l2 * cores, private, beyond)
 
 
 def _read(path: str) -> str:

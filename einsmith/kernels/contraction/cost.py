@@ -139,16 +139,6 @@ class _SharedTerms:
         self.blocked = self.kc < self.k_part
         self.span = inner_bytes(t, x, t.tm, t.tn)
 
-    def rate(self, footprint: Array) -> Array:
-        """Return bytes a second for data with these footprints (bytes), as does `Target.seconds_for_bytes`."""
-        target, own, cores = self.target, self.target.bytes_per_second, self.tasks
-        l3_rate = np.maximum(own[2], np.minimum(own[2] * cores, target.l3_bandwidth))
-        memory_rate = np.minimum(target.memory_bandwidth, target.core_bandwidth * cores)
-        miss_fraction = np.maximum(0.0, 1 - target.kept * target.last_level / footprint)
-        beyond_l2 = 1 / ((1 - miss_fraction) / l3_rate + miss_fraction / memory_rate)
-        within_l2 = np.where(footprint <= target.l1 * cores, own[0] * cores, own[1] * cores)
-        return np.where(footprint <= self.l2_bytes, within_l2, beyond_l2)
-
 
 def predict(t: ConfigTable, target: Any) -> Predicted:
     """Predict the cost of every configuration of the table."""
@@ -168,8 +158,8 @@ def predict(t: ConfigTable, target: Any) -> Predicted:
         *_repeated_transfers(s),
         *_strip_transfers(s),
     ]
-    l3_rate, *rates = s.rate(
-        np.array([np.minimum(s.footprint, target.last_level), *(footprint for _, footprint, _ in transfers)])
+    l3_rate, *rates = s.target.transfer_rate(
+        np.array([np.minimum(s.footprint, target.last_level), *(footprint for _, footprint, _ in transfers)]), s.tasks
     )
     # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written. That is
     # slower where they come from memory.
