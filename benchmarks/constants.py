@@ -3,7 +3,9 @@
 Each constant is set, one at a time, to the value at which its term vanishes, and a configuration is chosen again for
 kernels of random shapes and for those of training steps. A choice that is made without a constant is priced by the
 whole model: its loss is that price over the price of the choice that the whole model makes, less 1. Nothing is measured
-by the clock. A constant none of whose losses exceeds `--limit` decides nothing that the model itself can tell.
+by the clock. A constant none of whose losses exceeds `--limit` decides nothing that the model itself can tell. With
+`--steps` whole training steps are planned without a constant instead, as fusion, layouts and joint calls are chosen by
+the same prices.
 """
 
 from __future__ import annotations
@@ -117,20 +119,56 @@ def without(name: str) -> Iterator[None]:
             setattr(m, constant, value)
 
 
+@contextmanager
+def changed(target: Any, name: str) -> Iterator[Any]:
+    """Yield the machine without a constant; nothing remembers what was computed with it, here and afterwards."""
+    clear()
+    if name in (fields := overheads()):
+        yield replace(target, overheads=replace(target.overheads, **{name: fields[name]}))
+    else:
+        with without(name):
+            yield target
+    clear()
+
+
+def planned(networks: Sequence[str], target: Any) -> list[list[tuple[Any, int]]]:
+    """The kernels of training steps that are planned for a machine, and how often each is launched."""
+    from benchmarks.models import TRAINING
+    from einsmith.tuning.calibration import calibrate
+
+    calibrate._target, calibrate._patterns = target, len(calibrate.autoconfig.PATTERNS)
+    out = []
+    for name in networks:
+        step, batch = plans.begun(TRAINING[name], target.cores)
+        with plans.uncompiled():
+            step.compile(*batch)
+        run = plans.program_of(step)
+        out.append([(call.kernel, n) for call, n in zip(run.calls, run.turns, strict=True)])
+    return out
+
+
+def step_losses(networks: Sequence[str], target: Any, name: str) -> list[float]:
+    """What planning without a constant loses for each training step."""
+    from einsmith.driver.compile import predicted
+
+    def prices(steps: Sequence[Sequence[tuple[Any, int]]]) -> list[float]:
+        return [sum(predicted(k, target) * n for k, n in step) for step in steps]
+
+    clear()
+    best = prices(planned(networks, target))
+    with changed(target, name) as other:
+        steps = planned(networks, other)
+    return [max(0.0, price / least - 1) for price, least in zip(prices(steps), best, strict=True)]
+
+
 def losses(every: Sequence[Any], target: Any, name: str) -> list[float]:
     """What choosing without a constant loses for each kernel."""
     from einsmith.kernels import autoconfig as choice
 
     clear()
     best = [choice.choose(k, target).cost.seconds for k in every]
-    clear()
-    if name in (fields := overheads()):
-        changed = replace(target, overheads=replace(target.overheads, **{name: fields[name]}))
-        chosen = [choice.choose(k, changed) for k in every]
-    else:
-        with without(name):
-            chosen = [choice.choose(k, target) for k in every]
-    clear()
+    with changed(target, name) as other:
+        chosen = [choice.choose(k, other) for k in every]
     prices = [choice.cost_of(c.pattern, k, c.config, target).seconds for k, c in zip(every, chosen, strict=True)]
     return [max(0.0, price / least - 1) for price, least in zip(prices, best, strict=True)]
 
@@ -156,19 +194,20 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=0.02)
     parser.add_argument("--only", nargs="*", help="constants by name")
     parser.add_argument("--json", type=Path, help="losses are kept here; what it holds already is not computed again")
+    parser.add_argument("--steps", action="store_true", help="plan the networks' training steps")
     args = parser.parse_args()
-    every = kernels(args.seed, args.count, args.networks)
+    every = [] if args.steps else kernels(args.seed, args.count, args.networks)
     names = [*overheads(), *(f"{m}.{c}" for m, constants in MODULES.items() for c in constants)]
     cells = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
     for name in args.only or names:
         for machine, target in targets().items():
             if machine not in cells.setdefault(name, {}):
-                cells[name][machine] = losses(every, target, name)
+                found = step_losses(args.networks, target, name) if args.steps else losses(every, target, name)
+                cells[name][machine] = found
                 print(name, machine, f"{max(cells[name][machine]):.3f}", flush=True)
         if args.json:
             args.json.write_text(json.dumps(cells))
     Console(width=140).print(table(cells, args.limit))
-    print(f"{len(every)} kernels")
     return 0
 
 
