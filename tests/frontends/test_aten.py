@@ -1,5 +1,5 @@
 """The table of PyTorch's operators: all of the core set has a formula or a reason, and formulas give PyTorch's values
-and derivatives, by the reference evaluator."""
+and derivatives, by the reference evaluator. `tests/operators` has operators that `einsmith.functional` has as well."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def _unary() -> dict[str, list[tuple]]:
     cases: dict[str, list[tuple]] = {}
     for name in ("exp expm1 exp2 sin cos tan sinh cosh tanh sigmoid erf erfc atan asinh floor ceil trunc round "
                  "neg abs sign sgn relu").split():  # fmt: skip
-        cases[f"{name}.default"] = [(t(3, 5),), (t(),), (ints(4),)]
+        cases[f"{name}.default"] = [(t(),), (ints(4),)]
     for name in "log log1p log2 log10 sqrt rsqrt reciprocal".split():
-        cases[f"{name}.default"] = [(t(7, low=0.1),), (ints(4, low=1),), (special(),)]
-    for name, low, high in (("acos", -1, 1), ("asin", -1, 1), ("atanh", -1, 1), ("acosh", 1, 9)):
-        cases[f"{name}.default"] = [(t(7, low=low, high=high),), (torch.tensor([1.0, 0.5, 2.0, NAN]).double(),)]
+        cases[f"{name}.default"] = [(ints(4, low=1),), (special(),)]
+    for name in "acos asin atanh acosh".split():
+        cases[f"{name}.default"] = [(torch.tensor([1.0, 0.5, 2.0, NAN]).double(),)]
     for name in "floor ceil trunc round sign atan asinh isnan isinf isfinite signbit logical_not".split():
         cases.setdefault(f"{name}.default", []).append((special(),))
     cases["atan.default"].append((torch.tensor([0.0, 1.0, -1.0, 1e-9, 1e9, -1e300, 0.66]).double(),))
@@ -116,8 +116,8 @@ def _binary() -> dict[str, list[tuple]]:
     cases["pow.Tensor_Tensor"] = [(t(4, low=0.5), t(4)), (ints(6), ints(6, low=0)), (torch.tensor([1, -1, 2, -1]),
                                    torch.tensor([-3, -3, -1, -2]))]  # fmt: skip
     cases["pow.Scalar"] = [(2.0, t(4)), (3, ints(4, low=0))]
-    cases["atan2.default"] = [(t(9), t(9)), (torch.tensor([0.0, 0.0, 1.0, -1.0, 2.0, INF, -INF]).double(),
-                                             torch.tensor([1.0, -1.0, 0.0, 0.0, 1e-9, INF, INF]).double())]  # fmt: skip
+    cases["atan2.default"] = [(torch.tensor([0.0, 0.0, 1.0, -1.0, 2.0, INF, -INF]).double(),
+                               torch.tensor([1.0, -1.0, 0.0, 0.0, 1e-9, INF, INF]).double())]  # fmt: skip
     for name in "maximum minimum fmax fmin".split():
         cases[f"{name}.default"] = [(t(5), t(5)), wide, (ints(5), ints(5)), (t(3), torch.ones(3).double())]
     for name in "eq ne lt le gt ge".split():
@@ -129,7 +129,7 @@ def _binary() -> dict[str, list[tuple]]:
                                            (ints(5, dtype=torch.int8), ints(5, dtype=torch.int32))]  # fmt: skip
         cases[f"bitwise_{name}.Scalar"] = [(ints(9, low=-(2**62), high=2**62), 77)]
     cases["bitwise_not.default"] = [(ints(5),), (bools(5),), (ints(5, low=0, dtype=torch.uint8),)]
-    for name in "copysign hypot heaviside logaddexp".split():
+    for name in "copysign hypot heaviside".split():
         which = "Tensor" if name == "copysign" else "default"
         cases[f"{name}.{which}"] = [(t(5), t(5))]
     cases["clamp.default"] = [(t(9), -0.5, 0.5), (t(9), None, 0.1), (ints(9), -2, 2), (ints(9), -1.5, None),
@@ -143,12 +143,9 @@ def _binary() -> dict[str, list[tuple]]:
 
 
 POINTWISE = _unary() | _binary() | {
-    "silu.default": [(t(9),)], "mish.default": [(t(9),)],
-    "gelu.default": [(t(9),), (t(9), {"approximate": "tanh"})],
     "elu.default": [(t(9),), (t(9), 1.3, 0.7, 2.0), (special(),)],
     "leaky_relu.default": [(special(), 0.2)],
     "hardtanh.default": [(torch.tensor([-1.0, 1.0, 0.3, 3.0]).double(),), (ints(9), -2, 2)],
-    "softplus.default": [(t(9),), (t(9) * 20, 2.0, 5.0)],
     "nan_to_num.default": [(special(),), (special(), 1.0, 2.0, 3.0)],
     "round.decimals": [(t(9), {"decimals": 2}), (t(9) * 1000, {"decimals": -2})],
 }  # fmt: skip
@@ -169,53 +166,31 @@ REDUCTIONS = {
     "argmin.default": [(torch.tensor([2, 1, 1]), 0), (t(3, 4), -2)],
     "prod.default": [(torch.tensor([2.0, 0.0, 3.0]).double(),), (ints(3),)],
     "prod.dim_int": [(t(3, 4), 1, True), (bools(3), 0)],
-    "var.correction": [(t(3, 4), [0]), (t(3, 4), None, {"correction": 0}), (t(3, 4), [1], {"keepdim": True})],
-    "std.correction": [(t(3, 4), [0], {"correction": 0})], "var.dim": [(t(3, 4), [1], False, True)],
-    "var_mean.correction": [(t(3, 4), [0])],
+    "var.dim": [(t(3, 4), [1], False, True)],
     "linalg_vector_norm.default": [(t(3, 4), p, [1]) for p in (2, 1, 0, 3, INF, -INF, 0.5)] + [(t(), 0), (t(3, 4),)],
-    "logsumexp.default": [(t(3, 4), [0, 1]), (t(3, 4), [1], True)],
     "cumsum.default": [(t(3, 4), 1), (ints(4, dtype=torch.int32), 0), (bools(4), 0)],
-    "cumprod.default": [(t(3, 4), 0)], "cummax.default": [(torch.tensor([1.0, 3.0, 3.0, 2.0]).double(), 0)],
-    "logcumsumexp.default": [(t(3, 4), 1)],
-    "sort.default": [(t(3, 4),), (torch.tensor([2.0, NAN, 1.0]).double(), 0, True), (bools(4),)],
-    "topk.default": [(t(3, 9), 2), (t(5, 3), 3, 0, False)], "kthvalue.default": [(t(3, 5), 2), (t(5), 5, 0, True)],
-    "median.dim": [(t(3, 4), 1)], "median.default": [(t(3, 5),)],
-    "_softmax.default": [(t(3, 4), 0, False), (t(), 0, False)], "_log_softmax.default": [(t(3, 4), -1, False)],
+    "cummax.default": [(torch.tensor([1.0, 3.0, 3.0, 2.0]).double(), 0)],
+    "sort.default": [(torch.tensor([2.0, NAN, 1.0]).double(), 0, True), (bools(4),)],
+    "kthvalue.default": [(t(3, 5), 2), (t(5), 5, 0, True)], "median.default": [(t(3, 5),)],
+    "_softmax.default": [(t(), 0, False)],
     "_safe_softmax.default": [(torch.tensor([[-INF, -INF], [0.3, -INF]]).double(), -1)],
 }  # fmt: skip
 
 VIEWS = {
-    "view.default": [(t(3, 4), [2, -1])], "expand.default": [(t(3, 1), [2, -1, 4]), (t(), [3])],
-    "permute.default": [(t(2, 3, 4), [2, 0, -2])], "transpose.int": [(t(2, 3, 4), -1, 0)], "t.default": [(t(2, 3),)],
-    "unsqueeze.default": [(t(2, 3), -1), (t(), 0)], "squeeze.dims": [(t(2, 1, 1), [1, 0])],
-    "squeeze.dim": [(t(1, 2), 0)], "squeeze.default": [(t(1, 2, 1),)], "select.int": [(t(3, 4), -1, -2)],
+    "expand.default": [(t(), [3])], "unsqueeze.default": [(t(), 0)],
     "slice.Tensor": [(t(9, 2), 0, -4, 99, 2), (t(3, 5), -1, 3, 1), (t(5), 0, None, -1)],
-    "split_with_sizes.default": [(t(2, 6), [1, 2, 3], 1)], "split.Tensor": [(t(7), 3)], "unbind.int": [(t(3, 2), -1)],
-    "cat.default": [([t(2, 3), t(2, 1)], -1), ([t(2), ints(2)],), ([t(0), t(2, 3)], 1)],
-    "stack.default": [([t(3), t(3)], 1)],
-    "flip.default": [(t(2, 3), [0, -1])], "repeat.default": [(t(2, 3), [2, 1, 3])],
-    "roll.default": [(t(3, 4), [1, -2], [0, 1]), (t(3, 4), [5])], "diagonal.default": [(t(3, 4, 2), -1, 1, 0)],
-    "tril.default": [(t(3, 4), 1)], "triu.default": [(t(3, 4), -1)], "unfold.default": [(t(2, 7), 1, 3, 2)],
-    "as_strided.default": [(t(12), [2, 3], [5, 2], 1)], "copy.default": [(ints(2, 3), t(3))],
+    "cat.default": [([t(2), ints(2)],), ([t(0), t(2, 3)], 1)],
+    "unfold.default": [(t(2, 7), 1, 3, 2)], "as_strided.default": [(t(12), [2, 3], [5, 2], 1)],
+    "copy.default": [(ints(2, 3), t(3))],
     "slice_scatter.default": [(t(7, 2), t(3, 2), 0, 1, 99, 2)], "select_scatter.default": [(t(3, 4), t(3), 1, -1)],
     "constant_pad_nd.default": [(t(2, 3), [1, 2, -1, 1], 2.5), (bools(3), [1, 0], True)],
-    "reflection_pad1d.default": [(t(2, 5), [2, 1])], "reflection_pad2d.default": [(t(1, 2, 4, 5), [2, 1, 0, 3])],
-    "replication_pad2d.default": [(t(1, 2, 4, 5), [2, 1, 0, 3])],
-    "replication_pad3d.default": [(t(1, 2, 2, 3, 2), [1] * 6)],
-    "reflection_pad3d.default": [(t(1, 2, 3, 3, 2), [1] * 6)],
 }  # fmt: skip
 
 _K = torch.tensor([[0, 2, -1], [1, -3, 2]])
 INDEXING = {
-    "embedding.default": [(t(5, 3), ints(2, 4, low=0, high=5), 2), (t(5, 3), ints(4, low=0, high=5), -1, True)],
-    "index_select.default": [(t(3, 4), 1, torch.tensor([3, 0, 3]))],
-    "gather.default": [(t(3, 4), 1, ints(3, 2, low=0, high=4)), (t(3, 4), 0, ints(2, 4, low=0, high=3))],
-    "scatter_add.default": [(t(3, 4), 0, ints(2, 3, low=0, high=3), t(3, 4))],
-    "scatter.src": [(t(4, 3), 0, torch.tensor([[3, 0, 1], [0, 2, 3]]), t(2, 3))],
     "scatter.value": [(t(4, 3), 1, ints(4, 2, low=0, high=3), 2.5)],
     "scatter_reduce.two": [(t(3, 4), 0, ints(5, 3, low=0, high=3), t(5, 4), how, {"include_self": own})
                            for how in ("sum", "prod", "mean", "amax", "amin") for own in (True, False)],
-    "index_add.default": [(t(3, 4), 1, torch.tensor([0, 2, 0]), t(3, 3), {"alpha": 2.0})],
     "index.Tensor": [(t(3, 4, 2), [_K]), (t(3, 4, 2), [None, _K]), (t(3, 4, 2), [_K, None, torch.tensor([1, 0, 1])]),
                      (t(3, 4, 2), [torch.tensor(1), torch.tensor(-1)]), (t(3, 3), [_K, torch.tensor([0, 1, 2])])],
     "index_put.default": [(t(4, 3), [torch.tensor([0, -1])], t(2, 3)), (t(4, 3), [_K], t(3), True),
@@ -227,16 +202,9 @@ INDEXING = {
 
 _IMAGE = t(2, 4, 7, 6)
 LAYERS = {
-    "mm.default": [(t(2, 3), t(3, 4)), (t(2, 0), t(0, 4))], "bmm.default": [(t(2, 2, 3), t(2, 3, 4))],
-    "addmm.default": [(t(4), t(2, 3), t(3, 4)), (t(2, 4), t(2, 3), t(3, 4), {"beta": 0.5, "alpha": 2.0})],
-    "addbmm.default": [(t(4), t(2, 2, 3), t(2, 3, 4))], "dot.default": [(t(3), t(3))], "mv.default": [(t(2, 3), t(3))],
-    "convolution.default": [
-        (_IMAGE, t(6, 2, 3, 2), t(6), [2, 1], [1, 0], [1, 2], False, [0, 0], 2),
-        (_IMAGE, t(4, 3, 3, 2), None, [2, 3], [1, 0], [1, 1], True, [1, 2], 1),
-        (t(2, 3, 9), t(4, 3, 4), t(4), [2], [1], [2], False, [0], 1),
-        (t(1, 2, 3, 4, 3), t(3, 2, 2, 2, 2), t(3), [1], [1], [1], False, [0], 1),
-    ],
-    "native_layer_norm.default": [(t(2, 3, 4), [3, 4], t(3, 4), t(3, 4), 1e-5), (t(2, 5), [5], None, None, 1e-3)],
+    "mm.default": [(t(2, 0), t(0, 4))], "addbmm.default": [(t(4), t(2, 2, 3), t(2, 3, 4))],
+    # Called so, these two give the moments, too, which the operators of `einsmith.functional` do not.
+    "native_layer_norm.default": [(t(2, 3, 4), [3, 4], t(3, 4), t(3, 4), 1e-5)],
     "native_group_norm.default": [(t(2, 4, 5), t(4), t(4), 2, 4, 5, 2, 1e-5)],
     "_native_batch_norm_legit_functional.default": [
         (t(3, 4, 2), t(4), t(4), t(4), t(4, low=0.5), True, 0.2, 1e-5),
@@ -246,25 +214,16 @@ LAYERS = {
     "_native_batch_norm_legit_no_training.default": [(t(3, 4, 2), t(4), t(4), t(4), t(4, low=0.5), 0.1, 1e-5)],
     "max_pool2d_with_indices.default": [(_IMAGE, [3, 2], [2, 1], [1, 1], [1, 2], True), (_IMAGE, [2, 2])],
     "max_pool3d_with_indices.default": [(t(1, 2, 4, 5, 4), [2, 3, 2], [2, 2, 1])],
-    "avg_pool2d.default": [(_IMAGE, [3, 2], [2, 1], [1, 0], True, False), (_IMAGE, [2, 2], [], [1, 1], False, True, 3)],
-    "avg_pool3d.default": [(t(1, 2, 4, 5, 4), [2, 3, 2])], "avg_pool1d.default": [(t(2, 3, 7), [3], [2], [1])],
-    "_adaptive_avg_pool2d.default": [(_IMAGE, [3, 4])], "_adaptive_avg_pool3d.default": [(t(1, 2, 4, 5, 4), [2, 3, 4])],
-    "adaptive_max_pool2d.default": [(_IMAGE, [3, 4])],
+    "avg_pool2d.default": [(_IMAGE, [2, 2], [], [1, 1], False, True, 3)],
     "upsample_nearest2d.vec": [(_IMAGE, [9, 4], None), (_IMAGE, None, [1.5, 2.0])],
     "upsample_bilinear2d.vec": [(_IMAGE, [9, 4], True, None), (_IMAGE, None, False, [1.5, 2.0])],
     "upsample_bicubic2d.vec": [(_IMAGE, [9, 4], False, None)],
     "upsample_bilinear2d.default": [(_IMAGE, [10, 13], False, 1.5, 2.2)],
-    "col2im.default": [(t(2, 12, 6), [3, 4], [2, 2], [1, 1], [0, 0], [1, 1])],
     "scaled_dot_product_attention.default": [
         (t(2, 2, 3, 4), t(2, 2, 5, 4), t(2, 2, 5, 3)), (t(2, 3, 4), t(2, 3, 4), t(2, 3, 4), None, 0.0, True),
         (t(2, 3, 4), t(2, 5, 4), t(2, 5, 4), bools(3, 5)), (t(2, 3, 4), t(2, 5, 4), t(2, 5, 4), t(2, 3, 5)),
     ],
     "nll_loss_forward.default": [(t(4, 3), torch.tensor([0, 2, -100, 1]), t(3, low=0.5), k, -100) for k in (0, 1, 2)],
-    "nll_loss2d_forward.default": [(t(2, 3, 2, 2), ints(2, 2, 2, low=0, high=3), None, 1, -100)],
-    "mse_loss.default": [(t(3, 4), t(3, 4), k) for k in (0, 1, 2)],
-    "smooth_l1_loss.default": [(t(3, 4), t(3, 4), 1, 0.7), (t(3), t(3), 2, 0.0)],
-    "huber_loss.default": [(t(3, 4), t(3, 4), 0, 0.7)],
-    "_cdist_forward.default": [(t(3, 4), t(5, 4), 2.0, None), (t(2, 3, 4), t(2, 5, 4), 1.0, None)],
     "_pdist_forward.default": [(t(4, 3), 2.0)],
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Activations beside torch's: values and derivatives to second order over their options, and extreme inputs."""
+"""Activations of extreme and of small numbers beside torch's, those that draw numbers, and bad options."""
 
 from __future__ import annotations
 
@@ -11,68 +11,8 @@ import einsmith as es  # noqa: E402
 from einsmith import functional as F  # noqa: E402
 from einsmith import nn  # noqa: E402
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError  # noqa: E402
-from tests.nn.twin import Case, check, check_compiled, pairwise  # noqa: E402
 
-
-def numbers(*shape: int, scale: float = 3):
-    return lambda rng: (rng.normal(size=shape) * scale,)
-
-
-def _slopes(n: int, *shape: int):
-    return lambda rng: (rng.normal(size=shape), rng.normal(size=n))
-
-
-X = numbers(17)
-CASES = [
-    Case("relu", X), Case("relu6", numbers(17, scale=6)), Case("tanh", X), Case("sigmoid", X), Case("silu", X),
-    Case("mish", X), Case("selu", X), Case("softsign", X), Case("logsigmoid", X), Case("tanhshrink", X),
-    Case("hardswish", X), Case("hardsigmoid", X, smooth=1, tolerance=1e-7),
-    Case("leaky_relu", X, {"negative_slope": [0.01, 0.3, -0.5, 0.0]}),
-    Case("prelu", _slopes(1, 17)), Case("prelu", _slopes(3, 2, 3, 5)), Case("prelu", _slopes(1, 2, 3)),
-    Case("rrelu", X, {"lower": [0.125, 0.0], "upper": [1 / 3, 0.5]}),
-    Case("gelu", X, {"approximate": ["none", "tanh"]}),
-    Case("elu", X, {"alpha": [1.0, 0.5, -0.3, 0.0]}),
-    Case("celu", X, {"alpha": [1.0, 0.5, -2.0]}),
-    Case("softplus", X, {"beta": [1, 0.5, 3.0, -1.0], "threshold": [20, 1.0, -1.0]}),
-    Case("softshrink", X, {"lambd": [0.5, 0.0, 1.5]}),
-    Case("hardshrink", X, {"lambd": [0.5, 0.0, 1.5, -1.0]}),
-    Case("threshold", X, {"threshold": [0.1, -2.0], "value": [20.0, 0.0]}),
-    Case("hardtanh", X, {"min_val": [-1.0, -2.5], "max_val": [1.0, 0.5]}),
-    Case("glu", numbers(4, 6, 2), {"dim": [-1, 0, 1]}),
-    Case("softmax", numbers(3, 5, 2), {"dim": [0, 1, -1]}),
-    Case("log_softmax", numbers(3, 5, 2), {"dim": [0, 1, -1]}),
-    Case("softmin", numbers(3, 5, 2), {"dim": [0, 1, -1]}),
-    Case("softmax", numbers(7), {"dim": [0]}), Case("log_softmax", numbers(7), {"dim": [0]}),
-    Case("logsumexp", numbers(3, 5, 2), {"dim": [0, -1, (0, 2)], "keepdim": [False, True]}),
-    Case("logsumexp", numbers(7), {"dim": [0]}),
-    Case("normalize", numbers(3, 5), {"p": [2.0, 1.0, 3.5], "dim": [0, 1]}),
-]  # fmt: skip
-DRAWN = [(c, o) for c in CASES for o in pairwise(c.options)]
-
-
-def named(drawn):
-    return [f"{c.name}-{','.join(map(str, o.values()))}" for c, o in drawn]
-
-
-@pytest.mark.parametrize("case, options", DRAWN, ids=named(DRAWN))
-def test_options(run, rng, case, options) -> None:
-    check(run, case, options, rng)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["float32", "float64"])
-@pytest.mark.parametrize("case, options", DRAWN, ids=named(DRAWN))
-def test_options_compiled(rng, case, options, kind) -> None:
-    check_compiled(case, options, rng, kind)
-
-
-@pytest.mark.parametrize("name", ["mish", "celu", "logsumexp", "prelu"])
-def test_some_compiled(rng, name) -> None:
-    case = next(c for c in CASES if c.name == name)
-    check_compiled(case, pairwise(case.options)[-1], rng, "float32")
-
-
-EXTREMES = [0.0, 1e-30, -1e-30, 88.0, -88.0, 1000.0, -1000.0, 1e30, -1e30, np.inf, -np.inf, np.nan]
+EXTREMES = [0.0, -0.0, 1e-30, -1e-30, 88.0, -88.0, 1000.0, -1000.0, 1e30, -1e30, np.inf, -np.inf, np.nan]
 STABLE = [
     "relu", "relu6", "tanh", "sigmoid", "silu", "mish", "selu", "elu", "celu", "softplus", "softsign", "logsigmoid",
     "hardswish", "hardsigmoid", "hardtanh", "softshrink", "hardshrink", "leaky_relu", "gelu", "tanhshrink",
@@ -121,12 +61,7 @@ def test_logsumexp_of_infinities(run) -> None:
     np.testing.assert_array_equal(run(lambda x: F.logsumexp(x, 1), x), wanted)
 
 
-def test_squash(run, rng) -> None:
-    def peer(x):
-        n2 = (x * x).sum(1, keepdim=True)
-        return x * n2.sqrt() / (1 + n2)
-
-    check(run, Case("squash", numbers(3, 5, 2), theirs=lambda x, dim: peer(x)), {"dim": 1}, rng)
+def test_vectors_of_zeros_are_squashed_smoothly() -> None:
     gradient = es.grad(lambda x: F.squash(x).sum())(np.zeros((2, 3)))
     np.testing.assert_array_equal(gradient, np.zeros((2, 3)))
 
@@ -164,34 +99,6 @@ def test_a_dimension_that_is_not_given(run, rng) -> None:
         with pytest.warns(UserWarning, match=f"dim={dim}"):
             found = run(lambda x: F.softmax(x), x)
         np.testing.assert_allclose(found, torch.softmax(torch.tensor(x), dim).numpy(), rtol=1e-12)
-
-
-LAYERS = [
-    ("ReLU", {}), ("ReLU6", {}), ("Sigmoid", {}), ("Tanh", {}), ("SiLU", {}), ("Mish", {}), ("SELU", {}),
-    ("Softsign", {}), ("LogSigmoid", {}), ("Tanhshrink", {}), ("Hardswish", {}), ("Hardsigmoid", {}),
-    ("LeakyReLU", {"negative_slope": [0.01, 0.2], "inplace": [False, True]}), ("ELU", {"alpha": [1.0, 0.5]}),
-    ("CELU", {"alpha": [1.0, 0.5]}), ("GELU", {"approximate": ["none", "tanh"]}),
-    ("Softplus", {"beta": [1.0, 2.0], "threshold": [20.0, 1.0]}), ("Softshrink", {"lambd": [0.5, 0.1]}),
-    ("Hardshrink", {"lambd": [0.5, 0.1]}), ("Threshold", {"threshold": [0.1, -1.0], "value": [20.0, 3.0]}),
-    ("Hardtanh", {"min_val": [-1.0, -2.0], "max_val": [1.0, 2.0]}), ("GLU", {"dim": [-1, 1]}),
-    ("Softmax", {"dim": [0, 2]}), ("LogSoftmax", {"dim": [0, 2]}), ("Softmin", {"dim": [0, 2]}), ("Softmax2d", {}),
-    ("PReLU", {"num_parameters": [1, 4], "init": [0.25, 0.1]}), ("RReLU", {"lower": [0.125, 0.2], "upper": [0.3]}),
-]  # fmt: skip
-
-
-NEEDED = ("Threshold", "Softmax", "LogSoftmax", "Softmin")  # options
-
-
-@pytest.mark.parametrize("name, options", LAYERS, ids=[n for n, _ in LAYERS])
-def test_layers(run, rng, name, options) -> None:
-    x = rng.normal(size=(2, 4, 6, 2))
-    for drawn in [*([{}] if name not in NEEDED else []), *pairwise(options)]:
-        ours, theirs = getattr(nn, name)(**drawn), getattr(torch.nn, name)(**drawn)
-        assert repr(ours) == repr(theirs)
-        assert list(ours.state_dict()) == list(theirs.state_dict())
-        ours.load_state_dict(theirs.state_dict())
-        ours.double()
-        np.testing.assert_allclose(run(ours.eval(), x), theirs.double().eval()(torch.tensor(x)).detach(), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Attention and transformers beside torch's: values and derivatives over their options, states, masks, dropout."""
+"""Attention without keys, dropout, and layers of transformers beside torch's: states, masks, training."""
 
 from __future__ import annotations
 
@@ -11,49 +11,8 @@ import einsmith as es  # noqa: E402
 from einsmith import functional as F  # noqa: E402
 from einsmith import nn  # noqa: E402
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError  # noqa: E402
-from tests.nn.twin import Case, agree, check, check_compiled, pairwise  # noqa: E402
-
-L, S = 5, 7
-MASK = np.tril(np.ones((L, S), bool), 1)
-CAUSED = {"attn_mask": [None], "is_causal": [True], "scale": [None, 0.3]}
-MASKED = {"attn_mask": [None, MASK, np.where(MASK, 0.5, -np.inf), np.linspace(-1, 1, 2 * L * S).reshape(2, 1, L, S)],
-          "is_causal": [False], "scale": [None, 0.3]}  # fmt: skip
-
-
-def qkv(*lead, heads=None, width=4, out=3):
-    return lambda rng: (
-        rng.normal(size=(*lead, L, width)),
-        rng.normal(size=(*(heads or lead), S, width)),
-        rng.normal(size=(*(heads or lead), S, out)),
-    )
-
-
-CASES = [
-    Case("scaled_dot_product_attention", qkv(2, 3), MASKED),
-    Case("scaled_dot_product_attention", qkv(2, 3), CAUSED),
-    Case("scaled_dot_product_attention", qkv(2)),
-    Case("scaled_dot_product_attention", qkv()),
-    Case("scaled_dot_product_attention", qkv(2, 6, heads=(2, 2)), {"enable_gqa": [True], "is_causal": [False, True]}),
-    Case("scaled_dot_product_attention", qkv(2, 6, heads=(2, 1)), {"enable_gqa": [True]}),
-]
-DRAWN = [(c, o) for c in CASES for o in pairwise(c.options)]
-
-
-@pytest.mark.parametrize("case, options", DRAWN)
-def test_options(run, rng, case, options) -> None:
-    check(run, case, options, rng)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["float32", "float64"])
-@pytest.mark.parametrize("case, options", DRAWN)
-def test_options_compiled(rng, case, options, kind) -> None:
-    check_compiled(case, options, rng, kind)
-
-
-@pytest.mark.parametrize("n", [1, 5])
-def test_some_compiled(rng, n) -> None:
-    check_compiled(CASES[n], pairwise(CASES[n].options)[-1], rng, "float32")
+from tests.nn.twin import agree, pairwise  # noqa: E402
+from tests.operators.samples import MASK, L, S, qkv  # noqa: E402
 
 
 def test_queries_without_keys_give_zeros(run, rng) -> None:

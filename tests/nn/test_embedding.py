@@ -10,22 +10,6 @@ from einsmith import nn
 from einsmith.base.errors import ArgumentError, DtypeError
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5)])
-@pytest.mark.parametrize("padding", [None, 2, -1])
-def test_values_and_gradients_equal_torch(torch, rng, shape, padding) -> None:
-    weight = rng.standard_normal((11, 6))
-    i = rng.integers(0, 11, shape)
-    g = rng.standard_normal((*shape, 6))
-    if padding is not None and shape:
-        i.flat[0] = padding % 11
-    w = torch.tensor(weight, requires_grad=True)
-    wanted = torch.nn.functional.embedding(torch.tensor(i), w, padding_idx=padding)
-    wanted.backward(torch.tensor(g))
-    got, pullback = es.vjp(lambda w: es.functional.embedding(i, w, padding), weight)
-    np.testing.assert_array_equal(got, wanted.detach().numpy())
-    np.testing.assert_allclose(pullback(g)[0], w.grad.numpy(), rtol=1e-12, atol=1e-14)
-
-
 def test_training_moves_the_rows_that_were_read(torch, rng) -> None:
     ours, theirs = nn.Embedding(20, 8, padding_idx=3), torch.nn.Embedding(20, 8, padding_idx=3)
     assert list(ours.state_dict()) == list(theirs.state_dict()) and repr(ours) == repr(theirs)

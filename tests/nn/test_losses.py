@@ -1,4 +1,4 @@
-"""Losses beside torch's: values and derivatives to second order over their options, and extreme inputs."""
+"""Losses at the bounds of their arguments, alignments of CTC, and bad options."""
 
 from __future__ import annotations
 
@@ -11,116 +11,8 @@ import einsmith as es  # noqa: E402
 from einsmith import functional as F  # noqa: E402
 from einsmith import nn  # noqa: E402
 from einsmith.base.errors import ArgumentError, DtypeError, IndexOutOfRange, ShapeError  # noqa: E402
-from tests.nn.twin import Case, agree, check, check_compiled, derivatives, outputs, pairwise, wanted  # noqa: E402
-
-REDUCTIONS = ["mean", "sum", "none"]
-WEIGHT = np.linspace(0.5, 2, 5)
-EACH = np.linspace(0.1, 2, 15).reshape(3, 5)
-
-
-def two(*shape: int):
-    return lambda rng: tuple(rng.normal(size=(2, *shape)) * 1.5)
-
-
-def shares(*shape: int):
-    return lambda rng: tuple(rng.uniform(0.05, 0.95, (2, *shape)))
-
-
-def classes(*shape: int, count: int = 5):
-    return lambda rng: (rng.normal(size=shape) * 2, rng.integers(0, count, shape[:1] + shape[2:]))
-
-
-def signs(*shape: int):
-    return lambda rng: (rng.normal(size=shape), rng.choice([-1.0, 1.0], shape))
-
-
-def three(*shape: int):
-    return lambda rng: tuple(rng.normal(size=(3, *shape)))
-
-
-def _listed(rng):
-    return rng.normal(size=(3, 5)), np.array([[3, 0, -1, 1, 2], [-1, 2, 1, 0, 3], [4, 1, 2, 3, 0]])
-
-
-def _soft(rng):
-    return rng.normal(size=(3, 5, 2)), rng.dirichlet(np.ones(5), (3, 2)).transpose(0, 2, 1)
-
-
-def _soft_margin(x, t, reduction):
-    """torch differentiates its own neither twice nor by the target."""
-    loss = torch.nn.functional.softplus(-(x * t))
-    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
-
-
-def _divergence(rng):
-    return np.log(rng.dirichlet(np.ones(5), 4)), rng.dirichlet(np.ones(5), 4)
-
-
-def _log_divergence(rng):
-    x, y = _divergence(rng)
-    return x, np.log(y)
-
-
-R = {"reduction": REDUCTIONS}
-CASES = [
-    Case("mse_loss", two(3, 5), R | {"weight": [None, EACH]}),
-    Case("l1_loss", two(3, 5), R | {"weight": [None, EACH]}),
-    Case("smooth_l1_loss", two(3, 5), R | {"beta": [1.0, 0.3, 0.0, 5.0]}),
-    Case("huber_loss", two(3, 5), R | {"delta": [1.0, 0.3, 5.0], "weight": [None, EACH]}),
-    Case("binary_cross_entropy", shares(3, 5), R | {"weight": [None, WEIGHT, np.linspace(0.1, 2, 3).reshape(3, 1)]}),
-    Case("binary_cross_entropy_with_logits", two(3, 5),
-         R | {"weight": [None, np.linspace(0.1, 2, 3).reshape(3, 1)], "pos_weight": [None, WEIGHT]}),
-    Case("kl_div", _divergence, {"reduction": [*REDUCTIONS, "batchmean"]}),
-    Case("kl_div", _log_divergence, {"reduction": [*REDUCTIONS, "batchmean"], "log_target": [True]}),
-    Case("poisson_nll_loss", lambda rng: (rng.uniform(0.2, 3, 7), rng.uniform(0, 4, 7)),
-         R | {"log_input": [True, False], "full": [False, True], "eps": [1e-8, 1e-3]}),
-    Case("gaussian_nll_loss", lambda rng: (*rng.normal(size=(2, 3, 5)), rng.uniform(0.1, 2, (3, 5))),
-         R | {"full": [False, True], "eps": [1e-6, 0.5]}),
-    Case("gaussian_nll_loss", lambda rng: (*rng.normal(size=(2, 3, 5)), rng.uniform(0.1, 2, 3)), R),
-    Case("gaussian_nll_loss", lambda rng: (*rng.normal(size=(2, 3, 5)), rng.uniform(0.1, 2, (3, 1))), R),
-    Case("cross_entropy", classes(4, 5), R | {"weight": [None, WEIGHT], "ignore_index": [-100, 2],
-                                              "label_smoothing": [0.0, 0.1]}),
-    Case("cross_entropy", classes(3, 5, 2, 2), R | {"weight": [None, WEIGHT], "label_smoothing": [0.0, 0.1]}),
-    Case("cross_entropy", _soft,
-         R | {"weight": [None, WEIGHT], "label_smoothing": [0.0, 0.1]}),
-    Case("nll_loss", classes(4, 5), R | {"weight": [None, WEIGHT], "ignore_index": [-100, 2]}),
-    Case("nll_loss", classes(3, 5, 2, 2), R | {"weight": [None, WEIGHT]}),
-    Case("margin_ranking_loss", lambda rng: (*rng.normal(size=(2, 7)), rng.choice([-1.0, 1.0], 7)),
-         R | {"margin": [0, 0.7]}),
-    Case("hinge_embedding_loss", signs(3, 5), R | {"margin": [1.0, 0.2]}),
-    Case("soft_margin_loss", signs(3, 5), R, theirs=_soft_margin),
-    Case("multi_margin_loss", classes(4, 5), R | {"p": [1, 2], "margin": [1.0, 0.3], "weight": [None, WEIGHT]},
-         smooth=1),
-    Case("multilabel_margin_loss", _listed, R, smooth=1),
-    Case("multilabel_soft_margin_loss", lambda rng: (rng.normal(size=(3, 5)), rng.integers(0, 2, (3, 5)).astype(float)),
-         R | {"weight": [None, WEIGHT]}),
-    Case("triplet_margin_loss", three(4, 5), R | {"margin": [1.0, 3.0], "p": [2, 1.0, 3.5], "swap": [False, True]}),
-    Case("triplet_margin_loss", three(5), R),
-    Case("triplet_margin_with_distance_loss", three(4, 5), R | {"margin": [1.0, 3.0], "swap": [False, True]}),
-    Case("cosine_embedding_loss", lambda rng: (*rng.normal(size=(2, 6, 5)), np.array([1, -1, 1, -1, -1, 1])),
-         R | {"margin": [0, 0.2]}),
-    Case("cosine_embedding_loss", lambda rng: (*rng.normal(size=(2, 5)), np.array(-1)), R),
-]  # fmt: skip
-DRAWN = [(c, o) for c in CASES for o in pairwise(c.options)]
-IDS = [f"{c.name}-{n}" for n, (c, o) in enumerate(DRAWN)]
-
-
-@pytest.mark.parametrize("case, options", DRAWN, ids=IDS)
-def test_options(run, rng, case, options) -> None:
-    check(run, case, options, rng)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["float32", "float64"])
-@pytest.mark.parametrize("case, options", DRAWN, ids=IDS)
-def test_options_compiled(rng, case, options, kind) -> None:
-    check_compiled(case, options, rng, kind)
-
-
-@pytest.mark.parametrize("name", ["binary_cross_entropy_with_logits", "multi_margin_loss", "triplet_margin_loss"])
-def test_some_compiled(rng, name) -> None:
-    case = next(c for c in CASES if c.name == name)
-    check_compiled(case, pairwise(case.options)[-1], rng, "float32")
+from tests.nn.twin import Case, agree, derivatives, wanted  # noqa: E402
+from tests.operators.samples import aligned  # noqa: E402
 
 
 def test_logits_of_any_size_have_finite_losses(run) -> None:
@@ -154,45 +46,6 @@ def test_targets_that_are_zero_have_no_divergence(run) -> None:
     np.testing.assert_allclose(found, [0, np.log(2)])
 
 
-def _aligned(rng, time: int, batch: int, count: int, most: int):
-    x = rng.normal(size=(time, batch, count))
-    lengths = rng.integers(1, most + 1, batch)
-    targets = rng.integers(1, count, (batch, most))
-    targets[0, :2] = 2  # a label twice in a row needs a blank between
-    return x, targets, lengths
-
-
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("form", ["padded", "joined"])
-def test_ctc(run, rng, reduction, form) -> None:
-    x, targets, lengths = _aligned(rng, 9, 4, 6, 3)
-    lengths[0], lengths[1] = 2, 0
-    steps = np.array([9, 7, 8, 5])
-    if form == "joined":
-        targets = np.concatenate([t[:n] for t, n in zip(targets, lengths, strict=True)])
-    blank = 0
-
-    def twin(x):
-        return torch.nn.functional.ctc_loss(
-            x.log_softmax(2), torch.tensor(targets), torch.tensor(steps), torch.tensor(lengths), blank, reduction
-        )
-
-    numbers, cotangents, _ = wanted(twin, [x], rng, 1)
-
-    def f(c, x, targets, steps, lengths):
-        def loss(x):
-            return F.ctc_loss(F.log_softmax(x, 2), targets, steps, lengths, blank, reduction)
-
-        return tuple(derivatives(loss, [c], [], [x]))
-
-    agree(run(f, *cotangents, x, targets, steps, lengths), numbers, 1e-9)
-    if form == "padded":
-        layer = nn.CTCLoss(blank, reduction)
-        known = tuple(steps.tolist()), tuple(lengths.tolist())
-        found = run(lambda x, y: layer(F.log_softmax(x, 2), y, *known), x, targets)
-        agree([found], numbers[:1], 1e-9)
-
-
 def _by_enumeration(p: np.ndarray, label: tuple[int, ...], blank: int) -> float:
     """-log of the sum over all paths that give the label, once repetitions and then blanks are left out."""
     total = 0.0
@@ -211,17 +64,21 @@ def test_ctc_sums_over_all_alignments(run, rng, label) -> None:
     np.testing.assert_allclose(found, _by_enumeration(p, label, 1), rtol=1e-12)
 
 
-def test_ctc_compiled_with_second_derivatives(rng) -> None:
-    x, targets, lengths = _aligned(rng, 7, 3, 5, 2)
-    steps = np.array([7, 6, 5])
+def test_ctc_compiled_with_second_derivatives(run, rng) -> None:
+    x, *rest = aligned(7, 3, 5, 2)(rng)
 
     def loss(x):
-        return F.ctc_loss(F.log_softmax(x, 2), targets, steps, lengths)
+        return F.ctc_loss(F.log_softmax(x, 2), *rest)
 
     es.check_gradients(loss, x, order=2)
-    t = torch.tensor(x)
-    twin = torch.nn.functional.ctc_loss(t.log_softmax(2), *map(torch.tensor, (targets, steps, lengths)))
+    targets, *lengths = map(torch.tensor, rest)
+    twin = torch.nn.CTCLoss()(torch.tensor(x).log_softmax(2), targets, *lengths)
     np.testing.assert_allclose(es.jit(loss)(x.astype(np.float32)), twin.numpy(), rtol=1e-5)
+    known = [tuple(n.tolist()) for n in lengths]
+    for reduction in ("mean", "sum", "none"):
+        ours, theirs = (library.CTCLoss(0, reduction) for library in (nn, torch.nn))
+        wanted = theirs(torch.tensor(x).log_softmax(2), targets, *lengths).numpy()
+        agree([run(lambda x, layer=ours: layer(F.log_softmax(x, 2), rest[0], *known), x)], [wanted], 1e-9)
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -245,37 +102,6 @@ def test_ctc_without_an_alignment(run, rng) -> None:
     never[:, :, 1] = -np.inf
     found = run(lambda x, y: F.ctc_loss(x, y, (2,), (1,), reduction="none"), never, y)
     np.testing.assert_array_equal(found, [np.inf])
-
-
-LAYERS = [
-    ("MSELoss", two(3, 5), R), ("L1Loss", two(3, 5), R), ("SmoothL1Loss", two(3, 5), R | {"beta": [1.0, 0.5]}),
-    ("HuberLoss", two(3, 5), R | {"delta": [1.0, 0.5]}), ("BCELoss", shares(3, 5), R | {"weight": [None, WEIGHT]}),
-    ("BCEWithLogitsLoss", two(3, 5), R | {"weight": [None, WEIGHT], "pos_weight": [None, WEIGHT]}),
-    ("KLDivLoss", _divergence, R), ("PoissonNLLLoss", shares(7), R | {"log_input": [True, False], "full": [True]}),
-    ("GaussianNLLLoss", three(7), R | {"full": [False, True]}),
-    ("NLLLoss", classes(4, 5), R | {"weight": [None, WEIGHT]}),
-    ("CrossEntropyLoss", classes(4, 5), R | {"weight": [None, WEIGHT], "label_smoothing": [0.0, 0.1]}),
-    ("MarginRankingLoss", lambda rng: (*rng.normal(size=(2, 7)), np.ones(7)), R | {"margin": [0.0, 0.5]}),
-    ("HingeEmbeddingLoss", signs(7), R | {"margin": [1.0, 0.5]}), ("SoftMarginLoss", signs(7), R),
-    ("CosineEmbeddingLoss", lambda rng: (*rng.normal(size=(2, 3, 5)), np.array([1, -1, 1])),
-     R | {"margin": [0.0, 0.5]}),
-    ("MultiMarginLoss", classes(4, 5), R | {"p": [1, 2], "weight": [None, WEIGHT]}),
-    ("MultiLabelMarginLoss", _listed, R),
-    ("MultiLabelSoftMarginLoss", shares(4, 5), R | {"weight": [None, WEIGHT]}),
-    ("TripletMarginLoss", three(4, 5), R | {"p": [2.0, 1.0], "swap": [False, True]}),
-    ("TripletMarginWithDistanceLoss", three(4, 5), R | {"swap": [False, True]}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name, arrays, options", LAYERS, ids=[n for n, *_ in LAYERS])
-def test_layers(run, rng, name, arrays, options) -> None:
-    for drawn in [{}, *pairwise(options)]:
-        given = [np.abs(a) if name == "GaussianNLLLoss" else a for a in arrays(rng)]
-        ours = getattr(nn, name)(**drawn)
-        tensors = {k: torch.tensor(v) if isinstance(v, np.ndarray) else v for k, v in drawn.items()}
-        theirs = getattr(torch.nn, name)(**tensors)
-        assert list(ours.state_dict()) == list(theirs.state_dict())
-        agree(outputs(run(ours, *given)), [theirs(*map(torch.tensor, given)).numpy()], 1e-9)
 
 
 X = np.ones((3, 5))

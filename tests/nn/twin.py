@@ -10,6 +10,7 @@ import types
 import unittest
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -62,12 +63,31 @@ def _covered(left: set, row: Mapping[int, int], c: int, k: int) -> int:
     return sum(((c, k, d, m) if c < d else (d, m, c, k)) in left for d, m in row.items())
 
 
+class _Torch:
+    """Functions of PyTorch by name, wherever they stand: torch.nn.functional, torch, torch.special, torch.Tensor."""
+
+    def __getattr__(self, name: str) -> Any:
+        places = (torch.nn.functional, torch, torch.special, torch.Tensor)
+        return next(getattr(p, name) for p in places if hasattr(p, name))
+
+
+TORCH: Any = _Torch()
+
+
 @dataclass
 class Case:
     """A function under its name here and in torch, arrays to call it on, and values of its options.
 
-    `smooth`: how often it is differentiated; tolerance: in float64, larger for what torch rounds to float32. Tensors
-    among the options are given as arrays.
+    Attributes:
+        name: name in `einsmith.functional`
+        arrays: the tensors of a call, for a generator of random numbers
+        options: names -> values; tensors among them are arrays
+        smooth: how often it is differentiated
+        tolerance: in float64, larger for what torch rounds to float32
+        call: function of a library (`einsmith.functional` or `TORCH`), the tensors and the options, where it is not the
+            library's function of this name
+        theirs: the result in torch, where torch does not have the function
+        every: whether all combinations of the options are drawn instead of every pair of values
     """
 
     name: str
@@ -75,19 +95,29 @@ class Case:
     options: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     smooth: int = 2
     tolerance: float = 1e-9
-    ours: Callable | None = None
+    call: Callable | None = None
     theirs: Callable | None = None
+    every: bool = False
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def function(self) -> Callable:
-        return self.ours or getattr(F, self.name)
+        return partial(self.call, F) if self.call else getattr(F, self.name)
 
     @property
     def twin(self) -> Callable:
-        return self.theirs or getattr(torch.nn.functional, self.name, None) or getattr(torch, self.name)
+        """The function of torch; arrays among the options become tensors."""
+        f = self.theirs or (partial(self.call, TORCH) if self.call else getattr(TORCH, self.name))
+        return lambda *tensors, **options: f(*tensors, **as_torch(options))
+
+    @property
+    def draws(self) -> list[dict[str, Any]]:
+        """Choices of a value for each option."""
+        if self.every:
+            return [dict(zip(self.options, values, strict=True)) for values in product(*self.options.values())]
+        return pairwise(self.options)
 
 
 def outputs(y: Any) -> tuple[Any, ...]:
@@ -139,40 +169,23 @@ def wanted(f: Callable, arrays: Sequence[np.ndarray], rng: np.random.Generator, 
 def agree(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], tolerance: float) -> None:
     for n, (a, b) in enumerate(zip(found, wanted, strict=True)):
         assert a.shape == b.shape, f"result {n}: {a.shape}, {b.shape}"
+        assert (a.dtype.kind == "f") == (b.dtype.kind == "f"), f"result {n}: {a.dtype}, {b.dtype}"
         scale = 1 + np.nanmax(np.abs(np.where(np.isfinite(b), b, 0))) if b.size and b.dtype.kind == "f" else 1
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale, err_msg=f"result {n}")
-
-
-def check(run: Callable, case: Case, options: Mapping[str, Any], rng: np.random.Generator) -> None:
-    """The case in float64, by the reference evaluator."""
-    arrays = [np.asarray(a) for a in case.arrays(rng)]
-    numbers, cotangents, second = wanted(lambda *a: case.twin(*a, **as_torch(options)), arrays, rng, case.smooth)
-    n, m = len(cotangents), len(cotangents) + len(second)
-
-    def f(*values: Value) -> tuple[Value, ...]:
-        def called(*v: Value) -> Any:
-            return case.function(*v, **options)
-
-        if not case.smooth:
-            return outputs(called(*values))
-        return tuple(derivatives(called, values[:n], values[n:m], values[m:]))
-
-    agree(run(f, *cotangents, *second, *arrays), numbers, case.tolerance)
 
 
 def _in_type(x: Any, kind: str) -> Any:
     return x.astype(kind) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 
 
-def check_compiled(case: Case, options: Mapping[str, Any], rng: np.random.Generator, kind: str) -> None:
-    """The case as compiled code, on arrays of type `kind`, up to the first derivative (to the second in float64)."""
-    arrays = [np.asarray(a) for a in case.arrays(rng)]
-    arrays = [_in_type(a, kind) for a in arrays]
+def check(run: Callable, case: Case, options: Mapping[str, Any], rng: np.random.Generator, kind: str = "float64"):
+    """Compare `run` of the case on floats of type `kind`: values and derivatives, in float32 to the first order."""
+    arrays = [_in_type(np.asarray(a), kind) for a in case.arrays(rng)]
     options = {k: _in_type(v, kind) for k, v in options.items()}
     smooth = case.smooth if kind == "float64" else min(case.smooth, 1)
-    exact = [_in_type(a, "float64") for a in arrays]
-    exact_options = {k: _in_type(v, "float64") for k, v in options.items()}
-    numbers, cotangents, second = wanted(lambda *a: case.twin(*a, **as_torch(exact_options)), exact, rng, smooth)
+    exact = {k: _in_type(v, "float64") for k, v in options.items()}
+    wide = [_in_type(a, "float64") for a in arrays]
+    numbers, cotangents, second = wanted(lambda *a: case.twin(*a, **exact), wide, rng, smooth)
     n, m = len(cotangents), len(cotangents) + len(second)
 
     def f(*values: Value) -> tuple[Value, ...]:
@@ -183,6 +196,10 @@ def check_compiled(case: Case, options: Mapping[str, Any], rng: np.random.Genera
             return outputs(called(*values))
         return tuple(derivatives(called, values[:n], values[n:m], values[m:]))
 
-    given = [a.astype(kind) for a in (*cotangents, *second)]
-    found = es.jit(f)(*given, *arrays)
-    agree([np.asarray(a) for a in found], numbers, case.tolerance if kind == "float64" else 2e-5)
+    found = run(f, *(a.astype(kind) for a in (*cotangents, *second)), *arrays)
+    agree(found, numbers, case.tolerance if kind == "float64" else 2e-5)
+
+
+def compiled(f: Callable, *arrays: np.ndarray) -> list[np.ndarray]:
+    """f(*arrays) by compiled code, as `run` of `check`."""
+    return [np.asarray(a) for a in es.jit(f)(*arrays)]
