@@ -97,7 +97,7 @@ PLANTS: list[Plant] = [
          "here = box._replace(vectors=-(-count // n))",
          "the last vector of a sum along K has no mask"),
         ("stencil-guard", "kernels/stencil/terms.py",
-         'return form and form._replace(const=form.const + (g.fn == "lt"))',
+         'return None if form is None else form + int(g.fn == "lt")',
          "return form",
          "a strict guard of a window is taken as not strict"),
         ("scatter-mask", "kernels/scatter/points.py",
