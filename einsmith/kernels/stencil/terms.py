@@ -27,9 +27,11 @@ from einsmith.kernels.contraction.problem import affine, conjuncts
 from einsmith.schedule.kernel import Kernel
 
 MAX_TERMS = 80
-"""Most products of an output point; the filter axes are unrolled."""
+"""Most products of an output point; the filter axes are unrolled. Depthwise filters of 9x9 to 11x11 take 0.94 to 1.18
+times as long by stencils as by the direct form (five shapes, forward and by the input, two cores with AVX-512)."""
 MAX_SUMS = 49
-"""Most sums (elements of the filter) of a filter gradient."""
+"""Most sums (elements of the filter) of a filter gradient. With more, those of 8x8 to 11x11 filters take 0.93 to 1.20
+times as long as by the direct form (six shapes, two cores with AVX-512)."""
 MAX_STEP = 4
 """Most phases of the row axis (step of the pieces); also the largest row stride of adjacent rows in loads."""
 
