@@ -109,8 +109,6 @@ class Overheads:
     """Rows of M: the multiply-adds of 1.5 times as many hide nothing of `abreast`, of 2.5 times as many all of it."""
     streamed: float = 0.1
     """Fraction of the transfer of packed tiles from beyond L2 that stalls although they are prefetched."""
-    parted: float = 0.5
-    """Fraction of the transfer that stalls for lines beyond the caches of which two pieces store their parts."""
     strip: float = 450.0
     """Width (bytes) of a strip that, read row by row across pages, takes twice the time of a contiguous read."""
     read_twice: float = 2.5

@@ -16,7 +16,6 @@ from einsmith.kernels.contraction.config import Config, Tiled
 from einsmith.kernels.contraction.emission.blocked import CompanionPairs
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan, stack_features
 from einsmith.kernels.contraction.problem import Problem, with_companion
-from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel
 
 
@@ -92,13 +91,6 @@ def predict_pairs(kernel: Kernel, pairs: tuple[_PairConfigs, ...], target: Any) 
             columns.append(search.column_of(len(settings), d, s.k_fractions([(d.mr, d.nv)])[0], epilogue_cycles))
             settings.append(s)
     return cost.predict(cost.ConfigTable(settings, np.array(columns).T, stack_features(features)), target)
-
-
-def line_refetch_seconds(kernel: Kernel, p: Problem, target: Any) -> float:
-    """Return the seconds of moving one piece's result lines once more, where the pieces of a pair run separately."""
-    item = sum(x.dtype.itemsize for x in epilogue.results(kernel, p).buffers)
-    nbytes = 2 * 2 * prod(p.piece.extents) * item  # both pieces' results, read and written
-    return target.overheads.parted * target.seconds_for_bytes(nbytes, sum(bytes_by_buffer(kernel)), target.cores)
 
 
 def join_companions(

@@ -158,15 +158,10 @@ class Contraction(Pattern):
             pairs = tuple((pieces[i], pieces[j], configs[i], configs[j]) for i, j in config.joint)
             pair_costs = companions.predict_pairs(kernel, pairs, target)
             prices += [_price_at(pair_costs, n) for n in range(2 * len(pairs))]
-        refetch_seconds = sum(
-            companions.line_refetch_seconds(kernel, pieces[j], target)
-            for i, j in companions.find_pairs(pieces)
-            if j not in joined
-        )
         costs, count = [p.cost for p in prices], max(p.launches for p in prices)
         tasks = launches.count_tasks([p.tasks for p in prices], pieces, target)
         return Cost(
-            refetch_seconds + sum(c.arithmetic for c in costs),
+            sum(c.arithmetic for c in costs),
             sum(c.memory for c in costs),
             sum(c.special for c in costs),
             count * launch_overhead(tasks, target),
