@@ -85,10 +85,7 @@ def kernels(seed: int, count: int, networks: Sequence[str]) -> list[Any]:
 
     found = {k: None for n in range(count) for k in autoconfig.kernels_of(random_cases.draw(seed, n))}
     for name in networks:
-        step, batch = plans.begun(TRAINING[name], 2)
-        with plans.uncompiled():
-            step.compile(*batch)
-        found |= {call.kernel: None for call in plans.program_of(step).calls}
+        found |= {call.kernel: None for call in plans.planned(TRAINING[name], 2).calls}
     return list(found)
 
 
@@ -139,10 +136,7 @@ def planned(networks: Sequence[str], target: Any) -> list[list[tuple[Any, int]]]
     calibrate._target, calibrate._patterns = target, len(calibrate.autoconfig.PATTERNS)
     out = []
     for name in networks:
-        step, batch = plans.begun(TRAINING[name], target.cores)
-        with plans.uncompiled():
-            step.compile(*batch)
-        run = plans.program_of(step)
+        run = plans.planned(TRAINING[name], target.cores)
         out.append([(call.kernel, n) for call, n in zip(run.calls, run.turns, strict=True)])
     return out
 
@@ -177,8 +171,7 @@ def table(cells: dict[str, dict[str, list[float]]], limit: float) -> Table:
     """The constants, those that lose least last."""
     out = Table(title=f"loss of choices without a constant: the largest, and kernels above {limit:.0%}")
     out.add_column("constant")
-    machines = list(next(iter(cells.values()), {}))
-    for machine in machines:
+    for machine in next(iter(cells.values()), {}):
         out.add_column(machine, justify="right")
     for name, by_machine in sorted(cells.items(), key=lambda x: -max(map(max, x[1].values()))):
         row = [f"{max(x):.1%} {sum(v > limit for v in x)}" for x in by_machine.values()]
@@ -204,7 +197,7 @@ def main() -> int:
             if machine not in cells.setdefault(name, {}):
                 found = step_losses(args.networks, target, name) if args.steps else losses(every, target, name)
                 cells[name][machine] = found
-                print(name, machine, f"{max(cells[name][machine]):.3f}", flush=True)
+                print(name, machine, f"{max(found):.3f}", flush=True)
         if args.json:
             args.json.write_text(json.dumps(cells))
     Console(width=140).print(table(cells, args.limit))

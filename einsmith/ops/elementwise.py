@@ -46,18 +46,14 @@ ceil = pointwise_operator(
     "ceil", "the smallest integer that is not below x", lambda x: -builder.floor(-x), "Ceil", "Tensor"
 )
 round = pointwise_operator("round", "the nearest integer, halves to the even one", builder.round, "Round", "Tensor")
-trunc = pointwise_operator(
-    "trunc",
-    "x rounded towards zero",
-    lambda x: builder.where(x < 0, -builder.floor(-x), builder.floor(x)),
-    of="Tensor",
-)
-frac = pointwise_operator(
-    "frac",
-    "the fractional part, with the sign of x",
-    lambda x: x - builder.where(x < 0, -builder.floor(-x), builder.floor(x)),
-    of="Floats",
-)
+
+
+def _truncate(x: Any) -> Any:
+    return builder.where(x < 0, -builder.floor(-x), builder.floor(x))
+
+
+trunc = pointwise_operator("trunc", "x rounded towards zero", _truncate, of="Tensor")
+frac = pointwise_operator("frac", "the fractional part, with the sign of x", lambda x: x - _truncate(x), of="Floats")
 isnan = pointwise_operator("isnan", "whether x is NaN", lambda x: x != x, "IsNaN")
 isinf = pointwise_operator("isinf", "whether x is plus or minus infinity", lambda x: (x == inf) | (x == -inf))
 isfinite = pointwise_operator("isfinite", "whether x is neither infinite nor NaN", lambda x: (x - x) == 0)

@@ -53,9 +53,11 @@ class OperatorRow:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def operands(self) -> dict[str, str]:
-        """Return the names of the tensors that every call gives, in order, each with its kind."""
-        return operands_of(self.call)
+    def operands(self) -> tuple[str, ...]:
+        """Return the names of the tensors that every call gives, in order."""
+        hints = get_type_hints(self.call, include_extras=True)
+        given = [n for n, p in signature(self.call).parameters.items() if p.default is p.empty]
+        return tuple(n for n in given if hints.get(n) is Any or _kind(hints.get(n)))
 
     @cached_property
     def settings(self) -> dict[str, Parameter]:
@@ -72,17 +74,6 @@ class OperatorRow:
 
 OPERATORS: dict[str, OperatorRow] = {}
 """All operators by name, in the order of their modules."""
-
-
-def operands_of(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the tensors that a call of an operator's function always gives: name -> kind."""
-    hints = get_type_hints(function, include_extras=True)
-    found = {}
-    for name, p in signature(function).parameters.items():
-        hint = hints.get(name)
-        if p.default is p.empty and (hint is Any or _kind(hint)):
-            found[name] = _kind(hint) or "any"
-    return found
 
 
 def _kind(hint: Any) -> str:

@@ -33,7 +33,7 @@ def _entry(row: OperatorRow) -> Callable[..., Any]:
     of numbers is an empty list, and reductions are numbers."""
     own = (p for p in signature(row.call).parameters.values() if p.name != "inplace")
     places = Signature([p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in own])
-    names = list(row.operands)
+    names = row.operands
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given = places.bind(*args, **kwargs).arguments

@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes
+from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes, without_points
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE
 from einsmith.cost.roofline import may_be_one_task
@@ -63,9 +63,9 @@ def _find_paired_axes(p: Problem) -> set[int]:
     for o in p.operands:
         for e in outer_reads((o.expr,)):
             for form in affine(e) or ():
-                terms = {a: c for a, c in form.coef.items() if p.extents[a] > 1}
-                if len(terms) > 1:
-                    out |= set(terms)
+                axes = without_points(form, p.extents).coef.keys()
+                if len(axes) > 1:
+                    out |= axes
     return out
 
 

@@ -21,7 +21,14 @@ from typing import Any
 import numpy as np
 
 from einsmith.base.dtypes import DType, dtype_of, i32
-from einsmith.codegen.loopnest.address import BufferMemory, address, affine_of, arguments_of, memories_of
+from einsmith.codegen.loopnest.address import (
+    BufferMemory,
+    address,
+    affine_of,
+    arguments_of,
+    memories_of,
+    without_points,
+)
 from einsmith.codegen.loopnest.dots import DOTS, TILE_ROWS, WORD_BYTES, DotProduct
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.analysis.ranges import leaves, range_by_types
@@ -178,7 +185,7 @@ def _read_view(kernel: Kernel, p: Problem, x: Expr, axis: int, points: int) -> R
     inner = _inner_dimension(memories[x.slot].buffer)
     index = []
     for d, form in enumerate(forms):
-        coef = {a: c for a, c in form.coef.items() if p.extents[a] > 1}
+        coef = dict(without_points(form, p.extents).coef)
         step = coef.pop(axis, 0)
         if step != (d == inner) or d == inner and any(c % points for c in (form.const, *coef.values())):
             return None

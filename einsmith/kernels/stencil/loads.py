@@ -194,8 +194,7 @@ class Reader(VectorEmitter):
         self.read_spans, self.strided_groups = find_read_spans(s), group_strided_taps(s, t.share_loads)
         self.rotated_kinds = set() if s.along_k else find_rotated_kinds(s)
         self.short_rows = set() if t.pair is not None else find_short_rows(s, self.lanes, target.vector_bytes)
-        size = sum(x.nbytes for x in kernel.buffers)
-        beyond_l2 = size > target.l2 * target.cores
+        beyond_l2 = not target.fits_l2(sum(x.nbytes for x in kernel.buffers))
         self.prefetched = [a for a in list_streams(s) if _are_rows_adjacent(a)] if beyond_l2 else []
         self.width = kernel.shape[-1]
         self.loaded: dict[tuple, SSAValue] = {}

@@ -88,7 +88,7 @@ class StencilPattern(Pattern):
 
     def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
         out: list[StencilConfig] = []
-        beyond_l2 = sum(bytes_by_buffer(kernel)) > target.l2 * target.cores
+        beyond_l2 = not target.fits_l2(sum(bytes_by_buffer(kernel)))
         for s in _stencils(kernel):
             lanes = target.lanes(s.dtype.itemsize)
             passes = _fewest_passes(s, _available_registers(target))

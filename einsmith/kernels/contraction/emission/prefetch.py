@@ -71,7 +71,7 @@ def _is_scattered(g: Geometry, side: Side) -> bool:
     if g.c.windows or not side.operand.plain or len(s.groups(g.p.k)) <= 1:
         return False
     (read,) = s.reads
-    return s.memories[read.slot].buffer.nbytes > g.target.l2 * g.target.cores
+    return not g.target.fits_l2(s.memories[read.slot].buffer.nbytes)
 
 
 def _places(s: OperandAccess, *parts: PartialAddress) -> list[tuple[BufferMemory, SSAValue]]:

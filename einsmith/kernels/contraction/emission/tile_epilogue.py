@@ -72,8 +72,8 @@ class TileEpilogue:
         s, results = self.epilogue.sampler, self.epilogue.results
         used = [(form, f.buffers[r.slot]) for r, form in s.reads.items()]
         used += [(form, f.buffers[n]) for form, n in zip(s.extra, results.outputs, strict=True)]
-        beyond = g.target.l2 * g.target.cores
-        self.far = [(form, m) for form, m in used if m.buffer.nbytes > beyond and not m.buffer.non_temporal]
+        fits_l2 = g.target.fits_l2
+        self.far = [(form, m) for form, m in used if not (m.buffer.non_temporal or fits_l2(m.buffer.nbytes))]
 
     def vectors(self, nv: int) -> int:
         """Return the vectors of results along N that rows of `nv` vectors of sums give; 0 where rows give none."""
