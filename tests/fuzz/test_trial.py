@@ -119,6 +119,7 @@ def test_configurations_that_are_forced_are_announced(tmp_path, monkeypatch) -> 
     file = os.open(told, os.O_RDWR | os.O_CREAT)
     monkeypatch.setattr(session, "ANNOUNCED", file)
     trial = Trial(case)
+    trial.compare(Check("value", 1, "host"))  # from now on its kernels are on disk
     session._run(trial, Check("value", 1, "host", (session.VARIED,)), Choices("announced"), ())
     os.close(file)
     assert trial.seen.forced and repr(tuple(trial.seen.forced)) in told.read_text()

@@ -46,8 +46,10 @@ class Seen:
 
 @contextmanager
 def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
-    """Within, every kernel that is compiled is noted, and compiled in the configuration that `pick` says."""
+    """Within, every kernel that is compiled is noted, and compiled in the configuration that `pick` says: the disk,
+    which knows kernels by their chosen configurations, is left alone then."""
     whole, plain = cpu_kernels.lower, autoconfig.choose
+    disk = objects.read, objects.write
     inside = [0]
 
     def choose(kernel: Any, target: Target) -> Any:
@@ -78,11 +80,13 @@ def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
 
     if pick is not None:
         forget()
+        _leave_disk_alone()
     cpu_kernels.lower, autoconfig.choose = lower, choose
     try:
         yield
     finally:
         cpu_kernels.lower, autoconfig.choose = whole, plain
+        objects.read, objects.write = disk
         if pick is not None:
             forget()
 
@@ -158,9 +162,13 @@ def in_memory() -> None:
     native_entry()
     if environment.CHECK.get():
         trap._native()
+    _leave_disk_alone()
+    build.PARALLEL_FROM = 1 << 30
+
+
+def _leave_disk_alone() -> None:
     objects.read = lambda key: None  # type: ignore[assignment]
     objects.write = lambda key, entry: None  # type: ignore[assignment]
-    build.PARALLEL_FROM = 1 << 30
 
 
 def nearest(wanted: Sequence[tuple[str, str]]) -> Picker:
