@@ -11,12 +11,11 @@ the same prices.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,49 +23,37 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import autoconfig, plans, random_cases
+from einsmith.cost.overheads import INSTRUCTIONS, Instructions, Overheads
 
-FACTORS = ("rotate", "launched", "read_twice", "far_twice", "held", "panel", "long_row")
+FACTORS = (
+    "rotate", "launched", "read_twice", "far_twice", "held", "panel", "long_row", "unaligned_loads", "serial",
+    "peak_fraction",
+)  # fmt: skip
 """Overheads that are factors or divisors: 1 takes them away."""
-UNLIMITED = ("streams", "stencil_streams", "near_pages", "most_pages", "in_registers", "most_begun", "strip")
+UNLIMITED = (
+    "streams", "stencil_streams", "near_pages", "most_pages", "in_registers", "mask_registers", "most_begun", "strip",
+)  # fmt: skip
 """Overheads that are limits: without them there is no limit."""
-MODULES: dict[str, dict[str, Any]] = {
-    "kernels.emit.access": {
-        "GATHER_COST": 1.0, "PAIR_COST": 1.0, "RUN_CYCLES": 0.0, "PAIR_CYCLES": 0.0, "GATHER_CYCLES": 0.0,
-    },
-    "kernels.emit.boxes": {"GATHER_LANE_COST": 1.0, "MASK_COST": 0.0, "STRIDED_MASK_COST": 0.0, "UNIFORM_COST": 1.0},
-    "kernels.contraction.epilogue": {
-        "CONFLICTING_STORE_CYCLES": 0.0, "STACK_CYCLES": 0.0, "TRANSPOSE_CYCLES": 0.0, "COMPANION_SUM_CYCLES": 0.0,
-        "SUM_CYCLES": (0.0, 0.0), "CENTRED_SUM_CYCLES": (0.0, 0.0), "SUM_FINISH_CYCLES": 0.0,
-        "CENTRED_FINISH_CYCLES": 0.0, "FULL_LINES_CYCLES": 0.0, "SPLIT_LINES_CYCLES": 0.0,
-        "UNALIGNED_STORE_CYCLES": 0.0,
-    },
-    "kernels.contraction.direct_boxes": {"MASK_REGISTERS": 0, "ITERATION_CYCLES": 0.0},
-    "kernels.contraction.cost": {"OVERLAP": 64},
-    "kernels.stencil.pattern": {"PROLOGUE_COST": 0.0},
-    "kernels.reduction.cost": {
-        "_EXPOSED_FRACTION": 0.0, "_UNALIGNED_LOADS": 1.0, "_PAGE_WALK_CYCLES": 0.0, "PARTIAL_BYTE_SECONDS": 0.0,
-    },
-    "kernels.reduction.axes": {"_TILE_INSTRUCTIONS": 0.0},
-    "kernels.scan": {"_SHIFT_INSTRUCTIONS": 1.0, "_CHAIN_INSTRUCTIONS": 1.0},
-    "kernels.scatter.pattern": {"POINT_COST": 0},
-    "kernels.rows.cost": {"SERIAL_TIME": 1.0, "BLOCK_SECONDS": 0.0},
-    "kernels.composite.winograd": {"PEAK_FRACTION": 1.0},
-    "cost.roofline": {"HIDDEN": 0.0, "CALL_SECONDS": 0.0, "MIN_PARALLEL_SECONDS": 0.0, "TASK_SECONDS": 0.0},
-}  # fmt: skip
-"""Constants of modules, with the values that take them away."""
+NORM = 64
+"""The order of a norm that is all but the maximum."""
+COUNTED_ONCE = ("gather", "pair", "gathered_lane", "uniform", "shift", "chain")
+"""Instructions that are counted as one without their constant; others as none."""
 NETWORKS = (
     "lenet5-b16", "capsulenet-b16", "shufflenet_v1-b16", "mobilenet_v2-b1", "resnet18-b16", "unet-b1", "gpt_small-b1",
     "vit_small-b16", "lstm_lm-b16-t35",
 )  # fmt: skip
 
 
-def overheads() -> dict[str, float]:
-    """The neutral value of each overhead."""
-    from dataclasses import fields
-
-    from einsmith.cost.overheads import Overheads
-
-    return {f.name: 1.0 if f.name in FACTORS else 1e9 if f.name in UNLIMITED else 0.0 for f in fields(Overheads)}
+def neutral() -> dict[str, Any]:
+    """The value of each constant that takes it away: of `Overheads` by its name, of `Instructions` with that before."""
+    every: dict[str, Any] = {
+        f.name: 1.0 if f.name in FACTORS else 1e9 if f.name in UNLIMITED else NORM if f.name == "overlap" else 0.0
+        for f in fields(Overheads)
+    }
+    for f in fields(Instructions):
+        if isinstance(getattr(INSTRUCTIONS, f.name), float):
+            every[f"instructions.{f.name}"] = float(f.name in COUNTED_ONCE)
+    return every
 
 
 def targets() -> dict[str, Any]:
@@ -101,30 +88,19 @@ def clear() -> None:
 
 
 @contextmanager
-def without(name: str) -> Iterator[None]:
-    """Take a module's constant away, wherever it is imported."""
-    module, _, constant = name.rpartition(".")
-    home = importlib.import_module(f"einsmith.{module}")
-    value = getattr(home, constant)
-    users = [m for n, m in list(sys.modules.items()) if n.startswith("einsmith.") and vars(m).get(constant) is value]
-    for m in users:
-        setattr(m, constant, MODULES[module][constant])
-    try:
-        yield
-    finally:
-        for m in users:
-            setattr(m, constant, value)
-
-
-@contextmanager
 def changed(target: Any, name: str) -> Iterator[Any]:
     """Yield the machine without a constant; nothing remembers what was computed with it, here and afterwards."""
     clear()
-    if name in (fields := overheads()):
-        yield replace(target, overheads=replace(target.overheads, **{name: fields[name]}))
+    table, _, name = name.rpartition(".")
+    if not table:
+        yield replace(target, overheads=replace(target.overheads, **{name: neutral()[name]}))
     else:
-        with without(name):
+        before = getattr(INSTRUCTIONS, name)
+        setattr(INSTRUCTIONS, name, neutral()[f"{table}.{name}"])
+        try:
             yield target
+        finally:
+            setattr(INSTRUCTIONS, name, before)
     clear()
 
 
@@ -190,9 +166,8 @@ def main() -> int:
     parser.add_argument("--steps", action="store_true", help="plan the networks' training steps")
     args = parser.parse_args()
     every = [] if args.steps else kernels(args.seed, args.count, args.networks)
-    names = [*overheads(), *(f"{m}.{c}" for m, constants in MODULES.items() for c in constants)]
     cells = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
-    for name in args.only or names:
+    for name in args.only or neutral():
         for machine, target in targets().items():
             if machine not in cells.setdefault(name, {}):
                 found = step_losses(args.networks, target, name) if args.steps else losses(every, target, name)

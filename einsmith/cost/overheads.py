@@ -9,12 +9,13 @@ multiplies one, take about as many for the same kernels. `einsmith tune --fit` f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 
 @dataclass(frozen=True)
 class Overheads:
-    """Overheads of register tiles of contractions, unless said otherwise.
+    """Overheads of register tiles of contractions, and below of other patterns and of launches.
 
     M is the side whose elements are broadcast, N the side of vectors, K the reduction."""
 
@@ -23,6 +24,12 @@ class Overheads:
     before)."""
 
     # Cycles within a step of K.
+    touched_row: float = 1.4
+    """Cycles taken from arithmetic for each row of memory that a vector touches, where it touches several."""
+    every_other: float = 1.5
+    """Cycles taken from arithmetic by a vector of every other element of a row."""
+    gather: float = 27.0
+    """Cycles taken from arithmetic by a gather."""
     broadcast: float = 0.6
     """Cycles per element of M that is loaded and broadcast: more than half a port, as the multiply-add waits for it."""
     mask: float = 1.1
@@ -59,6 +66,12 @@ class Overheads:
     """Cycles to begin and end a run of K that is unrolled."""
     most_begun: float = 3.0
     """Most cycles per point of a run that beginning and ending it counts as."""
+    overlap: int = 6
+    """Order of the norm by which the limits of a step, its arithmetic and its loads, add up. Tiles of 8 sums, as many
+    as the latency needs, took 1.03 to 1.15 times as long for each multiply-add as tiles of 12, those of 9 and 10 sums
+    1.01 to 1.12 times, those of 4 and 6 the latency (products of 96 to 480 rows, 60 to 250 points of K, on a Zen 3)."""
+    iteration: float = 3.0
+    """Cycles of an iteration of the innermost loop of a direct form, outside its products."""
     tile: float = 20.0
     """Cycles to begin a register tile."""
     tile_row: float = 3.0
@@ -77,6 +90,38 @@ class Overheads:
     as outermost, 5 to 27 cycles a line, on one core and two; rows that are whole lines took equally long."""
     partial_sum: float = 2.0
     """Cycles per vector of a part of K, to add it to the other parts."""
+
+    # Cycles of what follows the sums of a tile (the epilogue).
+    conflicting_store: float = 60.0
+    """Cycles of a store of part of a line into a row that lies whole pages from the row before, beyond L2; the lines of
+    all these rows fall into the same few cache sets."""
+    stacked: float = 3.0
+    """Cycles per vector of runs that are put together from several rows, and of their stores."""
+    transposed_results: float = 8.0
+    """Cycles per vector of transposing a square of vectors through scratch."""
+    companion_sum: float = 2.0
+    """Cycles per vector of a companion's sums, which are stored in scratch meanwhile."""
+    full_lines: float = 20.0
+    """Cycles of one row of whole lines that a tile completes."""
+    split_lines: float = 60.0
+    """Cycles of a vector along M of results that lie in separate lines beyond the caches, which are fetched and
+    written."""
+    unaligned_store: float = 3.0
+    """Extra cycles of a vector stored at no multiple of its length, so that it may cross lines."""
+    taken_sum: float = 0.7
+    """Cycles per vector of adding results to a sum that the epilogue takes of them, and in `centred_sum` to one of
+    squares less their mean. Both, and the cycles per row: products of 16 x 64 x 128 x 3136 and 16 x 256 x 256 x 784
+    points, with rows of 1 to 4 vectors."""
+    taken_sum_row: float = 2.5
+    """Cycles per row of a tile of such a sum."""
+    centred_sum: float = 2.2
+    """Cycles per vector of adding results to a centred sum."""
+    centred_sum_row: float = 7.0
+    """Cycles per row of a tile of a centred sum."""
+    finished_sum: float = 25.0
+    """Cycles of combining the lanes of an element of a sum at the end of a task (planes of 14 x 14)."""
+    finished_centred_sum: float = 60.0
+    """Cycles of combining the lanes of an element of a centred sum (planes of 14 x 14)."""
 
     # Cycles of packing.
     copied: float = 2.0
@@ -144,7 +189,95 @@ class Overheads:
     """Pages of one operand that the first-level TLB holds, besides those of other operands."""
     most_pages: int = 1024
     """Pages of one operand that stay in all TLBs of a core together, which hold half as many more."""
+    mask_registers: int = 7
+    """Masks that registers hold: those of AVX-512."""
     held: float = 0.75
     """Fraction of L2 that an operand may fill that is walked repeatedly."""
     panel: float = 0.6
     """Fraction of L2 that a panel of N may fill."""
+
+    # Reductions, stencils and other patterns.
+    exposed: float = 0.2
+    """Fraction of the shorter of multiply-adds and loads that is not hidden behind the longer one (345 reductions of
+    random shapes). Other operations wait for their loads: nothing is hidden."""
+    unaligned_loads: float = 1.5
+    """Loads that one vector along a reduction counts as: rows begin anywhere, so half of the loads cross lines."""
+    page_walk: float = 60.0
+    """Cycles of a page walk on a miss in all TLBs, in a reduction (products over 2,365 and 2,934 rows of 8 and 14 KB, 3
+    of 153 kernels of random shapes)."""
+    partial_byte: float = 5e-11
+    """Seconds per byte of partial results of a reduction, which a second launch merges."""
+    prologue: float = 0.7
+    """Multiply-adds that an operation on a loaded vector counts as, of a stencil whose operand is computed (a 3x3
+    filter after a batch norm and a ReLU6)."""
+    serial: float = 1.2
+    """Time of blocks that run one after the other as a multiple of that of their kernels, each of which finds less of
+    its operands in a cache than alone. The logits of 1,024 rows and 50,000 words, in blocks of 64 to 256 rows, took
+    1.14 to 1.25 (two cores of a Zen 4)."""
+    block_seconds: float = 1e-8
+    """Seconds that a member's code takes to begin on a block of rows."""
+    peak_fraction: float = 0.85
+    """Fraction of the peak rate that a convolution reaches that is compared with its Winograd form."""
+
+    # Seconds of launches.
+    call_seconds: float = 1e-7
+    """Seconds that the code of a launch takes to begin."""
+    parallel_seconds: float = 4e-7
+    """Seconds of work below which another thread does not pay, although it is awake within a program."""
+    task_seconds: float = 1e-7
+    """Seconds that each task after the first costs."""
+
+
+@dataclass
+class Instructions:
+    """Vector instructions, or loads, that parts of code count as on any machine with vectors."""
+
+    gather: float = 20.0
+    """Loads that gathering a vector counts as."""
+    pair: float = 3.0
+    """Loads that a vector of every other element counts as (two loads and a shuffle)."""
+    gathered_lane: float = 3.0
+    """Instructions of one lane of a gather or scatter."""
+    mask: float = 5.0
+    """Instructions of a vector's mask."""
+    strided_mask: float = 1.0
+    """Instructions of the mask of one of the vectors that hold lanes 2 to 4 elements apart, which are masked only where
+    the buffer ends (3x3 pooling with padding: 2.3 ms for 3.2 million results of 112 x 112 planes, 17.8 ms by
+    gathers)."""
+    uniform: float = 0.3
+    """Instructions of an access that is uniform over the lanes; the least of any access."""
+    transposed_tile: float = 6.0
+    """Instructions of the loads of a square tile that is transposed, in addition to log2(lanes) shuffles for each of
+    its columns that are used (12 kernels of widths 2 to 10, a core of a Zen 4)."""
+    shift: float = 3.0
+    """Instructions of a shift of lanes in a scan and of the combination with it; a shift counts as two."""
+    chain: float = 8.0
+    """Latency of a combination in a scan (instructions that could issue meanwhile)."""
+    point: float = 3.0
+    """Instructions of adding a point of a scatter, its body and reads excluded: a load, an addition, a store, and their
+    latency."""
+    tail: float = 7.0
+    """Instructions of adding a vector of a scatter under a mask."""
+    term: float = 30.0
+    """Latency that each further term adds to `tail` (instructions that could issue meanwhile): the term waits for the
+    store of neighbouring elements."""
+    step: Mapping[str, float] = field(default_factory=lambda: {"max": 3.0, "min": 3.0, "argmax": 5.0, "argmin": 5.0})
+    """Instructions of a combiner's step where it is not a single one: NaN is propagated, arg-reductions carry an
+    index."""
+    merge: Mapping[str, float] = field(default_factory=lambda: {"argmax": 14.0, "argmin": 14.0})
+    """Instructions that merge two states, for combiners where it is not a single one."""
+    step_latency: Mapping[str, float] = field(
+        default_factory=lambda: {"max": 15.0, "min": 15.0, "argmax": 26.0, "argmin": 26.0}
+    )
+    """Latency of a combiner's step (instructions that could issue meanwhile); 8 for combiners that are not listed."""
+    reduction_mask: Mapping[bool, tuple[float, float]] = field(
+        default_factory=lambda: {False: (6.0, 26.0), True: (0.0, 14.0)}
+    )
+    """Instructions to compute the mask of a vector of a guarded read in a loop over a reduction, beyond what the access
+    counts: (adjacent lanes, lanes 2 to 4 elements apart), by whether the innermost reduction is unrolled, so that a
+    part of the mask is computed outside of the loop. 20 padded convolutions of random shapes on a Zen 3: the median
+    extra cycles are 2 and 13 where nothing is unrolled, -1 and 7 where the innermost reduction is."""
+
+
+INSTRUCTIONS = Instructions()
+"""The table of this code. A fit changes the cycles of `Overheads`, not these counts."""

@@ -10,12 +10,6 @@ from einsmith.cost.facts import Target
 HIDDEN = 0.05
 """Weight of the non-dominant roofline term in a candidate's rank; the rank exceeds the predicted seconds by at most
 this fraction."""
-CALL_SECONDS = 1e-7
-"""Seconds that the code of a launch takes to begin."""
-MIN_PARALLEL_SECONDS = 4e-7
-"""Seconds of work below which another thread does not pay, although it is awake within a program."""
-TASK_SECONDS = 1e-7
-"""Seconds that each task after the first costs."""
 
 
 class Cost(NamedTuple):
@@ -44,7 +38,7 @@ def launch_overhead(tasks: Any, target: Target) -> Any:
     """Return the overhead (seconds) of a launch of `tasks` tasks (a number or an array).
 
     A single task runs on the calling thread; more tasks have to wake other threads."""
-    return CALL_SECONDS + (tasks > 1) * (target.cores > 1) * target.launch_seconds
+    return target.overheads.call_seconds + (tasks > 1) * (target.cores > 1) * target.launch_seconds
 
 
 def may_be_one_task(multiplies: Any, target: Target) -> Any:
@@ -56,7 +50,8 @@ def may_be_one_task(multiplies: Any, target: Target) -> Any:
 
 def shared_out(tasks: int, target: Target) -> float:
     """Return the overhead (seconds) of a launch of `tasks` short tasks, with the overhead of each task."""
-    return launch_overhead(tasks, target) + TASK_SECONDS * (tasks - 1) + MIN_PARALLEL_SECONDS * (tasks > 1)
+    w = target.overheads
+    return launch_overhead(tasks, target) + w.task_seconds * (tasks - 1) + w.parallel_seconds * (tasks > 1)
 
 
 def distribute(arithmetic: float, memory: float, special: float, tasks: int, target: Target) -> Cost:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.cost.facts import LINE, Target
+from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.cost.roofline import distribute
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Piece, Reduce
@@ -163,7 +164,7 @@ class Pointwise(Pattern):
         seconds, rate = 0.0, boxes.vectors_per_second(target) * boxes.lanes_of(kernel, target)
         for box in boxes.boxes(kernel):
             count, special = boxes.operations(box.exprs, target)
-            count += boxes.UNIFORM_COST * len(box.every_flat)
+            count += INSTRUCTIONS.uniform * len(box.every_flat)
             seconds += box.points * (count / rate + special)
         return seconds / target.cores
 

@@ -25,7 +25,8 @@ from einsmith.codegen.loopnest.address import BufferMemory, address
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.codegen.loopnest.walk import State, emit_carrying_loop, emit_groups, tile_count
 from einsmith.cost.facts import LINE, Target
-from einsmith.cost.roofline import CALL_SECONDS, distribute
+from einsmith.cost.overheads import INSTRUCTIONS
+from einsmith.cost.roofline import distribute
 from einsmith.ir.analysis.linear import nonnegative
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of
@@ -39,10 +40,6 @@ from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.schedule.footprint import touched_bytes
 from einsmith.schedule.kernel import Kernel, KernelBuffer, row_major
 
-_SHIFT_INSTRUCTIONS = 3.0
-"""Instructions of a shift of lanes and of the combination with it; a shift counts as two."""
-_CHAIN_INSTRUCTIONS = 8.0
-"""Latency of a combination (instructions that could issue meanwhile)."""
 _MIN_PART = 16
 """Fewest vectors (row) or positions (column) of a part of the axis."""
 
@@ -283,12 +280,10 @@ def _estimate_work(scan: ScannedBox, config: ScanConfig, target: Target) -> tupl
     vectors = box.points / extent * in_row
     shifts = config.lanes.bit_length() - 1 if axis is None else 0
     chains = 1 if axis is None else min(config.unroll, in_row)
-    each = max(
-        count + accesses + _SHIFT_INSTRUCTIONS * shifts + 2.0 + 1.5 / config.unroll, _CHAIN_INSTRUCTIONS / chains
-    )
+    each = max(count + accesses + INSTRUCTIONS.shift * shifts + 2.0 + 1.5 / config.unroll, INSTRUCTIONS.chain / chains)
     own_count, own_seconds = boxes.operations(box.bodies, target)
     own_accesses = boxes.access_cost(box.flats, lane_axis, config.lanes, box.guarded)
-    total = max(own_count + own_accesses + 2.0, _CHAIN_INSTRUCTIONS / chains)
+    total = max(own_count + own_accesses + 2.0, INSTRUCTIONS.chain / chains)
     return (
         vectors * each / rate,
         vectors * config.lanes * seconds,
@@ -348,7 +343,7 @@ class Scan(Pattern):
         return cost._replace(
             arithmetic=cost.arithmetic + first.arithmetic,
             memory=cost.memory + first.memory,
-            launch=cost.launch + first.launch + CALL_SECONDS,
+            launch=cost.launch + first.launch + target.overheads.call_seconds,
         )
 
     def lower(self, kernel: Kernel, config: ScanConfig, target: Target) -> Lowered:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from einsmith.cost.facts import Target
-from einsmith.cost.roofline import TASK_SECONDS
 from einsmith.ir.nodes import Leaf, Tensor, received
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 
@@ -99,7 +98,8 @@ def _group_first(ready: Sequence[int], works: Sequence[Work | None], target: Tar
         return [first]
     hidden: list[int] = []
     rest = work[wide].seconds
-    gains = {i: w.seconds * (1 - 1 / target.cores) - TASK_SECONDS for i, w in work.items() if w.tasks <= 1}
+    task = target.overheads.task_seconds
+    gains = {i: w.seconds * (1 - 1 / target.cores) - task for i, w in work.items() if w.tasks <= 1}
     for i in sorted((i for i, saved in gains.items() if saved > 0), key=lambda i: (i != first, -work[i].seconds, i)):
         if work[i].seconds <= rest:
             hidden.append(i)

@@ -8,6 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
+from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Axis, Const, apply
 from einsmith.kernels.emit import boxes
@@ -53,4 +54,4 @@ def test_quotients_along_lanes_are_priced_by_where_they_lead(fn, by, factor, gat
     """Remainders that are multiplied lead every lane elsewhere; quotients by much do so for few runs of lanes."""
     index = apply("mul", apply(fn, Axis(0), Const(by, dt.i32)), Const(factor, dt.i32))
     cost = boxes.access_cost([linear(index)], 0, 16)
-    assert (cost >= 16 * boxes.GATHER_LANE_COST) == gathered and (gathered or cost < 5)
+    assert (cost >= 16 * INSTRUCTIONS.gathered_lane) == gathered and (gathered or cost < 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
+from einsmith.cost.facts import Target
 from einsmith.driver import compile
 from einsmith.ir.nodes import leaf
 from einsmith.passes import pipeline
@@ -18,8 +20,9 @@ from einsmith.schedule import together
 from einsmith.schedule.arena import lives
 from einsmith.schedule.plan import KernelCall
 from einsmith.schedule.together import Work, find_dependences, group_calls
+from einsmith.tuning.calibration import calibrate
 
-TARGET = SimpleNamespace(cores=2)
+TARGET = Target(cores=2)
 
 
 def close(needs: list[set[int]]) -> list[set[int]]:
@@ -152,7 +155,13 @@ def train(make, steps: int = 4):
 def eager(monkeypatch):
     """Every group that is legal is made."""
     monkeypatch.setattr(together, "MIN_GAIN", -np.inf)
-    monkeypatch.setattr(together, "TASK_SECONDS", 0.0)
+    real = calibrate.target
+
+    def target(*threads: int) -> Target:
+        found = real(*threads)
+        return replace(found, overheads=replace(found.overheads, task_seconds=0.0))
+
+    monkeypatch.setattr(calibrate, "target", target)
     monkeypatch.setattr(compile, "MORE_BYTES", 1 << 30)
 
 

@@ -65,11 +65,11 @@ def test_too_few_kernels_are_no_fit() -> None:
     assert refit.fit(measured(Overheads(tile=60.0), count=5)) == 5
 
 
-def test_kernels_without_overheads_do_not_count() -> None:
-    kernel = samples.whole("sum", 300, 40)
-    seconds = {Candidate(name, c): 1e-6 for name, c, _ in autoconfig.choose(kernel, HERE).alternatives[:4]}
+@pytest.mark.parametrize(("kernel", "count"), [(samples.bias_relu(30, 40), 0), (samples.columns("sum", 300, 40), 1)])
+def test_kernels_without_overheads_do_not_count(kernel: Kernel, count: int) -> None:
+    seconds = {Candidate(name, c): 1e-6 for name, c, _ in autoconfig.choose(kernel, HERE).alternatives[:8]}
     sample = refit.sample_of(kernel, HERE, seconds)
-    assert sample is None or refit.fit([sample] * 20) == 0
+    assert len(sample) > 1 and refit.fit([sample] * 20) == count
 
 
 def test_many_candidates_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,6 @@ G = (
 A = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 """The matrices B', G and A' that transform images, weights and results."""
 
-PEAK_FRACTION = 0.85
-"""Fraction of the peak rate that the contraction without transforms is expected to reach."""
 MAX_SLICES = 8
 """Most slices of the filters; each has launches of its own."""
 
@@ -124,7 +122,8 @@ class Winograd(Composite):
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
         """Return the configuration with the lowest cost; None where that is not below `limit`."""
-        p, direct_seconds = _split_convolution(kernel, target), CONTRACTION.bound(kernel, target) / PEAK_FRACTION
+        p = _split_convolution(kernel, target)
+        direct_seconds = CONTRACTION.bound(kernel, target) / target.overheads.peak_fraction
         transforms, products = _transform_seconds(p, target), _product_seconds(p, target)
         if transforms + products >= limit:
             return None

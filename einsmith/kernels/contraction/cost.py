@@ -30,8 +30,6 @@ BY_N, BY_M, BY_K = range(3)
 """Positions in ORDERS."""
 MAX_UNROLLED_RUN = 2
 """Most points of a run whose loop LLVM unrolls fully; each point then takes a cycle more."""
-OVERLAP = 6
-"""Order of the norm by which limits of a step add up; see `_smooth_max`."""
 
 
 class ConfigTable:
@@ -174,14 +172,9 @@ def predict(t: ConfigTable, target: Any) -> Predicted:
     return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (s.a_repacked | s.b_repacked), s.all_tasks)
 
 
-def _smooth_max(a: Array, b: Array) -> Array:
-    """Return what two limits together allow: where they are near each other, instructions wait for either in turn.
-
-    The norm of order `OVERLAP` (cycles). Tiles of 8 sums, as many as the latency needs, took 1.03 to 1.15 times as long
-    for each multiply-add as tiles of 12, those of 9 and 10 sums 1.01 to 1.12 times, those of 4 and 6 the latency
-    (products of 96 to 480 rows, 60 to 250 points of K, on a Zen 3).
-    """
-    return (a**OVERLAP + b**OVERLAP) ** (1 / OVERLAP)
+def _smooth_max(a: Array, b: Array, order: int) -> Array:
+    """Return what two limits together allow: where they are near each other, instructions wait for either in turn."""
+    return (a**order + b**order) ** (1 / order)
 
 
 def _step_cycles(s: _SharedTerms) -> Array:
@@ -229,7 +222,7 @@ def _step_cycles(s: _SharedTerms) -> Array:
     def step(mr: Array, nv: Array) -> Array:
         """Return the cycles of a step, which multiply-adds, loads and the latency of a short chain limit."""
         product = mr * nv
-        cycles = _smooth_max(product / x.multiplies, mr * broadcast + nv * loads + s.prefetched_lines / 2)
+        cycles = _smooth_max(product / x.multiplies, mr * broadcast + nv * loads + s.prefetched_lines / 2, w.overlap)
         if x.has["in_tiles"]:  # a tile register is loaded by one instruction
             whole = np.ceil(mr / TILE_ROWS) * TILE_ROWS * nv
             cycles = np.where(x.in_tiles > 0, whole / x.multiplies, cycles)
@@ -237,7 +230,7 @@ def _step_cycles(s: _SharedTerms) -> Array:
         cycles = cycles + nv * n_extra + mr * m_extra + step_extra
         if x.has["b_read_cycles"]:
             cycles = cycles + w.reloaded * np.maximum(0.0, s.b_inline * nv * x.b_read_cycles - w.in_registers)
-        return _smooth_max(cycles, w.latency * (product >= 1))
+        return _smooth_max(cycles, w.latency * (product >= 1), w.overlap)
 
     rows, widths = np.array((t.mr, x.m - (s.mt - 1) * t.mr))[:, None], np.array((t.nv, s.nvs - (s.nt - 1) * t.nv))
     (inside, right), (below, corner) = step(rows, widths)  # whole tiles and the last ones

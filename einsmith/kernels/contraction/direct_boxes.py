@@ -12,6 +12,7 @@ from typing import Any
 from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes, without_points
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE
+from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.ir.analysis.linear import values_in_box
 from einsmith.ir.analysis.reads import outer_reads
@@ -20,7 +21,7 @@ from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloProb
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.contraction.words import operand_memories
-from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
+from einsmith.kernels.emit.access import OperandAccess
 from einsmith.schedule.kernel import Kernel
 
 MAX_AXES = 5
@@ -40,10 +41,6 @@ MAX_K_VECTOR_RESULTS, MIN_K_VECTOR_POINTS = 4096, 4096
 each."""
 MIN_LONG_ROW_VECTORS = 8
 """Vectors of a row below which its last, possibly partial vector matters."""
-MASK_REGISTERS = 7
-"""Masks that the registers hold: those of AVX-512."""
-ITERATION_CYCLES = 3.0
-"""Cycles of an iteration of the innermost loop outside its products."""
 
 
 def add_halo_copies(p: Problem, d: Direct) -> HaloProblem | None:
@@ -99,8 +96,9 @@ class _Loads:
             x.const % lanes == 0 and all(c % lanes == 0 for a, c in x.coef.items() if a != v) for x in read_forms
         )
         load_cycles = (target.load_seconds if aligned else target.unaligned_seconds) / target.cycle_seconds
+        self.mask_registers = target.overheads.mask_registers
         self.vectors = step  # vectors of memory that a load touches
-        self.weight = load_cycles * step + PAIR_COST - 2 if step > 1 else load_cycles if step else 0.5
+        self.weight = load_cycles * step + INSTRUCTIONS.pair - 2 if step > 1 else load_cycles if step else 0.5
         self.conds = [s.forms[c].coef for c, _, _ in s.conds]
         forms = [*(s.forms[i].coef for i in s.reads.values()), *self.conds, *({a: 1} for a in sorted(s.opaque))]
         # What a step along an axis adds to every form, as the digits of one number.
@@ -120,8 +118,7 @@ class _Loads:
     def masks(self, counts: Sequence[tuple[int, int]], v: int, vectors: int, moving: Container[int]) -> int:
         """Return the number of masks, plus those that are spilled, of conditions that depend on an axis in `moving`.
 
-        Loads with equal conditions share their masks; masks beyond MASK_REGISTERS find no register, and are written and
-        read again.
+        Loads with equal conditions share their masks; masks that find no register are written and read again.
         """
         moving_conds = [c for c in self.conds if any(a in moving for a in c)]
         joint_coefs: dict[int, int] = {}
@@ -129,7 +126,7 @@ class _Loads:
             for a, n in c.items():
                 joint_coefs[a] = joint_coefs.get(a, 0) + (n << (48 * i))
         shared = len(moving_conds) * values_in_box(joint_coefs, counts) * (vectors if v in joint_coefs else 1)
-        return shared + max(0, shared - MASK_REGISTERS)
+        return shared + max(0, shared - self.mask_registers)
 
 
 def _enumerate_counts(extent: int) -> list[int]:
@@ -297,7 +294,7 @@ def _search_box(
             penalty = 1.0
             for a, n in box_points:
                 penalty *= 1 + 0.1 * bool(p.extents[a] % n)
-            score = (cycles + ITERATION_CYCLES + sums * 0.1) * penalty / (sums * points)
+            score = (cycles + target.overheads.iteration + sums * 0.1) * penalty / (sums * points)
             if best is None or score < best[0]:
                 best = (score, box_points, vectors)
     if best is None:
@@ -321,9 +318,8 @@ def _search_tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
 
     def step_cycles(m: int, n: int) -> float:
         load_cycles = (m + n) * target.overheads.line
-        return (
-            max(m * n / target.multiplies, load_cycles, target.overheads.latency) + ITERATION_CYCLES if m and n else 0.0
-        )
+        cycles = max(m * n / target.multiplies, load_cycles, target.overheads.latency)
+        return cycles + target.overheads.iteration if m and n else 0.0
 
     for a, b in product(p.left or (None,), p.right or (None,)):
         rows, columns = (1 if x is None else p.extents[x] for x in (a, b))

@@ -9,8 +9,9 @@ from typing import Literal
 
 from einsmith.codegen.loopnest.address import COMPARISONS, memories_of, store_address
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
-from einsmith.cost.facts import LINE
+from einsmith.cost.facts import LINE, Target
 from einsmith.cost.memory_traffic import PAGE, scatter_cycles
+from einsmith.cost.overheads import Overheads
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, cached_postorder
 from einsmith.ir.rebuild import substitute
 from einsmith.kernels.contraction.config import HaloSetting
@@ -21,33 +22,10 @@ from einsmith.kernels.emit.boxes import output_index, simplified
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.schedule.kernel import Kernel
 
-CONFLICTING_STORE_CYCLES = 60.0
-"""Cycles of a store of part of a line into a row that lies whole pages from the row before, beyond L2; the lines of all
-these rows fall into the same few cache sets."""
-STACK_CYCLES = 3.0
-"""Cycles, a vector, of runs that are put together from several rows, and of their stores."""
 MIN_RUN_BYTES = 16
 """Fewest bytes of a run that is put together with others; shuffles move blocks of this size."""
-TRANSPOSE_CYCLES = 8.0
-"""Cycles, a vector, of transposing a square of vectors through scratch."""
-COMPANION_SUM_CYCLES = 2.0
-"""Cycles, a vector, of a companion's sums, which are stored in scratch meanwhile."""
 SUM_SLOTS = (-1, -2)
 """The slots of the sum and of the companion's sum."""
-SUM_CYCLES, CENTRED_SUM_CYCLES = (0.7, 2.5), (2.2, 7.0)
-"""Cycles, a vector and a row, of adding the values of a row of a tile to a sum of the epilogue, and to a centred one.
-
-Measured on products of 16 x 64 x 128 x 3136 and 16 x 256 x 256 x 784 points, with rows of 1 to 4 vectors.
-"""
-SUM_FINISH_CYCLES, CENTRED_FINISH_CYCLES = 25.0, 60.0
-"""Cycles of combining the lanes of an element of a sum at the end of a task, and of a centred one (measured on planes
-of 14 x 14)."""
-FULL_LINES_CYCLES = 20.0
-"""Cycles of one row of whole lines that a tile completes."""
-SPLIT_LINES_CYCLES = 60.0
-"""Cycles of a vector along M of results that lie in separate lines beyond the caches, which are fetched and written."""
-UNALIGNED_STORE_CYCLES = 3.0
-"""Extra cycles of a vector stored at no multiple of its length, so that it may cross lines."""
 MAX_REGISTER_EPILOGUE = 8
 """Most operations of an epilogue that is unrolled over the register tile; beyond, rows go through scratch."""
 
@@ -148,7 +126,7 @@ def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int 
 
 @lru_cache(maxsize=4096)
 def cycles(
-    kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int, tile: int = 0, stacks: bool = False
+    kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, target: Target, tile: int = 0, stacks: bool = False
 ) -> float:
     """Return the cycles to load, compute and store what follows the sum, for one vector along the axes.
 
@@ -156,15 +134,15 @@ def cycles(
     """
     r = results(kernel, p)
     s = r.access.along(axes, lanes, tile)
-    out = s.load_cost(lanes) + 0.5 * r.size + COMPANION_SUM_CYCLES * (p.companion is not None)
+    out = s.load_cost(lanes) + 0.5 * r.size + target.overheads.companion_sum * (p.companion is not None)
     pairs = r.find_interleaved(axes[-1] if axes else None)
     for i, (f, x) in enumerate(zip(s.extra, r.buffers, strict=True)):
         kind = s.kind(f, lanes)
         if stacks:
-            out += STACK_CYCLES
+            out += target.overheads.stacked
         elif kind == "gather":
             stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * x.dtype.itemsize
-            out += lanes * scatter_cycles(abs(stride), x.nbytes, l2)
+            out += lanes * scatter_cycles(abs(stride), x.nbytes, target.l2)
         elif kind == "uniform":
             out += 1.0
         elif i in pairs or i in pairs.values():  # a shuffle and a whole store
@@ -202,15 +180,15 @@ def adjacent_rows(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: t
     return lanes // run if are_adjacent else 1
 
 
-def sum_cycles(kernel: Kernel, nv: int) -> float:
+def sum_cycles(kernel: Kernel, nv: int, w: Overheads) -> float:
     """Return the cycles, a vector, of the sums that an epilogue takes of rows of `nv` vectors."""
-    each = [CENTRED_SUM_CYCLES if x.centred else SUM_CYCLES for x in kernel.sums]
-    return sum(vector + row / nv for vector, row in each)
+    plain, centred = w.taken_sum + w.taken_sum_row / nv, w.centred_sum + w.centred_sum_row / nv
+    return sum(centred if x.centred else plain for x in kernel.sums)
 
 
-def finish_cycles(kernel: Kernel) -> float:
+def finish_cycles(kernel: Kernel, w: Overheads) -> float:
     """Return the cycles of combining the lanes of one element of all sums that an epilogue takes."""
-    return sum(CENTRED_FINISH_CYCLES if x.centred else SUM_FINISH_CYCLES for x in kernel.sums)
+    return sum(w.finished_centred_sum if x.centred else w.finished_sum for x in kernel.sums)
 
 
 def choose_form(s: HaloSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:
@@ -220,42 +198,52 @@ def choose_form(s: HaloSetting, p: Problem, mr: int, nv: int, split: int) -> tup
     """
     m_axes, n_axes = s.m_side.axes, s.n_side.axes
     if split > 1 or s.rows or s.kernel.sums:
-        return cycles(s.kernel, p, n_axes, s.lanes, s.target.l2) + sum_cycles(s.kernel, nv), "straight"
-    return _choose_form(s.kernel, p, m_axes, n_axes, mr, nv, s.lanes, s.target.l2)
+        straight = cycles(s.kernel, p, n_axes, s.lanes, s.target)
+        return straight + sum_cycles(s.kernel, nv, s.target.overheads), "straight"
+    return _choose_form(s.kernel, p, m_axes, n_axes, mr, nv, s.lanes, s.target)
 
 
 @lru_cache(maxsize=4096)
 def _choose_form(
-    kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], mr: int, nv: int, lanes: int, l2: int
+    kernel: Kernel,
+    p: Problem,
+    m_axes: tuple[int, ...],
+    n_axes: tuple[int, ...],
+    mr: int,
+    nv: int,
+    lanes: int,
+    target: Target,
 ) -> tuple[float, Form]:
     """Return the fewest cycles a vector along N over all forms of the epilogue, and the form that takes them."""
     form: Form = "straight"
+    w = target.overheads
     rows = adjacent_rows(kernel, p, m_axes, n_axes, lanes)
     if rows > 1 and mr % rows == 0:
         form = "stacked"
-    straight = cycles(kernel, p, n_axes, lanes, l2, 0, form == "stacked")
+    straight = cycles(kernel, p, n_axes, lanes, target, 0, form == "stacked")
     whole_unit, r = store_unit(kernel, p, n_axes, lanes), results(kernel, p)
     if whole_unit is not None:
         sums = len(r.exprs) - len(r.constants)
-        store_cycles = 0.0 if all(x.aligned for x in whole_unit.stretches) else len(r.exprs) * UNALIGNED_STORE_CYCLES
+        store_cycles = 0.0 if all(x.aligned for x in whole_unit.stretches) else len(r.exprs) * w.unaligned_store
         in_units = (
-            r.access.along(n_axes, lanes).load_cost(lanes) + 0.5 * r.size + sums * FULL_LINES_CYCLES / nv + store_cycles
+            r.access.along(n_axes, lanes).load_cost(lanes) + 0.5 * r.size + sums * w.full_lines / nv + store_cycles
         )
         if in_units < straight:
             straight, form = in_units, "lines"
     can_transpose = p.dtype.itemsize * lanes >= 16 and p.dtype.itemsize in (4, 8) and mr >= lanes // 2
-    if not (can_transpose and m_axes and n_axes) or straight <= TRANSPOSE_CYCLES:
+    if not (can_transpose and m_axes and n_axes) or straight <= w.transposed_results:
         return straight, form
     store_factor = -(-mr // lanes) * lanes / mr
     transposed = (
-        TRANSPOSE_CYCLES * (1 + (p.companion is not None)) + cycles(kernel, p, m_axes, lanes, l2, mr) * store_factor
+        w.transposed_results * (1 + (p.companion is not None))
+        + cycles(kernel, p, m_axes, lanes, target, mr) * store_factor
     )
     for x, place in zip(r.buffers, r.places, strict=True):
         stride = abs(place.coef.get(n_axes[-1], 0)) * x.dtype.itemsize
-        if stride >= PAGE and stride % PAGE == 0 and x.nbytes > l2:
-            transposed += CONFLICTING_STORE_CYCLES * store_factor
+        if stride >= PAGE and stride % PAGE == 0 and x.nbytes > target.l2:
+            transposed += w.conflicting_store * store_factor
     if p.constant_pieces:  # constants between results are stored with them, and no other tile fetches their lines
-        transposed += SPLIT_LINES_CYCLES * len(large_split_buffers(kernel, p, m_axes[-1])) * store_factor
+        transposed += w.split_lines * len(large_split_buffers(kernel, p, m_axes[-1])) * store_factor
     return (transposed, "turned") if transposed < straight else (straight, form)
 
 

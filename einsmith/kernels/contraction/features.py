@@ -20,7 +20,6 @@ from einsmith.kernels.contraction.halo import HaloCopy
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.emit import boxes
-from einsmith.kernels.emit.access import PAIR_CYCLES
 from einsmith.schedule.kernel import Kernel
 
 
@@ -99,7 +98,7 @@ class OperandPlan(HaloSetting):
             packed = self.access(side, self.p.k if along else side.axes, self.lanes)
             common = dict(
                 transposed=along,
-                pack_cycles=packed.read_cycles(align),
+                pack_cycles=packed.read_cycles(align, self.target.overheads),
                 pack_masks=packed.masks,
                 run=self._even_run(side),
             )
@@ -178,7 +177,8 @@ class OperandPlan(HaloSetting):
         target, item, m_side, n_side, k = self.target, self.item, self.m_side, self.n_side, self.K
         s = self.access(n_side, n_side.axes, self.lanes)
         pairs = bool(s.lane_groups) and any(s.step(f) == 2 for f in s.reads.values())
-        read_cycles, masks = (PAIR_CYCLES * pairs, 0) if self.rows else (s.read_cycles(self.lanes), s.masks)
+        w = target.overheads
+        read_cycles, masks = (w.every_other * pairs, 0) if self.rows else (s.read_cycles(self.lanes, w), s.masks)
         (a_strides, a_side), (b_strides, b_side) = (
             self._side_features("a", m_side, 4),
             self._side_features("b", n_side, self.lanes),

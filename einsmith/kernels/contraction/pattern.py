@@ -251,7 +251,7 @@ def _direct_cost(kernel: Kernel, p: Problem, c: Direct, target: Any) -> Cost:
     item = p.dtype.itemsize
     lanes = target.lanes(item)
     v = c.vector
-    epilogue_cycles = epilogue.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
+    epilogue_cycles = epilogue.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target)
     points = p.count(c.outer) * c.parts * c.split
     tasks = min(target.cores, points)
     imbalance = ceil(points / tasks) * tasks / points

@@ -25,6 +25,7 @@ from einsmith.codegen.loopnest.address import (
 )
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import digits
+from einsmith.cost.overheads import INSTRUCTIONS, Overheads
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Read, postorder
 
@@ -32,13 +33,6 @@ MAX_MASKED_RUNS = 5
 """Most rows of the innermost lane group that a vector touches if masked loads read it; beyond it, it is gathered."""
 NO_AXIS = -1
 """The innermost lane axis where there are no lanes."""
-GATHER_COST = 20.0
-"""Cost of gathering a vector, in vector loads."""
-PAIR_COST = 3.0
-"""Cost of a vector of every other element (two loads and a shuffle), in vector loads."""
-RUN_CYCLES, PAIR_CYCLES, GATHER_CYCLES = 1.4, 1.5, 27.0
-"""Cycles that reading one vector takes from arithmetic: for each row touched where it touches several; for a vector of
-every other element of a row; for a gather."""
 
 
 def neighbours_of(args: Sequence[Expr], reads: Container[Read]) -> list[tuple[Read, ...]]:
@@ -272,7 +266,7 @@ class OperandAccess:
 
     def load_cost(self, align: int) -> float:
         """Return the cost of reading one vector, masks included, in units of one vector load."""
-        cost, cost_by_kind = GATHER_COST * self._gathered_reads, {"uniform": 1.0, "gather": GATHER_COST}
+        cost, cost_by_kind = INSTRUCTIONS.gather * self._gathered_reads, {"uniform": 1.0, "gather": INSTRUCTIONS.gather}
         for r, form in self.reads.items():
             if self.is_contiguous_word(r, align):
                 cost += 1.0 / self.word_reads[r]
@@ -281,19 +275,19 @@ class OperandAccess:
             cost += cost_by_kind[kind] if kind in cost_by_kind else self.runs(align) * self.row_cost(form)
         return cost + 1.5 * self.masks * max(1.0, cost * 0.5)
 
-    def read_cycles(self, align: int) -> float:
+    def read_cycles(self, align: int, w: Overheads) -> float:
         """Return the cycles that reading one vector takes from arithmetic beyond one load, masks aside."""
-        cycles, rows = GATHER_CYCLES * self._gathered_reads, self.runs(align)
+        cycles, rows = w.gather * self._gathered_reads, self.runs(align)
         for r, form in self.reads.items():
             if self.is_contiguous_word(r, align):
                 continue
             kind = self.kind(form, align)
             if kind == "gather":
-                cycles += GATHER_CYCLES
+                cycles += w.gather
             elif kind != "uniform" and rows > 1:
-                cycles += RUN_CYCLES * rows * self.row_cost(form)
+                cycles += w.touched_row * rows * self.row_cost(form)
             elif kind != "uniform":
-                cycles += PAIR_CYCLES * (self.step(form) == 2)
+                cycles += w.every_other * (self.step(form) == 2)
         return cycles
 
     def is_vector_aligned(self, form: int) -> bool:
@@ -308,7 +302,7 @@ class OperandAccess:
 
     def row_cost(self, form: int) -> float:
         """Return the cost of a vector within one row, in loads: at stride 2 it is two loads and a shuffle."""
-        return PAIR_COST if self.step(form) == 2 else 1.0
+        return INSTRUCTIONS.pair if self.step(form) == 2 else 1.0
 
     # -- scalars
 

@@ -19,6 +19,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.locks import cached_property
 from einsmith.codegen.loopnest.address import FusedAxes, address, fuse_axes, leaves
 from einsmith.cost.facts import Target
+from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.reads import Uses, item_sizes, outer_reads, uses
@@ -300,18 +301,6 @@ def _group_axes(
 # ------------------------------------------------------------------------------------------------------- analysis
 
 
-GATHER_LANE_COST = 3.0
-"""Cost of one lane of a gather or scatter (vector instructions)."""
-MASK_COST = 5.0
-"""Cost of a vector's mask (vector instructions)."""
-STRIDED_MASK_COST = 1.0
-"""Cost of the mask of one of the vectors that hold lanes 2 to 4 elements apart, which are masked only where the buffer
-ends (vector instructions; 3x3 pooling with padding: 2.3 ms for 3.2 million results of 112 x 112 planes, 17.8 ms by
-gathers)."""
-UNIFORM_COST = 0.3
-"""Cost of an access that is uniform over the lanes (vector instructions); the least of any access."""
-
-
 def access_cost(flats: Sequence[LinearForm], axis: int, lanes: int, guarded: Collection = ()) -> float:
     """Return the estimated instructions per vector of these accesses, with the lanes along `axis`.
 
@@ -326,15 +315,15 @@ def access_cost(flats: Sequence[LinearForm], axis: int, lanes: int, guarded: Col
             masked = guarded and f.key in guarded
             simple = stride <= 1 and not masked and all(_has_few_runs(a, f.terms[a], lanes) for a in inside)
             repeated = stride == 0 and all(_repeats_per_vector(a, lanes) for a in inside)
-            out += 0.6 if simple and repeated else 2.5 if simple else GATHER_LANE_COST * lanes
+            out += 0.6 if simple and repeated else 2.5 if simple else INSTRUCTIONS.gathered_lane * lanes
         elif stride == 0:
-            out += UNIFORM_COST
+            out += INSTRUCTIONS.uniform
         elif stride > 4:
-            out += GATHER_LANE_COST * lanes
+            out += INSTRUCTIONS.gathered_lane * lanes
         elif not guarded or f.key not in guarded:
             out += stride if stride == 1 else 1.5 * stride
         else:
-            out += stride + MASK_COST if stride == 1 else (1.5 + STRIDED_MASK_COST) * stride
+            out += stride + INSTRUCTIONS.mask if stride == 1 else (1.5 + INSTRUCTIONS.strided_mask) * stride
     return out
 
 

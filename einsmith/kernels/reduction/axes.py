@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from einsmith.base.locks import cached_property
 from einsmith.codegen.loopnest.walk import tile_count
+from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import Read, cached_postorder
@@ -20,9 +21,6 @@ from einsmith.kernels.reduction.skew import skew
 from einsmith.kernels.reduction.windows_of_two import pair_box
 from einsmith.schedule.kernel import Kernel
 
-_TILE_INSTRUCTIONS = 6.0
-"""Instructions of the loads of a square tile that is transposed, in addition to log2(lanes) shuffles for each of its
-columns that are used (12 kernels of widths 2 to 10, a core of a Zen 4)."""
 MAX_WINDOW = 16
 """Most points of the innermost reduction axes that are unrolled together."""
 MAX_UNROLLED = 400
@@ -305,7 +303,9 @@ class ReductionSchedule:
         tiles = 0.0
         if reads:
             columns = box.reduce[-1]
-            tiles = len(reads) * (c.lanes.bit_length() - 1 + _TILE_INSTRUCTIONS * -(-columns // c.lanes) / columns)
+            tiles = len(reads) * (
+                c.lanes.bit_length() - 1 + INSTRUCTIONS.transposed_tile * -(-columns // c.lanes) / columns
+            )
         rows = 1 if self.tile is None else min(c.rows, box.extents[self.tile])
         return self._access_instructions(self.axis, self.tile, reads) + tiles / rows
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from einsmith.cost.facts import LINE, Target
 from einsmith.cost.memory_traffic import PAGE, fetches_result_lines, waited_part
+from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.cost.roofline import Cost, distribute
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.nodes import Apply, Axis, cached_postorder
@@ -31,31 +32,10 @@ from einsmith.schedule.kernel import Kernel
 
 SPLITTABLE = ("sum", "prod", "max", "min")
 """Combiners whose reduction may be split into parts."""
-_STEP_INSTRUCTIONS = {"max": 3.0, "min": 3.0, "argmax": 5.0, "argmin": 5.0}
-"""Instructions of a combiner's step where it is not a single one: NaN is propagated, arg-reductions carry an index."""
-_MERGE_INSTRUCTIONS = {"argmax": 14.0, "argmin": 14.0}
-"""Instructions that merge two states, for combiners where it is not a single one."""
-_STEP_LATENCY = {"max": 15.0, "min": 15.0, "argmax": 26.0, "argmin": 26.0}
-"""Latency of a combiner's step (instructions that could issue meanwhile); 8 for combiners that are not listed."""
 _REGISTER_TILES = ((2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (6, 4), (8, 1), (8, 2))
 """Register tiles that are priced, as (rows, vectors)."""
 _TRANSPOSED_TILE_ROWS = (1, 4, 8, 12)
 """Rows of the register tiles, one vector wide, that are priced with reads transposed in registers."""
-_EXPOSED_FRACTION = 0.2
-"""Fraction of the shorter of multiply-adds and loads that is not hidden behind the longer one (345 reductions of random
-shapes). Other operations wait for their loads: nothing is hidden."""
-_UNALIGNED_LOADS = 1.5
-"""Loads that one vector along the reduction counts as: rows begin anywhere, so half of the loads cross cache lines."""
-_MASK_INSTRUCTIONS = {False: (6.0, 26.0), True: (0.0, 14.0)}
-"""Instructions to compute the mask of a vector of a guarded read in a loop over a reduction, beyond what the access
-counts: (adjacent lanes, lanes 2 to 4 elements apart), by whether the innermost reduction is unrolled, so that a part of
-the mask is computed outside of the loop. 20 padded convolutions of random shapes on a Zen 3: the median extra cycles
-are 2 and 13 where nothing is unrolled, -1 and 7 where the innermost reduction is."""
-_PAGE_WALK_CYCLES = 60.0
-"""Cycles of a page walk on a miss in all TLBs (measured: products whose reduction goes over 2,365 and 2,934 rows of 8
-and 14 KB, 3 of 153 kernels of random shapes)."""
-PARTIAL_BYTE_SECONDS = 5e-11
-"""Seconds per byte of partial results, which a second launch merges."""
 _L1_LINES = 512
 """Cache lines that an L1 holds (32 KB)."""
 
@@ -102,7 +82,7 @@ def _walk_cycles(s: ReductionSchedule, target: Target) -> float:
     stride = max((item * abs(f.coefficient(Axis(s.last))) for f, item in s.box.sized_flats), default=0)
     pages_per_step = min(1.0, stride / PAGE)
     return (
-        _PAGE_WALK_CYCLES
+        target.overheads.page_walk
         * pages_per_step
         * min(1.0, max(0.0, points * pages_per_step / target.overheads.most_pages - 1))
     )
@@ -228,7 +208,7 @@ def _mask_instructions(s: ReductionSchedule) -> float:
     unrolled = count_unrolled(box, axes, None, s.copies)
     if s.along_row or s.axis is None or unrolled == len(axes):
         return 0.0
-    adjacent, apart = _MASK_INSTRUCTIONS[unrolled > 0]
+    adjacent, apart = INSTRUCTIONS.reduction_mask[unrolled > 0]
     out = 0.0
     for f in box.flats:
         stride = abs(f.coefficient(Axis(s.axis)))
@@ -264,11 +244,11 @@ def _estimate_work(s: ReductionSchedule, target: Target) -> _Work:
     if s.along_row:
         iterations //= c.lanes * chains
     kind = box.combiner or ""
-    wait = _STEP_LATENCY.get(kind, 8.0) / chains * min(1.0, iterations / 32)
-    loads = s.access_cost * 2 / target.multiplies * (_UNALIGNED_LOADS if s.along_row else 1.0)
+    wait = INSTRUCTIONS.step_latency.get(kind, 8.0) / chains * min(1.0, iterations / 32)
+    loads = s.access_cost * 2 / target.multiplies * (target.overheads.unaligned_loads if s.along_row else 1.0)
     loads += _mask_instructions(s) * 2 / target.multiplies
-    step = count + _STEP_INSTRUCTIONS.get(kind, 2 / target.multiplies)
-    exposed = _EXPOSED_FRACTION if kind == "sum" and count == 0 else 1.0
+    step = count + INSTRUCTIONS.step.get(kind, 2 / target.multiplies)
+    exposed = target.overheads.exposed if kind == "sum" and count == 0 else 1.0
     point = max(max(step, loads) + exposed * min(step, loads), wait)
     point += 2.0 / max(1, extent // c.lanes) / chains * min(1.0, iterations / 32)
     arithmetic = vectors * point / rate
@@ -277,12 +257,12 @@ def _estimate_work(s: ReductionSchedule, target: Target) -> _Work:
         arithmetic += vectors / chains * _walk_cycles(s, target) * target.cycle_seconds
     if s.along_row:
         merges = c.lanes.bit_length() + 1.5 * chains
-        each = after + len(rest) + merges * _MERGE_INSTRUCTIONS.get(kind, 1.0) * len(box.bodies)
+        each = after + len(rest) + merges * INSTRUCTIONS.merge.get(kind, 1.0) * len(box.bodies)
         arithmetic += box.points * each / rate
         special += box.points * after_seconds * c.lanes
         return _Work(arithmetic, special, box.points, _reloaded_bytes(s, target))
     results = box.points / extent * s.vectors
-    merges = 0.0 if s.paired_box is None else (2.0 + _STEP_INSTRUCTIONS.get(kind, 1.0)) * len(box.bodies)
+    merges = 0.0 if s.paired_box is None else (2.0 + INSTRUCTIONS.step.get(kind, 1.0)) * len(box.bodies)
     arithmetic += results * (after + boxes.access_cost(rest, s.axis, c.lanes) + 4 + merges) / rate
     special += results * c.lanes * after_seconds
     parts = box.points // extent * -(-extent // (c.lanes * c.unroll))
@@ -350,7 +330,7 @@ def cost(kernel: Kernel, box_list: Sequence[Box], config: ReductionConfig, targe
     if config.splits > 1 and len(box_list) == 1:
         parts = schedule(box_list[0], config).parts
         tasks *= parts
-        extra = 1e-6 + parts * box_list[0].points * PARTIAL_BYTE_SECONDS * sum(
+        extra = 1e-6 + parts * box_list[0].points * target.overheads.partial_byte * sum(
             [e.dtype.itemsize for e in box_list[0].bodies]
         )
     memory = target.seconds_for_bytes(moved + sum([_fetched_bytes(kernel, s) for s in schedules]), footprint, tasks)

@@ -29,12 +29,6 @@ TILES = (128, 256)
 """Lengths of the tiles of a sweep that are priced, where tiles may be skipped."""
 _SAMPLED_BLOCKS = 16
 """Most blocks of rows by which the fraction of active tiles is estimated."""
-SERIAL_TIME = 1.2
-"""Time of blocks that run one after the other as a multiple of that of their kernels. Measured: 1.14 to 1.25 for the
-logits of 1,024 rows and 50,000 words, in blocks of 64 to 256 rows (two cores of a Zen 4): each kernel finds less of its
-operands in a cache than alone."""
-BLOCK_SECONDS = 1e-8
-"""Seconds that a member's code takes to begin on a block."""
 
 
 class RowsConfig(NamedTuple):
@@ -171,12 +165,12 @@ def target_of_row(rows: Rows, target: Target) -> Target:
 
 
 def launched_cost(rows: Rows, config: RowsConfig, target: Target, chooser: Chooser) -> Cost:
-    """Return the cost of the kernels of a block, launched one after the other, which takes SERIAL_TIME times as long as
-    they are predicted to where several blocks run one after the other."""
+    """Return the cost of the kernels of a block, launched one after the other, which take longer than predicted where
+    several blocks run one after the other (`serial`)."""
     block = config.block
     one = target_of_row(rows, target) if block == 1 else target
     kernels = [x.kernel for x in kernels_of(share(rows) if config.share else rows, config)]
-    times = rows.rows / block * one.cores / target.cores * (SERIAL_TIME if 1 < block < rows.rows else 1.0)
+    times = rows.rows / block * one.cores / target.cores * (target.overheads.serial if 1 < block < rows.rows else 1.0)
     return in_turn([Cost(*(times * x for x in chooser.choose(k, one).cost)) for k in kernels])
 
 
@@ -200,7 +194,9 @@ class Blocks:
             sizes = [float(sum(b.nbytes for b in kernel.buffers)) for kernel in kernels]
         else:
             sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched_bytes, rows.members)]
-        self.lower_bounds = [self.blocks * (self.one.seconds_for_bytes(x, x, 1) + BLOCK_SECONDS) for x in sizes]
+        self.lower_bounds = [
+            self.blocks * (self.one.seconds_for_bytes(x, x, 1) + target.overheads.block_seconds) for x in sizes
+        ]
         """Lower bound of the seconds that each kernel of a block takes for all blocks, from its bytes in cache."""
 
     def seconds(self, n: int, chooser: Chooser) -> float:
@@ -208,7 +204,7 @@ class Blocks:
         kernel = kernels_of(self.rows, self.config)[n].kernel
         choice = chooser.choose(kernel, self.one)
         cost: Cost = choice.cost
-        seconds = max(cost.arithmetic, cost.memory) + BLOCK_SECONDS + cost.special
+        seconds = max(cost.arithmetic, cost.memory) + self.target.overheads.block_seconds + cost.special
         if isinstance(kernel, Rows) and kernel.active is not None:
             seconds *= _active_fraction(self.rows, self.config, n, kernel, kernel.active)
         return self.blocks * seconds

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from einsmith.codegen.loopnest.address import address
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost.facts import Target
+from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.cost.roofline import in_turn, shared_out
 from einsmith.ir.analysis.reads import uses
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Template
@@ -28,13 +29,6 @@ from einsmith.kernels.scatter.points import add_points, find_bounds, owned_axes,
 from einsmith.schedule.kernel import Kernel, Stage
 
 POINTWISE = Pointwise()
-POINT_COST = 3
-"""Cost of adding a point, its body and reads excluded (instructions): a load, an addition, a store, and their latency.
-"""
-
-MASK_COST, TERM_LATENCY = 7, 30
-"""Cost (instructions) of adding a vector under a mask, and the latency that each further term adds there (instructions
-that could issue meanwhile): the term waits for the store of neighbouring elements."""
 
 
 class ScatterConfig(NamedTuple):
@@ -120,7 +114,7 @@ class ScatterAdd(Pattern):
         }
         active_points = points // len(terms) * prod(parts.values())
         if config.along is None:
-            work = active_points * (count + len(flats) + POINT_COST * len(terms))
+            work = active_points * (count + len(flats) + INSTRUCTIONS.point * len(terms))
         else:
             extent, part = s.extents[config.along], parts.get(config.along, 1.0)
             vectors = min(-(-extent // config.lanes), part * extent / config.lanes + 1)
@@ -128,12 +122,10 @@ class ScatterAdd(Pattern):
             vector_cost = (
                 count
                 + boxes.access_cost([*flats, *destinations, *destinations], config.along, config.lanes)
-                + POINT_COST * len(terms)
+                + INSTRUCTIONS.point * len(terms)
             )
-            tail_cost = (
-                (MASK_COST + TERM_LATENCY * (len(terms) - 1)) * (extent % config.lanes > 0) / -(-extent // config.lanes)
-            )
-            work *= vector_cost + tail_cost
+            tail = INSTRUCTIONS.tail + INSTRUCTIONS.term * (len(terms) - 1)
+            work *= vector_cost + tail * (extent % config.lanes > 0) / -(-extent // config.lanes)
         args = (ref[1] for ref in kernel.stages[0].args if ref[0] == "buffer")
         read = sum(kernel.buffers[n].nbytes for n in args if n != out)
         moved = read + 2 * min(points, size) * buffer.dtype.itemsize

@@ -45,9 +45,6 @@ MAX_SMALL_TILE = 3
 """Most rows of the additional small tiles tried on data from memory; larger tiles read and write more rows in turn."""
 TASKS_PER_CORE = 8
 """Parallel tasks per core; several balance the load."""
-PROLOGUE_COST = 0.7
-"""Cost of one prologue operation on a loaded vector (multiply-adds); fitted on a 3x3 filter after a batch norm and a
-ReLU6."""
 DOMINATED = ("winograd", "contraction", "by digits", "reduction", "by kind", "col2im")
 """Patterns that a stencil with tiles of several rows dominates."""
 
@@ -108,9 +105,10 @@ class StencilPattern(Pattern):
         size = sum(bytes_by_buffer(kernel))
         arithmetic = points * _estimate_cycles(s, config, lanes, _available_registers(target), target)
         if kernel.sums:
+            w = target.overheads
             vectors = points * ceil(s.lanes / lanes) * s.rows * s.steps[0] * s.steps[1]
-            arithmetic += vectors * sum_cycles(kernel, config.tile * s.steps[0] * s.steps[1])
-            arithmetic += points * finish_cycles(kernel)
+            arithmetic += vectors * sum_cycles(kernel, config.tile * s.steps[0] * s.steps[1], w)
+            arithmetic += points * finish_cycles(kernel, w)
         memory = target.seconds_for_bytes(size, size, tasks)
         conflicts = memory * _conflict_fraction(kernel, s, config, lanes, target) if size > target.l2 * tasks else 0.0
         return Cost(
@@ -255,7 +253,9 @@ def _estimate_cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, t
     crossing = target.unaligned_seconds / target.cycle_seconds
     fmas = float(c.tile * (sum(len(p.terms) for p in s.phases) + len(s.selections)))
     loads, shuffles = 0.0, 0.0
-    prologue_cost = {slot: PROLOGUE_COST * boxes.operations((m.body,), target)[0] for slot, m in s.prologues}
+    prologue_cost = {
+        slot: target.overheads.prologue * boxes.operations((m.body,), target)[0] for slot, m in s.prologues
+    }
     seen: set[tuple] = set()
     share_loads = not c.pairs and can_share_row_loads(s, c.tile, registers)
     whole_rows = c.pairs or bool(find_short_rows(s, lanes, width))
