@@ -13,15 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.random import default_rng
 from rich.console import Console
 from rich.table import Table
 
+import einsmith as es
 from benchmarks import autoconfig, plans, random_cases
 from einsmith.cost.overheads import INSTRUCTIONS, Instructions, Overheads
 
@@ -57,20 +61,79 @@ def neutral() -> dict[str, Any]:
 
 
 def targets() -> dict[str, Any]:
-    """The machines that choices are made for: this one's facts, and a server with other vectors."""
+    """The machines that choices are made for: this one's facts, and a server with other vectors, where convolutions may
+    be computed in Winograd's form."""
     from einsmith.codegen.cache.native import host_target
     from einsmith.cost.facts import Target
 
     host = replace(host_target(), cores=2)
-    other = Target(vector_bytes=32 if host.vector_bytes != 32 else 64, vector_registers=16, cores=8)
+    width = 32 if host.vector_bytes != 32 else 64
+    other = Target(vector_bytes=width, vector_registers=16, cores=8, winograd=True)
     return {f"{8 * t.vector_bytes} bits, {t.cores} cores": t for t in (host, other)}
 
 
+def operators(rng: np.random.Generator) -> Iterator[tuple[Callable[..., Any], Sequence[tuple[int, ...]]]]:
+    """Functions that are neither products nor convolutions alone, and the shapes of their arguments, drawn."""
+    f = es.functional
+
+    def n(low: int, high: int) -> int:
+        return int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
+
+    def gradients(g: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *xs: es.grad(lambda *ys: g(*ys).sum(), tuple(range(len(xs))))(*xs)
+
+    axis = int(rng.integers(0, 2))
+    rows, columns = n(1, 4096), n(1, 4096)
+    for scan in (f.cumsum, f.cummax, f.logcumsumexp):
+        yield lambda x, scan=scan: scan(x, axis), [(rows, columns)]
+    index = rng.integers(0, rows, n(1, 4096)).astype(np.int32)
+    yield lambda x: f.index_add(x, 0, index, f.index_select(x, 0, index)), [(rows, columns)]
+    yield gradients(lambda x: f.embedding(index, x) ** 2), [(rows, n(1, 512))]
+    words, width = n(64, 2048), n(16, 512)
+    labels = np.zeros(words, np.int32)
+    yield lambda x, y: f.cross_entropy(f.linear(x, y), labels), [(words, width), (n(1000, 60_000), width)]
+    for reduce in (f.sum, f.amax, f.argmax, f.logsumexp):
+        yield lambda x, reduce=reduce: reduce(x, axis), [(n(1, 4096), n(1, 4096))]
+    heads, length, width = n(1, 16), n(8, 2048), n(8, 128)
+    yield gradients(f.scaled_dot_product_attention), [(heads, length, width)] * 3
+    # Results whose rows lie whole pages apart, along either side.
+    m, k, pages = n(8, 2048), n(4, 256), 1024 * n(1, 8)
+    yield lambda x, y: (x @ y).T, [(pages, k), (k, m)]
+    yield lambda x, y: x @ y, [(m, k), (k, pages)]
+    b, c, o, size = n(1, 32), n(1, 256), n(8, 256), n(5, 64)
+    taps = int(rng.choice([1, 3]))
+    image, weight = (b, c, size, size), (o, c, taps, taps)
+
+    def normed(x: Any, w: Any) -> Any:
+        y = f.conv2d(x, w, padding=taps // 2)
+        return f.relu(f.batch_norm(y, None, None, training=True))
+
+    yield normed, [image, weight]
+    yield gradients(lambda x, w: normed(x, w) ** 2), [image, weight]
+    yield gradients(lambda x, w: f.conv2d(x, w, stride=2, padding=taps // 2) ** 2), [image, weight]
+    yield lambda x: f.max_pool2d(x, 2), [image]
+
+
+def drawn_kernels(seed: int, number: int) -> Iterator[Any]:
+    """The kernels of the functions that are drawn."""
+    from einsmith.api import jit
+    from einsmith.base import dtypes as dt
+    from einsmith.passes.pipeline import run_passes
+    from einsmith.schedule.plan import KernelCall
+    from einsmith.schedule.planner import fuse
+
+    for f, shapes in operators(default_rng((seed, number))):
+        plan = fuse(run_passes(jit.trace_shapes(f, [(x, dt.f32) for x in shapes]).graph), None)
+        yield from (call.kernel for call in plan.calls if isinstance(call, KernelCall))
+
+
 def kernels(seed: int, count: int, networks: Sequence[str]) -> list[Any]:
-    """Distinct kernels of random cases and of training steps."""
+    """Distinct kernels of random cases, of operators that are drawn, and of training steps."""
     from benchmarks.models import TRAINING
 
     found = {k: None for n in range(count) for k in autoconfig.kernels_of(random_cases.draw(seed, n))}
+    for number in range(count // 10):
+        found |= dict.fromkeys(drawn_kernels(seed, number))
     for name in networks:
         found |= {call.kernel: None for call in plans.planned(TRAINING[name], 2).calls}
     return list(found)
@@ -117,30 +180,25 @@ def planned(networks: Sequence[str], target: Any) -> list[list[tuple[Any, int]]]
     return out
 
 
-def step_losses(networks: Sequence[str], target: Any, name: str) -> list[float]:
-    """What planning without a constant loses for each training step."""
+def prices_of_steps(steps: Sequence[Sequence[tuple[Any, int]]], target: Any) -> list[float]:
+    """The seconds of planned steps by the whole model."""
     from einsmith.driver.compile import predicted
 
-    def prices(steps: Sequence[Sequence[tuple[Any, int]]]) -> list[float]:
-        return [sum(predicted(k, target) * n for k, n in step) for step in steps]
-
-    clear()
-    best = prices(planned(networks, target))
-    with changed(target, name) as other:
-        steps = planned(networks, other)
-    return [max(0.0, price / least - 1) for price, least in zip(prices(steps), best, strict=True)]
+    return [sum(predicted(k, target) * n for k, n in step) for step in steps]
 
 
-def losses(every: Sequence[Any], target: Any, name: str) -> list[float]:
-    """What choosing without a constant loses for each kernel."""
+def choices(every: Sequence[Any], target: Any) -> list[Any]:
+    """What is chosen for kernels on a machine."""
     from einsmith.kernels import autoconfig as choice
 
-    clear()
-    best = [choice.choose(k, target).cost.seconds for k in every]
-    with changed(target, name) as other:
-        chosen = [choice.choose(k, other) for k in every]
-    prices = [choice.cost_of(c.pattern, k, c.config, target).seconds for k, c in zip(every, chosen, strict=True)]
-    return [max(0.0, price / least - 1) for price, least in zip(prices, best, strict=True)]
+    return [choice.choose(k, target) for k in every]
+
+
+def prices_of_choices(chosen: Sequence[Any], target: Any) -> list[float]:
+    """The seconds of chosen configurations by the whole model."""
+    from einsmith.kernels.pattern import cost_of
+
+    return [cost_of(c.pattern, c.kernel, c.config, target).seconds for c in chosen]
 
 
 def table(cells: dict[str, dict[str, list[float]]], limit: float) -> Table:
@@ -165,16 +223,24 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="losses are kept here; what it holds already is not computed again")
     parser.add_argument("--steps", action="store_true", help="plan the networks' training steps")
     args = parser.parse_args()
-    every = [] if args.steps else kernels(args.seed, args.count, args.networks)
+    choose: Callable[[Any], list[Any]] = partial(planned, args.networks)
+    price: Callable[[list[Any], Any], list[float]] = prices_of_steps
+    if not args.steps:
+        choose, price = partial(choices, kernels(args.seed, args.count, args.networks)), prices_of_choices
     cells = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
-    for name in args.only or neutral():
-        for machine, target in targets().items():
-            if machine not in cells.setdefault(name, {}):
-                found = step_losses(args.networks, target, name) if args.steps else losses(every, target, name)
-                cells[name][machine] = found
-                print(name, machine, f"{max(found):.3f}", flush=True)
-        if args.json:
-            args.json.write_text(json.dumps(cells))
+    for machine, target in targets().items():
+        clear()
+        best = price(choose(target), target)
+        for name in args.only or neutral():
+            if machine in cells.setdefault(name, {}):
+                continue
+            with changed(target, name) as other:
+                chosen = choose(other)
+            prices = price(chosen, target)
+            cells[name][machine] = [max(0.0, x / least - 1) for x, least in zip(prices, best, strict=True)]
+            print(name, machine, f"{max(cells[name][machine]):.3f}", flush=True)
+            if args.json:
+                args.json.write_text(json.dumps(cells))
     Console(width=140).print(table(cells, args.limit))
     return 0
 
