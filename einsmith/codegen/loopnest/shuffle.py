@@ -1,7 +1,8 @@
-"""Transpose square tiles of vectors by shuffles, merge values in trees, and split masks."""
+"""Transpose square tiles of vectors, pick and place the lanes of patterns, merge values in trees, and split masks."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
@@ -53,6 +54,44 @@ def transpose(b: Builder | Hoisting, rows: Sequence[SSAValue], size: int = 1) ->
     groups = [collect_columns(rows[g : g + each], size) for g in range(0, n // size, each)]
     columns_by_number = [transpose_blocks(b, [g[c] for g in groups], n, width) for c in range(each)]
     return [columns_by_number[k % each][k // each] for k in range(n // size)]
+
+
+def covering(pattern: Sequence[int], n: int, first: int | None = None) -> list[int]:
+    """Return where vectors of n elements begin that cover all positions from `first` (None: the least) to the largest
+    of a pattern, side by side; where there are several, the last one ends at the largest: they touch nothing else."""
+    low, high = min(pattern) if first is None else first, max(pattern)
+    starts = list(range(low, high + 1, n))
+    return [*starts[:-1], high - n + 1] if len(starts) > 1 else starts
+
+
+def pick_lanes(
+    b: Builder | Hoisting, vectors: Sequence[SSAValue], starts: Sequence[int], pattern: Sequence[int]
+) -> SSAValue:
+    """Return the elements at the positions of a pattern, a lane each, of vectors (at most four) that begin at `starts`;
+    lanes without a position have any value."""
+    n = vectors[0].type.lanes
+    places = {p: w * n + p - start for w, start in reversed([*enumerate(starts)]) for p in range(start, start + n)}
+    picks = [*(places[p] for p in pattern), *([-1] * (n - len(pattern)))]
+    pairs = []
+    for w in range(0, len(vectors), 2):
+        inside = [p - w * n if w * n <= p < (w + 2) * n else -1 for p in picks]
+        pairs.append(b.shuffle(vectors[w], vectors[min(w + 1, len(vectors) - 1)], inside))
+    if len(pairs) == 1:
+        return pairs[0]
+    return b.shuffle(pairs[0], pairs[1], [-1 if p < 0 else i + n * (p >= 2 * n) for i, p in enumerate(picks)])
+
+
+def place_lanes(
+    b: Builder | Hoisting, x: SSAValue, others: SSAValue | None, first: int, pattern: Sequence[int]
+) -> SSAValue:
+    """Return the elements first, first + 1, ... (one vector) of memory in which lane i of x is element pattern[i], in
+    ascending order; the elements after it are those lanes of `others` (None: any values)."""
+    n = x.type.lanes
+    lanes = [bisect_right(pattern, e) - 1 for e in range(first, first + n)]
+    between = [pattern[i] != first + k for k, i in enumerate(lanes)]
+    rest = -1 if others is None else n
+    picks = [i if not is_between else rest + i * (rest > 0) for i, is_between in zip(lanes, between, strict=True)]
+    return b.shuffle(x, x if others is None else others, picks)
 
 
 def merge_in_tree(values: Sequence[T], merge: Callable[[T, T], T]) -> T:

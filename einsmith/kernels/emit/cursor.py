@@ -13,7 +13,7 @@ from math import prod
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
 from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
-from einsmith.codegen.loopnest.shuffle import transpose_blocks
+from einsmith.codegen.loopnest.shuffle import covering, pick_lanes, place_lanes, transpose_blocks
 from einsmith.codegen.loopnest.walk import digits
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, outermost, postorder
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
@@ -282,29 +282,18 @@ class LaneCursor(ExpressionEmitter):
 
         rows: (`at`, mask of the lanes in the row; None: all)."""
         b, n = self.b, self.s.lanes
+        pattern = range(0, step * n, step)
+        starts = covering(pattern, n)
         parts = []
-        for first in (0, n - 1)[:step]:  # the second load ends at the last lane's element: nothing past it is touched
+        for first in starts:
             out: SSAValue | None = None
             for at, mask in rows:
-                out = b.load(
-                    pointer, b.add(at, first), elem, n, mask if step == 1 else self._every_other_mask(mask, first), out
-                )
+                if mask is not None and step > 1:
+                    mask = place_lanes(b, mask, b.const(False, "i1", n), first, pattern)
+                out = b.load(pointer, b.add(at, first), elem, n, mask, out)
             assert out is not None
             parts.append(out)
-        if step == 1:
-            return parts[0]
-        return b.shuffle(parts[0], parts[1], [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)])
-
-    def _every_other_mask(self, mask: SSAValue | None, first: int) -> SSAValue | None:
-        """Return the mask of elements first, first + 1, ... of contiguous memory in which lane i is element 2*i."""
-        if mask is None:
-            return None
-        return self._interleave_from(first, mask, self.b.const(False, "i1", self.s.lanes))
-
-    def _interleave_from(self, first: int, even: SSAValue, odd: SSAValue) -> SSAValue:
-        """Return elements first, first + 1, ... (one vector) of even[0], odd[0], even[1], odd[1], ..."""
-        n = self.s.lanes
-        return self.b.shuffle(even, odd, [(first + e) // 2 + (first + e) % 2 * n for e in range(n)])
+        return parts[0] if step == 1 else pick_lanes(b, parts, starts, pattern)
 
     def _load_computed(self, r: Read, index: Sequence[SSAValue], mask: SSAValue | None) -> SSAValue:
         """Load a read whose index is computed at run time; gather where the index varies by lane."""
@@ -386,15 +375,14 @@ class LaneCursor(ExpressionEmitter):
 
         odd: values for the elements after those of `value`, at stride 2 (None: these elements are left alone)."""
         b, n, step = self.b, self.s.lanes, self.s.step(form)
-        mask = self._vector_mask()
+        mask, pattern = self._vector_mask(), range(0, self.s.lanes * step, step)
         for first in range(0, step * n, n):
-            here = value if step == 1 else self._interleave_from(first, value, odd or value)
+            here = value if step == 1 else place_lanes(b, value, odd, first, pattern)
 
             def emit(at: SSAValue, active: SSAValue | None, first=first, here=here) -> None:
-                if step == 2 and odd is None:
-                    active = self._every_other_mask(b.const(True, "i1", n) if active is None else active, first)
-                elif step == 2 and active is not None:
-                    active = self._interleave_from(first, active, active)
+                if step > 1 and (odd is None or active is not None):
+                    active = b.const(True, "i1", n) if active is None else active
+                    active = place_lanes(b, active, b.const(False, "i1", n) if odd is None else active, first, pattern)
                 b.store(here, pointer, b.add(at, first), active)
 
             rows = list(self._rows(form, self.offset(form)))

@@ -19,7 +19,7 @@ from einsmith.codegen.loopnest.address import BufferMemory, address
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
 from einsmith.codegen.loopnest.hoist import Hoisting
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.shuffle import whole_powers
+from einsmith.codegen.loopnest.shuffle import covering, pick_lanes, place_lanes, whole_powers
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.ranges import leaves, wrapped
@@ -315,42 +315,29 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         """
         assert part.pattern is not None
         n = self.lanes
-        count = min(self.mask, n) if isinstance(self.mask, int) else n
-        used = part.pattern[:count]
+        used = part.pattern[: self.mask] if isinstance(self.mask, int) else part.pattern
         low, high = min(used), max(used)
         first, last = self._range(x)
         room = source.buffer.size - 1 - last if last is not None else -1
         start = part.const + low
-        stride = gcd(*(p - low for p in used)) if count > 1 else 1
+        stride = gcd(*(p - low for p in used)) if len(used) > 1 else 1
         lead = start % stride if stride > 1 else 0
         is_below = first is None or first - lead < 0
         if lead and (is_below and not is_guarded or any(k % stride for k, _, _ in part.terms)):
             lead = 0
-        span = high - low + 1 + lead
-        wide = -(-span // n)
-        if wide > MAX_WIDE_LOADS:
+        starts = list(range(low - lead, high + 1, n))
+        if len(starts) > MAX_WIDE_LOADS:
             return None
-        whole = room >= wide * n - span
+        beyond = room < starts[-1] + n - 1 - high  # the last load may leave the buffer
+        if beyond and not is_guarded:
+            starts = covering(used, n, low - lead)
+        is_short = beyond and not is_guarded and len(starts) == 1
         vectors = []
-        for w in range(wide):
-            left = span - w * n
-            at = self.total(part, low - lead + w * n)
-            if is_guarded and (is_below or room < wide * n - span):
-                mask: SSAValue | None = self._lanes_inside(source, at)
-            else:
-                mask = None if whole or left >= n else self.first_lanes(left)
-            vectors.append(self.load(source.pointer, at, elem, n, mask))
-        picks = [p - low + lead for p in used] + [-1] * (n - count)
-        pairs = []
-        for w in range(0, wide, 2):
-            a, c = vectors[w], vectors[min(w + 1, wide - 1)]
-            inside = [p - w * n if w * n <= p < (w + 2) * n else -1 for p in picks]
-            pairs.append(self.shuffle(a, c, inside))
-        if len(pairs) == 1:
-            return pairs[0]
-        return self.shuffle(
-            pairs[0], pairs[1], [-1 if p < 0 else i + (n if p >= 2 * n else 0) for i, p in enumerate(picks)]
-        )
+        for k in starts:
+            at = self.total(part, k)
+            mask = self._lanes_inside(source, at) if is_guarded and (is_below or beyond) else None
+            vectors.append(self.load(source.pointer, at, elem, n, self.first_lanes(high + 1 - k) if is_short else mask))
+        return pick_lanes(self, vectors, starts, used)
 
     def _lanes_inside(self, source: BufferMemory, at: SSAValue) -> SSAValue:
         """Return the mask of the lanes of a vector at an offset that lie inside of a buffer."""
@@ -437,17 +424,16 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         assert part.pattern is not None
         n = self.lanes
         used = part.pattern[: self.mask] if isinstance(self.mask, int) else part.pattern
-        low, vector_count = used[0], -(-(used[-1] - used[0] + 1) // n)
-        if vector_count > MAX_WIDE_LOADS or any(b <= a for a, b in zip(used, used[1:], strict=False)):
+        low = used[0]
+        if used[-1] - low >= MAX_WIDE_LOADS * n or any(b <= a for a, b in zip(used, used[1:], strict=False)):
             return False
-        lane_at = {p - low: lane for lane, p in enumerate(used)}
-        for w in range(vector_count):
-            lanes = [lane_at.get(w * n + e, -1) for e in range(n)]
+        for k in range(low, used[-1] + 1, n):
             if isinstance(self.mask, SSAValue):
-                mask = self.shuffle(self.mask, self.const(False, "i1", n), [n if x < 0 else x for x in lanes])
+                mask = place_lanes(self, self.mask, self.const(False, "i1", n), k, used)
             else:
-                mask = self.literal([x >= 0 for x in lanes], "i1")
-            self.b.store(self.shuffle(value, value, lanes), target.pointer, self.total(part, low + w * n), mask)
+                mask = self.literal([e in used for e in range(k, k + n)], "i1")
+            values = place_lanes(self, value, None, k, used)
+            self.b.store(values, target.pointer, self.total(part, k), mask)
         return True
 
     def _offsets(self, pattern: Sequence[int]) -> SSAValue:
