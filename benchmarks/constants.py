@@ -30,8 +30,7 @@ from benchmarks import autoconfig, plans, random_cases
 from einsmith.cost.overheads import INSTRUCTIONS, Instructions, Overheads
 
 FACTORS = (
-    "rotate", "launched", "read_twice", "far_twice", "held", "panel", "long_row", "unaligned_loads", "serial",
-    "peak_fraction",
+    "rotate", "launched", "read_twice", "far_twice", "held", "panel", "long_row", "unaligned_loads",
 )  # fmt: skip
 """Overheads that are factors or divisors: 1 takes them away."""
 UNLIMITED = (

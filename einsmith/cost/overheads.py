@@ -92,36 +92,14 @@ class Overheads:
     """Cycles per vector of a part of K, to add it to the other parts."""
 
     # Cycles of what follows the sums of a tile (the epilogue).
-    conflicting_store: float = 60.0
-    """Cycles of a store of part of a line into a row that lies whole pages from the row before, beyond L2; the lines of
-    all these rows fall into the same few cache sets."""
-    stacked: float = 3.0
-    """Cycles per vector of runs that are put together from several rows, and of their stores."""
     transposed_results: float = 8.0
     """Cycles per vector of transposing a square of vectors through scratch."""
-    companion_sum: float = 2.0
-    """Cycles per vector of a companion's sums, which are stored in scratch meanwhile."""
-    full_lines: float = 20.0
-    """Cycles of one row of whole lines that a tile completes."""
-    split_lines: float = 60.0
-    """Cycles of a vector along M of results that lie in separate lines beyond the caches, which are fetched and
-    written."""
-    unaligned_store: float = 3.0
-    """Extra cycles of a vector stored at no multiple of its length, so that it may cross lines."""
-    taken_sum: float = 0.7
-    """Cycles per vector of adding results to a sum that the epilogue takes of them, and in `centred_sum` to one of
-    squares less their mean. Both, and the cycles per row: products of 16 x 64 x 128 x 3136 and 16 x 256 x 256 x 784
-    points, with rows of 1 to 4 vectors."""
-    taken_sum_row: float = 2.5
-    """Cycles per row of a tile of such a sum."""
     centred_sum: float = 2.2
-    """Cycles per vector of adding results to a centred sum."""
+    """Cycles per vector of adding results to a centred sum that the epilogue takes of them (squares less their mean).
+    This, and the cycles per row: products of 16 x 64 x 128 x 3136 and 16 x 256 x 256 x 784 points, with rows of 1 to 4
+    vectors. Sums that are not centred decide nothing."""
     centred_sum_row: float = 7.0
     """Cycles per row of a tile of a centred sum."""
-    finished_sum: float = 25.0
-    """Cycles of combining the lanes of an element of a sum at the end of a task (planes of 14 x 14)."""
-    finished_centred_sum: float = 60.0
-    """Cycles of combining the lanes of an element of a centred sum (planes of 14 x 14)."""
 
     # Cycles of packing.
     copied: float = 2.0
@@ -202,22 +180,11 @@ class Overheads:
     random shapes). Other operations wait for their loads: nothing is hidden."""
     unaligned_loads: float = 1.5
     """Loads that one vector along a reduction counts as: rows begin anywhere, so half of the loads cross lines."""
-    page_walk: float = 60.0
-    """Cycles of a page walk on a miss in all TLBs, in a reduction (products over 2,365 and 2,934 rows of 8 and 14 KB, 3
-    of 153 kernels of random shapes)."""
-    partial_byte: float = 5e-11
-    """Seconds per byte of partial results of a reduction, which a second launch merges."""
     prologue: float = 0.7
     """Multiply-adds that an operation on a loaded vector counts as, of a stencil whose operand is computed (a 3x3
     filter after a batch norm and a ReLU6)."""
-    serial: float = 1.2
-    """Time of blocks that run one after the other as a multiple of that of their kernels, each of which finds less of
-    its operands in a cache than alone. The logits of 1,024 rows and 50,000 words, in blocks of 64 to 256 rows, took
-    1.14 to 1.25 (two cores of a Zen 4)."""
     block_seconds: float = 1e-8
     """Seconds that a member's code takes to begin on a block of rows."""
-    peak_fraction: float = 0.85
-    """Fraction of the peak rate that a convolution reaches that is compared with its Winograd form."""
 
     # Seconds of launches.
     call_seconds: float = 1e-7
@@ -253,9 +220,6 @@ class Instructions:
     """Instructions of a shift of lanes in a scan and of the combination with it; a shift counts as two."""
     chain: float = 8.0
     """Latency of a combination in a scan (instructions that could issue meanwhile)."""
-    point: float = 3.0
-    """Instructions of adding a point of a scatter, its body and reads excluded: a load, an addition, a store, and their
-    latency."""
     tail: float = 7.0
     """Instructions of adding a vector of a scatter under a mask."""
     term: float = 30.0

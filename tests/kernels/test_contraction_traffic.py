@@ -22,7 +22,7 @@ from einsmith.kernels.contraction.traffic import Strides
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
-from tests.kernels.samples import conv, conv_dw, load, pointwise_dx, product, sum_of, times
+from tests.kernels.samples import conv, conv_dw, load, product, sum_of, times
 
 SERVER = Target(
     vector_bytes=64,
@@ -300,20 +300,6 @@ def test_a_side_that_every_tile_walks_comes_from_the_second_level():
 def test_tiles_of_one_vector_do_not_sweep_a_side_that_the_second_level_does_not_hold(width):
     """Their loads take as long as their arithmetic: lines that arrive on the way delay them."""
     assert choose_tiled(conv_dw(16, width, 14, 14, 384, 1, 1, 0)).nv > 1
-
-
-def test_lines_beyond_the_caches_that_are_stored_to_in_parts():
-    """Every other point of every other row: they are dear where nothing asks for them a few rows at a time. Whole lines
-    are not, nor is what is stored in whole lines with the zeros beside it."""
-    rows = Tiled(swap=True, mr=14, nv=2, a="inline", b="inline", tn=8)
-    pixels = Tiled(mr=14, nv=2, a="inline", b="inline", order="m", tm=8)
-    blocks = replace(rows, kc=128)
-    for kernel, dear in ((pointwise_dx(16, 128, 56, 56, 256, 2), True), (conv(16, 256, 28, 28, 128, 1, 1, 0), False)):
-        far = Kernel(kernel.stages, (*kernel.buffers[:-1], KernelBuffer(dt.f32, kernel.buffers[-1].shape, True)))
-        for c, waits in ((rows, False), (blocks, False), (pixels, dear)):
-            c = c if dear else replace(c, swap=not c.swap)
-            least, most = (CONTRACTION.cost(k, Configs((c,)), SERVER).arithmetic for k in (kernel, far))
-            assert (most > 1.05 * least) is waits and most >= least
 
 
 def test_rows_that_share_cache_sets_delay_arithmetic():

@@ -123,7 +123,7 @@ class Winograd(Composite):
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
         """Return the configuration with the lowest cost; None where that is not below `limit`."""
         p = _split_convolution(kernel, target)
-        direct_seconds = CONTRACTION.bound(kernel, target) / target.overheads.peak_fraction
+        direct_seconds = CONTRACTION.bound(kernel, target)
         transforms, products = _transform_seconds(p, target), _product_seconds(p, target)
         if transforms + products >= limit:
             return None

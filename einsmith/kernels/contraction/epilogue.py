@@ -9,8 +9,8 @@ from typing import Literal
 
 from einsmith.codegen.loopnest.address import COMPARISONS, memories_of, store_address
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
-from einsmith.cost.facts import LINE, Target
-from einsmith.cost.memory_traffic import PAGE, scatter_cycles
+from einsmith.cost.facts import Target
+from einsmith.cost.memory_traffic import scatter_cycles
 from einsmith.cost.overheads import Overheads
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, cached_postorder
 from einsmith.ir.rebuild import substitute
@@ -134,13 +134,13 @@ def cycles(
     """
     r = results(kernel, p)
     s = r.access.along(axes, lanes, tile)
-    out = s.load_cost(lanes) + 0.5 * r.size + target.overheads.companion_sum * (p.companion is not None)
+    out = s.load_cost(lanes) + 0.5 * r.size
     pairs = r.find_interleaved(axes[-1] if axes else None)
     for i, (f, x) in enumerate(zip(s.extra, r.buffers, strict=True)):
         kind = s.kind(f, lanes)
         if stacks:
-            out += target.overheads.stacked
-        elif kind == "gather":
+            continue
+        if kind == "gather":
             stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * x.dtype.itemsize
             out += lanes * scatter_cycles(abs(stride), x.nbytes, target.l2)
         elif kind == "uniform":
@@ -182,13 +182,7 @@ def adjacent_rows(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: t
 
 def sum_cycles(kernel: Kernel, nv: int, w: Overheads) -> float:
     """Return the cycles, a vector, of the sums that an epilogue takes of rows of `nv` vectors."""
-    plain, centred = w.taken_sum + w.taken_sum_row / nv, w.centred_sum + w.centred_sum_row / nv
-    return sum(centred if x.centred else plain for x in kernel.sums)
-
-
-def finish_cycles(kernel: Kernel, w: Overheads) -> float:
-    """Return the cycles of combining the lanes of one element of all sums that an epilogue takes."""
-    return sum(w.finished_centred_sum if x.centred else w.finished_sum for x in kernel.sums)
+    return sum(x.centred for x in kernel.sums) * (w.centred_sum + w.centred_sum_row / nv)
 
 
 def choose_form(s: HaloSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:
@@ -223,11 +217,7 @@ def _choose_form(
     straight = cycles(kernel, p, n_axes, lanes, target, 0, form == "stacked")
     whole_unit, r = store_unit(kernel, p, n_axes, lanes), results(kernel, p)
     if whole_unit is not None:
-        sums = len(r.exprs) - len(r.constants)
-        store_cycles = 0.0 if all(x.aligned for x in whole_unit.stretches) else len(r.exprs) * w.unaligned_store
-        in_units = (
-            r.access.along(n_axes, lanes).load_cost(lanes) + 0.5 * r.size + sums * w.full_lines / nv + store_cycles
-        )
+        in_units = r.access.along(n_axes, lanes).load_cost(lanes) + 0.5 * r.size
         if in_units < straight:
             straight, form = in_units, "lines"
     can_transpose = p.dtype.itemsize * lanes >= 16 and p.dtype.itemsize in (4, 8) and mr >= lanes // 2
@@ -238,26 +228,7 @@ def _choose_form(
         w.transposed_results * (1 + (p.companion is not None))
         + cycles(kernel, p, m_axes, lanes, target, mr) * store_factor
     )
-    for x, place in zip(r.buffers, r.places, strict=True):
-        stride = abs(place.coef.get(n_axes[-1], 0)) * x.dtype.itemsize
-        if stride >= PAGE and stride % PAGE == 0 and x.nbytes > target.l2:
-            transposed += w.conflicting_store * store_factor
-    if p.constant_pieces:  # constants between results are stored with them, and no other tile fetches their lines
-        transposed += w.split_lines * len(large_split_buffers(kernel, p, m_axes[-1])) * store_factor
     return (transposed, "turned") if transposed < straight else (straight, form)
-
-
-@lru_cache(maxsize=1024)
-def large_split_buffers(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
-    """Return the buffers larger than the caches in which results along an axis are stored in parts of lines."""
-    if p.companion is not None:
-        return frozenset()
-    r = results(kernel, p)
-    return frozenset(
-        n
-        for n, x, place in zip(r.outputs, r.buffers, r.places, strict=True)
-        if x.non_temporal and x.dtype.itemsize < abs(place.coef.get(axis, 0)) * x.dtype.itemsize < LINE
-    )
 
 
 Terms = Sequence[tuple[LaneCursor, Sequence[SSAValue]]]

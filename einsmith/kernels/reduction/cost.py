@@ -74,20 +74,6 @@ def _conflict_fraction(s: ReductionSchedule) -> float:
     return fraction
 
 
-def _walk_cycles(s: ReductionSchedule, target: Target) -> float:
-    """Return the cycles of TLB misses per iteration of the reduction: it walks more pages than a core's TLBs hold."""
-    if s.axis is None or not s.box.reduce:
-        return 0.0
-    points = s.box.reduce[s.last - s.box.rank] * s.walked_fractions.get(s.last, 1.0)
-    stride = max((item * abs(f.coefficient(Axis(s.last))) for f, item in s.box.sized_flats), default=0)
-    pages_per_step = min(1.0, stride / PAGE)
-    return (
-        target.overheads.page_walk
-        * pages_per_step
-        * min(1.0, max(0.0, points * pages_per_step / target.overheads.most_pages - 1))
-    )
-
-
 def _count_registers(box: Box) -> int:
     """Return the registers that the accumulators of one result take (vectors per vector of results)."""
     return 2 if box.combiner is not None and box.combiner.startswith("arg") else len(box.bodies)
@@ -253,8 +239,6 @@ def _estimate_work(s: ReductionSchedule, target: Target) -> _Work:
     point += 2.0 / max(1, extent // c.lanes) / chains * min(1.0, iterations / 32)
     arithmetic = vectors * point / rate
     special = vectors * c.lanes * seconds
-    if not s.along_row:
-        arithmetic += vectors / chains * _walk_cycles(s, target) * target.cycle_seconds
     if s.along_row:
         merges = c.lanes.bit_length() + 1.5 * chains
         each = after + len(rest) + merges * INSTRUCTIONS.merge.get(kind, 1.0) * len(box.bodies)
@@ -330,9 +314,8 @@ def cost(kernel: Kernel, box_list: Sequence[Box], config: ReductionConfig, targe
     if config.splits > 1 and len(box_list) == 1:
         parts = schedule(box_list[0], config).parts
         tasks *= parts
-        extra = 1e-6 + parts * box_list[0].points * target.overheads.partial_byte * sum(
-            [e.dtype.itemsize for e in box_list[0].bodies]
-        )
+        partial = parts * box_list[0].points * sum([e.dtype.itemsize for e in box_list[0].bodies])
+        extra = 1e-6 + target.seconds_for_bytes(2 * partial, partial, tasks)  # written, and read by a second launch
     memory = target.seconds_for_bytes(moved + sum([_fetched_bytes(kernel, s) for s in schedules]), footprint, tasks)
     if footprint > target.l1 and box_list:
         beyond_l2 = footprint > target.l2 * tasks  # beyond L2, rows that are read in turn stall too

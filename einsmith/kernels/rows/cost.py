@@ -165,12 +165,11 @@ def target_of_row(rows: Rows, target: Target) -> Target:
 
 
 def launched_cost(rows: Rows, config: RowsConfig, target: Target, chooser: Chooser) -> Cost:
-    """Return the cost of the kernels of a block, launched one after the other, which take longer than predicted where
-    several blocks run one after the other (`serial`)."""
+    """Return the cost of the kernels of a block, launched one after the other, for all blocks."""
     block = config.block
     one = target_of_row(rows, target) if block == 1 else target
     kernels = [x.kernel for x in kernels_of(share(rows) if config.share else rows, config)]
-    times = rows.rows / block * one.cores / target.cores * (target.overheads.serial if 1 < block < rows.rows else 1.0)
+    times = rows.rows / block * one.cores / target.cores
     return in_turn([Cost(*(times * x for x in chooser.choose(k, one).cost)) for k in kernels])
 
 

@@ -114,16 +114,12 @@ class ScatterAdd(Pattern):
         }
         active_points = points // len(terms) * prod(parts.values())
         if config.along is None:
-            work = active_points * (count + len(flats) + INSTRUCTIONS.point * len(terms))
+            work = active_points * (count + len(flats))
         else:
             extent, part = s.extents[config.along], parts.get(config.along, 1.0)
             vectors = min(-(-extent // config.lanes), part * extent / config.lanes + 1)
             work = active_points / max(part * extent, 1e-9) * vectors
-            vector_cost = (
-                count
-                + boxes.access_cost([*flats, *destinations, *destinations], config.along, config.lanes)
-                + INSTRUCTIONS.point * len(terms)
-            )
+            vector_cost = count + boxes.access_cost([*flats, *destinations, *destinations], config.along, config.lanes)
             tail = INSTRUCTIONS.tail + INSTRUCTIONS.term * (len(terms) - 1)
             work *= vector_cost + tail * (extent % config.lanes > 0) / -(-extent // config.lanes)
         args = (ref[1] for ref in kernel.stages[0].args if ref[0] == "buffer")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launch_overhead, may_be_one_task
-from einsmith.kernels.contraction.epilogue import finish_cycles, sum_cycles
+from einsmith.kernels.contraction.epilogue import sum_cycles
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.epilogue_sums import place_sums
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
@@ -105,10 +105,8 @@ class StencilPattern(Pattern):
         size = sum(bytes_by_buffer(kernel))
         arithmetic = points * _estimate_cycles(s, config, lanes, _available_registers(target), target)
         if kernel.sums:
-            w = target.overheads
             vectors = points * ceil(s.lanes / lanes) * s.rows * s.steps[0] * s.steps[1]
-            arithmetic += vectors * sum_cycles(kernel, config.tile * s.steps[0] * s.steps[1], w)
-            arithmetic += points * finish_cycles(kernel, w)
+            arithmetic += vectors * sum_cycles(kernel, config.tile * s.steps[0] * s.steps[1], target.overheads)
         memory = target.seconds_for_bytes(size, size, tasks)
         conflicts = memory * _conflict_fraction(kernel, s, config, lanes, target) if size > target.l2 * tasks else 0.0
         return Cost(

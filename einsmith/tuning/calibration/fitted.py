@@ -17,11 +17,11 @@ from einsmith.cost.overheads import Overheads
 from einsmith.tuning.calibration import store
 
 UNFITTED = (
-    "latency", "in_registers", "shared_rows", "held", "panel", "peak_fraction", "call_seconds", "parallel_seconds",
+    "latency", "in_registers", "shared_rows", "held", "panel", "call_seconds", "parallel_seconds",
     "task_seconds",
 )  # fmt: skip
 """Coefficients that are not fitted, as they are no costs of a kernel's code: `latency` is a fact of the core by which
-calibration counts multipliers, the seconds are of launches, the others are capacities and a fraction of a rate. Whole
+calibration counts multipliers, the seconds are of launches, the others are capacities. Whole
 numbers are not fitted either."""
 FITTED = tuple(f.name for f in fields(Overheads) if isinstance(f.default, float) and f.name not in UNFITTED)
 """Coefficients that a fit may change."""
