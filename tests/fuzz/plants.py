@@ -62,8 +62,8 @@ PLANTS: list[Plant] = [
          "sign = v.shl(v.iand(n, v.i(1)), top + 1)",
          "sine and cosine have the sign of another quadrant"),
         ("strided-overread", "kernels/emit/vector.py",
-         "whole = room >= wide * n - span",
-         "whole = room >= 0",
+         "beyond = room < starts[-1] + n - 1 - high",
+         "beyond = room < 0",
          "the last vector of a strided read touches what lies behind the tensor"),
     ),
     *_of(

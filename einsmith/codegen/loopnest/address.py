@@ -43,6 +43,11 @@ class BufferMemory:
         """The name of the loop-nest type of the elements."""
         return elem_of(self.buffer.dtype)
 
+    @property
+    def offset_elem(self) -> str:
+        """The integer type that holds every offset in the buffer; sums of offsets are exact modulo its range."""
+        return "i32" if self.buffer.size < 2**31 else "i64"
+
 
 def memories_of(kernel: Kernel, pointers: Sequence[SSAValue] | None = None) -> dict[int, BufferMemory]:
     """Return the memory of a kernel's buffers, by number, at these pointers."""

@@ -18,7 +18,6 @@ from einsmith.codegen.loopnest.walk import digits
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, outermost, postorder
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 
-_MAX_INT32 = 2**31 - 1
 _COMPUTED_BYTES = 4
 """Fewest bytes of an element in a register; shorter elements are narrowed as they are stored."""
 _MASK_REGISTERS_BYTES = 64
@@ -259,7 +258,7 @@ class LaneCursor(ExpressionEmitter):
         if kind != "gather":
             masked_rows = [(x, conjoin(b, run, mask)) for x, run in self._rows(form, at)]
             return self._load_rows(p.pointer, masked_rows, elem, s.step(form))
-        if p.buffer.size > _MAX_INT32:
+        if p.offset_elem == "i64":
             return b.gather(p.pointer, b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n)), elem, mask)
         return b.gather(b.address(p.pointer, at, elem), self.lane_forms[form], elem, mask)
 
@@ -298,9 +297,10 @@ class LaneCursor(ExpressionEmitter):
     def _load_computed(self, r: Read, index: Sequence[SSAValue], mask: SSAValue | None) -> SSAValue:
         """Load a read whose index is computed at run time; gather where the index varies by lane."""
         b, p = self.b, self.s.memories[r.slot]
-        at = b.const(0)
+        elem = p.offset_elem if any(x.type.lanes for x in index) else "i64"
+        at = b.const(0, elem)
         for x, stride in zip(index, p.buffer.strides, strict=True):
-            at = b.add(at, b.mul(b.cast(x, "i64"), stride))
+            at = b.add(at, b.mul(b.cast(x, elem), b.const(stride, elem)))
         if not at.type.lanes:
             return b.load(p.pointer, at, p.elem, 0, None if mask is None else b.any(mask))
         if mask is not None:

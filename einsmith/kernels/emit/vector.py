@@ -351,7 +351,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
 
     def _gather(self, x: Read, source: BufferMemory, elem: str, guard: SSAValue | None) -> SSAValue:
         """Gather a read whose lane offsets are known only at run time."""
-        index_elem = "i32" if source.buffer.size < 2**31 else "i64"
+        index_elem = source.offset_elem
         flat, lanes = self.flat(x), None
         lane_part = LinearForm(0, {atom: c for atom, c in flat.terms.items() if self.may_vary(atom)})
         shared_part = flat - lane_part
