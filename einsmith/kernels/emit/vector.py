@@ -328,7 +328,8 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         starts = list(range(low - lead, high + 1, n))
         if len(starts) > MAX_WIDE_LOADS:
             return None
-        beyond = room < starts[-1] + n - 1 - high  # the last load may leave the buffer
+        # Whether the last load may leave the buffer.
+        beyond = room < starts[-1] + n - 1 - high
         if beyond and not is_guarded:
             starts = covering(used, n, low - lead)
         is_short = beyond and not is_guarded and len(starts) == 1
