@@ -2,8 +2,9 @@
 
 The experiment behind the constants of `einsmith/kernels/contraction/cost.py`: contractions of random shapes (see
 `random_cases`), for each the candidates that are priced low, of every way to reach the operands, measured. The file
-keeps the measurements; run again after a change of the model it prices the same candidates anew. Printed are the
-regret of what is priced lowest against the best that was measured, how far prices are off, and by which ways.
+keeps the measurements and the machine; run again after a change of the model it prices the same candidates anew.
+Printed are the regret of what is priced lowest against the best that was measured, how far prices are off, and by which
+ways.
 
 With --refit the overheads are fitted to each half of the kernels (`tuning.kernels.refit`), and the other half, of which
 the fit has seen nothing, is judged with the table and with the fit.
@@ -16,7 +17,7 @@ import gc
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +101,10 @@ class Judged:
     off: list[tuple[str, float]]
 
 
-def judge(kernel: Any, p: Any, threads: int, times: dict[str, float]) -> Judged | None:
-    """What was measured against today's prices; None where less than two of the candidates are still there."""
-    from einsmith.tuning.calibration import calibrate
-
-    found = priced(kernel, p, calibrate.target(threads))
+def judge(kernel: Any, p: Any, target: Any, times: dict[str, float]) -> Judged | None:
+    """What was measured on a machine against today's prices; None where less than two of the candidates are still
+    there."""
+    found = priced(kernel, p, target)
     names = [n for n in found if n in times]  # the cheapest first
     if len(names) < 2:
         return None
@@ -112,6 +112,16 @@ def judge(kernel: Any, p: Any, threads: int, times: dict[str, float]) -> Judged 
     ways = [way(found[n][0]) for n in names]
     regret = times[names[0]] / min(times[n] for n in names) - 1
     return Judged(regret, list(zip(ways, map(float, off - np.median(off)), strict=True)))
+
+
+def target_of(results: dict[str, Any]) -> Any:
+    """The machine on which the times of a file were measured, with the overheads of today's table."""
+    from einsmith.cost.facts import Target
+
+    def tuples(x: Any) -> Any:
+        return tuple(map(tuples, x)) if isinstance(x, list | tuple) else x
+
+    return Target(**{name: tuples(x) for name, x in results["target"].items() if name != "overheads"})
 
 
 def verdicts(every: Sequence[Judged]) -> list[tuple[str, str, str, bool | None]]:
@@ -225,7 +235,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.seed < 0 or min(args.count, args.threads) < 1 or args.candidates < 4 or args.each <= 0:
         parser.error("count and threads are at least 1, candidates 4, the seed 0, and times are positive")
+    from einsmith.tuning.calibration import calibrate
+
     say, console, results = begin(args.json, 120)
+    results.setdefault("target", asdict(calibrate.target(args.threads)))
     begun, every, measured = time.monotonic(), list[Judged](), []
     for number in range(args.count):
         case = random_cases.draw(args.seed, number)
@@ -237,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 results["cells"][key] = measure(kernel, p, args.threads, args.candidates, args.each)
                 store(args.json, results)
                 gc.collect()
-            found = judge(kernel, p, args.threads, results["cells"][key])
+            found = judge(kernel, p, target_of(results), results["cells"][key])
             if found is not None:
                 every.append(found)
                 measured.append((kernel, p, results["cells"][key]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from benchmarks import cost_model, kernel_cases, random_cases
 from benchmarks.convolutions import Conv
+from einsmith.cost.overheads import Overheads
 from einsmith.tuning.calibration import calibrate
 
 
@@ -33,11 +35,11 @@ def test_measurements_are_judged_by_todays_prices(monkeypatch: pytest.MonkeyPatc
     found = cost_model.priced(kernel, p, calibrate.target(1))
     first, second, third = list(found)[:3]
     exact = {n: 3 * found[n][1] for n in (first, second, third)}
-    judged = cost_model.judge(kernel, p, 1, exact | {"a form of the past": 1e-9})
+    judged = cost_model.judge(kernel, p, calibrate.target(1), exact | {"a form of the past": 1e-9})
     assert judged is not None and judged.regret == 0 and all(abs(off) < 1e-9 for _, off in judged.off)
-    judged = cost_model.judge(kernel, p, 1, exact | {first: 2 * exact[second]})
+    judged = cost_model.judge(kernel, p, calibrate.target(1), exact | {first: 2 * exact[second]})
     assert judged is not None and judged.regret == pytest.approx(1)
-    assert cost_model.judge(kernel, p, 1, {first: 1.0, "a form of the past": 1.0}) is None
+    assert cost_model.judge(kernel, p, calibrate.target(1), {first: 1.0, "a form of the past": 1.0}) is None
     assert cost_model.verdicts([judged])[0][1] == "100.0 %" and cost_model.ways([judged] * 6).row_count
 
 
@@ -48,7 +50,9 @@ def test_kernels_are_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture
     arguments = ["--seed", "1", "--count", "1", "--threads", "1", "--candidates", "4", "--each", "0.01",
                  "--json", str(path)]  # fmt: skip
     assert cost_model.main(arguments) == 0
-    (times,) = json.loads(path.read_text())["cells"].values()
+    results = json.loads(path.read_text())
+    (times,) = results["cells"].values()
+    assert cost_model.target_of(results) == replace(calibrate.target(1), overheads=Overheads())
     assert len(times) >= 2 and all(t > 0 for t in times.values())
     monkeypatch.setattr(cost_model, "measure", lambda *_: pytest.fail("measured again"))
     assert cost_model.main(arguments) == 0 and "regret, median" in capsys.readouterr().out
