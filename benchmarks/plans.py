@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Programs of the processor are planned and priced inside the `with` block, and no kernel is compiled."""
+    """Programs of the processor are planned and priced inside the `with` block, and no kernel is compiled. No plan is
+    read from disk or kept there: without code it fits no program that runs."""
     from einsmith.driver.compile import predicted
     from einsmith.driver.cpu import CPU
     from einsmith.runtime.assemble import CompiledKernel
@@ -19,7 +22,8 @@ def uncompiled() -> Iterator[None]:
 
     held, CPU.compile = CPU.compile, compile_nothing  # type: ignore[method-assign]
     try:
-        yield
+        with mock.patch.dict(os.environ, EINSMITH_PLANS="0"):
+            yield
     finally:
         CPU.compile = held  # type: ignore[method-assign]
 

@@ -237,7 +237,7 @@ def compile_graph(
                 stored, seconds = store.read(), time.perf_counter() - start
                 if stored is not None:
                     found = _Kernels(stored.plan, frozenset(bound), target, backend, constants, stored.places)
-                    if found.decisions == stored.decisions:
+                    if found.requirements == stored.requirements:
                         kernels, changes.tensors = found, stored.tensors
             if kernels is None:
                 plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions)
@@ -248,7 +248,7 @@ def compile_graph(
                     kernels.fit(limit, threads, partial(plan_with, 0))
                 kernels.run_together(limit)
                 if store is not None:
-                    store.write(plans.StoredPlan(kernels.plan, kernels.places, kernels.decisions, changes.tensors))
+                    store.write(plans.StoredPlan(kernels.plan, kernels.places, kernels.requirements, changes.tensors))
         return Compiled(
             graph,
             kernels.plan,
@@ -379,9 +379,10 @@ class _Kernels:
         return dict(zip(kernels, self.backend.compile(kernels, self.target), strict=True))
 
     @property
-    def decisions(self) -> tuple[str, ...]:
-        """The decision that each kernel is compiled by, in the order of the plan."""
-        return tuple(compiled.decision for compiled in self.code.values())
+    def requirements(self) -> tuple[tuple[str, int, bool], ...]:
+        """What the layout of the arena takes from the code of each kernel, in the order of the plan (`plans`)."""
+        every = self.code.values()
+        return tuple((x.decision, x.workspace, any(once for _, _, once in x.launches)) for x in every)
 
     @property
     def places(self) -> ArenaLayout:

@@ -30,12 +30,13 @@ from einsmith.tuning.kernels import override
 class StoredPlan(NamedTuple):
     """A plan, and what tells whether it still is the one that would be made.
 
-    places: the layout of the arena; decisions: the decision that each of its kernels was compiled by; tensors: by how
-    many tensors each pass changed the graph (`Changes.tensors`)."""
+    places: the layout of the arena; requirements: of each of its kernels, the decision that it was compiled by, the
+    bytes of its workspace, and whether it packs operands once; tensors: by how many tensors each pass changed the graph
+    (`Changes.tensors`)."""
 
     plan: Plan
     places: ArenaLayout
-    decisions: tuple[str, ...]
+    requirements: tuple[tuple[str, int, bool], ...]
     tensors: dict[str, int]
 
 

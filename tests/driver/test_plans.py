@@ -15,6 +15,8 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
+from benchmarks import plans
+from benchmarks.models import TRAINING
 from einsmith.api import jit
 from einsmith.api.jit import trace_call
 from einsmith.base import caches
@@ -24,6 +26,7 @@ from einsmith.base.numerics import Numerics
 from einsmith.codegen.cache import objects
 from einsmith.driver import compile as compilation
 from einsmith.driver import registry
+from einsmith.driver.cpu import CPU
 from einsmith.driver.executable import Executable
 from einsmith.ir import pickled
 from einsmith.ir.graph_digest import graph_digest, number_leaves
@@ -88,6 +91,22 @@ def batch_of(name: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarra
         words, wanted = rng.integers(0, 100, (2, 5)), rng.integers(0, 100, (2, 5))
         return words, wanted, lambda y, t: F.cross_entropy(y.reshape((-1, y.shape[-1])), t.reshape((-1,)))
     return rng.standard_normal((3, 5, 28), np.float32), rng.integers(0, 10, 3), F.cross_entropy
+
+
+def test_a_plan_for_other_workspaces_is_made_anew(planned, rng, monkeypatch) -> None:
+    """Its arena need not have room for what the kernels write."""
+    x, y = rng.standard_normal((300, 700), np.float32), rng.standard_normal((700, 300), np.float32)
+    plain = CPU.compile
+    monkeypatch.setattr(CPU, "compile", lambda *given: [replace(c, workspace=c.workspace + 64) for c in plain(*given)])
+    assert planned.during(lambda: compiled(F.matmul, x, y))[0] == 1
+    monkeypatch.setattr(CPU, "compile", plain)
+    assert planned.during(lambda: compiled(F.matmul, x, y))[0] == 1
+    assert planned.during(lambda: compiled(F.matmul, x, y))[0] == 0
+
+
+def test_plans_without_code_are_not_kept(cache) -> None:
+    plans.planned(TRAINING["lenet5-b1"], 1)
+    assert not [x for x in cache.rglob("*") if x.is_file() and "calibration" not in str(x)]
 
 
 @pytest.mark.thinned(3)
