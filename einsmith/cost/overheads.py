@@ -94,12 +94,21 @@ class Overheads:
     # Cycles of what follows the sums of a tile (the epilogue).
     transposed_results: float = 8.0
     """Cycles per vector of transposing a square of vectors through scratch."""
+    taken_sum: float = 0.7
+    """Cycles per vector of adding results to a sum that the epilogue takes of them, and in `centred_sum` to one of
+    squares less their mean. Both, and the cycles per row: products of 16 x 64 x 128 x 3136 and 16 x 256 x 256 x 784
+    points, with rows of 1 to 4 vectors. Without them and `finished_sum` sums join kernels of small planes, where they
+    take longer: MobileNet v2's step at batch 1 took 1.04 times as long (median of six)."""
+    taken_sum_row: float = 2.5
+    """Cycles per row of a tile of such a sum."""
     centred_sum: float = 2.2
-    """Cycles per vector of adding results to a centred sum that the epilogue takes of them (squares less their mean).
-    This, and the cycles per row: products of 16 x 64 x 128 x 3136 and 16 x 256 x 256 x 784 points, with rows of 1 to 4
-    vectors. Sums that are not centred decide nothing."""
+    """Cycles per vector of adding results to a centred sum."""
     centred_sum_row: float = 7.0
     """Cycles per row of a tile of a centred sum."""
+    finished_sum: float = 25.0
+    """Cycles of combining the lanes of an element of a sum at the end of a task (planes of 14 x 14)."""
+    finished_centred_sum: float = 60.0
+    """Cycles of combining the lanes of an element of a centred sum (planes of 14 x 14)."""
 
     # Cycles of packing.
     copied: float = 2.0

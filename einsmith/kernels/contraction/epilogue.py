@@ -182,7 +182,13 @@ def adjacent_rows(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: t
 
 def sum_cycles(kernel: Kernel, nv: int, w: Overheads) -> float:
     """Return the cycles, a vector, of the sums that an epilogue takes of rows of `nv` vectors."""
-    return sum(x.centred for x in kernel.sums) * (w.centred_sum + w.centred_sum_row / nv)
+    plain, centred = w.taken_sum + w.taken_sum_row / nv, w.centred_sum + w.centred_sum_row / nv
+    return sum(centred if x.centred else plain for x in kernel.sums)
+
+
+def finish_cycles(kernel: Kernel, w: Overheads) -> float:
+    """Return the cycles of combining the lanes of one element of all sums that an epilogue takes."""
+    return sum(w.finished_centred_sum if x.centred else w.finished_sum for x in kernel.sums)
 
 
 def choose_form(s: HaloSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launch_overhead, may_be_one_task
-from einsmith.kernels.contraction.epilogue import sum_cycles
+from einsmith.kernels.contraction.epilogue import finish_cycles, sum_cycles
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.epilogue_sums import place_sums
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
@@ -107,6 +107,7 @@ class StencilPattern(Pattern):
         if kernel.sums:
             vectors = points * ceil(s.lanes / lanes) * s.rows * s.steps[0] * s.steps[1]
             arithmetic += vectors * sum_cycles(kernel, config.tile * s.steps[0] * s.steps[1], target.overheads)
+            arithmetic += points * finish_cycles(kernel, target.overheads)
         memory = target.seconds_for_bytes(size, size, tasks)
         conflicts = memory * _conflict_fraction(kernel, s, config, lanes, target) if size > target.l2 * tasks else 0.0
         return Cost(
