@@ -8,7 +8,6 @@ import os
 import signal
 import tempfile
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -34,22 +33,39 @@ gc.set_threshold(1_000_000, 10, 10)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked as `thinned(n)` with its many parameters all but every nth are slow. Where there are several
-    parameters, every value of each one stays, and which stay moves on by one at each n, so that values that alternate
-    meet many others."""
-    counts: Counter[str] = Counter()
-    seen: set[tuple[str, int, str]] = set()
+    """Mark as slow what `thinned(n)` leaves out: of a test's cases that are not slow, all but every nth. Where a test
+    has several parameters, every value of each one stays, in as few cases as a greedy choice finds."""
+    tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        mark = item.get_closest_marker("thinned")
-        if mark is None:
-            continue
-        name, given = item.nodeid.partition("[")[0], item.callspec._idlist  # type: ignore[attr-defined]
-        values = {(name, *pair) for pair in enumerate(given)} if len(given) > 1 else set()
-        count, nth = counts[name], mark.args[0]
-        if values <= seen and (count + count // nth * (len(given) > 1)) % nth:
-            item.add_marker("slow")
-        seen |= values
-        counts[name] += 1
+        if item.get_closest_marker("thinned") and not item.get_closest_marker("slow"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        given = [tuple(enumerate(x.callspec._idlist)) for x in cases]  # type: ignore[attr-defined]
+        stay = _choose_cases(given, cases[0].get_closest_marker("thinned").args[0])  # type: ignore[union-attr]
+        for n, item in enumerate(cases):
+            if n not in stay:
+                item.add_marker("slow")
+
+
+def _choose_cases(given: list[tuple[tuple[int, str], ...]], nth: int) -> set[int]:
+    """Return which cases stay, a part of 1 / nth or, with several parameters, as many as show every value.
+
+    Args:
+        given: each case's values, as (which parameter, value).
+        nth: of how many cases one stays.
+    """
+    if len(given[0]) == 1:
+        return set(range(0, len(given), nth))
+    stay: set[int] = set()
+    seen: set[tuple[int, str]] = set()
+    while unseen := {n: len(new) for n, values in enumerate(given) if (new := {*values} - seen)}:
+        best = max(unseen, key=lambda n: unseen[n])
+        stay.add(best)
+        seen.update(given[best])
+    # The others come one later at each nth, so that values that alternate meet many others.
+    others = [n for n in range(len(given)) if (n + n // nth) % nth == 0 and n not in stay]
+    more = -(-len(given) // nth) - len(stay)
+    return stay | set(others[:: -(-len(others) // more)] if more > 0 and others else ())
 
 
 def pytest_collection_finish() -> None:
