@@ -74,6 +74,7 @@ def test_short_work_wakes_no_other_thread(name: str, cores: int) -> None:
     assert chosen.cost.launch == pytest.approx(sum(launch_overhead(1, target) for _ in tasks), rel=0.2)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("target", [SERVER, Target(), replace(SERVER, cores=1)], ids=["server", "small", "one"])
 def test_the_choice_is_the_least_of_all(name: str, target: Target) -> None:
@@ -203,6 +204,7 @@ def test_a_choice_looks_at_little(kernel, most, monkeypatch: pytest.MonkeyPatch)
     assert all(x <= n for x, n in zip(looks.found, most, strict=True)), looks.found
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("taps", [3, 5, 7])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("target", [SERVER, replace(SERVER, cores=1), Target()], ids=["server", "one", "small"])

@@ -107,7 +107,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", KERNELS)
 def test_agrees_with_the_evaluator(name, rng):
     narrow = replace(host(), vector_bytes=16, vector_registers=16)

@@ -286,6 +286,7 @@ def turned_filter(b: int, c: int, o: int, h: int, w: int, k: int, kind: str) -> 
     return sum_of((b, o, h + k - 1, w + k - 1), ((F, (b, c, h, w)), (F, shape)), (c, h, w), body)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["row", "column", "channel"])
 def test_windows_that_are_read_backwards(kind):
     """Lanes past the end of a row reach before its beginning, before that of the window for the first one."""
@@ -539,6 +540,7 @@ def test_narrow_vectors_and_one_core():
         check(kernel, target=target)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("size", [7, 9])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_vectors_within_an_image_are_stored_whole(size, stride):

@@ -117,7 +117,7 @@ def sprinkled(kernel: Kernel, seed: int) -> list[list[np.ndarray]]:
     return out
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("name", CASES)
 def test_masked_terms_with_infinities(name):
@@ -129,6 +129,7 @@ def test_masked_terms_with_infinities(name):
         check(kernel, picked, target=target, arrays=arrays)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("name", ["dx without padding", "dw of one channel", "depthwise", "depthwise weights"])
 def test_every_form_makes_sums_again(name):

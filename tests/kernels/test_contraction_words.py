@@ -80,7 +80,7 @@ def check_words(kernel: Kernel, most: int = 6, target: Target | None = None) -> 
 SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 31, 33]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("rounds", [False, True])
 def test_products(kind, rounds):
@@ -91,13 +91,14 @@ def test_products(kind, rounds):
             check_words(narrowed(product(m, n, k, kind), *BF16, rounds=rounds), 3)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 def test_widths_of_vectors(vector_bytes):
     for k in (24, 37):
         check_words(narrowed(product(21, 35, k, "NT"), *BF16), 4, machine(vector_bytes))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -123,7 +124,7 @@ def test_words_that_lie_in_memory_are_read_as_they_are():
     assert all(isinstance(o.expr, Apply) and o.expr.fn == "pack" for o in q.operands)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("types", [(dt.u8, dt.i8), (dt.i8, dt.u8), (dt.u8, dt.u8), (dt.i8, dt.i8)])
 @pytest.mark.parametrize("dots", [("u8i8", "i16"), ("i16",)])
 def test_sums_of_integers(types, dots):
@@ -184,7 +185,7 @@ def check_tiles(kernel: Kernel, most: int = 3) -> None:
     check_exact(kernel, [Configs((c,)) for c in each_value(configs)[:most]], target=target)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("types", [BF16, (dt.u8, dt.i8), (dt.i8, dt.u8)])
 def test_products_in_tiles(kind, types):
@@ -194,7 +195,7 @@ def test_products_in_tiles(kind, types):
         check_tiles(narrowed(kernel if types is BF16 else as_integers(kernel), *types), 2)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize(
     "kernel",
     [

@@ -150,7 +150,7 @@ def test_values_stay_where_they_are(name, rng):
             np.testing.assert_array_equal(got[n].reshape(want[n].shape), want[n])
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", KERNELS)
 def test_compiled_in_every_pattern(name, rng):
     kernel, pattern = KERNELS[name](), pattern_of("by digits")

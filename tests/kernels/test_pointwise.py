@@ -67,6 +67,7 @@ def test_transpose_and_reverse(rng, n):
     check(PATTERN, plain((3, n), [(dt.f32, (3, n))], read(0, i, sub(n - 1, j))), rng)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("stride", [2, 3, 4, 5])
 @pytest.mark.parametrize("n", [1, 14, 16, 19])
 def test_strided_reads(rng, stride, n):
@@ -110,6 +111,7 @@ def test_max_pool_backward_needs_no_gather(rng, h, w):
     assert "gather" not in text
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 40])
 def test_guarded_reads_stay_in_bounds(rng, n):
     """A halo of two on both sides: what lies outside is not touched (the interpreter would fault)."""
@@ -275,6 +277,7 @@ def test_empty_output():
     assert PATTERN.lower(kernel, PATTERN.configs(kernel, WIDE)[0], WIDE).launches == []
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("m, n", [(1, 16), (5, 7), (16, 16), (17, 33), (4, 37), (40, 3)])
 def test_transposed_tiles(rng, m, n):
     """Square tiles transposed in registers: whole ones, and what is left over on either side."""

@@ -24,7 +24,7 @@ def over(combiner, extents, *bodies):
     return Reduce(combiner, tuple(extents), bodies)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("combiner", ["sum", "prod", "max", "min", "argmax", "argmin"])
 @pytest.mark.parametrize("n", SIZES)
 def test_rows_and_columns(rng, combiner, n):
@@ -33,6 +33,7 @@ def test_rows_and_columns(rng, combiner, n):
     check(PATTERN, plain((n,), [(dt.f32, (5, n))], over(combiner, (5,), read(0, r, i))), rng)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("combiner", ["max", "min", "argmax", "argmin"])
 @pytest.mark.parametrize("dtype", [dt.i32, dt.f32])
 def test_ties_and_nans(rng, combiner, dtype):
@@ -63,6 +64,7 @@ def test_argmax_over_two_axes_is_row_major(rng):
         check(PATTERN, swapped, rng, inputs=[x])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("h, w", [(4, 6), (28, 28), (2, 34), (6, 10)])
 @pytest.mark.parametrize("combiner", ["max", "argmax", "sum"])
 def test_pooling(rng, h, w, combiner):
@@ -76,6 +78,7 @@ def test_pooling(rng, h, w, combiner):
     assert "gather" not in show(PATTERN.lower(kernel, config, WIDE).launches[0].function)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("w", [1, 3, 8, 9, 16, 17, 35])
 @pytest.mark.parametrize("combiner", ["max", "sum"])
 def test_windows_of_pairs(rng, w, combiner):
@@ -113,6 +116,7 @@ def test_windows_that_are_no_pairs(rng):
     check(PATTERN, plain((w,), [(dt.f32, (2 * w,))], over("argmax", (2,), at)), rng)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("shape", [(7, 3, 5), (33, 2, 11), (70, 1, 17), (2, 6, 80)])
 def test_whole_and_few_outputs(rng, shape):
     """sum over b and p of x[b,c,p] for each c, and over everything: split into parts too."""
@@ -144,6 +148,7 @@ def test_mixed_types_in_one_sweep(rng):
     check(PATTERN, plain((), [(dt.f32, (70,))], over("sum", (70,), cast(lt(read(0, Axis(0)), num(0.0)), dt.i32))), rng)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (3, 17, 5), (4, 15, 33), (5, 1, 70), (1, 37, 2)])
 def test_products(rng, m, n, k):
     i, j, r = axes(3)
@@ -252,6 +257,7 @@ def test_tasks_do_not_change_a_bit(rng):
     assert len(set(seen)) == 1
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("combiner", ["sum", "max", "argmin"])
 @pytest.mark.parametrize("m, n, k", [(7, 21, 5), (13, 33, 1), (3, 70, 18), (6, 16, 4), (1, 17, 6)])
 def test_register_tiles(rng, combiner, m, n, k):
@@ -338,7 +344,7 @@ def test_long_columns_are_read_in_wide_pieces():
     assert best.mode == "column"
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("combiner", ["sum", "max", "argmax"])
 @pytest.mark.parametrize("m, n, k", [(1, 16, 4), (7, 21, 5), (3, 17, 16), (9, 4, 11)])
 def test_transposed_tiles(rng, combiner, m, n, k):
@@ -388,6 +394,7 @@ def test_differences_of_rows_take_transposed_tiles():
     assert "gather" not in show(PATTERN.lower(kernel, best, target).launches[0].function)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("combiner", ["sum", "max"])
 @pytest.mark.parametrize("n", [1, 4, 17])
 def test_diagonals_are_read_along_the_outputs(rng, combiner, n):

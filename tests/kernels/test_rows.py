@@ -155,6 +155,7 @@ def compiled(f, args, threads=1, target=None) -> tuple[Executable, Graph, list[n
     return run, run.graph, list(args)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "name, most",
     [("softmax", 1), ("log softmax", 1), ("layer norm", 1), ("softmax's gradient", 1), ("layer norm's gradients", 1),
@@ -171,7 +172,7 @@ def test_counts(name, most, rng):
         assert len(fuse(run_passes(graph), target=Target(cores=2)).calls) <= most
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 17), (31, 15), (9, 3001)])
 @pytest.mark.parametrize("name", CASES)
 def test_values(name, shape, rng):
@@ -196,7 +197,7 @@ def test_more_values(name, shape, rng):
         agree(run(inputs)[1], graph, inputs, f"{threads} threads")
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", CASES)
 def test_every_configuration(name, rng):
     """On nests, strictly: no access leaves a buffer, tasks run in any order, whole and shorter blocks."""
@@ -253,6 +254,7 @@ def test_a_block_of_an_inner_axis_ends_before_its_buffer(batch, rng):
     assert strictly(gradient, [x], Target(vector_bytes=64, cores=2))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_the_choice_is_the_least_of_all(name, rng, monkeypatch):
     """Blocks whose bytes alone take longer than another one takes are not looked at."""
@@ -368,6 +370,7 @@ def _streams(run: Executable) -> int:
     return count
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("shape, past", [((64, 48), True), ((37, 16), True), ((37, 19), False), ((9, 61), False)])
 @pytest.mark.parametrize("name", ["softmax", "softmax's gradient", "layer norm's gradients"])
 def test_large_results_are_stored_past_the_caches(name, shape, past, rng):

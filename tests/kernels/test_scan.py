@@ -15,7 +15,7 @@ from tests.kernels.samples import add, axes, le, lt, mul, num, plain, read, scan
 PATTERN = Scan()
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("is_backward", [False, True])
 @pytest.mark.parametrize("n", [2, 3, 15, 16, 17, 37])
 def test_rows_and_columns(rng, n, is_backward):
@@ -23,6 +23,7 @@ def test_rows_and_columns(rng, n, is_backward):
         check(PATTERN, scan("sum", 5, n, along, is_backward), rng)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("is_backward", [False, True])
 @pytest.mark.parametrize("combiner", ["sum", "prod", "max", "min"])
 @pytest.mark.parametrize("dtype", [dt.f32, dt.f64, dt.i32, dt.i64])
@@ -32,6 +33,7 @@ def test_combiners_and_types(rng, combiner, dtype, is_backward):
     check(PATTERN, plain((37,), [(dtype, (37,))], body), rng, tolerance=1e-4)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("mode", ["row", "column"])
 @pytest.mark.parametrize("is_backward", [False, True])
 @pytest.mark.parametrize("n", [64, 131])
@@ -70,6 +72,7 @@ def test_elements_that_a_guard_keeps_in_bounds(rng, is_backward):
         check(PATTERN, plain((4, 50), [(dt.f32, (4, 50))], scanned(50, after, t, j, is_backward=is_backward)), rng)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("is_backward", [False, True])
 @pytest.mark.parametrize("n", [17, 64, 130])
 def test_epilogues_and_conversions(rng, n, is_backward):

@@ -24,6 +24,7 @@ from tests.nest_interp import run
 PATTERN = ScatterAdd()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("combiner", ["sum", "max", "min"])
 @pytest.mark.parametrize("rows, tokens, width", [(1, 1, 1), (5, 9, 17), (7, 20, 4), (3, 40, 33)])
 def test_embedding_gradient(rng, rows, tokens, width, combiner):

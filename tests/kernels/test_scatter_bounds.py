@@ -42,6 +42,7 @@ def counts(rows, n):
     return kernel_of(Template((2, n), ((dt.i32, (rows + 1,)),), (Scatter("sum", (rows, 2, n), (q, k), body),)))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["sorted", "anywhere"])
 @pytest.mark.parametrize("rows, n, width, m", [(2, 40, 1, 3), (7, 71, 17, 5), (3, 1, 5, 1)])
 def test_gradient_of_a_gathered_operand(rows, n, width, m, how, rng):
@@ -60,6 +61,7 @@ def test_only_what_is_neutral_is_left_out(combiner, rng):
         check(PATTERN, kernel, rng, inputs=[ends(rng, 5, 71, "sorted"), rng.integers(0, 4, 71).astype(np.int32)])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["sorted", "anywhere"])
 @pytest.mark.parametrize("n", [1, 31, 71, 256])
 def test_lanes_along_the_axis_with_ends(n, how, rng):

@@ -43,7 +43,7 @@ def gradient_by_x(b, c, h, w, k, stride) -> Kernel:
     return call.kernel
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("taps", [3, 5])
 @pytest.mark.parametrize(("h", "w"), [(7, 7), (9, 17), (16, 35)])
 def test_depthwise_in_three_directions(h, w, taps, rng):
@@ -62,7 +62,7 @@ def test_no_read_outside_the_operands(target, rng):
         check(STENCIL, kernel, rng, [target])
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize(
     ("width", "taps", "pad", "stride"),
     [(5, 4, 0, 1), (6, 5, 0, 1), (6, 5, 0, 2), (5, 4, 1, 1), (2, 5, 3, 2), (1, 3, 2, 2), (9, 9, 3, 2)],
@@ -76,6 +76,7 @@ def test_wide_filters_read_no_more_than_a_row(width, taps, pad, stride, target, 
             check(STENCIL, kernel, rng, [target or host()], native=target is None)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("taps", "pad", "width"), [(11, 0, 27), (16, 0, 21), (24, 0, 49), (24, 11, 30), (23, 22, 31)])
 @pytest.mark.parametrize("target", [NARROW, WIDE, None])
 def test_more_taps_than_lanes(taps, pad, width, target, rng):
@@ -125,6 +126,7 @@ def gradient_of_max_pooling(b, c, h, w, k, stride, pad) -> Kernel:
     return last if isinstance(last, Kernel) else last.members[-1].kernel
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("h", "w", "stride", "pad"), [(7, 7, 2, 0), (8, 17, 2, 1), (4, 34, 2, 1), (5, 17, 1, 1)])
 def test_gradients_of_overlapping_windows(h, w, stride, pad, rng):
     """Each term counts only where the maximum lies at its place in the window; elsewhere it may be infinite."""
@@ -206,7 +208,7 @@ def test_taps_share_rows_of_which_they_read_every_other_element(taps, pad, width
     check(STENCIL, kernel, rng, native=True)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     ("width", "taps", "pad"), [(14, 5, 2), (15, 5, 2), (9, 5, 2), (13, 5, 0), (14, 7, 3), (12, 7, 2)]
 )
@@ -227,6 +229,7 @@ def test_rows_of_two_points_are_transposed_for_many_taps(width, taps, pad, rng):
     check(STENCIL, kernel, rng, native=True)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("width", "taps", "pad"), [(28, 3, 1), (31, 3, 1), (29, 5, 2), (32, 2, 0), (20, 5, 3)])
 def test_rows_that_two_vectors_hold_are_loaded_once_for_all_taps(width, taps, pad, rng):
     """Also where the ends of rows are infinite, which lanes beside them must not see."""
@@ -266,6 +269,7 @@ def test_large_results_go_past_the_caches(rng):
     check(STENCIL, far, rng, native=True)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("h", "w"), [(8, 6), (16, 21), (8, 36)])
 def test_rows_that_are_no_lines_leave_in_lines(h, w, rng):
     """A plane is whole lines; every one is stored once, by one stream of whole vectors."""
@@ -302,6 +306,7 @@ def lines_touched_and_asked_for(kernel: Kernel, target: Target) -> list[list[tup
     return [[(kind, n) for kind, at, n in events if at == x.ctypes.data] for x in arrays]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("stride", "width", "channels"), [(1, 27, 2), (2, 40, 2), (2, 9, 24)])
 def test_every_line_is_prefetched(stride, width, channels):
     """But for the first ones."""
@@ -381,6 +386,7 @@ def test_it_is_chosen_for_depthwise_convolutions():
         assert autoconfig.choose(kernel, target).pattern.name == "stencil"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["znver5", "haswell", "neoverse-n1"])
 def test_tiles_stay_in_registers(name):
     """Vectors on the stack, in the loop with the most multiply-adds: a few at most."""

@@ -97,7 +97,7 @@ def test_every_pattern_has_cases(way):
     assert few == (["scan", "scatter"] if way == "batch inside" else [])
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(42)
 @every_way
 @pytest.mark.parametrize("n", [1, 13, *(host().lanes() + i for i in (-1, 0, 1))])
 def test_scans_of_images(n, way):
@@ -110,6 +110,7 @@ def test_scans_of_images(n, way):
         assert check(Scan(), laid_out(kernel, *WAYS[way]), n, native=True)
 
 
+@pytest.mark.thinned(5)
 @every_way
 @pytest.mark.parametrize("n", [1, 13, *(host().lanes() + i for i in (-1, 0, 1))])
 def test_scatters_into_images(n, way):
@@ -156,6 +157,7 @@ def test_a_store_between_elements_is_seen():
         _run_as(made, at)
 
 
+@pytest.mark.thinned(2)
 @every_pattern
 def test_code_that_ignores_strides_is_seen(name):
     """Code for row-major buffers, where rows have gaps between them."""

@@ -48,6 +48,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_agree_with_the_evaluator(name, rng):
     targets = [allowed()]
