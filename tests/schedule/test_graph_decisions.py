@@ -60,6 +60,7 @@ def passed_on(run: Executable) -> list[str]:
     return out
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_cut_tensors_pass_through_memory(name, rng):
     """A cut changes no result but by rounding: a kernel of its own may add up a row in another order."""

@@ -55,6 +55,7 @@ def program(text: str, ops: dict):
     return f
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", CASES)
 def test_places_and_values(case, rng):
     text, count = CASES[case]

@@ -211,7 +211,7 @@ def with_gradients(f, shapes, rng):
     return graph, given, inputs
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(24)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", CASES)
 def test_programs_in_any_orders(case, seed, rng):
@@ -252,7 +252,7 @@ IN_BLOCKS: dict[str, tuple[Callable, list[tuple[int, ...]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("case", IN_BLOCKS)
 def test_programs_with_channels_in_blocks(case, rng):
     """A function and its gradients, against the evaluator."""
@@ -298,6 +298,7 @@ def close(got: list[np.ndarray], want: list[np.ndarray]) -> None:
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_training_steps_in_any_orders(seed):
     got, step = trained(seed)

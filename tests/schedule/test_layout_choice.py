@@ -156,7 +156,7 @@ def test_next_best_is_what_it_would_cost_more(asking):
             assert laid.more >= 0 and laid.runner_up in candidates(t.shape) and laid.runner_up != laid.order
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypatch, rng):

@@ -98,7 +98,7 @@ def test_the_result_between_two_reductions_is_not_stored(name: str, rng, fused_a
 AWKWARD = [(1, 1, 1, 1), (1, 37, 2, 1), (37, 1, 1, 3), (17, 15, 16, 17), (31, 33, 7, 2)]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(15)
 @pytest.mark.parametrize("size", range(len(AWKWARD)))
 @pytest.mark.parametrize("name", CHAINS)
 def test_values_at_awkward_sizes(name: str, size: int, rng, fused_at_any_cost) -> None:
@@ -149,7 +149,7 @@ PAIRS_PROGRAMS = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("threads", [1, 2, 16])
 @pytest.mark.parametrize("name", PAIRS_PROGRAMS)
 def test_sums_over_many_pairs_hold_no_pairs(name: str, threads: int, rng) -> None:

@@ -96,6 +96,7 @@ def seconds_of_products(ratio: float):
     return predicted
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("ratio", [0.5, 0.94])
 def test_the_bound_says_which_results_may_be_stored(ratio: float, batch, monkeypatch) -> None:
     """The seven products of a fused step take `ratio` of their time alone: less than the six of a step that stores the
@@ -114,6 +115,7 @@ def chain(x, y):
     return F.scaled_dot_product_attention(q, k, k)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("ratio", [0.94, 1.05, 1.3])
 def test_the_bound_of_a_function(ratio: float, batch, monkeypatch) -> None:
     """Scores that exceed the bound may cost a quarter more time; smaller ones are stored where that is faster."""
