@@ -150,6 +150,7 @@ CELLS = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("cell", CELLS)
 def test_cells_train_alike(cell, monkeypatch, rng):
     """Weights and the optimizer's state with values in memory, whatever that costs, and without. (Products are put in

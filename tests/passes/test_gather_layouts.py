@@ -77,6 +77,7 @@ def total(graph: Graph) -> int:
     return sum(picks(n.template.parts) for n in postorder(graph.roots) if isinstance(n, Compute))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("gradient", [False, True], ids=["forward", "gradient"])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_transposed_graphs_compute_the_same(name, gradient, rng):
@@ -130,7 +131,7 @@ def positions(rng, shape, size) -> np.ndarray:
     return np.where(rng.random(p.shape) < 0.1, np.round(p), p)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("mode", PADDED)
 @pytest.mark.parametrize("n, c, size", [(1, 1, 7), (2, 3, 17), (1, 15, 13), (2, 16, 9), (1, 33, 11)])
 def test_bilinear_samples(mode, n, c, size, rng):
@@ -158,6 +159,7 @@ def test_bilinear_samples(mode, n, c, size, rng):
     np.testing.assert_allclose(mine[2], tp.grad, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("c", [3, 16, 17])
 def test_positions_that_are_no_numbers(c, rng):
     """Whatever is far or no number is outside: 0 of the image, times a fraction that is no number."""

@@ -30,6 +30,7 @@ def in_numpy(x: np.ndarray) -> tuple[np.ndarray, int]:
     return np.clip(np.round(x / scale) + zero, 0, 255).astype(np.int64), int(zero)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("m,k,n", ((1, 1, 1), (5, 7, 9), (16, 33, 15), (20, 64, 31)))
 @pytest.mark.parametrize("kind", (np.uint8, np.int8))
 def test_a_product_of_run_time_zero_points(rng, m, k, n, kind) -> None:

@@ -68,6 +68,7 @@ def always(monkeypatch):
 # --------------------------------------------------------------------------------------------------------- addends
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("b, m, n", [(2, 8, 9), (3, 13, 17), (2, 7, 15), (2, 7, 31)])
 @pytest.mark.parametrize("count", [2, 5])
 def test_products_that_are_added_are_one(always, count, b, m, n, rng):
@@ -162,6 +163,7 @@ def test_other_sums_of_products_stay(f, rng):
 # ---------------------------------------------------------------------------------------------------------- slices
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("b, k, n", [(1, 2, 3), (3, 7, 17), (5, 16, 9)])
 @pytest.mark.parametrize("count, step", [(2, 1), (5, 1), (3, 2)])
 def test_products_of_slices_are_one(always, count, step, b, k, n, rng):

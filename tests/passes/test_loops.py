@@ -219,6 +219,7 @@ def lstm(steps: int, batch: int, hidden: int) -> Recurrence:
     return Recurrence(steps, False, (0, 1, 1), (g, c, h), args)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("steps, batch, hidden", [(1, 2, 3), (4, 1, 24), (5, 6, 19)])
 def test_lstm(steps, batch, hidden, rng):
     program = check(lstm(steps, batch, hidden), rng, outside=[1, 2])
@@ -267,6 +268,7 @@ def trained(cell: str, steps: int, batch: int, loss) -> Executable:
     return program
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "cell, loss",
     [
@@ -318,6 +320,7 @@ def test_members_that_are_equal_in_some_steps_each_have_their_memory(rng):
     check(Recurrence(steps, False, (1, 1, 1), tuple(passed), args), rng)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", CASES)
 def test_formulas(name):
     """Every recurrent formula, loops in loops too, compiled in float64, against its plain loop."""
@@ -364,6 +367,7 @@ def test_products_that_share_the_carried_factor_are_one(rng):
     assert all(k.loop_invariant for k in products)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("longest", [0, 1, 5, 9])
 def test_steps_beyond_all_lengths_do_no_product(reverse, longest, rng):

@@ -32,6 +32,7 @@ def with_gradient(f):
     return both
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "f, shape, expected",
     [(lambda x: F.max_pool2d(F.relu(x), 2), (3, 5, 9, 13), ["argmax"]),

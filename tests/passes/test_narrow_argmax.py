@@ -20,6 +20,7 @@ def bytes_in(graph) -> list[Compute]:
     return [n for n in postorder(graph.roots) if isinstance(n, Compute) and n.template.dtypes == (dt.i8,)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("width, kept", [(1, False), (2, True), (127, True), (128, True), (129, True), (256, True),
                                          (257, False)])  # fmt: skip
 def test_the_positions_of_a_rows_largest(width, kept, rng):
@@ -37,6 +38,7 @@ def test_the_positions_of_a_rows_largest(width, kept, rng):
     np.testing.assert_allclose(run([x])[1][0], es.interpret(f)(x), rtol=1e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kernel, stride, padding", [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
 def test_pooling_stores_a_byte(kernel, stride, padding, rng):
     """With a product between pooling and its gradient, so that what the backward reads is stored."""

@@ -23,6 +23,7 @@ WIDE = "Y[i,j] = sum[k](i64(A[i,k])*i64(B[k,j]))"
 SHIFTED = "Y[i,j] = sum[k]((i32(A[i,k]) - i32(Z[]))*i32(B[k,j]))"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "text, types, count, wanted",
     [

@@ -95,6 +95,7 @@ def shapes(n, c, h, w, groups=1):
     return (n, 3, h, w), (c, 3, 3, 3), (c, c // groups, 3, 3), (c,), (c,)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("stride", "groups"), [(1, 1), (2, 1), (1, 5), (2, 5)])
 @pytest.mark.parametrize(("h", "w"), [(5, 7), (8, 17)])
 def test_an_activation_between_convolutions_is_not_stored(h, w, stride, groups):

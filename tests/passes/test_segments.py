@@ -95,6 +95,7 @@ def looked_up(graph: Graph) -> int:
     return sum(x.dtype.is_int for x in tables)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("borders", BORDERS)
 @pytest.mark.parametrize("case", FORMULAS)
 def test_every_term_stays_what_it_is(case, borders, monkeypatch, rng):
@@ -125,6 +126,7 @@ COMPILED = [
 ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case, borders, order", COMPILED)
 def test_compiled_gradients(case, borders, order, rng):
     text, shapes = FORMULAS[case]
@@ -139,7 +141,7 @@ def test_compiled_gradients(case, borders, order, rng):
         np.testing.assert_allclose(got[k], a, rtol=1e-9, atol=1e-9 * np.abs(a).max())
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("case", ["elements", "rows of elements", "without values", "sparse product", "a vector",
                                   "means", "products", "largest", "of a batch"])  # fmt: skip
 def test_steps_grow_as_elements_do(case, rng):
