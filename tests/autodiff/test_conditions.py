@@ -45,6 +45,7 @@ CASES = {
 SHAPES = {"X": (N,), "Z": (N,), "A": (N, M)}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_to_the_second_order(name, rng):
     text, extents, floats, others, scalars = CASES[name]

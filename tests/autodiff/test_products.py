@@ -79,6 +79,7 @@ def test_forward_mode_nests_in_reverse_mode_and_in_itself(rng):
     np.testing.assert_allclose(es.interpret(along(twice, w))(x), expected(x, 3, [u, v, w]), rtol=1e-12)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "text, twin",
     [

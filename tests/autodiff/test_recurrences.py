@@ -17,13 +17,14 @@ from tests.lang.recurrences import CASES
 FLOATS = [n for n, c in CASES.items() if all(x.dtype.kind == "f" for x in c.inputs[:1])]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", FLOATS)
 def test_derivatives(name):
     c = CASES[name]
     es.check_gradients(c.formula, *c.inputs, order=2)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["rnn", "lstm", "ragged_batch", "reads_under_a_reduction", "soft_edit_distance"])
 def test_compiled_gradients(name):
     c = CASES[name]
@@ -61,6 +62,7 @@ def test_compiled_second_order(name):
             np.testing.assert_allclose(got, w, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [n for n in FLOATS if all(x.dtype.kind == "f" for x in CASES[n].inputs)])
 def test_tangents_agree_with_gradients(name):
     c = CASES[name]
@@ -109,6 +111,7 @@ def test_the_backward_of_a_cell_has_no_guards(name, steps):
     assert all(m.shape[0] in (steps, steps + 1) for m in backward.members)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", FLOATS)
 def test_graphs_of_second_order_verify(name):
     c = CASES[name]
@@ -157,6 +160,7 @@ def test_gradients_are_texts_that_read_again(name):
         np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["rnn", "lstm", "soft_edit_distance", "upper_triangular_solve", "ragged_batch"])
 def test_forward_over_reverse_agrees_with_reverse_over_reverse(name):
     c = CASES[name]
@@ -197,6 +201,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_in_recurrences_to_the_third_order(name, rng):
     """Zeros among the factors too: a product's derivatives stand beside it, and are not evaluated with it."""

@@ -47,7 +47,7 @@ def gradients(f, at):
     return first, es.grad(lambda *xs: sum((g * g).sum() for g in first(*xs)), at)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", SIZES)
 def test_recurrences(name, rng):
     c = CASES[name]
