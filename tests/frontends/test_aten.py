@@ -288,7 +288,7 @@ def check(name: str, arguments: tuple, gradients: bool = True, rtol: float = 1e-
     compare(call, [leaves[n] for n in at], gradients, rtol)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_derivatives_are_pytorchs(name):
     for case, arguments in enumerate(CASES[name]):

@@ -137,13 +137,14 @@ VALUES = UNDERIVED | INTEGERS | {k: COUNTING.pop(k) for k in ("put.default", "as
 FUNCTIONS = _functions()
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("name", ALGEBRA | COUNTING)
 def test_values_and_derivatives_are_pytorchs(name):
     for arguments in (ALGEBRA | COUNTING)[name]:
         check(name, arguments)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", VALUES)
 def test_values_are_pytorchs(name):
     for arguments in VALUES[name]:
@@ -154,7 +155,7 @@ ROUGH = {f"special_{name}.default" for name in "bessel_j0 bessel_j1 bessel_y0 be
 """PyTorch's are up to 5e-6 away from the functions: `test_expansions.py` compares these with the functions as well."""
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_pytorchs(name):
     for arguments in FUNCTIONS[name]:

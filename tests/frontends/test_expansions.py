@@ -25,6 +25,7 @@ def test_every_series_has_a_definition():
     assert found == [d.name for d in DEFINITIONS]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("d", DEFINITIONS, ids=lambda d: d.name)
 def test_a_series_sums_to_its_function(d):
     """At points between those that it was made of."""
@@ -67,7 +68,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("mode", [es.interpret, es.jit])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_an_operator_gives_its_function(name, mode):

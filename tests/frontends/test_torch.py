@@ -122,7 +122,7 @@ def tuple_of(x):
 # ------------------------------------------------------------------------------------------------------------- values
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_values_and_gradients_are_plain_torchs(case, dtype, rng):
     inputs = case.inputs(rng, dtype)
@@ -143,6 +143,7 @@ def test_values_and_gradients_are_plain_torchs(case, dtype, rng):
             assert x.grad is None
 
 
+@pytest.mark.thinned(2)
 def test_first_and_second_order_agree_with_differences(case, rng):
     inputs = case.inputs(rng)
     assert torch.autograd.gradcheck(case.f, inputs)
@@ -305,6 +306,7 @@ def test_autocast(rng):
 # ------------------------------------------------------------------------------------------------------ registrations
 
 
+@pytest.mark.thinned(2)
 def test_opcheck(case, rng):
     inputs = case.inputs(rng)
     f = case.f
