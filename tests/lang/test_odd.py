@@ -48,6 +48,7 @@ def test_illegal(text, array, parameters, error, message):
     str(e.value).encode()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("extents,message", [
     ({"i": 2**61}, "no array can have that many elements"), ({"Y.shape[x]": 3}, "no axis of the formula"),
     ({"Y.shape[7]": 3}, "no axis of the formula"), ({"i": "(" * 100_000}, "never closed"),

@@ -89,6 +89,7 @@ def check(seed: int) -> None:
         es.check_gradients(op, *inputs, order=1)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_gradients(seed):
     check(seed)

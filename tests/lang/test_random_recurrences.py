@@ -151,6 +151,7 @@ def check_grid(seed, compiled):
     es.check_gradients(op, x, order=2)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_two_axes(seed):
     check_grid(seed, seed < 3)

@@ -37,6 +37,7 @@ CALLS = [
 PLAIN = {"permute", "view", "flatten", "unsqueeze", "squeeze", "expand", "chunk", "split", "softmax", "masked_fill"}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name,call", CALLS, ids=[n for n, _ in CALLS])
 def test_as_torch_s(name, call, torch, rng):
     x = rng.standard_normal((3, 5, 4))
