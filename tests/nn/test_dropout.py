@@ -157,6 +157,7 @@ CHANNELS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("p", [0.2, 0.7])
 @pytest.mark.parametrize("name, shape", CHANNELS)
 def test_channels_are_dropped_as_a_whole(rng, name, shape, p) -> None:

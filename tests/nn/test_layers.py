@@ -113,6 +113,7 @@ def evaluated(f: Any) -> Any:
     return es.interpret(f)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("draw", FEW, ids=str)
 def test_layers_compiled(torch, draw) -> None:
     compare(torch, draw, es.jit, order=1)
@@ -123,6 +124,7 @@ def test_layers_evaluated(torch, draw) -> None:
     compare(torch, draw, evaluated)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("draw", FEW + [d for d in ALL if d.name == "Upsample"], ids=str)
 def test_gradients_gather(draw) -> None:
     """No gradient by the input is a scatter: each is a sum over what reads an element."""

@@ -37,6 +37,7 @@ def options() -> list[tuple[str, dict]]:
     return [(name, row | (more[name] if n % 2 else {})) for name, (n, row) in itertools.product(more, enumerate(rows))]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name, given", options())
 @pytest.mark.parametrize("how", ["zeros", "given", "without a batch"])
 def test_values_equal_torch(run, torch, rng, name, given, how) -> None:
@@ -74,6 +75,7 @@ def test_weights_go_to_torch_by_name(torch, name) -> None:
         assert np.abs(ours.state_dict()[n]).max() <= 1 / np.sqrt(H)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name, given", [("RNN", {}), ("GRU", {"bidirectional": True}), ("LSTM", {"proj_size": 3})])
 def test_gradients_reach_the_input_and_the_initial_states(torch, rng, name, given) -> None:
     """Of the output and the last states, through a compiled program; `hx` by its name in torch."""
@@ -95,6 +97,7 @@ def test_gradients_reach_the_input_and_the_initial_states(torch, rng, name, give
         np.testing.assert_allclose(a, b.grad.numpy(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", *CELLS])
 def test_a_checkpoint_changes_memory_not_gradients(rng, name) -> None:
     """Of every layer, of all parameters and the input, through a compiled program, with steps left over."""
@@ -124,6 +127,7 @@ def test_an_empty_batch_and_dropout_of_one_layer() -> None:
         nn.LSTM(N, H, dropout=0.5)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", list(CELLS))
 @pytest.mark.parametrize("steps", [1, 2, T])
 def test_cells_equal_their_twins(run, torch, rng, name, steps) -> None:

@@ -21,6 +21,7 @@ def close(found, wanted) -> None:
     np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear", "area"])
 @pytest.mark.parametrize("extent", [1, 2, 5, 12])
 def test_sizes_and_scales(torch, rng, mode, extent) -> None:

@@ -44,7 +44,7 @@ def twin(torch, norm, n):
     return Twin().double()
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     "name, options",
     [
