@@ -103,6 +103,7 @@ def _step():
 _PLAIN = np.ones((3, 3), np.float32)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "call",
     [

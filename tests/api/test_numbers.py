@@ -36,6 +36,7 @@ CALLS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("x", [3, 2**24 + 1, -(2**24) - 1, 2**31, 2**53 + 1, -(2**60) - 1])
 def test_whole_numbers_stay_whole(call, x):

@@ -60,6 +60,7 @@ def required(function: Callable) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name,function", public())
 def test_each_argument(name, function):
     tried = 0

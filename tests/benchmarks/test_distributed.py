@@ -10,6 +10,7 @@ from benchmarks.distributed import CASES
 torch = pytest.importorskip("torch", reason="the twins are PyTorch's")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_twin_has_the_parameters_of_the_network(name) -> None:
     problem = CASES[name](2)

@@ -66,7 +66,7 @@ def results(library: str, peer: str, case: Case) -> dict[str, dict[str, np.ndarr
     return found
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("name", TINY)
 def test_formulations_mean_the_same(name: str, torch) -> None:
     case = TINY[name]

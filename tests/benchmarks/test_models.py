@@ -130,6 +130,7 @@ def wide(arrays: dict) -> dict:
     return {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in arrays.items()}
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_exported_program_means_what_torch_means(name) -> None:
     """Loss, every gradient and the running statistics, in every formulation that applies, in float64."""

@@ -12,6 +12,7 @@ from benchmarks.verify import error
 CASES = [pair_problems.pairs(k, 90, 3, o) for k in pair_problems.KINDS for o in pair_problems.orders(k, 90)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("problem", CASES, ids=lambda p: p.name)
 def test_libraries_agree_with_float64(problem: pair_problems.Pairs, torch) -> None:
     from benchmarks.peers import torch_pairs

@@ -112,6 +112,7 @@ def test_one_seed_one_result(run: Run, tmp_path: Path) -> None:
     assert weights(tmp_path / "a") == weights(tmp_path / "b") != weights(tmp_path / "c")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("stop_at", [2, STEPS, STEPS + 3])
 def test_interrupt_and_resume_equal_one_run(run: Run, tmp_path: Path, monkeypatch, stop_at: int) -> None:
     from einsmith.cli.progress import TrainProgress
@@ -271,6 +272,7 @@ def test_clipping_accumulation_and_averages_resume_bitwise(run: Run, tmp_path: P
     assert status == 2 and "--clip" in err
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["lion", "adafactor", "nadam"])
 def test_other_optimizers(run: Run, name: str) -> None:
     status, out, err = run("--epochs", 1, "--optimizer", name, "--json")

@@ -88,6 +88,7 @@ def test_every_value_is_widened(name, lanes, elem):
     np.testing.assert_array_equal(got[number].view(np.uint32), want[number].view(np.uint32))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("elem", TYPES)
 @pytest.mark.parametrize("lanes", [0, 3, 8, 16, 17])
 @pytest.mark.parametrize("name", TARGETS)
@@ -111,6 +112,7 @@ def test_arrays_are_rounded_alike(elem):
     np.testing.assert_array_equal(got[number], want[number])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("elem", TYPES)
 @pytest.mark.parametrize("name", TARGETS)
 def test_other_types_go_by_way_of_float32(name, elem):

@@ -102,6 +102,7 @@ class Random:
         return self.b
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(150))
 def test_generated_code_does_what_the_nest_says(seed):
     b = Random(seed).build()

@@ -107,7 +107,7 @@ UNARY = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("fn,elem", [(f, e) for f in BINARY for e in ELEMS if e[0] == "f" or f not in ("div", "pow")])
 def test_binary(fn, elem):
     rng = np.random.default_rng()
@@ -127,6 +127,7 @@ def test_binary(fn, elem):
             np.testing.assert_array_equal(got, want, err_msg=f"{fn} {elem} x{lanes}")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "fn,elem", [(f, e) for f in UNARY for e in ELEMS if e[0] == "f" or f in ("neg", "abs", "sign")]
 )
@@ -179,6 +180,7 @@ def test_ternary(fn, elem):
             np.testing.assert_allclose(apply(fn, elem, lanes, [a, b, c], elem), want, rtol=1e-15)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 8, 64, 100, -1, -3, -4])
 @pytest.mark.parametrize("elem", ["i8", "i16", "i32", "i64"])
 def test_division_by_a_constant(elem, divisor):
@@ -210,6 +212,7 @@ def test_extremum_with_a_constant(fn, side, literal):
         np.testing.assert_array_equal(out, BINARY[fn](a, NUMPY[elem](literal)))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("source", NUMPY)
 @pytest.mark.parametrize("to", NUMPY)
 def test_cast(source, to):

@@ -35,6 +35,7 @@ def block(seed: int) -> Builder:
     return b
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_any_block_computes_what_it_did(seed, monkeypatch):
     start = np.random.default_rng(seed).uniform(-1, 1, SIZE).astype(np.float32)

@@ -107,6 +107,7 @@ def differing(seeds, monkeypatch) -> list[str]:
     return out
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("first", range(0, 24, 8))
 def test_all_machines_agree(first, monkeypatch):
     failed = differing(range(first, first + 8), monkeypatch)

@@ -79,7 +79,7 @@ def ulps(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     return out
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("lanes", [0, 3, 16])
 @pytest.mark.parametrize("elem", ["f32", "f64"])
 @pytest.mark.parametrize("fn", LIMIT)
@@ -145,6 +145,7 @@ def power_errors(elem: str, lanes: int, x: np.ndarray, y: np.ndarray) -> np.ndar
     return ulps(out, want)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("lanes", [0, 3, 16])
 @pytest.mark.parametrize("elem", ["f32", "f64"])
 def test_pow(elem, lanes, capsys):
@@ -166,6 +167,7 @@ def test_pow_at_fifty_million_pairs():
         assert power_errors("f32", 16, *pairs("f32")).max() <= 1.0
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fn", ["sin", "cos", "erf", "pow", "mod"])
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
 def test_without_fused_products_or_wide_vectors(fn, cpu):

@@ -66,7 +66,7 @@ def many_buckets(monkeypatch):
     monkeypatch.setattr(gradient_buckets, "MOST_BYTES", 1)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(18)
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("optimizer", [es.optim.SGD(lr=0.1, momentum=0.9), es.optim.AdamW(lr=0.01)])
 @pytest.mark.parametrize("shard_optimizer", [False, True])
@@ -114,6 +114,7 @@ def test_a_small_step_exchanges_one_message(rng):
     assert run(2, work) == [["exchange"]] * 2
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("optimizer", [es.optim.SGD(lr=0.1, momentum=0.9), es.optim.AdamW(lr=0.01)])
 def test_equals_one_process(size, optimizer, rng):
@@ -549,6 +550,7 @@ def test_epochs(rng, tmp_path):
         np.testing.assert_allclose(value, results[0][2][name], atol=1e-5)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_save_with_accumulated_gradients_continues_in_a_group_of_another_size(after, rng, tmp_path):
     batches = [data(rng, 6) for _ in range(6)]
@@ -719,7 +721,7 @@ def test_the_explained_variance_of_all_ranks(rng):
 # ------------------------------------------------------------------------------------------- divided state
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize(
     "optimizer", [es.optim.SGD(lr=0.1, momentum=0.9), es.optim.AdamW(lr=0.01), es.optim.NAdam(lr=0.01)]

@@ -147,7 +147,7 @@ def test_a_loop_keeps_what_it_packs_where_its_plan_is_on_disk(rng, planned) -> N
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
 def test_an_operator_computes_the_same_bits_from_its_plan_on_disk(entry, rng, planned) -> None:
     op = es.op(entry.formula, extents=entry.extents)

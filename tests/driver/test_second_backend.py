@@ -80,6 +80,7 @@ def trained(name: str) -> tuple[es.TrainStep, list[float]]:
     return step, [step(x, np.arange(len(x)) % 4) for _ in range(3)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_trains_as_on_the_cpu(name, request):
     plain, wanted = trained(name)

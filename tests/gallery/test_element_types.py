@@ -63,7 +63,7 @@ def formula(name, n):
     return es.op(text, extents=extents)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", FLOATS)
 def test_values_gradients_and_tangents_in_float16(rng, name):
     """Against the evaluator, which rounds at the same places, value, gradient, second order and tangent."""
@@ -185,7 +185,7 @@ INTEGERS = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("kind", [np.int16, np.uint8])
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers(rng, name, kind):

@@ -37,6 +37,7 @@ def factors(n: int, rng: Random) -> tuple[int, ...]:
     return tuple(out)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_reshapes_and_transposes(seed: int) -> None:
     rng, views, others = Random(seed), 0, 0

@@ -23,6 +23,7 @@ def test_a_name_is_a_function_and_is_documented(name):
     assert inspect.getdoc(kind) and "dtype" in inspect.signature(kind).parameters
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", QUICK)
 def test_the_page_has_the_number_of_parameters(name):
     row = next(line for line in PAGE.read_text().splitlines() if line.startswith("|") and f"`{name}`" in line)
@@ -46,6 +47,7 @@ PUBLISHED = {
 networks (vit_small: its VisionTransformer) and timm 1.0's EfficientNet."""
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_states_have_the_published_names_shapes_and_order(name):
     arguments, count, digest = PUBLISHED[name]

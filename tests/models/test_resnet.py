@@ -27,6 +27,7 @@ def test_trains_as_torch(name, steps, rng):
     agree(ours, theirs, batches, es.functional.cross_entropy, tnn.functional.cross_entropy)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "name,count", [("resnet18", 11_689_512), ("resnet18_cifar", 11_173_962), ("resnet50", 25_557_032)]
 )

@@ -76,7 +76,7 @@ def torch64(torch):
     torch.set_default_dtype(before)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name, options", SETTINGS, ids=[f"{n}-{i}" for i, (n, _) in enumerate(SETTINGS)])
 def test_rules_equal_torch(torch64, rng, name, options) -> None:
     torch = torch64
@@ -135,6 +135,7 @@ def trained(rule, start, grads, names):
     return {n: v.astype(np.float64) for n, v in model.state_dict().items()}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "name, options",
     [

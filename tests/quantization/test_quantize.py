@@ -162,7 +162,7 @@ def test_products_with_weights_subtract_no_zero_point(rng):
     assert sorted(len(n.args) for n in products) == [2, 2, 2, 3, 3]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("padding", [0, 2])
 @pytest.mark.parametrize("stride", [1, 2])

@@ -161,6 +161,7 @@ def test_a_change_through_torch_is_followed(network, x, torch) -> None:
     check(network, x)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("options", ({}, {"deterministic": True}, {"accumulate": 2}), ids=str)
 def test_training_is_followed(network, x, rng, options) -> None:
     step = es.TrainStep(network, F.cross_entropy, es.optim.SGD(lr=0.1), **options)
@@ -452,7 +453,7 @@ def kept_in_loops(places: ArenaLayout) -> int:
     return sum(len(x.kept) + kept_in_loops(x) for x in places.inner.values())
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", RECURRENT)
 def test_what_a_loop_makes_of_constants_follows_them(name, rng) -> None:
     net, inputs = recurrent(name, rng)
@@ -469,6 +470,7 @@ def test_what_a_loop_makes_of_constants_follows_them(name, rng) -> None:
     check_evaluated(net, inputs)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "name, products", [("LSTM", 1), ("GRU, both directions", 4), ("subLSTM", 1), ("LLTM", 1), ("loop in a loop", 2)]
 )

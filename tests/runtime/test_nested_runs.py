@@ -54,6 +54,7 @@ def swallowed(f):
         f()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("extent", [3, 1, 5])
 def test_a_program_does_not_run_within_itself(rng, extent):
     """Neither does one of another shape, which has the same memory for intermediate results."""

@@ -32,7 +32,7 @@ def test_values_are_pytorchs_but_where_the_table_says_why(torch, section) -> Non
             assert row.reason, what
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("s", sums(), ids=lambda s: f"{s.what}-{s.n}")
 def test_sums_are_as_exact_as_the_table_says(torch, rng, s) -> None:
     worst = np.max([errors(torch, s, rng) for _ in range(3)], axis=0)

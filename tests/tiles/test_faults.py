@@ -123,7 +123,7 @@ HARMLESS = {"mask of a load"}
 """Where a lane that is no point reads an element that is there, nothing depends on the mask."""
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", KERNELS)
 def test_planted_faults_are_noticed(name: str, rng: np.random.Generator) -> None:
     make, pattern, tiling, _ = KERNELS[name]

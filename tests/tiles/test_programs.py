@@ -53,7 +53,7 @@ def of_gallery(entry: Entry, case: int, double: bool, rng: np.random.Generator) 
         np.testing.assert_allclose(a, b, rtol=tol, atol=tol / 10 * max(1.0, float(np.abs(b).max(initial=0))))
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
 def test_the_gallery_and_its_gradients(entry: Entry, seated, rng: np.random.Generator) -> None:
     """In turns in f32 and f64, by the interpreter and as text, whole and split."""
@@ -83,6 +83,7 @@ def test_all_of_the_gallery(entry: Entry, way: str, seated, rng: np.random.Gener
             of_gallery(entry, case, double, rng)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_train_alike(name: str, seated) -> None:
     """Convolutions, pooling, dropout, an embedding, a recurrence; losses, gradients and Adam's updates."""
@@ -128,6 +129,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", WINDOWS)

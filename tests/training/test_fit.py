@@ -446,6 +446,7 @@ def test_an_interrupted_validation_is_done_again() -> None:
     assert told == [{n: v for n, v in row.items() if n != "seconds"} for row in whole.history]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("where", ["after a batch", "while a batch is made", "before a step"])
 def test_an_iterator_continues_where_it_stopped(monkeypatch, accumulate, where) -> None:

@@ -259,7 +259,7 @@ def test_damaged_saves_are_refused(tmp_path):
     assert (foreign / "thesis.tex").read_text() == "x"
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("n", [1, 3, 20])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_uninitialized_memory_is_not_read(n, dtype):

@@ -51,6 +51,7 @@ def run(search: Search, seconds, count: int) -> float:
     return search.measured[search.best]
 
 
+@pytest.mark.thinned(2)
 def test_proposals_are_legal_and_new(kernel):
     search = Search(kernel, WIDE, seed=1)
     seen = set()
@@ -78,6 +79,7 @@ def test_the_choice_comes_first_and_then_what_is_handed_in(kernel):
     assert [search.propose(), search.propose()] == [search.chosen, last]
 
 
+@pytest.mark.thinned(2)
 def test_the_same_seed_proposes_the_same(kernel):
     found = []
     for _ in range(2):
