@@ -54,7 +54,7 @@ def _choose_cases(given: list[tuple[tuple[int, str], ...]], nth: int) -> set[int
         given: each case's values, as (which parameter, value).
         nth: of how many cases one stays.
     """
-    if len(given[0]) == 1:
+    if sum(len({values[n] for values in given}) > 1 for n in range(len(given[0]))) <= 1:
         return set(range(0, len(given), nth))
     stay: set[int] = set()
     seen: set[tuple[int, str]] = set()

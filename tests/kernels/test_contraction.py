@@ -34,7 +34,7 @@ from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.cover import _candidates, each_value
-from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native
+from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native, sampled
 from tests.kernels.runner import check_exact as check
 from tests.kernels.samples import (
     F,
@@ -67,6 +67,7 @@ from tests.kernels.samples import (
 SIZES = [1, 2, 15, 16, 17, 31, 33]
 
 
+@sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 def test_products_at_awkward_sizes(kind):
@@ -109,6 +110,7 @@ def test_convolutions_backward(full):
     check_some(conv_dw(2, 5, 9, 11, 13, 3, 3, 1), full)
 
 
+@sampled(3)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_capsules(stride):
     check(capsule(2, 3, 7, 5, stride))
@@ -134,11 +136,13 @@ def test_constant_pieces_are_stored_with_the_sum():
         check(added, CONTRACTION.configs(added, host())[:1])
 
 
+@sampled(4)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_capsule_gradients(stride):
     check(capsule_da(2, 3, 7, 4, stride))
 
 
+@sampled(3)
 def test_loops_over_k_are_cut_by_guards():
     """Rows of a window and of the broadcast side, tiles that hold borders and tiles that hold none."""
     for kernel in (conv_dx(2, 3, 14, 14, 4, 5, 5, 0), conv(2, 2, 13, 13, 5, 5, 5, 2)):
@@ -153,6 +157,7 @@ def test_loops_over_k_are_cut_by_guards():
         check(kernel, configs)
 
 
+@sampled(2)
 def test_batches_and_depthwise():
     params = ((dt.f32, (3, 7, 6)), (dt.f32, (3, 6, 19)))
     check(sum_of((3, 7, 19), params, (6,), times(load(0, 0, 1, 3), load(1, 0, 3, 2))))
@@ -161,6 +166,7 @@ def test_batches_and_depthwise():
     check(sum_of((2, 3, 6, 7), params, (3, 3), times(load(0, 0, 1, *at), load(1, 1, 4, 5))))
 
 
+@sampled(3)
 def test_factors_are_any_expression():
     zero = Const(0.0, dt.f32)
     x = load(0, 0, 2)
@@ -224,6 +230,7 @@ def test_tasks_pack_a_few_points_of_k_of_many_tiles():
             check(kernel, [Configs((c,))])
 
 
+@sampled(2)
 def test_masks_of_a_panel_are_made_once_for_all_channels():
     """Blocks and parts of K of whole channels, and ones that end within a channel's filter."""
     blocked = Tiled(swap=True, mr=4, nv=2, a="inline", b="panel", order="n")
@@ -241,6 +248,7 @@ def _of_images(p, c: Tiled) -> Tiled:
     return replace(c, swap=bool(image), windows=windows, a=c.a if windows else "panel")
 
 
+@sampled(3)
 def test_tiles_are_transposed_where_results_lie_along_m():
     """Pixels as M, read in place from a window at any stride, channels as N: tiles of part of a row, of a row and of
     several, of more rows than lanes, and last tiles of fewer, blocks of K, and an epilogue that reads."""
@@ -304,6 +312,7 @@ def test_windows_that_are_read_backwards(kind):
         compare(CONTRACTION.lower(kernel, Configs((c,)), WIDE), kernel, base, want, str(c), None, 0)
 
 
+@sampled(4)
 def test_windows_of_a_block_of_an_output_axis():
     """Rows of an image, images and channels, as M and as N, at any stride."""
     for kernel, cut, size in (
@@ -360,6 +369,7 @@ def _single_pixels(b, c, h, w, o, pad, stride) -> Kernel:
     return sum_of((b, o, p, q), ((dt.f32, (b, c, h, w)), (dt.f32, (o, c))), (c,), body)
 
 
+@sampled(2)
 def test_windows_leave_out_what_a_stride_skips():
     """Every second and third pixel, with and without a border; nothing is gained where each is read, nor by vectors
     along K, which are turned from where they lie."""
@@ -380,6 +390,7 @@ def test_windows_leave_out_what_a_stride_skips():
     assert all(with_halos(p, ((i, x),)) is None for i in (0, 1) for x in ("all", "k"))
 
 
+@sampled(3)
 def test_vectors_along_k():
     """Tiles of an axis of either side over parts of the outer axis of K, whose sums are added later."""
     shapes = [(5, 2, 14, 14, 6, 5, 5, 2), (4, 1, 13, 12, 3, 3, 3, 0), (7, 2, 28, 28, 5, 5, 5, 2)]
@@ -408,6 +419,7 @@ def test_vectors_along_k():
     assert any(isinstance(c.pieces[0], Direct) for c in CONTRACTION.configs(large, host()))
 
 
+@sampled(2)
 def test_vectors_along_k_in_parts():
     """As many as the outer axis has points, fewer, more, and one, which is added like others."""
     lanes = host().lanes()
@@ -433,6 +445,7 @@ def test_vectors_along_k_in_parts():
     check(whole, [Configs((replace(dot, split=n, fused=(3,)),)) for n in (1, 3)])
 
 
+@sampled(5)
 @pytest.mark.parametrize("order", ["n", "m"])
 def test_every_way_to_reach_operands(order):
     for n, kernel in enumerate((product(29, 70, 37, "NT"), conv(3, 2, 9, 9, 5, 3, 3, 1))):
@@ -448,6 +461,7 @@ def test_every_way_to_reach_operands(order):
             )
 
 
+@sampled(4)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("a,b,kc", [("inline", "inline", 8), ("inline", "panel", 16), ("buffer", "panel", 16),
                                     ("panel", "panel", 48), ("inline", "inline", 3)])  # fmt: skip
@@ -508,6 +522,7 @@ def test_epilogue_updates_in_place():
     check(Kernel(stages, buffers))
 
 
+@sampled(4)
 def test_epilogue_of_convolution_and_long_chain():
     kernel = conv(2, 2, 7, 9, 5, 3, 3, 1)
     f, shape = dt.f32, kernel.shape
@@ -533,6 +548,7 @@ def test_epilogue_of_convolution_and_long_chain():
     check(Kernel(stages, buffers))
 
 
+@sampled(5)
 def test_narrow_vectors_and_one_core():
     """The same patterns with 8 lanes and 16 registers."""
     target = replace(host(1), vector_bytes=32, vector_registers=16)
@@ -650,6 +666,7 @@ def _direct(kernel: Kernel, target) -> list[Direct]:
     return [c for p in problems(kernel.root) for c in candidates(kernel, (p,), target) if isinstance(c, Direct)]
 
 
+@sampled(5)
 def test_boxes_of_the_direct_form():
     """Tiles and unrolled parts of K with remainders, in windows and under masks, by hand."""
     target = host()
@@ -710,6 +727,7 @@ def test_few_rows_share_what_is_loaded(full):
         check(kernel, [Configs((c,)) for c in (found if full else each_value(found))])
 
 
+@sampled(5)
 def test_epilogue_of_the_direct_form():
     """An activation after a bias, and an update in place (each element once)."""
     kernel = depthwise(3, 3, 17, 21, 3, 1)
@@ -725,6 +743,7 @@ def test_epilogue_of_the_direct_form():
     check(both, [Configs((c,)) for c in found], target=target)
 
 
+@sampled(4)
 def test_long_epilogue_of_the_direct_form():
     """Rows of a tile finished in a loop: a chain with a guarded read, of vectors and of single results."""
     target = host()
@@ -744,6 +763,7 @@ def test_long_epilogue_of_the_direct_form():
         check(both, [Configs((c,)) for c in found], target=target)
 
 
+@sampled(3)
 def test_repeated_guards_and_reads_in_bounds():
     """A read in bounds whatever the guard says has no mask; a guard of the root and of a stage stands once."""
     n, i, d = 9, 20, 7
@@ -776,6 +796,7 @@ def replace_outputs(stage: Stage) -> Stage:
     return Stage(stage.template, stage.args, (None,))
 
 
+@sampled(4)
 def test_factors_of_the_direct_form_are_any_expression():
     """An activation of one operand, evaluated once an element into a window or once a load."""
     kernel = depthwise(3, 3, 17, 21, 3, 1)

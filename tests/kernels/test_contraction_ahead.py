@@ -20,7 +20,7 @@ from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
-from tests.kernels.runner import host
+from tests.kernels.runner import host, sampled
 from tests.kernels.samples import (
     biased,
     capsule,
@@ -65,6 +65,7 @@ def count(kernel: Kernel, config: Tiled, name: str, target=SMALL) -> int:
     return sum(1 for x in lowered.launches for op in operations(x.function.body) if op.name == name)
 
 
+@sampled(4)
 def test_tiles_ask_for_the_next_panel_of_n():
     panels = Tiled(mr=5, nv=2, a="inline", b="inline", order="n")
     images = conv(3, 9, 17, 17, 23, 1, 1, 0)  # rows of 289 points: panels cross images
@@ -96,6 +97,7 @@ def test_tiles_ask_for_the_next_panel_of_n():
     check(grouped, [Configs((swapped,)), Configs((replace(swapped, b="panel", tn=2),))], target=SMALL)
 
 
+@sampled(3)
 def test_tiles_ask_for_every_tensor_that_an_operand_is_computed_of():
     """A scale for each point of K is few numbers; of two tensors as large as the operand both are asked for, unless
     they lie differently. Panels of N across K and along it."""
@@ -160,6 +162,7 @@ def far(kernel: Kernel) -> Kernel:
     return Kernel(kernel.stages, (*kernel.buffers[:-1], KernelBuffer(dt.f32, kernel.buffers[-1].shape, True)))
 
 
+@sampled(2)
 def test_large_results_are_stored_past_the_caches():
     c = Tiled(mr=4, nv=2, a="inline", b="inline")
     lanes = host().lanes()
@@ -177,6 +180,7 @@ def test_large_results_are_stored_past_the_caches():
     check(Kernel((relu,), whole.buffers), [Configs((replace(c, a="panel", b="panel", kc=2),))])
 
 
+@sampled(5)
 def test_runs_of_rows_that_follow_each_other_are_stored_together():
     """Results in squares of 4 by 4: four rows of vectors along the channels make lines; with stages that read more, by
     way of scratch, and in tiles whose rows are no whole squares, which are stored run by run."""
@@ -209,6 +213,7 @@ def test_runs_of_rows_that_follow_each_other_are_stored_together():
         assert epilogue.adjacent_rows(ragged, p, p.left, p.right, lanes) == 1
 
 
+@sampled(6)
 def test_tiles_ask_for_rows_along_k():
     blocks = Tiled(mr=8, nv=2, a="inline", b="panel", order="n")
     rows = product(23, 40, 700, "NT")
@@ -260,6 +265,7 @@ def test_tiles_ask_for_the_next_windows_of_several_channels():
     assert count(windows, replace(c, mr=7), "prefetch") == 0  # no room among so few products
 
 
+@sampled(3)
 def test_tiles_ask_for_what_the_next_panel_is_packed_of():
     """Along K, of blocks shorter than its rows. Tasks along both sides, more panels."""
     lanes = host().lanes()
@@ -276,6 +282,7 @@ def test_tiles_ask_for_what_the_next_panel_is_packed_of():
         assert count(kernel, whole, "prefetch") == 0
 
 
+@sampled(3)
 def test_whole_vectors_along_k_need_no_masks():
     """Where K, its parts and its blocks are whole vectors, and rows of it too."""
     lanes = host().lanes()
@@ -294,20 +301,19 @@ def test_whole_vectors_along_k_need_no_masks():
         assert (masked(kernel, blocks) == 0) is (kernel is whole) and masked(kernel, cut) > 0
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_vectors_along_k_cross_rows(every):
+@sampled(5)
+def test_vectors_along_k_cross_rows():
     """Every other element of every other row, and rows with a border; blocks and parts of K are whole rows or not."""
     row = 2 * max(8, host().lanes()) - 3
     blocks = Tiled(mr=4, nv=1, a="inline", b="panel", order="n")
-    every = times(load(0, 2, 0, 3, 4), load(1, 2, 1, lin((2, 3)), lin((2, 4))))
-    strided = sum_of((13, 19), ((dt.f32, (2, 13, 6, row)), (dt.f32, (2, 19, 12, 2 * row))), (2, 6, row), every)
+    both = times(load(0, 2, 0, 3, 4), load(1, 2, 1, lin((2, 3)), lin((2, 4))))
+    strided = sum_of((13, 19), ((dt.f32, (2, 13, 6, row)), (dt.f32, (2, 19, 12, 2 * row))), (2, 6, row), both)
     bordered = conv_dw(3, 9, 4, row, 7, 3, 3, 1)
     ways = ((0, 1), (2 * row, 1), (2 * row + 1, 1), (0, 3), (row, 2), (row + 3, 2), (2 * row, 3))
-    for n, (kernel, swap) in enumerate(((strided, True), (strided, False), (bordered, False), (bordered, True))):
+    for kernel, swap in ((strided, True), (strided, False), (bordered, False), (bordered, True)):
         a = "inline" if kernel is strided else "panel"
         configs = [replace(blocks, swap=swap, a=a, kc=kc, split=split) for kc, split in ways]
-        some = configs if every else configs[n % 2 :: 2]  # each way of each kernel, and of both sides
-        check(kernel, [Configs((c,)) for c in (*some, replace(configs[1], b="buffer"))])
+        check(kernel, [Configs((c,)) for c in (*configs, replace(configs[1], b="buffer"))])
 
 
 def test_long_k_is_split_where_one_side_is_transposed():
@@ -330,6 +336,7 @@ def test_rows_that_overlap_take_little_room():
     assert CONTRACTION.cost(kernel, long, wide).arithmetic < CONTRACTION.cost(kernel, short, wide).arithmetic
 
 
+@sampled(3)
 def test_elements_that_rows_of_a_tile_share_are_loaded_once():
     """Taps of one vector of filters, filters' gradients in blocks that cut rows, gradients whose taps run backwards."""
     tile = Tiled(mr=10, nv=1, a="inline", b="panel")
@@ -350,6 +357,7 @@ def test_elements_that_rows_of_a_tile_share_are_loaded_once():
         assert count(forward, together, "fma") == 5 * count(forward, apart, "fma")
 
 
+@sampled(2)
 def test_tiles_of_strided_results():
     """Beyond the second level: tiles of whole and of partial rows, across images, turned or not."""
     large = strided_conv_dx(17, 5, 8, 14, 3)

@@ -17,7 +17,7 @@ from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems, with_companion
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
-from tests.kernels.runner import host
+from tests.kernels.runner import host, sampled
 from tests.kernels.samples import load, pointwise_dx, strided_conv_dx, template, times
 from tests.kernels.test_contraction_exact import sprinkled
 
@@ -61,6 +61,7 @@ def add_stage(kernel: Kernel, count: int) -> Kernel:
     return Kernel((first, stage), (*kernel.buffers, KernelBuffer(f, shape[1:2]), KernelBuffer(f, shape)))
 
 
+@sampled(3)
 def test_tiles_of_two_pieces():
     """Pixels as M, from windows of an image, turned; as N, which are not; last tiles of fewer rows and lanes; both
     orders of the loops and tasks along both sides; packed operands."""

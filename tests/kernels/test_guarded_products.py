@@ -8,7 +8,7 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import apply
 from einsmith.kernels import autoconfig
-from tests.kernels.runner import WIDE, check
+from tests.kernels.runner import WIDE, check, sampled
 from tests.kernels.samples import add, axes, both, int_, le, lt, mul, num, over, plain, read, sub, zero_unless
 
 FACTORS = 4
@@ -48,6 +48,7 @@ def drawn(rng):
     return plain(tuple(extents[:rank]), params, over("sum", tuple(extents[rank:]), found[0]))
 
 
+@sampled(3)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("part", range(4))
 def test_every_pattern_keeps_every_condition(part, rng):

@@ -9,7 +9,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Reduce, apply, cast, template
 from einsmith.kernels.scan import Scan, ScanConfig
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
-from tests.kernels.runner import WIDE, check
+from tests.kernels.runner import WIDE, check, sampled
 from tests.kernels.samples import add, axes, le, lt, mul, num, plain, read, scan, scanned, sub
 
 PATTERN = Scan()
@@ -44,6 +44,7 @@ def test_parts_of_the_axis(rng, mode, is_backward, n):
     check(PATTERN, kernel, rng, [WIDE], configs=configs)
 
 
+@sampled(4)
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_infinities_reach_their_own_results_alone(is_backward):
     """Infinite and NaN elements reach the results that they are part of, and no others; guarded ones reach none."""

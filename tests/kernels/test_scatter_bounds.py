@@ -10,7 +10,7 @@ from einsmith.ir.nodes import Scatter, Template, apply, cast
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.scatter.points import find_bounds
 from tests import nest_interp
-from tests.kernels.runner import NARROW, WIDE, check, poisoned, random_array
+from tests.kernels.runner import NARROW, WIDE, check, poisoned, random_array, sampled
 from tests.kernels.samples import add, axes, both, inside, kernel_of, le, lt, mul, num, read, zero_unless
 from tests.kernels.test_reduction_bounds import ends, word
 
@@ -52,6 +52,7 @@ def test_gradient_of_a_gathered_operand(rows, n, width, m, how, rng):
     check(PATTERN, kernel, rng, inputs=inputs, native=True)
 
 
+@sampled(4)
 @pytest.mark.parametrize("combiner", ["max", "min"])
 def test_only_what_is_neutral_is_left_out(combiner, rng):
     """A zero is as large as others: places between the ends alone are walked where the rest counts as an infinity."""

@@ -102,7 +102,7 @@ def test_any_value_of_one_gene_is_legal_or_has_a_reason() -> None:
 CONTRACTIONS = [name for name, p in pairs() if p == "contraction"]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_legal_configurations_are_correct(name: str) -> None:
     assert run(name, "contraction", 3, 6) >= 3

@@ -26,7 +26,7 @@ from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.planner import fuse
 from tests import nest_interp
 from tests.kernels import samples as s
-from tests.kernels.runner import NARROW, WIDE, check, compare, fresh, host, reference
+from tests.kernels.runner import NARROW, WIDE, check, compare, fresh, host, reference, sampled
 
 STENCIL = StencilPattern()
 
@@ -43,6 +43,7 @@ def gradient_by_x(b, c, h, w, k, stride) -> Kernel:
     return call.kernel
 
 
+@sampled(3)
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("taps", [3, 5])
 @pytest.mark.parametrize(("h", "w"), [(7, 7), (9, 17), (16, 35)])
@@ -149,6 +150,7 @@ def test_a_phase_without_taps_is_zero(rng):
     check(STENCIL, kernel, rng, native=True)
 
 
+@sampled(3)
 @pytest.mark.parametrize("keep", [False, True])
 def test_epilogues_of_stencils(keep, rng):
     check(STENCIL, s.biased(s.depthwise(2, 3, 7, 18, 3, 1), 1, keep), rng, native=True)
@@ -269,6 +271,7 @@ def test_large_results_go_past_the_caches(rng):
     check(STENCIL, far, rng, native=True)
 
 
+@sampled(3)
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(("h", "w"), [(8, 6), (16, 21), (8, 36)])
 def test_rows_that_are_no_lines_leave_in_lines(h, w, rng):

@@ -25,10 +25,11 @@ from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, row_major
 from einsmith.schedule.serial import from_data, to_data
 from einsmith.schedule.split_axes import split_kernels
 from einsmith.tuning.kernels.decisions import lower_choice
+from tests.kernels import runner
 from tests.kernels import samples as s
 from tests.kernels.cover import NAMES, Case, cases, pairwise
 from tests.kernels.layouts import LAYOUTS, Layout, channels_last, in_order, laid_out
-from tests.kernels.runner import WIDE, check, compare, fresh, host, reference
+from tests.kernels.runner import WIDE, check, compare, fresh, host, reference, sampled
 
 PADDED, LAST = Layout("padded", in_order, 3), Layout("channels last", channels_last)
 WAYS = {**{x.name: (x,) for x in LAYOUTS}, "mixed": (LAST, PADDED)}
@@ -55,6 +56,8 @@ def _changed(way: str, kernel: Kernel | Rows) -> Kernel | Rows:
 def run(found: Iterable[Case]) -> None:
     wrong = []
     for n, case in enumerate(found):
+        if not runner.SAMPLE.includes_next():
+            continue
         try:
             case.run(backward=n % 2 == 1)
         except AssertionError as e:
@@ -67,6 +70,7 @@ def _is_slow(name: str, way: str, number: int) -> bool:
     return way not in ("mixed", "apart") if name == "contraction" else bool(number % 2)
 
 
+@sampled(4)
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "name, way",
