@@ -34,7 +34,7 @@ gc.set_threshold(1_000_000, 10, 10)
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what `thinned(n)` leaves out: of a test's cases that are not slow, all but every nth. Where a test
-    has several parameters, every value of each one stays, in as few cases as a greedy choice finds."""
+    has several parameters, those that stay show every value of each parameter that has no more values than they are."""
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("thinned") and not item.get_closest_marker("slow"):
@@ -48,23 +48,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _choose_cases(given: list[tuple[tuple[int, str], ...]], nth: int) -> set[int]:
-    """Return which cases stay, a part of 1 / nth or, with several parameters, as many as show every value.
+    """Return which cases stay, a part of 1 / nth.
 
     Args:
         given: each case's values, as (which parameter, value).
         nth: of how many cases one stays.
     """
-    if sum(len({values[n] for values in given}) > 1 for n in range(len(given[0]))) <= 1:
+    counts = [len({values[n] for values in given}) for n in range(len(given[0]))]
+    if sum(count > 1 for count in counts) <= 1:
         return set(range(0, len(given), nth))
+    total = -(-len(given) // nth)
+    wanted = {v for values in given for v in values if counts[v[0]] <= total}
     stay: set[int] = set()
     seen: set[tuple[int, str]] = set()
-    while unseen := {n: len(new) for n, values in enumerate(given) if (new := {*values} - seen)}:
-        best = max(unseen, key=lambda n: unseen[n])
+    while wanted - seen:  # cases that show most of what is wanted and, among those, most that is new
+        news = [{*values} - seen for values in given]
+        best = max(range(len(given)), key=lambda n: (len(news[n] & wanted), len(news[n])))
         stay.add(best)
         seen.update(given[best])
     # The others come one later at each nth, so that values that alternate meet many others.
     others = [n for n in range(len(given)) if (n + n // nth) % nth == 0 and n not in stay]
-    more = -(-len(given) // nth) - len(stay)
+    more = total - len(stay)
     return stay | set(others[:: -(-len(others) // more)] if more > 0 and others else ())
 
 

@@ -337,11 +337,11 @@ def tried(group: str, folder: Path, most: int) -> list[str]:
         return found(cases, most)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("group", GROUPS)
 def test_some_bad_values_of_every_argument(group, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a bad path may be a relative one
-    most = 2 if group == "functions" else 5  # functions are many, and each argument has other values
+    most = 1 if group == "functions" else 4  # functions are many, and each argument has other values
     assert not (told := tried(group, tmp_path, most)), "\n".join(told)
 
 

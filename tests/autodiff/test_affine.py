@@ -197,7 +197,7 @@ def index_maps(draw):
     return index, extents, shape, guards
 
 
-@settings(max_examples=200)
+@settings(max_examples=70)
 @given(index_maps())
 def test_random_maps(case):
     check(*case)

@@ -35,7 +35,7 @@ def gradient(name, checkpoint, order=1):
     return g if order == 1 else es.grad(lambda *xs: sum((x * x).sum() for x in g(*xs)), at)
 
 
-@pytest.mark.thinned(10)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("steps", [1, 2, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_the_same(name, steps):

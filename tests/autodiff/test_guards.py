@@ -31,7 +31,10 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+LONG = "conditions of what is guarded"
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == LONG)) for n in FORMULAS])
 def test_derivatives_read_where_the_body_reads(name, rng):
     text, shapes = FORMULAS[name]
     f = es.op(text)

@@ -73,7 +73,7 @@ def test_derivatives_of_a_product_where_factors_are_zero(n: int, rng) -> None:
         np.testing.assert_allclose(g, np.prod([x for m, x in enumerate(xs) if m != k], axis=0), rtol=1e-12)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.parametrize("n", [17, 37])
 def test_compiled_gradients_are_those_of_the_evaluator_and_of_differences(name: str, n: int, rng) -> None:

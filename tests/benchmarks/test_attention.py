@@ -11,6 +11,7 @@ from benchmarks.peers import einsmith_attention
 from benchmarks.verify import error
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("mask", MASKS)
 def test_libraries_agree_with_float64(mask: str, torch, monkeypatch) -> None:
     from benchmarks.peers import torch_attention

@@ -167,7 +167,12 @@ def test_missing_and_short_text(model: str, tmp_path: Path, capfd) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("milstm", "--set", "hidden_size=16"), ("lstm-lm", "--set", "width=16"), ("gpt_small", *GPT)]
+    "words",
+    [
+        ("milstm", "--set", "hidden_size=16"),
+        ("lstm-lm", "--set", "width=16"),
+        pytest.param(("gpt_small", *GPT), marks=pytest.mark.slow),
+    ],
 )
 def test_explain(words: tuple, capfd) -> None:
     small = () if words[0] == "milstm" else ("--set", "vocabulary=50")

@@ -81,6 +81,13 @@ def engine(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+def by_default(engine: str) -> pytest.MarkDecorator:
+    """Run the test with one of the launchers, and in slow tests with the other."""
+    every = [pytest.param(x, marks=[pytest.mark.slow] * (x != engine)) for x in ("MPI", "torchrun")]
+    return pytest.mark.parametrize("engine", every, indirect=True)
+
+
+@by_default("torchrun")
 def test_results_are_those_of_one_process(engine, tmp_path):
     process = start(engine, "compare", str(tmp_path))
     text = end(process, START)
@@ -135,6 +142,7 @@ def test_twenty_steps_of_four_networks(engine, size, alone, tmp_path):
                     np.testing.assert_allclose(value, expected[key], atol=1e-3 * scale, err_msg=f"{name} {key}")
 
 
+@by_default("MPI")
 def test_an_error_of_one_process_ends_all(engine, tmp_path):
     process = start(engine, "fail", str(tmp_path))
     text = end(process, START)
@@ -157,6 +165,7 @@ def check_save(folder: Path) -> int:
     return step.steps - 1
 
 
+@by_default("MPI")
 def test_a_killed_process_ends_all_and_the_save_is_whole(engine, tmp_path):
     process = start(engine, "last", str(tmp_path))
     await_file(tmp_path / "saved-1", process)
@@ -204,6 +213,7 @@ def test_a_launcher_that_restarts_the_processes_goes_on_from_the_save(tmp_path):
     assert int((tmp_path / "pid-1").read_text()) != killed and check_save(tmp_path / "run") > before
 
 
+@by_default("MPI")
 def test_a_process_that_is_stopped_for_a_while_holds_up_the_others_and_no_more(engine, tmp_path):
     process = start(engine, "last", str(tmp_path))
     await_file(tmp_path / "saved-1", process)
@@ -220,6 +230,7 @@ def test_a_process_that_is_stopped_for_a_while_holds_up_the_others_and_no_more(e
     check_save(tmp_path / "run")
 
 
+@by_default("MPI")
 def test_the_command_trains_in_a_group(engine, tmp_path):
     """`einsmith train` under a launcher: one process reports and saves."""
     write_digits(tmp_path, 70, 30)

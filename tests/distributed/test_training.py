@@ -66,7 +66,7 @@ def many_buckets(monkeypatch):
     monkeypatch.setattr(gradient_buckets, "MOST_BYTES", 1)
 
 
-@pytest.mark.thinned(18)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("optimizer", [es.optim.SGD(lr=0.1, momentum=0.9), es.optim.AdamW(lr=0.01)])
 @pytest.mark.parametrize("shard_optimizer", [False, True])
@@ -114,7 +114,7 @@ def test_a_small_step_exchanges_one_message(rng):
     assert run(2, work) == [["exchange"]] * 2
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("optimizer", [es.optim.SGD(lr=0.1, momentum=0.9), es.optim.AdamW(lr=0.01)])
 def test_equals_one_process(size, optimizer, rng):
@@ -335,7 +335,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"shard_optimizer": True}, {"deterministic": True}])
 def test_changes_while_training(options, rng):
     """Each change is made alone and in a group; the trainings stay equal."""
@@ -721,7 +721,7 @@ def test_the_explained_variance_of_all_ranks(rng):
 # ------------------------------------------------------------------------------------------- divided state
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize(
     "optimizer", [es.optim.SGD(lr=0.1, momentum=0.9), es.optim.AdamW(lr=0.01), es.optim.NAdam(lr=0.01)]
@@ -806,7 +806,7 @@ def normalised(seed):
     return network(seed, nn.BatchNorm1d(11), nn.Dropout(0.2))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("make", "options"),
     [

@@ -89,7 +89,7 @@ def is_noise(x: Comparison) -> bool:
     return any(np.abs(a[ZONE_BYTES:-ZONE_BYTES].view(x.kernel.buffers[n].dtype.numpy)).max() < 1e-7 for n, a in made)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "convolutional")) for n in NETWORKS])
 def test_programs_take_turns_on_one_memory(name: str) -> None:
     _, plain, batch = step(name)
     want = [float(plain(batch)[1][0]) for _ in range(6)]

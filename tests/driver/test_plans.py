@@ -38,7 +38,7 @@ from einsmith.tuning.kernels.override import overriding
 from tests.gallery.entries import ENTRIES
 
 ROOT = Path(__file__).parents[2]
-MODELS = ("mlp3", "lenet5", "capsulenet", "resnet18_cifar", "milstm", "lstm-lm", "sublstm")
+MODELS = ("lenet5", "mlp3", "capsulenet", "milstm", "lstm-lm", "sublstm")
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,7 @@ def test_plans_without_code_are_not_kept(cache) -> None:
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, pytest.param("resnet18_cifar", marks=pytest.mark.slow)])
 def test_a_network_trains_bitwise_as_it_does_from_a_new_plan(name, rng, planned) -> None:
     options = {"vocabulary": 100, "width": 20, "batch": 2} if name == "lstm-lm" else {}
     state, results = None, []

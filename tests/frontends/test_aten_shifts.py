@@ -31,7 +31,7 @@ def elements(rng: np.random.Generator, dtype: str) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([ends, rng.integers(info.min, info.max, 9)]).astype(dtype))
 
 
-@pytest.mark.thinned(16)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_by_numbers(name, dtype, rng):
@@ -57,7 +57,7 @@ def test_of_numbers(name, dtype, rng):
         check(name, (x, torch.arange(9).to(getattr(torch, dtype))), gradients=False)
 
 
-@pytest.mark.thinned(15)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "remainder", "eq", "lt", "ge"])
 def test_numbers_wrap_in_arithmetic_and_comparisons(name, dtype, rng):

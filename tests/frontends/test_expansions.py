@@ -68,7 +68,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("mode", [es.interpret, es.jit])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_an_operator_gives_its_function(name, mode):

@@ -122,7 +122,7 @@ def tuple_of(x):
 # ------------------------------------------------------------------------------------------------------------- values
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_values_and_gradients_are_plain_torchs(case, dtype, rng):
     inputs = case.inputs(rng, dtype)

@@ -185,7 +185,7 @@ INTEGERS = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", [np.int16, np.uint8])
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers(rng, name, kind):

@@ -160,7 +160,7 @@ def check(f: Formula, seed: int, compiled: bool = False, verified: bool = False)
         assert abs(left - right) <= 1e-9 * scale, f"{left} is not {right}"
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(formulas(), st.integers(0, 2**32 - 1))
 def test_random_formulas(f, seed):
     check(f, seed)

@@ -40,22 +40,30 @@ def assert_bounds(e, extents, guards, interval) -> None:
         assert hi is None or hi >= found.max(), (e, extents, guards, interval, found.max())
 
 
-@settings(max_examples=400, deadline=None)
-@given(integers(), boxes, st.lists(conditions(depth=1), max_size=3))
-def test_bounds_hold_everywhere(e, extents, guards):
-    assert_bounds(e, extents, guards, bounds(e, extents, guards))
+@pytest.mark.parametrize("examples", [120, pytest.param(400, marks=pytest.mark.slow)])
+def test_bounds_hold_everywhere(examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(integers(), boxes, st.lists(conditions(depth=1), max_size=3))
+    def hold(e, extents, guards):
+        assert_bounds(e, extents, guards, bounds(e, extents, guards))
+
+    hold()
 
 
-@settings(max_examples=400, deadline=None)
-@given(conditions(), boxes, st.lists(conditions(depth=1), max_size=3))
-def test_proofs_are_never_wrong(c, extents, guards):
-    holds = np.ones(int(np.prod(extents)), bool)
-    for g in guards:
-        holds &= values(g, extents)
-    if prove(c, extents, guards):
-        assert values(c, extents)[holds].all()
-    if Facts.of(extents, guards).prove(c, False):
-        assert not values(c, extents)[holds].any()
+@pytest.mark.parametrize("examples", [120, pytest.param(400, marks=pytest.mark.slow)])
+def test_proofs_are_never_wrong(examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(conditions(), boxes, st.lists(conditions(depth=1), max_size=3))
+    def hold(c, extents, guards):
+        holds = np.ones(int(np.prod(extents)), bool)
+        for g in guards:
+            holds &= values(g, extents)
+        if prove(c, extents, guards):
+            assert values(c, extents)[holds].all()
+        if Facts.of(extents, guards).prove(c, False):
+            assert not values(c, extents)[holds].any()
+
+    hold()
 
 
 @pytest.mark.parametrize("extents", [(1, 1, 1), (2, 3, 5), (7, 1, 4)])

@@ -29,17 +29,21 @@ def values(e, extents):
     return evaluate_template(template(extents, (), e), ())[0].ravel()
 
 
-@settings(max_examples=200)
-@given(conditions(), st.tuples(*(st.integers(1, 5) for _ in range(3))), st.lists(conditions(depth=1), max_size=3))
-def test_yes_where_and_only_where_it_holds(c, extents, guards):
-    facts = Facts.of(extents, guards)
-    holds = np.ones(int(np.prod(extents)), bool)
-    for g in guards:
-        holds &= values(g, extents)
-    wanted = values(c, extents)[holds].all()
-    assert not holds_everywhere(c, facts) or wanted
-    if len(guards) < 2 and facts.known:  # several may share no axis with the condition and contradict each other
-        assert holds_everywhere(c, facts) == wanted or not holds.any()
+@pytest.mark.parametrize("examples", [80, pytest.param(200, marks=pytest.mark.slow)])
+def test_yes_where_and_only_where_it_holds(examples):
+    @settings(max_examples=examples)
+    @given(conditions(), st.tuples(*(st.integers(1, 5) for _ in range(3))), st.lists(conditions(depth=1), max_size=3))
+    def hold(c, extents, guards):
+        facts = Facts.of(extents, guards)
+        holds = np.ones(int(np.prod(extents)), bool)
+        for g in guards:
+            holds &= values(g, extents)
+        wanted = values(c, extents)[holds].all()
+        assert not holds_everywhere(c, facts) or wanted
+        if len(guards) < 2 and facts.known:  # several may share no axis with the condition and contradict each other
+            assert holds_everywhere(c, facts) == wanted or not holds.any()
+
+    hold()
 
 
 def test_boxes_beyond_the_limit_are_unknown(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,13 +27,17 @@ def test_a_small_box_is_looked_at_whole(e, extents):
     np.testing.assert_array_equal(np.broadcast_to(values, want.shape), want)
 
 
-@settings(max_examples=150)
-@given(conditions(), st.lists(conditions(depth=1), max_size=3), st.tuples(*(st.integers(1, 40) for _ in range(3))))
-def test_points_never_refute_what_is_proven(c, others, extents):
-    facts = Facts(extents)
-    if facts.is_undecided(c, others, True):
-        under = facts.assume_all(others)
-        assert under.feasible and not under._proves(c, True) and not under._proves(c, False)
+@pytest.mark.parametrize("examples", [60, pytest.param(150, marks=pytest.mark.slow)])
+def test_points_never_refute_what_is_proven(examples):
+    @settings(max_examples=examples)
+    @given(conditions(), st.lists(conditions(depth=1), max_size=3), st.tuples(*(st.integers(1, 40) for _ in range(3))))
+    def hold(c, others, extents):
+        facts = Facts(extents)
+        if facts.is_undecided(c, others, True):
+            under = facts.assume_all(others)
+            assert under.feasible and not under._proves(c, True) and not under._proves(c, False)
+
+    hold()
 
 
 def test_conditions_that_samples_cannot_decide():

@@ -94,26 +94,38 @@ def check(e, extents, guards=(), rules=RULES) -> None:
     assert again is new, f"not idempotent: {e}\n-> {new}\n-> {again}\n{extents} {guards}"
 
 
-@settings(max_examples=600, deadline=None)
-@given(integers(depth=4), boxes)
-def test_integers_keep_their_values(e, extents):
-    check(e, extents)
+@pytest.mark.parametrize("examples", [150, pytest.param(600, marks=pytest.mark.slow)])
+def test_integers_keep_their_values(examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(integers(depth=4), boxes)
+    def hold(e, extents):
+        check(e, extents)
+
+    hold()
 
 
-@settings(max_examples=400, deadline=None)
-@given(conditions(depth=3), boxes)
-def test_conditions_keep_their_values(e, extents):
-    check(e, extents)
+@pytest.mark.parametrize("examples", [120, pytest.param(400, marks=pytest.mark.slow)])
+def test_conditions_keep_their_values(examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(conditions(depth=3), boxes)
+    def hold(e, extents):
+        check(e, extents)
+
+    hold()
 
 
 # The first two keep a -0.0, and 1/x shows it; x*x and 1/x are rounded correctly, which pow of the C library is not.
 EXACT = tuple(r for r in RULES if r.name not in ("x + 0", "x - -0", "x ** 2", "x ** -1"))
 
 
-@settings(max_examples=200, deadline=None)
-@given(floats(), boxes)
-def test_floats_keep_their_values(e, extents):
-    check(e, extents, rules=EXACT)
+@pytest.mark.parametrize("examples", [80, pytest.param(200, marks=pytest.mark.slow)])
+def test_floats_keep_their_values(examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(floats(), boxes)
+    def hold(e, extents):
+        check(e, extents, rules=EXACT)
+
+    hold()
 
 
 @pytest.mark.slow

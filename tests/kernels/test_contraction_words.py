@@ -80,7 +80,7 @@ def check_words(kernel: Kernel, most: int = 6, target: Target | None = None) -> 
 SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 31, 33]
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("rounds", [False, True])
 def test_products(kind, rounds):
@@ -124,7 +124,7 @@ def test_words_that_lie_in_memory_are_read_as_they_are():
     assert all(isinstance(o.expr, Apply) and o.expr.fn == "pack" for o in q.operands)
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("types", [(dt.u8, dt.i8), (dt.i8, dt.u8), (dt.u8, dt.u8), (dt.i8, dt.i8)])
 @pytest.mark.parametrize("dots", [("u8i8", "i16"), ("i16",)])
 def test_sums_of_integers(types, dots):
@@ -185,7 +185,7 @@ def check_tiles(kernel: Kernel, most: int = 3) -> None:
     check_exact(kernel, [Configs((c,)) for c in each_value(configs)[:most]], target=target)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("types", [BF16, (dt.u8, dt.i8), (dt.i8, dt.u8)])
 def test_products_in_tiles(kind, types):

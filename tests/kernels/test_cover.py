@@ -40,11 +40,12 @@ LARGE = "reduction", "stencil", "winograd"
 """Patterns whose pairs take long: by default every parameter, size and field has each of its values."""
 
 
-@sampled(3)
+LONG = *LARGE, "contraction"
+
+
+@sampled(4)
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in (*LARGE, "contraction"))) for n in NAMES]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in NAMES])
 def test_pairs(name):
     check(pool(name)[n] for n in pairwise([c.traits for c in pool(name)]))
 
@@ -101,15 +102,19 @@ WAYS: dict[str, dict[str, set[Any]]] = {
 }  # fmt: skip
 
 
-def test_every_way_is_there():
-    """Every sample is taken by some pattern; every pattern meets every awkward size, sums of nothing where it takes
-    them, and the values of each field of its configurations."""
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in NAMES])
+def test_every_way_is_there(name):
+    """Every pattern meets every awkward size and the values of each field of its configurations."""
     assert set(WAYS) == set(NAMES)
-    for name, fields in WAYS.items():
-        seen = {t for c in pool(name) for t in c.traits}
-        assert {x for _, x in seen if isinstance(x, str)} >= set(EDGE), name
-        missing = [(k, x) for k, values in fields.items() for x in values if (f"config {k}", x) not in seen]
-        assert not missing, f"{name}: {missing}"
+    seen = {t for c in pool(name) for t in c.traits}
+    assert {x for _, x in seen if isinstance(x, str)} >= set(EDGE)
+    missing = [(k, x) for k, values in WAYS[name].items() for x in values if (f"config {k}", x) not in seen]
+    assert not missing
+
+
+@pytest.mark.slow
+def test_every_sample_is_there():
+    """Every sample is taken by some pattern, sums of nothing by those that take them."""
     nothing = {("m", "0"), ("n", "0"), ("k", "0"), ("b", 0), ("tokens", "0")}
     empty = {name for name in NAMES if any(nothing.intersection(c.traits) for c in pool(name))}
     assert empty == {"pointwise", "reduction", "scatter"}, "the others leave empty kernels to these"

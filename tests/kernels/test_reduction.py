@@ -24,7 +24,7 @@ def over(combiner, extents, *bodies):
     return Reduce(combiner, tuple(extents), bodies)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("combiner", ["sum", "prod", "max", "min", "argmax", "argmin"])
 @pytest.mark.parametrize("n", SIZES)
 def test_rows_and_columns(rng, combiner, n):
@@ -344,7 +344,7 @@ def test_long_columns_are_read_in_wide_pieces():
     assert best.mode == "column"
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("combiner", ["sum", "max", "argmax"])
 @pytest.mark.parametrize("m, n, k", [(1, 16, 4), (7, 21, 5), (3, 17, 16), (9, 4, 11)])
 def test_transposed_tiles(rng, combiner, m, n, k):

@@ -54,7 +54,7 @@ def test_other_combiners(combiner, rng):
     check(PATTERN, sparse(combiner, 6, 71), rng, inputs=[ends(rng, 6, 71, "anywhere")])
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("width", [0, 5])
 @pytest.mark.parametrize("combiner", ["argmax", "argmin"])
 def test_positions(combiner, width, rng):
@@ -125,7 +125,7 @@ def test_counts_of_all_rows(rng):
     check(PATTERN, kernel, rng, inputs=[ends(rng, 7, 71, "sorted")])
 
 
-@pytest.mark.thinned(9)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("guard", [
     lambda i, k: le(k, i), lambda i, k: lt(i, k), lambda i, k: both(le(i, k), lt(k, add(i, 9))),
     lambda i, k: both(le(sub(i, 4), k), lt(read(1, k), num(0.5))),

@@ -15,7 +15,7 @@ from tests.kernels.samples import add, axes, le, lt, mul, num, plain, read, scan
 PATTERN = Scan()
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("is_backward", [False, True])
 @pytest.mark.parametrize("n", [2, 3, 15, 16, 17, 37])
 def test_rows_and_columns(rng, n, is_backward):

@@ -49,6 +49,7 @@ def pairs() -> list[tuple[str, str]]:
     return [(name, p.name) for name, k in KERNELS.items() for p in autoconfig.eligible_patterns(k, WIDE) if p.match(k)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name,pattern_name", pairs())
 def test_proposals_are_legal(name: str, pattern_name: str) -> None:
     kernel, pattern = KERNELS[name], autoconfig.pattern_of(pattern_name)

@@ -44,7 +44,7 @@ def gradient_by_x(b, c, h, w, k, stride) -> Kernel:
 
 
 @sampled(3)
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("taps", [3, 5])
 @pytest.mark.parametrize(("h", "w"), [(7, 7), (9, 17), (16, 35)])
 def test_depthwise_in_three_directions(h, w, taps, rng):
@@ -63,7 +63,7 @@ def test_no_read_outside_the_operands(target, rng):
         check(STENCIL, kernel, rng, [target])
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     ("width", "taps", "pad", "stride"),
     [(5, 4, 0, 1), (6, 5, 0, 1), (6, 5, 0, 2), (5, 4, 1, 1), (2, 5, 3, 2), (1, 3, 2, 2), (9, 9, 3, 2)],
@@ -77,7 +77,7 @@ def test_wide_filters_read_no_more_than_a_row(width, taps, pad, stride, target, 
             check(STENCIL, kernel, rng, [target or host()], native=target is None)
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("taps", "pad", "width"), [(11, 0, 27), (16, 0, 21), (24, 0, 49), (24, 11, 30), (23, 22, 31)])
 @pytest.mark.parametrize("target", [NARROW, WIDE, None])
 def test_more_taps_than_lanes(taps, pad, width, target, rng):

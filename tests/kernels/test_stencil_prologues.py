@@ -45,7 +45,7 @@ def with_prologue(kernel: Kernel, slot: int, axis: int | None = None) -> Kernel:
 
 
 @sampled(3)
-@pytest.mark.thinned(16)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("h", "w", "taps"), [(7, 7, 3), (9, 17, 3), (5, 35, 5), (1, 1, 3), (6, 14, 5), (4, 33, 3)])
 def test_numbers_of_a_channel(h, w, taps, stride, rng):

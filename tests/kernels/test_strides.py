@@ -94,6 +94,7 @@ def test_pairs(name, way):
     run(found[n] for n in pairwise([c.traits for c in found]))
 
 
+@pytest.mark.thinned(2)
 @every_way
 def test_every_pattern_has_cases(way):
     """Of kernels some of whose buffers really are not row-major; the samples of scans and scatters are no images."""
@@ -101,7 +102,7 @@ def test_every_pattern_has_cases(way):
     assert few == (["scan", "scatter"] if way == "batch inside" else [])
 
 
-@pytest.mark.thinned(42)
+@pytest.mark.thinned(6)
 @every_way
 @pytest.mark.parametrize("n", [1, 13, *(host().lanes() + i for i in (-1, 0, 1))])
 def test_scans_of_images(n, way):

@@ -184,7 +184,7 @@ def test_random_indices_with_large_constants_against_python(index, size, rows, c
     np.testing.assert_array_equal(values[list(picks)], want)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("to", ["i8", "i32", "i64", "f32", "f64", "bool"])
 @pytest.mark.parametrize("of", ["float32", "float64", "int8", "int32", "int64"])
 def test_a_cast_sees_the_whole_value(of, to, rng):

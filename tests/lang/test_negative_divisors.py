@@ -41,7 +41,7 @@ def check(text: str, extents: dict[str, int], rng: np.random.Generator, **parame
     np.testing.assert_allclose(np.sum(want[0] * move), moved, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("form", WHERE)
 @pytest.mark.parametrize("index", INDICES)
 def test_in_a_reduction(form, index, rng):

@@ -119,6 +119,7 @@ def test_layers_compiled(torch, draw) -> None:
     compare(torch, draw, es.jit, order=1)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("draw", ALL, ids=str)
 def test_layers_evaluated(torch, draw) -> None:
     compare(torch, draw, evaluated)

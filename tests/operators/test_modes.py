@@ -33,12 +33,13 @@ def tensors(case, options, rng):
     return lambda *given: case.twin(*given, **options), arrays
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case, options", DRAWS)
 def test_evaluator(rng, case, options) -> None:
     check(evaluated, case, options, rng)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("case, options", ONES)
 def test_compiled(rng, case, options) -> None:
     check(compiled, case, options, rng, "float32")
@@ -69,7 +70,7 @@ def is_equal(case, options):
     return pytest.raises(AssertionError) if differs else nullcontext()
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("case, options", DRAWS)
 def test_aten(rng, case, options) -> None:
     f, given = tensors(case, options, rng)
@@ -80,7 +81,7 @@ def test_aten(rng, case, options) -> None:
         assert case.name in REFUSED, e
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(14)
 @pytest.mark.parametrize("case, options", ONES)
 def test_torch_compile(rng, case, options) -> None:
     f, given = tensors(case, options, rng)

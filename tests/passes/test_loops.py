@@ -137,6 +137,7 @@ def loop_of(plan: Plan) -> LoopCall:
     return call
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("steps, batch, hidden", [(1, 1, 1), (2, 3, 5), (7, 1, 33), (9, 5, 17)])
@@ -268,6 +269,11 @@ def trained(cell: str, steps: int, batch: int, loss) -> Executable:
     return program
 
 
+every_length = pytest.mark.parametrize(
+    "lengths", [(8, 1024), pytest.param((8, 128, 1024), marks=pytest.mark.slow)], ids=["two", "three"]
+)
+
+
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "cell, loss",
@@ -278,28 +284,30 @@ def trained(cell: str, steps: int, batch: int, loss) -> Executable:
         *(pytest.param(c, last_state, marks=pytest.mark.slow) for c in ("LSTM", "RNN", "GRU", "MILSTM", "SubLSTM")),
     ],
 )
-def test_a_training_step_is_the_same_code_at_every_length(cell, loss):
+@every_length
+def test_a_training_step_is_the_same_code_at_every_length(cell, loss, lengths):
     """Forward, backward and update: the same kernels, all of them, byte for byte."""
     found = []
-    for steps in (8, 128, 1024):
+    for steps in lengths:
         program = trained(cell, steps, 64, loss)
         found.append(([c.kernel for c in program.calls], program.kernels))
-    assert found[0] == found[1] == found[2]
+    assert all(x == found[0] for x in found[1:])
 
 
 @pytest.mark.parametrize("cell", ["LLTM", *(pytest.param(c, marks=pytest.mark.slow) for c in CELLS)])
-def test_the_training_step_of_a_small_batch_has_as_many_kernels_at_every_length(cell):
+@every_length
+def test_the_training_step_of_a_small_batch_has_as_many_kernels_at_every_length(cell, lengths):
     """Where chunks have too few rows, a kernel outside of the loops has its number of steps in it as a constant, and
     the tiles that suit that many rows: such kernels differ, but the code does not grow with the steps. Those of the
     loops are the same, byte for byte."""
     found = []
-    for steps in (8, 128, 1024):
+    for steps in lengths:
         run = trained(cell, steps, 16, last_state)
         loops = [c for c in run.plan.calls if isinstance(c, LoopCall)]
         inside = [c.kernel for call in loops for p in call.plans for _, c, _ in p.kernel_calls()]
         assert inside
         found.append((inside, len(run.kernels), sum(k.nbytes for k in set(run.kernels))))
-    assert found[0][:2] == found[1][:2] == found[2][:2]
+    assert all(x[:2] == found[0][:2] for x in found[1:])
     sizes = [size for *_, size in found]
     assert max(sizes) <= 1.2 * min(sizes), sizes
 
@@ -393,7 +401,7 @@ def test_steps_beyond_all_lengths_do_no_product(reverse, longest, rng):
     assert not any(isinstance(c.kernel.root.parts[0].body, Reduce) for p in late for c in p.calls)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("longest", [0, 1, 6, 9])
 def test_a_training_step_does_no_product_beyond_all_lengths(reverse, longest, rng):

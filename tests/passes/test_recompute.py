@@ -198,7 +198,10 @@ def held(g: Graph) -> int:
     return sum(nbytes(t) for t in late if isinstance(t, Compute) and g.role[t] == "forward")
 
 
-@pytest.mark.parametrize(("net", "shape", "part"), [(Layers, (61, 17), 0.9), (Images, (7, 2, 9, 11), 0.8)])
+@pytest.mark.parametrize(
+    ("net", "shape", "part"),
+    [pytest.param(Layers, (61, 17), 0.9, marks=pytest.mark.slow), (Images, (7, 2, 9, 11), 0.8)],
+)
 def test_a_training_step_holds_less_for_the_backward_pass(net, shape, part):
     g = until_the_pass(given(trained(net(), *shape)[0]))
     new = changed(g)

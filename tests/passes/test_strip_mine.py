@@ -111,7 +111,7 @@ def test_few_rows_and_what_chunks_do_not_divide_stay_whole(steps, batch, rng):
     assert not in_chunks(made(every, inputs)[1])
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("longest", [0, 8, 19, 37])
 def test_beyond_all_lengths_nothing_is_read_or_made(reverse, longest, rng):

@@ -118,7 +118,7 @@ def test_nodes_die_with_the_caches_that_hold_them(every_object) -> None:
 
     used(range(11, 12))  # modules are used for the first time
     before = everything_forgotten()
-    assert used(range(12, 18)) > before + 50
+    assert used(range(12, 16)) > before + 30
     assert everything_forgotten() <= before
 
 

@@ -49,7 +49,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_logits_are_not_stored(optimizer: str, threads: int, batch, unstored, monkeypatch) -> None:

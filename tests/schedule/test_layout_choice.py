@@ -133,17 +133,18 @@ def test_tables_of_calls(rng):
             assert table.costs[tuple(values[v] for v in table.over)] == node.costs[node.cheapest(values)]
 
 
+@pytest.mark.parametrize("seeds", [8, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name, gradients", [("products", False), ("a sum of branches", False)])
-def test_no_assignment_costs_less(name, gradients, asking):
+def test_no_assignment_costs_less(name, gradients, seeds, asking):
     """Random costs of kernels, all orders and copies enumerated."""
     plan, changed, copied = plan_of(name, gradients), 0, 0
-    for seed in range(20):
+    for seed in range(seeds):
         seconds = drawn(seed, cheap=0.1 if seed % 2 else 1.0)
         found = apply_layouts(plan, lambda p, s=seconds: choice.decide_orders(p, Prices(s, Target())))
         assert seconds_of(found, seconds, plan) == pytest.approx(enumerated(plan, seconds)), seed
         changed += bool(found.orders)
         copied += bool(found.originals)
-    assert changed > 10 and copied > 2
+    assert changed > seeds // 2 and copied > seeds // 8
 
 
 def test_next_best_is_what_it_would_cost_more(asking):
@@ -156,7 +157,7 @@ def test_next_best_is_what_it_would_cost_more(asking):
             assert laid.more >= 0 and laid.runner_up in candidates(t.shape) and laid.runner_up != laid.order
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypatch, rng):

@@ -150,14 +150,14 @@ def check_drawn(seeds: Iterable[int], limits: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "seeds",
+    "seeds, limits",
     [
-        pytest.param((1, 3, 5), id="of every kind"),  # rows and images, every kind of layer, both types
-        *(pytest.param(range(n, n + 6), id=f"from {n}", marks=pytest.mark.slow) for n in (0, 6, 12, 18)),
+        pytest.param((1, 3, 5), 3, id="of every kind"),  # rows and images, every kind of layer, both types
+        *(pytest.param(range(n, n + 6), 12, id=f"from {n}", marks=pytest.mark.slow) for n in (0, 6, 12, 18)),
     ],
 )
-def test_limits_of_drawn_networks(seeds):
-    assert check_drawn(seeds, 12) >= 2
+def test_limits_of_drawn_networks(seeds, limits):
+    assert check_drawn(seeds, limits) >= 2
 
 
 @pytest.mark.slow
@@ -232,9 +232,10 @@ def check_network(name: str, rng: np.random.Generator, limits: int) -> None:
     assert check_scale(make, batch(rng), rng, limits)
 
 
+@pytest.mark.parametrize("limits", [3, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["lenet5", "pointwise"])
-def test_limits_of_networks(name, rng):
-    check_network(name, rng, 12)
+def test_limits_of_networks(name, limits, rng):
+    check_network(name, rng, limits)
 
 
 @pytest.mark.slow

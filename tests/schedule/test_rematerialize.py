@@ -157,7 +157,7 @@ def test_a_limit_may_be_set_and_lifted(rng):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", ["layers", "images"])
+@pytest.mark.parametrize("name", ["layers", pytest.param("images", marks=pytest.mark.slow)])
 def test_checked_runs_know_what_is_computed_again(name, rng, monkeypatch):
     x, y = batch(name, rng)
     step = made(name)

@@ -130,7 +130,7 @@ def depth(kernel, target) -> int:
     return 1 + max(depth(x.kernel, cost.one_core(target)) for x in inner)
 
 
-@pytest.mark.thinned(15)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("sizes", [(37, 43, 2, 1), (33, 40, 7, 3)])
 @pytest.mark.parametrize("name", CHAINS)
 def test_sweeps_over_columns_agree_with_the_evaluator(name: str, sizes, rng, nested) -> None:
@@ -139,7 +139,7 @@ def test_sweeps_over_columns_agree_with_the_evaluator(name: str, sizes, rng, nes
     agree(run(args)[1], run.graph, args, f"{name}, {threads} threads")
 
 
-@pytest.mark.thinned(36)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -181,7 +181,7 @@ def row_blocks_in(kernel, target, picks=lambda config: True) -> Iterator[Rows]:
 MASKS = ["attention", "window", "documents", "soft cap"]
 
 
-@pytest.mark.thinned(20)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", [*MASKS, "grouped heads", *(f"{name}'s gradients" for name in MASKS)])
 def test_masks_skip_tiles(name: str, rng, nested) -> None:
     """The sweeps over keys know the condition of the mask."""
@@ -241,7 +241,7 @@ def running_sums(run) -> int:
     return sum(m.follows is not None for m in members_of(run, lambda c: not c.again))
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("order", ["ascending", "descending", "any"])
 @pytest.mark.parametrize("name", ONLINE)
 def test_sums_follow_a_running_maximum(name: str, order: str, rng, nested) -> None:
@@ -300,7 +300,7 @@ OTHERWISE = {
 }
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_other_uses_wait_for_the_maximum(name: str, rng, nested) -> None:
     x, y, b = (rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2)))
@@ -386,7 +386,7 @@ FEW = {
 }
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("columns", [90, 69])
 @pytest.mark.parametrize("name", FEW)
 def test_cores_share_out_the_columns_of_few_rows(name: str, columns: int, rng, shared_out) -> None:

@@ -93,7 +93,7 @@ def joined_at_any_cost(monkeypatch) -> None:
     monkeypatch.setattr(compile, "predicted", predicted)
 
 
-@pytest.mark.thinned(36)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_values_in_every_configuration(name: str, threads: int, rng, joined_at_any_cost) -> None:

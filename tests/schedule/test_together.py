@@ -165,7 +165,7 @@ def eager(monkeypatch):
     monkeypatch.setattr(compile, "MORE_BYTES", 1 << 30)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("make", [lenet, norms, recurrent])
 def test_training_is_bitwise_the_same(eager, make, threads, monkeypatch):

@@ -15,7 +15,7 @@ from einsmith.lang.composed import COMPOSED
 from tests.semantics.derivatives import CASES, compare, same
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_function_has_the_derivatives_of_pytorchs(torch, case, dtype) -> None:

@@ -17,7 +17,7 @@ def pieces(x, y, sizes):
     return [(x[e - n : e], y[e - n : e]) for n, e in zip(sizes, ends, strict=True)]
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 1), (1, 2, 3, 4)], ids=str)
 @pytest.mark.parametrize("options", [{}, {"clip_grad_norm": 0.1, "ema": 0.5}], ids=["plain", "clipped"])
 def test_parts_equal_the_whole(sizes, options) -> None:

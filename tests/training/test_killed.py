@@ -206,7 +206,7 @@ def killed_while_tuning(folder: Path, times: int) -> None:
 
 
 def test_training_that_is_killed(tmp_path: Path) -> None:
-    killed_while_training(tmp_path, 3)
+    killed_while_training(tmp_path, 2)
 
 
 def test_a_search_that_is_killed(tmp_path: Path) -> None:

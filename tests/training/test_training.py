@@ -73,12 +73,12 @@ def test_nothing_grows(monkeypatch, new_objects):
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    for _ in range(100):
+    for _ in range(40):
         step(x, y)
     gc.collect()
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert after - before < 100 * 200  # less than one small object a step
+    assert after - before < 40 * 200  # less than one small object a step
 
 
 def test_two_runs_are_bitwise_equal():
@@ -259,7 +259,7 @@ def test_damaged_saves_are_refused(tmp_path):
     assert (foreign / "thesis.tex").read_text() == "x"
 
 
-@pytest.mark.thinned(9)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("n", [1, 3, 20])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_uninitialized_memory_is_not_read(n, dtype):
