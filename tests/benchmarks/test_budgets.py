@@ -24,6 +24,7 @@ def test_verdicts() -> None:
     assert budgets.show([Budget("a", 3), Budget("b", 2, 1)]).row_count == 2
 
 
+@pytest.mark.slow
 def test_the_networks_kernels_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a whole training step, planned and not compiled."""
 

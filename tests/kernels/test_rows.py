@@ -32,6 +32,7 @@ from einsmith.tuning.calibration import calibrate
 from einsmith.tuning.kernels.decisions import lower_choice
 from tests import nest_interp
 from tests.fuzz.check import agree
+from tests.kernels import runner
 from tests.kernels import samples as s
 from tests.kernels.runner import reference
 
@@ -212,7 +213,8 @@ def test_every_configuration(name, rng):
 
 
 def strictly(f, arguments, target: Target) -> int:
-    """Runs every configuration of the row kernels of f on the interpreter of nests; returns how many."""
+    """Runs every configuration of the row kernels of f, or those of the test's sample, on the interpreter of nests;
+    returns how many."""
     traced = trace_call(f, arguments, {}, frozenset())
     graph = run_passes(Graph(traced.graph.inputs, traced.graph.outputs, (), index_checks(traced.graph.roots)))
     count = 0
@@ -223,6 +225,8 @@ def strictly(f, arguments, target: Target) -> int:
         space = ROWS.space(call.kernel, target)
         other = RowsConfig(*(values[len(values) * 2 // 3] for values in space.values()))  # which a search may go to
         for config in [*ROWS.configs(call.kernel, target), other]:
+            if not runner.SAMPLE.includes_next():
+                continue
             assert ROWS.legal(call.kernel, config, target) == ""
             assert ROWS.cost(call.kernel, config, target).seconds > 0
             lowered = ROWS.lower(call.kernel, config, target)
@@ -237,6 +241,7 @@ def strictly(f, arguments, target: Target) -> int:
     return count
 
 
+@runner.sampled(3)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_block_of_an_inner_axis_ends_before_its_buffer(batch, rng):
     """Strided reads take whole vectors where these lie in the tensor: from a block's first row on there is less of it
@@ -476,6 +481,7 @@ def vocabulary_gradients(x, w, labels):
     return (dx, dw + 0.1 * w) if w.shape[0] % 2 else (dx, dw)
 
 
+@runner.sampled(3)
 @pytest.mark.parametrize(
     "rows, words, room",
     [

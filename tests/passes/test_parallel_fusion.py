@@ -400,7 +400,7 @@ COPIES = {"fire": (2, 0), "inception": (2, 0), "unet": (2, 1)}
 """Concatenations of images before and after; a skip is read by what it is concatenated with."""
 
 
-@pytest.mark.parametrize("name", ["fire", pytest.param("inception", marks=pytest.mark.slow), "unet"])
+@pytest.mark.parametrize("name", [*(pytest.param(n, marks=pytest.mark.slow) for n in ("fire", "inception")), "unet"])
 def test_training_steps_compute_the_same(name, rng, monkeypatch):
     width = {"fire": 7, "inception": 9, "unet": 3}[name]
     batches = [[rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 8, 6), (2, width))] for _ in range(4)]

@@ -101,8 +101,7 @@ def held(step: es.TrainStep) -> tuple[int, int]:
     return run.held_bytes, run.arena_bytes
 
 
-@pytest.mark.thinned(2)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "attention")) for n in MODELS])
 def test_a_limit_changes_no_bit(name, rng):
     x, y = batch(name, rng)
     free = made(name)
