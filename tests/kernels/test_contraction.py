@@ -79,6 +79,7 @@ def test_products_at_awkward_sizes(kind):
         check(product(m, n, k, kind))
 
 
+@sampled(3)
 def test_double_precision():
     for m, n, k in [(9, 17, 7), (8, 8, 8), (3, 33, 20)]:
         check(product(m, n, k, "NT", dt.f64))
@@ -186,6 +187,7 @@ def test_three_factors():
     check(sum_of((5, 17), params, (12,), times(load(0, 0, 2), load(1, 2, 1), load(2, 2))))
 
 
+@sampled(2)
 def test_guards_are_split_between_operands():
     body = times(load(0, 0, 2), load(1, 2, 1))
     guard = apply("and", apply("lt", Axis(0), Axis(2)), apply("le", Axis(2), Axis(1)))
@@ -220,6 +222,7 @@ def test_buffers_of_parts_of_k_that_are_no_whole_blocks_are_refused(kept):
         check(product(20, 100, 40), [Configs((replace(whole, kc=16),))])
 
 
+@sampled(3)
 def test_tasks_pack_a_few_points_of_k_of_many_tiles():
     """Rows of an operand that are longer and shorter than what a task packs of one; blocks of K; tiles that are left
     over; a task must leave alone what the others pack."""

@@ -371,6 +371,7 @@ def test_tiles_of_strided_results():
     check(large, [Configs((blocks,) * 4), Configs((replace(panels, swap=True, split=2),) * 4)], target=SMALL)
 
 
+@sampled(2)
 def test_results_in_short_runs():
     """Of which a few follow each other, as many as a vector has being parts of several lines."""
     kernel, c = capsule_da(5, 8, 9, 3, 2), Tiled(mr=4, nv=2, a="panel", b="panel")
@@ -396,6 +397,7 @@ def test_tiles_ask_for_the_next_tile_of_rows_that_are_gathered():
     check(kernel, [Configs((x,)) for x in (*configs, split)], target=SMALL)
 
 
+@sampled(2)
 def test_tasks_of_pieces_take_turns():
     """In any numbers, even or not; short pieces of one task each are a single task."""
     kernel, c = strided_conv_dx(9, 4, 8, 14, 3), Tiled(swap=True, mr=2, nv=1, a="panel", b="panel")

@@ -16,7 +16,7 @@ from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.k_vectorization import choose_depth
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from tests.kernels.runner import check_exact as check
-from tests.kernels.runner import host
+from tests.kernels.runner import host, sampled
 from tests.kernels.samples import biased, conv_dw, load, product, sum_of, times
 
 DEEP = Tiled(mr=3, a="inline", b="panel", depth=2)
@@ -55,6 +55,7 @@ def test_as_few_lanes_stay_empty_as_can_be():
     assert [choose_depth(n, 8, 8) for n in (8, 12, 2, 7)] == [1, 2, 2, 1]
 
 
+@sampled(2)
 @pytest.mark.parametrize("depth", [2, 4])
 def test_sums_agree_with_the_evaluator(depth):
     for m, n, k in ((23, 24, 96), (5, 3, 16), (11, 21, 200)):

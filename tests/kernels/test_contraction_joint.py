@@ -79,6 +79,7 @@ def test_tiles_of_two_pieces():
         check(kernel, joined)
 
 
+@sampled(2)
 def test_epilogues_of_joint_sums():
     """Read beside them, from registers where it is short and wherever tiles are turned."""
     for count in (1, 5):

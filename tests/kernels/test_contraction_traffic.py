@@ -20,7 +20,7 @@ from einsmith.kernels.contraction.search import candidates, divide_for_cache, ta
 from einsmith.kernels.contraction.traffic import Strides
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
-from tests.kernels.runner import host
+from tests.kernels.runner import host, sampled
 from tests.kernels.samples import conv, conv_dw, load, product, sum_of, times
 
 SERVER = Target(
@@ -44,6 +44,7 @@ def test_few_rows_sweep_over_n_a_few_points_of_k_at_a_time(kind):
         check(product(100, m, 61, "TN" if kind == "NN" else "TT"), [Configs((replace(c, swap=True),))])
 
 
+@sampled(3)
 def test_blocks_of_k_with_every_way_to_reach_operands():
     for kind in ("NN", "NT", "TN"):
         configs = [

@@ -159,6 +159,7 @@ def test_epilogues_of_stencils(keep, rng):
     check(STENCIL, s.biased(s.depthwise_dw(2, 3, 9, 7, 3, 1), 1, keep), rng, native=True)
 
 
+@sampled(2)
 @pytest.mark.parametrize("width", [5, 7])
 def test_operands_of_a_tile_are_read_before_it_is_stored(width, rng):
     """Where a result overwrites an operand, a masked store delays the loads of the row after it."""
