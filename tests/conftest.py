@@ -68,8 +68,8 @@ def _choose_cases(given: list[tuple[tuple[int, str], ...]], nth: int) -> set[int
         seen.update(given[best])
     # The others come one later at each nth, so that values that alternate meet many others.
     others = [n for n in range(len(given)) if (n + n // nth) % nth == 0 and n not in stay]
-    more = total - len(stay)
-    return stay | set(others[:: -(-len(others) // more)] if more > 0 and others else ())
+    more = min(total - len(stay), len(others))
+    return stay | {others[n * len(others) // more] for n in range(more)}
 
 
 def pytest_collection_finish() -> None:

@@ -272,7 +272,7 @@ def test_clipping_accumulation_and_averages_resume_bitwise(run: Run, tmp_path: P
     assert status == 2 and "--clip" in err
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["lion", "adafactor", "nadam"])
 def test_other_optimizers(run: Run, name: str) -> None:
     status, out, err = run("--epochs", 1, "--optimizer", name, "--json")

@@ -72,7 +72,7 @@ def _covering(rng: np.random.Generator, parameters: Sequence[Parameters], most: 
     return out
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", TARGETS)
 def test_masked_stores(rng, name):
     failed = _failures(_covering(rng, _stores(), 64 if name == "host" else 8), TARGETS[name])
@@ -87,7 +87,7 @@ def test_narrowing_stores_under_known_masks():
     assert not failed, "\n".join(failed)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", TARGETS)
 def test_masked_loads(rng, name):
     failed = _failures(_covering(rng, _loads(), 16 if name == "host" else 4), TARGETS[name])

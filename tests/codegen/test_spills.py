@@ -109,7 +109,7 @@ def test_taps_that_are_unrolled_together():
         assert spills(kernel, Configs((config,)), AVX512, nv * mr * taps) == 0, config
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", TARGETS)
 def test_sums_that_are_computed_again_where_they_are_nan(name):
     """The code for it is longer and deeper than the loop, and seldom runs: it takes no registers from the loop."""

@@ -43,7 +43,7 @@ STEPS = {
 }
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", STEPS)
 def test_training_is_the_same(tmp_path, name) -> None:
     step = small(**STEPS[name])

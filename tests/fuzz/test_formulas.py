@@ -61,7 +61,7 @@ def test_many_gradients(case: Case) -> None:
     _gradients(case)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("count", [24, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["f32", "f64", "exact", "i64"])
 def test_small_faults_are_noticed(kind, count, monkeypatch) -> None:

@@ -55,7 +55,7 @@ def always(monkeypatch):
     epilogue._choose_form.cache_clear()
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("case", [
     (2, 9, 8, 56, 5, 2),  # rows of 28: seven lines of two rows
     (3, 5, 28, 28, 4, 2),  # rows of 14

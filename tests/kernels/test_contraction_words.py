@@ -98,7 +98,7 @@ def test_widths_of_vectors(vector_bytes):
         check_words(narrowed(product(21, 35, k, "NT"), *BF16), 4, machine(vector_bytes))
 
 
-@pytest.mark.thinned(9)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -195,7 +195,7 @@ def test_products_in_tiles(kind, types):
         check_tiles(narrowed(kernel if types is BF16 else as_integers(kernel), *types), 2)
 
 
-@pytest.mark.thinned(9)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "kernel",
     [

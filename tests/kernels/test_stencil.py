@@ -390,7 +390,7 @@ def test_it_is_chosen_for_depthwise_convolutions():
         assert autoconfig.choose(kernel, target).pattern.name == "stencil"
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["znver5", "haswell", "neoverse-n1"])
 def test_tiles_stay_in_registers(name):
     """Vectors on the stack, in the loop with the most multiply-adds: a few at most."""

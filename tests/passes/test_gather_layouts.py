@@ -159,7 +159,7 @@ def test_bilinear_samples(mode, n, c, size, rng):
     np.testing.assert_allclose(mine[2], tp.grad, rtol=1e-3, atol=1e-2)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("c", [3, 16, 17])
 def test_positions_that_are_no_numbers(c, rng):
     """Whatever is far or no number is outside: 0 of the image, times a fraction that is no number."""

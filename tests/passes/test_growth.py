@@ -108,7 +108,7 @@ def test_updates_of_many_parameters(compiled):
     assert more <= kernels + 2
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("family", [families.shared_weight, families.shared_input, families.many_terms])
 def test_sums_in_parts_are_the_evaluator_s(family: Callable[[int], Program]):
     f, arrays = family(37)

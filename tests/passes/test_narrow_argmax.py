@@ -38,7 +38,7 @@ def test_the_positions_of_a_rows_largest(width, kept, rng):
     np.testing.assert_allclose(run([x])[1][0], es.interpret(f)(x), rtol=1e-5)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kernel, stride, padding", [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
 def test_pooling_stores_a_byte(kernel, stride, padding, rng):
     """With a product between pooling and its gradient, so that what the backward reads is stored."""

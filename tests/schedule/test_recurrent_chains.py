@@ -64,7 +64,7 @@ def test_a_step_uses_up_its_scores(name: str, blocks: str, rng) -> None:
         agree(run(args)[1], graph, args, f"{name}, {threads} threads")
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "name, checkpoint",
     [*((name, None) for name in STEPS), *((name, n) for name in STEPS for n in (1, 2))],

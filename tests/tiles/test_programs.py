@@ -83,7 +83,7 @@ def test_all_of_the_gallery(entry: Entry, way: str, seated, rng: np.random.Gener
             of_gallery(entry, case, double, rng)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_train_alike(name: str, seated) -> None:
     """Convolutions, pooling, dropout, an embedding, a recurrence; losses, gradients and Adam's updates."""
