@@ -103,6 +103,7 @@ def arena(steps: int, checkpoint: int) -> int:
     return Executable(trace_call(es.grad(loss, (1, 2, 3)), arrays, {}).graph, {}, 1).arena.nbytes
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("steps,checkpoint", [(64, 8), (144, 12)])
 def test_memory_is_that_of_saved_states_and_of_one_segment(steps, checkpoint):
     """Beside the output and its cotangent, T/S + S times what a step makes."""

@@ -29,6 +29,7 @@ def test_the_page_shows_what_is_printed(made: dict[str, str]) -> None:
     )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_stages_are_the_same_in_other_processes(made: dict[str, str], seed: str) -> None:
     """Under other hashes, after other tensors, and where the machine is known as another one."""

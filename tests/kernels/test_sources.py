@@ -86,6 +86,7 @@ def test_a_changed_helper_is_compiled_anew(tmp_path: Path) -> None:
     assert run(tmp_path) == pytest.approx(3.0)
 
 
+@pytest.mark.slow
 def test_a_change_far_from_the_class_is_compiled_anew(tmp_path: Path) -> None:
     """In a package: a module that a function imports, by a relative name, from what another helper imports."""
     inner = tmp_path / "own" / "inner"

@@ -72,6 +72,7 @@ def test_images_of_another_size_and_a_missing_decoder_are_named():
         es.jit(model.reconstruct)(np.zeros((1, 3, 5), np.float32), np.zeros(1, np.int64))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("routing", ["inputs", "classes"])
 def test_fresh_weights_learn(routing, rng):
     """Couplings that average over many inputs make capsules short, and short ones get hardly a gradient."""

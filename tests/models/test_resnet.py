@@ -18,7 +18,7 @@ CASES = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", CASES)
 def test_trains_as_torch(name, steps, rng):
     arguments, size = CASES[name]

@@ -33,7 +33,7 @@ def tensors(case, options, rng):
     return lambda *given: case.twin(*given, **options), arrays
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("case, options", DRAWS)
 def test_evaluator(rng, case, options) -> None:
     check(evaluated, case, options, rng)
@@ -70,7 +70,7 @@ def is_equal(case, options):
     return pytest.raises(AssertionError) if differs else nullcontext()
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("case, options", DRAWS)
 def test_aten(rng, case, options) -> None:
     f, given = tensors(case, options, rng)
@@ -81,7 +81,7 @@ def test_aten(rng, case, options) -> None:
         assert case.name in REFUSED, e
 
 
-@pytest.mark.thinned(14)
+@pytest.mark.thinned(28)
 @pytest.mark.parametrize("case, options", ONES)
 def test_torch_compile(rng, case, options) -> None:
     f, given = tensors(case, options, rng)

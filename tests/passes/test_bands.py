@@ -26,7 +26,9 @@ def gradient(op):
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] * (c == "rows")) for c in FORMULAS])
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[pytest.mark.slow] * (c in ("rows", "many"))) for c in FORMULAS]
+)
 def test_steps_grow_as_the_band_does(case, rng):
     op = es.op(FORMULAS[case], extents={"i": "a.shape[0]"})
     for f in (lambda **own: op(**own), gradient(op)):

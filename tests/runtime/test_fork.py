@@ -139,10 +139,11 @@ def test_a_child_forked_while_threads_work(busy, tmp_path):
     assert script(f"forked([[{busy}], [{other}]], {jobs})", tmp_path).split() == ["fine"]
 
 
-def test_all_at_once_and_nested(tmp_path):
+@pytest.mark.parametrize("repeats", [4, pytest.param(10, marks=pytest.mark.slow)])
+def test_all_at_once_and_nested(repeats, tmp_path):
     jobs = "[called, new, trained, saved]"
     threads = "[[trained], [called, new], [evaluated, saved]]"
-    assert script(f"forked({threads}, {jobs}, deeper=2, repeats=10)", tmp_path).split() == ["fine"]
+    assert script(f"forked({threads}, {jobs}, deeper=2, repeats={repeats})", tmp_path).split() == ["fine"]
 
 
 def test_the_fork_context_of_multiprocessing(tmp_path):

@@ -221,6 +221,7 @@ class TestForks:
             on_team(jitted), on_team(trained), regions()
         """)
 
+    @pytest.mark.slow
     def test_after_regions_of_pytorch_alone(self, script):
         """Nobody had looked for PyTorch when the process was forked."""
         script("""
@@ -252,6 +253,7 @@ class TestForks:
         in_child(load, lambda: on_workers(jitted), lambda: on_workers(trained))
         """)
 
+    @pytest.mark.slow
     def test_before_the_front_end_is_loaded(self, script):
         script("""
         import torch

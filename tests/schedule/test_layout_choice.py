@@ -221,6 +221,7 @@ def test_checked_copies(asking, monkeypatch, rng):
 RECURRENCE = es.op("h[t,b,k] = tanh(x[t,b,k] + sum[j](where(t > 0, h[t-1,b,j], 0)*U[j,k]))\nreturn h")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("sizes", [(8, 16, 64), (16, 4, 64)])
 def test_operands_packed_before_a_loop_are_not_copied(sizes, asking, monkeypatch, rng):
     """The steps' kernels know that the weights stay as they are, and may read them when no step has run."""

@@ -79,7 +79,7 @@ def test_gradients_through_the_steps(name: str, checkpoint: int | None, rng) -> 
     agree(run(args)[1], graph, args, name)
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("blocks", STREAMED)
 @pytest.mark.parametrize("checkpoint", [0, 1])
 @pytest.mark.parametrize("name", STEPS)

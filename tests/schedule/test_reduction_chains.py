@@ -149,7 +149,7 @@ PAIRS_PROGRAMS = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("threads", [1, 2, 16])
 @pytest.mark.parametrize("name", PAIRS_PROGRAMS)
 def test_sums_over_many_pairs_hold_no_pairs(name: str, threads: int, rng) -> None:

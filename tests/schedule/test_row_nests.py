@@ -181,7 +181,7 @@ def row_blocks_in(kernel, target, picks=lambda config: True) -> Iterator[Rows]:
 MASKS = ["attention", "window", "documents", "soft cap"]
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", [*MASKS, "grouped heads", *(f"{name}'s gradients" for name in MASKS)])
 def test_masks_skip_tiles(name: str, rng, nested) -> None:
     """The sweeps over keys know the condition of the mask."""

@@ -40,7 +40,7 @@ def distinct(f, arrays) -> int:
     return len({call.kernel for _, call, _ in plan.kernel_calls()})
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("loss", [convolved, multiplied, normalized, added])
 def test_parts_of_a_tensor_are_read_by_one_kernel(loss, batch, rng):
