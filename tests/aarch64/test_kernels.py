@@ -63,6 +63,7 @@ def renamed(lowered: Lowered, name: str) -> Lowered:
     return replace(lowered, launches=launches)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("elem", ["f32", "f64", "i8", "i16", "i32", "i64"])
 def test_instructions(tmp_path, elem):
     """Scalars, one register, parts of registers and several registers."""
@@ -92,7 +93,7 @@ def test_instructions(tmp_path, elem):
             np.testing.assert_array_equal(got, want, err_msg=name)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("elem", ["f32", "f64", "u8", "i8", "i16", "i32", "i64", "i1"])
 def test_casts_masks_and_gathers(tmp_path, elem):
     """The last lanes that a mask allows end where memory ends."""

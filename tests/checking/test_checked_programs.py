@@ -76,6 +76,7 @@ def test_results_are_the_same(checked, rng, monkeypatch):
     assert all(a.tobytes() == b.tobytes() for a, b in zip(got, want, strict=True))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_training_steps_are_the_same(checked, rng, monkeypatch, threads):
     x, y = matrix(rng, 6, 1, 28, 28), rng.integers(0, 10, 6)

@@ -231,8 +231,9 @@ def test_a_kernel_is_decided_by_hand(capsys: pytest.CaptureFixture[str], tmp_pat
     assert main.run(["explain", str(file), *given, *twice]) == 2
 
 
+@pytest.mark.slow
 def test_a_limit_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    model = ("vit_small", "--batch", "4", "--set", "layers=2")
+    model = ("vit_small", "--batch", "4", "--set", "layers=3")
     whole = explained(capsys, *model, "--candidates", "0")
     assert main.run(["explain", *model, "--memory-limit", "9kB"]) == 1
     least = capsys.readouterr().err.split("9 kB is too little: at least ")[1].split(" are needed")[0]

@@ -54,6 +54,7 @@ def rows(out: str) -> list[dict]:
     return [json.loads(line) for line in out.splitlines()]
 
 
+@pytest.mark.slow
 def test_dynamic_mode(run: Run, tmp_path: Path) -> None:
     """Trains as ever, up to rounding; a resumed run may be in another mode."""
     status, plain, err = run("--epochs", 2, "--json")

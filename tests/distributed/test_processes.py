@@ -197,6 +197,7 @@ def test_a_process_is_killed_at_any_moment(engine, seed, tmp_path):
     assert check_save(tmp_path / "run") >= before
 
 
+@pytest.mark.slow
 def test_a_launcher_that_restarts_the_processes_goes_on_from_the_save(tmp_path):
     process = start("torchrun", "last", str(tmp_path), options=("--max-restarts", "1"))
     await_file(tmp_path / "saved-1", process)

@@ -37,7 +37,7 @@ def strict(b, h, i, j):
     return j < i
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("mask", [None, documents, window, strict])
 @pytest.mark.parametrize("score", [None, capped, relative, alibi])
 def test_mods(score, mask) -> None:

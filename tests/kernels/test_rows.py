@@ -375,7 +375,7 @@ def _streams(run: Executable) -> int:
     return count
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("shape, past", [((64, 48), True), ((37, 16), True), ((37, 19), False), ((9, 61), False)])
 @pytest.mark.parametrize("name", ["softmax", "softmax's gradient", "layer norm's gradients"])
 def test_large_results_are_stored_past_the_caches(name, shape, past, rng):

@@ -107,6 +107,7 @@ def layers():
             yield case, options
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case, options", list(layers()))
 def test_layers(rng, case, options) -> None:
     make = [getattr(library, OPERATORS[case.name].layer) for library in (nn, torch.nn)]

@@ -166,6 +166,7 @@ def test_pytorch_that_is_loaded_while_programs_run(script):
     """)
 
 
+@pytest.mark.slow
 def test_numbers_of_threads_of_either_side_change(script):
     script("""
     import torch

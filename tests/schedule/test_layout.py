@@ -211,7 +211,7 @@ def with_gradients(f, shapes, rng):
     return graph, given, inputs
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", CASES)
 def test_programs_in_any_orders(case, seed, rng):
@@ -316,6 +316,7 @@ def test_as_is_is_bitwise_what_it_was():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_memory_limits_in_any_orders():
     """What is computed again lies as it did: bitwise the results without a limit."""
     want, free_step = trained(1)
@@ -327,6 +328,7 @@ def test_memory_limits_in_any_orders():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_checked_runs_in_any_orders(monkeypatch):
     monkeypatch.setenv("EINSMITH_CHECK", "2")
     close(trained(2, rounds=1)[0], trained(None, rounds=1)[0])

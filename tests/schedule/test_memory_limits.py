@@ -233,7 +233,7 @@ def check_network(name: str, rng: np.random.Generator, limits: int) -> None:
 
 
 @pytest.mark.parametrize("limits", [3, pytest.param(12, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["lenet5", "pointwise"])
+@pytest.mark.parametrize("name", [pytest.param("lenet5", marks=pytest.mark.slow), "pointwise"])
 def test_limits_of_networks(name, limits, rng):
     check_network(name, rng, limits)
 

@@ -48,7 +48,7 @@ def step_calls(plan: Plan) -> Iterator[KernelCall]:
                 yield from step_calls(step)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("blocks", STREAMED)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_uses_up_its_scores(name: str, blocks: str, rng) -> None:

@@ -73,7 +73,7 @@ def losses(step: TrainStep, batch: list[np.ndarray]) -> list[float]:
     return [step(*batch) for _ in range(3)]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("p", [0.0, 0.25], ids=["", "dropout"])
 def test_scores_that_are_computed_again_change_no_result(p: float, batch, monkeypatch) -> None:
     """With dropout, too, whose random numbers are the same in both passes."""

@@ -139,7 +139,7 @@ def test_sweeps_over_columns_agree_with_the_evaluator(name: str, sizes, rng, nes
     agree(run(args)[1], run.graph, args, f"{name}, {threads} threads")
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize(
     "sizes",
     [

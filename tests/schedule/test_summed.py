@@ -93,7 +93,7 @@ def joined_at_any_cost(monkeypatch) -> None:
     monkeypatch.setattr(compile, "predicted", predicted)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_values_in_every_configuration(name: str, threads: int, rng, joined_at_any_cost) -> None:
@@ -277,7 +277,7 @@ def check(kernels, rng, parts: int) -> None:
                     np.testing.assert_allclose(x, want[place], rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("parts", [1, 3, 7])
 @pytest.mark.parametrize("name", CASES)
 def test_the_parts_of_every_case_give_its_sums(name: str, parts: int, rng, joined_at_any_cost) -> None:

@@ -72,7 +72,7 @@ def program(step):
 NETWORKS = [Convolutional, Attending, Recurrent]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_losses_are_near_those_of_float32(kind, precision):
