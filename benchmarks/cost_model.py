@@ -1,6 +1,6 @@
 """How well are tiles priced? python -m benchmarks.cost_model --seed S --json FILE
 
-The experiment behind the constants of `einsmith/kernels/contraction/cost.py`: contractions of random shapes (see
+The experiment behind most constants of `einsmith/cost/overheads.py`: contractions of random shapes (see
 `random_cases`), for each the candidates that are priced low, of every way to reach the operands, measured. The file
 keeps the measurements and the machine; run again after a change of the model it prices the same candidates anew.
 Printed are the regret of what is priced lowest against the best that was measured, how far prices are off, and by which
