@@ -94,6 +94,7 @@ def test_networks_by_name_take_what_the_data_says(folder, tmp_path, capfd, model
     assert es.load(tmp_path / "x").model.predict(np.zeros((1, 3, 16, 16), np.float32)).shape == (1, 3)
 
 
+@pytest.mark.slow
 def test_capsules_are_trained_by_their_loss_and_resumed(rng, tmp_path, capfd) -> None:
     for split, n in (("train", 12), ("t10k", 4)):
         arrays = {"images-idx3": rng.integers(0, 255, (n, 28, 28)), "labels-idx1": rng.integers(0, 10, n)}

@@ -214,6 +214,7 @@ def test_a_launcher_that_restarts_the_processes_goes_on_from_the_save(tmp_path):
     assert int((tmp_path / "pid-1").read_text()) != killed and check_save(tmp_path / "run") > before
 
 
+@pytest.mark.slow
 @by_default("MPI")
 def test_a_process_that_is_stopped_for_a_while_holds_up_the_others_and_no_more(engine, tmp_path):
     process = start(engine, "last", str(tmp_path))

@@ -79,6 +79,7 @@ def test_a_rank_without_samples_takes_part(rng):
     compare(3, [data(rng, n) for n in (9, 2, 2, 9)], rng)
 
 
+@pytest.mark.slow
 def test_accumulated_batches(rng):
     compare(2, [data(rng, n) for n in (8, 5, 8, 5)], rng, accumulate=2)
 

@@ -121,6 +121,7 @@ def script(torch, rng, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_all_programs_run_on_the_threads_of_pytorch_loaded_before(script):
     script("""
     import torch
