@@ -8,7 +8,7 @@ Time is dimension 0. `sign` is 1, or -1 where time runs downward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -87,6 +87,17 @@ def map_piece(p: Piece, rule: Callable[[Expr], Expr]) -> Piece:
     if isinstance(body, Reduce):
         return Piece(p.offset, p.step, p.extents, Reduce(body.combiner, body.extents, tuple(map(rule, body.bodies))))
     return Piece(p.offset, p.step, p.extents, rule(body))
+
+
+def restated(p: Piece, axes: Mapping[Expr, Expr], read: Callable[[Read, Read], Expr]) -> Piece:
+    """Return the piece with other expressions for some of its axes and for its reads.
+
+    read: gets a read, and the same read with its index restated."""
+    memo = dict(axes)
+    for e in postorder(p.bodies, memo):
+        new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
+        memo[e] = read(e, new) if isinstance(e, Read) and isinstance(new, Read) else new
+    return map_piece(p, memo.__getitem__)
 
 
 def clipped(p: Piece, first: int, stop: int) -> list[Piece]:

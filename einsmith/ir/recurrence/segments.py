@@ -36,9 +36,9 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
-from einsmith.ir.rebuild import map_bodies, prune_recurrence, rebuild, substitute, with_args
+from einsmith.ir.rebuild import map_bodies, prune_recurrence, rebuild, substitute
 from einsmith.ir.recurrence.define import distances, recurrence, step_parts
-from einsmith.ir.recurrence.drafts import clipped, map_piece, moved, shifted
+from einsmith.ir.recurrence.drafts import clipped, map_piece, moved, restated, shifted
 from einsmith.ir.recurrence.results import split_results
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 
@@ -268,17 +268,7 @@ class _Builder:
         if self.out.count > 1:
             before = before + LinearForm(0, {Read(self._slot(self.out.number), (), dt.i32): self.size})
         time = (before + LinearForm(0, {Axis(0): 1} if self.size > 1 else {})).expr()
-        memo: dict[Expr, Expr] = {}
-        for e in postorder(p.bodies):
-            new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
-            if isinstance(e, Axis) and e.position == 0:
-                new = time
-            elif isinstance(e, Read) and isinstance(new, Read):
-                new = self._read(e, new, before)
-            memo[e] = new
-        if isinstance(p.body, Reduce):
-            return Reduce(p.body.combiner, p.body.extents, tuple(memo[b] for b in p.body.bodies))
-        return memo[p.body]
+        return restated(p, {Axis(0): time}, lambda e, new: self._read(e, new, before)).body
 
     def _read(self, e: Read, new: Read, before: LinearForm) -> Read:
         """Return a read in terms of the segment; `new` is the read with its index already rewritten."""

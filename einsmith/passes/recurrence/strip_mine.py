@@ -40,6 +40,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, prune_args, with_args
+from einsmith.ir.recurrence.drafts import restated
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 from einsmith.ir.views import is_view, storage
 from einsmith.passes.recurrence.early_exit import TripCount, count_steps, find_ends
@@ -350,25 +351,21 @@ def _restrict_to_rows(n: Compute, at: Along, rows: int, read_tensor: ReadTensor)
     parts = []
     for p, axis, reads, uses_position in zip(n.template.parts, at.axes, at.reads, at.uses_position, strict=True):
         assert isinstance(p, Piece)
-        memo: dict[Expr, Expr] = {}
+        axes: dict[Expr, Expr] = {}
         if uses_position:
             tensors.append(read_tensor(n, None, None))
-            memo[Axis(axis)] = Read(len(tensors) - 1, (Axis(axis),), dt.i32)
-        for e in postorder(p.bodies, memo):
-            new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
-            if isinstance(e, Read):
-                t = read_tensor(n, e, reads.get(e))
-                if t not in tensors:
-                    tensors.append(t)
-                index = (Axis(axis), *new.args[1:]) if e in reads else new.args
-                new = Read(tensors.index(t), index, e.dtype)
-            memo[e] = new
-        rank = len(p.extents)
-        body: Expr | Reduce = memo[p.bodies[0]]
-        extents = p.extents
-        if isinstance(p.body, Reduce):
-            sums = tuple(rows if rank + k == axis else m for k, m in enumerate(p.body.extents))
-            body = Reduce(p.body.combiner, sums, tuple(memo[b] for b in p.bodies))
+            axes[Axis(axis)] = Read(len(tensors) - 1, (Axis(axis),), dt.i32)
+
+        def read(e: Read, new: Read, axis=axis, reads=reads) -> Read:
+            t = read_tensor(n, e, reads.get(e))
+            if t not in tensors:
+                tensors.append(t)
+            return Read(tensors.index(t), (Axis(axis), *new.args[1:]) if e in reads else new.args, e.dtype)
+
+        rank, extents, body = len(p.extents), p.extents, restated(p, axes, read).body
+        if isinstance(body, Reduce):
+            sums = tuple(rows if rank + k == axis else m for k, m in enumerate(body.extents))
+            body = Reduce(body.combiner, sums, body.bodies)
         if axis < rank:
             extents = (rows, *extents[1:])
         parts.append(Piece(p.offset, p.step, extents, body))
