@@ -116,12 +116,9 @@ def judge(kernel: Any, p: Any, target: Any, times: dict[str, float]) -> Judged |
 
 def target_of(results: dict[str, Any]) -> Any:
     """The machine on which the times of a file were measured, with the overheads of today's table."""
-    from einsmith.cost.facts import Target
+    from einsmith.cost import facts
 
-    def tuples(x: Any) -> Any:
-        return tuple(map(tuples, x)) if isinstance(x, list | tuple) else x
-
-    return Target(**{name: tuples(x) for name, x in results["target"].items() if name != "overheads"})
+    return facts.target_of({name: x for name, x in results["target"].items() if name != "overheads"})
 
 
 def verdicts(every: Sequence[Judged]) -> list[tuple[str, str, str, bool | None]]:
@@ -239,6 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     say, console, results = begin(args.json, 120)
     results.setdefault("target", asdict(calibrate.target(args.threads)))
+    target = target_of(results)
     begun, every, measured = time.monotonic(), list[Judged](), []
     for number in range(args.count):
         case = random_cases.draw(args.seed, number)
@@ -250,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 results["cells"][key] = measure(kernel, p, args.threads, args.candidates, args.each)
                 store(args.json, results)
                 gc.collect()
-            found = judge(kernel, p, target_of(results), results["cells"][key])
+            found = judge(kernel, p, target, results["cells"][key])
             if found is not None:
                 every.append(found)
                 measured.append((kernel, p, results["cells"][key]))

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,7 @@ from einsmith.checking import kernel_check, others
 from einsmith.checking.expected import written_buffers
 from einsmith.checking.kernel_check import BufferState, CheckedKernel, KernelFault, KernelSource
 from einsmith.codegen.cache import native
-from einsmith.cost.facts import Target
-from einsmith.cost.overheads import Overheads
+from einsmith.cost.facts import Target, target_of
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Graph
 from einsmith.ir.printer import show
@@ -146,16 +144,11 @@ def _read(where: Path) -> tuple[dict, dict[str, np.ndarray]]:
         return facts, {name: file[name] for name in file.files}
 
 
-def _tuples(x: Any) -> Any:
-    return tuple(map(_tuples, x)) if isinstance(x, list) else x
-
-
 def replay(where: Path | str, anew: bool = False) -> None:
     """Run the kernel of a folder again. Raises CheckError if it is still wrong. `anew`: lower the kernel again."""
     facts, arrays = _read(Path(where))
     kernel: Kernel | Rows = from_data(facts["kernel"])
-    machine = {k: _tuples(v) for k, v in facts["target"].items()}
-    target = Target(**machine | {"overheads": Overheads(**machine["overheads"])})
+    target = target_of(facts["target"])
     if anew:
         source = others.source_of(partial(autoconfig.choose, kernel, target))
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -191,6 +192,17 @@ class Target:
         beyond = 1 / ((1 - missed) / near + missed / far)
         private = np.where(footprint <= self.l1 * cores, l1 * cores, l2 * cores)
         return np.where(footprint <= self.l2 * cores, private, beyond)
+
+
+def target_of(known: Mapping[str, Any]) -> Target:
+    """Return the machine of which `dataclasses.asdict` gave these fields, also after they were written as JSON, which
+    has no tuples. Without `overheads` it has those of the table."""
+
+    def tuples(x: Any) -> Any:
+        return tuple(map(tuples, x)) if isinstance(x, list | tuple) else x
+
+    plain = {name: tuples(x) for name, x in known.items() if name != "overheads"}
+    return Target(**plain, overheads=Overheads(**known.get("overheads", {})))
 
 
 def _read(path: str) -> str:

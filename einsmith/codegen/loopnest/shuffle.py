@@ -86,11 +86,10 @@ def place_lanes(
 ) -> SSAValue:
     """Return the elements first, first + 1, ... (one vector) of memory in which lane i of x is element pattern[i], in
     ascending order; the elements after it are those lanes of `others` (None: any values)."""
-    n = x.type.lanes
-    lanes = [bisect_right(pattern, e) - 1 for e in range(first, first + n)]
-    between = [pattern[i] != first + k for k, i in enumerate(lanes)]
-    rest = -1 if others is None else n
-    picks = [i if not is_between else rest + i * (rest > 0) for i, is_between in zip(lanes, between, strict=True)]
+    n, picks = x.type.lanes, []
+    for e in range(first, first + n):
+        lane = bisect_right(pattern, e) - 1
+        picks.append(lane if pattern[lane] == e else -1 if others is None else n + lane)
     return b.shuffle(x, x if others is None else others, picks)
 
 

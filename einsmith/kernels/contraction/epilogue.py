@@ -130,16 +130,17 @@ def cycles(
 ) -> float:
     """Return the cycles to load, compute and store what follows the sum, for one vector along the axes.
 
-    `tile` is that of an OperandAccess; `stacks`: rows that are `adjacent_rows` are stored together.
+    `tile` is that of an OperandAccess; `stacks`: rows that are `adjacent_rows` are stored together,
+    at no price.
     """
     r = results(kernel, p)
     s = r.access.along(axes, lanes, tile)
     out = s.load_cost(lanes) + 0.5 * r.size
+    if stacks:
+        return out
     pairs = r.find_interleaved(axes[-1] if axes else None)
     for i, (f, x) in enumerate(zip(s.extra, r.buffers, strict=True)):
         kind = s.kind(f, lanes)
-        if stacks:
-            continue
         if kind == "gather":
             stride = s.forms[f].coef.get(s.lane_groups[-1].inner, 0) * x.dtype.itemsize
             out += lanes * scatter_cycles(abs(stride), x.nbytes, target.l2)
@@ -200,19 +201,12 @@ def choose_form(s: HaloSetting, p: Problem, mr: int, nv: int, split: int) -> tup
     if split > 1 or s.rows or s.kernel.sums:
         straight = cycles(s.kernel, p, n_axes, s.lanes, s.target)
         return straight + sum_cycles(s.kernel, nv, s.target.overheads), "straight"
-    return _choose_form(s.kernel, p, m_axes, n_axes, mr, nv, s.lanes, s.target)
+    return _choose_form(s.kernel, p, m_axes, n_axes, mr, s.lanes, s.target)
 
 
 @lru_cache(maxsize=4096)
 def _choose_form(
-    kernel: Kernel,
-    p: Problem,
-    m_axes: tuple[int, ...],
-    n_axes: tuple[int, ...],
-    mr: int,
-    nv: int,
-    lanes: int,
-    target: Target,
+    kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], mr: int, lanes: int, target: Target
 ) -> tuple[float, Form]:
     """Return the fewest cycles a vector along N over all forms of the epilogue, and the form that takes them."""
     form: Form = "straight"
