@@ -10,9 +10,9 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
+from unittest import mock
 
 from rich.table import Table
 
@@ -29,20 +29,6 @@ HELP = 1.02
 """How many times as fast a step may be without a pass."""
 
 
-@contextmanager
-def _without(names: str) -> Iterator[None]:
-    """Processes that are started here leave these passes out."""
-    before = os.environ.get(environment.WITHOUT.name)
-    os.environ[environment.WITHOUT.name] = names
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[environment.WITHOUT.name]
-        else:
-            os.environ[environment.WITHOUT.name] = before
-
-
 def measured(problem: str, threads: int, rounds: int, cap: float) -> dict:
     """By pass that is left out, "" for none: medians of rounds in seconds, bytes of the arena, kernels."""
     out: dict[str, dict] = {}
@@ -51,7 +37,7 @@ def measured(problem: str, threads: int, rounds: int, cap: float) -> dict:
         allowed: dict[str, Allowance] = {}
 
         def start(name: str) -> dict:
-            with _without(name):
+            with mock.patch.dict(os.environ, {environment.WITHOUT.name: name}):
                 worker = Worker("einsmith", threads, None)
             stack.callback(worker.close)
             allowed[name] = Allowance(cap)

@@ -38,11 +38,7 @@ def calls_of(case: Case, types: Sequence[Any] = ()) -> tuple[list[Any], dict[Any
     float32 if not told.
     """
     from benchmarks.peers.einsmith_kernels import function
-    from einsmith.api import jit
     from einsmith.base import dtypes as dt
-    from einsmith.passes.pipeline import run_passes
-    from einsmith.schedule.plan import KernelCall
-    from einsmith.schedule.planner import fuse
 
     f, names = function(case)
     assert case.shapes is not None
@@ -52,10 +48,19 @@ def calls_of(case: Case, types: Sequence[Any] = ()) -> tuple[list[Any], dict[Any
         return [y.astype(result.name) for y in f(*(x.astype(result.arithmetic.name) for x in xs))]
 
     arguments = [(case.shapes[n], dtype) for n, dtype in zip(names, given, strict=True)]
-    graph = jit.trace_shapes(converted, arguments).graph
-    plan = fuse(run_passes(graph), None)
-    calls = [call for call in plan.calls if isinstance(call, KernelCall)]
-    return calls, dict(zip(graph.inputs, names, strict=True))
+    calls, inputs = planned_calls(converted, arguments)
+    return calls, dict(zip(inputs, names, strict=True))
+
+
+def planned_calls(f: Any, arguments: Sequence[tuple[tuple[int, ...], Any]]) -> tuple[list[Any], Sequence[Any]]:
+    """The kernels that are launched for a function of arguments of these shapes and types, and its inputs."""
+    from einsmith.api import jit
+    from einsmith.passes.pipeline import run_passes
+    from einsmith.schedule.plan import KernelCall
+    from einsmith.schedule.planner import fuse
+
+    graph = jit.trace_shapes(f, arguments).graph
+    return [x for x in fuse(run_passes(graph), None).calls if isinstance(x, KernelCall)], graph.inputs
 
 
 def kernels_of(case: Case) -> list[Any]:

@@ -73,10 +73,7 @@ def targets() -> dict[str, Any]:
 
 def operators(rng: np.random.Generator) -> Iterator[tuple[Callable[..., Any], Sequence[tuple[int, ...]]]]:
     """Functions that are neither products nor convolutions alone, and the shapes of their arguments, drawn."""
-    f = es.functional
-
-    def n(low: int, high: int) -> int:
-        return int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
+    f, n = es.functional, partial(random_cases.around, rng)
 
     def gradients(g: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *xs: es.grad(lambda *ys: g(*ys).sum(), tuple(range(len(xs))))(*xs)
@@ -115,15 +112,10 @@ def operators(rng: np.random.Generator) -> Iterator[tuple[Callable[..., Any], Se
 
 def drawn_kernels(seed: int, number: int) -> Iterator[Any]:
     """The kernels of the functions that are drawn."""
-    from einsmith.api import jit
     from einsmith.base import dtypes as dt
-    from einsmith.passes.pipeline import run_passes
-    from einsmith.schedule.plan import KernelCall
-    from einsmith.schedule.planner import fuse
 
     for f, shapes in operators(default_rng((seed, number))):
-        plan = fuse(run_passes(jit.trace_shapes(f, [(x, dt.f32) for x in shapes]).graph), None)
-        yield from (call.kernel for call in plan.calls if isinstance(call, KernelCall))
+        yield from (call.kernel for call in autoconfig.planned_calls(f, [(x, dt.f32) for x in shapes])[0])
 
 
 def kernels(seed: int, count: int, networks: Sequence[str]) -> list[Any]:

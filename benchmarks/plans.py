@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from einsmith.base import environment
+
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
@@ -22,7 +24,7 @@ def uncompiled() -> Iterator[None]:
 
     held, CPU.compile = CPU.compile, compile_nothing  # type: ignore[method-assign]
     try:
-        with mock.patch.dict(os.environ, EINSMITH_PLANS="0"):
+        with mock.patch.dict(os.environ, {environment.PLANS.name: "0"}):
             yield
     finally:
         CPU.compile = held  # type: ignore[method-assign]

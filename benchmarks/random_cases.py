@@ -35,26 +35,26 @@ def named(name: str) -> Case | None:
     return draw(int(found[1]), int(found[2])) if found else None
 
 
-def _around(rng: np.random.Generator, low: int, high: int) -> int:
+def around(rng: np.random.Generator, low: int, high: int) -> int:
     """A number whose logarithm is drawn evenly."""
     return int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
 
 
 def _channels(rng: np.random.Generator, low: int, high: int) -> int:
     """Half of those from 8 on are multiples of 8, as in most networks."""
-    n = _around(rng, low, high)
+    n = around(rng, low, high)
     return n // 8 * 8 if n >= 8 and rng.random() < 0.5 else n
 
 
 def _product(rng: np.random.Generator) -> Case:
-    m, n, k = (_around(rng, 1, 4096) for _ in range(3))
+    m, n, k = (around(rng, 1, 4096) for _ in range(3))
     way = "".join(rng.choice(["n", "t"], 2))
-    return kernel_cases.product(m, n, k, way, _around(rng, 2, 128) if rng.random() < 0.25 else 0)
+    return kernel_cases.product(m, n, k, way, around(rng, 2, 128) if rng.random() < 0.25 else 0)
 
 
 def _convolution(rng: np.random.Generator) -> Case:
     while True:
-        kernel, batch, size = int(rng.integers(1, 12)), _around(rng, 1, 32), _around(rng, 5, 224)
+        kernel, batch, size = int(rng.integers(1, 12)), around(rng, 1, 32), around(rng, 5, 224)
         stride = 1 if rng.random() < 0.7 else 2
         dilation = int(rng.integers(2, 4)) if kernel > 1 and rng.random() < 0.15 else 1
         kind, groups = rng.random(), 1
@@ -62,7 +62,7 @@ def _convolution(rng: np.random.Generator) -> Case:
         if kind < 0.2:
             groups, c_out = c_in, c_in
         elif kind < 0.35:
-            groups = _around(rng, 2, 16)
+            groups = around(rng, 2, 16)
             c_in, c_out = groups * max(1, c_in // groups), groups * max(1, c_out // groups)
         pad = None if rng.random() < 0.7 else 0
         conv = Conv(c_in, c_out, kernel, stride, groups, size, pad, dilation)

@@ -94,24 +94,25 @@ def check(e, extents, guards=(), rules=RULES) -> None:
     assert again is new, f"not idempotent: {e}\n-> {new}\n-> {again}\n{extents} {guards}"
 
 
-@pytest.mark.parametrize("examples", [150, pytest.param(600, marks=pytest.mark.slow)])
-def test_integers_keep_their_values(examples):
+def check_drawn(expressions, examples, rules=RULES) -> None:
+    """Check so many drawn expressions."""
+
     @settings(max_examples=examples, deadline=None)
-    @given(integers(depth=4), boxes)
+    @given(expressions, boxes)
     def hold(e, extents):
-        check(e, extents)
+        check(e, extents, rules=rules)
 
     hold()
+
+
+@pytest.mark.parametrize("examples", [150, pytest.param(600, marks=pytest.mark.slow)])
+def test_integers_keep_their_values(examples):
+    check_drawn(integers(depth=4), examples)
 
 
 @pytest.mark.parametrize("examples", [120, pytest.param(400, marks=pytest.mark.slow)])
 def test_conditions_keep_their_values(examples):
-    @settings(max_examples=examples, deadline=None)
-    @given(conditions(depth=3), boxes)
-    def hold(e, extents):
-        check(e, extents)
-
-    hold()
+    check_drawn(conditions(depth=3), examples)
 
 
 # The first two keep a -0.0, and 1/x shows it; x*x and 1/x are rounded correctly, which pow of the C library is not.
@@ -120,12 +121,7 @@ EXACT = tuple(r for r in RULES if r.name not in ("x + 0", "x - -0", "x ** 2", "x
 
 @pytest.mark.parametrize("examples", [80, pytest.param(200, marks=pytest.mark.slow)])
 def test_floats_keep_their_values(examples):
-    @settings(max_examples=examples, deadline=None)
-    @given(floats(), boxes)
-    def hold(e, extents):
-        check(e, extents, rules=EXACT)
-
-    hold()
+    check_drawn(floats(), examples, EXACT)
 
 
 @pytest.mark.slow
