@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from einsmith.lang.op import op
     from einsmith.nn import manual_seed
     from einsmith.quantization.model import quantize
-    from einsmith.runtime.thread_count import set_threads
+    from einsmith.runtime.thread_count import set_threads, threads
     from einsmith.training import TrainStep
     from einsmith.training.checkpoint import load, save
 
@@ -85,7 +85,7 @@ __all__ = [
     "erf", "exp", "export", "floor", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_library",
     "log", "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod",
     "quantization", "quantize", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt",
-    "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "vmap", "where",
+    "stop_gradient", "sum", "tanh", "threads", "value_and_grad", "vjp", "vmap", "where",
 ]  # fmt: skip
 
 _PLACES = {
@@ -103,7 +103,7 @@ _PLACES = {
     "einsmith.api.jit": "jit",
     "einsmith.nn": "manual_seed",
     "einsmith.quantization.model": "quantize",
-    "einsmith.runtime.thread_count": "set_threads",
+    "einsmith.runtime.thread_count": "set_threads threads",
     "einsmith.training": "TrainStep",
     "einsmith.api.transforms": "check_gradients grad interpret jvp stop_gradient value_and_grad vjp",
 }

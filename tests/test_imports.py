@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent / "einsmith"
 THIRD_PARTY = {
     "numpy": ["*"],
     "llvmlite": ["codegen/llvm/jit.py", "codegen/llvm/worker.py"],
+    "threadpoolctl": ["runtime/thread_limits.py"],
     "triton": ["codegen/triton*"],
     "torch": ["frontends/torch*", "distributed/gloo.py"],
     "mpi4py": ["distributed/mpi.py", "cli/workers.py"],

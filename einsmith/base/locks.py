@@ -15,7 +15,8 @@ deadlock. Where a signal handler waits in the middle of its thread's turn to run
 the error.
 
 A `Guard` is the lock of values that programs use together: each tensor of parameters and state begins with one of its
-own, and those of one program are joined, so that a holder of any of them holds all.
+own, and those of one program are joined, so that a holder of any of them holds all. Threads that only read the values
+share a guard: a thread that acquires it waits until they have finished.
 
 `undone` undoes, in the child, a temporary change made by a thread of the parent.
 """
@@ -161,32 +162,41 @@ class Reentrant:
             owner = at._owner if at is not None else 0
             if owner == me:
                 return True
-            at = _waits.get(owner)
-            if at is None:
+            awaited = _waits.get(owner)
+            if awaited is None:
                 return False
+            if awaited is at and isinstance(at, _GuardLock):  # its owner waits for those that read
+                return me in at.readers
+            at = awaited
         return False
 
 
 class Turn:
-    """A turn at an activity of one thread at a time.
+    """The turns of threads to run programs, in queues (runtime/queues.py) of one thread at a time.
 
-    Its lock is the last in the lock order: only a signal handler takes others in the middle of a turn, and gets an
-    error where it would deadlock; a thread that waits for the turn never does.
+    A queue's lock is the last in the lock order: only a signal handler takes others in the middle of a turn, and gets
+    an error where it would deadlock; a thread that waits for its turn never does.
+
+    holders: the queue whose lock each thread holds, by thread id
     """
 
-    __slots__ = ("lock",)
+    __slots__ = ("holders",)
 
     def __init__(self) -> None:
-        self.lock = lock()
+        self.holders: dict[int, Any] = {}
+
+    def queue_of(self, thread: int) -> Any:
+        """Return the queue whose lock the calling thread, of this id, holds; None where there is none."""
+        queue = self.holders.get(thread)
+        return queue if queue is not None and queue.lock._is_owned() else None
 
     def is_mine(self) -> bool:
-        """Return whether this thread holds the turn."""
-        return self.lock._is_owned()
+        """Return whether this thread holds a turn."""
+        return self.queue_of(get_ident()) is not None
 
     @contextmanager
     def awaited(self, lock: Any) -> Iterator[None]:
-        """Hold a lock, the turn's or one whose holders need the turn; until it is acquired, this thread counts as
-        waiting for the turn."""
+        """Hold the lock of a queue; until it is acquired, this thread counts as waiting for a turn."""
         me = get_ident()
         before = _waits.get(me)
         _waits[me] = self
@@ -198,12 +208,12 @@ class Turn:
             _go_on(me, before)
 
     def is_awaited_by(self, thread: int) -> bool:
-        """Return whether a thread waits for the turn."""
+        """Return whether a thread waits for a turn."""
         return _waits.get(thread) is self
 
 
 RUNNING = Turn()
-"""The turn to run a program."""
+"""The turns to run a program."""
 
 
 class Awaited(Reentrant):
@@ -283,9 +293,40 @@ class Awaited(Reentrant):
 
 
 class _GuardLock(Awaited):
-    """The lock of a Guard."""
+    """The lock of a Guard. Its holder is alone with the values, but for its own reads: it waits for `readers`, by
+    thread id the number of reads under way."""
 
-    __slots__ = ()
+    __slots__ = ("readers",)
+
+    def __init__(self, doing: str):
+        super().__init__(doing)
+        self.readers: dict[int, int] = {}
+
+    def __enter__(self) -> _GuardLock:
+        super().__enter__()
+        if self.readers:
+            try:
+                self.await_readers()
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def await_readers(self) -> None:
+        """Wait, holding the lock, until no other thread reads the values.
+
+        Raises EinsmithError in the middle of a run of this thread that a reader waits for.
+        """
+        me = get_ident()
+        before = _waits.get(me)
+        _waits[me] = self
+        try:
+            while others := [t for t in list(self.readers) if t != me]:
+                if RUNNING.is_mine() and any(map(RUNNING.is_awaited_by, others)):
+                    raise self._cycle()
+                time.sleep(_POLL)
+        finally:
+            _go_on(me, before)
 
 
 class Guard:
@@ -306,6 +347,10 @@ class Guard:
         self._number = next(_guard_numbers)
 
     def __enter__(self) -> Guard:
+        return self.enter(_GuardLock.__enter__)
+
+    def enter(self, acquire: Callable[[_GuardLock], object]) -> Guard:
+        """Acquire the root's lock by `acquire`: `Awaited.__enter__` does not wait for threads that read the values."""
         if self._others:
             join((self, *self._others))
             self._others = ()
@@ -316,7 +361,7 @@ class Guard:
             lock = root._lock
             before = lock._depth if lock._owner == get_ident() else 0
             try:
-                lock.__enter__()
+                acquire(lock)
                 if root._above is None:
                     self._held.append(lock)
                     return self
@@ -329,13 +374,34 @@ class Guard:
     def __exit__(self, *_: object) -> None:
         self._held.pop().__exit__()
 
-    def mark(self) -> tuple[int, int]:
-        """Return how often this thread holds the lock, for `restore`."""
-        lock = (self._above or self)._lock
-        return (lock._depth, len(self._held)) if lock._owner == get_ident() else (0, 0)
+    def begin_reading(self) -> None:
+        """Count this thread among those that read the values; it holds the lock now, and may release it."""
+        readers, me = self._root()._lock.readers, get_ident()
+        readers[me] = readers.get(me, 0) + 1
 
-    def restore(self, mark: tuple[int, int]) -> None:
-        """Release the lock until this thread holds it as often as at a `mark`.
+    def end_reading(self) -> None:
+        """End what `begin_reading` began."""
+        self._set_reads(self._root()._lock.readers[get_ident()] - 1)
+
+    def await_readers(self) -> None:
+        """Wait until no other thread reads the values; the caller holds the lock."""
+        self._root()._lock.await_readers()
+
+    def _set_reads(self, count: int) -> None:
+        readers = self._root()._lock.readers
+        if count:
+            readers[get_ident()] = count
+        else:
+            readers.pop(get_ident(), None)
+
+    def mark(self) -> tuple[int, int, int]:
+        """Return how often this thread holds the lock and reads the values, for `restore`."""
+        lock, me = (self._above or self)._lock, get_ident()
+        reads = lock.readers.get(me, 0)
+        return (lock._depth, len(self._held), reads) if lock._owner == me else (0, 0, reads)
+
+    def restore(self, mark: tuple[int, int, int]) -> None:
+        """Release the lock, and end reading, until this thread does both as often as at a `mark`.
 
         For a caller whose `with` was left by an error: a signal that raises within `__exit__` itself keeps that from
         finishing.
@@ -344,6 +410,7 @@ class Guard:
         if lock._owner == get_ident():
             del self._held[mark[1] :]
         lock.restore(mark[0])
+        self._set_reads(mark[2])
 
     def is_joined(self, other: Guard) -> bool:
         """Return whether this guard and another one are one lock."""
@@ -378,6 +445,8 @@ def join(guards: Iterable[Guard]) -> None:
             for root in order:
                 if root is not first:
                     root._above = first
+                    for thread, count in root._lock.readers.items():  # this one's: others have finished
+                        first._lock.readers[thread] = first._lock.readers.get(thread, 0) + count
             return
 
 
@@ -432,11 +501,14 @@ def _in_child() -> None:
     for held in list(_free_in_child):
         if isinstance(held, Reentrant):
             held._waiting.clear()
+        if isinstance(held, _GuardLock):
+            held.readers = {me: held.readers[me]} if me in held.readers else {}
         if not held._is_owned():
             held._at_fork_reinit()
     for broken in _left.get(me, ()):
         broken._broken = True
     _waits.clear()
+    RUNNING.holders = {me: RUNNING.holders[me]} if me in RUNNING.holders else {}
     mine = _inside.get(me)
     _inside.clear()
     if mine is not None:

@@ -7,10 +7,10 @@ import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,17 +30,19 @@ from einsmith.passes.analysis.index_checks import violation
 from einsmith.passes.constants import split_constants
 from einsmith.passes.listings import Changes
 from einsmith.passes.pipeline import deciding
-from einsmith.runtime import buffers
+from einsmith.runtime import buffers, queues
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.assemble import CompiledKernel
 from einsmith.runtime.comparison import Comparison
 from einsmith.runtime.memory import ChangeWatch, Clock, Memory
-from einsmith.runtime.nested import check_run, hold_lock, under_way
+from einsmith.runtime.nested import check_run, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.schedule.arena import Life
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
+
+Result = TypeVar("Result")
 
 PROGRAMS = Bound("programs", 512, 512 << 20)
 """Bound of the programs that all compiled functions and training steps keep together: 512 programs, 512 MiB by
@@ -122,18 +124,20 @@ class Executable:
                 fixed += self._made
                 known = {x: self.bound[x] for x in first.inputs}
                 self._first = Executable(first, known, threads, None, target, numerics, shared, backend=backend)
+                # Nobody else reads what it stores, and no other run is under way meanwhile.
+                self._first._changes_others, self._first._concurrent = False, True
         compiled = compile_graph(
             graph, self.bound, threads, finite, target, numerics, backend, self._limit, max_stored, fixed
         )
         stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
         self._changes = [known_arrays[id(a)] for a in stored.values() if id(a) in known_arrays]
-        self._changes_others = len(self._changes) < len(stored)
-        # The memory of a run is written before it is read; what a run stores is not.
-        self._lock = guard or (locks.Guard() if self._stored else locks.lock())
-        self._guarded = isinstance(self._lock, locks.Guard)
+        self._changes_others: bool = len(self._changes) < len(stored)
+        self._guard = guard or (locks.Guard() if self._stored or memories else None)
         # A checked run looks at the memory between the kernels, and while others may run.
         self._arena = Arena() if shared is None or environment.CHECK.get() else shared
+        self._concurrent = not (self._stored or notices or memory is not None or environment.CHECK.get())
+        """Whether threads may run the program at one time, each with intermediate results of its own."""
         self._binding = Binding(compiled, self.bound, self._arena, self._limit, notices=self._notices)
         self.compile_seconds = time.perf_counter() - start
         if environment.debug() >= 1:
@@ -197,7 +201,7 @@ class Executable:
             self._memory,
             compiled.backend,
             self._other_bytes,
-            self._lock,
+            self._guard,
             self._origins,
             self._max_stored,
             self._notices,
@@ -207,8 +211,18 @@ class Executable:
     def swap(self, other: Executable) -> None:
         """Exchange the program, from the next run on, for that of an executable which `with_decisions` derived from
         this one (hot swap)."""
-        with self._lock:
+        with self._guard or nullcontext():
             self._binding = other._binding
+
+    @property
+    def _binding(self) -> Binding:
+        """The program's binding in the first queue."""
+        return self._bindings[0]
+
+    @_binding.setter
+    def _binding(self, binding: Binding) -> None:
+        self._bindings = {0: binding}
+        """By the number of a queue, the program bound to the memory of runs in it."""
 
     # -- the program at present
 
@@ -323,7 +337,7 @@ class Executable:
     def nbytes(self) -> int:
         """Return the approximate bytes freed with the executable: machine code, which others may share, Python objects,
         and what is kept of constants. Shared memory and bound arrays are not included."""
-        kept = self._binding.kept.nbytes + sum(a.nbytes for a in self._made.values())
+        kept = sum(b.kept.nbytes for b in list(self._bindings.values())) + sum(a.nbytes for a in self._made.values())
         kept += 0 if self._first is None else self._first.nbytes
         return sum(k.nbytes + NODES_BYTES for k in self.kernels) + self.program.table.nbytes + kept
 
@@ -331,7 +345,7 @@ class Executable:
     def preserve(self) -> Iterator[None]:
         """Restore bound memory at the end of the block, undoing the stores of its runs. No other thread reads or
         changes it until then."""
-        with self._lock:
+        with self._guard or nullcontext():
             saved = [(a, a.copy()) for x, a in self.bound.items() if x not in self._made]
             try:
                 yield
@@ -348,40 +362,16 @@ class Executable:
         a check fails."""
         if self._vain > MOST_VAIN:
             self._prepare_no_more()
-        if not self._guarded:
-            with hold_lock(self._lock) if under_way else self._lock:
-                return self._call(inputs, self._binding)
-        lock = self._lock
-        mark = lock.mark()
-        try:
-            with lock:
-                return self._call(inputs, self._binding)
-        except BaseException:
-            lock.restore(mark)
-            raise
+        return self._protected(self._call, inputs)
 
     def run_locked(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """Run the program like a call, for a caller that holds the guard."""
-        return self._call(inputs, self._binding)
+        return self._in_queue(self._refresh(), self._call, inputs)
 
     def run_timed(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray], list[float]]:
         """Run the program and return (status, outputs, seconds of each kernel summed over all iterations of its
         loop)."""
-        step_times: list[np.ndarray] = []
-
-        def run() -> int:
-            status, times = binding.program.run_timed()
-            step_times.append(times)
-            return status
-
-        with self._lock:
-            binding = self._binding
-            status, outputs = self._call(inputs, binding, run)
-            return (
-                status,
-                outputs,
-                np.bincount(binding.call_of_step, step_times[0], len(binding.calls) + 1)[:-1].tolist(),
-            )
+        return self._protected(self._call_timed, inputs)
 
     def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:
         """Return the median seconds of each kernel inside whole runs, whose changes to bound memory are undone."""
@@ -396,27 +386,81 @@ class Executable:
         All are C-contiguous; the outputs are aligned to 64 bytes and overlap nothing else. Returns the status; raises
         as a call does.
         """
-        with hold_lock(self._lock) if under_way and not self._guarded else self._lock:
-            binding = self._binding
-            compiled = binding.compiled
+        return self._protected(self._call_at, inputs, outputs)
+
+    def _protected(self, run: Callable[..., Result], *args: Any) -> Result:
+        """Run in a queue, while no other thread changes parameters and state; return what `run` returns."""
+        guard = self._guard
+        if guard is None:
+            return self._in_queue(None, run, *args)
+        mark = guard.mark()
+        try:
+            if not self._concurrent:
+                with guard:
+                    return self._in_queue(self._refresh(), run, *args)
+            guard.enter(locks.Awaited.__enter__)
             try:
-                status = self._run([*inputs, *(outputs[k] for k in binding.written)], binding, binding.program.run)
-            except IndexOutOfRange as e:
-                raise self._explain(e, list(map(buffers.array_at, inputs, compiled.inputs))) from None
-            for k, source, count in binding.copies:
-                if source in self.bound:
-                    address = buffers.address(self.bound[source])
-                elif isinstance(source, Leaf):
-                    address = inputs[compiled.inputs.index(source)]
-                else:
-                    address = outputs[binding.written[compiled.outputs.index(source)]]
-                ctypes.memmove(outputs[k], address, count)
-            return status
+                time = self._refresh()
+                guard.begin_reading()
+            finally:
+                guard.__exit__()
+            try:
+                return self._in_queue(time, run, *args)
+            finally:
+                guard.end_reading()
+        except BaseException:
+            guard.restore(mark)
+            raise
+
+    def _refresh(self) -> int | None:
+        """Compute the tensors that depend on constants alone, if these may have changed; the caller holds the guard.
+        Return the time (`ChangeWatch`) of the constants."""
+        if self._watch is None or self._guard is None:
+            return None
+        time = self._watch.time()  # before they are read: a later change is noticed at the next run
+        first = self._first
+        if first is not None and first.note != time:
+            self._guard.await_readers()
+            first._in_queue(None, first._call, ())
+            first.note = time
+        return time
+
+    def _in_queue(self, time: int | None, run: Callable[..., Result], *args: Any) -> Result:
+        """Call `run` with the binding and `time`, then `args`, in a queue's turn. time: that of the constants."""
+        me = get_ident()
+        holders, outer = locks.RUNNING.holders, locks.RUNNING.queue_of(me)
+        queue = queues.choose(self._concurrent)
+        try:
+            with locks.RUNNING.awaited(queue.lock) if len(queue.callers) > 1 or queue.depth else queue.lock:
+                if outer is not None:
+                    return run(self._bind(queue), time, *args)
+                holders[me] = queue
+                try:
+                    return run(self._bind(queue), time, *args)
+                finally:
+                    del holders[me]
+        finally:
+            if outer is not queue:
+                queue.callers.pop(me, None)
+
+    def _bind(self, queue: queues.RunQueue) -> Binding:
+        """Return the binding for runs in a queue, whose lock the caller holds."""
+        bindings = self._bindings
+        binding = bindings.get(queue.number)
+        if binding is None:
+            binding = bindings[queue.number] = Binding(
+                bindings[0].compiled, self.bound, self._arena.of(queue.number), self._limit
+            )
+        return binding
 
     def _call(
-        self, inputs: Sequence[np.ndarray], binding: Binding, run: Callable[[], int] | None = None
+        self,
+        binding: Binding,
+        time: int | None,
+        inputs: Sequence[np.ndarray],
+        run: Callable[[], int] | None = None,
     ) -> tuple[int, list[np.ndarray]]:
-        """Run the program, with its lock held by the caller, and return its outputs as arrays."""
+        """Run the program and return its status and its outputs as arrays."""
         places = list(map(buffers.address, inputs))
         if self._stored and any(map(self._is_stored, places, inputs)):
             inputs = [x.copy() if self._is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
@@ -427,27 +471,58 @@ class Executable:
             arrays.append(array)
             places.append(at)
         try:
-            status = self._run(places, binding, run or binding.program.run)
+            status = self._run(places, binding, time, run or binding.program.run)
         except IndexOutOfRange as e:
             raise self._explain(e, inputs) from None
         return status, self._collect(inputs, arrays, binding)
 
-    def _run(self, places: Sequence[int], binding: Binding, run: Callable[[], int]) -> int:
-        """Run the program, with its lock held by the caller, on memory given by the addresses of the inputs and of the
-        tensors allocated for outputs."""
+    def _call_timed(
+        self, binding: Binding, time: int | None, inputs: Sequence[np.ndarray]
+    ) -> tuple[int, list[np.ndarray], list[float]]:
+        step_times: list[np.ndarray] = []
+
+        def run() -> int:
+            status, times = binding.program.run_timed()
+            step_times.append(times)
+            return status
+
+        status, outputs = self._call(binding, time, inputs, run)
+        seconds = np.bincount(binding.call_of_step, step_times[0], len(binding.calls) + 1)[:-1]
+        return status, outputs, seconds.tolist()
+
+    def _call_at(self, binding: Binding, time: int | None, inputs: Sequence[int], outputs: Sequence[int]) -> int:
+        compiled = binding.compiled
+        try:
+            places = [*inputs, *(outputs[k] for k in binding.written)]
+            status = self._run(places, binding, time, binding.program.run)
+        except IndexOutOfRange as e:
+            raise self._explain(e, list(map(buffers.array_at, inputs, compiled.inputs))) from None
+        for k, source, count in binding.copies:
+            if source in self.bound:
+                address = buffers.address(self.bound[source])
+            elif isinstance(source, Leaf):
+                address = inputs[compiled.inputs.index(source)]
+            else:
+                address = outputs[binding.written[compiled.outputs.index(source)]]
+            ctypes.memmove(outputs[k], address, count)
+        return status
+
+    def _run(self, places: Sequence[int], binding: Binding, time: int | None, run: Callable[[], int]) -> int:
+        """Run the program, in a queue's turn, on memory given by the addresses of the inputs and of the tensors
+        allocated for outputs."""
         me = get_ident()
         outer = under_way.get(me) if under_way else None
         if outer is not None:
-            check_run(outer, self._arena, self._lock, bool(self._stored))
-        under_way[me] = self._arena, self._lock, outer
+            check_run(outer, self._arena, self._guard, bool(self._stored))
+        under_way[me] = self._arena, self._guard, outer
         try:
             words = binding.words
-            block = self._arena.block  # kept until the run ends
+            block = binding.arena.block  # kept until the run ends
             if block.number != binding.block_number:
                 block = binding.move()
-            if self._watch is not None:
+            if time is not None:
                 self._since += 1
-                self._prepare(binding, self._watch)
+                self._prepare(binding, time)
             for i, n, offset in binding.slots:
                 words[i] = places[n] + offset
             status = run()
@@ -466,21 +541,13 @@ class Executable:
             raise IndexOutOfRange(binding.messages[status])
         return status
 
-    def _prepare(self, binding: Binding, watch: ChangeWatch) -> None:
-        """Compute what depends on constants alone, if they may have changed since it was computed. The binding points
-        at memory that the caller keeps."""
-        time = watch.time()  # before they are read: a later change is noticed at the next run
+    def _prepare(self, binding: Binding, time: int) -> None:
+        """Prepare what kernels keep of constants, if these may have changed since. time: that of the constants."""
         if binding.prepared == time:
             return
-        self._vain = self._vain + 1 if self._since < FEW_RUNS else 0
-        self._since = 0
-        first = self._first
-        if first is not None and first.note != time:
-            block = first._arena.block  # kept until the run ends
-            if block.number != first._binding.block_number:
-                block = first._binding.move()
-            first.program.run()
-            first.note = time
+        if binding is self._binding:
+            self._vain = self._vain + 1 if self._since < FEW_RUNS else 0
+            self._since = 0
         if binding.preparation is not None:
             binding.preparation.run()
         binding.prepared = time
@@ -488,7 +555,7 @@ class Executable:
     def _prepare_no_more(self) -> None:
         """Exchange the program for one that treats nothing as constant, as what is constant changes all the time."""
         plain = self._compile_again(())
-        with self._lock:
+        with self._guard or nullcontext():
             self._binding, self.bound, self._vain = plain._binding, plain.bound, 0
             self._watch, self._first, self._made = None, None, {}
 

@@ -36,18 +36,24 @@ def host(nbytes: int) -> Block:
 
 
 class Arena:
-    """A block as large as the largest of its programs needs. Its content lasts for one run, and one program runs at a
-    time (`pool.lock`).
+    """A block as large as the largest of its programs needs. Its content lasts for one run, and its programs run in one
+    queue, one at a time; `of` returns the arenas for their runs in other queues.
 
     A program takes the block before each run and keeps it until the end of the run. Another thread that compiles for
     larger shapes may replace the block by a larger one, to which the other programs move when they run next.
     """
 
-    __slots__ = ("block", "_lock")
+    __slots__ = ("block", "_lock", "_others")
 
     def __init__(self) -> None:
         self._lock = locks.lock()
         self.block = host(0)
+        self._others: dict[int, Arena] = {}
+
+    def of(self, queue: int) -> Arena:
+        """Return the arena for runs in the queue of this number."""
+        with self._lock:
+            return self._others.setdefault(queue, Arena()) if queue else self
 
     def reserve(self, nbytes: int, allocate: Allocate = host) -> Block:
         """Return the block, replaced by a larger one where it has fewer than `nbytes` bytes. `allocate`: the allocator
@@ -61,6 +67,8 @@ class Arena:
         """Free the memory; a program that still runs reserves it anew."""
         with self._lock:
             self.block = host(0)
+            for other in self._others.values():
+                other.clear()
 
     def evicted(self, programs: Sized) -> None:
         """Free the memory where none of the programs is left (see `caches.Cache`)."""

@@ -1,9 +1,10 @@
-"""Run the fork-join pool: workers that wait in native code.
+"""Run the fork-join pools: workers that wait in native code.
 
-Programs run on the pool's workers or on the threads of PyTorch's OpenMP runtime (`thread_count.current_team`); the
+Programs run on a pool's workers or on the threads of PyTorch's OpenMP runtime (`thread_count.current_team`); the
 workers sleep while the OpenMP threads work. Workers are daemon Python threads, each inside one foreign call that lasts
-as long as the pool; the interpreter lock is released there. One program runs at a time (`lock`); the others wait. At
-exit the workers are stopped and joined before any code is freed; a forked child starts without workers.
+as long as the pool; the interpreter lock is released there. Every queue of runs (runtime/queues.py) has a pool of its
+own, so one program runs in a pool at a time. At exit the workers are stopped and joined before any code is freed; a
+forked child starts without workers.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith.base import locks
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry import entry_program, watch
 from einsmith.codegen.llvm import jit
-from einsmith.runtime import buffers
+from einsmith.runtime import buffers, queues, thread_limits
+from einsmith.runtime.queues import RunQueue
 
 
 class Native(NamedTuple):
@@ -39,6 +40,7 @@ class Native(NamedTuple):
 @cache
 def native_entry() -> Native:
     """Return the native entry, compiled for this machine (or taken from the cache)."""
+    thread_limits.register_controller()
     target = native.host_target()
     addresses = native.compile_text(entry_program.emit_entry(target.triple), entry_program.NAMES, target).addresses
     word, pointer = ctypes.c_int64, ctypes.c_void_p
@@ -87,42 +89,33 @@ class Pool:
         self.workers.clear()
 
 
-_pool: Pool | None = None
-lock = locks.RUNNING.lock
-"""The lock held for a run, in which `depth` is counted up: one program runs at a time."""
-depth = 0
-"""Number of nested runs of the thread that holds the lock; inner ones run on one thread."""
+_pools: dict[RunQueue, Pool] = {}
 
 
-def current() -> Pool:
-    """Return the pool, created at its first use; the caller holds the lock."""
-    global _pool
-    if _pool is None:
-        _pool = Pool()
-    return _pool
+def pool_of(queue: RunQueue) -> Pool:
+    """Return the pool of a queue, whose lock the caller holds; it is created at its first use."""
+    pool = _pools.get(queue)
+    if pool is None:
+        pool = _pools[queue] = Pool()
+    return pool
 
 
 def stop() -> None:
-    """End the workers. The next run starts new ones."""
-    global _pool
-    with lock:
-        if _pool is not None and depth == 0:
-            _pool.stop()
-            _pool = None
+    """End the workers of queues in which nothing runs, when their runs have ended. The next runs start new ones."""
+    for queue in list(queues.queues):
+        with queue.lock:
+            if queue in _pools and queue.depth == 0:
+                _pools.pop(queue).stop()
 
 
 def _exit() -> None:
-    """Stop the workers, and keep the lock: a thread that outlives the interpreter's exit must not run freed code."""
-    lock.acquire()
-    if _pool is not None and depth == 0:
-        _pool.stop()
-
-
-def _reset_after_fork() -> None:
-    global _pool, depth
-    _pool, depth = None, 0
+    """Stop the workers, and keep the locks: a thread that outlives the interpreter's exit must not run freed code."""
+    for queue in queues.close():
+        queue.lock.acquire()
+        if queue in _pools and queue.depth == 0:
+            _pools[queue].stop()
 
 
 atexit.register(_exit)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+    os.register_at_fork(after_in_child=_pools.clear)

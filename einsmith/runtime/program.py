@@ -12,7 +12,7 @@ from einsmith.base import locks
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.entry.watch import INTERRUPTED
 from einsmith.cost.facts import MAX_THREADS
-from einsmith.runtime import buffers, interrupts, pool, thread_count
+from einsmith.runtime import buffers, interrupts, pool, queues, thread_count
 from einsmith.runtime.steps import Await, BeginLoop, CheckFinite, CheckZero, EndLoop, Notify, RunLaunch, Step, Together
 from einsmith.runtime.thread_count import get_threads
 
@@ -192,8 +192,9 @@ class Program:
     def run(self) -> int:
         """Run all steps; return 0, or the code of the first check that fails, after which no step runs.
 
-        Waits while another thread runs a program. Denormal numbers count as zero inside. Raises the exception of a
-        signal's handler that occurs before the run is over and before it has stored into parameters or state.
+        Waits while another thread runs a program in the same queue (runtime/queues.py). Denormal numbers count as zero
+        inside. Raises the exception of a signal's handler that occurs before the run is over and before it has stored
+        into parameters or state.
         """
         return self._call(self._record)
 
@@ -206,31 +207,34 @@ class Program:
     def _call(self, record: _Record) -> int:
         # The lock is not wrapped in a Python class: an exception of a signal at the beginning of its `__exit__` would
         # leave the lock held.
-        with locks.RUNNING.awaited(pool.lock) if pool.depth else pool.lock:
-            before = pool.depth
-            pool.depth = before + 1
+        queue = queues.current()
+        with locks.RUNNING.awaited(queue.lock) if queue.depth else queue.lock:
+            before = queue.depth
+            queue.depth = before + 1
             try:
-                return self._turn(record, pool.current() if before == 0 else None)
+                return self._turn(record, queue if before == 0 else None)
             finally:
-                pool.depth = before
+                queue.depth = before
 
-    def _turn(self, record: _Record, shared_pool: pool.Pool | None) -> int:
-        """Run in this thread's turn. shared_pool: the pool; None inside a run of the same thread."""
+    def _turn(self, record: _Record, queue: queues.RunQueue | None) -> int:
+        """Run in this thread's turn. queue: the queue in which it runs; None inside a run of the same thread."""
         words = record.words
         if self.watched:
-            words[_HANDLE] = 0 if shared_pool is None else interrupts.find_handler()
-        if shared_pool is None:
+            words[_HANDLE] = 0 if queue is None else interrupts.find_handler()
+        if queue is None:
             words[_POOL], words[_THREADS] = 0, 1
         elif self._forks:
-            words[_THREADS], team = self.threads, thread_count.current_team()
+            own = pool.pool_of(queue)
+            words[_THREADS] = threads = queues.divide(self.threads)
+            team = thread_count.current_team() if queue is queues.FIRST and threads == self.threads else None
             if team is not None:
-                words[_POOL], words[_FORK], words[_NUMBER] = shared_pool.team_address, team.fork, team.number
+                words[_POOL], words[_FORK], words[_NUMBER] = own.team_address, team.fork, team.number
                 status = self._run_team(record.address)
                 if words[_WAITED] > thread_count.MAX_WAIT_NS:
                     thread_count.leave_team(words[_WAITED], words[_SPAN])
                 return _end(status)
-            shared_pool.grow(self.threads)
-            words[_POOL] = shared_pool.address
+            own.grow(threads)
+            words[_POOL] = own.address
         return _end(self._run(record.address))
 
 

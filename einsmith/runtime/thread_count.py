@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Annotated
 
@@ -25,6 +28,8 @@ MAX_LOST_SHARE = 0.02
 processors."""
 
 _threads: int | None = None
+_scoped: ContextVar[int | None] = ContextVar("threads", default=None)
+"""The number of threads within `threads`."""
 
 team: Team | None = None
 """Threads of PyTorch's OpenMP runtime that run programs of the CPU; None where Einsmith's own workers do."""
@@ -83,20 +88,47 @@ def set_threads(n: Annotated[int, 1, MAX_THREADS] | None) -> None:
     _threads = n
 
 
+@check_arguments
+def threads(n: Annotated[int, 1, MAX_THREADS]) -> AbstractContextManager[None]:
+    """Return a scope for `with`, in which the default number of threads is n.
+
+    It holds for programs that are created in the scope, and for calls of `es.jit`, operators and modules in it. Only
+    the current context (PEP 567) sees it: other threads are not affected.
+
+    Raises ArgumentError unless n is between 1 and 4096.
+    """
+    return _scope(n)
+
+
+@contextmanager
+def _scope(n: int) -> Iterator[None]:
+    token = _scoped.set(n)
+    try:
+        yield
+    finally:
+        _scoped.reset(token)
+
+
 def get_threads() -> int:
-    """Return the default number of threads: `set_threads`, else EINSMITH_THREADS, else the physical cores this process
-    may use."""
-    return _threads or environment.THREADS.get() or _default_threads()
+    """Return the default number of threads: that of the scope `threads`, else `set_threads`, else EINSMITH_THREADS,
+    else the physical cores this process may use."""
+    return _scoped.get() or _threads or initial_threads()
+
+
+def initial_threads() -> int:
+    """Return the number of threads of a process that sets none: EINSMITH_THREADS, else the physical cores that it may
+    use."""
+    return environment.THREADS.get() or usable_cores()
 
 
 def recount_cores() -> None:
     """Have the default follow the processors that this process may use from now on."""
-    _default_threads.cache_clear()
+    usable_cores.cache_clear()
     host.cache_clear()
 
 
 @cache
-def _default_threads() -> int:
-    """Return the number of usable physical cores, cached: every call of a compiled function needs it, and the answer
-    takes several file reads."""
+def usable_cores() -> int:
+    """Return the number of physical cores that this process may use, cached: every call of a compiled function needs
+    it, and the answer takes several file reads."""
     return min(physical_cores(), MAX_THREADS)

@@ -1,7 +1,9 @@
 """Locks that several threads hold: errors instead of waiting for ever, guards that become one."""
 
 import gc
+import os
 import threading
+import time
 
 import pytest
 
@@ -147,3 +149,101 @@ def test_unreferenced_guards_are_freed(new_objects):
             pass
     gc.collect()
     assert len(locks._free_in_child) <= before + 1
+
+
+def reading(guard):
+    """Count the calling thread among those that read the values of a guard."""
+    with guard:
+        guard.begin_reading()
+
+
+def test_a_guard_is_held_when_its_readers_have_finished():
+    guards = [Guard(), Guard()]
+    reads, leave, order = threading.Event(), threading.Event(), []
+
+    def read():
+        reading(guards[0])
+        reads.set()
+        leave.wait()
+        order.append("read")
+        guards[0].end_reading()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    reads.wait()
+    threading.Timer(0.02, leave.set).start()
+    for change in (lambda: join(guards), guards[1].__enter__):
+        change()
+        order.append("changed")
+    guards[1].__exit__()
+    thread.join()
+    assert order == ["read", "changed", "changed"] and not guards[0]._root()._lock.readers
+
+
+def test_a_reader_changes_values_itself():
+    """Its own reads keep no thread out, joined or not."""
+    one, two = Guard(), Guard()
+    reading(one), reading(one), reading(two)
+    with one:
+        pass
+    join([one, two])
+    me = threading.get_ident()
+    assert one._root()._lock.readers == {me: 3}
+    one.end_reading(), two.end_reading(), one.end_reading()
+    with two:
+        assert not one._root()._lock.readers
+
+
+def test_reads_end_at_a_mark():
+    guard = Guard()
+    mark = guard.mark()
+    reading(guard)
+    guard.__enter__()
+    guard.restore(mark)
+    assert guard.mark() == mark == (0, 0, 0)
+
+
+def test_a_reader_that_waits_for_who_waits_for_it():
+    """The reader waits for what the other thread holds, which waits for the reads to end: one of them gets an error."""
+    read, held = Guard(), Reentrant("busy")
+    reading(read)
+    entered, errors = threading.Event(), []
+
+    def change():
+        with held:
+            entered.set()
+            with read:
+                errors.append("changed")
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    entered.wait()
+    while thread.ident not in locks._waits:
+        time.sleep(0.001)
+    with pytest.raises(EinsmithError, match="wait for each other"), held:
+        raise AssertionError
+    read.end_reading()
+    thread.join()
+    assert errors == ["changed"] and not locks._waits
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forgets_the_reads_of_other_threads():
+    guard, reads, leave = Guard(), threading.Event(), threading.Event()
+
+    def read():
+        reading(guard)
+        reads.set()
+        leave.wait()
+        guard.end_reading()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    reads.wait()
+    child = os.fork()
+    if not child:
+        with guard:
+            os._exit(len(guard._root()._lock.readers))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    leave.set()
+    thread.join()

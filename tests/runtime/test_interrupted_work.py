@@ -13,7 +13,7 @@ import pytest
 import einsmith as es
 from einsmith.base import locks
 from einsmith.data import fetch
-from einsmith.runtime import interrupts, nested, pool, signals
+from einsmith.runtime import interrupts, nested, queues, signals
 
 from .test_interrupts import run
 
@@ -254,9 +254,9 @@ def test_programs_that_end_anywhere_leave_the_pool_free(rng, handlers):
             signal.setitimer(signal.ITIMER_REAL, after)
             while True:
                 f(x)
-        assert pool.depth == 0 and not pool.lock._is_owned()
-        assert not nested.under_way
-    assert is_free(pool.lock)
+        assert not queues.FIRST.depth and not queues.FIRST.lock._is_owned()
+        assert not nested.under_way and not queues.FIRST.callers and not locks.RUNNING.holders
+    assert is_free(queues.FIRST.lock)
 
 
 def test_predictions_that_end_anywhere_leave_no_lock_held(rng, handlers):

@@ -14,7 +14,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.base import locks
-from einsmith.runtime import interrupts, nested, pool
+from einsmith.runtime import interrupts, nested, queues
 
 
 def slow(points=10**7):
@@ -239,8 +239,10 @@ def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first, mo
             until(lambda: threading.main_thread().ident in locks._waits)
         go.set()
 
-    monkeypatch.setattr(pool, "depth", 1)  # as in the middle of a run
-    with pool.lock:
+    monkeypatch.setattr(queues, "usable_cores", lambda: 1)
+    queues.choose(concurrent=False)
+    with queues.FIRST.lock:
+        locks.RUNNING.holders[threading.get_ident()] = queues.FIRST  # as in the middle of a run
         threads.start(run)
         for n in range(1, through + 1):
             threads.start(lambda n=n: wait(n))
@@ -253,7 +255,8 @@ def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first, mo
         with pytest.raises(es.EinsmithError, match="flag"), guards[-1]:
             raise AssertionError("taken")
         releasing.join()
-        monkeypatch.undo()
+        del locks.RUNNING.holders[threading.get_ident()]
+    queues.FIRST.callers.clear()
     threads.join()
     assert len(done) == through + 1
     assert not locks._waits
@@ -285,8 +288,10 @@ def test_a_run_waits_within_a_run_for_one_that_ends(rng):
 
 
 @pytest.mark.parametrize("holds", [False, True])
-def test_a_function_that_another_thread_calls_within_a_run(rng, holds):
-    """The other thread waits for the run to end, in the function that the handler calls or for the one that runs."""
+def test_a_function_that_another_thread_calls_within_a_run(rng, holds, monkeypatch):
+    """The other thread waits for the run to end. Where it has what the handler needs, the handler gets an error."""
+    monkeypatch.setattr(queues, "usable_cores", lambda: 1)
+    monkeypatch.setattr(queues, "queues", [queues.FIRST])
     f, g, model = slow(), es.jit(lambda v: v * 2), es.nn.Linear(3, 2)
     x, y = rng.uniform(0, 2, 3), rng.standard_normal((4, 3)).astype(np.float32)
     want, threads, found = f(x), Threads(), []
@@ -302,7 +307,10 @@ def test_a_function_that_another_thread_calls_within_a_run(rng, holds):
     def handler():
         thread = threads.start(call)
         until(lambda: locks.RUNNING.is_awaited_by(thread.ident))
-        swallowed(lambda: model(y) if holds else g(x))
+        if holds:
+            swallowed(lambda: model(y))
+        else:
+            np.testing.assert_array_equal(g(x), x * 2)
 
     with during(handler):
         np.testing.assert_array_equal(f(x), want)

@@ -20,7 +20,7 @@ from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.loopnest.nest import Builder, Function
-from einsmith.runtime import buffers, pool, thread_count
+from einsmith.runtime import buffers, pool, queues, thread_count
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import CheckFinite, CheckZero, RunLaunch
 from einsmith.runtime.thread_count import get_threads, set_threads
@@ -119,8 +119,8 @@ def test_a_worker_leaves_the_processor_of_the_caller():
     data = np.zeros(64, np.int64)
     program = Program([RunLaunch(increment(), 4, [data.ctypes.data])] * 128, 2)
     program.run()
-    with pool.lock:
-        held = pool.current()
+    with queues.FIRST.lock:
+        held = pool.pool_of(queues.FIRST)
         worker = held.workers[0].native_id
         places = held.state[entry_program.WORDS["places"] :].view(np.int32)
     assert worker is not None
@@ -244,8 +244,8 @@ def test_programs_of_several_threads_take_turns():
 def test_a_nested_run_is_inline(monkeypatch):
     data = np.zeros((4, 16), np.int64)
     program = Program([RunLaunch(increment(), 4, [data.ctypes.data])], 4)
-    monkeypatch.setattr(pool, "depth", 1)
-    with pool.lock:
+    with queues.FIRST.lock:
+        monkeypatch.setattr(queues.FIRST, "depth", 1)
         assert program.run() == 0
     assert data[:, 0].tolist() == [1] * 4
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.runtime import pool, thread_count
+from einsmith.runtime import pool, queues, thread_count
 from einsmith.runtime.openmp import find_team
 
 torch = pytest.importorskip("torch", reason="its OpenMP runtime runs programs")
@@ -27,8 +27,8 @@ def team(monkeypatch):
 
 def generations() -> tuple[int, int]:
     """Return how often workers of our own, and a team, have been told of a launch."""
-    with pool.lock:
-        held = pool.current()
+    with queues.FIRST.lock:
+        held = pool.pool_of(queues.FIRST)
         own, shared = (state[:4].view(np.int32) for state in (held.state, held.team_state))
         return int(own[0]), int(shared[0])
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einsmith.codegen.entry import entry_program
-from einsmith.runtime import pool, thread_count
+from einsmith.runtime import pool, queues, thread_count
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, RunLaunch, Together
 
@@ -15,8 +15,8 @@ from .test_program import affine, own_workers  # noqa: F401  (a fixture)
 
 def count_launches(program: Program) -> int:
     """Return how many launches a run opens to other threads."""
-    with pool.lock:
-        word = pool.current().state[entry_program.WORDS["generation"] :][:4].view(np.int32)
+    with queues.FIRST.lock:
+        word = pool.pool_of(queues.FIRST).state[entry_program.WORDS["generation"] :][:4].view(np.int32)
         before = int(word[0])
     program.run()
     return int(word[0]) - before

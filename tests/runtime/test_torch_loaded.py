@@ -25,9 +25,9 @@ wide = rng.standard_normal((64, 17)).astype(np.float32)
 labels = rng.integers(0, 5, 64)
 
 def load():
-    global es, pool, threads, product, model, step, dynamic
+    global es, pool, queues, threads, product, model, step, dynamic
     import einsmith as es
-    from einsmith.runtime import pool, thread_count
+    from einsmith.runtime import pool, queues, thread_count
     thread_count.MAX_WAIT_NS = 1 << 62  # busy as the machine may be
     es.set_threads(2)
     product = es.op("C[i,j] = sum[k](A[i,k] * B[k,j])")
@@ -38,8 +38,8 @@ def load():
     dynamic = es.TrainStep(network(), es.functional.cross_entropy, es.optim.SGD(lr=0.1), mode="dynamic")
 
 def generations():  # how often workers of our own, and a team, have been told of a launch
-    with pool.lock:
-        held = pool.current()
+    with queues.FIRST.lock:
+        held = pool.pool_of(queues.FIRST)
         return tuple(int(s[:4].view(np.int32)[0]) for s in (held.state, held.team_state))
 
 def jitted():
@@ -130,7 +130,7 @@ def test_all_programs_run_on_the_threads_of_pytorch_loaded_before(script):
         for job in JOBS:
             on_team(job)
             regions()
-    with pool.lock: assert not pool.current().workers
+    with queues.FIRST.lock: assert not pool.pool_of(queues.FIRST).workers
     """)
 
 
@@ -143,7 +143,7 @@ def test_all_programs_run_on_the_threads_of_pytorch_loaded_after(script):
         for job in JOBS:
             on_team(job)
             regions()
-    with pool.lock: assert len(pool.current().workers) == 1  # it sleeps
+    with queues.FIRST.lock: assert len(pool.pool_of(queues.FIRST).workers) == 1  # it sleeps
     """)
 
 

@@ -10,7 +10,7 @@ memory whose words each have a cache line of their own:
     done         tasks finished in this launch; waiting: the caller sleeps on it
     stop         workers leave
     launch       epoch, function, pointers, tasks, threads, scratch, stride of scratch
-    tickets      one word a thread: epoch << 32 | next task of that thread's share
+    tickets      one word a thread: epoch << 32 | next task of that thread's share; beside it the worker's identity
     places       four bytes a thread: the processor on which it was seen last
 
 A launch's tasks are cut into one contiguous share a thread, so that data stays in the same core's cache from launch to
@@ -185,6 +185,7 @@ out:
 define void @einsmith_worker(ptr %pool, i64 %me, i64 %generation) #0 {
 entry:
   %fp = call i64 @fp_enter()
+  call void @watch_join(ptr %pool, i64 %me)
   %stop = getelementptr i8, ptr %pool, i64 {stop}
   %g0 = trunc i64 %generation to i32
   br label %idle
@@ -325,7 +326,7 @@ entry:
   %watched = icmp ne i64 %handle, 0
   br i1 %watched, label %watch, label %head
 watch:
-  call void @watch_begin(i64 %handle, i64 %fp)
+  call void @watch_begin(i64 %handle, i64 %fp, ptr %pool, i64 %threads)
   br label %head
 head:
   %n = phi i64 [ 0, %entry ], [ 0, %watch ], [ %following, %next ]
@@ -514,6 +515,7 @@ def emit_entry(triple: str, own: bool = False) -> str:
         "interrupted": INTERRUPTED,
         "number": futex,
         "settled": SETTLED_NANOSECONDS,
+        "identities": WORDS["tickets"] + 8,
         **WORDS,
     }
     system = (POLL if futex is None else FUTEX) + (PLACES if "linux" in triple else NO_PLACES)

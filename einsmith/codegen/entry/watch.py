@@ -5,9 +5,12 @@ given a function that handles pending signals. The thread that has begun the run
 steps, between tasks, and inside long tasks (`codegen.loopnest.nest.Function.checks_signals`); the other threads check
 whether the run has been stopped. Then tasks end where they are, and the run ends with status INTERRUPTED. Checks end at
 the first step that stores into parameters or state (`commit`): from there the run ends as if there were no signals.
+Programs that other threads run at the same time go on: only the thread that has begun the run and the workers of its
+pool are stopped, whose identities stand beside their tickets (entry/entry_program.py).
 
 The words of @einsmith_watch: the function, or 0; the thread that may call it; when it is due; the control register of
-the thread that runs the program; whether the run is stopped; whether the function is at work.
+the thread that runs the program; whether the run is stopped; whether the function is at work; the pool whose workers
+take part, or 0, and the number of threads.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ INTERRUPTED = -1
 """The status of a run that was stopped."""
 INTERVAL = 50_000_000
 """Nanoseconds between two calls of the handler."""
-WATCH_WORDS = ("handle", "thread", "due", "register", "stopped", "handling")
+WATCH_WORDS = ("handle", "thread", "due", "register", "stopped", "handling", "pool", "threads")
 LOOK, WATCH = "einsmith_look", "einsmith_watch"
 """The names of the function that kernels call, and of the words."""
 
@@ -35,8 +38,8 @@ define internal i64 @roughly_now() #0 {
   ret i64 %t
 }
 
-; Begins to watch a run of this thread, whose control register was %fp.
-define internal void @watch_begin(i64 %handle, i64 %fp) #0 {
+; Begins to watch a run of this thread, whose control register was %fp, and of the workers of %pool.
+define internal void @watch_begin(i64 %handle, i64 %fp, ptr %pool, i64 %threads) #0 {
   %self = call ptr @pthread_self()
   %me = ptrtoint ptr %self to i64
   %now = call i64 @roughly_now()
@@ -44,6 +47,8 @@ define internal void @watch_begin(i64 %handle, i64 %fp) #0 {
   store i64 %me, ptr {thread}, align 8
   store i64 %due, ptr {due}, align 8
   store i64 %fp, ptr {register}, align 8
+  store ptr %pool, ptr {pool}, align 8
+  store i64 %threads, ptr {threads}, align 8
   store atomic i64 0, ptr {stopped} monotonic, align 8
   store atomic i64 %handle, ptr {handle} release, align 8
   ret void
@@ -66,12 +71,58 @@ define internal i1 @watch_stopped() #0 {
   ret i1 %is
 }
 
+; Notes that this thread is worker %me of the pool.
+define internal void @watch_join(ptr %pool, i64 %me) #0 {
+  %self = call ptr @pthread_self()
+  %at = mul i64 %me, 64
+  %offset = add i64 %at, {identities}
+  %word = getelementptr i8, ptr %pool, i64 %offset
+  store ptr %self, ptr %word, align 8
+  ret void
+}
+
+; Whether this thread takes part in the watched run.
+define internal i1 @watch_includes() #0 {
+entry:
+  %self = call ptr @pthread_self()
+  %me = ptrtoint ptr %self to i64
+  %thread = load i64, ptr {thread}, align 8
+  %first = icmp eq i64 %me, %thread
+  br i1 %first, label %yes, label %workers
+workers:
+  %pool = load ptr, ptr {pool}, align 8
+  %threads = load i64, ptr {threads}, align 8
+  %some = icmp ne ptr %pool, null
+  br i1 %some, label %next, label %no
+next:
+  %n = phi i64 [ 1, %workers ], [ %n1, %other ]
+  %more = icmp ult i64 %n, %threads
+  br i1 %more, label %compare, label %no
+compare:
+  %at = mul i64 %n, 64
+  %offset = add i64 %at, {identities}
+  %word = getelementptr i8, ptr %pool, i64 %offset
+  %worker = load i64, ptr %word, align 8
+  %is = icmp eq i64 %worker, %me
+  br i1 %is, label %yes, label %other
+other:
+  %n1 = add i64 %n, 1
+  br label %next
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
 ; Whether the run is stopped, for whoever is about to go on with it.
 define i32 @einsmith_look() #0 {
 entry:
-  %before = load atomic i64, ptr {stopped} monotonic, align 8
+  %before = load atomic i64, ptr {stopped} acquire, align 8
   %ended = icmp ne i64 %before, 0
-  br i1 %ended, label %yes, label %watched
+  br i1 %ended, label %whose, label %watched
+whose:
+  %included = call i1 @watch_includes()
+  br i1 %included, label %yes, label %no
 watched:
   %handle = load atomic i64, ptr {handle} acquire, align 8
   %is = icmp ne i64 %handle, 0
@@ -104,7 +155,7 @@ call:
   %stop = icmp ne i32 %raised, 0
   br i1 %stop, label %halt, label %no
 halt:
-  store atomic i64 1, ptr {stopped} monotonic, align 8
+  store atomic i64 1, ptr {stopped} release, align 8
   br label %yes
 yes:
   ret i32 1
