@@ -136,7 +136,7 @@ class Executable:
         self._guard = guard or (locks.Guard() if self._stored or memories else None)
         # A checked run looks at the memory between the kernels, and while others may run.
         self._arena = Arena() if shared is None or environment.CHECK.get() else shared
-        self._concurrent = not (self._stored or notices or memory is not None or environment.CHECK.get())
+        self._concurrent: bool = not (self._stored or notices or memory is not None or environment.CHECK.get())
         """Whether threads may run the program at one time, each with intermediate results of its own."""
         self._binding = Binding(compiled, self.bound, self._arena, self._limit, notices=self._notices)
         self.compile_seconds = time.perf_counter() - start
