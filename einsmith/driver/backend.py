@@ -17,6 +17,7 @@ from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.kernels.pattern import Pattern
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.steps import StepTimes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall
 from einsmith.tuning.kernels.race import RaceResult
@@ -42,6 +43,10 @@ class Runnable(Protocol):
 
     def run_timed(self) -> tuple[int, np.ndarray]:
         """Run all steps; return the result of `run` and the seconds that each step took, summed over all turns."""
+        ...
+
+    def run_recorded(self) -> tuple[int, StepTimes]:
+        """Run all steps; return the result of `run`, and when which thread was at work."""
         ...
 
     def move_scratch(self, address: int) -> None:

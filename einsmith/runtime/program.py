@@ -13,12 +13,23 @@ from einsmith.codegen.entry import entry_program
 from einsmith.codegen.entry.watch import INTERRUPTED
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.runtime import buffers, interrupts, pool, queues, thread_count
-from einsmith.runtime.steps import Await, BeginLoop, CheckFinite, CheckZero, EndLoop, Notify, RunLaunch, Step, Together
+from einsmith.runtime.steps import (
+    Await,
+    BeginLoop,
+    CheckFinite,
+    CheckZero,
+    EndLoop,
+    Notify,
+    RunLaunch,
+    Step,
+    StepTimes,
+    Together,
+)
 from einsmith.runtime.thread_count import get_threads
 
-_POOL, _THREADS, _FORK, _NUMBER, _SPAN, _WAITED, _HANDLE, _COMMIT = (
+_POOL, _THREADS, _FORK, _NUMBER, _SPAN, _WAITED, _HANDLE, _COMMIT, _CLOCKS = (
     entry_program.RUN_WORDS.index(w)
-    for w in ("pool", "threads", "fork", "number", "span", "waited", "handle", "commit")
+    for w in ("pool", "threads", "fork", "number", "span", "waited", "handle", "commit", "clocks")
 )
 WATCHED_FROM = 1e-3
 """Predicted seconds of a run from which on it checks for signals, at 10 ns for each step and each task. A prediction
@@ -176,11 +187,12 @@ class Program:
             raise ValueError(f"the loop that begins at step {open_loops[-1]} has no end")
         return ends
 
-    def _run_words(self, times: int) -> _Record:
+    def _run_words(self, times: int, clocks: int = 0) -> _Record:
         """Return the words that the native entry reads for a run, without the pool, and for one thread. times: address
-        of an i64 for each step that receives its nanoseconds, or 0."""
+        of an i64 for each step that receives its nanoseconds, or 0; clocks: address of two i64 for each thread of each
+        step (`entry_program.RUN_WORDS`), or 0."""
         words = buffers.zeros((len(entry_program.RUN_WORDS),), np.uint64)
-        words[_COMMIT] = self._commit
+        words[_COMMIT], words[_CLOCKS] = self._commit, clocks
         words[:7] = (self.table.ctypes.data, len(self.steps), 0, 1, self._scratch, self._stride, times)
         return _Record(memoryview(words), ctypes.c_void_p(words.ctypes.data))  # type: ignore[arg-type]
 
@@ -203,6 +215,16 @@ class Program:
         for steps not reached)."""
         times = np.zeros(len(self.steps), np.int64)
         return self._call(self._run_words(times.ctypes.data)), times * 1e-9
+
+    def run_recorded(self) -> tuple[int, StepTimes]:
+        """Run all steps; return the result of `run`, and when which thread was at work."""
+        count = len(self.steps)
+        times, clocks = np.zeros(count, np.int64), np.zeros(2 * count * self.threads, np.int64)
+        record = self._run_words(times.ctypes.data, clocks.ctypes.data)
+        status = self._call(record)
+        threads = record.words[_THREADS]  # one, of a run inside another one
+        clocks = clocks[: 2 * count * threads].reshape(count, threads, 2)
+        return status, StepTimes(times, clocks[..., 0], clocks[..., 1])
 
     def _call(self, record: _Record) -> int:
         # The lock is not wrapped in a Python class: an exception of a signal at the beginning of its `__exit__` would

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class RunLaunch:
@@ -91,3 +93,19 @@ class EndLoop:
 
 
 Step = RunLaunch | Together | CheckZero | CheckFinite | Notify | Await | BeginLoop | EndLoop
+
+
+class StepTimes(NamedTuple):
+    """When the steps of one run took place, in nanoseconds of `time.perf_counter_ns`.
+
+    Attributes:
+        seen: nanoseconds of each step as the calling thread sees it, summed over all turns of its loop, [steps].
+        starts: the time at which each thread took its first task of each step, in the first turn that it had one in; of
+            the first thread, the calling one, at which it began the step. 0 for steps not reached, [steps, threads].
+        busy: nanoseconds for which each thread worked on tasks of the step, from its first task to the end of its last
+            one, summed over all turns, [steps, threads]; 0 for a step that the calling thread ran alone.
+    """
+
+    seen: np.ndarray
+    starts: np.ndarray
+    busy: np.ndarray

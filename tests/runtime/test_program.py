@@ -197,6 +197,37 @@ def test_a_failed_check_stops_what_follows(threads):
     assert status == 3 and seconds.shape == (7,) and not seconds[2:].any() and seconds[0] > 0
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_recorded_run_says_which_thread_was_at_work_and_when(threads):
+    flag, data = np.zeros(1, np.int32), np.zeros((4096, 16), np.int64)
+    step = RunLaunch(increment(), len(data), [data.ctypes.data])
+    alone = RunLaunch(increment(), 1, [data.ctypes.data])
+    program = Program([step, CheckZero(flag.ctypes.data, 3), alone, step, CheckZero(flag.ctypes.data, 4)], threads)
+    program.run()
+    before = time.perf_counter_ns()
+    status, times = program.run_recorded()
+    after = time.perf_counter_ns()
+    assert status == 0 and data[0, 0] == 6 and data[1, 0] == 4
+    starts = times.starts[:, 0]
+    ends = starts + times.seen
+    if sys.platform == "linux":  # elsewhere the two clocks may have other origins
+        assert before <= starts[0] and ends[-1] <= after
+    assert (ends[:-1] <= starts[1:]).all()  # steps run in order
+    assert times.busy.shape == (5, threads) and (times.busy >= 0).all()
+    assert not times.busy[[1, 2, 4]].any()  # the calling thread runs these by itself
+    if threads > 1:
+        assert times.busy[[0, 3]].any(axis=1).all() and (times.busy <= times.seen[:, None]).all()
+        worked = times.busy > 0
+        assert (times.starts[worked] >= np.broadcast_to(starts[:, None], worked.shape)[worked]).all()
+        assert (times.starts + times.busy <= ends[:, None])[worked].all()
+    else:
+        assert not times.busy.any()
+    flag[0] = 1
+    status, times = program.run_recorded()
+    assert status == 3 and times.starts[0, 0] and not times.starts[2:].any() and not times.seen[2:].any()
+    assert program.run() == 3  # and runs that are not recorded stay as they were
+
+
 def test_pointers_and_functions_can_be_swapped():
     one, two = np.zeros(4, np.int64), np.zeros(4, np.int64)
     program = Program([RunLaunch(affine(2), 4, [one.ctypes.data])], 2)

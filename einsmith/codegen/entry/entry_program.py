@@ -9,7 +9,7 @@ memory whose words each have a cache line of their own:
     sleepers     how many workers sleep, so that waking costs a system call only where it is needed
     done         tasks finished in this launch; waiting: the caller sleeps on it
     stop         workers leave
-    launch       epoch, function, pointers, tasks, threads, scratch, stride of scratch
+    launch       epoch, function, pointers, tasks, threads, scratch, stride of scratch, the threads' clocks (or 0)
     tickets      one word a thread: epoch << 32 | next task of that thread's share; beside it the worker's identity
     places       four bytes a thread: the processor on which it was seen last
 
@@ -37,14 +37,16 @@ STATE_BYTES = WORDS["places"] + MAX_THREADS * 4
 
 RUN_WORDS = (
     "steps", "count", "pool", "threads", "scratch", "stride", "times", "fork", "number", "generation", "status", "span",
-    "waited", "handle", "commit",
+    "waited", "handle", "commit", "clocks",
 )  # fmt: skip
 """Words of the record that describes a run: the table of steps and their number, the pool's state (or 0), threads,
 scratch of the first thread, bytes from one thread's scratch to the next one's, and where nanoseconds are added up by
 step (or 0). A run on a team (entry/team.py) also has OpenMP's functions that open a region and return a thread's
 number. The four words after them are the team's own, among them the nanoseconds of the last run: `span` of the steps,
 `waited` for the team before and after them. Then come the handler of signals (entry/watch.py; 0: no thread checks for
-them), and the step from which on signals wait."""
+them), and the step from which on signals wait. Last comes the address of two i64 for each thread of each step (or 0),
+where a timed run notes the time at which the thread first took a task of the step (the calling thread: began the step),
+and adds up the nanoseconds from a launch's first task to the end of the last one that the thread had."""
 
 STEP_WORDS = 8
 """Words of a step in the table. A launch: kind, function, tasks, pointer to the pointers. A check: kind, checked
@@ -89,6 +91,32 @@ define internal i64 @now() #0 {
   ret i64 %t
 }
 
+; Notes that thread %me takes its first task of a launch, or that the calling thread begins a step.
+define internal void @clock_in(i64 %clocks, i64 %me, i64 %time) #0 {
+entry:
+  %at = mul i64 %me, 16
+  %address = add i64 %clocks, %at
+  %first = inttoptr i64 %address to ptr
+  %before = load i64, ptr %first, align 8
+  %new = icmp eq i64 %before, 0
+  %kept = select i1 %new, i64 %time, i64 %before
+  store i64 %kept, ptr %first, align 8
+  ret void
+}
+
+; Adds nanoseconds to those for which thread %me was at work.
+define internal void @clock_add(i64 %clocks, i64 %me, i64 %more) #0 {
+entry:
+  %at = mul i64 %me, 16
+  %address = add i64 %clocks, %at
+  %first = inttoptr i64 %address to ptr
+  %busy = getelementptr i64, ptr %first, i64 1
+  %before = load i64, ptr %busy, align 8
+  %after = add i64 %before, %more
+  store i64 %after, ptr %busy, align 8
+  ret void
+}
+
 ; Runs tasks of the open launch, thread %me's share first, until none is left to claim.
 define internal void @drain(ptr %pool, i64 %me) #0 {
 entry:
@@ -99,6 +127,7 @@ entry:
   %p_threads = getelementptr i64, ptr %launch, i64 4
   %p_scratch = getelementptr i64, ptr %launch, i64 5
   %p_stride = getelementptr i64, ptr %launch, i64 6
+  %p_clocks = getelementptr i64, ptr %launch, i64 7
   %tickets = getelementptr i8, ptr %pool, i64 {tickets}
   %done = getelementptr i8, ptr %pool, i64 {done}
   %waiting = getelementptr i8, ptr %pool, i64 {waiting}
@@ -151,6 +180,19 @@ retry:
   br label %try
 ran:
   %n1 = add i32 %n0, 1
+  %arrives = icmp eq i32 %n0, 0
+  br i1 %arrives, label %arrive, label %claimed
+arrive:  ; with a task in hand: the launch cannot end, and its fields cannot change
+  %clocks = load atomic i64, ptr %p_clocks monotonic, align 8
+  %clocked = icmp ne i64 %clocks, 0
+  br i1 %clocked, label %begin, label %claimed
+begin:
+  %begun = call i64 @now()
+  call void @clock_in(i64 %clocks, i64 %me, i64 %begun)
+  %minus = sub i64 0, %begun
+  call void @clock_add(i64 %clocks, i64 %me, i64 %minus)
+  br label %claimed
+claimed:
   %stopped = call i32 @einsmith_look()
   %goes = icmp eq i32 %stopped, 0
   br i1 %goes, label %run, label %skipped
@@ -171,6 +213,14 @@ finish:
   %some = icmp ne i32 %n0, 0
   br i1 %some, label %report, label %out
 report:
+  %clocks_then = load atomic i64, ptr %p_clocks monotonic, align 8
+  %clocked_then = icmp ne i64 %clocks_then, 0
+  br i1 %clocked_then, label %leave, label %count_up
+leave:
+  %left_at = call i64 @now()
+  call void @clock_add(i64 %clocks_then, i64 %me, i64 %left_at)
+  br label %count_up
+count_up:
   %before = atomicrmw add ptr %done, i32 %n0 seq_cst
   %w = load atomic i32, ptr %waiting seq_cst, align 4
   %asleep = icmp ne i32 %w, 0
@@ -229,7 +279,7 @@ define void @einsmith_stop(ptr %pool) #0 {
 
 ; Opens a launch to all threads, takes part, and returns when it is done.
 define internal void @fork_join(ptr %pool, i64 %fn, i64 %pointers, i64 %tasks, i64 %threads, i64 %scratch,
-                                i64 %stride) #0 {
+                                i64 %stride, i64 %clocks) #0 {
 entry:
   %launch = getelementptr i8, ptr %pool, i64 {launch}
   %done = getelementptr i8, ptr %pool, i64 {done}
@@ -245,12 +295,14 @@ entry:
   %p_threads = getelementptr i64, ptr %launch, i64 4
   %p_scratch = getelementptr i64, ptr %launch, i64 5
   %p_stride = getelementptr i64, ptr %launch, i64 6
+  %p_clocks = getelementptr i64, ptr %launch, i64 7
   store atomic i64 %fn, ptr %p_fn monotonic, align 8
   store atomic i64 %pointers, ptr %p_pointers monotonic, align 8
   store atomic i64 %tasks, ptr %p_tasks monotonic, align 8
   store atomic i64 %threads, ptr %p_threads monotonic, align 8
   store atomic i64 %scratch, ptr %p_scratch monotonic, align 8
   store atomic i64 %stride, ptr %p_stride monotonic, align 8
+  store atomic i64 %clocks, ptr %p_clocks monotonic, align 8
   store atomic i32 0, ptr %done monotonic, align 4
   %high = shl i64 %epoch, 32
   br label %deal
@@ -320,7 +372,11 @@ entry:
   %r_commit = getelementptr i64, ptr %run, i64 14
   %handle = load i64, ptr %r_handle, align 8
   %commit = load i64, ptr %r_commit, align 8
+  %r_clocks = getelementptr i64, ptr %run, i64 15
+  %all_clocks = load i64, ptr %r_clocks, align 8
+  %clocks_bytes = mul i64 %threads, 16
   %fp = call i64 @fp_enter()
+  %clocked = icmp ne i64 %all_clocks, 0
   %scratch_address = ptrtoint ptr %scratch to i64
   %timed = icmp ne ptr %times, null
   %watched = icmp ne i64 %handle, 0
@@ -345,12 +401,18 @@ look_at_end:
   %more = icmp ult i64 %n, %count
   br i1 %more, label %begin, label %out
 begin:
+  %clocks_before = mul i64 %n, %clocks_bytes
+  %clocks_at = add i64 %all_clocks, %clocks_before
+  %clocks = select i1 %clocked, i64 %clocks_at, i64 0
   br i1 %timed, label %stamp, label %step
 stamp:
   %t0 = call i64 @now()
+  br i1 %clocked, label %stamp_begin, label %step
+stamp_begin:
+  call void @clock_in(i64 %clocks, i64 0, i64 %t0)
   br label %step
 step:
-  %start = phi i64 [ 0, %begin ], [ %t0, %stamp ]
+  %start = phi i64 [ 0, %begin ], [ %t0, %stamp ], [ %t0, %stamp_begin ]
   %record = mul i64 %n, {step_bytes}
   %at = getelementptr i8, ptr %steps, i64 %record
   %p1 = getelementptr i64, ptr %at, i64 1
@@ -407,7 +469,7 @@ together:
 g_parallel:
   %g_at = ptrtoint ptr %at to i64
   call void @fork_join(ptr %pool, i64 ptrtoint (ptr @member to i64), i64 %g_at, i64 %g_tasks, i64 %threads,
-                       i64 %scratch_address, i64 %stride)
+                       i64 %scratch_address, i64 %stride, i64 %clocks)
   br label %next_step
 notify:
   %pipe = load i64, ptr %p2, align 8
@@ -441,7 +503,8 @@ launch:
   %inline = or i1 %one_task, %one_thread
   br i1 %inline, label %serial, label %parallel
 parallel:
-  call void @fork_join(ptr %pool, i64 %what, i64 %pointers, i64 %tasks, i64 %threads, i64 %scratch_address, i64 %stride)
+  call void @fork_join(ptr %pool, i64 %what, i64 %pointers, i64 %tasks, i64 %threads, i64 %scratch_address, i64 %stride,
+                       i64 %clocks)
   br label %next_step
 serial:
   %buffers = inttoptr i64 %pointers to ptr

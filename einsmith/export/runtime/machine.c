@@ -123,6 +123,7 @@ struct run {
     uint64_t generation, status, span, waited;
     void *handle; /* for signals: unused in a library */
     uint64_t commit;
+    void *clocks; /* of timed runs */
 };
 
 struct worker {
