@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base import dtypes as dt
-from einsmith.base import html, locks
+from einsmith.base import html, locks, recording
 from einsmith.base.arguments import check_arguments, describe, show, signature_of
 from einsmith.base.arrays import to_array
 from einsmith.base.caches import Cache, Entry, tick
@@ -226,7 +226,7 @@ def trace_arguments(
     """
     t = trace.Trace()
     t.in_full_precision = numerics.in_full
-    with trace.compiling(), trace.tracing(t):
+    with trace.compiling(), trace.tracing(t), recording.phase("tracing", of=_name_in_hint(f)):
         symbols = [a.symbol() for a in arguments]
         derivations = Derivations(f"{_name_in_hint(f)} {[(x.shape, x.dtype) for _, x in symbols if x is not None]}")
         args, kwargs = unflatten(structure, [s for s, _ in symbols])

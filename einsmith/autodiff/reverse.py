@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from einsmith.autodiff.adjoint.node import chooses, plan_adjoint
 from einsmith.autodiff.plan import constant_value
@@ -12,6 +13,7 @@ from einsmith.autodiff.recurrence.recompute import checkpoint_of, differentiate_
 from einsmith.autodiff.split_bodies import split_body
 from einsmith.autodiff.totals import add, convert, zeros
 from einsmith.base.errors import GradientError
+from einsmith.ir import labels
 from einsmith.ir.nodes import Compute, GroupSum, Item, Leaf, Recurrence, Tensor, postorder
 from einsmith.ir.rebuild import rebuild, with_args
 from einsmith.ir.rewrite.contraction_order import order_contraction
@@ -40,6 +42,7 @@ def gradients(
     # The gradients by all factors of a long product share its steps.
     steps: dict = {}
     outputs = rebuild(outputs, _in_steps, steps)
+    labels.carry(steps)
     rewritten, results = _sweep(outputs, cotangents, [steps.get(t, t) for t in wrt])
     return rewritten, [convert(g, t.dtype) for g, t in zip(results, wrt, strict=True)]
 
@@ -83,12 +86,15 @@ def _sweep(
                 node, members.pop(node, {}), needed, order, targets, sums_of_chosen
             )
             replaced |= again
+            _label([g for _, g in contributions], node, node.args)
             for a, g in contributions:
                 pending.setdefault(a, []).append(g)
             continue
         if node not in pending:
             continue
-        g = add(pending.pop(node))
+        terms = pending.pop(node)
+        g = add(terms)
+        _label([g], node, terms)
         if node in targets:
             gradients_of[node] = g
         if isinstance(node, Item):
@@ -154,6 +160,7 @@ def _pull_back_node(
     if not any(plan.contributions.values()):
         return  # all behind stop_gradient: the node is unchanged
     tensors = plan.tensors(node, cotangents)
+    _label([x for x in tensors if x is not None], node, [*node.args, *(g for g in cotangents if g is not None)])
     for slot, numbers in plan.contributions.items():
         for number in numbers:
             tensor = tensors[number]
@@ -164,6 +171,13 @@ def _pull_back_node(
         tensor = tensors[number]
         assert isinstance(tensor, Item)
         replaced[whole] = tensor
+
+
+def _label(tensors: Sequence[Tensor], node: Any, known: Sequence[Tensor]) -> None:
+    """Label what is derived of a node as the node itself. known: tensors that were made before."""
+    label = labels.label_of(node)
+    if label is not None:
+        labels.note(tensors, label, known)
 
 
 def exchange(roots: list[Tensor], replaced: Mapping[Tensor, Tensor]) -> list[Tensor]:
@@ -180,4 +194,5 @@ def exchange(roots: list[Tensor], replaced: Mapping[Tensor, Tensor]) -> list[Ten
         elif isinstance(new, Item):
             # The new tensor has the old one's arguments, all of which precede it.
             new_nodes[node] = Item(with_args(new.node, tuple(new_nodes[a] for a in new.node.args)), new.member)
+    labels.carry(new_nodes)
     return [new_nodes[r] for r in roots]

@@ -187,6 +187,14 @@ DUMP: Knob[Path | None] = Knob(
     "folder to which the graph after every pass, the plan, the arena and the steps of each compiled program are "
     "written, in a subfolder per program; by default none",
 )
+TRACE: Knob[Path | None] = Knob(
+    "EINSMITH_TRACE",
+    None,
+    _path,
+    "the path of a file",
+    "file to which the phases of compilation and every run are written at the process's exit, as Chrome trace events "
+    "for Perfetto (docs/tracing.md); %p in its name is the process's number; by default none",
+)
 WITHOUT: Knob[tuple[str, ...]] = Knob(
     "EINSMITH_WITHOUT",
     (),
@@ -207,6 +215,7 @@ ALL: tuple[Knob, ...] = (
     DATA_DIR,
     CHECK,
     DUMP,
+    TRACE,
     WITHOUT,
 )
 

@@ -33,13 +33,18 @@ def _excerpt(line: str, place: int) -> tuple[str, int]:
     return before + shown + after, place - start + len(before)
 
 
+def line_number(source: str, offset: int) -> int:
+    """Return the number of the line of a text at an offset, from 1 on."""
+    return source.count("\n", 0, offset) + 1
+
+
 def mark(source: str, offset: int) -> str:
     """Return the line of a text at an offset, with its number and a caret below the place."""
     offset = min(max(offset, 0), len(source))
     start = source.rfind("\n", 0, offset) + 1
     end = source.find("\n", offset)
     line, place = _excerpt(source[start : end if end >= 0 else len(source)], offset - start)
-    head = f"  line {source.count(chr(10), 0, offset) + 1}: "
+    head = f"  line {line_number(source, offset)}: "
     return f"{head}{line}\n" + " " * (place + len(head)) + "^"
 
 

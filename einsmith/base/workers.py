@@ -95,6 +95,7 @@ class Worker:
 
     def _spawn(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+        environment.pop("EINSMITH_TRACE", None)  # the file is that of the process that started this one
         with _STARTING:
             self._process = subprocess.Popen(
                 processes.command(self._server),

@@ -11,11 +11,12 @@ from typing import Any
 import click
 import numpy as np
 
-from einsmith.base import environment
+from einsmith.base import environment, recording
 from einsmith.cli.info import cpu_name
 from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
 from einsmith.driver.executable import Executable
+from einsmith.driver.live import kinds_of, live_bytes
 from einsmith.driver.streaming import results_of
 from einsmith.ir.nodes import ROLES, Tensor, nbytes, size
 from einsmith.kernels import autoconfig
@@ -44,21 +45,34 @@ def explain(
     as_json: bool,
     html: Path | None,
     dump: Path | None = None,
+    trace: Path | None = None,
 ) -> None:
     """Compile a model's training step, a Python file's `step` or a formula, and print its kernels.
 
     overrides: each a kernel's digest, a pattern and genes (`tuning.kernels.override`); html: file for a page
     instead; dump: folder for the graph after every pass, the plan, the arena and the program
-    (`passes.listings.FileListing`)."""
+    (`passes.listings.FileListing`); trace: file for the phases of compilation and a run as Chrome trace events."""
     decisions = [x.partition(" ") for x in overrides]
     if len({name for name, _, _ in decisions}) < len(decisions):
         raise click.UsageError("--override is given twice for one kernel")
     if html is not None and html.exists() and Path(what).exists() and html.samefile(what):
         raise click.UsageError(f"--html {html} is the file that is explained; name another one")
-    with to_be_written(html, "--html") if html is not None else nullcontext():
+    if trace is not None and trace == html:
+        raise click.UsageError(f"--trace and --html both name {trace}")
+    with (
+        to_be_written(html, "--html") if html is not None else nullcontext(),
+        to_be_written(trace, "--trace") if trace is not None else nullcontext(),
+    ):
         dumping = environment.setting(environment.DUMP, None if dump is None else str(dump))
-        with override.overriding({name: text.strip() for name, _, text in decisions}), dumping:
+        with (
+            override.overriding({name: text.strip() for name, _, text in decisions}),
+            dumping,
+            recording.recording() if trace is not None else nullcontext() as recorder,
+        ):
             run, inputs, batch = program(what, batch, shapes, settings, threads, memory_limit, max_stored)
+            if recorder is not None and trace is not None:
+                run.record(recorder, inputs)
+                recorder.write(trace)
             report = {"what": what, "batch": batch} | gather(run, inputs, candidates, measure)
         if html is not None:
             from einsmith.cli.report_page import page  # imported late: few reports are pages
@@ -235,17 +249,8 @@ def _memory(run: Executable, kernels: Sequence[Mapping[str, Any]]) -> dict[str, 
     of_call: list[list[int]] = [[] for _ in range(calls)]  # numbers of the kernels of each call
     for n, k in enumerate(kernels):
         of_call[k["call"]].append(n)
-    forward = [any(kernels[n]["role"] == "forward" for n in numbers) for numbers in of_call]
-    change = {kind: np.zeros(calls + 2, np.int64) for kind in ("saved", "rest", "workspace")}
-    kinds = []
     lives = run.lives()
-    for x in lives:
-        later = x.last < calls and not forward[x.last]
-        kind = "workspace" if isinstance(x.key, int) else "saved" if forward[x.first] and later else "rest"
-        kinds.append(kind)
-        change[kind][x.first] += x.nbytes
-        change[kind][x.last + 1] -= x.nbytes
-    live = {kind: np.cumsum(c)[:calls] for kind, c in change.items()}
+    kinds, live = kinds_of(lives, run.plan, run.roles), live_bytes(lives, run.plan, run.roles)
     together = sum(live.values())
     at = int(np.argmax(together)) if calls else 0
     name = namer(run.plan)

@@ -160,6 +160,12 @@ _OVERRIDE = (
     type=click.Path(path_type=Path, file_okay=False),
     help="Write the graph after every pass, the plan and the program to this folder too.",
 )
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the phases of compilation and a run to this file too, as Chrome trace events for Perfetto.",
+)
 @click.option("--ranks", type=click.IntRange(min=1), help="Predict a MODEL's step on up to so many processes instead.")
 @click.option(
     "--network", default="25 Gb/s, 10 us", show_default=True, help="Bandwidth and latency of each process, for --ranks."
@@ -177,7 +183,7 @@ def explain_command(what: str, ranks: int | None, network: str, **options) -> No
         from einsmith.cli.scaling import scale
 
         given = {n: options[n] for n in ("batch", "settings", "threads", "as_json")}
-        others = ("shapes", "measure", "memory_limit", "max_stored", "overrides", "html", "dump")
+        others = ("shapes", "measure", "memory_limit", "max_stored", "overrides", "html", "dump", "trace")
         if unused := [n for n in others if options[n]]:
             raise click.UsageError(f"--ranks goes without {', '.join('--' + n.rstrip('s') for n in unused)}")
         scale(what, ranks=ranks, network=network, **given)

@@ -145,6 +145,8 @@ class Binding:
             listing.text("plan", show_plan(plan))
             listing.text("arena", show_arena(plan, compiled.outside, places.offsets, places.nbytes))
             listing.text("program", show_steps(assembler, namer(plan)))
+        self.steps = assembler.steps
+        """The steps of the program, in order."""
         self.calls = [call for call, _ in assembler.kernels]
         """The call of each kernel, those in loops included."""
         self.turns = [turns for _, _, turns in plan.kernel_calls()]

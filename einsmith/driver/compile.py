@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from functools import cached_property, partial
 
+from einsmith.base import recording
 from einsmith.base.caches import Once
 from einsmith.base.errors import EinsmithWarning, MemoryLimitError, TraceError
 from einsmith.base.numerics import PLAIN, Numerics
@@ -226,12 +227,13 @@ def compile_graph(
         raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
 
     def compile_by(decisions: frozenset[str]) -> Compiled:
-        with trace.compiling(), deciding(decisions):
+        with trace.compiling(), deciding(decisions), recording.phase("compilation"):
             index = graph.outputs.index(finite) if finite is not None else -1
             changes = Changes()
             receivers: list[Listing] = [changes, *listings(graph)]
             store, kernels = None, None
-            if plans.is_kept() and len(receivers) == 1:
+            # A stored plan does not tell what its nodes were made for.
+            if plans.is_kept() and len(receivers) == 1 and recording.current() is None:
                 settings = index, threads, limit, max_stored, left_out(), sorted(decisions)
                 store = plans.PlanStore(graph, bound, constants, target, numerics, backend, *settings)
                 stored, seconds = store.read(), time.perf_counter() - start
@@ -243,10 +245,13 @@ def compile_graph(
                 plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions)
                 plan, seconds = plan_with(max_stored), time.perf_counter() - start
                 kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
-                kernels.choose_layouts()
+                with recording.phase("schedule: layouts"):
+                    kernels.choose_layouts()
                 if limit is not None:
-                    kernels.fit(limit, threads, partial(plan_with, 0))
-                kernels.run_together(limit)
+                    with recording.phase("schedule: memory limit"):
+                        kernels.fit(limit, threads, partial(plan_with, 0))
+                with recording.phase("schedule: calls that run together"):
+                    kernels.run_together(limit)
                 if store is not None:
                     store.write(plans.StoredPlan(kernels.plan, kernels.places, kernels.requirements, changes.tensors))
         return Compiled(
@@ -318,12 +323,17 @@ class _Planner:
         decisions: frozenset[str],
     ):
         def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
+            if recorder is not None:
+                now = time.perf_counter_ns()
+                recorder.add_phase(name, now - int(seconds * 1e9), now, {"changed": after is not before})
             for listing in listings:
                 listing.graph(name, before, after, seconds)
 
+        recorder = recording.current()
         checks = dict((*index_checks(graph.roots), *graph.checks))
         graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
-        self._graph = run_passes(graph, PassContext(target, predicted, observe, numerics.stored, PRODUCTS))
+        with recording.phase("passes"):
+            self._graph = run_passes(graph, PassContext(target, predicted, observe, numerics.stored, PRODUCTS))
         self._index, self._target, self._decisions = index, target, decisions
         self._constants, self._smallest = constants, smallest_unstored(target)
         self._takes_sums = not is_left_out(EPILOGUE_SUMS) and not constants  # which such a kernel packs at each run
@@ -346,9 +356,10 @@ class _Planner:
                 decisions=self._decisions,
             )
 
-        plan = repeat_products(
-            self._graph, fuse_graph, lambda plan: plan_seconds(plan, predicted, target), smallest, most
-        )
+        with recording.phase("schedule: fusion"):
+            plan = repeat_products(
+                self._graph, fuse_graph, lambda plan: plan_seconds(plan, predicted, target), smallest, most
+            )
         if self._constants:
             mark_invariant(plan, self._constants)
         return plan
@@ -376,7 +387,8 @@ class _Kernels:
 
     def _compile(self, plan: Plan) -> dict[Kernel | Rows, CompiledKernel]:
         kernels = _kernels_of(plan)
-        return dict(zip(kernels, self.backend.compile(kernels, self.target), strict=True))
+        with recording.phase("code generation", kernels=len(kernels)):
+            return dict(zip(kernels, self.backend.compile(kernels, self.target), strict=True))
 
     @property
     def requirements(self) -> tuple[tuple[str, int, bool], ...]:

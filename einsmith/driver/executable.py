@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from threading import get_ident
+from time import perf_counter, perf_counter_ns
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from einsmith.base import environment, locks
+from einsmith.base import environment, locks, recording
 from einsmith.base.caches import Bound
 from einsmith.base.errors import IndexOutOfRange
 from einsmith.base.numerics import PLAIN, Numerics
+from einsmith.base.recording import Recorder
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend, Runnable
 from einsmith.driver.binding import FINITE, Binding, Notice, Reply
 from einsmith.driver.compile import Compiled, MemoryLimit, compile_graph
 from einsmith.driver.describe import describe
+from einsmith.driver.timeline import RecordedRun, Timeline
 from einsmith.ir.nodes import Graph, Leaf, Role, Tensor
 from einsmith.ir.origins import Origins
 from einsmith.ir.views import storage
@@ -37,6 +40,7 @@ from einsmith.runtime.comparison import Comparison
 from einsmith.runtime.memory import ChangeWatch, Clock, Memory
 from einsmith.runtime.nested import check_run, under_way
 from einsmith.runtime.signals import Deferred
+from einsmith.runtime.steps import StepTimes
 from einsmith.schedule.arena import Life
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall, Plan
@@ -99,7 +103,7 @@ class Executable:
         notices: Sequence[Notice | Reply] = (),
         memories: Collection[Memory] = (),
     ):
-        start = time.perf_counter()
+        start = perf_counter()
         self.note: Any = None  # set by the caller that had it compiled
         self._index = graph.outputs.index(finite) if finite is not None else -1
         self._origins = origins or Origins()
@@ -138,8 +142,11 @@ class Executable:
         self._arena = Arena() if shared is None or environment.CHECK.get() else shared
         self._concurrent: bool = not (self._stored or notices or memory is not None or environment.CHECK.get())
         """Whether threads may run the program at one time, each with intermediate results of its own."""
-        self._binding = Binding(compiled, self.bound, self._arena, self._limit, notices=self._notices)
-        self.compile_seconds = time.perf_counter() - start
+        with recording.phase("binding to memory"):
+            self._binding = Binding(compiled, self.bound, self._arena, self._limit, notices=self._notices)
+        self._recorder = recording.recorder_of_process() if environment.TRACE.is_set() else None
+        self._timelines: WeakKeyDictionary[Binding, Timeline] = WeakKeyDictionary()
+        self.compile_seconds = perf_counter() - start
         if environment.debug() >= 1:
             print(
                 f"einsmith: {len(self.kernels)} kernels, passes {compiled.seconds * 1e3:.0f} ms, code "
@@ -373,6 +380,33 @@ class Executable:
         loop)."""
         return self._protected(self._call_timed, inputs)
 
+    def run_recorded(self, inputs: Sequence[np.ndarray]) -> RecordedRun:
+        """Run the program; return when its steps took place, and on which threads."""
+        return self._protected(self._call_recorded, inputs)
+
+    def record(self, recorder: Recorder, inputs: Sequence[np.ndarray], repeats: int = 20) -> None:
+        """Record a run, that of the median time of so many; its changes to bound memory are undone."""
+        with self.preserve():
+            self(inputs)
+            runs = [self.run_recorded(inputs) for _ in range(repeats)]
+        recorder.add_run(sorted(runs, key=lambda run: run.ended - run.begun)[len(runs) // 2])
+
+    def _record(self, recorder: Recorder, binding: Binding, run: Callable[[], int]) -> int:
+        """Run the program, and record the run. Of a run that measures otherwise only the whole is known."""
+        timeline, times, begun = self._timeline_of(binding), None, perf_counter_ns()
+        if run == binding.program.run:
+            status, times = binding.program.run_recorded()
+        else:
+            status = run()
+        recorder.add_run(RecordedRun(timeline, begun, perf_counter_ns(), times))
+        return status
+
+    def _timeline_of(self, binding: Binding) -> Timeline:
+        timeline = self._timelines.get(binding)
+        if timeline is None:
+            timeline = self._timelines[binding] = Timeline(binding)
+        return timeline
+
     def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:
         """Return the median seconds of each kernel inside whole runs, whose changes to bound memory are undone."""
         with self.preserve():
@@ -490,6 +524,18 @@ class Executable:
         seconds = np.bincount(binding.call_of_step, step_times[0], len(binding.calls) + 1)[:-1]
         return status, outputs, seconds.tolist()
 
+    def _call_recorded(self, binding: Binding, time: int | None, inputs: Sequence[np.ndarray]) -> RecordedRun:
+        times: list[StepTimes] = []
+
+        def run() -> int:
+            status, run_times = binding.program.run_recorded()
+            times.append(run_times)
+            return status
+
+        timeline, begun = self._timeline_of(binding), perf_counter_ns()
+        self._call(binding, time, inputs, run)
+        return RecordedRun(timeline, begun, perf_counter_ns(), times[0])
+
     def _call_at(self, binding: Binding, time: int | None, inputs: Sequence[int], outputs: Sequence[int]) -> int:
         compiled = binding.compiled
         try:
@@ -525,7 +571,7 @@ class Executable:
                 self._prepare(binding, time)
             for i, n, offset in binding.slots:
                 words[i] = places[n] + offset
-            status = run()
+            status = run() if self._recorder is None else self._record(self._recorder, binding, run)
         finally:
             if self._stored:  # also where a signal raises after a run that has stored
                 Clock.changed = now = next(Clock.times)

@@ -9,6 +9,7 @@ from typing import Any
 
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
+from einsmith.ir import labels
 from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import (
@@ -251,6 +252,7 @@ def exchanged(graph: Graph, new: Mapping[Tensor, Tensor]) -> Graph:
     plain = Graph(*roots)
     if plain.roots == graph.roots:
         return graph
+    labels.carry(new)
     return Graph(*roots, _gradients(graph, plain, new)) if graph.gradients else plain
 
 

@@ -23,6 +23,7 @@ from einsmith.base.arrays import to_array
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
+from einsmith.base.trees import flatten
 from einsmith.ir import nodes
 from einsmith.ir.analysis import ranges
 from einsmith.ir.nodes import Compute as _Compute
@@ -322,6 +323,11 @@ _RECORDS: Cache[tuple, _Record] = Cache(Bound("traced operators", 1024))
 def _trace_one(key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], Value]) -> Value:
     """Return the one result of `build(operands)`; see `trace_once`."""
     return trace_once(key, operands, lambda values: (build(values),))[0]
+
+
+def traced_tensors(tree: Any) -> list[Tensor]:
+    """Return the tensors of the Values in nested tuples, lists and dicts."""
+    return [x.tensor for x in flatten(tree)[0] if isinstance(x, Value)]
 
 
 def trace_once(

@@ -15,7 +15,16 @@ import numpy as np
 from einsmith.autodiff.totals import convert
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
-from einsmith.base.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, ShapeError, VerifyError
+from einsmith.base.errors import (
+    BoundsError,
+    DtypeError,
+    FormulaError,
+    RecurrenceError,
+    ShapeError,
+    VerifyError,
+    line_number,
+)
+from einsmith.ir import labels
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Axis, Leaf, Tensor, leaf
 from einsmith.ir.recurrence.define import recurrence
@@ -64,13 +73,25 @@ def tensors(
     for group in program.order:
         if len(group) > 1 or group[0] in reads_of(program, group[0]):
             values |= _define_cycle(program, group, extents, values, numbers, checkpoint)
-            continue
-        values[group[0]] = _define(program, group[0], extents, values, numbers)
+        else:
+            values[group[0]] = _define(program, group[0], extents, values, numbers)
+        if labels.is_recorded():
+            _label(program, group, values)
     merged = in_one_sweep([v.tensor for v in values.values()])
+    labels.carry(dict(zip([v.tensor for v in values.values()], merged, strict=True)))
     return {
         n: v if t is v.tensor else Value(t, weak=v.weak, wide=v.wide)
         for (n, v), t in zip(values.items(), merged, strict=True)
     }
+
+
+def _label(program: FormulaProgram, names: Sequence[str], values: Mapping[str, Value]) -> None:
+    """Label the tensors of these names with the statements that define them."""
+    known = [v.tensor for n, v in values.items() if n not in names]
+    for name in names:
+        at = program.lines[program.defined[name][0]].statement.at
+        made_by = labels.Label(formula=name, line=line_number(program.text, at))
+        labels.note([values[name].tensor], made_by, known)
 
 
 def _define(

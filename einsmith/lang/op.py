@@ -17,6 +17,7 @@ from einsmith.base.arrays import as_numpy
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
+from einsmith.ir import labels
 from einsmith.lang import trace
 from einsmith.lang.builder import Ex, Number, Value, as_value, trace_once
 from einsmith.lang.definitions import tensors
@@ -260,7 +261,8 @@ class Operator:
             by_name = tensors(self.program, operands, inputs, static, checkpoint)
             return tuple(by_name[n] for n in self.program.outputs)
 
-        out = trace_once(key, operands, build)
+        # Labels are those of nodes that are made: a graph that is kept for later calls has none.
+        out = build(operands) if labels.is_recorded() else trace_once(key, operands, build)
         return out[0] if len(out) == 1 else out
 
 

@@ -21,7 +21,8 @@ from einsmith.base.errors import (
     UnknownAttributeError,
     UnknownNameError,
 )
-from einsmith.lang.builder import Value, as_value
+from einsmith.ir import labels
+from einsmith.lang.builder import Value, as_value, traced_tensors
 from einsmith.lang.trace import current_trace, override, overriding, touch
 from einsmith.nn.hooks import Handle, Hooks
 from einsmith.nn.keys import Same, key_of
@@ -92,7 +93,10 @@ class Module:
                 args = tuple(by_name.values())
             return call_with_arrays(self, args, kwargs)
         self._note()
-        return self._hooks.call(self, args, kwargs) if self._hooks else self._forward(args, kwargs)
+        out = self._hooks.call(self, args, kwargs) if self._hooks else self._forward(args, kwargs)
+        if labels.is_recorded():
+            labels.note(traced_tensors(out), labels.Label(layer=self._path()), traced_tensors((args, kwargs)))
+        return out
 
     def _forward(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call `forward`, without hooks. Raises KindError, which names this module, for a missing or extra argument."""
@@ -106,11 +110,22 @@ class Module:
 
     def _describe_place(self) -> str:
         """Return this module's class for messages, with its path in the outermost traced module that contains it."""
-        trace, kind = current_trace(), type(self).__name__
+        path, outer = self._place()
+        kind = type(self).__name__
+        return f"{kind} at {path!r} in {outer}" if path else kind
+
+    def _place(self) -> tuple[str, str]:
+        """Return this module's path in the outermost traced module that contains it, and the class of that one."""
+        trace = current_trace()
         traced_modules = [m for m in (trace.depends.values() if trace is not None else ()) if isinstance(m, Module)]
         paths = [(path, type(m).__name__) for m in traced_modules for path, part in m.named_modules() if part is self]
-        path, outer = max(paths, key=lambda x: len(x[0]), default=("", ""))
-        return f"{kind} at {path!r} in {outer}" if path else kind
+        return max(paths, key=lambda x: len(x[0]), default=("", ""))
+
+    def _path(self) -> str:
+        """Return this module's path in the outermost traced module; that one's class for itself."""
+        trace = current_trace()
+        path = trace.paths.get(id(self)) if trace is not None else None
+        return (self._place()[0] if path is None else path) or type(self).__name__
 
     def _note(self) -> None:
         """Record that the current trace, if there is one, depends on this module: the trace is out of date when

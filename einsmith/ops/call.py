@@ -13,8 +13,9 @@ import numpy as np
 from einsmith.base.arguments import check_arguments
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import ArgumentError
+from einsmith.ir import labels
 from einsmith.lang import trace
-from einsmith.lang.builder import Value
+from einsmith.lang.builder import Value, traced_tensors
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -153,7 +154,11 @@ def accept_arrays(function: F) -> F:
             if under_way is None:
                 return function(*args, **kwargs)
             with trace.name_scope(under_way, function.__name__):
-                return function(*args, **kwargs)
+                out = function(*args, **kwargs)
+            if labels.is_recorded():
+                made_by = labels.Label(function=under_way.function or function.__name__)
+                labels.note(traced_tensors(out), made_by, traced_tensors((args, kwargs)))
+            return out
         arrays: list[Any] = []
         structure = _freeze((args, kwargs), arrays)
         return call_with_arrays(_cached_call(function, structure), tuple(arrays), {})

@@ -223,8 +223,8 @@ class Program:
         record = self._run_words(times.ctypes.data, clocks.ctypes.data)
         status = self._call(record)
         threads = record.words[_THREADS]  # one, of a run inside another one
-        clocks = clocks[: 2 * count * threads].reshape(count, threads, 2)
-        return status, StepTimes(times, clocks[..., 0], clocks[..., 1])
+        starts, busy = clocks[: 2 * count * threads].reshape(count * threads, 2).T
+        return status, StepTimes(times, starts.reshape(count, threads), busy.reshape(count, threads))
 
     def _call(self, record: _Record) -> int:
         # The lock is not wrapped in a Python class: an exception of a signal at the beginning of its `__exit__` would

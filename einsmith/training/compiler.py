@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.base import recording
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import f16
 from einsmith.base.errors import ArgumentError
@@ -146,33 +147,15 @@ class StepCompiler:
         """Compile the program for a batch. Steps of other shapes wait for the tracing, not for the code generation."""
         if gather and self._memory_limit is not None and self.notices is None:
             self.find_or_compile(arrays)  # it needs more memory: its error comes before anything is gathered
-        guard, definition = self._state.store.guard, self._definition
+        guard = self._state.store.guard
         with guard:
-            traced = self.trace(arrays, gather)
-            threads, generation = definition.threads or get_threads(), self._generation
-            memory_limit, max_stored = self._memory_limit, self._max_stored
+            traced, options = self._trace_for_program(arrays, gather)
+            threads, generation = options["threads"], self._generation
             key = tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather
-            notices = self.notices(traced) if gather and self.notices is not None else ()
-            untouched_bytes = self._state.untouched_bytes(traced.bind.values())
         is_tuned = not gather and self.search.can_tune()
         programs = [run for _, run in self.programs.items()]
         with self.search.preparing(self.target, threads, programs) if is_tuned else nullcontext():
-            run = Executable(
-                traced.graph,
-                traced.bind,
-                threads,
-                finite=traced.graph.outputs[0 if definition.numerics.stored is not f16 else -1],
-                numerics=definition.numerics,
-                shared=self._arena,
-                memory=memory_limit,
-                other_bytes=untouched_bytes,
-                guard=guard,
-                origins=traced.origins,
-                max_stored=max_stored,
-                target=self.target,
-                notices=notices,
-                memories=[*(m for _, m in traced.live), *(s.memory for s in self._state.store.state.values())],
-            )
+            run = Executable(traced.graph, traced.bind, **options)
             exploration = None
             if is_tuned and self.search.mode == "dynamic":
                 exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
@@ -185,6 +168,32 @@ class StepCompiler:
             self.compare()
             if generation == self._generation:  # else the program is outdated
                 self.programs.put(key, run)
+
+    def compile_apart(self, arrays: list[np.ndarray], gather: bool) -> Executable:
+        """Return the program for a batch, compiled anew without a search; training does not use it."""
+        with self._state.store.guard:
+            traced, options = self._trace_for_program(arrays, gather)
+        return Executable(traced.graph, traced.bind, **options)
+
+    def _trace_for_program(self, arrays: list[np.ndarray], gather: bool) -> tuple[step_graph.StepGraph, dict[str, Any]]:
+        """Return the traced graph of a step for a batch, and the options of its `Executable`. The caller holds the
+        guard of the parameters."""
+        definition = self._definition
+        traced = self.trace(arrays, gather)
+        return traced, {
+            "threads": definition.threads or get_threads(),
+            "finite": traced.graph.outputs[0 if definition.numerics.stored is not f16 else -1],
+            "numerics": definition.numerics,
+            "shared": self._arena,
+            "memory": self._memory_limit,
+            "other_bytes": self._state.untouched_bytes(traced.bind.values()),
+            "guard": self._state.store.guard,
+            "origins": traced.origins,
+            "max_stored": self._max_stored,
+            "target": self.target,
+            "notices": self.notices(traced) if gather and self.notices is not None else (),
+            "memories": [*(m for _, m in traced.live), *(s.memory for s in self._state.store.state.values())],
+        }
 
     def find_or_compile_update(self, key: tuple, pieces: Sequence[Shard], norm: bool) -> Executable:
         """Return the program that updates pieces of parameters by their accumulated gradients, or (norm) sums the
@@ -219,7 +228,8 @@ class StepCompiler:
         """Trace the graph of a step for a batch; gather: the step only accumulates gradients and updates nothing."""
         with self._state.store.guard:
             self.compare()
-            with trace.compiling(), self._definition.model.in_mode(training=True):
+            in_mode = self._definition.model.in_mode(training=True)
+            with trace.compiling(), in_mode, recording.phase("tracing", of="a training step"):
                 derivations = Derivations(f"{self._definition.outline} {list(map(_SHAPE, arrays))} {gather}")
                 traced = step_graph.build(self._definition, self._state, self._numbers, arrays, gather)
                 derivations.keep(traced.graph)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.base import html
+from einsmith.base import html, recording
 from einsmith.base.arguments import Count, check_arguments, check_options, show
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import ArgumentError, KindError, NonFiniteError
@@ -362,11 +362,25 @@ class TrainStep:
         return html.text(repr(self), "") + self.model._repr_html_() + html.Text(self.plan)._repr_html_()
 
     @check_arguments
-    def profile(self, *batch: Any, repeats: Count = 20) -> Profile:
-        """Time every kernel of a step, one by one; changes no weight and no state."""
+    def profile(self, *batch: Any, repeats: Count = 20, trace: Any = None) -> Profile:
+        """Time every kernel of a step, one by one; changes no weight and no state.
+
+        trace: file to which a step is also written as Chrome trace events, which Perfetto shows (docs/tracing.md), with
+        the phases of its compilation: the step is compiled once more for it. Raises ArgumentError where the file cannot
+        be written.
+        """
         arrays = batch_arrays(batch)
+        file = None if trace is None else recording.file_to_write(trace)
         self.compile(*arrays)
-        run = self.compiler.find_or_compile(arrays, self._parallel is not None)
+        gather = self._parallel is not None
+        if file is not None:
+            with recording.recording() as recorder:
+                run = self.compiler.compile_apart(arrays, gather)
+                with self.store.guard:
+                    self.numbers.set(arrays)
+                    run.record(recorder, arrays, repeats)
+            recorder.write(file)
+        run = self.compiler.find_or_compile(arrays, gather)
         with self.store.guard:
             self.numbers.set(arrays)
             return measure(run, arrays, repeats)

@@ -14,6 +14,7 @@ from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import GradientError
+from einsmith.ir import labels
 from einsmith.ir.nodes import Axis, Compute, Graph, GroupSum, Leaf, Piece, Read, Reduce, Tensor, leaf, postorder
 from einsmith.ir.origins import Origins
 from einsmith.ir.rebuild import rebuild
@@ -286,6 +287,9 @@ class _Build:
                 before[s], places[s] = self.read_state(name, s, shape, rule.initial(s))
             values = {n: hyper[key] for n, key in known.items()}
             new, after = rule.update(p, grads[name], before, values, step_numbers[name])
+            made_by = labels.Label(layer=name, function=type(rule).__name__)
+            given = [grads[name].tensor, *(v.tensor for v in before.values()), *(v.tensor for v in values.values())]
+            labels.note([new.tensor, *(v.tensor for v in after.values())], made_by, given, anew=True)
             self.updates += [(places[s], v.tensor) for s, v in after.items()]
             self.updates.append((leaves[name], new.tensor))
             if decay is not None:

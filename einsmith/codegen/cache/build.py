@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from einsmith.base import environment
+from einsmith.base import environment, recording
 from einsmith.base.errors import EinsmithError
 from einsmith.base.workers import Worker
 from einsmith.codegen.cache.objects import CachedObject
@@ -35,6 +35,12 @@ class _Job(NamedTuple):
     metadata: dict[str, Any]
 
 
+def _compile(job: _Job, target: Any) -> CachedObject:
+    """Compile a job in this process."""
+    with recording.phase("LLVM", functions=", ".join(job.names)):
+        return CachedObject(jit.emit_object(job.text, target), job.names, job.metadata)
+
+
 Makers = Mapping[str, Callable[[], tuple[Sequence[Function], dict[str, Any]]]]
 
 
@@ -48,12 +54,13 @@ def build(missing: Makers, target: Any) -> Iterator[tuple[str, CachedObject]]:
     crew = _Crew(_workers(len(missing)), target)
     try:
         for key, make in missing.items():
-            functions, metadata = make()
-            job = _Job(key, emit_module(functions, target), tuple(f.name for f in functions), metadata)
+            with recording.phase("lower a kernel"):
+                functions, metadata = make()
+                job = _Job(key, emit_module(functions, target), tuple(f.name for f in functions), metadata)
             if environment.debug() >= 5:
                 print(f"; {', '.join(job.names)}\n{job.text}", file=sys.stderr)
             if not crew.workers:
-                yield key, CachedObject(jit.emit_object(job.text, target), job.names, metadata)
+                yield key, _compile(job, target)
             else:
                 crew.waiting.put(job)
         if crew.workers:
@@ -116,7 +123,7 @@ class _Crew:
             except queue.Empty:
                 job = None
             if job is not None:
-                return job, jit.emit_object(job.text, self.target)
+                return job, _compile(job, self.target).code
             try:
                 return self.ready.get(timeout=0.02)  # a dead worker may have given its job back
             except queue.Empty:

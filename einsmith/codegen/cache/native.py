@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from einsmith.base import environment, locks
+from einsmith.base import environment, locks, recording
 from einsmith.codegen.cache import build, objects
 from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit, tile_registers
@@ -101,7 +101,8 @@ def compile_many(
     start = time.perf_counter()
     if missing:
         if prepare is not None:
-            prepare([n for n, key in enumerate(keys) if key in missing])
+            with recording.phase("choose configurations", kernels=len(missing)):
+                prepare([n for n, key in enumerate(keys) if key in missing])
         for key, entry in build.build(missing, target):
             codes[key] = _keep(key, entry)
         if environment.debug() >= 1:
