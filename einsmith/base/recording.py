@@ -24,7 +24,7 @@ from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, KindError, KnobError
 
 MAX_EVENTS = 200_000
-"""Most events of a file: about 40 MB, which Perfetto opens in a few seconds."""
+"""Most events of a file: about 35 MB, which Perfetto opens in a few seconds."""
 WORKER_ROWS = 1000
 """Row of the first native thread; the rows of Python's threads come before."""
 COMPILATION = "compilation"
