@@ -16,11 +16,12 @@ from unittest import mock
 
 from rich.table import Table
 
-from benchmarks.harness import CHUNK_SECONDS
+from benchmarks import TABLE
 from benchmarks.models import TRAINING
-from benchmarks.process import Allowance, Worker, WorkerError
 from benchmarks.report import asked, begin, store
 from einsmith.base import environment
+from einsmith.bench.harness import CHUNK_SECONDS
+from einsmith.bench.process import Allowance, PeerProcess, WorkerError
 from einsmith.passes.pipeline import optional
 
 CLOSE = 1e-3
@@ -33,12 +34,12 @@ def measured(problem: str, threads: int, rounds: int, cap: float) -> dict:
     """By pass that is left out, "" for none: medians of rounds in seconds, bytes of the arena, kernels."""
     out: dict[str, dict] = {}
     with ExitStack() as stack:
-        workers: dict[str, Worker] = {}
+        workers: dict[str, PeerProcess] = {}
         allowed: dict[str, Allowance] = {}
 
         def start(name: str) -> dict:
             with mock.patch.dict(os.environ, {environment.WITHOUT.name: name}):
-                worker = Worker("einsmith", threads, None)
+                worker = PeerProcess("einsmith", threads, None, TABLE)
             stack.callback(worker.close)
             allowed[name] = Allowance(cap)
             worker.ask(f"open {problem}", allowed[name])

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from benchmarks import chosen_cases
 from benchmarks.attention_problems import HEADS, LENGTHS, MASKS, WIDTHS, Attention, attention, draw
-from benchmarks.problems import Problem
+from einsmith.bench.problem import Workload
 
 PEERS = ("torch", "compile")
 QUICK_SECONDS = 210.0
 """No quick case begins after this time."""
 
 
-def fit(problem: Problem, peers: Sequence[str]) -> tuple[list[str], list[str]]:
+def fit(problem: Workload, peers: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the peers that can run a problem, and a word on each of the others."""
     from benchmarks.peers.torch_attention import MOST_BYTES, variants
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import Pace, run_problem
-from benchmarks.problems import Problem
-from benchmarks.process import Crew
-from benchmarks.report import begin, finished, geometric_mean, store
+from benchmarks import TABLE
+from benchmarks.report import begin, finished, store
+from einsmith.bench.harness import Pace, run_problem
+from einsmith.bench.problem import Workload
+from einsmith.bench.process import Crew
+from einsmith.bench.report import geometric_mean
 
-Fit = Callable[[Problem, Sequence[str]], tuple[list[str], list[str]]]
+Fit = Callable[[Workload, Sequence[str]], tuple[list[str], list[str]]]
 """Of a problem and the peers asked for: the peers that can run it, and a word on each of the others."""
 
 
@@ -37,7 +39,7 @@ def parser(title: str, peers: Sequence[str]) -> argparse.ArgumentParser:
 def run(
     args: argparse.Namespace,
     parser: argparse.ArgumentParser,
-    problems: Sequence[Problem],
+    problems: Sequence[Workload],
     known: Sequence[str],
     fit: Fit,
     limit: float,
@@ -78,9 +80,9 @@ def run(
     return int(any(s == "wrong" or (peer == "einsmith" and s != "ok") for peer, s in statuses))
 
 
-def _cell(problem: Problem, peers: Sequence[str], threads: int, args: argparse.Namespace, say: Console) -> dict:
+def _cell(problem: Workload, peers: Sequence[str], threads: int, args: argparse.Namespace, say: Console) -> dict:
     """One case in processes of its own, so that memory is that of the case alone."""
-    crew = Crew(threads, None)
+    crew = Crew(threads, None, TABLE)
     try:
         for peer in ("einsmith", *peers, "reference"):
             crew.start(peer)
@@ -90,7 +92,7 @@ def _cell(problem: Problem, peers: Sequence[str], threads: int, args: argparse.N
         crew.close()
 
 
-def table(shown: dict[str, tuple[Problem, dict]], words: dict[str, list[str]]) -> Table:
+def table(shown: dict[str, tuple[Workload, dict]], words: dict[str, list[str]]) -> Table:
     """A row a peer: milliseconds, throughput of the floor's multiply-adds, ratio to the best peer, memory."""
     out = Table(title="Einsmith and peers, verified against float64")
     for name in ("", "peer", "ms", "G multiply-adds/s", "against best peer", "MiB above inputs", ""):

@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.models import NETWORKS, Model
-from benchmarks.process import ROOT
+from einsmith.bench.process import ROOT
 
 CASES: dict[str, Callable[[int], Model]] = {
     "lenet5": NETWORKS["lenet5"],

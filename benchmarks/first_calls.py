@@ -25,7 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.process import ROOT, variables
+from einsmith.bench.process import ROOT, variables
 
 PARTS = ("trace", "plan", "code", "first", "later", "beyond")
 LATER = 5

@@ -28,9 +28,9 @@ import torch.nn.functional as F
 from benchmarks import card
 from benchmarks.models import LR, TRAINING, Model, in_torch
 from benchmarks.peers import einsmith_peer, torch_recurrent
-from benchmarks.problems import Problem
 from benchmarks.recurrent_problems import Recurrent
-from benchmarks.verify import STEP_TOLERANCE
+from einsmith.bench.problem import Workload
+from einsmith.bench.verify import STEP_TOLERANCE
 from einsmith.driver import registry
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
@@ -266,14 +266,14 @@ def seated(backend: card.CardBackend) -> Iterator[None]:
         autoconfig.OTHERS.update(before[2])
 
 
-def steps_of(problem: Problem, arrays: dict[str, np.ndarray]) -> tuple[list[float], dict[str, np.ndarray]]:
+def steps_of(problem: Workload, arrays: dict[str, np.ndarray]) -> tuple[list[float], dict[str, np.ndarray]]:
     """Losses of the first steps, and the results after them."""
     session = einsmith_peer.build(problem, {n: a.copy() for n, a in arrays.items()}, 2, "einsmith")
     losses = [float(session.step()) for _ in range(2)]
     return losses, {n: v.copy() for n, v in session.results().items()}
 
 
-def network(problem: Problem, limit: float, compile: bool) -> dict[str, Any]:
+def network(problem: Workload, limit: float, compile: bool) -> dict[str, Any]:
     """A network's training step at two precisions, compared with the processor's, and PyTorch's beside it."""
     arrays = problem.arrays()
     expected = steps_of(problem, arrays)
@@ -293,7 +293,7 @@ def network(problem: Problem, limit: float, compile: bool) -> dict[str, Any]:
 
 
 def _of_card(
-    problem: Problem, arrays: dict[str, np.ndarray], expected: tuple[list[float], dict[str, np.ndarray]],
+    problem: Workload, arrays: dict[str, np.ndarray], expected: tuple[list[float], dict[str, np.ndarray]],
     precision: str, limit: float,
 ) -> dict[str, Any]:  # fmt: skip
     losses, results = expected
@@ -326,7 +326,7 @@ def _distance(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def peers(
-    problem: Problem, arrays: Mapping[str, np.ndarray], compile: bool
+    problem: Workload, arrays: Mapping[str, np.ndarray], compile: bool
 ) -> Iterator[tuple[str, Callable[[], float]]]:
     """PyTorch's training step on the card, launch by launch, as a graph, and compiled."""
     layouts = (False, True) if isinstance(problem, Model) and len(problem.sample) == 3 else (False,)
@@ -344,7 +344,7 @@ def _timed(measure: Callable[[Callable[[], Any]], float], begun: Callable[[], Ca
 
 
 def _on_card(
-    problem: Problem, arrays: Mapping[str, np.ndarray], last: bool, compile: bool = False
+    problem: Workload, arrays: Mapping[str, np.ndarray], last: bool, compile: bool = False
 ) -> Callable[[], Any]:
     """Begins a step of forward, backward and update."""
     copied, peer = {n: a.copy() for n, a in arrays.items()}, "compile" if compile else "torch"

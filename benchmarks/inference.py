@@ -25,7 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.report import geometric_mean
+from einsmith.bench.report import geometric_mean
 
 PEERS = ("einsmith", "onnxruntime", "openvino", "eager", "inductor")
 NETWORKS = ("mlp3", "lenet5", "resnet18_cifar", "resnet18", "resnet50", "mobilenet_v2", "shufflenet_v1", "vit_small",

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.convolutions import Conv, distinct
 from benchmarks.models import TRAINING
-from benchmarks.problems import Problem
+from einsmith.bench.problem import Workload
 
 BATCH = 16
 """Images a convolution of a network gets."""
@@ -24,7 +24,7 @@ COMPILERS = ("torch", "compile", "jax", "tensorflow", "xla")
 
 
 @dataclass(frozen=True)
-class Case(Problem):
+class Case(Workload):
     """One kernel: the operator `network` of `inputs`, forward, or the gradients of the inputs `wrt` for the output's
     cotangent G.
 
@@ -51,7 +51,7 @@ class Group(NamedTuple):
     """Cases that are judged together, on `threads` threads, timed against `peers`."""
 
     name: str
-    cases: tuple[Problem, ...]
+    cases: tuple[Workload, ...]
     lines: tuple[Line, ...]
     threads: int = 2
     peers: tuple[str, ...] = LIBRARIES
@@ -236,4 +236,4 @@ def _groups() -> Iterator[Group]:
 
 
 GROUPS: dict[str, Group] = {g.name: g for g in _groups()}
-CASES: dict[str, Problem] = {c.name: c for g in GROUPS.values() for c in g.cases}
+CASES: dict[str, Workload] = {c.name: c for g in GROUPS.values() for c in g.cases}

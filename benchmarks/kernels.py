@@ -18,10 +18,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import Pace, run_problem
+from benchmarks import TABLE
 from benchmarks.kernel_cases import GROUPS, Group, Line
-from benchmarks.process import Crew
-from benchmarks.report import begin, finished, geometric_mean, store
+from benchmarks.report import begin, finished, store
+from einsmith.bench.harness import Pace, run_problem
+from einsmith.bench.process import Crew
+from einsmith.bench.report import geometric_mean
 
 ROOFLINE = 85.0
 """Percent of the roofline that stand for a ratio."""
@@ -224,7 +226,7 @@ class _Crews:
     def of(self, threads: int) -> Crew:
         if self._crew is None or self._crew.threads != threads:
             self.close()
-            self._crew = Crew(threads, None)
+            self._crew = Crew(threads, None, TABLE)
         return self._crew
 
     def close(self) -> None:

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Mapping
 
 from benchmarks import training
-from benchmarks.harness import PEERS
 from benchmarks.models import TRAINING
 from benchmarks.recurrent_problems import Recurrent
-from benchmarks.report import geometric_mean, run
+from benchmarks.report import run
+from einsmith.bench.harness import PEERS
+from einsmith.bench.report import geometric_mean
 
 GOALS = {
     "resnet18": 1.25, "resnet50": 1.4, "mobilenet_v1": 2.0, "mobilenet_v2": 2.2, "efficientnet_lite0": 2.2,

@@ -12,14 +12,14 @@ from importlib.util import find_spec
 
 from benchmarks import chosen_cases
 from benchmarks.pair_problems import DIMENSIONS, KINDS, ORDERS, POINTS, Pairs, draw, orders, pairs
-from benchmarks.problems import Problem
+from einsmith.bench.problem import Workload
 
 PEERS = ("torch", "compile", "keops")
 QUICK_SECONDS = 150.0
 """No quick case begins after this time."""
 
 
-def fit(problem: Problem, peers: Sequence[str]) -> tuple[list[str], list[str]]:
+def fit(problem: Workload, peers: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the peers that can run a problem, and a word on each of the others."""
     assert isinstance(problem, Pairs)
     lacking = {}

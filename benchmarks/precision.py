@@ -22,8 +22,8 @@ import numpy as np
 import einsmith as es
 from benchmarks import plans
 from benchmarks.models import TRAINING, in_einsmith
-from benchmarks.report import geometric_mean
 from einsmith.base.precisions import PRECISIONS
+from einsmith.bench.report import geometric_mean
 from einsmith.ir.nodes import Tensor
 from einsmith.quantization import convert, prepare_qat
 from einsmith.quantization.scales import METHODS

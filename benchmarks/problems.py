@@ -3,78 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from collections.abc import Mapping
 
 import numpy as np
 
+from einsmith.bench.problem import Workload
+
 LR = 0.01
 """Learning rate of the training problems: plain SGD."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A training step or an operator with its gradients.
-
-    `arrays()` makes the starting values, the same in every process; those named in `results` change in a training step
-    (weights), or are what the operator gives (gradients). `flops`: multiplications and additions of the products alone.
-    `inputs`, `options`: an operator's inputs, in order, and its keyword arguments; `nbytes`: what it must read and
-    write at least (inputs, weights of the loss, gradients, each once); `specials`: evaluations of functions that are
-    more than one instruction.
-    """
-
-    name: str
-    network: str
-    batch: int
-    flops: int
-    results: tuple[str, ...]
-    make: Callable[[], dict[str, np.ndarray]]
-    training: bool = True
-    options: Mapping[str, Any] = field(default_factory=dict)
-    inputs: tuple[str, ...] = ()
-    nbytes: int = 0
-    specials: tuple[tuple[str, int], ...] = ()
-
-    verified_steps: ClassVar[int] = 5
-    """Training steps whose losses and results are verified before anything is timed."""
-    exact: ClassVar[bool] = False
-    """Whether a training step is verified against the peer "reference" in float64, not against the other peers: the
-    losses of the verified steps, and what the first of them changes."""
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return self.make()
-
-    @property
-    def operations(self) -> int:
-        """`flops`, or where they are not known from the beginning, counted."""
-        return self.flops
-
-    @property
-    def stateful(self) -> bool:
-        """Whether a step changes what the next one starts from."""
-        return self.training or not set(self.results).isdisjoint(self.inputs)
-
-
-class Session(Protocol):
-    """A problem set up in one library."""
-
-    def step(self) -> float:
-        """One training step, or one evaluation with its gradients, until the result is there; the loss."""
-        ...
-
-    def results(self) -> dict[str, np.ndarray]:
-        """The arrays named in Problem.results, in the layout of `Problem.arrays`."""
-        ...
-
-
-def _uniform(rng: np.random.Generator, shape: tuple[int, ...], fan_in: int) -> np.ndarray:
-    bound = 1 / np.sqrt(fan_in)
-    return rng.uniform(-bound, bound, shape).astype(np.float32)
-
-
-def _dense(rng: np.random.Generator, name: str, n_in: int, n_out: int) -> dict[str, np.ndarray]:
-    return {f"{name}.weight": _uniform(rng, (n_out, n_in), n_in), f"{name}.bias": _uniform(rng, (n_out,), n_in)}
 
 
 def _operator(
@@ -85,7 +21,7 @@ def _operator(
     seed: int,
     scale: dict[str, float] | None = None,
     stride: int = 0,
-) -> Problem:
+) -> Workload:
     """The operator of that name on standard normal inputs (times `scale`), the loss sum(output * G) with fixed random
     weights G, so that every gradient is dense, and the gradients of all inputs."""
 
@@ -95,7 +31,7 @@ def _operator(
         return out | {"G": rng.standard_normal(output, np.float32)}
 
     elements = 2 * sum(math.prod(s) for s in shapes.values()) + math.prod(output)
-    return Problem(
+    return Workload(
         name=f"{name}-s{stride}" if stride else name,
         network=name,
         batch=next(iter(shapes.values()))[0],
@@ -109,7 +45,7 @@ def _operator(
     )
 
 
-def capsule_conv(stride: int) -> Problem:
+def capsule_conv(stride: int) -> Workload:
     """C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,stride*p+r,stride*q+s,i,m] * W[k,c,r,s,m,j]). Floor: the products of the
     forward and of both gradients."""
     n = (14 - 3) // stride + 1
@@ -119,13 +55,13 @@ def capsule_conv(stride: int) -> Problem:
     return _operator("capsule_conv", 3 * 2 * macs, shapes, (16, 32, n, n, 4, 4), 3, scale, stride)
 
 
-def pairwise() -> Problem:
+def pairwise() -> Workload:
     """D[i,j] = sqrt(sum[k]((X[i,k] - Y[j,k])^2) + 1e-6) of 1024 and 1024 points in 64 dimensions. Floor: one product
     for the forward (by the expanded square) and one for each gradient."""
     return _operator("pairwise", 3 * 2 * 1024 * 1024 * 64, {"X": (1024, 64), "Y": (1024, 64)}, (1024, 1024), 4)
 
 
-def gaussian_kernel() -> Problem:
+def gaussian_kernel() -> Workload:
     """O[i,v] = sum[j](exp(-sum[d]((X[i,d] - Y[j,d])^2)/2) * B[j,v]) of 8192 and 8192 points in 3 dimensions, 2 values
     each: a kernel method, whose matrix of 256 MB need not be stored. Floor: 5 multiply-adds a pair for the forward and
     for the gradient of each input; the exponentials are not counted."""
@@ -133,13 +69,13 @@ def gaussian_kernel() -> Problem:
     return _operator("gaussian_kernel", 4 * 2 * 8192 * 8192 * 5, shapes, (8192, 2), 16)
 
 
-def max_plus() -> Problem:
+def max_plus() -> Workload:
     """C[i,j] = max[k](A[i,k] + B[k,j]), 512 x 512 x 512. Floor: an addition and a maximum a point, each at the rate of
     a multiply-add, and so counted as two operations; the gradients touch only the chosen points."""
     return _operator("max_plus", 4 * 512**3, {"A": (512, 512), "B": (512, 512)}, (512, 512), 5)
 
 
-def local_attention() -> Problem:
+def local_attention() -> Workload:
     """Softmax attention of each of 2048 queries to the keys at most 64 away on either side, 8 heads of 64. Floor: two
     products forward and four backward over the pairs in the band."""
     pairs = 2048 * 129 - 64 * 65
@@ -147,14 +83,14 @@ def local_attention() -> Problem:
     return _operator("local_attention", 6 * 2 * 8 * pairs * 64, shapes, (8, 2048, 64), 6)
 
 
-def relative_bias() -> Problem:
+def relative_bias() -> Workload:
     """Softmax attention with a learned bias R[j-i+T-1, h] for each distance and head; batch 4, 8 heads of 64, T = 256.
     Floor: two products forward, four backward."""
     shapes = dict.fromkeys("QKV", (4, 8, 256, 64)) | {"R": (511, 8)}
     return _operator("relative_bias", 6 * 2 * 32 * 256 * 256 * 64, shapes, (4, 8, 256, 64), 7)
 
 
-def relative_keys() -> Problem:
+def relative_keys() -> Workload:
     """Softmax attention with a learned key R[j-i+T-1, :] for each distance (Shaw et al. 2018), shared by the heads;
     batch 4, 8 heads of 64, T = 256. Floor: three products forward, six backward."""
     shapes = dict.fromkeys("QKV", (4, 8, 256, 64)) | {"R": (511, 64)}
@@ -166,7 +102,7 @@ def _inside(n: int, k: int) -> int:
     return sum(n - abs(r - k // 2) for r in range(k))
 
 
-def depthwise() -> Problem:
+def depthwise() -> Workload:
     """Depthwise 7x7 convolution with padding 3, 16 images of 64 channels, 56x56. Floor: the products inside the image,
     forward and for both gradients."""
     macs = 16 * 64 * _inside(56, 7) ** 2
@@ -175,14 +111,14 @@ def depthwise() -> Problem:
     )
 
 
-def bilinear() -> Problem:
+def bilinear() -> Workload:
     """Y[b,o] = sum[i,j](x[b,i] * W[o,i,j] * y[b,j]), b = 256, the others 64. Floor: three products of 256 x 64 x 4096
     (forward, dW, and one shared by dx and dy)."""
     shapes = {"x": (256, 64), "W": (64, 64, 64), "y": (256, 64)}
     return _operator("bilinear", 3 * 2 * 256 * 64**3, shapes, (256, 64), 10, {"W": 1 / 64})
 
 
-def involution() -> Problem:
+def involution() -> Workload:
     """Y[b,g,c,h,w] = sum[r,s](K[b,g,r,s,h,w] * X[b,g,c,h+r-3,w+s-3]), zero outside; b = 8, g = 4, c = 16, 32x32, 7x7.
     Floor: the products inside the image, forward and for both gradients, or the bytes of K and dK."""
     macs = 8 * 4 * 16 * _inside(32, 7) ** 2
@@ -190,7 +126,7 @@ def involution() -> Problem:
     return _operator("involution", 3 * 2 * macs, shapes, (8, 4, 16, 32, 32), 11, {"K": 1 / 7})
 
 
-def tensor_train() -> Problem:
+def tensor_train() -> Workload:
     """Y[b,m,n,o] = sum[i,j,k,p,q](X[b,i,j,k] * A[i,m,p] * B[p,j,n,q] * C[q,k,o]), a matrix of 4096 x 4096 in three
     cores of rank 8 (Novikov et al. 2015, "Tensorizing Neural Networks"), b = 64. Floor: the products of the least work,
     from one end to the other, forward and twice for the gradients."""
@@ -200,19 +136,19 @@ def tensor_train() -> Problem:
     return _operator("tensor_train", 3 * 2 * macs, shapes, (64, 16, 16, 16), 12, scale)
 
 
-def running_sum() -> Problem:
+def running_sum() -> Workload:
     """y[b,i] = sum[j](where(j <= i, x[b,j], 0)), 4 rows of 65536. Floor: an addition an element, forward and back."""
     return _operator("running_sum", 2 * 4 * 65536, {"x": (4, 65536)}, (4, 65536), 13)
 
 
-def grid_sample() -> Problem:
+def grid_sample() -> Workload:
     """Bilinear samples of 4 images of 32 channels, 56x56, at as many positions (Jaderberg et al. 2015), zero outside;
     about one in twenty is. Floor: four products an element forward, four for the image, eight for the positions."""
     shapes = {"x": (4, 32, 56, 56), "g": (4, 56, 56, 2)}
     return _operator("grid_sample", 2 * 16 * 4 * 32 * 56**2, shapes, (4, 32, 56, 56), 14, {"g": 0.5})
 
 
-def deformable() -> Problem:
+def deformable() -> Workload:
     """A 3x3 convolution of 32 by 32 channels whose taps are moved by offsets (Dai et al. 2017), 4 images of 28x28.
     Floor: the convolution's three products, and those of the samples as in `grid_sample`."""
     shapes = {"x": (4, 32, 28, 28), "o": (4, 9, 2, 28, 28), "W": (32, 32, 9)}

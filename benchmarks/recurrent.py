@@ -16,10 +16,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import report
-from benchmarks.harness import RECURRENT_PEERS
-from benchmarks.process import Allowance, Worker, WorkerError
+from benchmarks import TABLE, report
 from benchmarks.recurrent_problems import FIRST_CALLS, RECURRENT
+from einsmith.bench.harness import RECURRENT_PEERS
+from einsmith.bench.process import Allowance, PeerProcess, WorkerError
+from einsmith.bench.report import machine
 
 
 def first_call(peer: str, problem: str, threads: int, cap: float) -> dict:
@@ -28,7 +29,7 @@ def first_call(peer: str, problem: str, threads: int, cap: float) -> dict:
         allowance = Allowance(cap)
         worker = None
         try:
-            worker = Worker(peer, threads, Path(folder))
+            worker = PeerProcess(peer, threads, Path(folder), TABLE)
             worker.ask(f"open {problem}", allowance)
             before = allowance.left
             first = worker.ask("first", allowance)
@@ -58,7 +59,7 @@ def first_calls(argv: Sequence[str] | None = None) -> int:
         parser.error(f"problems: {', '.join(FIRST_CALLS)}; peers: einsmith, {', '.join(RECURRENT_PEERS)}")
     say = Console(stderr=True, highlight=False, soft_wrap=True)
     results = report.load(args.json)
-    results["machine"] = report.machine()
+    results["machine"] = machine()
     for problem in chosen:
         cell = results["cells"].setdefault(f"first-{problem}-t{args.threads}", {"peers": {}})
         for peer in peers:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.problems import Problem, _dense, _uniform
+from einsmith.bench.problem import Workload, dense, uniform
 
 PIXELS, ROW, CLASSES = 784, 28, 10
 CELLS = ("milstm", "scrn", "sublstm", "lltm")
@@ -20,7 +20,7 @@ CONTEXT = 64
 
 
 @dataclass(frozen=True)
-class Recurrent(Problem):
+class Recurrent(Workload):
     """A training step over `steps` steps from given initial states; the classifier reads the last one.
 
     `states`: the names of the initial states among the arrays. Those of the language model are [layers, batch, width].
@@ -85,14 +85,14 @@ def recurrent(cell: str, batch: int, steps: int) -> Recurrent:
         for name in states[1:]:
             out[name] = 0.5 * rng.standard_normal((batch, CONTEXT if cell == "scrn" else h), np.float32)
         for name, shape in shapes.items():
-            out[name] = _uniform(rng, shape, h)
+            out[name] = uniform(rng, shape, h)
         if cell == "milstm":
             out["alpha"] += 1
             out["beta1"] += 0.5
             out["beta2"] += 0.5
         if cell == "lltm":  # nothing forgets its state: training on it over 150 steps is chaotic with larger weights
             out["weight"] *= 0.25
-        return out | _dense(rng, "fc", h, CLASSES)
+        return out | dense(rng, "fc", h, CLASSES)
 
     results = (*shapes, "fc.weight", "fc.bias")
     weights = sum(int(np.prod(s)) for s in shapes.values()) + h * CLASSES
@@ -124,8 +124,8 @@ def language_model(
         out["embedding.weight"] = rng.standard_normal((words, width), np.float32)
         for name in names:
             shape = (4 * width, width) if "weight" in name else (4 * width,)
-            out[name] = _uniform(rng, shape, width)
-        return out | _dense(rng, "decoder", width, words)
+            out[name] = uniform(rng, shape, width)
+        return out | dense(rng, "decoder", width, words)
 
     projection, decoder = 4 * width * width, width * words
     macs = LAYERS * (3 * steps * projection + (3 * steps - 1) * projection) + 3 * steps * decoder

@@ -10,17 +10,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from benchmarks.harness import PEERS, RECURRENT_PEERS
 from benchmarks.models import TRAINING
-from benchmarks.problems import Problem
 from benchmarks.recurrent_problems import Recurrent
-from benchmarks.report import geometric_mean, run
+from benchmarks.report import run
+from einsmith.bench.harness import PEERS, RECURRENT_PEERS
+from einsmith.bench.problem import Workload
+from einsmith.bench.report import geometric_mean
 
 COLD, KERNELS = 1 / 3, 100
 """What a cold first call may take of torch.compile's, and how many distinct kernels ResNet-18's step may have."""
 
 
-def fit(problem: Problem, peers: Sequence[str]) -> list[str]:
+def fit(problem: Workload, peers: Sequence[str]) -> list[str]:
     """A recurrent network is also run unrolled and with its cell alone compiled."""
     if not isinstance(problem, Recurrent):
         return list(peers)

@@ -21,9 +21,10 @@ from statistics import median
 
 from rich.table import Table
 
+from benchmarks import TABLE
 from benchmarks.models import TRAINING
-from benchmarks.process import Allowance, Crew, WorkerError
 from benchmarks.report import asked, begin, store
+from einsmith.bench.process import Allowance, Crew, WorkerError
 
 OURS = ("einsmith", "static-60", "static-300", "dynamic")
 PEERS = ("compile-max", "xla")
@@ -57,7 +58,7 @@ def measure(name: str, peers: Sequence[str], threads: int, steps: int, seconds: 
     seconds: about how long the steps take, which determines their number; 0 where `steps` does."""
     cell: dict = {"steps": steps, "threads": threads, "peers": {}}
     with tempfile.TemporaryDirectory(prefix="einsmith-bench-") as folder:
-        crew = Crew(threads, Path(folder))
+        crew = Crew(threads, Path(folder), TABLE)
         crew.keep_calibration(OURS)
         try:
             left = {p: Allowance(cap) for p in peers}

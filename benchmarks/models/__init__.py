@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.models.program import Program
-from benchmarks.problems import Problem
-from benchmarks.process import ROOT, variables
 from benchmarks.recurrent_problems import CELLS, Recurrent, language_model, recurrent
+from einsmith.bench.problem import Workload
+from einsmith.bench.process import ROOT, variables
 
 LR = 0.002
 """Of plain SGD, as in the papers' measurements."""
@@ -23,7 +23,7 @@ BATCHES = (1, 16)
 
 
 @dataclass(frozen=True)
-class Model(Problem):
+class Model(Workload):
     """One step of forward, loss, backward and SGD's update of a network with its default arguments but `arguments`.
 
     `part`: the module of the network that is trained, the whole where it is empty. `loss`: cross_entropy, of tokens
@@ -149,7 +149,7 @@ def _recurrent(batch: int) -> list[Recurrent]:
     return [*(recurrent(c, batch, t) for c in CELLS for t in (1, 28)), language_model(batch=batch)]
 
 
-TRAINING: dict[str, Problem] = {
+TRAINING: dict[str, Workload] = {
     p.name: p
     for p in (
         *(make(b) for make in NETWORKS.values() for b in BATCHES),

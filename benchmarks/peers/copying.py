@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from benchmarks.problems import Problem, Session
+from einsmith.bench.problem import Session, Workload
 
 VERSION = "copy"
 
@@ -37,5 +37,5 @@ class Copy:
         return {"out": np.concatenate([b for _, b in self._parts])}
 
 
-def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str) -> Session:
+def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str) -> Session:
     return Copy(problem.nbytes, threads)

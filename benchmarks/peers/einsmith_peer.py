@@ -13,8 +13,8 @@ from benchmarks.models import Model, in_einsmith
 from benchmarks.pair_problems import Pairs
 from benchmarks.peers import einsmith_attention, einsmith_kernels, einsmith_pairs, einsmith_recurrent
 from benchmarks.peers.einsmith_operators import OPERATORS
-from benchmarks.problems import Problem, Session
 from benchmarks.recurrent_problems import Recurrent
+from einsmith.bench.problem import Session, Workload
 from einsmith.tuning.calibration import calibrate
 
 VERSION = f"Einsmith {getattr(es, '__version__', '')}".strip()
@@ -25,7 +25,7 @@ FORMS: dict[str, dict[str, Any]] = {
 """Ways to tune a training step, by the names of peers."""
 
 
-def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
+def variants(problem: Workload, peer: str) -> tuple[str, ...] | None:
     return None if isinstance(problem, Case) else tuple(OPERATORS.get(problem.network, ())) or None
 
 
@@ -35,7 +35,7 @@ def prepare() -> None:
 
 
 class Operator:
-    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], threads: int, variant: str):
+    def __init__(self, problem: Workload, arrays: dict[str, np.ndarray], threads: int, variant: str):
         es.set_threads(threads)
         operator = OPERATORS[problem.network][variant]()
 
@@ -54,7 +54,7 @@ class Operator:
         return {n: np.asarray(g) for n, g in zip(self.names, self.grads, strict=True)}
 
 
-def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
+def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
     if isinstance(problem, Case):
         return einsmith_kernels.build(problem, arrays, threads)
     if isinstance(problem, Attention):

@@ -10,13 +10,13 @@ from benchmarks.kernel_cases import Case
 from benchmarks.models import Model, in_jax
 from benchmarks.peers import jax_kernels, jax_recurrent
 from benchmarks.peers.jax_operators import OPERATORS
-from benchmarks.problems import Problem, Session
 from benchmarks.recurrent_problems import Recurrent
+from einsmith.bench.problem import Session, Workload
 
 VERSION = f"JAX {jax.__version__}"
 
 
-def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
+def variants(problem: Workload, peer: str) -> tuple[str, ...] | None:
     if isinstance(problem, Case):
         return jax_kernels.variants(problem)
     if isinstance(problem, Recurrent):
@@ -27,7 +27,7 @@ def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
 
 
 class Operator:
-    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], variant: str):
+    def __init__(self, problem: Workload, arrays: dict[str, np.ndarray], variant: str):
         operator = OPERATORS[problem.network][variant]
         self.inputs, self.g = tuple(jnp.asarray(arrays[n]) for n in problem.inputs), jnp.asarray(arrays["G"])
         self.names = problem.results
@@ -46,7 +46,7 @@ class Operator:
         return {n: np.asarray(g) for n, g in zip(self.names, self.grads, strict=True)}
 
 
-def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
+def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
     if isinstance(problem, Case):
         return jax_kernels.build(problem, arrays, variant)
     if isinstance(problem, Recurrent):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.problems import Problem, Session
+from einsmith.bench.problem import Session, Workload
 from einsmith.cost.facts import host
 from einsmith.tuning.calibration.probes import SPECIAL_ELEMENTS, special_function
 
@@ -37,5 +37,5 @@ class Special:
         return {}
 
 
-def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str) -> Session:
+def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str) -> Session:
     return Special(problem.specials, threads)

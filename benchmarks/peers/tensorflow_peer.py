@@ -9,8 +9,8 @@ from benchmarks.kernel_cases import Case
 from benchmarks.models import Model, in_tensorflow
 from benchmarks.peers import tensorflow_kernels, tensorflow_recurrent
 from benchmarks.peers.tensorflow_operators import PLAIN, XLA
-from benchmarks.problems import Problem, Session
 from benchmarks.recurrent_problems import Recurrent
+from einsmith.bench.problem import Session, Workload
 
 VERSION = f"TensorFlow {tf.__version__}"
 
@@ -19,7 +19,7 @@ def formulations(peer: str) -> dict[str, dict]:
     return XLA if peer == "xla" else PLAIN
 
 
-def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
+def variants(problem: Workload, peer: str) -> tuple[str, ...] | None:
     if isinstance(problem, Case):
         return tensorflow_kernels.variants(problem)
     if isinstance(problem, Model):
@@ -28,7 +28,7 @@ def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
 
 
 class Operator:
-    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], peer: str, variant: str):
+    def __init__(self, problem: Workload, arrays: dict[str, np.ndarray], peer: str, variant: str):
         operator = formulations(peer)[problem.network][variant]
         self.inputs, self.g = tuple(tf.constant(arrays[n]) for n in problem.inputs), tf.constant(arrays["G"])
         self.names = problem.results
@@ -54,7 +54,7 @@ class Operator:
         return {n: g.numpy() for n, g in zip(self.names, self.grads, strict=True)}
 
 
-def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
+def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     if isinstance(problem, Case):

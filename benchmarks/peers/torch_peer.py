@@ -11,8 +11,8 @@ from benchmarks.models import Model, in_torch
 from benchmarks.pair_problems import Pairs
 from benchmarks.peers import torch_attention, torch_kernels, torch_pairs, torch_recurrent
 from benchmarks.peers.torch_operators import COMPILED, EAGER
-from benchmarks.problems import Problem, Session
 from benchmarks.recurrent_problems import Recurrent
+from einsmith.bench.problem import Session, Workload
 
 VERSION = f"PyTorch {torch.__version__}"
 
@@ -21,7 +21,7 @@ def formulations(peer: str) -> dict[str, dict]:
     return COMPILED if peer == "compile" else EAGER
 
 
-def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
+def variants(problem: Workload, peer: str) -> tuple[str, ...] | None:
     if isinstance(problem, Case):
         names = torch_kernels.variants(problem)
         return names[:1] if peer == "reference" else names
@@ -37,7 +37,7 @@ def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
 
 
 class Operator:
-    def __init__(self, problem: Problem, arrays: dict[str, np.ndarray], peer: str, variant: str):
+    def __init__(self, problem: Workload, arrays: dict[str, np.ndarray], peer: str, variant: str):
         operator = formulations(peer)[problem.network][variant]
         self.inputs = [torch.from_numpy(arrays[n]).clone().requires_grad_() for n in problem.inputs]
         self.g, self.names = torch.from_numpy(arrays["G"]), problem.results
@@ -57,7 +57,7 @@ class Operator:
         return {n: g.numpy() for n, g in zip(self.names, self.grads, strict=True)}
 
 
-def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
+def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
     torch.set_num_threads(threads)
     if peer == "reference":
         arrays = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in arrays.items()}

@@ -241,6 +241,31 @@ def export_command(what: str, folder: Path, **options) -> None:
     export_command(what, folder, **options)
 
 
+@app.command("bench")
+@click.argument("what", metavar="[MODEL ...]", nargs=-1)
+@click.option("--batch", type=click.IntRange(min=1), help="Batch size.  [default: 64]")
+@click.option("--peers", help="Some of torch, compile, jax, tensorflow, xla, comma-separated.  [default: all]")
+@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
+@click.option(
+    "--cap",
+    type=click.FloatRange(min=1),
+    default=30.0,
+    show_default=True,
+    help="Seconds that a peer may take for a model, compilation included.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per model.")
+def bench_command(what: tuple[str, ...], **options) -> None:
+    """Compare training steps on this machine with PyTorch, torch.compile, JAX, TensorFlow and TensorFlow XLA.
+
+    MODEL is mlp3 or lenet5; without one, both are compared. Each library runs in a process of its own, with caches that
+    start empty. Losses and updated weights are compared before anything is timed; then all take turns in every round.
+    Libraries that are not installed are named as missing.
+    """
+    from einsmith.cli.bench import bench
+
+    bench(what, **options)
+
+
 @app.command("calibrate")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate_command(as_json: bool) -> None:

@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import harness, process, recurrent, recurrent_problems, report, training
-from benchmarks.harness import MIN_ROUNDS, Pace, _room, _summarize, run_problem
+from benchmarks import TABLE, recurrent, recurrent_problems, report, training
 from benchmarks.models import TRAINING
 from benchmarks.problems import OPERATORS
-from benchmarks.process import Allowance, Worker, WorkerError, alone, processor_seconds
 from benchmarks.recurrent_problems import CELLS, LAYER_CELLS, RECURRENT, language_model
-from benchmarks.verify import disagreements
+from einsmith.bench import harness, process
+from einsmith.bench.harness import MIN_ROUNDS, Pace, _room, _summarize, run_problem
+from einsmith.bench.process import Allowance, PeerProcess, WorkerError, alone, processor_seconds
+from einsmith.bench.report import geometric_mean
+from einsmith.bench.verify import disagreements
 
 
 def test_arithmetic_is_counted_from_the_shapes() -> None:
@@ -81,7 +83,7 @@ def test_the_floor_is_what_binds() -> None:
 
 
 def test_the_mean_of_ratios_is_geometric() -> None:
-    assert report.geometric_mean([1.0, 4.0]) == pytest.approx(2) and report.geometric_mean([]) is None
+    assert geometric_mean([1.0, 4.0]) == pytest.approx(2) and geometric_mean([]) is None
 
 
 def brute_force_points(problem: str) -> int:
@@ -150,12 +152,12 @@ def test_a_missing_peer_is_reported(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "tensorflow.py").write_text("raise ImportError('No module named tensorflow')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     said: list[str] = []
-    c = run_problem(TRAINING["mlp3-b64"], ["xla"], 1, Pace(1), 60, said.append)
+    c = run_problem(TRAINING["mlp3-b64"], ["xla"], 1, Pace(1), 60, said.append, table=TABLE)
     assert c["peers"]["xla"]["status"] == "missing" and "tensorflow" in c["peers"]["xla"]["message"]
 
 
 def test_time_cap(tmp_path: Path) -> None:
-    worker = Worker("torch", 1, tmp_path)
+    worker = PeerProcess("torch", 1, tmp_path, TABLE)
     try:
         with pytest.raises(WorkerError) as e:
             worker.ready(Allowance(0.01))
@@ -168,7 +170,7 @@ def test_waiting_does_not_count_against_the_cap(tmp_path: Path, monkeypatch) -> 
     """A worker that other work keeps from the processors may take longer than its cap."""
     monkeypatch.setattr(process, "processor_seconds", lambda pid: 7.0)
     monkeypatch.setattr(process, "PATIENCE", 1e6)
-    worker = Worker("peak", 1, tmp_path)
+    worker = PeerProcess("peak", 1, tmp_path, TABLE)
     try:
         allowance = Allowance(0.001)
         worker.ready(allowance)
@@ -206,7 +208,7 @@ def test_calibration_is_kept(tmp_path: Path, monkeypatch) -> None:
     record = tmp_path / "own" / "calibration" / "x.json"
     record.parent.mkdir(parents=True)
     record.write_text("{}")
-    crew = process.Crew(1, tmp_path / "caches")
+    crew = process.Crew(1, tmp_path / "caches", TABLE)
     crew.keep_calibration()
     caches = crew.caches("einsmith")
     assert caches is not None
@@ -247,7 +249,9 @@ def test_peers_agree(room: bool, torch, monkeypatch) -> None:
     """The whole way with a real library: first call, verification in float64, rounds; also where memory is scarce."""
     if not room:
         monkeypatch.setattr(harness, "available_bytes", lambda: 1)
-    c = run_problem(TRAINING["mlp3-b64"], ["einsmith", "torch"], 1, Pace(2, seconds=1), 60, lambda line: None)
+    c = run_problem(
+        TRAINING["mlp3-b64"], ["einsmith", "torch"], 1, Pace(2, seconds=1), 60, lambda line: None, table=TABLE
+    )
     assert all(r["status"] == "ok" and len(r["rounds"]) == 2 for r in c["peers"].values())
     assert c["best_peer"] == "torch" and c["speedup"] > 0 and c["verified"]
     assert c["groups"] == ([["einsmith", "torch"]] if room else [["einsmith"], ["torch"]])

@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks import kernel_cases, kernels
 from benchmarks.convolutions import NETWORKS, Conv, distinct
-from benchmarks.harness import _summarize
 from benchmarks.kernel_cases import CASES, GROUPS, Case, Group, Line
 from benchmarks.peers import LAST, Form
-from benchmarks.verify import error
+from einsmith.bench.harness import _summarize
+from einsmith.bench.verify import error
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_unsteady_cases_run_again_and_the_steadiest_run_counts(tmp_path: Path, m
 
     monkeypatch.setattr(kernels, "GROUPS", {"small": group})
     monkeypatch.setattr(kernels, "run_problem", fake)
-    monkeypatch.setattr("benchmarks.process.Crew.start", lambda self, peer: None)
+    monkeypatch.setattr("einsmith.bench.process.Crew.start", lambda self, peer: None)
     path = tmp_path / "kernels.json"
     kernels.main(["--json", str(path), "--peers", "jax,torch"])
     cells = json.loads(path.read_text())["cells"]
@@ -183,7 +183,7 @@ def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch, capsys: pytest.
     group = Group("small", tuple(tiny()[:3]), (Line("ratio", 0.9),))
     monkeypatch.setattr(kernels, "GROUPS", {"small": group})
     monkeypatch.setattr(kernels, "run_problem", fake)
-    monkeypatch.setattr("benchmarks.process.Crew.start", lambda self, peer: None)
+    monkeypatch.setattr("einsmith.bench.process.Crew.start", lambda self, peer: None)
     path = tmp_path / "kernels.json"
     assert kernels.main(["--only", "product-3x5x7-nt", "--json", str(path)]) == 0
     assert calls == ["product-3x5x7-nt"]

@@ -11,7 +11,7 @@ from benchmarks.models.forms import Form, applicable, by_name, pooled, product, 
 from benchmarks.models.interpreter import held_arrays, loss, orders, told_arrays
 from benchmarks.models.layout import in_order, plain, reshaped
 from benchmarks.models.program import Program
-from benchmarks.verify import Exact, step_error
+from einsmith.bench.verify import Exact, step_error
 
 torch = pytest.importorskip("torch", reason="the networks are exported from PyTorch")
 F = torch.nn.functional

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import pair_problems
 from benchmarks.peers import einsmith_pairs
-from benchmarks.verify import error
+from einsmith.bench.verify import error
 
 CASES = [pair_problems.pairs(k, 90, 3, o) for k in pair_problems.KINDS for o in pair_problems.orders(k, 90)]
 

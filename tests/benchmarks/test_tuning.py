@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import tuning
-from benchmarks.process import WorkerError
+from einsmith.bench.process import WorkerError
 
 
 class Crew:
@@ -22,8 +22,8 @@ class Crew:
     def keep_calibration(self, peers: Any) -> None:
         assert {"einsmith", "dynamic"} <= {*peers}
 
-    def start(self, peer: str) -> Worker:
-        return Worker(self, peer)
+    def start(self, peer: str) -> PeerProcess:
+        return PeerProcess(self, peer)
 
     def drop(self, peer: str) -> None:
         pass
@@ -32,7 +32,7 @@ class Crew:
         self.closed = True
 
 
-class Worker:
+class PeerProcess:
     def __init__(self, crew: Crew, peer: str):
         self.crew, self.peer = crew, peer
 
@@ -57,7 +57,7 @@ class Worker:
 @pytest.mark.parametrize(("steps", "seconds", "taken"), [(200, 0.0, 200), (200, 10.0, 20 + 19 * 50)])
 def test_all_peers_take_equally_many_steps(monkeypatch, steps: int, seconds: float, taken: int) -> None:
     made: list[Crew] = []
-    monkeypatch.setattr(tuning, "Crew", lambda *arguments: made.append(Crew(*arguments)) or made[-1])
+    monkeypatch.setattr(tuning, "Crew", lambda *arguments: made.append(Crew(*arguments[:2])) or made[-1])
     cell = tuning.measure("lenet5-b16", ["einsmith", "dynamic", "xla"], 2, steps, seconds, 100.0, print)
     (crew,) = made
     assert crew.steps == {"einsmith": taken, "dynamic": taken} and cell["steps"] == taken and crew.closed

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from benchmarks import report
-from benchmarks.harness import Results, _Run
-from benchmarks.problems import Problem
-from benchmarks.process import Allowance, WorkerError
+from einsmith.bench.harness import PeerResults, _Run
+from einsmith.bench.problem import Workload
+from einsmith.bench.process import Allowance, WorkerError
+from einsmith.bench.report import _untimed
 
 STEPS, CAP = 5, 10.0
 
 
-class Exact(Problem):
+class Exact(Workload):
     exact = True
 
 
@@ -70,7 +71,7 @@ def verified(tmp_path: Path, rng: np.random.Generator) -> Callable[..., dict]:
         right = [1.0 / (n + 1) for n in range(STEPS)]
         wrong = [*right[:losses], *(2 * x for x in right[losses:])]
         found = {
-            p: Results(wrong, {"w": (change * (1 + noise * rng.standard_normal(change.shape))).astype(np.float32)})
+            p: PeerResults(wrong, {"w": (change * (1 + noise * rng.standard_normal(change.shape))).astype(np.float32)})
             for p, noise in peers.items()
         }
         made.workers = dict.fromkeys(peers)  # type: ignore[arg-type]
@@ -108,7 +109,7 @@ def test_without_a_reference_no_peer_is_called_wrong(reference, why: str, verifi
     cell = verified(reference, PEERS | {"jax": 2.0})
     assert cell["timed"] == list(PEERS) and cell["peers"]["jax"]["status"] == "unverified"
     assert cell["peers"]["jax"]["message"].startswith(f"not verified: {why}, and beside the other peers w differs by")
-    assert report._untimed("jax", cell["peers"]["jax"]) == "jax unverified"
+    assert _untimed("jax", cell["peers"]["jax"]) == "jax unverified"
     assert not report.finished(cell, ["jax"]), "it is run again with a larger cap"
 
 

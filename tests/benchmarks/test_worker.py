@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from benchmarks.worker import limit_cpus, measure
+from einsmith.bench.worker import limit_cpus, measure
 
 
 class Sleeper:

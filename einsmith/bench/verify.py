@@ -1,4 +1,4 @@
-"""Are the peers computing the same thing? Asked before anything is timed."""
+"""Verify, before anything is timed, that peers compute the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESULT_TOLERANCE = 2e-3
 
 
 def disagreements(losses: dict[str, list[float]], changes: dict[str, dict[str, np.ndarray]]) -> dict[str, str]:
-    """What each peer gets wrong against the median of all peers, by peer; empty where they agree.
+    """Return what each peer gets wrong against the median of all peers, by peer; empty where they agree.
 
     losses: of the first steps; changes: of every result array since the start (its update or gradient), so that a small
     wrong update does not hide behind a large weight. With two peers that differ, both are named.
@@ -42,8 +42,8 @@ def disagreements(losses: dict[str, list[float]], changes: dict[str, dict[str, n
 
 
 def error(results: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> str:
-    """What is wrong with the results against a more precise reference; empty where nothing is. The largest difference
-    of any element counts, so that a wrong corner does not hide behind a large middle."""
+    """Return what is wrong with the results against a more precise reference; empty where nothing is. The largest
+    difference of any element counts, so that a wrong corner does not hide behind a large middle."""
     for name, expected in reference.items():
         got = results[name].astype(np.float64)
         if got.shape != expected.shape:
@@ -93,9 +93,9 @@ def medians(
 
 
 def step_error(losses: list[float], changes: dict[str, np.ndarray], exact: Exact) -> str:
-    """What is wrong with the losses of training steps and with the change of every array in the first, against those of
-    a more precise run; empty where nothing is. What float32 rounds off the array itself is allowed, and some times what
-    PyTorch is off by in float32."""
+    """Return what is wrong with the losses of training steps and with the change of every array in the first, against
+    those of a more precise run; empty where nothing is. What float32 rounds off the array itself is allowed, and some
+    times what PyTorch is off by in float32."""
     off, usual = _losses_off(losses, exact), 0.0
     if exact.float32 is not None:
         usual = min(TIMES * float(np.max(_losses_off(exact.float32[0], exact))), MOST)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from benchmarks.problems import Problem, Session
+from einsmith.bench.problem import Session, Workload
 from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.cost.facts import host
@@ -55,13 +55,16 @@ class Peak:
         self.flops = 2 * lanes * chains * REPEATS * TURNS * threads
 
     def step(self) -> float:
+        """Run the kernel on every thread and return its operations."""
         # ctypes releases the interpreter lock during the call, so the threads run side by side.
         list(self._pool.map(lambda task: self._function(self._table, None, task), range(self._threads)))
         return float(self.flops)
 
     def results(self) -> dict[str, np.ndarray]:
+        """Return what the kernel stores."""
         return {"out": self._out}
 
 
-def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: str) -> Session:
+def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str) -> Session:
+    """Return the session that runs the kernel."""
     return Peak(threads)

@@ -1,4 +1,4 @@
-"""A worker process as the harness sees it: started, asked, stopped while others run, ended."""
+"""Run peers in processes of their own: started, asked, stopped while others run, ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from pathlib import Path
 
 from einsmith.base import environment
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
+"""Folder that holds the package."""
 
 
 class WorkerError(Exception):
@@ -30,7 +31,8 @@ class WorkerError(Exception):
 
 
 def variables(threads: int, caches: Path | None) -> dict[str, str]:
-    """The same for every peer: the thread counts and no accelerator; with `caches`, caches of code that start empty."""
+    """Return the environment of every peer: the thread counts and no accelerator; with `caches`, empty caches of
+    code."""
     env = dict(os.environ)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "EINSMITH_THREADS"):
         env[name] = str(threads)
@@ -55,7 +57,7 @@ PATIENCE = 10
 
 
 def processor_seconds(pid: int) -> float | None:
-    """What a process and all that descend from it have computed; None where the system does not tell."""
+    """Return the processor seconds of a process and all that descend from it; None where the system does not tell."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -77,7 +79,7 @@ def processor_seconds(pid: int) -> float | None:
 
 
 def available_bytes() -> int | None:
-    """How much memory processes can still have; None where the system does not tell."""
+    """Return how many bytes of memory processes can still have; None where the system does not tell."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -87,7 +89,7 @@ def available_bytes() -> int | None:
 
 @contextmanager
 def alone(command: str | None) -> Iterator[None]:
-    """Runs the block while a shell command keeps other work away: the block begins when the command prints a line, and
+    """Run the block while a shell command keeps other work away: the block begins when the command prints a line, and
     at its end the command's input is closed and its end awaited. Raises OSError where it ends without a line."""
     if command is None:
         yield
@@ -112,19 +114,19 @@ class Allowance:
     left: float
 
 
-class Worker:
-    """A process running benchmarks.worker. Between two commands it is stopped by a signal, with all its threads and
+class PeerProcess:
+    """A process running einsmith.bench.worker. Between two commands it is stopped by a signal, with all its threads and
     children: libraries whose idle threads spin would otherwise take the cores of the peer whose turn it is.
 
     It starts at once, so that several import their libraries side by side; `ready` waits for it.
     """
 
-    def __init__(self, peer: str, threads: int, caches: Path | None):
+    def __init__(self, peer: str, threads: int, caches: Path | None, table: str):
         self.peer = peer
         self.version, self.import_seconds = "", 0.0
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", peer, str(threads)],
+            [sys.executable, "-m", "einsmith.bench.worker", table, peer, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -135,7 +137,7 @@ class Worker:
         self._buffer = b""
 
     def ready(self, allowance: Allowance) -> None:
-        """Waits until the library is imported. Raises WorkerError."""
+        """Wait until the library is imported. Raises WorkerError."""
         if not self.version:
             reply = self._answer(allowance)
             self.version, self.import_seconds = reply["ready"], reply["import_seconds"]
@@ -143,7 +145,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked again after an error."""
+        """Return whether it can be asked again after an error."""
         return bool(self.version) and self._process.poll() is None
 
     def _signal(self, number: int) -> None:
@@ -191,7 +193,7 @@ class Worker:
         return reply
 
     def ask(self, command: str, allowance: Allowance) -> dict:
-        """The answer to a command. Raises WorkerError."""
+        """Return the answer to a command. Raises WorkerError."""
         self.ready(allowance)
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
@@ -206,6 +208,7 @@ class Worker:
             self._signal(signal.SIGSTOP)
 
     def close(self) -> None:
+        """End the process."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
@@ -219,26 +222,26 @@ class Worker:
 class Crew:
     """The workers of a run, one for each peer, started when they are first needed and again after a failure."""
 
-    def __init__(self, threads: int, caches: Path | None):
-        self.threads = threads
+    def __init__(self, threads: int, caches: Path | None, table: str):
+        self.threads, self.table = threads, table
         self._caches = caches
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, PeerProcess] = {}
 
     def caches(self, peer: str) -> Path | None:
-        """Where that peer's code is kept; None for the user's own caches."""
+        """Return where that peer's code is kept; None for the user's own caches."""
         return None if self._caches is None else self._caches / peer
 
-    def start(self, peer: str) -> Worker:
-        """The peer's worker, which may still be importing."""
+    def start(self, peer: str) -> PeerProcess:
+        """Return the peer's worker, which may still be importing."""
         if peer not in self._workers:
             caches = self.caches(peer)
             if caches is not None:
                 caches.mkdir(parents=True, exist_ok=True)
-            self._workers[peer] = Worker(peer, self.threads, caches)
+            self._workers[peer] = PeerProcess(peer, self.threads, caches, self.table)
         return self._workers[peer]
 
     def keep_calibration(self, peers: Sequence[str] = ("einsmith",)) -> None:
-        """Gives the caches of peers that are Einsmith what was measured of the machine before: measured anew beside
+        """Give the caches of peers that are Einsmith what was measured of the machine before: measured anew beside
         other work, it would be another machine's, and the peers would have other kernels."""
         known = environment.cache_dir() / "calibration"
         for peer in peers:
@@ -247,10 +250,11 @@ class Crew:
                 shutil.copytree(known, caches / "einsmith" / "calibration", dirs_exist_ok=True)
 
     def drop(self, peer: str) -> None:
-        """Ends the peer's worker; the next `start` makes another."""
+        """End the peer's worker; the next `start` makes another."""
         if peer in self._workers:
             self._workers.pop(peer).close()
 
     def close(self) -> None:
+        """End all workers."""
         for peer in list(self._workers):
             self.drop(peer)

@@ -1,4 +1,4 @@
-"""Runs a problem through all peers in one run: first calls, verification, then interleaved rounds."""
+"""Run a problem through all peers in one run: first calls, verification, then interleaved rounds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.problems import Problem
-from benchmarks.process import Allowance, Crew, Worker, WorkerError, alone, available_bytes
-from benchmarks.verify import Exact, disagreements, error, medians, step_error
+from einsmith.bench.problem import Workload
+from einsmith.bench.process import Allowance, Crew, PeerProcess, WorkerError, alone, available_bytes
+from einsmith.bench.verify import Exact, disagreements, error, medians, step_error
 
 PEERS = ("torch", "compile", "jax", "tensorflow", "xla")
 RECURRENT_PEERS = (
@@ -52,7 +52,7 @@ class Pace(NamedTuple):
     seconds: float | None = None
 
     def turn(self, step: float) -> tuple[int, int, int]:
-        """(rounds, steps of a turn, untimed steps before them) of a peer whose step takes so long."""
+        """Return (rounds, steps of a turn, untimed steps before them) of a peer whose step takes so long (seconds)."""
         if self.seconds is None:
             return self.rounds, max(self.least, min(200, round(self.chunk / max(step, 1e-6)))), self.warm
         short = step < self.chunk
@@ -62,7 +62,7 @@ class Pace(NamedTuple):
 
 
 def run_problem(
-    problem: Problem,
+    problem: Workload,
     peers: Sequence[str],
     threads: int,
     pace: Pace,
@@ -70,9 +70,11 @@ def run_problem(
     say: Say,
     crew: Crew | None = None,
     keeper: str | None = None,
+    table: str = "",
 ) -> dict:
-    """One cell of the results: a dict as it is written to JSON. `cap`: seconds that each peer may take in all (see
-    `Allowance`). `keeper`: a command that keeps other work away while times are taken (see `process.alone`).
+    """Return one cell of the results: a dict as it is written to JSON. `cap`: seconds that each peer may take in all
+    (see `Allowance`). `keeper`: a command that keeps other work away while times are taken (see `process.alone`).
+    `table`: module with the peers and problems (`worker`), where there is no `crew`.
 
     Without a `crew` every peer gets a process and caches of its own, and its first call is that of a newcomer. The
     processes of a crew go on to the next problem with whatever they have cached, and results are compared with those of
@@ -92,12 +94,12 @@ def run_problem(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="einsmith-bench-")))
         fresh = crew is None
         if crew is None:
-            crew = Crew(threads, folder)
+            crew = Crew(threads, folder, table)
             stack.callback(crew.close)
             if keeper is not None:
                 crew.keep_calibration()
         run = _Run(problem, threads, cap, folder, crew, cell, say)
-        found: dict[str, Results] = {}
+        found: dict[str, PeerResults] = {}
         exact = run.reference() if problem.exact else None
         if exact is not None:
             crew.drop("reference")
@@ -105,7 +107,7 @@ def run_problem(
         rates: dict[str, _Rate] = {}
 
         def timed() -> None:
-            """Verifies the peers that are at hand, and times them."""
+            """Verify the peers that are at hand, and time them."""
             run.verify(found, exact, fresh)
             for what in measured:
                 rates.setdefault(what, _Rate(what, run))
@@ -129,7 +131,7 @@ def run_problem(
 
                 def again(allowance: Allowance) -> None:
                     caches = run.crew.caches("einsmith")
-                    seconds = _first_again("einsmith", problem, threads, caches, allowance)
+                    seconds = _first_again("einsmith", problem, threads, caches, run.crew.table, allowance)
                     cell["peers"]["einsmith"]["first_seconds_warm"] = seconds
 
                 run.attempt(peer, again)
@@ -138,7 +140,7 @@ def run_problem(
     return cell
 
 
-class Results(NamedTuple):
+class PeerResults(NamedTuple):
     """What a peer computes: the losses of the first steps, and the change of every result array since the start: after
     those steps, or after the first alone where the problem is verified against an exact run. (What float32 rounds in
     the first step of a deep network of batch norms over one image is all that the second one's gradients say.)"""
@@ -150,17 +152,17 @@ class Results(NamedTuple):
 class _Run:
     """One problem on its way through the workers."""
 
-    def __init__(self, problem: Problem, threads: int, cap: float, folder: Path, crew: Crew, cell: dict, say: Say):
+    def __init__(self, problem: Workload, threads: int, cap: float, folder: Path, crew: Crew, cell: dict, say: Say):
         self.problem, self.threads, self.cap, self.folder = problem, threads, cap, folder
         self.crew, self.cell, self.say = crew, cell, say
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, PeerProcess] = {}
         self.start_values = problem.arrays()
         self._allowances: dict[str, Allowance] = {}
         self._lacking = ""
         """Why there is no run of the peer "reference"."""
 
     def attempt(self, peer: str, action: Callable[[Allowance], None]) -> None:
-        """Runs an action of a peer against its time cap; a failure is noted and ends that peer's part."""
+        """Run an action of a peer against its time cap; a failure is noted and ends that peer's part."""
         allowance = self._allowances.setdefault(peer, Allowance(self.cap))
         try:
             action(allowance)
@@ -178,24 +180,25 @@ class _Run:
         if e.kind == "timeout" or worker is None or not worker.alive:
             self.crew.drop(peer)
 
-    def open(self, peer: str, allowance: Allowance) -> tuple[Worker, dict]:
-        """The worker with the problem set up, and its answer to the first step; what that computed is "spent"."""
+    def open(self, peer: str, allowance: Allowance) -> tuple[PeerProcess, dict]:
+        """Return the worker with the problem set up, and its answer to the first step; what that computed is
+        "spent"."""
         worker = self.workers[peer] = self.crew.start(peer)
         worker.ask(f"open {self.problem.name}", allowance)
         before = allowance.left
         return worker, worker.ask("first", allowance) | {"spent": before - allowance.left}
 
-    def results(self, peer: str, worker: Worker, allowance: Allowance) -> Results:
+    def results(self, peer: str, worker: PeerProcess, allowance: Allowance) -> PeerResults:
         count = self.problem.verified_steps if self.problem.stateful else 1
         before = 1 if self.problem.exact else count
         steps = worker.ask(f"steps {before}", allowance)
         changes = self.changes(peer, worker, allowance)
         later = worker.ask(f"steps {count - before}", allowance)
         self.cell["peers"].setdefault(peer, {})["bytes"] = max(steps["bytes"], later["bytes"])
-        return Results(steps["losses"] + later["losses"], changes)
+        return PeerResults(steps["losses"] + later["losses"], changes)
 
-    def changes(self, peer: str, worker: Worker, allowance: Allowance) -> dict[str, np.ndarray]:
-        """The change of every result array since the start, as it is now."""
+    def changes(self, peer: str, worker: PeerProcess, allowance: Allowance) -> dict[str, np.ndarray]:
+        """Return the change of every result array since the start, as it is now."""
         path, start = self.folder / f"{peer}.npz", self.start_values
         worker.ask(f"results {path}", allowance)
         with np.load(path) as data:
@@ -204,7 +207,7 @@ class _Run:
         path.unlink()
         return changes
 
-    def begin(self, peer: str, found: dict[str, Results], allowance: Allowance) -> None:
+    def begin(self, peer: str, found: dict[str, PeerResults], allowance: Allowance) -> None:
         worker, first = self.open(peer, allowance)
         self.cell["peers"][peer] = {"status": "ok", "version": worker.version, "first_seconds": first["seconds"]}
         self.cell["peers"][peer]["first_spent"] = round(first["spent"], 3)
@@ -214,8 +217,8 @@ class _Run:
             self.cell["peers"][peer] |= {"variant": chosen["variant"], "variants": chosen["seconds"]}
         found[peer] = self.results(peer, worker, allowance)
 
-    def verify(self, found: dict[str, Results], exact: Results | None, fresh: bool) -> None:
-        """Ends the part of peers at hand whose results are wrong, or cannot be told from wrong ones."""
+    def verify(self, found: dict[str, PeerResults], exact: PeerResults | None, fresh: bool) -> None:
+        """End the part of peers at hand whose results are wrong, or cannot be told from wrong ones."""
         verified = {p: r for p, r in found.items() if p in self.workers}
         losses, changes = {p: r.losses for p, r in verified.items()}, {p: r.changes for p, r in verified.items()}
         reference = None if fresh or self.problem.training else self.reference()
@@ -244,16 +247,17 @@ class _Run:
             del self.workers[peer]
             self.say(f"{self.problem.name}: {peer}: {'wrong result: ' if status == 'wrong' else ''}{what}")
 
-    def reference(self) -> Results | None:
-        """What the peer "reference" computes; None where its library is missing, or takes too long. Of an exact problem
-        it has as many losses as there is time for, and the first step's changes."""
+    def reference(self) -> PeerResults | None:
+        """Return what the peer "reference" computes; None where its library is missing, or takes too long.
+
+        Of an exact problem it has as many losses as there is time for, and the first step's changes."""
         allowance, found, steps = Allowance(self.cap), None, self.problem.verified_steps
         try:
             worker, first = self.open("reference", allowance)
             if not self.problem.exact:
                 worker.ask("choose 0", allowance)
                 return self.results("reference", worker, allowance)
-            found = Results([first["loss"]], self.changes("reference", worker, allowance))
+            found = PeerResults([first["loss"]], self.changes("reference", worker, allowance))
             while len(found.losses) < steps:
                 found.losses.extend(worker.ask("steps 1", allowance)["losses"])
             return found
@@ -270,14 +274,17 @@ class _Run:
 
 
 def _room(peers: Iterable[dict]) -> bool:
-    """Whether another peer can run beside those at hand, by what they hold at most; so where nothing is known."""
+    """Return whether another peer can run beside those at hand, by what they hold at most; True where nothing is
+    known."""
     free = available_bytes()
     return free is None or free > ROOM * max((r.get("bytes", 0) for r in peers), default=0)
 
 
-def _first_again(peer: str, problem: Problem, threads: int, caches: Path | None, allowance: Allowance) -> float:
-    """The first call of another fresh process that finds the caches the first one left."""
-    worker = Worker(peer, threads, caches)
+def _first_again(
+    peer: str, problem: Workload, threads: int, caches: Path | None, table: str, allowance: Allowance
+) -> float:
+    """Return the seconds of the first call of another fresh process, which finds the caches that the first one left."""
+    worker = PeerProcess(peer, threads, caches, table)
     try:
         worker.ask(f"open {problem.name}", allowance)
         return worker.ask("first", allowance)["seconds"]
@@ -292,7 +299,7 @@ class _Rate:
 
     def __init__(self, what: str, run: _Run):
         self.rates: list[float] = []
-        self._worker: Worker | None = None
+        self._worker: PeerProcess | None = None
         try:
             self._worker, first = run.open(what, Allowance(run.cap))
             self._work = first["loss"]
@@ -355,7 +362,7 @@ def _time_rounds(run: _Run, pace: Pace, rates: Sequence[_Rate]) -> None:
 
 
 def _summarize(cell: dict, peak: float | None, copy: float | None = None, special: float | None = None) -> None:
-    """Adds medians, spread (the middle half of the rounds), the ratio to the best peer, and the part of the floor: the
+    """Add medians, spread (the middle half of the rounds), the ratio to the best peer, and the part of the floor: the
     longest of the arithmetic at the peak, the bytes at the bandwidth of a copy, and the functions at their rate."""
     cell["peak_flops_per_second"], cell["bytes_per_second"], cell["specials_per_second"] = peak, copy, special
     floors = {

@@ -1,0 +1,87 @@
+"""Compare Einsmith's training steps on this machine with the libraries that are installed: `einsmith bench`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+from rich.console import Console
+
+from einsmith.bench import harness, report
+from einsmith.bench.networks import LAYERS, network_step
+from einsmith.runtime.thread_count import get_threads
+
+TABLE = "einsmith.bench.table"
+"""Module that lists the peers and problems (`bench.worker`)."""
+BATCH = 64
+"""Batch size of a problem where none is given."""
+ROUNDS, SECONDS = 9, 4.0
+"""Rounds of a problem, and about the most seconds for which each peer is timed."""
+WIDTH = 130
+"""Columns of a table that is not printed on a terminal."""
+BUSY = 0.5
+"""Load of a machine above which times are said to be off."""
+
+
+def bench(
+    what: Sequence[str],
+    *,
+    batch: int | None,
+    peers: str | None,
+    threads: int | None,
+    cap: float,
+    as_json: bool,
+) -> None:
+    """Verify and time training steps of networks, and print what is found.
+
+    Raises click.ClickException where a result is wrong, or where Einsmith was not timed.
+
+    Args:
+        what: names of networks; all that there are, where it is empty
+        batch: batch size
+        peers: names of other libraries' programs, separated by commas; None for all
+        threads: threads of every library
+        cap: most seconds for each peer and network, compilation included
+        as_json: print one JSON object for each network instead of tables
+    """
+    networks = list(dict.fromkeys(what)) or list(LAYERS)
+    chosen = list(harness.PEERS) if peers is None else [p.strip() for p in peers.split(",") if p.strip()]
+    for kind, names, known in (("network", networks, LAYERS), ("peer", chosen, harness.PEERS)):
+        if unknown := [n for n in names if n not in known]:
+            raise click.UsageError(f"there is no {kind} {unknown[0]!r} to compare; there are {', '.join(known)}")
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=WIDTH)
+    say = Console(stderr=True, highlight=False, soft_wrap=True)
+    if os.getloadavg()[0] > BUSY:
+        say.print(f"the machine is busy (load {os.getloadavg()[0]:.1f}): times will be off", style="yellow")
+    problems = [network_step(n, batch or BATCH) for n in networks]
+    cells = []
+    for problem in problems:
+        with say.status(problem.name) as status:
+            cell = harness.run_problem(
+                problem,
+                ["einsmith", *chosen],
+                threads or get_threads(),
+                harness.Pace(ROUNDS, seconds=SECONDS),
+                cap,
+                status.update,
+                table=TABLE,
+            )
+        cells.append(cell)
+        if as_json:
+            click.echo(json.dumps({"network": problem.network, **cell, "machine": report.machine()}))
+        else:
+            console.print(report.table(problem, cell))
+    if not as_json:
+        mean = report.geometric_mean([c["speedup"] for c in cells if c["speedup"]])
+        if mean is not None and len(cells) > 1:
+            console.print(f"times as fast as the best peer, geometric mean: {mean:.2f}")
+        lacking = {report.LIBRARIES[p] for c in cells for p, r in c["peers"].items() if r["status"] == "missing"}
+        if lacking:
+            console.print(f"not installed, and so not compared: {', '.join(sorted(lacking))}")
+    for problem, cell in zip(problems, cells, strict=True):
+        for peer, r in cell["peers"].items():
+            if r["status"] == "wrong" or (peer == "einsmith" and r["status"] != "ok"):
+                raise click.ClickException(f"{problem.name}: {peer}: {r['status']}: {r.get('message', '')}")
