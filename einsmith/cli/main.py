@@ -266,6 +266,27 @@ def bench_command(what: tuple[str, ...], **options) -> None:
     bench(what, **options)
 
 
+@app.command("shrink")
+@click.argument("file", metavar="FILE.py", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--gradients", is_flag=True, help="Look at the gradients too, if the results are right.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Time limit.")
+@click.option(
+    "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the smaller file here instead of printing."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def shrink_command(file: Path, **options) -> None:
+    """Find the smallest formula and sizes that fail as those of FILE.py do, and print them as a file to run.
+
+    FILE.py defines `op`, a formula (es.op), `inputs`, a tuple of its arrays or a dictionary of them by name, and
+    perhaps `parameters`, a dictionary. It fails if it raises an error, or if its results differ from those of the
+    reference evaluator by more than roundings. A smaller one fails in the same way: by an error of the same class, or
+    by results.
+    """
+    from einsmith.cli.shrink import shrink_file
+
+    shrink_file(file, **options)
+
+
 @app.command("calibrate")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate_command(as_json: bool) -> None:

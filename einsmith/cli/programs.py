@@ -116,21 +116,9 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Execu
 
 def _file(path: Path, threads: int | None) -> tuple[Executable, list[np.ndarray]]:
     """Compile `step` of a Python file for the file's `inputs`, a tuple of arguments or a function that returns it."""
-    try:
-        found = runpy.run_path(str(path))
-    except EinsmithError:
-        raise
-    except Exception as e:
-        raise click.ClickException(f"{path} raised {type(e).__name__}: {e}") from e
-    for name in ("step", "inputs"):
-        if name not in found:
-            raise click.ClickException(
-                f"{path} defines no `{name}`; it needs `step`, a TrainStep or a function, and `inputs`, a tuple of its "
-                "arguments or a function that returns it"
-            )
-    step, inputs = found["step"], found["inputs"]
-    inputs = inputs() if callable(inputs) else inputs
-    inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    need = "`step`, a TrainStep or a function, and `inputs`, a tuple of its arguments or a function that returns it"
+    names = run_file(path, ("step", "inputs"), need)
+    step, inputs = names["step"], names["inputs"]
     if isinstance(step, TrainStep):
         if threads is not None:
             step.threads = threads
@@ -138,6 +126,32 @@ def _file(path: Path, threads: int | None) -> tuple[Executable, list[np.ndarray]
     if not callable(step):
         raise click.ClickException(f"`step` of {path} is {describe(step)}, neither a TrainStep nor a function")
     return _of_function(step, inputs, threads)
+
+
+def run_file(path: Path, needed: Sequence[str], need: str) -> dict[str, Any]:
+    """Run a Python file and return its names; `inputs` as a tuple, or as the dictionary that it is.
+
+    Args:
+        path: the file
+        needed: names that it defines
+        need: what it needs to define, in words
+    Raises:
+        click.ClickException: it raises an error, or lacks a name.
+    """
+    try:
+        names = runpy.run_path(str(path))
+    except EinsmithError:
+        raise
+    except Exception as e:
+        raise click.ClickException(f"{path} raised {type(e).__name__}: {e}") from e
+    for name in needed:
+        if name not in names:
+            raise click.ClickException(f"{path} defines no `{name}`; it needs {need}")
+    inputs = names["inputs"]
+    inputs = inputs() if callable(inputs) else inputs
+    inputs = tuple(inputs) if isinstance(inputs, list) else inputs
+    names["inputs"] = inputs if isinstance(inputs, (tuple, dict)) else (inputs,)
+    return names
 
 
 def _formula(

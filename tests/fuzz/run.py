@@ -18,8 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from einsmith.checking.shrink import shrink
 from tests.fuzz.coverage import Coverage
-from tests.fuzz.shrink import shrink
 
 FIRST_LINE = 60.0
 """Seconds beside its time that a process may take for its first answer: it imports."""

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from einsmith.base.environment import CHECK
+from einsmith.checking.shrink import shrink
 from einsmith.codegen.cache import native
 from tests.fuzz import productions, session
 from tests.fuzz.case import LAYOUTS, Case, Input, as_test, lay
 from tests.fuzz.choices import Choices
 from tests.fuzz.run import Run, Settings, finds_of
-from tests.fuzz.shrink import shrink
 from tests.fuzz.trial import Check, Trial, Wrong, run_check
 from tests.fuzz.variants import nested_depth, streaming
 from tests.fuzz.writer import Writer

@@ -1,4 +1,4 @@
-"""Makes a find smaller: choices left out, set to 0, lowered, as long as the find stays the same one."""
+"""Make a failing case smaller: choices are left out, set to 0 and lowered, as long as it fails in the same way."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from collections.abc import Callable, Sequence
 
 
 def shrink(choices: Sequence[int], fails: Callable[[list[int]], list[int] | None], seconds: float = 60.0) -> list[int]:
-    """The smallest choices found within so many seconds. `fails` gives the choices that have been taken where the case
-    made of them is the same find, else None; fewer are smaller, then those that come earlier in order."""
+    """Return the smallest choices found; fewer are smaller, then those that come earlier in order.
+
+    Args:
+        choices: whole numbers from which a failing case is made; missing ones are 0
+        fails: function that returns the choices that have been taken, where the case made of them fails in the same
+            way, else None
+        seconds: how long to search
+    """
     end = time.monotonic() + seconds
     best = list(choices)
     tried: set[tuple[int, ...]] = set()
