@@ -6,6 +6,9 @@ Draws are made in float64 and rounded to the parameter's type, so that a float64
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import isfinite, prod, sqrt
 
 import numpy as np
@@ -17,6 +20,7 @@ from einsmith.nn.parameter import Stored
 from einsmith.ops import random
 
 _generator = np.random.Generator(np.random.PCG64())
+_seeded: ContextVar[np.random.Generator | None] = ContextVar("the generator of `seeded`", default=None)
 _drawing = locks.Awaited("drawing random numbers")
 """Held while numbers are drawn: a generator has a lock of NumPy's, which a forked child would find held."""
 
@@ -30,8 +34,19 @@ def manual_seed(seed: Size) -> None:
 
 
 def generator() -> np.random.Generator:
-    """Return the generator that `manual_seed` seeds."""
-    return _generator
+    """Return the generator of the innermost `seeded` of this thread; elsewhere the one that `manual_seed` seeds."""
+    return _seeded.get() or _generator
+
+
+@contextmanager
+def seeded(seed: Size) -> Iterator[None]:
+    """Context in which this thread draws initial values from `seed`. Draws outside of it, and those of other threads,
+    stay what they would be without it."""
+    token = _seeded.set(np.random.Generator(np.random.PCG64(seed)))
+    try:
+        yield
+    finally:
+        _seeded.reset(token)
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -50,14 +65,14 @@ def uniform_(tensor: Stored, a: float = 0.0, b: float = 1.0) -> None:
     if not isfinite(b - a):
         raise ArgumentError(f"uniform_: the range from a={a!r} to b={b!r} must be finite")
     with _drawing:
-        tensor.data = _generator.uniform(a, b, tensor.data.shape)
+        tensor.data = generator().uniform(a, b, tensor.data.shape)
 
 
 @check_arguments
 def normal_(tensor: Stored, mean: float = 0.0, std: Magnitude = 1.0) -> None:
     """Fill a parameter with normal draws of the given mean and standard deviation."""
     with _drawing:
-        tensor.data = _generator.normal(mean, std, tensor.data.shape)
+        tensor.data = generator().normal(mean, std, tensor.data.shape)
 
 
 @check_arguments

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import einsmith as es
 
@@ -32,6 +33,12 @@ def test_semantics(capsys) -> None:
 
 def test_tuning() -> None:
     assert first_program("tuning.md")["step"].tune == 60
+
+
+def test_sklearn(capsys) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    names = first_program("sklearn.md")
+    assert names["scores"].mean() > 0.9 and len(capsys.readouterr().out) > 100
 
 
 def test_models() -> None:
