@@ -36,6 +36,7 @@ THIRD_PARTY = {
     "platformdirs": ["base/environment.py"],
     "PIL": ["data/images.py"],
     "sklearn": ["sklearn.py"],
+    "accelerate": ["frontends/accelerate.py"],
 }
 
 

@@ -40,6 +40,8 @@ from einsmith.lang.op import Operator
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
 
+BACKEND = "einsmith"
+"""Name of the backend of torch.compile."""
 _PART = re.compile(r"(\d+)([:>*])([\d,]*)")
 """A program is a text: names of tensors passed by keyword, then a part for each derivative or batch, which says how
 many inputs it has, what it is (`torch_register.derive`) and the positions. "scale|3:0,2" is the pullback by inputs 0
@@ -81,7 +83,7 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
 
 def _register_backend() -> None:
     """Register torch.compile's backend "einsmith", unless an installed package's entry point does."""
-    if not any(e.name == "einsmith" for e in entry_points(group="torch_dynamo_backends")):
+    if not any(e.name == BACKEND for e in entry_points(group="torch_dynamo_backends")):
         with locks.IMPORTING:
             from torch._dynamo.backends.registry import register_backend
 
@@ -91,7 +93,7 @@ def _register_backend() -> None:
 
             return backend(gm, example_inputs, **options)
 
-        register_backend(compiled, name="einsmith")
+        register_backend(compiled, name=BACKEND)
 
 
 def _build_operator(f: Callable, params: dict[str, Any]) -> TorchOperator:

@@ -41,6 +41,13 @@ def test_sklearn(capsys) -> None:
     assert names["scores"].mean() > 0.9 and len(capsys.readouterr().out) > 100
 
 
+@pytest.mark.slow
+def test_trainers(torch) -> None:
+    for name in ("transformers", "accelerate"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    assert first_program("trainers.md")["trainer"].state.global_step == 4
+
+
 def test_models() -> None:
     assert first_program("models.md")["model"].fc.weight.shape[0] == 10
 
