@@ -1,7 +1,7 @@
 """Register operators with PyTorch: backward, forward mode and vmap, each by a call of the operator, and shapes.
 
-A registered function takes tensors and a program, which is a text that names the computation (see frontends.torch).
-A derivative or a batch of a program is a program, so everything composes to any order, inside torch.func too. The
+A registered function takes tensors and a program, which is a text that names the computation (see `torch_operator`). A
+derivative or a batch of a program is a program, so everything composes to any order, inside torch.func too. The
 autograd kernel is one function for all operators; it works at one level of torch.func's, which nests them.
 """
 

@@ -45,7 +45,7 @@ GROWING = {
     "einsmith.codegen.cache.native._loaded": "machine code, which is held weakly",
     "einsmith.codegen.llvm.jit._loaded": "machine code that a program or a cache holds, or that is released",
     "einsmith.codegen.llvm.jit._released": "machine code that is unloaded when some is loaded",
-    "einsmith.frontends.torch._DEFINITIONS": "operators, which PyTorch keeps as long as the process",
+    "einsmith.frontends.torch_operator._DEFINITIONS": "operators, which PyTorch keeps as long as the process",
     "einsmith.frontends.torch_compile.memory._free": "memory of results, of which KEPT bytes are kept",
 }
 

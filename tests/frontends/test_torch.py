@@ -22,7 +22,7 @@ from einsmith.driver import executable
 from einsmith.driver.executable import Executable
 
 torch = pytest.importorskip("torch", reason="the operators under test are PyTorch's")
-from einsmith.frontends import torch as torch_frontend  # noqa: E402
+from einsmith.frontends import torch_operator  # noqa: E402
 from einsmith.frontends.torch import operator  # noqa: E402
 
 BACKEND = "inductor" if any(shutil.which(c) for c in ("c++", "g++", "clang++")) else "aot_eager"
@@ -178,7 +178,7 @@ def test_only_wanted_gradients_are_computed(rng):
 
 
 def test_sizes_come_and_go(rng, monkeypatch):
-    for bound in (executable.PROGRAMS, torch_frontend._TRACED):
+    for bound in (executable.PROGRAMS, torch_operator._TRACED):
         monkeypatch.setattr(bound, "entries", 4)
     f = operator(es.op("y[i] = sum[k](exp(a[i,k]) * exp(a[i,k])) + a[i,0]"))
     known = f._definition
@@ -336,7 +336,7 @@ def test_shapes_are_known_without_running(case, rng, monkeypatch):
     def fail(*_):
         raise AssertionError("compiled")
 
-    monkeypatch.setattr("einsmith.frontends.torch.Executable", fail)
+    monkeypatch.setattr("einsmith.frontends.torch_operator.Executable", fail)
     f = operator(es.op(case.text + " # of their own"), **case.params)
     want = tuple_of(case.plain(*case.inputs(rng)))
     got = tuple_of(f(*(x.detach().to("meta") for x in case.inputs(rng))))

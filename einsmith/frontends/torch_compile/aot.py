@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from einsmith.base.errors import ArgumentError, UnknownOptionError
 from einsmith.frontends import torch_linalg
 from einsmith.frontends.aten import TABLE
+from einsmith.frontends.torch_compile.recurrences import replace_recurrences
 from einsmith.frontends.torch_compile.saved import partition
 from einsmith.frontends.torch_compile.split import Options, split
 from einsmith.frontends.torch_nodes import operator_name
@@ -65,6 +66,8 @@ def backend(
     settings = _options(options or {})
     if mode not in (None, "default"):
         raise ArgumentError(f"mode={mode!r} is not supported by backend='einsmith'; leave it out")
+
+    replace_recurrences(gm)
 
     def compiler(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         try:

@@ -1,0 +1,426 @@
+"""Formulas as PyTorch operators: `operator(f)` is f on torch's CPU tensors, differentiable to any order.
+
+Each definition registers two custom operators with torch. `einsmith::NAME` is the formula with its inputs by name;
+`einsmith::NAME_program` takes a list of tensors and a text saying which derivative of the formula to run on them, so
+that the backward of a backward needs no registration while torch.compile traces. Both run on the tensors' own memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import keyword
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from einsmith.api.jit import trace_shapes
+from einsmith.api.transforms import batched, jvp, vjp
+from einsmith.base import locks
+from einsmith.base.arguments import describe
+from einsmith.base.caches import Bound, Cache
+from einsmith.base.errors import DtypeError, FormulaError, ShapeError, TraceError
+from einsmith.base.trees import flatten
+from einsmith.driver.executable import PROGRAMS, Executable
+from einsmith.frontends import torch_threads
+from einsmith.frontends.aten.table import enter
+from einsmith.frontends.torch_nodes import TORCH, TYPES
+from einsmith.frontends.torch_register import Program, register
+from einsmith.lang import trace
+from einsmith.lang.builder import Value, as_value
+from einsmith.lang.op import Operator
+from einsmith.runtime.arena import Arena
+from einsmith.runtime.buffers import ALIGNMENT
+
+_PART = re.compile(r"(\d+)([:>*])([\d,]*)")
+"""A program is a text: names of tensors passed by keyword, then a part for each derivative or batch, which says how
+many inputs it has, what it is (`torch_register.derive`) and the positions. "scale|3:0,2" is the pullback by inputs 0
+and 2 of a formula with two inputs and a tensor for `scale`. A name with ~ behind it is that of a Python number, with ~~
+that of an integer which int32 does not hold."""
+
+__all__ = ["TorchOperator", "operator"]
+
+Key = tuple[Any, ...]
+
+_DEFINITIONS: dict[str, _Definition] = {}
+_TRACED = Bound("traced operators of PyTorch", 1024)
+_COUNT = itertools.count()
+_lock = locks.Awaited("registering an operator")
+"""Held during a registration; a forked child could not use one that is half done."""
+
+
+def operator(f: Callable, **params: Any) -> TorchOperator:
+    """Make `f`, an `es.op` or any function of traced tensors that returns one or several, an operator on torch tensors.
+
+    params: passed to every call of f (a formula's static parameters, say). The result takes CPU tensors of float16,
+    bfloat16, float32, float64, uint8, int8, int16, int32, int64 or bool by position; a formula's inputs also by name,
+    and numbers or 0-d tensors for its run-time parameters; tensors are then differentiated too. float16 and bfloat16
+    are computed in float32 and rounded where a tensor is written. It gives new tensors, several as a tuple. Gradients
+    are those of es.vjp and tangents those of es.jvp, to any order; integer tensors have none. torch.func and
+    torch.autograd.forward_ad compose with it; under torch.vmap it is one operator with an axis more. Inputs are read
+    where they lie; non-contiguous ones are copied, and under torch.autocast those of fewer bits become float32. It can
+    be pickled if f can.
+
+    Every combination of shapes and types is compiled at its first call; torch.compile takes the operator as one node
+    and is specialized to its sizes. A formula is registered once for the same text and parameters, for the life of the
+    process. Calls raise DtypeError and ShapeError, naming the argument, FormulaError and IndexOutOfRange.
+    """
+    for name, value in params.items():
+        if isinstance(value, torch.Tensor):
+            raise TraceError(f"{name} is a tensor; pass it to the call, f(..., {name}=tensor), so that it can change")
+    return TorchOperator(_define(f, params))
+
+
+def _build_operator(f: Callable, params: dict[str, Any]) -> TorchOperator:
+    return operator(f, **params)
+
+
+class TorchOperator:
+    """What `operator` returns: call it with tensors. `op` is the registered torch operator (torch.ops.einsmith...)."""
+
+    def __init__(self, definition: _Definition):
+        self._definition = definition
+        self._inputs = definition.inputs
+        self._arity = len(definition.inputs) if definition.formula else -1
+        self._program = definition.any_op
+        self.op = definition.op
+        self.__name__ = definition.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != self._arity:
+            return self._call(args, kwargs)
+        for k, x in enumerate(args):
+            if not isinstance(x, torch.Tensor):
+                raise self._no_tensor(self._inputs[k], x)
+        return self.op(*args)
+
+    def _no_tensor(self, name: str, x: Any) -> DtypeError:
+        return DtypeError(f"{self.__name__}: {name} is {describe(x)}; pass a torch tensor")
+
+    def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        tensors = list(args)
+        if self._arity >= 0:
+            if len(args) > self._arity:
+                raise FormulaError(
+                    f"{self.__name__} takes {self._arity} inputs ({', '.join(self._inputs)}), not {len(args)}"
+                )
+            for name in self._inputs[len(args) :]:
+                if name not in kwargs:
+                    raise FormulaError(f"{self.__name__}: the input {name} is missing")
+                tensors.append(kwargs[name])
+        extra = [n for n in kwargs if self._arity < 0 or n not in self._inputs[len(args) :]]
+        names = []
+        for name in extra:
+            value = kwargs[name]
+            if isinstance(value, torch.Tensor):
+                names.append(name)
+            elif self._is_number(name, value):
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    raise DtypeError(f"{self.__name__}: the number {name} does not fit int64; pass a float")
+                names.append(f"{name}~" if -(2**31) <= value < 2**31 or isinstance(value, float) else f"{name}~~")
+                value = torch.scalar_tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+            else:
+                raise TraceError(
+                    f"{self.__name__}: {name} is {describe(value)}; a call takes tensors, and numbers for "
+                    f"run-time parameters. Set other values once, operator(f, {name}=...)"
+                )
+            tensors.append(value)
+        for k, x in enumerate(tensors):
+            if not isinstance(x, torch.Tensor):
+                raise self._no_tensor(self._inputs[k] if k < len(self._inputs) else f"argument {k}", x)
+        if not extra and self._arity >= 0:
+            return self.op(*tensors)
+        out = self._program(tensors, ",".join(names))
+        return out[0] if len(out) == 1 else tuple(out)
+
+    def _is_number(self, name: str, value: Any) -> bool:
+        """Return whether a value is a number for a run-time parameter of the formula."""
+        known = self._definition.formula.program.parameters if self._definition.formula else {}
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and not known.get(name, True)
+
+    def __deepcopy__(self, memo: dict) -> TorchOperator:
+        return self  # it holds no state: a copy of a module that uses it shares it
+
+    def __reduce__(self) -> tuple:
+        return _build_operator, (self._definition.f, self._definition.params)
+
+    def __repr__(self) -> str:
+        return f"<torch operator {self._definition.qualname}>"
+
+
+class _Compiled:
+    """A program for one combination of shapes and types, with all that a call needs."""
+
+    __slots__ = ("run_at", "outputs", "nbytes")
+
+    def __init__(self, traced: Any, threads: int, arena: Arena):
+        made = Executable(traced.graph, traced.bind, threads, shared=arena, guard=traced.guard, origins=traced.origins)
+        self.run_at, self.nbytes = made.run_at, made.nbytes
+        self.outputs = _outputs(traced)
+
+
+def _outputs(traced: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [(t.shape, TORCH[t.dtype]) for t in traced.graph.outputs]
+
+
+class _Definition:
+    """A callable with its parameters, its registrations with torch, and its traces and programs."""
+
+    def __init__(self, f: Callable, params: dict[str, Any], name: str):
+        self.f, self.params = f, params
+        self.name = _spoken(f)
+        self.formula = f if isinstance(f, Operator) else None
+        self.inputs: tuple[str, ...] = self.formula.inputs if self.formula else tuple(_positional(f, params))
+        self._arena = Arena()
+        self._traced: Cache[Key, Any] = Cache(_TRACED)
+        self._compiled: Cache[Key, _Compiled] = Cache(PROGRAMS, lambda made: made.nbytes, self._arena.evicted)
+        self.qualname = name
+        self.any_op, self.op = _register(self)
+
+    # -- the callable and its derivatives
+
+    def function(self, program: Program) -> Callable:
+        """Return a program's function of traced tensors. The function returns a tuple."""
+        names, parts = _read(program)
+
+        def base(*values: Any) -> tuple:
+            n = len(values) - len(names)
+            given = {
+                name.rstrip("~"): Value(as_value(x).tensor, True, wide=name.endswith("~~")) if "~" in name else x
+                for name, x in zip(names, values[n:], strict=True)
+            }
+            return tuple(as_value(x) for x in flatten(self.f(*values[:n], **self.params | given))[0])
+
+        f: Callable = base
+        for n, kind, at in parts:
+            f = _DERIVED[kind](f, n, at)
+        return f
+
+    def argument(self, program: Program, k: int) -> str:
+        """Return the name of a program's input k for messages."""
+        names, parts = _read(program)
+        names = [x.rstrip("~") for x in names]
+        n = parts[0][0] if parts else None
+        for known, kind, _ in parts:
+            if k >= known:
+                return "a tangent" if kind == ">" else "a gradient that flows back"
+        inputs = [*self.inputs, *names] if self.formula else [*self.inputs[: (n or k + 1) - len(names)], *names]
+        return inputs[k] if k < len(inputs) else f"argument {k}"
+
+    # -- shapes alone
+
+    def shapes(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Return shape and type of every output, by tracing. That fixes sizes which torch.compile left symbolic."""
+        for k, x in enumerate(tensors):
+            self._check(program, k, x, ("cpu", "meta"))
+        try:
+            sizes = [tuple(int(n) for n in x.shape) for x in tensors]
+        except RuntimeError as e:
+            raise ShapeError(
+                f"{self.name} is compiled for fixed sizes, but a size here depends on values of tensors, {e}"
+            ) from e
+        return _outputs(self._trace(program, [(s, x.dtype) for s, x in zip(sizes, tensors, strict=True)]))
+
+    def _trace(self, program: Program, kinds: Sequence[tuple[Sequence[int], torch.dtype]]) -> Any:
+        key = (program, *kinds)
+        traced = self._traced.get(key)
+        if traced is None:
+            with trace.compiling():
+                names = [self.argument(program, k) for k in range(len(kinds))]
+                traced = trace_shapes(self.function(program), [(s, TYPES[t]) for s, t in kinds], names)
+                if traced.live:
+                    raise TraceError(
+                        f"{self.name} holds a Parameter or a buffer of Einsmith, for which PyTorch would see no "
+                        f"gradient; pass it as a tensor argument"
+                    )
+                self._traced.put(key, traced)
+        return traced
+
+    def _check(self, program: Program, k: int, x: torch.Tensor, devices: tuple[str, ...] = ("cpu",)) -> None:
+        where = f"{self.name}: {self.argument(program, k)}"
+        if x.device.type not in devices:
+            raise DtypeError(f"{where} lies on the device {x.device}; only CPU tensors can be used, pass x.cpu()")
+        if x.layout is not torch.strided:
+            raise DtypeError(f"{where} has the layout {x.layout}; pass x.to_dense()")
+        if x.dtype not in TYPES:
+            known = ", ".join(str(t).removeprefix("torch.") for t in TYPES)
+            raise DtypeError(f"{where} has the type {x.dtype}; convert it to one of {known}")
+
+    # -- runs
+
+    def run(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run a program on tensors and return its outputs, in memory of torch's own."""
+        threads = torch_threads.threads()
+        key: list[Any] = [program, threads]
+        keep: list[torch.Tensor] = []
+        pointers: list[int] = []
+        for k, x in enumerate(tensors):
+            if not x.is_cpu or x.layout is not torch.strided:
+                self._check(program, k, x)
+            if not x.is_contiguous():
+                x = x.contiguous()
+            keep.append(x)
+            key += x.shape, x.dtype
+            pointers.append(x.data_ptr())
+        compiled = self._compiled.get(tuple(key))
+        if compiled is None:
+            compiled = self._compile(program, tensors, tuple(key), threads)
+        outputs = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in compiled.outputs]
+        addresses = [x.data_ptr() for x in outputs]
+        for a in addresses:
+            if a % ALIGNMENT:
+                raise TraceError(f"torch allocated memory at {a:#x}; outputs need an alignment of {ALIGNMENT} bytes")
+        compiled.run_at(pointers, addresses)
+        return outputs
+
+    def _compile(self, program: Program, tensors: Sequence[torch.Tensor], key: Key, threads: int) -> _Compiled:
+        for k, x in enumerate(tensors):
+            self._check(program, k, x)
+        with trace.compiling():
+            found = self._compiled.get(key)
+            if found is None:
+                traced = self._trace(program, [(tuple(x.shape), x.dtype) for x in tensors])
+                found = _Compiled(traced, threads, self._arena)
+                self._compiled.put(key, found)
+            return found
+
+
+def _pullback(f: Callable, n: int, wrt: Sequence[int]) -> Callable:
+    """Return the pullback: (n inputs of f, a cotangent for each float output) -> gradients by the inputs at `wrt`."""
+
+    def pull(*values: Any) -> tuple:
+        inputs, cotangents = values[:n], values[n:]
+
+        def floats(*moving: Any) -> tuple:
+            given = dict(zip(wrt, moving, strict=True))
+            out = f(*(given.get(i, x) for i, x in enumerate(inputs)))
+            return tuple(o for o in out if o.dtype.is_float)
+
+        return vjp(floats, *(inputs[i] for i in wrt))[1](tuple(cotangents))
+
+    return pull
+
+
+def _pushforward(f: Callable, n: int, wrt: Sequence[int]) -> Callable:
+    """Return the pushforward: (n inputs of f, tangents of the inputs at `wrt`) -> tangents of the float outputs."""
+
+    def push(*values: Any) -> tuple:
+        inputs, tangents = values[:n], values[n:]
+
+        def floats(*moving: Any) -> tuple:
+            given = dict(zip(wrt, moving, strict=True))
+            out = f(*(given.get(i, x) for i, x in enumerate(inputs)))
+            return tuple(o for o in out if o.dtype.is_float)
+
+        return jvp(floats, tuple(inputs[i] for i in wrt), tuple(tangents))[1]
+
+    return push
+
+
+_DERIVED: dict[str, Callable[[Callable, int, list[int]], Callable]] = {
+    ":": _pullback,
+    ">": _pushforward,
+    "*": lambda f, n, at: batched(f, at),
+}
+
+
+def _read(program: Program) -> tuple[list[str], list[tuple[int, str, list[int]]]]:
+    """Parse a program into its names and its parts (number of inputs, kind, positions)."""
+    extra, *parts = program.split("|")
+    found = []
+    for part in parts:
+        match = _PART.fullmatch(part)
+        assert match is not None, program
+        n, kind, at = match.groups()
+        found.append((int(n), kind, [int(i) for i in at.split(",") if i]))
+    return (extra.split(",") if extra else []), found
+
+
+# ------------------------------------------------------------------------------------------------- registration
+
+
+def _define(f: Callable, params: dict[str, Any]) -> _Definition:
+    with _lock:
+        name = _name(f, params)
+        if name not in _DEFINITIONS:
+            if isinstance(f, Operator) and not f.inputs:
+                raise FormulaError(f"{f.name} reads no tensor; inside PyTorch an operator needs an input")
+            _DEFINITIONS[name] = _Definition(f, params, name)
+            _enter(_DEFINITIONS[name])
+        return _DEFINITIONS[name]
+
+
+def _enter(definition: _Definition) -> None:
+    """Enter the operator into ATen's table, so that modules converted by `from_torch` use the formula in its place."""
+    single = definition.formula is not None and len(definition.formula.program.outputs) == 1
+
+    def named(*values: Any) -> Any:
+        out = definition.function("")(*values)
+        return out[0] if single else out
+
+    def listed(values: Sequence[Any], program: Program | None = "") -> list[Any]:
+        return list(definition.function(program or "")(*values))
+
+    enter(f"{definition.qualname}.default", "the formula", named)
+    enter(f"{definition.qualname}_program.default", "the formula, or a derivative of it", listed)
+
+
+def _name(f: Callable, params: dict[str, Any]) -> str:
+    """Return the name under which a callable is registered.
+
+    A formula's name identifies its content, so that graphs which torch keeps on disk find the formula in a later
+    process. Another callable's content is unknown, so its name is new in every process.
+    """
+    base = re.sub(r"\W", "_", _spoken(f), flags=re.ASCII)
+    if isinstance(f, Operator):
+        p = f.program
+        content = repr((p.text, sorted(p.extents.items()), sorted(f.defaults.items()), sorted(params.items())))
+    else:
+        content = f"{os.getpid()} {os.urandom(8).hex()} {next(_COUNT)}"
+    return f"einsmith::{base.strip('_') or 'operator'}_{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def _spoken(f: Callable) -> str:
+    """Return the name of f for messages."""
+    return f.name if isinstance(f, Operator) else getattr(f, "__name__", type(f).__name__)
+
+
+def _positional(f: Callable, params: dict[str, Any]) -> list[str]:
+    try:
+        found = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in params]
+
+
+def _register(definition: _Definition) -> tuple[Any, Any]:
+    """Return (the operator on lists of tensors, the operator with a formula's inputs by name or else the first one)."""
+    qualname, formula = definition.qualname, definition.formula
+
+    def checked(tensors: Sequence[torch.Tensor], program: Program) -> tuple:
+        if not tensors:
+            raise FormulaError(f"{definition.name} was called without a tensor")
+        return tensors, program
+
+    def listed(tensors: Sequence[torch.Tensor], program: Program | None = "") -> tuple:
+        return checked(tensors, program or "")
+
+    schema = "(Tensor[] tensors, str program) -> Tensor[]"
+    any_op = definition.any_op = register(f"{qualname}_program", schema, definition, list, listed)
+    if formula is None:
+        return any_op, any_op
+    single = len(formula.program.outputs) == 1
+    arguments = ", ".join(f"Tensor {_argument_name(n)}" for n in formula.inputs)
+    result = "Tensor" if single else f"({', '.join(['Tensor'] * len(formula.program.outputs))})"
+    pack = (lambda out: out[0]) if single else tuple
+    return any_op, register(qualname, f"({arguments}) -> {result}", definition, pack, lambda *x: (x, ""))
+
+
+def _argument_name(name: str) -> str:
+    """Return a name that torch's schemas accept: ASCII, no keyword, not the first argument of a method."""
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return f"{plain}_" if keyword.iskeyword(plain) or plain in ("self", "out", "Tensor") else plain
