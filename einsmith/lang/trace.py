@@ -156,7 +156,8 @@ class Trace:
     names of modules, by id; sums_over_group: whether sums over the processes of a group are nodes of the graph
     (`ops.group_sum`); None: they are impossible; in_full_precision: ids of parameters whose products stay in float32
     (`base.numerics`); order: numbers of the tensors in the order in which functions returned them, where it is recorded
-    (`recording_order`).
+    (`recording_order`); calls: (function, arguments, keyword arguments, result) of each call of a function of
+    `einsmith.ops`, inner ones first, if a list is set to record them.
     """
 
     def __init__(self) -> None:
@@ -172,6 +173,7 @@ class Trace:
         self.sums_over_group: bool | None = False
         self.in_full_precision: frozenset[int] = frozenset()
         self.order: dict[Tensor, int] | None = None
+        self.calls: list[tuple[str, tuple, dict[str, Any], Any]] | None = None
 
     def capture(self, obj: Any, shape: tuple[int, ...], dtype: DType) -> Leaf:
         """Return the leaf that represents a live object in the trace; it is created at the object's first use."""

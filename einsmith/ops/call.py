@@ -158,6 +158,8 @@ def accept_arrays(function: F) -> F:
             if labels.is_recorded():
                 made_by = labels.Label(function=under_way.function or function.__name__)
                 labels.note(traced_tensors(out), made_by, traced_tensors((args, kwargs)))
+            if under_way.calls is not None:
+                under_way.calls.append((function.__name__, args, kwargs, out))
             return out
         arrays: list[Any] = []
         structure = _freeze((args, kwargs), arrays)

@@ -11,6 +11,8 @@ from einsmith.frontends.onnx.operators import FAMILIES
 from einsmith.frontends.onnx.refused import COMPOSED, REFUSED
 from einsmith.frontends.onnx.table import DOMAINS, GREATEST, LEAST, TABLE
 from einsmith.frontends.onnx.types import ELEMENTS, REFUSED_TYPES
+from einsmith.frontends.onnx.writer.operators import SAYINGS
+from einsmith.ops.operator import OPERATORS
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "onnx.md"
 MARK = "<!-- generated: python -m tests.docs --update -->\n"
@@ -54,6 +56,12 @@ def _tables() -> list[str]:
     lines += ["", "## Element types", "", "| type | stored as |", "| --- | --- |"]
     lines += [f"| {e.name} | {e.dtype.numpy if e.name != 'bfloat16' else 'bfloat16'} |" for e in ELEMENTS.values()]
     lines += [f"| {name} | refused: {why} |" for name, why in REFUSED_TYPES.items()]
+    lines += ["", "## Written", ""]
+    lines += ["`export` writes these functions by ONNX's names where its operators have the call's settings:", ""]
+    lines += ["| operator | functions |", "| --- | --- |"]
+    plain = {n: OPERATORS[n].onnx for n in sorted(SAYINGS)}
+    lines += [f"| convolutions, pooling, norms and others | {', '.join(f'`{n}`' for n, o in plain.items() if not o)} |"]
+    lines += [f"| `{o}` | `{n}` |" for n, o in plain.items() if o]
     return [*lines, ""]
 
 

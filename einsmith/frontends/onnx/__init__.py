@@ -1,6 +1,7 @@
-"""Import networks from ONNX files: `load` makes an `es.nn.Module` of one, `save` writes the weights back.
+"""Import networks from ONNX files, and export them: `load` makes an `es.nn.Module` of a file, `save` writes the weights
+back, `export` writes any network.
 
-The package `onnx` reads the files: pip install 'einsmith[onnx]'. docs/onnx.md lists the operators.
+The package `onnx` reads and writes the files: pip install 'einsmith[onnx]'. docs/onnx.md lists the operators.
 """
 
 from __future__ import annotations
@@ -10,11 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from einsmith.api.jit import names_of
 from einsmith.base import files, locks
-from einsmith.base.errors import ArgumentError
+from einsmith.base.arguments import check_arguments
+from einsmith.base.arrays import to_array
+from einsmith.base.dtypes import dtype_of
+from einsmith.base.errors import ArgumentError, DataError, KindError, ShapeError
 from einsmith.frontends.onnx.module import OnnxModule, fix_inputs
+from einsmith.nn.module import Module
 
-__all__ = ["OnnxModule", "load", "save"]
+__all__ = ["OnnxModule", "export", "load", "save"]
+
+OPSETS = range(18, 24)
+"""Operator sets that `export` writes."""
 
 
 def load(
@@ -63,3 +72,72 @@ def save(model: OnnxModule, file: str | os.PathLike) -> None:
             t.CopyFrom(onnx.numpy_helper.from_array(constant.array, t.name))
     with files.replacing(Path(file)) as work:
         work.write_bytes(made.SerializeToString())
+
+
+@check_arguments
+def export(
+    model: Module,
+    example: Any,
+    file: Any,
+    *,
+    dynamic_batch: bool = False,
+    opset: int = 20,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> None:
+    """Write a network as an ONNX file, as it computes in evaluation mode.
+
+    Parameters and buffers are initializers under their names in `model.state_dict()`. Operators have their names in
+    ONNX; other formulas are written as elementary operators (MatMul, Einsum, Gather, Where, ...), each with the formula
+    as its `doc_string`, and recurrences as Loop.
+
+    Args:
+        model: the network
+        example: an input, or a tuple of inputs: arrays whose shapes and element types the file has
+        file: path of the file
+        dynamic_batch: whether the file takes any number of rows: the first extent of all inputs, which is then a size
+            named "batch"
+        opset: version of ONNX's operator set, 18 to 23
+        input_names: names of the inputs, by default those of the parameters of `forward`
+        output_names: names of the outputs, by default "output", or "output_0", "output_1", ...
+
+    Raises FormulaError, which shows the formula, for what ONNX's operators cannot express, such as random numbers, or
+    for what holds for one batch size alone; ArgumentError for a network that updates buffers in evaluation, or that has
+    more than 2 GiB of parameters; DataError for a path that cannot be written; ImportError without the package `onnx`.
+    """
+    path = _writable(file)
+    arrays = [to_array(x, f"example {n}") for n, x in enumerate(example if isinstance(example, tuple) else (example,))]
+    if opset not in OPSETS:
+        raise ArgumentError(f"opset={opset!r} must be from {OPSETS[0]} to {OPSETS[-1]}")
+    if dynamic_batch and any(not a.ndim or len(a) != len(arrays[0]) for a in arrays):
+        raise ShapeError(f"dynamic_batch: the inputs' first extents must be equal; got {[a.shape for a in arrays]}")
+    known = names_of(model)
+    inputs = input_names or [known[n] if n < len(known) else f"input_{n}" for n in range(len(arrays))]
+    if len(inputs) != len(arrays):
+        raise ArgumentError(f"input_names={list(inputs)!r} must be {len(arrays)} names")
+    named = [*inputs, *(output_names or ())]
+    if len(set(named)) < len(named) or not all(named):
+        raise ArgumentError(f"input_names and output_names must be different names, got {named!r}")
+    with locks.IMPORTING:
+        from einsmith.frontends.onnx.writer.model import make_model
+
+    shapes = [(a.shape, dtype_of(a)) for a in arrays]
+    made = make_model(model, shapes, inputs, output_names, opset, dynamic_batch)
+    try:
+        with files.replacing(path) as work:
+            work.write_bytes(made.SerializeToString())
+    except OSError as e:
+        raise DataError(f"{path} cannot be written: {e.strerror or e}") from e
+
+
+def _writable(file: Any) -> Path:
+    """Return the path of a file to write. Raises KindError and DataError."""
+    try:
+        path = Path(file)
+    except TypeError:
+        raise KindError(f"file={file!r} must be a path") from None
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; give the path of a file in it, such as {path / 'net.onnx'}")
+    if not path.absolute().parent.is_dir():
+        raise DataError(f"there is no folder {path.absolute().parent}; make it first")
+    return path

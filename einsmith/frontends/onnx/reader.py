@@ -32,7 +32,7 @@ try:
     from google.protobuf.message import DecodeError  # the library below onnx
 except ImportError as e:
     raise ImportError(
-        "einsmith.frontends.onnx reads files with the package onnx, which is missing: pip install 'einsmith[onnx]'"
+        "einsmith.frontends.onnx needs the package onnx, which is missing: pip install 'einsmith[onnx]'"
     ) from e
 
 MAX_INFERENCE_BYTES = 1024

@@ -1,0 +1,143 @@
+"""Make a graph hold for every batch size: compare the graphs of two sizes, and compute from the input's shape what
+differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from einsmith.base.errors import FormulaError
+
+SIZES = 191, 193
+"""Batch sizes for which the graph is written: primes, which no other extent is likely to be."""
+NAME = "batch"
+"""Name of the first extent of the inputs."""
+
+
+def join_sizes(
+    first: onnx.GraphProto, second: onnx.GraphProto, written: Mapping[str, str], sized_input: str, size: str
+) -> onnx.GraphProto:
+    """Return one graph for the graphs of the two `SIZES`.
+
+    Args:
+        first: the graph for the smaller size
+        second: the graph for the larger size
+        written: formulas by the names of the initializers that were made for them
+        sized_input: name of an input whose first extent is the batch size
+        size: a name for the tensor that holds the batch size
+
+    Raises FormulaError, which shows the formula, where the graphs differ in more than extents that are multiples of the
+    batch size.
+    """
+    _check_nodes(first, second, written)
+    made = onnx.GraphProto()
+    made.CopyFrom(first)
+    _join_infos(made, second)
+    others = {t.name: t for t in second.initializer}
+    as_shape = {n.input[1] for n in _nodes(first) if n.op_type == "Reshape"}
+    computed: list[onnx.NodeProto] = []
+    del made.initializer[:]
+    for t in first.initializer:
+        other = others[t.name]
+        if t.SerializeToString() != other.SerializeToString():
+            factors = _factors(t, other)
+            if factors is None:
+                raise _error(written.get(t.name, t.name))
+            values = numpy_helper.to_array(t)
+            if t.name in as_shape and (factors != 0).sum() == 1:
+                t = numpy_helper.from_array(np.where(factors != 0, -1, values), t.name)
+            else:
+                computed += _vector(made, t.name, values, factors, size)
+                continue
+        made.initializer.append(t)
+    if computed:
+        nodes = [helper.make_node("Shape", [sized_input], [size], name=size, start=0, end=1), *computed, *made.node]
+        del made.node[:]
+        made.node.extend(nodes)
+    return made
+
+
+def _error(formula: str) -> FormulaError:
+    return FormulaError(
+        "the batch size is a part of a formula in more than extents, so that the file would hold for one size alone",
+        formula,
+        0,
+        "export it for one size: dynamic_batch=False (`einsmith export --batch N`)",
+    )
+
+
+def _nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return the nodes of a graph and of the bodies in it."""
+    found = []
+    stack = [graph]
+    while stack:
+        for node in stack.pop().node:
+            found.append(node)
+            stack += [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return found
+
+
+def _check_nodes(first: onnx.GraphProto, second: onnx.GraphProto, written: Mapping[str, str]) -> None:
+    """Raise FormulaError where two graphs differ in their nodes."""
+    a, b = _nodes(first), _nodes(second)
+    for x, y in zip(a, b, strict=False):
+        mine, others = (
+            [p.SerializeToString() for p in n.attribute if p.type != onnx.AttributeProto.GRAPH] for n in (x, y)
+        )
+        if (x.op_type, x.input, x.output, mine) != (y.op_type, y.input, y.output, others):
+            raise _error(x.doc_string or y.doc_string or x.name)
+    if len(a) != len(b) or {t.name for t in first.initializer} != {t.name for t in second.initializer}:
+        raise _error(a[-1].doc_string if a else "")
+
+
+def _join_infos(made: onnx.GraphProto, second: onnx.GraphProto) -> None:
+    """Name the extents of inputs and outputs that differ, also in bodies."""
+    pairs = [(made, second)]
+    while pairs:
+        a, b = pairs.pop()
+        for mine, other in ((a.input, b.input), (a.output, b.output)):
+            for x, y in zip(mine, other, strict=True):
+                for d, e in zip(x.type.tensor_type.shape.dim, y.type.tensor_type.shape.dim, strict=True):
+                    if d.dim_value != e.dim_value:
+                        times = d.dim_value // SIZES[0]
+                        exact = (d.dim_value, e.dim_value) == (times * SIZES[0], times * SIZES[1])
+                        d.Clear()
+                        if exact:
+                            d.dim_param = NAME if times == 1 else f"{times}*{NAME}"
+        bodies = [
+            [p.g for n in graph.node for p in n.attribute if p.type == onnx.AttributeProto.GRAPH] for graph in (a, b)
+        ]
+        pairs += zip(*bodies, strict=True)
+
+
+def _factors(a: onnx.TensorProto, b: onnx.TensorProto) -> np.ndarray | None:
+    """Return for each element of a vector of extents by which factor it is a multiple of the batch size, 0 for those
+    that do not depend on it; None where the tensors are no such vectors."""
+    x, y = numpy_helper.to_array(a), numpy_helper.to_array(b)
+    if x.dtype != np.int64 or x.ndim != 1 or x.shape != y.shape:
+        return None
+    factors = np.where(x == y, 0, x // SIZES[0])
+    return factors if ((x == y) | ((x == factors * SIZES[0]) & (y == factors * SIZES[1]))).all() else None
+
+
+def _vector(
+    made: onnx.GraphProto, name: str, values: np.ndarray, factors: np.ndarray, size: str
+) -> list[onnx.NodeProto]:
+    """Return nodes that compute a vector of extents from the batch size."""
+    nodes, parts = [], []
+    for n, (value, factor) in enumerate(zip(values, factors, strict=True)):
+        if factor == 1:
+            parts.append(size)
+            continue
+        part = f"{name}.{n}"
+        parts.append(part)
+        constant = f"{part}.factor" if factor else part
+        made.initializer.append(numpy_helper.from_array(np.array([factor or value], np.int64), constant))
+        if factor:
+            nodes.append(helper.make_node("Mul", [size, constant], [part], name=part))
+    if len(parts) > 1:
+        return [*nodes, helper.make_node("Concat", parts, [name], name=name, axis=0)]
+    return [*nodes, helper.make_node("Identity", parts, [name], name=name)]

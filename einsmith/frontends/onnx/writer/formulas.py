@@ -1,0 +1,516 @@
+"""Write formulas as elementary operators of ONNX.
+
+Every expression becomes a tensor over the axes on which it depends (`FileTensor`), so that operators broadcast:
+
+    sum[k](x[b,k]*w[n,k])            MatMul
+    where(i2 < 3, x[b,2*i2+r], 0)    Gather of a table of positions, Where
+    x[b, i//5, i%5]                  Reshape
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import FormulaError
+from einsmith.frontends.onnx.writer.graph import GraphWriter
+from einsmith.frontends.onnx.writer.pieces import assemble
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.functions import identity
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    apply,
+    axes_of,
+    cast,
+    has_read,
+    template,
+)
+from einsmith.ir.printer import show
+from einsmith.ir.rebuild import operands, substitute
+from einsmith.ir.template_evaluator import evaluate_template
+
+MAX_TABLE = 1 << 20
+"""Most elements of an expression of axes alone that is stored as a table; beyond it, operators compute it."""
+
+_OPERATORS = {
+    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "neg": "Neg", "min": "Min", "max": "Max", "pow": "Pow",
+    "exp": "Exp", "log": "Log", "tanh": "Tanh", "sigmoid": "Sigmoid", "erf": "Erf", "sin": "Sin", "cos": "Cos",
+    "sqrt": "Sqrt", "abs": "Abs", "sign": "Sign", "floor": "Floor", "round": "Round", "lt": "Less",
+    "le": "LessOrEqual", "eq": "Equal", "and": "And", "or": "Or", "not": "Not", "where": "Where",
+}  # fmt: skip
+"""Scalar functions -> ONNX's operators of the same meaning."""
+_TRANSPARENT = ("stop_gradient", "full_precision", "differentiate_as")
+"""Functions whose value is their first argument."""
+_REDUCTIONS = {"max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
+
+
+@dataclass(frozen=True)
+class FileTensor:
+    """A tensor of the file, whose dimension n runs over the formula's axis `axes[n]`."""
+
+    name: str
+    axes: tuple[int, ...]
+
+
+class _Index(NamedTuple):
+    """The index of dimensions of a tensor that are read together, as one position in their row-major order."""
+
+    dims: tuple[int, ...]
+    extent: int
+    position: Expr
+
+
+def write_template(graph: GraphWriter, t: Template, args: Sequence[str]) -> list[str]:
+    """Write an operator's formula and return the names of its results. args: names of its arguments.
+
+    Raises FormulaError, which shows the formula, for what ONNX's operators cannot express."""
+    before, graph.formula = graph.formula, ""
+    boxes: list[tuple[Piece, list[str]]] = []
+    try:
+        for part in t.parts:
+            graph.formula = describe(part, args)
+            writer = _PartWriter(graph, t, args, part)
+            if isinstance(part, Scatter):
+                return [writer.scatter(part, t.shape, assemble(graph, t, 0, boxes) if boxes else None)]
+            boxes.append((part, writer.piece(part)))
+        return [assemble(graph, t, n, boxes) for n in range(len(t.dtypes))]
+    finally:
+        graph.formula = before
+
+
+def describe(part: Piece | Scatter, args: Sequence[str]) -> str:
+    """Return a part's formula in a line, with the names of the file."""
+    text = " ".join(show(part, None, [a if a.isidentifier() else f"{a!r}" for a in args]).split())
+    return text if len(text) <= 400 else text[:400] + " ..."
+
+
+# --------------------------------------------------------------------------------------------------------- one part
+
+
+class _PartWriter:
+    """The writer of one part of a template. `domain` holds the extents of its axes."""
+
+    def __init__(self, graph: GraphWriter, t: Template, args: Sequence[str], part: Piece | Scatter):
+        self.graph, self.args, self.params, self.domain = graph, args, t.params, part.domain
+        self.rank = len(part.extents)
+        self.unguarded = _unguarded_reads(part.bodies)
+        self.known: dict[Expr, FileTensor] = {}
+        self.aligned: dict[tuple[FileTensor, tuple[int, ...]], str] = {}
+        self.indices: dict[Read, list[_Index]] = {}
+
+    # -- results
+
+    def piece(self, part: Piece) -> list[str]:
+        """Return the names of the results of a piece, each of its full extents."""
+        body = part.body
+        results = self.reduce(body) if isinstance(body, Reduce) else [self.write(body)]
+        return [self.full(r, tuple(range(self.rank))) for r in results]
+
+    def scatter(self, part: Scatter, shape: Sequence[int], start: str | None) -> str:
+        """Return the name of a scatter's result. start: the values before it; None: the combiner's identity."""
+        graph, axes = self.graph, tuple(range(self.rank))
+        if start is None:
+            value = graph.number(identity(part.combiner, part.body.dtype), part.body.dtype)
+            start = graph.node("Expand", value, graph.ints(shape, "shape"))
+        if not shape:
+            raise self.error("a sum into a tensor without dimensions has no operator in ONNX", "reduce by sum[...]")
+        columns = []
+        for e in part.index:
+            name = self.full(self.write(cast(e, dt.i64)), axes)
+            columns.append(graph.node("Unsqueeze", name, graph.ints([-1], "axes")))
+        index = graph.node("Concat", *columns, axis=-1) if len(columns) > 1 else columns[0]
+        updates = self.full(self.write(part.body), axes)
+        combine = {"sum": "add"}.get(part.combiner, part.combiner)
+        return graph.node("ScatterND", start, index, updates, reduction=combine)
+
+    def error(self, message: str, hint: str) -> FormulaError:
+        """Return the error for this part's formula."""
+        return FormulaError(f"ONNX cannot express a formula: {message}", self.graph.formula, 0, hint)
+
+    # -- expressions
+
+    def write(self, e: Expr) -> FileTensor:
+        """Write an expression and return its operand."""
+        stack = [e]
+        while stack:
+            x = stack[-1]
+            pending = [] if x in self.known else [p for p in self._parts(x) if p not in self.known]
+            if pending:
+                stack += pending[::-1]
+                continue
+            stack.pop()
+            if x not in self.known:
+                self.known[x] = self._write_one(x)
+        return self.known[e]
+
+    def _is_table(self, e: Expr) -> bool:
+        return not has_read(e) and prod(self.domain[a] for a in axes_of(e)) <= MAX_TABLE
+
+    def _parts(self, e: Expr) -> list[Expr]:
+        """Return the expressions that must be written ahead of an expression."""
+        if isinstance(e, Read):
+            return [i.position for i in self._indices(e) if has_read(i.position)]
+        if not isinstance(e, Apply) or (self._is_table(e) and e.fn != "random_bits"):
+            return []
+        return list(e.args[:1] if e.fn in _TRANSPARENT else e.args)
+
+    def _write_one(self, e: Expr) -> FileTensor:
+        graph = self.graph
+        if isinstance(e, Const):
+            return FileTensor(graph.number(e.value, e.dtype), ())
+        if isinstance(e, Read):
+            return self._read(e)
+        if isinstance(e, Apply) and e.fn == "random_bits":
+            raise self.error("random numbers", "export a network whose evaluation draws none")
+        if self._is_table(e):
+            axes = tuple(sorted(axes_of(e)))
+            table = e.dtype.narrow(self._table(e, axes))
+            return FileTensor(graph.number(table.item(), e.dtype) if not axes else graph.constant(table, "table"), axes)
+        if not isinstance(e, Apply):
+            return FileTensor(
+                graph.constant(np.arange(self.domain[e.position], dtype=np.int32), "table"), (e.position,)
+            )
+        return self._apply(e, [self.known[p] for p in self._parts(e)])
+
+    def _table(self, e: Expr, axes: Sequence[int]) -> np.ndarray:
+        """Return the values of an expression without reads over `axes`."""
+        renamed = substitute(e, {a: Axis(n) for n, a in enumerate(axes)})
+        return evaluate_template(template([self.domain[a] for a in axes], [], renamed), [])[0]
+
+    def _apply(self, e: Apply, given: list[FileTensor]) -> FileTensor:
+        graph, fn = self.graph, e.fn
+        if fn in _TRANSPARENT:
+            return given[0]
+        axes = tuple(sorted({a for o in given for a in o.axes}))
+        names = [self.align(o, axes) for o in given]
+        if fn == "cast":
+            result = graph.cast(names[0], e.dtype)
+        elif fn == "rsqrt":
+            result = graph.node("Reciprocal", graph.node("Sqrt", *names))
+        elif fn == "ne":
+            result = graph.node("Not", graph.node("Equal", *names))
+        elif fn in ("floordiv", "mod"):
+            result = self._divide(fn, names, e)
+        elif fn in _OPERATORS:
+            result = graph.node(_OPERATORS[fn], *names)
+        else:
+            raise self.error(f"{fn} has no operator", "write it with other functions")
+        return FileTensor(result, axes)
+
+    def _divide(self, fn: str, names: list[str], e: Apply) -> str:
+        """Return floor(a/b) or a - b*floor(a/b)."""
+        graph, (a, b) = self.graph, names
+        if e.dtype.is_float:
+            quotient = graph.node("Floor", graph.node("Div", a, b))
+            return quotient if fn == "floordiv" else graph.node("Sub", a, graph.node("Mul", b, quotient))
+        if not isinstance(e.args[1], Const):
+            # A division by zero, which a `where` does not select, would end the process.
+            zero = graph.node("Equal", b, graph.number(0, e.dtype))
+            b = graph.node("Where", zero, graph.number(1, e.dtype), b)
+        rest = graph.node("Mod", a, b)
+        return rest if fn == "mod" else graph.node("Div", graph.node("Sub", a, rest), b)
+
+    # -- reads
+
+    def _indices(self, e: Read) -> list[_Index]:
+        """Return the indices of a read. Dimensions whose indices share axes are read together."""
+        if e in self.indices:
+            return self.indices[e]
+        shape = self.params[e.slot][1]
+        index = self._named_index(e)
+        groups: list[tuple[list[int], set[int]]] = []
+        for d, i in enumerate(index):
+            axes = set(axes_of(i))
+            joined = [g for g in groups if g[1] & axes]
+            groups = [g for g in groups if g not in joined]
+            groups.append((sorted([d, *(k for g in joined for k in g[0])]), axes.union(*(g[1] for g in joined))))
+        found = []
+        for dims, _ in sorted(groups):
+            position: Expr | None = None
+            for d in dims:
+                at = index[d]
+                if e not in self.unguarded and not self._stays_inside(at, shape[d]):
+                    at = cast(at, dt.i64)
+                    at = apply("min", apply("max", at, Const(0, dt.i64)), Const(max(shape[d] - 1, 0), dt.i64))
+                if position is None:
+                    position = at if len(dims) == 1 else cast(at, dt.i64)
+                else:
+                    scaled = apply("mul", position, Const(shape[d], dt.i64))
+                    position = apply("add", scaled, cast(at, dt.i64))
+            assert position is not None
+            found.append(_Index(tuple(dims), prod(shape[d] for d in dims), position))
+        self.indices[e] = found
+        return found
+
+    def _named_index(self, e: Read) -> list[Expr]:
+        """Return the index of a read, in which the output's axes of extent 1 stand for positions 0 between their
+        neighbours, so that the operand need not be squeezed."""
+        shape, index = self.params[e.slot][1], list(e.index)
+        free = [a for a in range(self.rank) if self.domain[a] == 1 and a not in axes_of(e)]
+        last = -1
+        for d, i in enumerate(index):
+            after = [i.position for i in index[d + 1 :] if isinstance(i, Axis)]
+            if shape[d] == 1 and isinstance(i, Const):
+                fitting = [a for a in free if last < a < min(after, default=self.rank)]
+                if fitting:
+                    index[d] = i = Axis(fitting[0])
+                    free.remove(fitting[0])
+            if isinstance(i, Axis):
+                last = i.position
+        return index
+
+    def _stays_inside(self, index: Expr, extent: int) -> bool:
+        """Return whether an index, a multiple of one axis plus a number, is in bounds at all points."""
+        form = linear(index)
+        if form.atoms or len(form.coef) > 1:
+            return False
+        ends = [form.const + sum(c * v for c in form.coef.values()) for v in (0, self._last(form.coef))]
+        return 0 <= min(ends) and max(ends) < extent
+
+    def _last(self, coef: Iterable[int]) -> int:
+        return max((self.domain[a] - 1 for a in coef), default=0)
+
+    def _read(self, e: Read) -> FileTensor:
+        """Write a read: a Slice for indices of one axis, then for each other index a Reshape or a Gather."""
+        graph, shape = self.graph, self.params[e.slot][1]
+        name, indices = self.args[e.slot], self._indices(e)
+        # What the dimensions of the tensor run over: ("axis", number), ("source", dimension) or ("none", 0).
+        now: list[tuple[str, int]] = [("source", d) for d in range(len(shape))]
+        extents = list(shape)
+        slices = []
+        for i in indices:
+            form = linear(i.position) if len(i.dims) == 1 else None
+            if form is None or form.atoms or len(form.coef) > 1 or not self._stays_inside(i.position, i.extent):
+                continue
+            (d,) = i.dims
+            if not form.coef:
+                now[d], count, step = ("none", 0), 1, 1
+            else:
+                (axis,), (step,) = form.coef, form.coef.values()
+                now[d], count = ("axis", axis), self.domain[axis]
+            if (form.const, step, count) != (0, 1, extents[d]):
+                end = form.const + step * count
+                slices.append((d, form.const, end if end >= 0 else np.iinfo(np.int64).min, step))
+            extents[d] = count
+        if slices:
+            axes, *bounds = zip(*slices, strict=True)
+            starts, ends, steps = (graph.ints(v, n) for v, n in zip(bounds, ("starts", "ends", "steps"), strict=True))
+            name = graph.node("Slice", name, starts, ends, graph.ints(axes, "axes"), steps)
+        gone = [d for d, (kind, _) in enumerate(now) if kind == "none"]
+        if gone:
+            name = graph.node("Squeeze", name, graph.ints(gone, "axes"))
+            now = [n for n in now if n[0] != "none"]
+            extents = [n for d, n in enumerate(extents) if d not in gone]
+        for i in indices:
+            if ("source", i.dims[0]) in now:
+                name, now, extents = self._gather(name, now, extents, i)
+        return FileTensor(name, tuple(axis for _, axis in now))
+
+    def _gather(
+        self, name: str, now: list[tuple[str, int]], extents: list[int], i: _Index
+    ) -> tuple[str, list[tuple[str, int]], list[int]]:
+        """Read dimensions `i.dims` of a tensor at an index; return (name, what the dimensions run over, extents)."""
+        graph = self.graph
+        places = [now.index(("source", d)) for d in i.dims]
+        at = places[0]
+        if places != list(range(at, at + len(places))):
+            order = [p for p in range(len(now)) if p < at and p not in places]
+            at = len(order)
+            order += [*places, *(p for p in range(len(now)) if p not in order and p not in places)]
+            name = graph.node("Transpose", name, perm=order)
+            now, extents = [now[p] for p in order], [extents[p] for p in order]
+        before, after = slice(None, at), slice(at + len(places), None)
+        if has_read(i.position):
+            operand, table = self.known[i.position], None
+            if i.position.dtype not in (dt.i32, dt.i64):
+                operand = FileTensor(graph.cast(operand.name, dt.i64), operand.axes)
+            axes = operand.axes
+        else:
+            axes = tuple(sorted(axes_of(i.position)))
+            table = self._table(i.position, axes)
+        new = [("axis", a) for a in axes]
+        counts = [self.domain[a] for a in axes]
+        shape = [*extents[before], *counts, *extents[after]]
+        if table is not None and table.size == i.extent and (table.reshape(-1) == np.arange(i.extent)).all():
+            name = graph.node("Reshape", name, graph.ints(shape, "shape"))
+        else:
+            if len(places) > 1:
+                flat = [*extents[before], i.extent, *extents[after]]
+                name = graph.node("Reshape", name, graph.ints(flat, "shape"))
+            index = operand.name if table is None else graph.constant(table.astype(np.int64), "positions")
+            name = graph.node("Gather", name, index, axis=at)
+        return name, [*now[before], *new, *now[after]], shape
+
+    # -- axes
+
+    def align(self, o: FileTensor, axes: tuple[int, ...]) -> str:
+        """Return the tensor with its axes in increasing order, and dimensions of extent 1 for those of `axes` that it
+        lacks after its first one."""
+        if (o, axes) not in self.aligned:
+            self.aligned[o, axes] = self._align(o, axes)
+        return self.aligned[o, axes]
+
+    def _align(self, o: FileTensor, axes: tuple[int, ...]) -> str:
+        name, order = o.name, sorted(o.axes)
+        if list(o.axes) != order:
+            name = self.graph.node("Transpose", name, perm=[o.axes.index(a) for a in order])
+        if order:
+            inner = axes[axes.index(order[0]) :]
+            missing = [n for n, a in enumerate(inner) if a not in o.axes]
+            if missing:
+                name = self.graph.node("Unsqueeze", name, self.graph.ints(missing, "axes"))
+        return name
+
+    def full(self, o: FileTensor, axes: tuple[int, ...]) -> str:
+        """Return the tensor over all `axes`, in increasing order, with their extents."""
+        name = self.align(o, axes)
+        missing = [a for a in axes if a not in o.axes]
+        if any(self.domain[a] != 1 for a in missing):
+            return self.graph.node("Expand", name, self.graph.ints([self.domain[a] for a in axes], "shape"))
+        lead = len(axes) if not o.axes else axes.index(min(o.axes))
+        return self.graph.node("Unsqueeze", name, self.graph.ints(range(lead), "axes")) if lead else name
+
+    # -- reductions
+
+    def reduce(self, r: Reduce) -> list[FileTensor]:
+        """Write a reduction and return its results."""
+        over = tuple(range(self.rank, self.rank + len(r.extents)))
+        if r.combiner == "sum":
+            return [self._sum(b, over) for b in r.bodies]
+        if prod(r.extents) == 0 and r.combiner != "prod":
+            raise self.error(f"{r.combiner} over nothing", "reduce over one element or more")
+        if r.combiner.startswith("arg"):
+            return self._extreme(r, over)
+        return [self._fold(_REDUCTIONS[r.combiner], b, over, whole=r.combiner == "prod") for b in r.bodies]
+
+    def _fold(self, operator: str, body: Expr, over: tuple[int, ...], whole: bool = False) -> FileTensor:
+        """Reduce an expression by an operator. whole: whether axes count on which it does not depend."""
+        graph, o = self.graph, self.write(body)
+        if whole and not set(over) <= set(o.axes):
+            axes = tuple(sorted({*o.axes, *over}))
+            o = FileTensor(self.full(o, axes), axes)
+        places = [n for n, a in enumerate(o.axes) if a in over]
+        if not places:
+            return o
+        name = graph.cast(o.name, dt.i32) if body.dtype.is_bool else o.name
+        name = graph.node(operator, name, graph.ints(places, "axes"), keepdims=0)
+        name = graph.cast(name, dt.bool_) if body.dtype.is_bool else name
+        return FileTensor(name, tuple(a for a in o.axes if a not in over))
+
+    def _extreme(self, r: Reduce, over: tuple[int, ...]) -> list[FileTensor]:
+        """Return (the extremum, its first row-major position)."""
+        graph, (body,) = self.graph, r.bodies
+        o = self.write(body)
+        kept = tuple(sorted(a for a in o.axes if a not in over))
+        name = self.full(o, (*kept, *over))
+        if body.dtype.is_bool:
+            name = graph.cast(name, dt.i32)
+        if len(over) != 1:
+            flat = [*(self.domain[a] for a in kept), prod(r.extents)]
+            name = graph.node("Reshape", name, graph.ints(flat, "shape"))
+        value, position = ("ReduceMax", "ArgMax") if r.combiner == "argmax" else ("ReduceMin", "ArgMin")
+        best = graph.node(value, name, graph.ints([-1], "axes"), keepdims=0)
+        place = graph.node(position, name, axis=-1, keepdims=0)
+        if body.dtype.is_bool:
+            best = graph.cast(best, dt.bool_)
+        return [FileTensor(best, kept), FileTensor(graph.cast(place, dt.i32), kept)]
+
+    def _sum(self, body: Expr, over: tuple[int, ...]) -> FileTensor:
+        """Write a sum: of a product, as MatMul or Einsum; of another expression, as ReduceSum."""
+        factors = _factors(body)
+        outer = [self.write(f) for f in factors if not axes_of(f) & set(over)]
+        inner = [self.write(f) for f in factors if axes_of(f) & set(over)]
+        present = {a for o in inner for a in o.axes}
+        count = prod(self.domain[a] for a in over if a not in present)
+        if count != 1:
+            outer.append(FileTensor(self.graph.number(count, body.dtype), ()))
+        if len(inner) == 1:
+            inner[0] = self._sum_of_one(inner[0], over)
+        elif len(inner) > 1:
+            inner = [self._matmul(inner[0], inner[1], over) if len(inner) == 2 else self._einsum(inner, over)]
+        result, *rest = [*inner, *outer]
+        for o in rest:
+            axes = tuple(sorted({*result.axes, *o.axes}))
+            result = FileTensor(self.graph.node("Mul", self.align(result, axes), self.align(o, axes)), axes)
+        return result
+
+    def _sum_of_one(self, o: FileTensor, over: tuple[int, ...]) -> FileTensor:
+        places = [n for n, a in enumerate(o.axes) if a in over]
+        name = self.graph.node("ReduceSum", o.name, self.graph.ints(places, "axes"), keepdims=0) if places else o.name
+        return FileTensor(name, tuple(a for a in o.axes if a not in over))
+
+    def _matmul(self, a: FileTensor, b: FileTensor, over: tuple[int, ...]) -> FileTensor:
+        """Write the sum of a product of two tensors as MatMul, where it is one; else as Einsum."""
+        summed = [x for x in over if x in a.axes and x in b.axes]
+        if any((x in a.axes) != (x in b.axes) for x in over) or len(summed) != 1:
+            return self._einsum([a, b], over)
+        batch = [x for x in a.axes if x in b.axes and x not in over]
+        m = [x for x in a.axes if x not in b.axes]
+        n = [x for x in b.axes if x not in a.axes]
+        if m and n and min(n) < min(m):
+            a, b, m, n = b, a, n, m
+        if not m or not n or len(n) != 1 or (len(m) != 1 and batch):
+            return self._einsum([a, b], over)
+        left = self._transpose(a, (*batch, *m, *summed))
+        right = self._transpose(b, (*batch, *summed, *n))
+        return FileTensor(self.graph.node("MatMul", left, right), (*batch, *m, *n))
+
+    def _transpose(self, o: FileTensor, axes: Sequence[int]) -> str:
+        order = [o.axes.index(a) for a in axes]
+        return o.name if order == sorted(order) else self.graph.node("Transpose", o.name, perm=order)
+
+    def _einsum(self, given: list[FileTensor], over: tuple[int, ...]) -> FileTensor:
+        axes = sorted({a for o in given for a in o.axes})
+        letter = dict(zip(axes, string.ascii_letters, strict=False))
+        if len(axes) > len(letter):
+            raise self.error(f"a sum over {len(axes)} axes has too few letters", "split it into several sums")
+        result = tuple(a for a in axes if a not in over)
+        terms = ["".join(letter[a] for a in o.axes) for o in given]
+        equation = f"{','.join(terms)}->{''.join(letter[a] for a in result)}"
+        return FileTensor(self.graph.node("Einsum", *(o.name for o in given), equation=equation), result)
+
+
+def _unguarded_reads(bodies: Iterable[Expr]) -> set[Read]:
+    """Return the reads that are evaluated at every point, not only where a `where` selects them."""
+    stack, seen = [*bodies], set[Expr]()
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if isinstance(e, Apply) and (e.fn == "where" or e.fn in _TRANSPARENT):
+            stack.append(e.args[0])
+        else:
+            stack.extend(e.args)
+    return {e for e in seen if isinstance(e, Read)}
+
+
+def _factors(body: Expr) -> list[Expr]:
+    """Return expressions whose product is `body`. A condition on a product goes to one factor that has its axes."""
+    if isinstance(body, Apply) and body.fn in _TRANSPARENT:
+        return _factors(body.args[0])
+    if isinstance(body, Apply) and body.fn == "mul":
+        return operands(body, "mul")
+    if isinstance(body, Apply) and body.fn == "where" and isinstance(body.args[2], Const) and body.args[2].value == 0:
+        condition, product, zero = body.args
+        factors = operands(product, "mul")
+        fitting = [n for n, f in enumerate(factors) if axes_of(condition) <= axes_of(f)]
+        if len(factors) > 1 and fitting:
+            n = min(fitting, key=lambda n: len(axes_of(factors[n])))
+            factors[n] = apply("where", condition, factors[n], zero)
+            return factors
+    return [body]

@@ -1,0 +1,171 @@
+"""Trace a network in evaluation mode and write it as an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import ArgumentError
+from einsmith.base.trees import flatten
+from einsmith.frontends.onnx.writer.batch import SIZES, join_sizes
+from einsmith.frontends.onnx.writer.graph import GraphWriter, element_type
+from einsmith.frontends.onnx.writer.network import write_tensors
+from einsmith.frontends.onnx.writer.operators import NamedCall, say
+from einsmith.ir.nodes import Leaf, Tensor, leaf, nbytes
+from einsmith.lang import trace
+from einsmith.lang.builder import Value, as_value
+from einsmith.nn.module import Module
+from einsmith.nn.parameter import Stored
+
+MAX_BYTES = 2**31 - 2**20
+"""Most bytes of initializers: a file is one protobuf message, which has fewer than 2**31 bytes."""
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A traced network: its inputs and results, the objects that it reads, and the calls that operators express."""
+
+    inputs: tuple[Leaf, ...]
+    results: tuple[Tensor, ...]
+    objects: tuple[tuple[Any, Leaf], ...]
+    calls: dict[Tensor, NamedCall]
+
+
+def make_model(
+    model: Module,
+    example: Sequence[tuple[tuple[int, ...], DType]],
+    inputs: Sequence[str],
+    outputs: Sequence[str] | None,
+    opset: int,
+    dynamic_batch: bool,
+) -> onnx.ModelProto:
+    """Return a network's ONNX model, checked.
+
+    Args:
+        model: the network
+        example: shape and element type of each input
+        inputs: names of the inputs
+        outputs: names of the outputs; None: "output", or "output_0", "output_1", ...
+        opset: the operator set
+        dynamic_batch: whether the first extent of all inputs may be any number
+    """
+    if dynamic_batch:
+        made = [
+            _graph(model, [((n, *shape[1:]), dtype) for shape, dtype in example], inputs, outputs, opset) for n in SIZES
+        ]
+        (first, writer), (second, _) = made
+        graph = join_sizes(first, second, writer.written, inputs[0], writer.unique("batch_size"))
+    else:
+        graph, _ = _graph(model, example, inputs, outputs, opset)
+    imports = [helper.make_opsetid("", opset)]
+    proto = helper.make_model(
+        graph, producer_name="einsmith", opset_imports=imports, ir_version=helper.find_min_ir_version_for(imports)
+    )
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def _capture(model: Module, example: Sequence[tuple[tuple[int, ...], DType]]) -> _Captured:
+    t = trace.Trace()
+    t.calls = []
+    inputs = tuple(leaf(shape, dtype) for shape, dtype in example)
+    with model.in_mode(training=False), trace.compiling(), trace.tracing(t):
+        leaves, _ = flatten(model(*map(Value, inputs)))
+        results = tuple(as_value(x).tensor for x in leaves)
+        recorded, t.calls = t.calls, None
+        said = [say(*call) for call in recorded]
+    paths = _paths(model)
+    for path in (paths[x] for x in t.updates if x in paths):  # the others are counters of random numbers
+        raise ArgumentError(
+            f"the evaluation of {type(model).__name__} updates {path!r}, which an ONNX file cannot; return the new "
+            "value as an output, and take it as an input"
+        )
+    return _Captured(inputs, results, tuple(t.captured.values()), dict(s for s in said if s is not None))
+
+
+def _paths(model: Module) -> dict[int, str]:
+    """Return the names of parameters and buffers by id; of several names, the first."""
+    found: dict[int, str] = {}
+    for name, x in [*model.named_parameters(), *model.named_buffers()]:
+        found.setdefault(id(x), name)
+    return found
+
+
+def _graph(
+    model: Module,
+    example: Sequence[tuple[tuple[int, ...], DType]],
+    inputs: Sequence[str],
+    outputs: Sequence[str] | None,
+    opset: int,
+) -> tuple[onnx.GraphProto, GraphWriter]:
+    """Return the graph of a network for inputs of certain shapes, and what wrote it."""
+    captured = _capture(model, example)
+    count = len(captured.results)
+    if outputs is None:
+        outputs = ["output"] if count == 1 else [f"output_{n}" for n in range(count)]
+    if len(outputs) != count:
+        raise ArgumentError(f"output_names={list(outputs)!r}: {type(model).__name__} has {count} outputs")
+    paths = _paths(model)
+    size = sum(nbytes(x) for _, x in captured.objects)
+    if size > MAX_BYTES:
+        raise ArgumentError(
+            f"the parameters of {type(model).__name__} have {size / 2**30:.2f} GiB, and an ONNX file holds less than 2"
+        )
+    names = [*inputs, *outputs]
+    writer = GraphWriter(opset, [*names, *paths.values()])
+    leaves = dict(zip(captured.inputs, inputs, strict=True))
+    for x, place in captured.objects:
+        if isinstance(x, np.ndarray):
+            leaves[place] = writer.constant(x, "constant", place.dtype)
+        elif not isinstance(x, Stored):
+            leaves[place] = ""  # the state of random numbers, whose formula is the one that an error shows
+        else:
+            path = paths.get(id(x))
+            leaves[place] = writer.constant(x.numpy(), "constant", place.dtype, name=path)
+            if path in names:
+                raise ArgumentError(
+                    f"{path!r} names a parameter of {type(model).__name__}; choose other input_names and output_names"
+                )
+    written = write_tensors(writer, leaves, captured.results, captured.calls)
+    _name_outputs(writer, written, outputs)
+    infos = [
+        [helper.make_tensor_value_info(n, element_type(x.dtype), x.shape) for n, x in zip(known, tensors, strict=True)]
+        for known, tensors in ((inputs, captured.inputs), (outputs, captured.results))
+    ]
+    graph = helper.make_graph(writer.nodes, type(model).__name__, *infos, list(_used(writer)))
+    return graph, writer
+
+
+def _name_outputs(writer: GraphWriter, written: Sequence[str], outputs: Sequence[str]) -> None:
+    """Give results the names of the outputs: their node's output is renamed; one without a node gets an Identity."""
+    made = {o for node in writer.nodes for o in node.output}
+    renamed: dict[str, str] = {}
+    for name, output in zip(written, outputs, strict=True):
+        if name in made and name not in renamed:
+            renamed[name] = output
+    stack = [writer.nodes]
+    while stack:
+        for node in stack.pop():
+            node.input[:] = [renamed.get(x, x) for x in node.input]
+            node.output[:] = [renamed.get(x, x) for x in node.output]
+            stack += [a.g.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    for name, output in zip(written, outputs, strict=True):
+        if renamed.get(name) != output:
+            writer.nodes_of("Identity", [renamed.get(name, name)], [output])
+
+
+def _used(writer: GraphWriter) -> list[onnx.TensorProto]:
+    """Return the initializers that nodes read."""
+    read: set[str] = set()
+    stack = [writer.nodes]
+    while stack:
+        for node in stack.pop():
+            read.update(node.input)
+            stack += [a.g.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return [t for name, t in writer.initializers.items() if name in read]

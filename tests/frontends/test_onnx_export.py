@@ -1,0 +1,387 @@
+"""Networks written as ONNX files: onnxruntime and the reader give the network's own outputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import einsmith as es
+from einsmith.base.errors import ArgumentError, DataError, FormulaError, KindError, ShapeError
+from einsmith.frontends.onnx import export, load
+from einsmith.frontends.onnx.writer import batch
+
+ort = pytest.importorskip("onnxruntime", reason="onnxruntime, which runs the files, is not installed")
+F, N = es.functional, es.nn
+
+
+class Of(N.Module):
+    """A network of a function of tensors, with parameters."""
+
+    def __init__(self, function: Callable[..., Any], *parameters: np.ndarray):
+        self.function = function
+        self.weights = N.ParameterList([N.Parameter(p) for p in parameters])
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs, *self.weights)
+
+
+def floats(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def numbers(high: int, *shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, high, shape)
+
+
+def session(path: Path) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def agree(path: Path, model: N.Module, *inputs: np.ndarray, atol: float = 2e-5, again: bool = True) -> None:
+    """onnxruntime's outputs and (again) those of the file that is read again are the network's, in type and value."""
+    with model.in_mode(training=False):
+        expected = model(*inputs)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    run = session(path)
+    theirs = run.run(None, dict(zip((i.name for i in run.get_inputs()), inputs, strict=True)))
+    results = [theirs]
+    if again:
+        read = load(path)
+        read.eval()
+        ours = read(*inputs)
+        results.append(ours if isinstance(ours, tuple) else (ours,))
+    for found in results:
+        for a, b in zip(expected, found, strict=True):
+            assert a.dtype == b.dtype and a.shape == b.shape
+            np.testing.assert_allclose(b, a, 1e-4, atol)
+
+
+def written(path: Path, model: N.Module, *inputs: np.ndarray, **options: Any) -> Counter[str]:
+    """Write a network, compare it, and return how often the file has each operator."""
+    export(model, inputs, path, **options)
+    agree(path, model, *inputs)
+    return Counter(n.op_type for n in onnx.load(path).graph.node)
+
+
+# ---------------------------------------------------------------------------------------------------------- networks
+
+IMAGE = (1, 3, 32, 32)
+NETWORKS: dict[str, tuple[Callable[[], N.Module], tuple[np.ndarray, ...]]] = {
+    "lenet5": (es.models.lenet5, (floats(3, 1, 28, 28),)),
+    "mlp3": (es.models.mlp3, (floats(3, 784),)),
+    "squeezenet": (lambda: es.models.squeezenet(classes=10), (floats(1, 3, 64, 64),)),
+    "shufflenet_v1": (lambda: es.models.shufflenet_v1(classes=10), (floats(*IMAGE),)),
+    "mobilenet_v1": (lambda: es.models.mobilenet_v1(classes=10), (floats(*IMAGE),)),
+    "mobilenet_v2": (lambda: es.models.mobilenet_v2(classes=10), (floats(*IMAGE),)),
+    "resnet50": (lambda: es.models.resnet50(classes=10), (floats(*IMAGE),)),
+    "efficientnet_lite0": (lambda: es.models.efficientnet_lite0(classes=10), (floats(*IMAGE),)),
+    "resnet18_cifar": (es.models.resnet18_cifar, (floats(2, 3, 32, 32),)),
+    "unet": (lambda: es.models.unet(width=4, depth=2), (floats(2, 1, 16, 16),)),
+    "vit_small": (
+        lambda: es.models.vit_small(size=16, patch=8, width=16, heads=2, layers=2, inner=32),
+        (floats(2, 3, 16, 16),),
+    ),
+    "bert_base": (
+        lambda: es.models.bert_base(vocabulary=50, width=16, heads=2, layers=2, inner=32, positions=16),
+        (numbers(50, 2, 7),),
+    ),
+    "gpt_small": (
+        lambda: es.models.gpt_small(vocabulary=50, width=16, heads=2, layers=2, positions=16),
+        (numbers(50, 2, 7),),
+    ),
+    "capsulenet": (es.models.capsulenet, (floats(2, 1, 28, 28),)),
+    "milstm": (lambda: es.models.milstm(input_size=5, hidden_size=7), (floats(2, 6, 5),)),
+    "scrn": (lambda: es.models.scrn(input_size=5, hidden_size=7), (floats(2, 6, 5),)),
+    "sublstm": (lambda: es.models.sublstm(input_size=5, hidden_size=7), (floats(2, 6, 5),)),
+    "lltm": (lambda: es.models.lltm(input_size=5, hidden_size=7), (floats(2, 6, 5),)),
+    "lstm-lm": (lambda: es.models.lstm_lm(vocabulary=40, width=8), (numbers(40, 2, 6),)),
+}
+QUICK = ("lenet5", "gpt_small", "sublstm")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS])
+def test_networks_by_name(name: str, tmp_path: Path):
+    es.manual_seed(3)
+    make, inputs = NETWORKS[name]
+    model = make()
+    for k, b in enumerate(model.buffers()):  # statistics that are not those of no training
+        if b.ndim:
+            b.data = 0.5 + np.abs(floats(*b.shape, seed=k))
+    path = tmp_path / "net.onnx"
+    export(model, inputs, path)
+    agree(path, model, *inputs, atol=1e-4)
+    export(model, inputs, path, dynamic_batch=True)
+    more = tuple(np.concatenate([x, x[:1]]) for x in inputs)
+    agree(path, model, *more, atol=1e-4, again=False)
+    assert [d.dim_param for d in onnx.load(path).graph.input[0].type.tensor_type.shape.dim][0] == "batch"
+
+
+def test_every_network_by_name_is_among_them():
+    assert {*es.models.names()} - {*NETWORKS} == {"resnet18"}  # a resnet50 of other blocks
+
+
+def test_operators_have_their_names_and_parameters_theirs(tmp_path: Path):
+    model = es.models.resnet18_cifar()
+    path = tmp_path / "net.onnx"
+    export(model, floats(2, 3, 32, 32), path)
+    graph = onnx.load(path).graph
+    counts = Counter(n.op_type for n in graph.node)
+    assert counts["Conv"] == counts["BatchNormalization"] == 20 and counts["Relu"] == 17 and counts["Add"] == 8
+    assert len(graph.node) < 70 and counts["Gather"] == counts["Einsum"] == 0
+    state = model.state_dict()
+    found = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
+    kept = {n for n in state if "num_batches" not in n}
+    assert kept <= {*found}
+    assert all(np.array_equal(found[n], state[n]) for n in kept)
+    assert {*dict(load(path).named_parameters())} == {*dict(model.named_parameters())}
+
+
+def test_a_network_from_torch(tmp_path: Path):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from einsmith.frontends.torch import from_torch
+
+    torch.manual_seed(0)
+    nn = torch.nn
+    body = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.GELU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 5)
+    ).eval()  # fmt: skip
+    x = floats(3, 2, 8, 8)
+    model = from_torch(body, torch.from_numpy(x))
+    counts = written(tmp_path / "net.onnx", model, x)
+    assert {"Conv", "BatchNormalization", "Gelu", "MaxPool", "MatMul"} <= {*counts}
+
+
+# ------------------------------------------------------------------------------------------------- calls and formulas
+
+CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], str]] = {
+    "conv same, dilated": (
+        lambda x, w: F.conv1d(x, w, padding="same", dilation=2),
+        (floats(2, 3, 9), floats(4, 3, 3)),
+        "Conv",
+    ),
+    "conv groups": (
+        lambda x, w: F.conv2d(x, w, stride=2, padding=1, groups=2),
+        (floats(2, 4, 7, 6), floats(6, 2, 3, 3)),
+        "Conv",
+    ),
+    "conv without batch": (lambda x, w: F.conv1d(x, w), (floats(3, 9), floats(4, 3, 3)), "MatMul Einsum"),
+    "conv transpose": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1, padding=1),
+        (floats(2, 3, 4, 5), floats(3, 2, 3, 3)),
+        "ConvTranspose",
+    ),
+    "linear": (lambda x, w, b: F.linear(x, w, b), (floats(2, 3, 5), floats(4, 5), floats(4)), "MatMul"),
+    "max pool": (lambda x: F.max_pool2d(x, 3, 2, 1), (floats(2, 3, 9, 8),), "MaxPool"),
+    "max pool, places": (lambda x: F.max_pool2d(x, 2, return_indices=True), (floats(2, 3, 6, 6),), "MaxPool ArgMax"),
+    "ceiling": (lambda x: F.max_pool1d(x, 3, 2, ceil_mode=True), (floats(2, 3, 8),), "MaxPool"),
+    "mean pool, ceiling": (lambda x: F.avg_pool1d(x, 3, 2, ceil_mode=True), (floats(2, 3, 8),), "ReduceSum"),
+    "mean pool": (lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), (floats(2, 3, 9, 8),), "AveragePool"),
+    "adaptive": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), (floats(2, 3, 9, 8),), "AveragePool"),
+    "adaptive, uneven": (lambda x: F.adaptive_max_pool1d(x, 3), (floats(2, 3, 8),), "ReduceMax"),
+    "softmax": (lambda x: F.log_softmax(F.softmax(x, -1), 1), (floats(2, 5, 3),), "Softmax LogSoftmax"),
+    "norms": (
+        lambda x, w: F.instance_norm(F.layer_norm(x, (5, 3), w)),
+        (floats(2, 4, 5, 3), floats(5, 3)),
+        "LayerNormalization InstanceNormalization",
+    ),
+    "activations": (
+        lambda x: F.hardsigmoid(F.selu(F.relu6(F.leaky_relu(x, 0.2)))) + F.hardtanh(x, -0.5, 0.7),
+        (floats(4, 5),),
+        "HardSigmoid Selu Clip LeakyRelu",
+    ),
+    "elementwise": (
+        lambda x: F.elu(F.softplus(x)) + F.gelu(x) + F.mish(x) + F.silu(x) + F.softplus(x, beta=2.0),
+        (floats(4, 5),),
+        "Elu Softplus Gelu Mish",
+    ),
+    "clamp": (lambda x: F.clamp(x, max=0.3), (floats(4, 5),), "Clip"),
+    "pad": (lambda x: F.pad(x, (1, 2, 0, 1), value=2.5), (floats(2, 3, 4),), "Pad"),
+    "pad by reflection": (lambda x: F.pad(x, (2, 1), mode="reflect"), (floats(2, 3, 4),), "Gather Where"),
+    "embedding": (lambda i, w: F.embedding(i, w, padding_idx=2), (numbers(6, 2, 3), floats(6, 4)), "Gather"),
+    "attention": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        (floats(2, 2, 5, 4), floats(2, 2, 5, 4, seed=1), floats(2, 2, 5, 3, seed=2)),
+        "MatMul",
+    ),
+    "views": (
+        lambda x: F.cat([x[:, ::-1].reshape(2, -1, 3), F.stack([x, x], 1)[:, 0].transpose(0, 2, 1)], 1),
+        (floats(2, 3, 3),),
+        "Slice Concat",
+    ),
+    "interpolation": (
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False),
+        (floats(2, 3, 4, 5),),
+        "Gather",
+    ),
+    "extremes": (
+        lambda x: (x.argmax(1), x.max(0), x.argmin(), x.prod(2)),
+        (floats(3, 4, 2),),
+        "ArgMax ReduceMax ArgMin ReduceProd",
+    ),
+    "integers": (lambda i: (i // 3 - i % -4, (i > 2) & (i != 5), i.sum(1)), (numbers(9, 3, 5),), "Mod Div"),
+    "sums": (lambda x, y: F.einsum("abc,cb,bd->da", x, y, y), (floats(3, 4, 4), floats(4, 4)), "Einsum"),
+    "norm of rows": (lambda x: F.normalize(x, dim=1), (floats(3, 4),), "Where Sqrt"),
+    "one_hot and gather": (lambda i: F.one_hot(i, 5), (numbers(5, 3, 4),), "Equal"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_of_functions(name: str, tmp_path: Path):
+    function, inputs, operators = CALLS[name]
+    counts = written(tmp_path / "net.onnx", Of(function), *inputs)
+    assert any(o in counts for o in operators.split()[1:] or operators.split()), counts
+
+
+FORMULAS: dict[str, tuple[str, tuple[np.ndarray, ...], dict[str, Any]]] = {
+    "capsules": (
+        "C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,t*p+r,t*q+s,i,m]*W[k,c,r,s,m,j])",
+        (floats(2, 3, 5, 7, 2, 4), floats(4, 3, 3, 3, 4, 3)),
+        {"t": 2},
+    ),
+    "prefix sums": ("y[i] = sum[j](where(j <= i, x[j], 0))", (floats(7),), {"extents": {"i": 7}}),
+    "pieces": ("y[b,2*h] = x[b,h]\ny[b,2*h+1] = exp(x[b,h])", (floats(2, 3),), {}),
+    "diagonal": ("y[i] = x[i,i]*2\nz[] = sum[i](x[i,i])\nreturn y, z", (floats(4, 4),), {}),
+    "rows by index, guarded": ("y[t,k] = where(ids[t] > 0, E[ids[t]-1,k], 0)", (numbers(5, 6), floats(4, 3)), {}),
+    "two indices": ("y[b,k] = x[b,i[b,k],k]", (floats(3, 5, 4), numbers(5, 3, 4)), {}),
+    "scatter": ("y[i,k] = 0.5\ny[ids[n],k] += x[n,k]", (numbers(4, 6), floats(6, 3)), {"extents": {"i": 4, "k": 3}}),
+    "maximum of scatter": (
+        "y[i] = -9.0\ny[ids[n]] max= x[n]\nreturn y",
+        (numbers(4, 6), floats(6)),
+        {"extents": {"i": 4}},
+    ),
+    "positions": ("y[i,j] = x[j] + i*10 - f32(i//2)*j", (floats(3),), {"extents": {"i": 4}}),
+    "condition on a product": (
+        "y[p] = sum[r](where(0 <= p+r-1 and p+r-1 < 5, x[p+r-1]*w[r], 0))",
+        (floats(5), floats(3)),
+        {"extents": {"p": 5}},
+    ),
+    "unused axes": (
+        "y[b] = sum[k,j](x[b,k])\nz[b] = prod[k](x[b,0])\nreturn y, z",
+        (floats(3, 4),),
+        {"extents": {"j": 3, "k": 4}},
+    ),
+    "recurrence backwards": ("h[t,b] = tanh(x[t,b] + where(t < 5, 0.5*h[t+1,b], 0))", (floats(6, 3),), {}),
+    "two steps back": ("h[t] = where(t > 1, h[t-1] - 0.5*h[t-2], x[t])", (floats(7),), {}),
+    "sums of all steps": ("h[t] = x[t] + sum[s](where(s < t, h[s], 0))*0.25", (floats(6),), {"extents": {"s": 6}}),
+    "initial values": ("h[0] = x[0]\nh[t+1] = 0.5*h[t] + x[t]", (floats(6),), {}),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas(name: str, tmp_path: Path):
+    text, inputs, settings = FORMULAS[name]
+    extents = settings.pop("extents", None) if "extents" in settings else None
+    formula = es.op(text, extents=extents, **settings)
+    written(tmp_path / "net.onnx", Of(lambda *x: formula(*x)), *inputs)
+
+
+def test_nodes_show_their_formula(tmp_path: Path):
+    model = Of(es.op("y[b,k] = sum[c](x[b,c]*w[c,k]*w[c,k])"), floats(4, 3))
+    export(model, floats(2, 4), tmp_path / "net.onnx", input_names=["a"], output_names=["y"])
+    (node,) = onnx.load(tmp_path / "net.onnx").graph.node
+    assert node.op_type == "Einsum" and list(node.output) == ["y"]
+    assert "sum[r0]" in node.doc_string and "a[i0, r0]" in node.doc_string
+
+
+def test_layers_of_recurrence(tmp_path: Path):
+    for layer in (N.LSTM(4, 3, num_layers=2, bidirectional=True), N.GRU(4, 3, batch_first=True)):
+        counts = written(tmp_path / "net.onnx", Of(lambda x, layer=layer: layer(x)[0]), floats(5, 2, 4))
+        assert counts["Loop"] >= 2 if isinstance(layer, N.LSTM) else counts["Loop"] == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ options
+
+
+def test_names_types_and_operator_sets(tmp_path: Path):
+    path = tmp_path / "net.onnx"
+    model = Of(lambda x, y: {"sum": x + y, "same": y, "twice": (x + y, F.gelu(x))})
+    x, y = floats(2, 3).astype(np.float64), floats(3).astype(np.float64)
+    export(model, (x, y), path, input_names=["left", "right"], opset=18)
+    made = onnx.load(path)
+    assert made.opset_import[0].version == 18 and [i.name for i in made.graph.input] == ["left", "right"]
+    assert [o.name for o in made.graph.output] == ["output_0", "output_1", "output_2", "output_3"]
+    assert "Gelu" not in {n.op_type for n in made.graph.node}  # it came with operator set 20
+    ours = load(path)(x, y)
+    np.testing.assert_allclose(ours[0], x + y)
+    np.testing.assert_allclose(ours[1], y)
+    assert ours[3].dtype == np.float64
+
+
+def test_a_batch_of_any_size_is_said_by_shapes(tmp_path: Path):
+    path = tmp_path / "net.onnx"
+    model = Of(lambda x, token: F.cat([token.expand(x.shape[0], 1, 3), x.reshape(-1, 2, 3)], 1), floats(1, 1, 3))
+    export(model, floats(3, 6), path, dynamic_batch=True)
+    for size in (1, 2, 5):
+        agree(path, model, floats(size, 6))
+
+
+def test_a_batch_in_a_formula_is_an_error(tmp_path: Path):
+    model = Of(lambda x: x * x.shape[0])
+    with pytest.raises(
+        FormulaError, match=r"(?s)batch size is a part of a formula.*out\[i0, i1\].*dynamic_batch=False"
+    ):
+        export(model, floats(2, 3), tmp_path / "net.onnx", dynamic_batch=True)
+    assert not list(tmp_path.iterdir())
+    export(model, floats(2, 3), tmp_path / "net.onnx")
+    with pytest.raises(FormulaError, match="batch size"):
+        export(Of(lambda x: x[: x.shape[0] // 2]), floats(4, 3), tmp_path / "net.onnx", dynamic_batch=True)
+
+
+def test_the_sizes_compared_are_primes():
+    assert all(n > 1 and all(n % k for k in range(2, n)) for n in batch.SIZES) and len({*batch.SIZES}) == 2
+
+
+def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model, x, path = es.models.mlp3(), floats(2, 784), tmp_path / "net.onnx"
+    with pytest.raises(DataError, match="make it first"):
+        export(model, x, tmp_path / "none" / "net.onnx")
+    with pytest.raises(DataError, match="is a folder"):
+        export(model, x, tmp_path)
+    with pytest.raises(KindError, match="must be a path"):
+        export(model, x, 3)
+    with pytest.raises(KindError, match="model"):
+        export(lambda x: x, x, path)
+    with pytest.raises(ArgumentError, match="opset=7 must be from 18"):
+        export(model, x, path, opset=7)
+    with pytest.raises(ArgumentError, match="must be 1 names"):
+        export(model, x, path, input_names=["a", "b"])
+    with pytest.raises(ArgumentError, match="different names"):
+        export(model, x, path, input_names=["a"], output_names=["a"])
+    with pytest.raises(ArgumentError, match="has 1 outputs"):
+        export(model, x, path, output_names=["a", "b"])
+    name = next(iter(model.state_dict()))
+    with pytest.raises(ArgumentError, match="names a parameter"):
+        export(model, x, path, input_names=[name])
+    with pytest.raises(ShapeError, match="first extents must be equal"):
+        export(Of(lambda x, y: x + y), (floats(2, 3), floats(3)), path, dynamic_batch=True)
+    monkeypatch.setattr("einsmith.frontends.onnx.writer.model.MAX_BYTES", 1000)
+    with pytest.raises(ArgumentError, match="GiB"):
+        export(model, x, path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_an_evaluation_cannot_be(tmp_path: Path):
+    class Counting(N.Module):
+        def __init__(self) -> None:
+            self.register_buffer("count", np.zeros((), np.float32))
+
+        def forward(self, x: Any) -> Any:
+            self.count = self.count + 1
+            return x + self.count
+
+    with pytest.raises(ArgumentError, match="updates 'count'"):
+        export(Counting(), floats(2), tmp_path / "net.onnx")
+    with pytest.raises(FormulaError, match=r"(?s)random numbers.*line 1: out"):
+        export(Of(lambda x: F.dropout(x, 0.5, training=True)), floats(2, 3), tmp_path / "net.onnx")
+    # In evaluation mode dropout and batch norm are those of evaluation, whatever the network's mode is.
+    model = N.Sequential(N.Linear(3, 4), N.BatchNorm1d(4), N.Dropout(0.5))
+    counts = written(tmp_path / "net.onnx", model, floats(2, 3))
+    assert counts == {"Gemm": 1, "BatchNormalization": 1} and model.training
