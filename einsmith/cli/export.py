@@ -1,4 +1,4 @@
-"""Export a model, or a run that `einsmith train` has saved, as a library, for `einsmith export`."""
+"""Export a model, or a run that `einsmith train` has saved, as a library or an ONNX file, for `einsmith export`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from einsmith import models, optim
+from einsmith.cli import onnx_files
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import defaults, model_arguments
 from einsmith.export.write import MANIFEST, export
+from einsmith.frontends.onnx import export as export_onnx
 from einsmith.training import TrainStep, checkpoint, manifest
 
 
@@ -26,7 +29,11 @@ def export_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Export the model of a name or the run of a folder, and print the library's functions, files and sizes."""
+    """Export the model of a name or the run of a folder, and print the library's functions, files and sizes.
+
+    A `folder` that ends in .onnx is the path of an ONNX file instead."""
+    if onnx_files.is_file(str(folder)):
+        _check_no_library_options(threads, options)
     place = Path(what)
     if manifest.is_saved_step(place):
         if settings:
@@ -45,7 +52,11 @@ def export_command(
         raise click.UsageError(
             f"{what!r} is neither a saved run nor a model; the models are {', '.join(models.names())}"
         )
-    made = export(step, folder, *task.example(batch or task.batch, arguments), **options)
+    example = task.example(batch or task.batch, arguments)
+    if onnx_files.is_file(str(folder)):
+        _write_onnx(step, folder, example[:-1], batch is None, options["overwrite"], as_json)
+        return
+    made = export(step, folder, *example, **options)
     told = json.loads((made / MANIFEST).read_text())
     if as_json:
         click.echo(json.dumps(told))
@@ -54,3 +65,33 @@ def export_command(
         click.echo(f"{function['function']}({', '.join(a['name'] for a in function['arguments'])})")
     for name, size in told["files"].items():
         click.echo(f"{made / name}  {size / 1024:.1f} KiB")
+
+
+def _check_no_library_options(threads: int | None, options: dict[str, Any]) -> None:
+    """Raise click's usage error for options that an ONNX file does not have."""
+    given = {"--threads": threads, **{f"--{n}": options[n] for n in ("name", "schedule", "compiler")}}
+    given["--target"] = None if options["target"] == "host" else options["target"]
+    for name, value in given.items():
+        if value is not None:
+            raise click.UsageError(f"{name} is for a library; an ONNX file takes --batch, --set and --overwrite")
+
+
+def _write_onnx(
+    step: TrainStep, file: Path, inputs: tuple[np.ndarray, ...], any_batch: bool, overwrite: bool, as_json: bool
+) -> None:
+    """Write a step's model as an ONNX file, and print its inputs, outputs and size."""
+    if file.exists() and not overwrite:
+        raise click.ClickException(f"{file} exists; --overwrite replaces it")
+    try:
+        export_onnx(step.model, inputs, file, dynamic_batch=any_batch)
+    except ImportError as e:
+        raise click.ClickException(str(e)) from e
+    network = onnx_files.network(str(file))
+    size = file.stat().st_size
+    if as_json:
+        shapes = {i.name: [*(i.shape or ())] for i in network.inputs}
+        click.echo(json.dumps({"file": str(file), "bytes": size, "inputs": shapes, "outputs": [*network.outputs]}))
+        return
+    for i in network.inputs:
+        click.echo(f"{i.name}: {i.type}[{', '.join(map(str, i.shape or ()))}]")
+    click.echo(f"{', '.join(network.outputs)}\n{file}  {size / 1024:.1f} KiB")

@@ -215,7 +215,7 @@ def run_command(what: str, **options) -> None:
 
 @app.command("export")
 @click.argument("what", metavar="MODEL|DIR")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="FOLDER|FILE.onnx", type=click.Path(path_type=Path))
 @click.option("--batch", type=click.IntRange(min=1), help="Batch size of the step.  [default: as in train]")
 @click.option("--set", "settings", multiple=True, metavar="width=128", help="Set an argument of the MODEL.")
 @click.option("--name", help="Prefix of the C functions' names.  [default: the model's name]")
@@ -235,6 +235,9 @@ def export_command(what: str, folder: Path, **options) -> None:
 
     MODEL, as in `einsmith train`, has new weights and Adam's rule; DIR is a run that `einsmith train --save` wrote,
     which continues from its last step (its schedule of learning rates needs --schedule).
+
+    A FOLDER that ends in .onnx is an ONNX file: the network in evaluation mode, for batches of any size, or of the size
+    that --batch gives.
     """
     from einsmith.cli.export import export_command
 

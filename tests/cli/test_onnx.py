@@ -1,4 +1,4 @@
-"""`einsmith run`, `explain` and `train` with a file of ONNX."""
+"""`einsmith run`, `explain`, `train` and `export` with a file of ONNX."""
 
 from __future__ import annotations
 
@@ -124,3 +124,19 @@ def test_examples_have_the_requested_shapes(tmp_path: Path, run: Run):
     odd = 2**53 + 1  # no float64
     _, (_, n) = onnx_files.example(str(tmp_path / "net.onnx"), None, [], [f"n={odd}"])
     assert n.dtype == np.int64 and n == odd
+
+
+# ------------------------------------------------------------------------------------------------------------- export
+
+
+def test_a_model_is_exported(run: Run, tmp_path: Path):
+    made = tmp_path / "net.onnx"
+    status, out, _ = run("export", "lenet5", made, "--json")
+    told = json.loads(out)
+    assert status == 0 and told["inputs"] == {"input": ["batch", 1, 28, 28]} and told["outputs"] == ["output"]
+    assert load(made)(np.zeros((3, 1, 28, 28), np.float32)).shape == (3, 10)
+    assert run("export", "lenet5", made)[0] == main.FAILED
+    status, out, _ = run("export", "lenet5", made, "--batch", 4, "--overwrite")
+    assert status == 0 and "input: float[4, 1, 28, 28]" in out and "net.onnx  " in out
+    status, _, err = run("export", "lenet5", made, "--threads", 2, "--overwrite")
+    assert status == main.WRONG_USE and "--threads is for a library" in err
