@@ -110,7 +110,11 @@ _PLACES = {
 """Public names by the module that defines them; a module is imported when one of its names is first used."""
 
 if not TYPE_CHECKING:
-    __getattr__ = late.names_of(__name__, {name: place for place, names in _PLACES.items() for name in names.split()})
+    __getattr__ = late.names_of(
+        __name__,
+        {name: place for place, names in _PLACES.items() for name in names.split()},
+        "einsmith.functional.torch_names",
+    )
     del export, _export  # delete the module: the name belongs to the function
 
 

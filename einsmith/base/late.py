@@ -11,12 +11,13 @@ from typing import Any
 from einsmith.base import locks
 
 
-def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+def names_of(package: str, places: Mapping[str, str], others: str = "") -> Callable[[str], Any]:
     """Return the `__getattr__` of a package.
 
     Args:
         package: name of the package
         places: module that has the value of each public name; other names are those of the package's modules
+        others: module whose `find(name)` returns further names or raises AttributeError
 
     A fork waits for imports under way. An import statement of the package's own modules imports what it names by
     itself: a thread that is inside one holds Python's lock of a module, and another one may wait for that lock while it
@@ -30,7 +31,13 @@ def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
                 value = getattr(import_module(places[name]), name)
             setattr(module, name, value)
             return value
-        if name.startswith("_") or _is_own(sys._getframe(1), package) or not _is_module(package, name):
+        is_own = name.startswith("_") or _is_own(sys._getframe(1), package)
+        if others and not is_own and not _is_module(package, name):
+            with locks.IMPORTING:
+                value = import_module(others).find(name)
+            setattr(module, name, value)
+            return value
+        if is_own or not _is_module(package, name):
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
         with locks.IMPORTING:
             return import_module(f"{package}.{name}")  # becomes an attribute of the package

@@ -38,6 +38,7 @@ from einsmith.lang.lower import lower
 from einsmith.lang.operators import Operators
 from einsmith.lang.protocol import RunTimeOnly, is_array_like
 from einsmith.lang.torch_methods import TorchMethods
+from einsmith.lang.torch_types import ElementCount
 from einsmith.lang.trace import current_trace
 
 Number = (bool, int, float, np.bool_, np.integer, np.floating)
@@ -73,14 +74,24 @@ class Ex(Operators):
 def _reduction_method(combiner: str) -> Callable[..., Value]:
     """Return the method of Value that reduces by a combiner."""
 
-    def method(self: Value, axis: Any = None, keepdims: bool = False) -> Value:
+    def method(self: Value, axis: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        if options or isinstance(axis, Value):
+            return _reduce_as_torch(combiner, self, axis, keepdims, options)
         return _reduce(combiner, self, axis, keepdims)
 
     method.__name__ = combiner
     method.__doc__ = (
-        f"Return the {combiner} over `axis` (None: all axes); with `keepdims`, reduced axes keep the extent 1."
+        f"Return the {combiner} over `axis` (None: all axes); with `keepdims`, reduced axes keep the extent 1.\n\n"
+        f"With `dim`, `keepdim` or `dtype` by name: `es.functional.{combiner}`, as in PyTorch."
     )
     return method
+
+
+def _reduce_as_torch(combiner: str, x: Any, dim: Any, keepdim: Any, options: dict[str, Any]) -> Any:
+    """Return PyTorch's reduction of a tensor, or of an array outside a trace: `max` and `min` along a dimension have
+    positions, too."""
+    named = options | ({} if keepdim is False else {"keepdim": keepdim})
+    return trace.functions()[combiner](x, *(() if dim is None else (dim,)), **named)
 
 
 class Value(ArrayMethods, TorchMethods, RunTimeOnly):
@@ -139,9 +150,9 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
         return len(self.shape)
 
     @property
-    def size(self) -> int:
-        """The number of elements."""
-        return nodes.size(self.shape)
+    def size(self) -> ElementCount:
+        """The number of elements; `size()` and `size(dim)` are extents, as in PyTorch."""
+        return ElementCount(nodes.size(self.shape), self.shape)
 
     def __repr__(self) -> str:
         return f"Value(shape={self.shape}, dtype={self.dtype.name}{', weak' if self.weak else ''})"
@@ -152,6 +163,9 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
         keys = key if isinstance(key, tuple) else (key,)
         if builtins.any(isinstance(k, Ex) for k in keys):
             return _read(self, keys)
+        keys = tuple(_as_key(k) for k in keys)
+        if builtins.any(isinstance(k, Value) and (k.ndim or k.dtype.is_bool) for k in keys):
+            return trace.functions()["__getitem__"](self, keys)
         plan, positions = views.plan_slicing(self.shape, keys), [k for k in keys if isinstance(k, Value)]
         return _view(("slice", plan), self, plan.shape, lambda axes, *at: views.slice_index(plan, axes, at), *positions)
 
@@ -255,6 +269,12 @@ def element(v: Value, index: Sequence[Form]) -> Form:
     return formula.load(v.tensor, index, v.weak, v.name or f"the tensor of shape {v.shape}", wide=v.wide)
 
 
+def _as_key(k: Any) -> Any:
+    """Return an index of `Value.__getitem__`, a Value if it is a list, a parameter, or an array with dimensions."""
+    is_tensor = hasattr(k, "__einsmith_value__") or is_array_like(k) and getattr(k, "ndim", None)
+    return as_value(k, "an index") if is_tensor or isinstance(k, list) else k
+
+
 def _read(v: Value, keys: Sequence[Any]) -> Ex:
     """Return the element `v[keys]`, where a key is an Ex; raise FormulaError for slices, None and `...`."""
     index = []
@@ -290,8 +310,15 @@ def compute(shape: Sequence[int], fn: Callable[..., Any]) -> Value:
 def _reduction_function(combiner: str) -> Callable[..., Any]:
     """Return the function that reduces an Ex over axes, or a tensor over dimensions, by a combiner."""
 
-    def reduce(x: Any, over: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    def reduce(x: Any, over: Any = None, axis: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        if not isinstance(x, Ex) and (options or _is_dim(over)):
+            if isinstance(axis, (bool, np.bool_)):  # PyTorch's third argument
+                axis, keepdims = None, axis
+            return _reduce_as_torch(combiner, x, axis if over is None else over, keepdims, options)
         if not isinstance(x, Ex) and over is None:
+            if current_trace() is None and not isinstance(x, (Value, *Number)):
+                one_result = {"max": "amax", "min": "amin"}.get(combiner, combiner)
+                return _reduce_as_torch(one_result, x, axis, keepdims, {})
             return _reduce(combiner, as_value(x), axis, keepdims)
         if over is None:
             raise FormulaError(f"{combiner} in a formula needs the axes to reduce", hint=f"{combiner}(x, over=(r, s))")
@@ -303,8 +330,18 @@ def _reduction_function(combiner: str) -> Callable[..., Any]:
         return Ex(formula.fold(combiner, reduced_axes, as_form(x)))
 
     reduce.__name__ = reduce.__qualname__ = combiner
-    reduce.__doc__ = f"`{combiner}` of an Ex over axes (`over=`), or of a tensor over dimensions (`axis=`, as NumPy)."
+    reduce.__doc__ = (
+        f"`{combiner}` of an Ex over axes (`over=`), or of a tensor over dimensions (`axis=`, as NumPy).\n\n"
+        "With integers in the second place, or `dim`, `keepdim` or `dtype` by name: "
+        f"`es.functional.{combiner}`, as in PyTorch."
+    )
     return reduce
+
+
+def _is_dim(over: Any) -> bool:
+    """Return whether the second argument of a reduction is dimensions, or another tensor, as in PyTorch."""
+    one = over[0] if isinstance(over, (tuple, list)) and over else over
+    return isinstance(one, (int, np.integer, Value)) or is_array_like(one)
 
 
 sum, mean, prod = _reduction_function("sum"), _reduction_function("mean"), _reduction_function("prod")

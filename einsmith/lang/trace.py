@@ -44,14 +44,20 @@ random_key: Callable[[], Any] = _load_then_draw
 """Set by einsmith.ops: returns the seed and the step, [2], for random numbers of the next call outside training
 steps."""
 
-functions: Mapping[str, Callable[..., Any]] = {}
-"""Functions of tensors by name, which traced tensors also have as methods (`provide_functions`)."""
+_functions: Mapping[str, Callable[..., Any]] = {}
+
+
+def functions() -> Mapping[str, Callable[..., Any]]:
+    """Return the functions of tensors by name, which a higher layer defines."""
+    if not _functions:
+        _load("einsmith.ops")
+    return _functions
 
 
 def provide_functions(by_name: Mapping[str, Callable[..., Any]]) -> None:
-    """Set the functions that traced tensors have as methods. Called by einsmith.ops alone."""
-    global functions
-    functions = by_name
+    """Set the functions of tensors, some of which traced tensors also have as methods. Called by einsmith.ops alone."""
+    global _functions
+    _functions = by_name
 
 
 def provide_random_key(draw: Callable[[], Any]) -> None:

@@ -1,5 +1,6 @@
 """Provide modules, parameters and layers of networks, as in torch.nn."""
 
+from einsmith import functional
 from einsmith.nn import init, operators
 from einsmith.nn.activation import PReLU, RReLU, Softmax2d
 from einsmith.nn.attention import MultiheadAttention
@@ -133,6 +134,7 @@ __all__ = [
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
+    "functional",
     "functional_call",
     "init",
     "manual_seed",

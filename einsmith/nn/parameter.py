@@ -24,6 +24,8 @@ from einsmith.base.errors import (
     UnknownNameError,
 )
 from einsmith.lang.builder import Value, as_value
+from einsmith.lang.torch_methods import REFUSED
+from einsmith.lang.torch_types import ElementCount
 from einsmith.lang.trace import current_trace, in_full_precision, touch
 from einsmith.runtime.memory import Layout, Memory
 
@@ -142,9 +144,9 @@ class Stored:
         return len(self.memory.shape)
 
     @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.memory.shape)
+    def size(self) -> ElementCount:
+        """Number of elements; `size()` and `size(dim)` are extents, as in PyTorch."""
+        return ElementCount(prod(self.memory.shape), self.memory.shape)
 
     def numpy(self) -> np.ndarray:
         """Return a copy of the values, taken between two steps that change them."""
@@ -216,6 +218,8 @@ class Stored:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Value, name):
+            if name in REFUSED:
+                raise UnknownAttributeError(f"{type(self).__name__} has no attribute {name!r}: {REFUSED[name]}")
             raise UnknownAttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.__einsmith_value__(), name)
 

@@ -39,4 +39,4 @@ __all__ = sorted(OPERATORS)
 
 _calls = {name: row.call for name, row in OPERATORS.items()}
 globals().update(_calls)
-provide_functions(_calls)
+provide_functions(_calls | {"__getitem__": indexing.select_by_keys, "_windows": arrangement.windows})

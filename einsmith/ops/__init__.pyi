@@ -72,6 +72,7 @@ from einsmith.ops.conv import conv_transpose1d as conv_transpose1d
 from einsmith.ops.conv import conv_transpose2d as conv_transpose2d
 from einsmith.ops.conv import conv_transpose3d as conv_transpose3d
 from einsmith.ops.conv import linear as linear
+from einsmith.ops.creation import as_tensor as as_tensor
 from einsmith.ops.creation import eye as eye
 from einsmith.ops.creation import full as full
 from einsmith.ops.creation import full_like as full_like
@@ -228,11 +229,16 @@ from einsmith.ops.product import mm as mm
 from einsmith.ops.product import mv as mv
 from einsmith.ops.product import outer as outer
 from einsmith.ops.random import alpha_dropout as alpha_dropout
+from einsmith.ops.random import bernoulli as bernoulli
 from einsmith.ops.random import dropout as dropout
 from einsmith.ops.random import dropout1d as dropout1d
 from einsmith.ops.random import dropout2d as dropout2d
 from einsmith.ops.random import dropout3d as dropout3d
 from einsmith.ops.random import feature_alpha_dropout as feature_alpha_dropout
+from einsmith.ops.random import rand as rand
+from einsmith.ops.random import rand_like as rand_like
+from einsmith.ops.random import randn as randn
+from einsmith.ops.random import randn_like as randn_like
 from einsmith.ops.resize import channel_shuffle as channel_shuffle
 from einsmith.ops.resize import fold as fold
 from einsmith.ops.resize import interpolate as interpolate
@@ -298,6 +304,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "as_tensor",
     "asin",
     "asinh",
     "atan",
@@ -308,6 +315,7 @@ __all__ = [
     "avg_pool3d",
     "baddbmm",
     "batch_norm",
+    "bernoulli",
     "bessel_j0",
     "bessel_j1",
     "bessel_y0",
@@ -481,6 +489,10 @@ __all__ = [
     "pow",
     "prelu",
     "prod",
+    "rand",
+    "rand_like",
+    "randn",
+    "randn_like",
     "reciprocal",
     "relu",
     "relu6",

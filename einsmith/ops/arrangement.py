@@ -265,6 +265,7 @@ def split(tensor: Any, split_size_or_sections: int | Sequence[int], dim: int = 0
 
 
 _tensor = tensor
+dimension_of = dimension
 
 
 @operator()
@@ -306,6 +307,20 @@ def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Value:
     x = tensor(input, "unflatten", "input")
     d = dimension(dim, x.ndim, "unflatten")
     return x.reshape((*x.shape[:d], *views.resolve_reshape((x.shape[d],), tuple(sizes)), *x.shape[d + 1 :]))
+
+
+def windows(x: Value, dimension: int, size: int, step: int) -> Value:
+    """Return the windows of `size` elements along a dimension, `step` apart, as a last dimension.
+
+    This is `torch.Tensor.unfold`. Raises ShapeError where the dimension is shorter than a window.
+    """
+    d = dimension_of(dimension, x.ndim, "unfold")
+    if size < 1 or step < 1 or size > x.shape[d]:
+        raise ShapeError(
+            f"unfold: size={size} and step={step} must be at least 1, and size at most the extent {x.shape[d]}"
+        )
+    shape = (*x.shape[:d], (x.shape[d] - size) // step + 1, *x.shape[d + 1 :], size)
+    return builder.compute(shape, lambda *i: x[(*i[:d], i[d] * step + i[-1], *i[d + 1 : -1])])
 
 
 @operator()

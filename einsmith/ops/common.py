@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
-from einsmith.base.errors import DtypeError, ShapeError, TraceError
+from einsmith.base.arguments import show
+from einsmith.base.errors import ArgumentError, DtypeError, ShapeError, TraceError
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 
@@ -111,3 +113,15 @@ def ints(x: int | Sequence[int], n: int, function: str, name: str, least: int = 
     if len(many) != n or any(not isinstance(v, int) or v < least for v in many):
         raise ShapeError(f"{function}: {name}={x!r} must be an int or {n} ints of at least {least}")
     return many
+
+
+def extents(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the extents that a function was given one by one or as one sequence. Raises ArgumentError."""
+    listed = size[0] if len(size) == 1 and isinstance(size[0], (list, tuple)) else size
+    try:
+        shape = tuple(index(n) for n in listed)
+    except TypeError:
+        shape = (-1,)
+    if any(not 0 <= n < 2**63 for n in shape):
+        raise ArgumentError(f"{name}: size={show(tuple(listed))} must be integers of at least 0")
+    return shape

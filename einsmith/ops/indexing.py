@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from einsmith.base import dtypes as dt
-from einsmith.base.errors import ArgumentError, ShapeError
+from einsmith.base.errors import ArgumentError, ShapeError, TraceError
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
@@ -37,6 +37,71 @@ def _sources(name: str, x: Value, index: Value, src: Value, d: int) -> Value:
     if src.ndim != index.ndim or any(n > e for n, e in zip(index.shape, src.shape, strict=True)):
         raise ShapeError(f"{name}: 'index' {index.shape} has larger extents than 'src' {src.shape}")
     return src[tuple(slice(0, n) for n in index.shape)]
+
+
+def wrap(index: Value, n: int) -> Value:
+    """Return indices of a dimension of extent n with negative ones counted from its end."""
+    return builder.where(index < 0, index + n, index)
+
+
+def select_by_tensors(x: Value, given: Sequence[tuple[int, Value]]) -> Value:
+    """Return the elements of x at tensors of integers, given as (dimension, integers); the others are read whole.
+
+    The tensors broadcast, and their dimensions come first unless the indexed dimensions are adjacent, as in NumPy.
+    """
+    if not given:
+        return x
+    shape = views.broadcast([i.shape for _, i in given])
+    dims = [d for d, _ in given]
+    others = [d for d in range(x.ndim) if d not in dims]
+    neighbours = dims == list(range(dims[0], dims[0] + len(dims)))
+    front = sum(d < dims[0] for d in others) if neighbours else 0
+    whole = [builder.broadcast_to(wrap(i, x.shape[d]), shape) for d, i in given]
+    rest = [x.shape[d] for d in others]
+
+    def body(*i: Any) -> Any:
+        place = i[front : front + len(shape)]
+        own = dict(zip(others, (*i[:front], *i[front + len(shape) :]), strict=True))
+        own |= {d: (w[place] if shape else w) for d, w in zip(dims, whole, strict=True)}
+        return x[tuple(own[d] for d in range(x.ndim))]
+
+    out = (*rest[:front], *shape, *rest[front:])
+    if not out:
+        return builder.compute((1,), lambda n: body()).reshape(())
+    return builder.compute(out, body)
+
+
+def select_by_keys(x: Value, keys: Sequence[Any]) -> Value:
+    """Return `x[keys]`, where tensors of integers are among the keys.
+
+    Raises TraceError for masks, whose number of elements is not known, and where NumPy and PyTorch would order the
+    dimensions of the result differently.
+    """
+    tensors = [k for k in keys if isinstance(k, Value) and (k.ndim or not k.dtype.is_int)]
+    for k in tensors:
+        if not k.dtype.is_int:
+            what = "a mask" if k.dtype.is_bool else f"a tensor of {k.dtype.name}"
+            remedy = "choose with es.functional.where(mask, a, b)" if k.dtype.is_bool else "convert it, as with .long()"
+            reason = "the shape of the result would depend on values" if k.dtype.is_bool else "indices are integers"
+            raise TraceError(f"a tensor is indexed with {what}: {reason}; {remedy}")
+    chosen = [n for n, k in enumerate(keys) if any(k is t for t in tensors)]
+    numbers = [n for n, k in enumerate(keys) if not isinstance(k, slice) and k is not None and k is not Ellipsis]
+    if numbers[0] not in chosen and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        raise TraceError(
+            "an integer and tensors index dimensions that are not adjacent, where NumPy and PyTorch order the result "
+            "differently; select by the integer first, as in x[0][:, index]"
+        )
+    cut = x[tuple(slice(None) if n in chosen else k for n, k in enumerate(keys))]
+    given, d = [], 0
+    full = len(keys) - sum(k is None or k is Ellipsis for k in keys)
+    for n, k in enumerate(keys):
+        if n in chosen:
+            given.append((d, k))
+        if k is Ellipsis:
+            d += x.ndim - full
+        elif n in chosen or k is None or isinstance(k, slice):
+            d += 1
+    return select_by_tensors(cut, given)
 
 
 @operator()

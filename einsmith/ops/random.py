@@ -1,4 +1,4 @@
-"""Draw random numbers in formulas: dropout, and the streams of its bits.
+"""Draw random numbers in formulas: uniform and normal ones, dropout, and the streams of their bits.
 
 Bits are Threefry words of the key (seed, step) and the counter (element, stream): a mask depends neither on layout,
 threads and tuning nor on what else is drawn. In a training step the seed and the step's number are the step's own;
@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 import zlib
-from math import prod
+from math import pi, prod
 from typing import Any
 
 import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Share
-from einsmith.base.errors import ShapeError, TraceError
+from einsmith.base.errors import DtypeError, ShapeError, TraceError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.lang.torch_types import check_device
 from einsmith.lang.trace import Trace, current_trace, provide_random_key
-from einsmith.ops.common import tensor
+from einsmith.ops.common import extents, tensor
 from einsmith.ops.operator import operator
 from einsmith.runtime.memory import Memory
 
@@ -135,6 +136,78 @@ def channel_dims(x: Value, n: int, name: str) -> int:
     if x.ndim not in ranks:
         raise ShapeError(f"{name}: 'input' needs {ranks[0]} or {ranks[1]} dimensions, got shape {x.shape}")
     return 1 if n == 2 and x.ndim == 3 else n
+
+
+def _uniform(shape: tuple[int, ...], stream: str) -> Value:
+    """Return numbers between 0 and 1, both excluded, in float64."""
+    bits = random_bits(shape, stream)
+    return builder.compute(
+        shape, lambda *i: (builder.cast(bits[i] if i else bits, dt.f64) + (WORDS + 0.5)) * (0.5 / WORDS)
+    )
+
+
+def _float_type(name: str, dtype: Any) -> dt.DType:
+    kind = dt.f32 if dtype is None else dt.dtype_of(dtype)
+    if not kind.is_float:
+        raise DtypeError(f"{name}: dtype={kind.name} must be a float type")
+    return kind
+
+
+def _draw_uniform(shape: tuple[int, ...], kind: dt.DType) -> Value:
+    """Return multiples of 2**-24 from 0 to below 1, which every float type of 32 bits or more has exactly."""
+    bits = random_bits(shape, "rand")
+    return builder.compute(
+        shape, lambda *i: builder.cast((bits[i] if i else bits) // 256 + 2**23, kind) * 2.0**-24
+    ).astype(kind)
+
+
+def _draw_normal(shape: tuple[int, ...], kind: dt.DType) -> Value:
+    """Return normal numbers. Source: Box and Muller 1958."""
+    radius, angle = _uniform(shape, "randn/radius"), _uniform(shape, "randn/angle")
+
+    def body(*i: Any) -> Any:
+        u, v = (radius[i], angle[i]) if i else (radius, angle)
+        return builder.cast(builder.sqrt(-2.0 * builder.log(u)) * builder.cos(2 * pi * v), kind)
+
+    return builder.compute(shape, body)
+
+
+@operator()
+def rand(*size: Any, dtype: Any = None, device: Any = None) -> Value:
+    """Return random numbers that are uniform from 0 to below 1."""
+    check_device("rand", device)
+    return _draw_uniform(extents("rand", size), _float_type("rand", dtype))
+
+
+@operator()
+def rand_like(input: Any, *, dtype: Any = None, device: Any = None) -> Value:
+    """Return random numbers that are uniform from 0 to below 1, in input's shape and type, or another type."""
+    check_device("rand_like", device)
+    x = tensor(input, "rand_like", "input")
+    return _draw_uniform(x.shape, _float_type("rand_like", x.dtype if dtype is None else dtype))
+
+
+@operator()
+def randn(*size: Any, dtype: Any = None, device: Any = None) -> Value:
+    """Return random numbers of the normal distribution with mean 0 and variance 1."""
+    check_device("randn", device)
+    return _draw_normal(extents("randn", size), _float_type("randn", dtype))
+
+
+@operator()
+def randn_like(input: Any, *, dtype: Any = None, device: Any = None) -> Value:
+    """Return normal random numbers in input's shape and type, or another type."""
+    check_device("randn_like", device)
+    x = tensor(input, "randn_like", "input")
+    return _draw_normal(x.shape, _float_type("randn_like", x.dtype if dtype is None else dtype))
+
+
+@operator()
+def bernoulli(input: Any) -> Value:
+    """Return 1 with the probability that the input has at each place, else 0, in its type; the derivative is 0."""
+    x = tensor(input, "bernoulli", "input", kind="float")
+    share = _uniform(x.shape, "bernoulli")
+    return builder.stop_gradient(builder.where(share < x, 1.0, 0.0)).astype(x.dtype)
 
 
 @operator()

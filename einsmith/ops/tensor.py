@@ -14,6 +14,7 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.ir.nodes import Axis, Compute, Piece, Read, Template, cast
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.lang.torch_types import check_device
 from einsmith.ops.common import dimension, dimensions, merge, tensor, without
 from einsmith.ops.operator import operator
 
@@ -128,8 +129,12 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> Value:
 
 
 @operator()
-def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None) -> Value:
-    """Return start, start + step, ... below `end`; from 0 if only one number is given. int64, or float32 for floats."""
+def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None) -> Value:
+    """Return start, start + step, ... below `end`; from 0 if only one number is given. int64, or float32 for floats.
+
+    `device` may name the CPU, where all tensors are.
+    """
+    check_device("arange", device)
     if end is None:
         start, end = 0, start
     if step == 0 or not isfinite(start + end + step):

@@ -5,7 +5,7 @@ after:  at first, s[c] = weight[c]/sqrt(variance[c] + eps);  at each run, y[b,c,
 
 Results that are larger than the constants that they come from stay, as it may take longer to read than to compute
 them; so do parts of a constant, or copies in another order, which other kernels read in place and pack for themselves.
-Only a recurrence, whose steps are programs of their own, does not.
+Only a recurrence, whose steps are programs of their own, does not. Checks of indices stay, too: each run performs them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ def split_constants(graph: Graph, constants: Collection[Leaf]) -> tuple[Graph | 
 
     stepped = {a for t in postorder(graph.roots) if isinstance(t, Recurrence) for a in t.args}
 
+    checks = {t for t, _ in graph.checks}
+
     def pays(t: Tensor) -> bool:
-        if not isinstance(t, Compute) or len(t.template.dtypes) > 1 or not read[t] or is_view(t.template):
+        if t in checks or not isinstance(t, Compute):
+            return False
+        if len(t.template.dtypes) > 1 or not read[t] or is_view(t.template):
             return False
         if isinstance(pointwise_body(t.template), Read) and isinstance(storage(t.args[0]), Leaf) and t not in stepped:
             return False

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.lang.torch_methods import CASTS, FUNCTIONS, REFUSED, SYNONYMS, TorchMethods
 
 CALLS = [
     ("permute", lambda x: x.permute(2, 0, 1)),
@@ -34,7 +37,79 @@ CALLS = [
     ("transpose", lambda x: x.transpose(1, 2)),
     ("transpose", lambda x: x.transpose(-1, 0)),
 ]
-PLAIN = {"permute", "view", "flatten", "unsqueeze", "squeeze", "expand", "chunk", "split", "softmax", "masked_fill"}
+
+EXPRESSIONS = """
+x.abs() x.absolute() x.acos() (x+2).acosh() x.add(y) x.add(y,alpha=2) m.addmm(m,m,beta=2,alpha=3) (x>0.5).all()
+(x>0.5).all(dim=1,keepdim=True) x.amax(1) x.amin((0,-1),keepdim=True) (x>0.5).any(-1) x.argsort(dim=1,descending=True)
+x.asin() x.asinh() x.atan() x.atan2(y) x.atanh() x.baddbmm(y,s) x.bmm(s) x.broadcast_to((2,3,5,4)) x.ceil()
+x.chunk(2,dim=1) x.clamp(0.3,0.6) x.clamp(max=0.5) x.clamp(min=y) x.clip(min=0.4) x.cos() x.cosh()
+(x>0.5).count_nonzero(dim=1) x.cummax(1) x.cummin(-1) x.cumprod(dim=0) x.cumsum(1) m.diag() m[0].diag(1)
+x.diag_embed() x.diagonal(0,1,2) x.digamma() x.div(y) x.div(y,rounding_mode="floor") x.divide(y) m[0].dot(m[1])
+x.eq(y) x.erf() x.erfc() x.erfinv() x.exp() x.exp2() x.expand(2,-1,-1,-1) x[:1].expand_as(x) x.expm1() x.flatten(1)
+x.flip(0,2) x.flip((1,)) x.floor() x.frac() x.gather(1,i) x.ge(y) x.greater(y) x.greater_equal(y) x.gt(0.5)
+x.hardshrink(0.5) x.i0() x.index_add(0,k,y[:2]) x.index_select(1,k) x.isfinite() x.isinf() x.isnan() x.le(y)
+x.lerp(y,0.3) x.less(y) x.less_equal(y) x.lgamma() x.log() x.log10() x.log1p() x.log2() x.log_softmax(dim=-1)
+x.logaddexp(y) x.logaddexp2(y) x.logcumsumexp(1) x.logical_and(y) x.logical_not() x.logical_or(y) x.logical_xor(y)
+x.logit() x.logsumexp(dim=(0,1)) x.lt(y) x.masked_fill(x>0.5,-1.5) x.matmul(m) x.maximum(y) x.median(1) x.minimum(y)
+m.mm(m) x.moveaxis(0,-1) x.movedim((0,1),(2,0)) x.mul(y) x.multiply(2) m.mv(m[0]) x.nan_to_num() x.narrow(1,2,2)
+x.ne(y) x.neg() x.negative() x.norm() x.norm(p=1,dim=-1) x.norm(dim=(1,2),keepdim=True) x.not_equal(y)
+m[0].outer(m[1]) x.pow(2) x.pow(y) (x-0.5).prelu(m[0][:1]) x.reciprocal() (x-0.5).relu() x.remainder(y) x.repeat(2,1,3)
+x.repeat((2,1,1,1)) x.repeat_interleave(2,dim=1) x.roll(1,dims=0) x.roll((1,2),(0,1)) x.round() x.rsqrt()
+x.scatter(1,i[:,:1],y) x.scatter_add(1,i,y) x.select(1,2) x.sigmoid() x.sign() x.sin() x.sinc() x.sinh()
+x.softmax(-1) x.softmax(dim=1,dtype=DTYPE) x.sort(dim=1) x.sqrt() x.square() x.unsqueeze(1).squeeze() x.squeeze(0)
+x.std() x.std(dim=1) x.std(1,unbiased=False,keepdim=True) x.sub(y) x.subtract(y) x.swapaxes(0,2) x.swapdims(1,2)
+x.take_along_dim(i,dim=1) x.tan() x.tanh() x.tile((2,1)) x.topk(2,dim=1) m.trace() x.tril() x.tril(diagonal=-1)
+x.triu(1) x.true_divide(y) x.trunc() x.unbind(1) x.unflatten(1,(1,5)) x.unsqueeze(0) x.unsqueeze(dim=-1) x.var(0)
+x.var(dim=(0,1),correction=0) x.xlogy(y) x.permute(2,0,1) x.permute((0,-1,1)) x.permute(dims=(1,2,0)) x.view(3,-1)
+x.view((5,1,-1)) x.view_as(y.transpose(1,2)) x.reshape_as(y.flatten()) x.transpose(1,2) x.transpose(-1,0)
+x.split(2,1) x.split([1,4],dim=1) x.split(split_size=2) (x>0.5).where(x>0.2,y>0.1) x.where(x>0.5,y) x.where(x>0.5,0.0)
+x.unfold(1,3,2) x.unfold(-1,2,1) m.t() m[0].t() x.mT x.contiguous() x.clone() x.cpu() x.detach() x.to(DTYPE)
+x.to("cpu") x.to("cpu",DTYPE) x.to(dtype=DTYPE,device="cpu",non_blocking=True) i.to(x) i.type_as(x) i.type(DTYPE)
+x.new_zeros(2,3) i.new_zeros((2,)) x.new_ones(3) x.new_ones((1,2),dtype=DTYPE) x.new_full((2,2),3) x.sum()
+x.sum(1) x.sum(dim=(0,1)) x.sum(-1,keepdim=True) x.sum(dim=1,dtype=DTYPE) i.sum(dim=0) x.mean() x.mean((1,2))
+x.mean(dim=-1,keepdim=True) x.prod(dim=1) x.max() x.max(dim=1) x.max(dim=1,keepdim=True)[0] x.max(y) x.min()
+x.min(dim=-1) x.argmax() x.argmax(dim=1) x.argmax(1) x.argmin(dim=1,keepdim=True) x[k] x[:,k] x[...,[0,-1]]
+x[k,k] x[:,k][:,:,0] x[0,k] x[k,:,k] x[None,:,k,1:] x[:,i[0,:,:2]] x.double() x.float() x.half() x.bfloat16().float()
+x.long() (4*x).int() (4*x).short() (4*x).byte() (4*x).char() x.bool()
+""".split()
+"""Expressions of x and y [3, 5, 4], s [3, 4, 4], m [4, 4], integers i [3, 2, 4] and k [2]."""
+FIXED = """
+x.dim() x.ndimension() x.numel() x.nelement() x.size() x.size(0) x.size(-1) x.size(dim=1) x.size()[:-1] x.ndim
+x.is_floating_point() i.is_floating_point() x.device.type
+""".split()
+"""Expressions whose value is known while tracing."""
+
+
+def names(of) -> set[str]:
+    return set(re.findall(r"\.([a-zA-Z_0-9]+)", " ".join(of)))
+
+
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_expressions(expression, torch, rng):
+    x, y, s, m = (rng.uniform(0.05, 0.95, shape) for shape in ((3, 5, 4), (3, 5, 4), (3, 4, 4), (4, 4)))
+    arrays = {"x": x, "y": y, "s": s, "m": m, "i": rng.integers(0, 5, (3, 2, 4)), "k": np.array([2, 0])}
+    if "i[:,:1]" in expression:
+        arrays["i"] %= 3
+    code = compile(expression, expression, "eval")
+    want = eval(code, {n: torch.tensor(a) for n, a in arrays.items()} | {"DTYPE": torch.float64})
+    got = es.interpret(lambda given: eval(code, given | {"DTYPE": "float64"}))(arrays)
+    assert isinstance(got, tuple) == isinstance(want, tuple)
+    for a, b in zip(*(v if isinstance(v, tuple) else (v,) for v in (got, want)), strict=True):
+        assert a.shape == tuple(b.shape) and a.dtype.kind == b.numpy().dtype.kind.replace("u", "i")
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-6 if b.dtype == torch.float32 else 1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("expression", FIXED)
+def test_questions_about_shapes(expression, torch, rng):
+    x, i = rng.standard_normal((3, 5, 4)), rng.integers(0, 3, (2, 2))
+    want = eval(expression, {"x": torch.tensor(x), "i": torch.tensor(i)})
+    seen = []
+    es.jit(lambda x, i: [seen.append(eval(expression, {"x": x, "i": i})), x])(x, i)
+    seen.append(eval(expression, {"x": es.nn.Parameter(x), "i": es.nn.Buffer(i)}) if "size" in expression else seen[0])
+    for got in seen:
+        assert got == (tuple(want) if isinstance(want, tuple) else want)
+    assert x.size == es.nn.Parameter(x).size
 
 
 @pytest.mark.thinned(2)
@@ -53,7 +128,14 @@ def test_as_torch_s(name, call, torch, rng):
 
 
 def test_every_name_is_tried():
-    assert {n for n, _ in CALLS} == PLAIN | {"transpose"}
+    methods = {n for n in vars(TorchMethods) if not n.startswith("_")} - {"exchange"}
+    assert {*FUNCTIONS, *SYNONYMS, *CASTS} < methods
+    assert methods <= names(EXPRESSIONS + FIXED)
+
+
+def test_missing_methods_of_torch_say_what_to_use(torch):
+    """No method of PyTorch's is refused that exists here, and each refused one is PyTorch's."""
+    assert all(hasattr(torch.Tensor, n) and not hasattr(es.lang.builder.Value, n) for n in REFUSED)
 
 
 def test_numpy_s_transpositions_stay(rng):
@@ -101,7 +183,26 @@ def test_parameters_have_them():
 
 
 @pytest.mark.parametrize("call,words", [
-    (lambda x: x.repeat(2), r"no attribute 'repeat'; use es\.functional\.repeat\(x, \.\.\.\)"),
+    (lambda x: x.selu(), r"no attribute 'selu'; use es\.functional\.selu\(x, \.\.\.\)"),
+    (lambda x: x.repeat(2), "repeat: sizes="),
+    (lambda x: x.add_(1), r"'add_': tensors are not changed in place; write x = x\.add\("),
+    (lambda x: x.fill_(1), r"'fill_': tensors are not changed in place; make a new one"),
+    (lambda x: x.nonzero(), "'nonzero': its shape depends on values.*where"),
+    (lambda x: x.backward(), "'backward': gradients are those of functions; use es.grad"),
+    (lambda x: x.to("cuda:0"), "device='cuda:0' must be 'cpu'"),
+    (lambda x: x.to(dtyp="f4"), "to takes dtype, device and other by name, not dtyp"),
+    (lambda x: x.to("float31"), "element type 'float31' is not supported"),
+    (lambda x: x.size(3), "size: dim=3 is no dimension"),
+    (lambda x: x.size(1.5), "size: dim=1.5 must be an integer"),
+    (lambda x: x.t(), "at most two dimensions"),
+    (lambda x: x[0, 0].mT, "mT needs two dimensions"),
+    (lambda x: x.expand_as(3), "expand_as: other=3 must be a tensor"),
+    (lambda x: x.unfold(1, 6, 1), "unfold: size=6"),
+    (lambda x: x.new_full(3), "new_full takes"),
+    (lambda x: x.sum(dims=1), "sum has no option 'dims'; did you mean 'dim'"),
+    (lambda x: x[x > 0], "indexed with a mask.*where"),
+    (lambda x: x[[0.5]], "indexed with a tensor of f"),
+    (lambda x: x[0, :, [1, 2]], "not adjacent.*select by the integer first"),
     (lambda x: x.permuted(0, 1), r"no attribute 'permuted'; did you mean \.permute"),
     (lambda x: x.zzz, "no attribute 'zzz'; it has"),
     (lambda x: x.permute(0), "permute: dims=.* does not name each of 3"),

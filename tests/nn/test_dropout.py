@@ -260,3 +260,26 @@ def test_dropout_between_layers(run, rng, name) -> None:
     np.testing.assert_allclose(m(x)[0], plain(x)[0], rtol=1e-12)
     with pytest.raises(ArgumentError, match=r"dropout=1\.5"):
         getattr(nn, name)(3, 4, 2, dropout=1.5)
+
+
+def test_uniform_and_normal_numbers() -> None:
+    """Moments of 4e4 numbers, within 5 standard deviations; other numbers at every call and at every use."""
+    es.manual_seed(3)
+    x = np.zeros((200, 200), np.float64)
+    uniform, normal = es.functional.rand(200, 200), es.functional.randn((200, 200), dtype="float64")
+    assert uniform.dtype == np.float32 and normal.dtype == np.float64 and 0 <= uniform.min() and uniform.max() < 1
+    alike = es.jit(lambda x: (es.functional.rand_like(x), es.functional.randn_like(x)))(x)
+    assert not (alike[0] == uniform).all() and not (alike[1] == normal).all()
+    for u, n in ((uniform, normal), alike):
+        assert abs(u.mean() - 1 / 2) < 5 * (1 / 12) ** 0.5 / 200 and abs(u.var() - 1 / 12) < 2e-3
+        assert abs(n.mean()) < 5 / 200 and abs(n.var() - 1) < 0.04 and abs((n**4).mean() - 3) < 0.25
+    shares = np.array([0.0, 0.25, 1.0])
+    drawn = es.jit(lambda p: es.functional.bernoulli(es.functional.broadcast_to(p, (9000, 3))))(shares)
+    assert drawn.dtype == np.float64 and set(np.unique(drawn)) == {0, 1}
+    assert drawn[:, 0].max() == 0 and drawn[:, 2].min() == 1 and abs(drawn[:, 1].mean() - 0.25) < 0.025
+    es.manual_seed(3)
+    np.testing.assert_array_equal(es.functional.rand(200, 200), uniform)
+    with pytest.raises(DtypeError, match="randn: dtype=i64"):
+        es.functional.randn(2, dtype="int64")
+    with pytest.raises(ArgumentError, match="rand: device='cuda'"):
+        es.functional.rand(2, device="cuda")

@@ -182,3 +182,10 @@ I4 = np.array([0, 1, 0, 1])
 def test_bad_options(run, call, error, said) -> None:
     with pytest.raises(error, match=said):
         run(call, np.ones((3, 4)))
+
+
+@pytest.mark.parametrize("data", [1.5, 3, True, [1, 2], [[1.0, 2.0], [3.0, 4.0]], np.arange(3), np.ones(2)])
+def test_as_tensor(torch, data) -> None:
+    for dtype in (None, "float64"):
+        want = torch.tensor(data, dtype=dtype and getattr(torch, dtype)).numpy()
+        np.testing.assert_array_equal(F.as_tensor(data, dtype), want, strict=True)

@@ -160,7 +160,9 @@ def _one_node(onnx, operator, attributes, arrays, result):
 ELSEWHERE = {
     **dict.fromkeys(["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"],
                     "tests/nn/test_dropout.py"),
-    "gumbel_softmax": "tests/nn/test_activations.py", "arange": "tests/nn/test_functional.py",
+    **dict.fromkeys(["rand", "rand_like", "randn", "randn_like", "bernoulli"], "tests/nn/test_dropout.py"),
+    "as_tensor": "tests/nn/test_tensor_functions.py", "gumbel_softmax": "tests/nn/test_activations.py",
+    "arange": "tests/nn/test_functional.py",
     **dict.fromkeys(["full", "zeros", "ones", "eye", "linspace"], "tests/nn/test_tensor_functions.py"),
     "flex_attention": "tests/nn/test_flex_attention.py", "multi_head_attention_forward": "tests/nn/test_attention.py",
     **dict.fromkeys(["group_sum", "sync_batch_norm"], "tests/distributed/test_sync_batch_norm.py"),

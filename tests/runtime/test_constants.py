@@ -521,3 +521,25 @@ def test_loops_pack_the_same_bits_for_all_runs_as_in_each(rng) -> None:
     assert packed_in_each_run(run) and not run._binding.kept.nbytes
     for a, b in zip(flatten(kept)[0], flatten(net(*inputs))[0], strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+class Rows(es.nn.Module):
+    """Rows of a table at places that a buffer holds."""
+
+    def __init__(self):
+        self.table = es.nn.Parameter(np.arange(6.0).reshape(3, 2))
+        self.register_buffer("places", np.array([2, 0, 2]))
+
+    def forward(self, x):
+        return x * es.functional.index_select(self.table, 0, self.places)
+
+
+def test_indices_of_a_buffer_are_checked_in_gradients() -> None:
+    """The check depends on constants alone, and the gradient reads no row."""
+    rows = Rows()
+    gradient = es.grad(lambda p, x: es.nn.functional_call(rows, p, x).sum())
+    table = {"table": rows.table.numpy()}
+    np.testing.assert_array_equal(gradient(table, np.ones((3, 2)))["table"], [[1, 1], [0, 0], [2, 2]])
+    rows.places.data = np.array([0, 3, 0])
+    with pytest.raises(es.IndexOutOfRange):
+        gradient(table, np.ones((3, 2)))

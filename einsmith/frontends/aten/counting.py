@@ -341,7 +341,7 @@ def nonzero_static(x: Value, size: int, fill_value: int = -1) -> Value:
         (size,), lambda s: builder.sum(builder.where(chosen[p] & (before[p] == s + 1), p, 0), over=p)
     )
     known = F.arange(size) < before[x.size - 1]
-    columns, step = [], x.size
+    columns, step = [], int(x.size)
     for n in x.shape:
         step //= n
         columns.append(builder.where(known, place // step % n, fill_value).astype(dt.i64))

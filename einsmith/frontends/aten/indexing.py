@@ -17,7 +17,7 @@ from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.ops.common import dimension
-from einsmith.ops.indexing import at, scattering
+from einsmith.ops.indexing import at, scattering, select_by_tensors, wrap
 
 
 @aten("embedding.default")
@@ -170,17 +170,13 @@ def index_fill(x: Value, dim: int, index: Value, value: Any) -> Value:
     flat = index.reshape((-1,))
     if not flat.size:
         return x
-    hits = F.index_add(builder.full((x.shape[d],), 0, dt.i64), 0, _wrap_index(flat, x.shape[d]), F.ones_like(flat))
+    hits = F.index_add(builder.full((x.shape[d],), 0, dt.i64), 0, wrap(flat, x.shape[d]), F.ones_like(flat))
     number = value if isinstance(value, Value) else convert(value, x.dtype)
     chosen = (hits > 0).reshape(tuple(n if k == d else 1 for k, n in enumerate(x.shape)))
     return builder.where(chosen, number, x).astype(x.dtype)
 
 
 # ---------------------------------------------------------------------------------------------------- several at once
-
-
-def _wrap_index(index: Value, n: int) -> Value:
-    return builder.where(index < 0, index + n, index)
 
 
 def _integers(x: Value, indices: Sequence[Value | None]) -> list[tuple[int, Value]]:
@@ -198,27 +194,7 @@ def _integers(x: Value, indices: Sequence[Value | None]) -> list[tuple[int, Valu
 @aten("index.Tensor _unsafe_index.Tensor")
 def index(x: Value, indices: Sequence[Value | None]) -> Value:
     """x[index0[i], index1[i], ..]; indices broadcast, and their dimensions come first unless they are adjacent"""
-    given = _integers(x, indices)
-    if not given:
-        return x
-    shape = views.broadcast([i.shape for _, i in given])
-    dims = [d for d, _ in given]
-    others = [d for d in range(x.ndim) if d not in dims]
-    neighbours = dims == list(range(dims[0], dims[0] + len(dims)))
-    front = sum(d < dims[0] for d in others) if neighbours else 0
-    whole = [F.broadcast_to(_wrap_index(i, x.shape[d]), shape) for d, i in given]
-    rest = [x.shape[d] for d in others]
-
-    def body(*i: Any) -> Any:
-        place = i[front : front + len(shape)]
-        own = dict(zip(others, (*i[:front], *i[front + len(shape) :]), strict=True))
-        own |= {d: (w[place] if shape else w) for d, w in zip(dims, whole, strict=True)}
-        return x[tuple(own[d] for d in range(x.ndim))]
-
-    out = (*rest[:front], *shape, *rest[front:])
-    if not out:
-        return builder.compute((1,), lambda n: body()).reshape(())
-    return builder.compute(out, body)
+    return select_by_tensors(x, _integers(x, indices))
 
 
 @aten("index_put.default _unsafe_index_put.default")
@@ -244,7 +220,7 @@ def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumula
     # Move the indexed dimensions to the front and number their places row-major.
     flat: Any = 0
     for d, i in given:
-        place = F.broadcast_to(_wrap_index(i, x.shape[d]), shape).reshape((-1,)).astype(dt.i64)
+        place = F.broadcast_to(wrap(i, x.shape[d]), shape).reshape((-1,)).astype(dt.i64)
         flat = flat * x.shape[d] + _check_index(place, x.shape[d])
     table = F.permute(x, (*dims, *others)).reshape((prod(x.shape[d] for d in dims), prod(rest)))
     if accumulate:
@@ -279,7 +255,7 @@ def masked_scatter(x: Value, mask: Value, source: Value) -> Value:
 def take(x: Value, index: Value) -> Value:
     """elements of flattened x at the indices"""
     flat = x.reshape((-1,))
-    return F.index_select(flat, 0, _wrap_index(index, flat.size).reshape((-1,))).reshape(index.shape)
+    return F.index_select(flat, 0, wrap(index, flat.size).reshape((-1,))).reshape(index.shape)
 
 
 @aten("put.default")
