@@ -3,6 +3,7 @@
 from einsmith import functional
 from einsmith.nn import init, operators
 from einsmith.nn.activation import PReLU, RReLU, Softmax2d
+from einsmith.nn.adaptive import AdaptiveLogSoftmaxWithLoss
 from einsmith.nn.attention import MultiheadAttention
 from einsmith.nn.cells import LLTM, MILSTM, SCRN, SubLSTM
 from einsmith.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
@@ -46,8 +47,9 @@ from einsmith.nn.padding import (
     ZeroPad3d,
 )
 from einsmith.nn.parameter import Buffer, Parameter
-from einsmith.nn.pooling import MaxUnpool1d, MaxUnpool2d, MaxUnpool3d
+from einsmith.nn.pooling import FractionalMaxPool2d, FractionalMaxPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d
 from einsmith.nn.recurrent import GRU, LSTM, RNN
+from einsmith.nn.step_cells import GRUCell, LSTMCell, RNNCell
 from einsmith.nn.transformer import (
     Transformer,
     TransformerDecoder,
@@ -59,11 +61,15 @@ from einsmith.nn.vision import Upsample, UpsamplingBilinear2d, UpsamplingNearest
 
 __all__ = [
     "GRU",
+    "GRUCell",
     "LLTM",
     "LSTM",
+    "LSTMCell",
     "MILSTM",
     "RNN",
+    "RNNCell",
     "SCRN",
+    "AdaptiveLogSoftmaxWithLoss",
     "AlphaDropout",
     "BatchNorm1d",
     "BatchNorm2d",
@@ -90,6 +96,8 @@ __all__ = [
     "EmbeddingBag",
     "FeatureAlphaDropout",
     "FakeQuantize",
+    "FractionalMaxPool2d",
+    "FractionalMaxPool3d",
     "GroupNorm",
     "Identity",
     "InstanceNorm1d",

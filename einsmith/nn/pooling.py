@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from einsmith import ops as F
 from einsmith.base.arguments import Count
+from einsmith.base.errors import ArgumentError
 from einsmith.lang.builder import Value
 from einsmith.nn.conv import Amounts, Ints, check_sizes, repeat
 from einsmith.nn.module import Module
@@ -88,3 +90,51 @@ class _AdaptivePool(OperatorLayer, family="adaptive_avg_pool adaptive_max_pool")
 
     def check(self) -> None:
         check_sizes(self, output_size=self.output_size)
+
+
+class _FractionalMaxPool(Module):
+    dims: int
+
+    def __init__(
+        self,
+        kernel_size: Ints,
+        output_size: Ints | None = None,
+        output_ratio: float | Sequence[float] | None = None,
+        return_indices: bool = False,
+        _random_samples: Any = None,
+    ):
+        if (output_size is None) == (output_ratio is None):
+            raise ArgumentError(
+                f"{type(self).__name__}: give one of output_size={output_size!r} and output_ratio={output_ratio!r}"
+            )
+        self.kernel_size = repeat(self, "kernel_size", kernel_size)
+        self.output_size = None if output_size is None else repeat(self, "output_size", output_size)
+        self.output_ratio: float | tuple[float, ...] | None = None
+        if output_ratio is not None:
+            ratios: Any = output_ratio if isinstance(output_ratio, (tuple, list)) else (output_ratio,) * self.dims
+            if len(ratios) != self.dims or not all(0 < r < 1 for r in ratios):
+                raise ArgumentError(
+                    f"{type(self).__name__}: output_ratio={output_ratio!r} must be a number between 0 and 1, or "
+                    f"{self.dims} of them"
+                )
+            self.output_ratio = tuple(map(float, ratios))
+        self.return_indices = return_indices
+        self.register_buffer("_random_samples", _random_samples)
+
+    def forward(self, input: Value) -> Any:
+        pool = getattr(F, f"fractional_max_pool{self.dims}d")
+        return pool(
+            input, self.kernel_size, self.output_size, self.output_ratio, self.return_indices, self._random_samples
+        )
+
+
+class FractionalMaxPool2d(_FractionalMaxPool):
+    """Maxima of windows at random distances; see `functional.fractional_max_pool2d`."""
+
+    dims = 2
+
+
+class FractionalMaxPool3d(_FractionalMaxPool):
+    """Maxima of windows at random distances; see `functional.fractional_max_pool3d`."""
+
+    dims = 3

@@ -72,6 +72,10 @@ from einsmith.ops.conv import conv_transpose1d as conv_transpose1d
 from einsmith.ops.conv import conv_transpose2d as conv_transpose2d
 from einsmith.ops.conv import conv_transpose3d as conv_transpose3d
 from einsmith.ops.conv import linear as linear
+from einsmith.ops.counting import bincount as bincount
+from einsmith.ops.counting import bucketize as bucketize
+from einsmith.ops.counting import diff as diff
+from einsmith.ops.counting import searchsorted as searchsorted
 from einsmith.ops.creation import as_tensor as as_tensor
 from einsmith.ops.creation import eye as eye
 from einsmith.ops.creation import full as full
@@ -86,6 +90,7 @@ from einsmith.ops.distance import cdist as cdist
 from einsmith.ops.distance import cosine_similarity as cosine_similarity
 from einsmith.ops.distance import norm as norm
 from einsmith.ops.distance import pairwise_distance as pairwise_distance
+from einsmith.ops.distance import pdist as pdist
 from einsmith.ops.elementwise import abs as abs
 from einsmith.ops.elementwise import add as add
 from einsmith.ops.elementwise import ceil as ceil
@@ -146,6 +151,8 @@ from einsmith.ops.elementwise import where as where
 from einsmith.ops.elementwise import xlogy as xlogy
 from einsmith.ops.embedding import embedding as embedding
 from einsmith.ops.embedding import embedding_bag as embedding_bag
+from einsmith.ops.fractional import fractional_max_pool2d as fractional_max_pool2d
+from einsmith.ops.fractional import fractional_max_pool3d as fractional_max_pool3d
 from einsmith.ops.group import group_sum as group_sum
 from einsmith.ops.indexing import gather as gather
 from einsmith.ops.indexing import index_add as index_add
@@ -245,6 +252,8 @@ from einsmith.ops.resize import interpolate as interpolate
 from einsmith.ops.resize import pixel_shuffle as pixel_shuffle
 from einsmith.ops.resize import pixel_unshuffle as pixel_unshuffle
 from einsmith.ops.resize import unfold as unfold
+from einsmith.ops.sampling import affine_grid as affine_grid
+from einsmith.ops.sampling import grid_sample as grid_sample
 from einsmith.ops.softmax import gumbel_softmax as gumbel_softmax
 from einsmith.ops.softmax import log_softmax as log_softmax
 from einsmith.ops.softmax import logsumexp as logsumexp
@@ -294,6 +303,7 @@ __all__ = [
     "adaptive_max_pool3d",
     "add",
     "addmm",
+    "affine_grid",
     "airy_ai",
     "all",
     "alpha_dropout",
@@ -323,8 +333,10 @@ __all__ = [
     "bilinear",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "bincount",
     "bmm",
     "broadcast_to",
+    "bucketize",
     "cat",
     "cdist",
     "ceil",
@@ -353,6 +365,7 @@ __all__ = [
     "diag",
     "diag_embed",
     "diagonal",
+    "diff",
     "digamma",
     "div",
     "dot",
@@ -381,6 +394,8 @@ __all__ = [
     "floor",
     "fold",
     "frac",
+    "fractional_max_pool2d",
+    "fractional_max_pool3d",
     "full",
     "full_like",
     "gather",
@@ -388,6 +403,7 @@ __all__ = [
     "ge",
     "gelu",
     "glu",
+    "grid_sample",
     "group_norm",
     "group_sum",
     "gt",
@@ -482,6 +498,7 @@ __all__ = [
     "outer",
     "pad",
     "pairwise_distance",
+    "pdist",
     "permute",
     "pixel_shuffle",
     "pixel_unshuffle",
@@ -510,6 +527,7 @@ __all__ = [
     "scaled_modified_bessel_k1",
     "scatter",
     "scatter_add",
+    "searchsorted",
     "select",
     "selu",
     "sigmoid",

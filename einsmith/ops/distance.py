@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from einsmith.base.arguments import Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder, views
@@ -135,6 +137,21 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> 
         return rows(a, i[:-2], i[-2]) - rows(b, i[:-2], i[-1])
 
     return _length((*lead, a.shape[-2], b.shape[-2]), over, order, element)
+
+
+@operator()
+def pdist(input: Any, p: float = 2.0) -> Value:
+    """Return the distances of all pairs of rows i < j in the p-norm, in row-major order: [N, M] -> [N*(N - 1)/2]."""
+    x = tensor(input, "pdist", "input", rank=2, kind="float")
+    order = _exponent("pdist", p)
+    if order < 0:
+        raise ArgumentError(f"pdist: p={p!r} must not be negative")
+    first, second = np.triu_indices(x.shape[0], 1)
+    if not len(first):
+        return builder.full((0,), 0.0, x.dtype)
+    a, b = builder.as_value(first), builder.as_value(second)
+    over = builder.axes(x.shape[1])
+    return _length((len(first),), over, order, lambda i: x[(a[i], *over)] - x[(b[i], *over)])
 
 
 @operator()

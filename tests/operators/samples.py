@@ -265,6 +265,8 @@ LINEAR = [
     Case("cdist", normal((2, 3, 4), (2, 5, 4)), {"p": [1.0, 2.0, 3.0]}, smooth=1),
     Case("cdist", normal((2, 1, 3, 4), (7, 5, 4)), smooth=1),
     Case("cdist", normal((3, 4), (5, 4)), {"p": [np.inf, 0.0]}, smooth=1),
+    Case("pdist", normal((7, 3)), {"p": [2.0, 1.0, 3.0, np.inf, 0.0]}, smooth=1),
+    Case("pdist", normal((1, 4)), smooth=1),
     Case("pairwise_distance", normal((3, 4), (3, 4)), {"p": [2.0, 1.0, 3.0], "keepdim": [False, True]}),
     Case("pairwise_distance", normal((3, 4), (4,)), {"eps": [0.1]}),
     Case("cosine_similarity", X, DIM, call=lambda lib, x, dim: lib.cosine_similarity(x, lib.flip(x, (0,)), dim)),
@@ -349,6 +351,12 @@ POOLING = [
     *(Case(f"lp_pool{n}d", uniform(0.1, 2, (1, 2, *SPACE[n])), {"norm_type": [2.0, 1.0, 3.0], "kernel_size": [2]})
       for n in NDIM),
     Case("lp_pool2d", uniform(0.1, 2, (1, 2, 5, 6)), {"norm_type": [np.inf, -np.inf], "kernel_size": [2]}, smooth=0),
+    *(Case(f"fractional_max_pool{n}d", distinct(2, 3, *SPACE[n]), {
+        "kernel_size": [k], "output_size": [o], "return_indices": [False, True],
+        "_random_samples": [np.linspace(0.05, 0.95, 6 * n).reshape(2, 3, n)]})
+      for n, k, o in ((2, 2, (4, 3)), (2, (3, 1), (1, 5)), (3, (1, 2, 3), (3, 2, 2)))),
+    Case("fractional_max_pool2d", distinct(3, 7, 8), {
+        "kernel_size": [2], "output_ratio": [(0.4, 0.7)], "_random_samples": [np.full((1, 3, 2), 0.3)]}),
     *(Case(f"max_unpool{n}d", maxima(n, **o), each(o) | {"output_size": [(2, 2, *SPACE[n]), SPACE[n]]})
       for n in NDIM for o in ({"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1})),
 ]
@@ -395,6 +403,9 @@ SCALED = {"scale_factor": [(1.1, 2.3), 3.0], "align_corners": [False, True]}
 PADS = [(2, 3), (0, 1, 2, 0), (-1, 2, 3, -2), (1, 1, 0, 0, 2, 1), (-2, -1, -1, 1)]
 PADDED = {2: (2, 5, 6), 4: (2, 3, 5, 6), 6: (2, 3, 4, 5, 6)}
 SLIDES = {"kernel_size": (3, 2), "dilation": (1, 2), "padding": (1, 0), "stride": (2, 1)}
+# torch.compile cannot differentiate affine_grid where an extent is 1.
+SAMPLED = {"padding_mode": ["zeros", "border", "reflection"], "align_corners": [False, True]}
+
 RESIZING = [
     *(Case("interpolate", normal((2, 1, *extents)), o | {"mode": ["bilinear", "bicubic"]})
       for extents in ((1, 1), (2, 3), (7, 5)) for o in (IMAGE, SCALED)),
@@ -410,6 +421,13 @@ RESIZING = [
     Case("pixel_shuffle", normal((2, 12, 3, 4)), {"upscale_factor": [2]}),
     Case("pixel_unshuffle", normal((2, 3, 8, 4)), {"downscale_factor": [2]}),
     Case("channel_shuffle", normal((2, 12, 5)), {"groups": [2, 6]}),
+    *(Case("grid_sample", lambda rng, x=x, g=g: (rng.normal(size=x), rng.uniform(-1.7, 1.7, g)), SAMPLED | {"mode": m})
+      for x, g, m in (((2, 3, 5, 7), (2, 4, 3, 2), ["bilinear", "nearest", "bicubic"]),
+                      ((1, 1, 1, 6), (1, 2, 17, 2), ["bilinear", "nearest", "bicubic"]),
+                      ((2, 2, 3, 4, 5), (2, 2, 1, 3, 3), ["bilinear", "nearest"]))),
+    *(Case("affine_grid", normal((size[0], len(size) - 2, len(size) - 1)),
+           {"size": [size], "align_corners": [False, True]}, smooth=0 if 1 in size[2:] else 2)
+      for size in ((2, 3, 5, 7), (1, 1, 1, 3), (2, 1, 3, 1, 4), (2, 1, 3, 2, 4))),
     Case("unfold", normal((2, 3, 6, 7)), each(SLIDES)),
     Case("fold", normal((2, 18, 15)), each(SLIDES | {"output_size": (6, 7)})),
 ]
@@ -427,6 +445,9 @@ ARRANGING = [
         ("cat", DIM), ("hstack", {}), ("vstack", {}))),
     Case("vstack", normal((5,)), call=lambda lib, x: lib.vstack([x, x * 2])),
     Case("stack", normal((2, 3), (2, 3), (2, 3)), DIM, call=lambda lib, *x, dim: lib.stack(x, dim)),
+    Case("diff", X, {"n": [0, 1, 2, 7], "dim": [0, 1, -1]}),
+    Case("diff", X, {"n": [1, 2], "dim": [1], "prepend": [None, np.ones((3, 1, 2))], "append": [np.ones((3, 2, 2))]}),
+    Case("diff", constant([3, 1, 4, 1]), smooth=0), Case("diff", constant([True, False, False]), smooth=0),
     Case("roll", X, {"shifts": [2, -1, 7], "dims": [0, 1, -1, None]}), Case("roll", X, each(
         {"shifts": (1, 2), "dims": (0, 1)})),
     Case("flip", X, call=lambda lib, x: lib.flip(x, (0, 2))), Case("trace", M),
@@ -466,6 +487,18 @@ def _bags(rng):
     return ids, rng.normal(size=(7, 3)), np.array([0, 2, 2, 7, 9])
 
 
+SEARCHED = {"right": [False, True], "out_int32": [False, True]}
+
+
+def _sorted(rows, shape):
+    """Sorted rows, and elements to search, of which some are equal to elements of the rows, and two are not finite."""
+    def arrays(rng):
+        x = rng.integers(-4, 5, shape).astype(float)
+        x[0, :2] = np.nan, np.inf
+        return np.sort(rng.integers(-4, 5, rows).astype(float), -1), x
+    return arrays
+
+
 CHOOSING = [
     Case("gather", places((4, 5), (3, 4), 4), TWO, call=lambda lib, x, k, dim: lib.gather(x, dim, k)),
     *(Case("take_along_dim", places((4, 5), k, 4), {"dim": [d]}) for d, k in ((0, (3, 1)), (1, (1, 4)))),
@@ -483,6 +516,12 @@ CHOOSING = [
         call=lambda lib, x, k, s, d=d: lib.scatter(x, d, k, s)) for d in (0, 1)),
     *(Case("embedding", lambda rng, s=s: (np.resize([2, 10, *rng.integers(0, 11, 13)], s), rng.normal(size=(11, 6))),
            {"padding_idx": [None, 2, -1]}) for s in ((), (1,), (7,), (3, 5))),
+    Case("searchsorted", _sorted((9,), (3, 5)), SEARCHED | {"sorter": [None, np.arange(9)]}, smooth=0),
+    Case("searchsorted", _sorted((3, 17), (3, 5)), SEARCHED | {"side": [None, "right"]}, smooth=0),
+    Case("bucketize", lambda rng: _sorted((9,), (3, 5))(rng)[::-1], SEARCHED, smooth=0),
+    Case("bucketize", lambda rng: (rng.integers(0, 9, 17), np.arange(1, 8, 3)), SEARCHED, smooth=0),
+    Case("bincount", lambda rng: (rng.integers(0, 7, 17),), {"minlength": [7, 9]}, smooth=0),
+    Case("bincount", lambda rng: (rng.integers(0, 7, 17), rng.normal(size=17)), {"minlength": [7]}, smooth=0),
     Case("embedding", constant([[1, 1, 4], [1, 0, 4]], np.arange(15.0).reshape(5, 3)), {"scale_grad_by_freq": [True]},
          smooth=1),
     Case("embedding_bag", _bags, BAGS | {"include_last_offset": [False, True]}, smooth=1),

@@ -52,7 +52,10 @@ def test_all_compiled(rng, case, options, kind) -> None:
     check(compiled, case, options, rng, kind)
 
 
-REFUSED = {"rrelu", "gaussian_nll_loss", "ctc_loss", "batch_norm", "instance_norm", "one_hot", "repeat_interleave"}
+REFUSED = {
+    "bincount", "rrelu", "gaussian_nll_loss", "ctc_loss", "batch_norm", "instance_norm", "one_hot",
+    "repeat_interleave",
+}  # fmt: skip
 """Where PyTorch traces these, shapes or branches depend on values, or it gives operators that it does not export."""
 REWRITTEN = {
     "multilabel_margin_loss": lambda o: True,  # labels after the end count

@@ -9,7 +9,6 @@ from einsmith import ops as F
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -119,8 +118,4 @@ def cdist(a: Value, b: Value, p: float, compute_mode: int | None = None) -> Valu
 @aten("_pdist_forward.default")
 def pdist(x: Value, p: float = 2) -> Value:
     """distances of all pairs of rows i < j"""
-    pairs = [(i, j) for i in range(x.shape[0]) for j in range(i + 1, x.shape[0])]
-    if not pairs:
-        return builder.full((0,), 0.0, x.dtype)
-    table = F.cdist(x, x, float(p)).reshape((-1,))
-    return F.index_select(table, 0, builder.as_value([i * x.shape[0] + j for i, j in pairs]))
+    return F.pdist(x, float(p))

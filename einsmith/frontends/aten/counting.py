@@ -16,32 +16,16 @@ from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import dimension
+from einsmith.ops.counting import count_before
 from einsmith.ops.indexing import at
 
 # ------------------------------------------------------------------------------------------------------- sorted rows
 
 
-def _before(rows: Value, x: Value, right: bool) -> Value:
-    """Count, for each x [.., m], the elements of sorted rows [.., n] or [n] below it, or not above it if `right`."""
-    (j,) = builder.axes(rows.shape[-1])
-    one = rows.ndim == 1
-
-    def body(*i: Any) -> Any:
-        key, own = rows[j] if one else rows[(*i[:-1], j)], x[i]
-        # NaN sorts after all numbers; a NaN that is searched for comes after all elements.
-        above = ((key > own) if right else (key >= own)) | (key != key)
-        above = above & (own == own)
-        return builder.sum(builder.where(above, 0, 1), over=j)
-
-    if not rows.shape[-1] or not x.size:
-        return builder.full(x.shape, 0, dt.i64)
-    return builder.compute(x.shape, body).astype(dt.i64)
-
-
 def _search(rows: Value, x: Any, right: bool, narrow: bool) -> Value:
     (keys, values), _ = promote(rows, tensor(x))
     whole = values.reshape((1,)) if not values.ndim else values
-    found = _before(keys, whole, right).reshape(values.shape)
+    found = count_before(keys, whole, right).reshape(values.shape)
     return found.astype(dt.i32 if narrow else dt.i64)
 
 
@@ -126,7 +110,7 @@ def _histogram(x: Value, edges: Sequence[Value], weight: Value | None, density: 
     place, inside = builder.full((x.shape[0],), 0, dt.i64), builder.full((x.shape[0],), True, dt.bool_)
     for d, (e, n) in enumerate(zip(edges, sizes, strict=True)):
         own = x[:, d] if x.shape[0] else x.reshape((0,))
-        at_ = _before(e, own, True) - 1
+        at_ = count_before(e, own, True) - 1
         last = own == e[n]
         inside = inside & (own >= e[0]) & (own <= e[n])
         place = place * n + builder.where(last, n - 1, at_)

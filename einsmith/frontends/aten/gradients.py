@@ -125,6 +125,7 @@ def _at_maxima(name: str, n: int) -> None:
 for _n in (2, 3):
     _at_maxima(f"max_pool{_n}d_with_indices_backward", _n)
     _at_maxima(f"adaptive_max_pool{_n}d_backward", _n)
+    _at_maxima(f"fractional_max_pool{_n}d_backward", _n)
 
 
 @aten("embedding_dense_backward.default")

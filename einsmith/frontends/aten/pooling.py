@@ -32,6 +32,19 @@ _max("max_pool2d")
 _max("max_pool3d")
 
 
+def _fractional(name: str) -> None:
+    pool = getattr(F, name)
+
+    def run(x: Value, kernel: Ints, size: Ints, samples: Value) -> tuple[Value, Value]:
+        return pool(x, tuple(kernel), tuple(size), None, True, samples)
+
+    enter(f"{name}.default", "(max over windows at distances that samples choose, its index in row-major order)", run)
+
+
+_fractional("fractional_max_pool2d")
+_fractional("fractional_max_pool3d")
+
+
 def _adaptive(name: str) -> None:
     pool = getattr(F, name)
     prefix = "" if name.endswith("1d") else "_"

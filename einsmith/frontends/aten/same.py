@@ -24,6 +24,7 @@ FAMILIES = {
     "max_pool": "pooling",
     "avg_pool": "pooling",
     "resize": "pooling",
+    "sampling": "sampling",
 }
 """Families of the rows of the table -> families of ATen's operators."""
 

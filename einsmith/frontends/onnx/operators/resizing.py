@@ -13,13 +13,13 @@ import numpy as np
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.frontends.aten.sampling import _cubic, _linear, _reflect
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.casts import as_float
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.sampling import sample
 
 
 def _origin(mode: str, p: int, n: int, scale: float, count: int, roi: tuple[float, float]) -> float:
@@ -182,51 +182,8 @@ def grid_sample(n: NodeCall, x: Value, grid: Value) -> Value:
 
     Source: Jaderberg et al. 2015, arXiv 1506.02025.
     """
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(n.attr("mode", "linear"), n.attr("mode", "linear"))
+    mode = n.attr("mode", "linear")
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
     padding, corners = n.attr("padding_mode", "zeros"), bool(n.attr("align_corners", 0))
-    extents, rank = x.shape[2:], x.ndim - 2
-    out = grid.shape[1:-1]
     wide = grid if grid.dtype.bits >= 32 else grid.astype(dt.f32)
-
-    def kept(p: Value, e: int) -> Value:
-        if padding == "reflection":
-            p = _reflect(p, e, corners)
-        return p if padding == "zeros" else builder.minimum(builder.maximum(p, 0.0), e - 1.0)
-
-    sides: list[list[tuple[Value, Value]]] = []
-    for d, e in enumerate(extents):
-        g = wide[..., rank - 1 - d]
-        at = (g + 1.0) * 0.5 * (e - 1.0) if corners else ((g + 1.0) * float(e) - 1.0) * 0.5
-        if mode == "nearest":
-            near = builder.stop_gradient(F.round(kept(at, e)))
-            found = [(near, F.ones_like(near))]
-        else:
-            at = kept(at, e) if mode == "linear" else at
-            first = builder.stop_gradient(builder.floor(at))
-            weights = _linear(at - first) if mode == "linear" else _cubic(at - first)
-            found = [(first + float(k), w) for k, w in weights]
-        # A position inside may have neighbours outside.
-        sides.append([(kept(p, e), w) for p, w in found])
-
-    def corners_of(d: int) -> list[tuple[list[Value], Value | None]]:
-        if d == rank:
-            return [([], None)]
-        return [
-            ([p, *rest], w if other is None else w * other) for p, w in sides[d] for rest, other in corners_of(d + 1)
-        ]
-
-    total: Any = None
-    for places, weight in corners_of(0):
-        inside: Any = None
-        for p, e in zip(places, extents, strict=True):
-            holds = (p >= 0) & (p <= e - 1.0)
-            inside = holds if inside is None else inside & holds
-        at = [builder.where(inside, p, 0.0).astype(dt.i64) for p in places]
-
-        def element(b: Any, c: Any, *i: Any, at: Any = at, inside: Any = inside, w: Any = weight) -> Any:
-            here = (b, *i)
-            return builder.where(inside[here], x[(b, c, *(p[here] for p in at))] * w[here], 0.0)
-
-        term = builder.compute((*x.shape[:2], *out), element)
-        total = term if total is None else total + term
-    return total.astype(x.dtype)
+    return sample(x, wide, mode, padding, corners).astype(x.dtype)

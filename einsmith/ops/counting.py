@@ -1,0 +1,112 @@
+"""Count and search: histograms of integers, places in sorted rows, differences of neighbours, under torch's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from einsmith.base import dtypes as dt
+from einsmith.base.arguments import Size
+from einsmith.base.errors import ArgumentError, ShapeError
+from einsmith.lang import builder
+from einsmith.lang.builder import Value
+from einsmith.ops.common import dimension, tensor
+from einsmith.ops.indexing import gather, index_add
+from einsmith.ops.operator import operator
+from einsmith.ops.tensor import cat
+
+
+def count_before(rows: Value, x: Value, right: bool) -> Value:
+    """Count, for each x [.., m], the elements of sorted rows [.., n] or [n] below it, or not above it if `right`.
+
+    NaN sorts after all numbers; a NaN that is searched for comes after all elements.
+    """
+    (j,) = builder.axes(rows.shape[-1])
+    one = rows.ndim == 1
+
+    def body(*i: Any) -> Any:
+        key, own = rows[j] if one else rows[(*i[:-1], j)], x[i]
+        above = ((key > own) if right else (key >= own)) | (key != key)
+        above = above & (own == own)
+        return builder.sum(builder.where(above, 0, 1), over=j)
+
+    if not rows.shape[-1] or not x.size:
+        return builder.full(x.shape, 0, dt.i64)
+    return builder.compute(x.shape, body).astype(dt.i64)
+
+
+def _search(rows: Value, x: Value, right: bool, narrow: bool) -> Value:
+    whole = x.reshape((1,)) if not x.ndim else x
+    return count_before(rows, whole, right).reshape(x.shape).astype(dt.i32 if narrow else dt.i64)
+
+
+@operator()
+def searchsorted(
+    sorted_sequence: Any,
+    input: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Value:
+    """Return for each element the number of elements of a sorted row that are smaller; with `right`, not larger.
+
+    sorted_sequence: one row [n], or rows [.., n] for an input [.., m]. side: "left" or "right", another way to say
+    `right`. sorter: the positions that sort the rows, if they are not sorted. Every element is compared with its whole
+    row.
+    """
+    name = "searchsorted"
+    rows, x = tensor(sorted_sequence, name, "sorted_sequence"), tensor(input, name, "input")
+    if side not in (None, "left", "right") or side == "left" and right:
+        raise ArgumentError(f"{name}: side={side!r} must be None, 'left' or 'right', and agree with right={right}")
+    if not rows.ndim or rows.ndim > 1 and rows.shape[:-1] != x.shape[:-1]:
+        raise ShapeError(
+            f"{name}: 'sorted_sequence' {rows.shape} must be one row, or have the first extents of 'input' {x.shape}"
+        )
+    if sorter is not None:
+        order = tensor(sorter, name, "sorter", kind="int")
+        if order.shape != rows.shape:
+            raise ShapeError(f"{name}: 'sorter' has shape {order.shape}, needs {rows.shape}")
+        rows = gather(rows, rows.ndim - 1, order)
+    return _search(rows, x, right or side == "right", out_int32)
+
+
+@operator()
+def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Value:
+    """Return for each element the number of sorted boundaries [n] that are smaller; with `right`, not larger."""
+    rows = tensor(boundaries, "bucketize", "boundaries", rank=1)
+    return _search(rows, tensor(input, "bucketize", "input"), right, out_int32)
+
+
+@operator()
+def bincount(input: Any, weights: Any = None, minlength: Size = 0) -> Value:
+    """Return how often each of the integers 0 .. minlength - 1 occurs in a vector, or the sums of their `weights`.
+
+    Other integers are an IndexError at the call: `minlength` is the number of bins, as shapes cannot depend on values.
+    """
+    x = tensor(input, "bincount", "input", rank=1, kind="int")
+    if not minlength:
+        raise ShapeError("bincount: minlength must be the number of bins, as shapes cannot depend on values")
+    if weights is None:
+        return index_add(builder.full((minlength,), 0, dt.i64), 0, x, builder.full(x.shape, 1, dt.i64))
+    w = tensor(weights, "bincount", "weights", rank=1)
+    if w.shape != x.shape:
+        raise ShapeError(f"bincount: 'weights' has shape {w.shape}, needs that of 'input', {x.shape}")
+    w = w if w.dtype.is_float else w.astype(dt.f64)
+    return index_add(builder.full((minlength,), 0, w.dtype), 0, x, w)
+
+
+@operator()
+def diff(input: Any, n: Size = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Value:
+    """Return the n-th differences of neighbours along `dim`, of the input with `prepend` and `append` at its ends."""
+    x = tensor(input, "diff", "input")
+    if not x.ndim:
+        raise ShapeError("diff: 'input' needs a dimension")
+    d = dimension(dim, x.ndim, "diff")
+    ends = [None if e is None else tensor(e, "diff", name) for name, e in (("prepend", prepend), ("append", append))]
+    x = cat([v for v in (ends[0], x, ends[1]) if v is not None], d)
+    lead = (slice(None),) * d
+    for _ in range(min(n, x.shape[d])):
+        after, before = x[(*lead, slice(1, None))], x[(*lead, slice(None, max(0, x.shape[d] - 1)))]
+        x = after != before if x.dtype.is_bool else after - before
+    return x
