@@ -15,7 +15,7 @@ ARGS ?=
 SEED ?= $(shell date +%Y%m%d)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint clean
+.PHONY: help setup demo test bench docs lint clean
 
 help:
 	@echo "Einsmith, a training compiler. Targets:"
@@ -24,6 +24,7 @@ help:
 	@echo "  make test    run the tests"
 	@echo "  make bench   compile budgets; training steps, operators and kernels against PyTorch, JAX and TensorFlow"
 	@echo "               (installs them); how good choices without search are"
+	@echo "  make docs    the pages of docs/ as a site, in site/"
 	@echo "  make lint    ruff (format and rules), mypy and import-linter"
 	@echo "  make clean   remove .venv and caches of the tools"
 	@echo "Arguments are passed on with ARGS, for example: make test ARGS='tests/ir -x'"
@@ -53,6 +54,14 @@ $(VENV)/.ready-bench: $(VENV)/.ready-dev
 		$(PIP) "$$p" || echo "warning: $$p is not available here; the benchmarks report it as missing" >&2; done
 	@touch $@
 
+$(VENV)/.ready-docs: $(VENV)/.ready-dev
+	@echo "installing what builds the documentation"
+	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean $(ARGS)
+
 demo: $(VENV)/.ready-run
 	$(BIN)/einsmith train lenet5 --data mnist --epochs 5 --batch 256 --optimizer adamw --save runs/demo $(ARGS)
 
@@ -74,4 +83,4 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

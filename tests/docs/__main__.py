@@ -1,11 +1,12 @@
-"""`python -m tests.docs --update` makes the stages of docs/architecture.md, the tables of docs/aten.md and docs/onnx.md
-and the declarations of operators for type checkers anew; without it, prints the first."""
+"""`python -m tests.docs --update` generates the stages of docs/architecture.md, the tables of docs/aten.md and
+docs/onnx.md, pages of docs/reference, and the declarations of operators for type checkers; without it, prints the
+first."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.docs import aten, onnx, stubs
+from tests.docs import aten, onnx, reference, stubs
 from tests.docs.architecture import PATH, updated
 
 if __name__ == "__main__":
@@ -14,6 +15,8 @@ if __name__ == "__main__":
         PATH.write_text(page)
         for other in (aten, onnx):
             other.PATH.write_text(other.page(other.PATH.read_text()))
+        for name, generate in reference.PAGES.items():
+            (reference.FOLDER / name).write_text(generate())
         stubs.FUNCTIONS.write_text(stubs.functions())
         stubs.LAYERS.write_text(stubs.layers())
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from einsmith.frontends.aten import FAMILIES, REFUSED, TABLE
+from tests.docs.tables import cell
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "aten.md"
 MARK = "<!-- generated: python -m tests.docs --update -->\n"
@@ -25,12 +26,8 @@ def _tables() -> list[str]:
             by_formula.setdefault(e.formula, []).append(e.name)
         lines += [f"### {family}", "", (module.__doc__ or "").strip(), ""]
         lines += ["| operators | result |", "| --- | --- |"]
-        lines += [f"| {', '.join(f'`{n}`' for n in names)} | {_cell(said)} |" for said, names in by_formula.items()]
+        lines += [f"| {', '.join(f'`{n}`' for n in names)} | {cell(said)} |" for said, names in by_formula.items()]
         lines.append("")
     lines += ["## Refused", "", "| operator | reason |", "| --- | --- |"]
-    lines += [f"| `{name}` | {_cell(why)} |" for name, why in sorted(REFUSED.items())]
+    lines += [f"| `{name}` | {cell(why)} |" for name, why in sorted(REFUSED.items())]
     return [*lines, ""]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -13,6 +13,7 @@ from einsmith.frontends.onnx.table import DOMAINS, GREATEST, LEAST, TABLE
 from einsmith.frontends.onnx.types import ELEMENTS, REFUSED_TYPES
 from einsmith.frontends.onnx.writer.operators import SAYINGS
 from einsmith.ops.operator import OPERATORS
+from tests.docs.tables import cell
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "onnx.md"
 MARK = "<!-- generated: python -m tests.docs --update -->\n"
@@ -40,7 +41,7 @@ def _tables() -> list[str]:
         family = module.__name__.rpartition(".")[2]
         lines += [f"### {family}", "", (module.__doc__ or "").strip(), ""]
         lines += ["| operator | versions | result |", "| --- | --- | --- |"]
-        lines += [f"| `{e.name}` | {versions(e.name)} | {_cell(e.formula)} |" for e in TABLE.values()
+        lines += [f"| `{e.name}` | {versions(e.name)} | {cell(e.formula)} |" for e in TABLE.values()
                   if e.family == family]  # fmt: skip
         lines.append("")
     lines += [
@@ -52,7 +53,7 @@ def _tables() -> list[str]:
     lines += ["| operator | versions |", "| --- | --- |"]
     lines += [f"| `{name}` | {versions(name)} |" for name in COMPOSED]
     lines += ["", "## Refused", "", "| operator | reason |", "| --- | --- |"]
-    lines += [f"| `{name}` | {_cell(why)} |" for name, why in sorted(REFUSED.items())]
+    lines += [f"| `{name}` | {cell(why)} |" for name, why in sorted(REFUSED.items())]
     lines += ["", "## Element types", "", "| type | stored as |", "| --- | --- |"]
     lines += [f"| {e.name} | {e.dtype.numpy if e.name != 'bfloat16' else 'bfloat16'} |" for e in ELEMENTS.values()]
     lines += [f"| {name} | refused: {why} |" for name, why in REFUSED_TYPES.items()]
@@ -63,7 +64,3 @@ def _tables() -> list[str]:
     lines += [f"| convolutions, pooling, norms and others | {', '.join(f'`{n}`' for n, o in plain.items() if not o)} |"]
     lines += [f"| `{o}` | `{n}` |" for n, o in plain.items() if o]
     return [*lines, ""]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -27,7 +27,7 @@ def sources() -> list[Path]:
 
 
 def documents() -> list[Path]:
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def prose(path: Path) -> Iterator[str]:
