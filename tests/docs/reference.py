@@ -16,7 +16,7 @@ from einsmith.ops.operator import OPERATORS
 from tests.docs.tables import cell
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
-NOTE = "<!-- generated: python -m tests.docs --update -->\n\n"
+NOTE = "\n\n<!-- generated: python -m tests.docs --update -->"
 VARIABLES = """# Environment variables
 
 Variables are read at each use, so that a program may set them after its imports. A value that is not accepted is an
@@ -37,36 +37,36 @@ Layers have the arguments, initial values and state names of `torch.nn`, so that
 
 def commands() -> str:
     """Return the page of the command line, from click's commands."""
-    parts = ["# Command line", "", "What `einsmith COMMAND --help` prints.", ""]
+    parts = ["# Command line" + NOTE, "", "What `einsmith COMMAND --help` prints.", ""]
     for name, command in app.commands.items():
         context = click.Context(command, info_name=f"einsmith {name}", terminal_width=100)
         parts += [f"## einsmith {name}", "", "```text", command.get_help(context).rstrip(), "```", ""]
-    return NOTE + "\n".join(parts)
+    return "\n".join(parts)
 
 
 def variables() -> str:
     """Return the page of environment variables."""
-    rows = [VARIABLES, "", "| variable | takes | default | meaning |", "| --- | --- | --- | --- |"]
+    rows = [VARIABLES + NOTE, "", "| variable | takes | default | meaning |", "| --- | --- | --- | --- |"]
     for knob in environment.ALL:
         default = "" if knob.default in (None, ()) else f"`{knob.default}`"
         rows.append(f"| `{knob.name}` | {cell(knob.accepts)} | {default} | {cell(knob.help)} |")
-    return NOTE + "\n".join([*rows, ""])
+    return "\n".join([*rows, ""])
 
 
 def error_classes() -> str:
     """Return the page of errors: each class with its bases and docstring."""
-    parts = [ERRORS]
+    parts = [ERRORS + NOTE]
     for name, kind in vars(errors).items():
         if not (isinstance(kind, type) and kind.__module__ == errors.__name__):
             continue
         bases = ", ".join(f"`{b.__name__}`" for b in kind.__bases__)
         parts += ["", f"## {name}", "", f"Derives from {bases}.", "", _prose(kind)]
-    return NOTE + "\n".join([*parts, ""])
+    return "\n".join([*parts, ""])
 
 
 def functions() -> str:
     """Return the page of `es.functional`, by families."""
-    parts = [FUNCTIONS]
+    parts = [FUNCTIONS + NOTE]
     families: dict[str, list[str]] = {}
     for name, row in sorted(OPERATORS.items()):
         families.setdefault(row.call.__module__.removeprefix("einsmith.ops."), []).append(
@@ -74,12 +74,12 @@ def functions() -> str:
         )
     for family, rows in sorted(families.items()):
         parts += ["", f"## {family}", "", "| function | result |", "| --- | --- |", *rows]
-    return NOTE + "\n".join([*parts, ""])
+    return "\n".join([*parts, ""])
 
 
 def layers() -> str:
     """Return the page of `es.nn`."""
-    parts = [LAYERS]
+    parts = [LAYERS + NOTE]
     parts += ["", "::: einsmith.nn.Module", "", "::: einsmith.nn.Parameter", "", "::: einsmith.nn.functional_call", ""]
     own, made = [], []
     for name in sorted(nn.__all__):
@@ -100,7 +100,7 @@ def layers() -> str:
     parts += ["", "| layer | function |", "| --- | --- |"]
     rows = {row.layer: row.name for row in OPERATORS.values() if row.layer}
     parts += [f"| `{name}{_signature(kind)}` | `{rows[name]}` |" for name, kind in made if name in rows]
-    return NOTE + "\n".join([*parts, ""])
+    return "\n".join([*parts, ""])
 
 
 PAGES: dict[str, Callable[[], str]] = {
