@@ -368,14 +368,14 @@ class Jitted:
             )
 
     @property
-    def plan(self) -> str:
+    def plan(self) -> html.PlanText:
         """A description of the compiled programs: for each, the kernels with pattern, configuration and predicted
         time."""
         parts = []
         for run, traced in self._cache.values():
             inputs = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in traced.graph.inputs if x not in traced.bind)
-            parts.append(f"for {inputs or 'no arrays'}\n{run.describe()}")
-        return html.Text("\n\n".join(parts) or "nothing is compiled yet; call it on arrays")
+            parts.append((f"for {inputs or 'no arrays'}", run.describe(), run.bars))
+        return html.PlanText(parts, "nothing is compiled yet; call it on arrays")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return global_name(self) or super().__reduce_ex__(protocol)
@@ -630,10 +630,10 @@ class WeakFunction:
         return self.target(*args, **kwargs)
 
 
-def _plan_of(f: Callable) -> str:
+def _plan_of(f: Callable) -> html.PlanText:
     """Return the description of the programs that `run_arrays` compiled for a callable; "" if there are none."""
     jitted = _JITTED.get(f)
-    return jitted.plan if jitted is not None and len(jitted._cache) else ""
+    return jitted.plan if jitted is not None and len(jitted._cache) else html.PlanText(())
 
 
 trace.run_arrays = run_arrays

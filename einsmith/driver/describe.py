@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from einsmith.base.html import Bar
 from einsmith.base.sizes import show_size
 from einsmith.driver.binding import Binding
 from einsmith.driver.streaming import lines_of, results_of
 from einsmith.ir.nodes import nbytes
-from einsmith.runtime.assemble import show_kernels
+from einsmith.runtime.assemble import label, show_kernels
 from einsmith.schedule.decision_report import decision_lines, report_decisions
 from einsmith.schedule.printer import layouts
 from einsmith.schedule.roles import saved_results
@@ -39,3 +40,12 @@ def describe(binding: Binding, held_bytes: int) -> str:
     results = results_of(compiled.plan, compiled.target, [k.decision for k in compiled.kernels])
     notes = [lines_of(x) for x in results]
     return "\n".join([*lines, *show_kernels(binding.roles, calls, compiled.kernels, binding.turns, notes)])
+
+
+def list_bars(binding: Binding) -> list[Bar]:
+    """Return what each kernel computes, its role, and its predicted seconds in a run, in order."""
+    calls, kernels = binding.calls, binding.compiled.kernels
+    return [
+        (label(call), "again" if call.is_recomputation else role, kernel.seconds * turns)
+        for role, call, kernel, turns in zip(binding.roles, calls, kernels, binding.turns, strict=True)
+    ]

@@ -18,13 +18,14 @@ import numpy as np
 from einsmith.base import environment, locks, recording
 from einsmith.base.caches import Bound
 from einsmith.base.errors import IndexOutOfRange
+from einsmith.base.html import Bar
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.base.recording import Recorder
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend, Runnable
 from einsmith.driver.binding import FINITE, Binding, Notice, Reply
 from einsmith.driver.compile import Compiled, MemoryLimit, compile_graph
-from einsmith.driver.describe import describe
+from einsmith.driver.describe import describe, list_bars
 from einsmith.driver.timeline import RecordedRun, Timeline
 from einsmith.ir.nodes import Graph, Leaf, Role, Tensor
 from einsmith.ir.origins import Origins
@@ -316,6 +317,11 @@ class Executable:
     def describe(self) -> str:
         """Describe the program, line by line (`driver.describe`)."""
         return describe(self._binding, self.held_bytes)
+
+    @property
+    def bars(self) -> list[Bar]:
+        """Return what each kernel computes, its role, and its predicted seconds, for a timeline."""
+        return list_bars(self._binding)
 
     # -- memory
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
+from einsmith.base import html
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import EinsmithError, GradientError
 from einsmith.ir.analysis.linear import linear
@@ -42,9 +43,10 @@ from einsmith.ir.nodes import (
 from einsmith.ir.printer import show_expressions
 from einsmith.ir.rewrite.simplify import values_only
 from einsmith.lang.builder import Value
+from einsmith.lang.diagram import index_tables
 from einsmith.lang.infer import infer
 from einsmith.lang.parser import RESERVED, Name, parse
-from einsmith.lang.program import FormulaProgram, resolve_source
+from einsmith.lang.program import FormulaProgram, resolve, resolve_source
 
 if TYPE_CHECKING:
     from einsmith.lang.op import Operator
@@ -69,6 +71,11 @@ class FormulaText(str):
         self = super().__new__(cls, text)
         self.extents = dict(extents or {})
         return self
+
+    def _repr_html_(self) -> str:
+        program = resolve(str(self), self.extents)
+        head = f"{', '.join(program.outputs)} from {', '.join(program.inputs)}"
+        return html.text(head, str(self)) + index_tables(program)
 
 
 @dataclass

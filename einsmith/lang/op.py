@@ -21,6 +21,7 @@ from einsmith.ir import labels
 from einsmith.lang import trace
 from einsmith.lang.builder import Ex, Number, Value, as_value, trace_once
 from einsmith.lang.definitions import tensors
+from einsmith.lang.diagram import index_tables
 from einsmith.lang.gradient_text import FormulaText, gradient_text
 from einsmith.lang.parser import Name, Source, near
 from einsmith.lang.program import FormulaProgram, resolve, resolve_source
@@ -101,22 +102,24 @@ class Operator:
         return f"{self.name}({listed}) -> {', '.join(outputs)}"
 
     @property
-    def plan(self) -> str:
+    def plan(self) -> html.PlanText:
         """Describe what calls on arrays have compiled so far: every kernel, with its pattern, configuration and
         predicted time, for each set of static parameters, shapes and types."""
-        parts = []
+        programs = []
         for bound in self._bound.values():
             static = ", ".join(f"{n}={v!r}" for n, v in bound.static.items())
-            description = trace.plan_of(bound)
-            parts += [f"{self.name} with {static}\n{description}" if static else description] if description else []
-        return html.Text("\n\n".join(parts) or f"nothing is compiled yet; call {self.name} on arrays")
+            prefix = f"{self.name} with {static}\n" if static else ""
+            for title, lines, bars in trace.plan_of(bound).programs:
+                programs.append((prefix + title, lines, bars))
+                prefix = ""
+        return html.PlanText(programs, f"nothing is compiled yet; call {self.name} on arrays")
 
     def __repr__(self) -> str:
         return f"<operator {self.signature}>"
 
     def _repr_html_(self) -> str:
-        text = self._constructor_args[0]
-        return html.text(self.signature, textwrap.dedent(text if isinstance(text, str) else text.text).strip("\n"))
+        text = textwrap.dedent(self.program.text).strip("\n")
+        return html.text(self.signature, text) + index_tables(self.program)
 
     def gradient(self, wrt: str | Sequence[str], *args: Any, **kwargs: Any) -> FormulaText:
         """Return the derived gradient as a formula of its own: of the inputs and the cotangents `dC` of the outputs C.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from einsmith.base import locks
+from einsmith.base import html, locks
 from einsmith.base.dtypes import DType, f32
 from einsmith.ir.nodes import Compute, Leaf, Tensor, apply, leaf, read_whole, template
 from einsmith.ir.origins import Origin
@@ -37,7 +37,7 @@ def _load(module: str) -> None:
 run_arrays: Callable[..., Any] = _load_then_run
 """Set by einsmith.api.jit: `run_arrays(f, args, kwargs)` traces, compiles and runs a callable that was given arrays."""
 
-plan_of: Callable[[Any], str] = lambda f: ""  # noqa: E731  # nothing is compiled before
+plan_of: Callable[[Any], html.PlanText] = lambda f: html.PlanText(())  # noqa: E731  # nothing is compiled before
 """Set by einsmith.api.jit: returns a description of what is compiled for a callable that was given arrays."""
 
 random_key: Callable[[], Any] = _load_then_draw

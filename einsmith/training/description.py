@@ -11,16 +11,14 @@ from einsmith.training.definition import StepDefinition
 from einsmith.training.settings import Settings
 
 
-def describe_programs(programs: Cache[tuple, Executable]) -> str:
+def describe_programs(programs: Cache[tuple, Executable]) -> html.PlanText:
     """Describe the programs of `StepCompiler.programs`: each kernel's pattern, configuration and seconds."""
-    if not programs:
-        return html.Text("nothing is compiled yet; call step.compile(x, y)")
     parts = []
     for (shapes, threads, _, gather), run in programs.items():
         head = ", ".join(f"{d}{list(s)}" for s, d in shapes)
         what = "gradients" if gather else "training step"
-        parts.append(f"{what} for {head} on {threads} threads\n{run.describe()}")
-    return html.Text("\n\n".join(parts))
+        parts.append((f"{what} for {head} on {threads} threads", run.describe(), run.bars))
+    return html.PlanText(parts, "nothing is compiled yet; call step.compile(x, y)")
 
 
 def describe_explorations(programs: Cache[tuple, Executable]) -> str:

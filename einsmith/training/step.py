@@ -345,10 +345,13 @@ class TrainStep:
     # -- for people
 
     @property
-    def plan(self) -> str:
+    def plan(self) -> html.PlanText:
         """Description of the compiled programs, by batch shape: each kernel's pattern, configuration and seconds."""
-        text = describe_programs(self._programs)
-        return text if self._parallel is None else html.Text(f"{text}\n\n{self._parallel.describe()}")
+        plan = describe_programs(self._programs)
+        if self._parallel is None:
+            return plan
+        title, _, lines = self._parallel.describe().partition("\n")
+        return html.PlanText((*(plan.programs or [(str(plan), "", ())]), (title, lines, ())))
 
     @property
     def explored(self) -> str:
@@ -359,7 +362,7 @@ class TrainStep:
         return f"TrainStep({describe_definition(self.definition)}, steps={self.steps}, epoch={self.epoch})"
 
     def _repr_html_(self) -> str:
-        return html.text(repr(self), "") + self.model._repr_html_() + html.Text(self.plan)._repr_html_()
+        return html.text(repr(self), "") + self.model._repr_html_() + self.plan._repr_html_()
 
     @check_arguments
     def profile(self, *batch: Any, repeats: Count = 20, trace: Any = None) -> Profile:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.numpy import save_file
 
 import einsmith as es
+from tests.training.small_bert import WORDS, write_bert
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -83,24 +82,10 @@ def test_a_layer_in_resnet(rng) -> None:
     assert step.history[-1]["loss"] < 0.6 * step.history[0]["loss"] and "val_accuracy" in step.history[-1]
 
 
-WORDS = {"sea": "whale ship harpoon ocean un", "land": "congress treaty law nation able"}
-SIZES = {
-    "vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12,
-    "max_position_embeddings": 32, "type_vocab_size": 2, "layer_norm_eps": 1e-12,
-}  # fmt: skip
-
-
 @pytest.fixture
 def bert(rng, tmp_path) -> Path:
     """A folder of weights as they are published, and two texts of which each has words of its own."""
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *" ".join(WORDS.values()).split(), "##able", "##aff"]
-    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    (tmp_path / "config.json").write_text(json.dumps(SIZES))
-    model = es.models.bert_base(vocabulary=16, width=8, layers=1, heads=2, inner=12, positions=32)
-    save_file({n: v + rng.normal(0, 0.3, v.shape).astype("f4") for n, v in model.state_dict().items()},
-              tmp_path / "model.safetensors")  # fmt: skip
-    for name, words in WORDS.items():
-        (tmp_path / name).write_text(" ".join(rng.choice(words.split(), 4000)))
+    write_bert(tmp_path, rng)
     return tmp_path
 
 
