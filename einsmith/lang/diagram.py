@@ -8,11 +8,15 @@ from einsmith.base import html
 from einsmith.lang.parser import ParsedReduction, walk
 from einsmith.lang.program import FormulaProgram, Line
 
+OPEN = 2
+"""Most tables that are shown at once; more would hide the formula."""
+
 
 def index_tables(program: FormulaProgram) -> str:
     """Return a table for each statement: a column for each axis, a row for the result and for each read, and in the
-    cells the dimensions that the axis indexes."""
-    return "".join(_table(program.text, line) for line in program.lines)
+    cells the dimensions that the axis indexes. More than OPEN tables are collapsed until clicked."""
+    tables = "".join(_table(program.text, line) for line in program.lines)
+    return f"<details><summary>indices</summary>{tables}</details>" if len(program.lines) > OPEN else tables
 
 
 def _table(text: str, line: Line) -> str:

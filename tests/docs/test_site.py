@@ -90,7 +90,7 @@ def test_a_broken_link_is_seen(text: str, links: list[str]) -> None:
 
 
 def test_the_navigation_has_every_page() -> None:
-    listed = re.findall(r"^ +- (?:[\w ]+: )?([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    listed = re.findall(r"^ +- (?:[^:\n]+: )?([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(pages()), "mkdocs.yml lists the pages under nav"
 
 
@@ -136,3 +136,21 @@ def test_named_documents_become_links() -> None:
     text = "See `docs/onnx.md`.\n\n```text\n`docs/onnx.md`\n```\n"
     assert hooks.link_documents(text, "reference/a.md").startswith("See [ONNX networks](../onnx.md).")
     assert hooks.link_documents(text, "a.md").count("(onnx.md)") == 1
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_warnings_and_asks_nothing_of_the_network(tmp_path, monkeypatch) -> None:
+    """`make docs` builds it too; here its pages are read."""
+    pytest.importorskip("material", reason="the site is built by mkdocs-material")
+    pytest.importorskip("mkdocstrings", reason="its reference by mkdocstrings")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    monkeypatch.chdir(ROOT)
+    build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
+    texts = {p.relative_to(tmp_path).as_posix(): p.read_text() for p in tmp_path.rglob("*.html")}
+    assert {p.replace(".md", ".html") for p in pages()} <= set(texts)
+    fetched = re.compile(r"<(?:script|img|iframe)[^>]+src=.?(?:https?:)?//|<link[^>]+href=.?(?:https?:)?//")
+    assert not [p for p, text in texts.items() if fetched.search(text)]
+    styles = "".join(p.read_text() for p in tmp_path.rglob("*.css"))
+    assert not re.search(r"url\(.?(?:https?:)?//", styles)
