@@ -15,7 +15,7 @@ ARGS ?=
 SEED ?= $(shell date +%Y%m%d)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench docs lint clean
+.PHONY: help setup demo test bench docs lint package clean
 
 help:
 	@echo "Einsmith, a training compiler. Targets:"
@@ -26,6 +26,7 @@ help:
 	@echo "               (installs them); how good choices without search are"
 	@echo "  make docs    the pages of docs/ as a site, in site/"
 	@echo "  make lint    ruff (format and rules), mypy and import-linter"
+	@echo "  make package wheel and source archive, tried out in an empty environment (others: ARGS='python3.13')"
 	@echo "  make clean   remove .venv and caches of the tools"
 	@echo "Arguments are passed on with ARGS, for example: make test ARGS='tests/ir -x'"
 
@@ -75,6 +76,9 @@ bench: $(VENV)/.ready-bench
 	$(BIN)/python -m benchmarks.kernels --json bench-results/kernels.json
 	-$(BIN)/python -m benchmarks.random_kernels --seed $(SEED) --json bench-results/random-$(SEED).json
 	$(BIN)/python -m benchmarks.autoconfig --json bench-results/autoconfig.json --picture bench-results/autoconfig.png
+
+package: $(VENV)/.ready-dev
+	$(BIN)/python -m tests.package $(ARGS)
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""Import networks of other libraries: `einsmith.frontends.torch` and `einsmith.frontends.onnx`, loaded on first use."""
+"""Connect other libraries: `einsmith.frontends.torch`, `.onnx` and `.accelerate`, loaded on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -7,7 +7,7 @@ AOTAutograd takes as operators, too; compile time does not depend on the number 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,8 +16,10 @@ from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_operator import TorchOperator, operator
 
 
-def replace_recurrences(gm: torch.fx.GraphModule) -> None:
-    """Replace the recurrent calls of a graph, in place. Those of packed sequences stay."""
+def replace_recurrences(gm: torch.nn.Module) -> None:
+    """Replace the recurrent calls of a graph, in place. Those of packed sequences stay, and modules without a graph."""
+    if not isinstance(gm, torch.fx.GraphModule):
+        return
     for node in gm.graph.nodes:
         function = _FUNCTIONS.get(node.target) if node.op == "call_function" else None
         # (input, state, weights, has_biases, ...); packed sequences have (data, batch_sizes, state, weights, ...)
@@ -26,7 +28,7 @@ def replace_recurrences(gm: torch.fx.GraphModule) -> None:
     gm.recompile()
 
 
-@cache
+@lru_cache(maxsize=16)  # all that there are: 4 kinds, with and without biases, in one direction and in two
 def _layer_operator(kind: str, states: int, has_biases: bool, bidirectional: bool) -> TorchOperator:
     """Return the operator of one layer, (x [T, B, I], initial states, weights) -> (outputs, last states)."""
     run = TABLE[f"{kind}.input"].run
@@ -77,6 +79,7 @@ def _define(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return results
 
     recurrent.__name__ = recurrent.__qualname__ = kind  # by which a graph's code finds it
+    recurrent.__doc__ = f"Compute torch.{kind} as recurrences, on CPUs."
     return recurrent
 
 
