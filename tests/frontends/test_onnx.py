@@ -16,6 +16,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import einsmith as es
+from einsmith.base.errors import ArgumentError
 from einsmith.frontends.onnx import load, save
 from einsmith.frontends.onnx.backend import Backend
 from tests.frontends.onnx_cases import APART, OTHERWISE, PASSED, REFUSED, WRONG, cases, run
@@ -134,6 +135,36 @@ def test_constant_nodes_that_are_named_train(tmp_path: Path):
     np.testing.assert_allclose(model.fc1.weight.numpy(), twin.fc1.weight.numpy(), 1e-12)
     save(model, tmp_path / "kept.onnx")
     np.testing.assert_allclose(load(tmp_path / "kept.onnx")(x), model(x), 1e-12)
+
+
+def test_constants_of_bodies_that_are_named_train(tmp_path: Path):
+    w = floats(np.random.default_rng(2), 3)
+
+    def branch(name: str, value: np.ndarray) -> onnx.GraphProto:
+        nodes = [
+            h.make_node("Constant", [], [f"{name}.w"], value=onnx.numpy_helper.from_array(value)),
+            h.make_node("Mul", ["x", f"{name}.w"], [f"{name}.p"]),
+            h.make_node("Add", [f"{name}.p", f"{name}.b"], [f"{name}.y"]),
+        ]
+        bias = [numpy_helper.from_array(np.ones(3, np.float32), f"{name}.b")]
+        return h.make_graph(nodes, name, [], [h.make_empty_tensor_value_info(f"{name}.y")], bias)
+
+    node = h.make_node("If", ["c"], ["y"], then_branch=branch("one", w), else_branch=branch("two", -w))
+    proto = model_of([node], {"x": (T.FLOAT, [2, 3]), "c": (T.BOOL, [])}, ["y"], {})
+    model = load(proto, constants={"c": np.array(True)}, trained=["*.w", "one.b"])
+    assert {n for n, _ in model.named_parameters()} == {"one.w", "two.w", "one.b"}
+    x = floats(np.random.default_rng(3), 2, 3)
+    np.testing.assert_allclose(model(x), x * w + 1, 1e-6)
+    es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=0.1))(x, np.zeros((2, 3), np.float32))
+    assert not np.allclose(model.one.w.numpy(), w) and np.array_equal(model.two.w.numpy(), -w)
+    save(model, tmp_path / "kept.onnx")
+    kept = load(tmp_path / "kept.onnx")
+    np.testing.assert_allclose(kept(x, np.array(True)), model(x), 1e-6)
+    with pytest.raises(ArgumentError, match="'y' cannot become a parameter, as it is the output of a body"):
+        bodies = [h.make_node("Constant", [], ["y"], value=onnx.numpy_helper.from_array(w))]
+        inner = h.make_graph(bodies, "b", [], [h.make_empty_tensor_value_info("y")])
+        node = h.make_node("If", ["c"], ["z"], then_branch=inner, else_branch=branch("two", -w))
+        load(model_of([node], {"x": (T.FLOAT, [2, 3]), "c": (T.BOOL, [])}, ["z"], {}), trained=["*"])
 
 
 def test_initializers_are_parameters_and_a_step_is_gradient_descent(tmp_path: Path):

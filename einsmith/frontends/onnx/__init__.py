@@ -38,11 +38,12 @@ def load(
     file: a path, bytes, an open file or an onnx.ModelProto, of operator sets 7 to 28. constants: inputs by name that
     are always these arrays, as shapes are that extents depend on. frozen: initializers that do not train, as patterns
     of their names ("val_*"); where it is not given, those without dimensions, which are rather numbers of a formula
-    (the epsilon of a norm) than weights. trained: what `Constant` nodes of the graph give that trains as initializers
-    do, as patterns of its names; `save` writes it as initializers. Raises DataError for files that are missing,
-    truncated, or whose external data is missing or outside of the model's folder; TraceError, which lists them all with
-    their reasons, for operators that are not here, and for other operator sets; ArgumentError for graphs with cycles or
-    names that nothing gives; DtypeError for element types that are not here; ImportError without the package `onnx`.
+    (the epsilon of a norm) than weights. trained: what `Constant` nodes, and initializers of bodies (of If and Loop),
+    give that trains as initializers do, as patterns of its names; `save` writes it as initializers. Raises DataError
+    for files that are missing, truncated, or whose external data is missing or outside of the model's folder;
+    TraceError, which lists them all with their reasons, for operators that are not here, and for other operator sets;
+    ArgumentError for graphs with cycles or names that nothing gives; DtypeError for element types that are not here;
+    ImportError without the package `onnx`.
     """
     with locks.IMPORTING:
         from einsmith.frontends.onnx import reader

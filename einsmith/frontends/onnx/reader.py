@@ -95,27 +95,44 @@ def _list_texts(node: onnx.NodeProto) -> Iterator[Any]:
 
 
 def with_initializers(model: onnx.ModelProto, patterns: Sequence[str]) -> onnx.ModelProto:
-    """Return the model with initializers in place of `Constant` nodes of tensors whose names match a pattern.
+    """Return the model with initializers in place of `Constant` nodes of tensors whose names match a pattern, and of
+    initializers of bodies.
 
-    patterns: shell patterns (`fnmatch`) of the names of the nodes' outputs.
+    patterns: shell patterns (`fnmatch`) of the names of the nodes' outputs. Raises ArgumentError for a name that two
+    bodies have, or that is itself the output of a body.
     """
-    chosen = [
-        n
-        for n in model.graph.node
-        if n.op_type == "Constant"
-        and [a.name for a in n.attribute] == ["value"]
-        and any(fnmatchcase(n.output[0], p) for p in patterns)
-    ]
-    if not chosen:
+    if not patterns:
         return model
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    for node in chosen:
-        changed.graph.node.remove(node)
-        tensor = changed.graph.initializer.add()
-        tensor.CopyFrom(node.attribute[0].t)
-        tensor.name = node.output[0]
+    chosen: dict[str, onnx.TensorProto] = {}
+    stack = [(changed.graph, False)]
+    while stack:
+        graph, inner = stack.pop()
+        stack += [(a.g, True) for n in graph.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH]
+        nodes = {n.output[0]: n for n in graph.node if n.op_type == "Constant" and _gives_tensor(n)}
+        found = {name: n.attribute[0].t for name, n in nodes.items()}
+        found |= {t.name: t for t in graph.initializer} if inner else {}
+        for name, tensor in found.items():
+            if not any(fnmatchcase(name, p) for p in patterns):
+                continue
+            if name in chosen or (inner and name in {o.name for o in graph.output}):
+                where = "two bodies have it" if name in chosen else "it is the output of a body"
+                raise ArgumentError(f"trained: {name!r} cannot become a parameter, as {where}")
+            chosen[name] = onnx.TensorProto()
+            chosen[name].CopyFrom(tensor)
+            if name in nodes:
+                graph.node.remove(nodes[name])
+            else:
+                graph.initializer.remove(tensor)
+    for name, tensor in chosen.items():
+        tensor.name = name
+        changed.graph.initializer.append(tensor)
     return changed
+
+
+def _gives_tensor(node: onnx.NodeProto) -> bool:
+    return [a.name for a in node.attribute] == ["value"]
 
 
 def read(model: onnx.ModelProto, folder: Path | None, what: str) -> OnnxGraph:
