@@ -11,7 +11,7 @@ from einsmith.frontends.onnx.operators import FAMILIES
 from einsmith.frontends.onnx.refused import COMPOSED, REFUSED
 from einsmith.frontends.onnx.table import DOMAINS, GREATEST, LEAST, TABLE
 from einsmith.frontends.onnx.types import ELEMENTS, REFUSED_TYPES
-from einsmith.frontends.onnx.writer.operators import SAYINGS
+from einsmith.frontends.onnx.writer.operators import TRANSLATORS
 from einsmith.ops.operator import OPERATORS
 from tests.docs.tables import cell
 
@@ -60,7 +60,7 @@ def _tables() -> list[str]:
     lines += ["", "## Written", ""]
     lines += ["`export` writes these functions by ONNX's names where its operators have the call's settings:", ""]
     lines += ["| operator | functions |", "| --- | --- |"]
-    plain = {n: OPERATORS[n].onnx for n in sorted(SAYINGS)}
+    plain = {n: OPERATORS[n].onnx for n in sorted(TRANSLATORS)}
     lines += [f"| convolutions, pooling, norms and others | {', '.join(f'`{n}`' for n, o in plain.items() if not o)} |"]
     lines += [f"| `{o}` | `{n}` |" for n, o in plain.items() if o]
     return [*lines, ""]

@@ -16,7 +16,7 @@ from einsmith.base.trees import flatten
 from einsmith.frontends.onnx.writer.batch import SIZES, join_sizes
 from einsmith.frontends.onnx.writer.graph import GraphWriter, element_type
 from einsmith.frontends.onnx.writer.network import write_tensors
-from einsmith.frontends.onnx.writer.operators import NamedCall, say
+from einsmith.frontends.onnx.writer.operators import NamedCall, translate
 from einsmith.ir.nodes import Leaf, Tensor, leaf, nbytes
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
@@ -79,14 +79,14 @@ def _capture(model: Module, example: Sequence[tuple[tuple[int, ...], DType]]) ->
         leaves, _ = flatten(model(*map(Value, inputs)))
         results = tuple(as_value(x).tensor for x in leaves)
         recorded, t.calls = t.calls, None
-        said = [say(*call) for call in recorded]
+        translated = [translate(*call) for call in recorded]
     paths = _paths(model)
     for path in (paths[x] for x in t.updates if x in paths):  # the others are counters of random numbers
         raise ArgumentError(
             f"the evaluation of {type(model).__name__} updates {path!r}, which an ONNX file cannot; return the new "
             "value as an output, and take it as an input"
         )
-    return _Captured(inputs, results, tuple(t.captured.values()), dict(s for s in said if s is not None))
+    return _Captured(inputs, results, tuple(t.captured.values()), dict(s for s in translated if s is not None))
 
 
 def _paths(model: Module) -> dict[int, str]:

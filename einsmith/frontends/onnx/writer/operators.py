@@ -1,4 +1,4 @@
-"""Say calls of functions of tensors as ONNX's operators of the same meaning.
+"""Translator calls of functions of tensors as ONNX's operators of the same meaning.
 
 The names of elementwise operators are those of the table (`OperatorRow.onnx`); others have a function here. A call
 whose settings ONNX's operator lacks is written as its formula instead.
@@ -32,33 +32,33 @@ class NamedCall(NamedTuple):
     write: Write
 
 
-Say = Callable[..., tuple[Sequence[Any], Write] | None]
-SAYINGS: dict[str, Say] = {}
+Translator = Callable[..., tuple[Sequence[Any], Write] | None]
+TRANSLATORS: dict[str, Translator] = {}
 """Name of a function of tensors -> function of its arguments that returns (operands, how to write it), or None where
 ONNX's operator lacks a setting."""
 
 
-def say(name: str, args: tuple, kwargs: Mapping[str, Any], result: Any) -> tuple[Tensor, NamedCall] | None:
+def translate(name: str, args: tuple, kwargs: Mapping[str, Any], result: Any) -> tuple[Tensor, NamedCall] | None:
     """Return (the result, how to write it) of a traced call; None where it is written as a formula. The call's trace
     must be the current one."""
-    if name not in SAYINGS:
+    if name not in TRANSLATORS:
         return None
     given = signature(OPERATORS[name].call).bind(*args, **kwargs)
     given.apply_defaults()
-    said = SAYINGS[name](**given.arguments)
-    if said is None:
+    translated = TRANSLATORS[name](**given.arguments)
+    if translated is None:
         return None
     made = result[0] if isinstance(result, tuple) else result
-    values = [None if x is None else as_value(x) for x in said[0]]
+    values = [None if x is None else as_value(x) for x in translated[0]]
     floats = {v.dtype for v in (made, *values) if v is not None and v.dtype.is_float}
     if len(floats) > 1 or any(v is not None and v.tensor is made.tensor for v in values):
         return None
-    return made.tensor, NamedCall(tuple(None if v is None else v.tensor for v in values), said[1])
+    return made.tensor, NamedCall(tuple(None if v is None else v.tensor for v in values), translated[1])
 
 
-def _saying(*names: str) -> Callable[[Say], Say]:
-    def enter(function: Say) -> Say:
-        SAYINGS.update(dict.fromkeys(names, function))
+def _translator(*names: str) -> Callable[[Translator], Translator]:
+    def enter(function: Translator) -> Translator:
+        TRANSLATORS.update(dict.fromkeys(names, function))
         return function
 
     return enter
@@ -67,8 +67,8 @@ def _saying(*names: str) -> Callable[[Say], Say]:
 # ------------------------------------------------------------------------------------------------------- elementwise
 
 
-def _row(row: OperatorRow) -> Say:
-    """Return the saying of an operator of the table. A setting that is no attribute must have its default."""
+def _row(row: OperatorRow) -> Translator:
+    """Return the translator of an operator of the table. A setting that is no attribute must have its default."""
     known = set(onnx.defs.get_schema(row.onnx).attributes)
     names = {s: row.attributes.get(s, s) for s in row.settings if s != "inplace"}
 
@@ -88,10 +88,10 @@ def _row(row: OperatorRow) -> Say:
     return call
 
 
-SAYINGS |= {row.name: _row(row) for row in OPERATORS.values() if row.onnx}
+TRANSLATORS |= {row.name: _row(row) for row in OPERATORS.values() if row.onnx}
 
 
-@_saying("hardtanh", "relu6", "clamp", "clip")
+@_translator("hardtanh", "relu6", "clamp", "clip")
 def _clip(input: Any, min_val: Any = 0.0, max_val: Any = 6.0, min: Any = None, max: Any = None, inplace: bool = False):
     low, high = (min, max) if min is not None or max is not None else (min_val, max_val)
     x = as_value(input)
@@ -104,17 +104,17 @@ def _clip(input: Any, min_val: Any = 0.0, max_val: Any = 6.0, min: Any = None, m
     return [x], write
 
 
-@_saying("hardsigmoid")
+@_translator("hardsigmoid")
 def _hardsigmoid(input: Any, inplace: bool = False):
     return [input], lambda g, x: g.node("HardSigmoid", x, alpha=1 / 6, beta=0.5)
 
 
-@_saying("selu")
+@_translator("selu")
 def _selu(input: Any, inplace: bool = False):
     return [input], lambda g, x: g.node("Selu", x)
 
 
-@_saying("softmax", "log_softmax")
+@_translator("softmax", "log_softmax")
 def _softmax(input: Any, dim: int | None = None, dtype: Any = None, *, operator: str = "Softmax"):
     x = as_value(input)
     if dim is None or dtype is not None or not x.ndim:
@@ -123,13 +123,13 @@ def _softmax(input: Any, dim: int | None = None, dtype: Any = None, *, operator:
     return [x], lambda g, x: g.node(operator, x, axis=axis)
 
 
-SAYINGS["log_softmax"] = lambda **given: _softmax(**given, operator="LogSoftmax")
+TRANSLATORS["log_softmax"] = lambda **given: _softmax(**given, operator="LogSoftmax")
 
 
 # ---------------------------------------------------------------------------------------------- products, embeddings
 
 
-@_saying("linear")
+@_translator("linear")
 def _linear(input: Any, weight: Any, bias: Any = None):
     x, w = as_value(input), as_value(weight)
     if w.ndim != 2 or x.ndim < 2 or not x.dtype.is_float:
@@ -144,7 +144,7 @@ def _linear(input: Any, weight: Any, bias: Any = None):
     return [x, w, bias], write
 
 
-@_saying("embedding")
+@_translator("embedding")
 def _embedding(input: Any, weight: Any, **settings: Any):
     i = as_value(input)
     return ([weight, i], lambda g, w, i: g.node("Gather", w, i, axis=0)) if i.dtype.bits >= 32 else None
@@ -158,7 +158,7 @@ def _space(name: str) -> int:
     return OPERATORS[name].call.dims  # type: ignore[attr-defined]
 
 
-def _conv(name: str) -> Say:
+def _conv(name: str) -> Translator:
     n = _space(name)
 
     def call(
@@ -184,7 +184,7 @@ def _conv(name: str) -> Say:
     return call
 
 
-def _conv_transpose(name: str) -> Say:
+def _conv_transpose(name: str) -> Translator:
     n = _space(name)
 
     def call(
@@ -206,7 +206,7 @@ def _conv_transpose(name: str) -> Say:
     return call
 
 
-def _pool(name: str, operator: str) -> Say:
+def _pool(name: str, operator: str) -> Translator:
     n = _space(name)
 
     def call(
@@ -239,7 +239,7 @@ def _pool(name: str, operator: str) -> Say:
     return call
 
 
-def _adaptive(name: str, operator: str) -> Say:
+def _adaptive(name: str, operator: str) -> Translator:
     n = _space(name)
 
     def call(input: Any, output_size: Any, return_indices: bool = False) -> tuple[Sequence[Any], Write] | None:
@@ -259,7 +259,7 @@ def _adaptive(name: str, operator: str) -> Say:
 
 
 for _n in (1, 2, 3):
-    SAYINGS |= {
+    TRANSLATORS |= {
         f"conv{_n}d": _conv(f"conv{_n}d"),
         f"conv_transpose{_n}d": _conv_transpose(f"conv_transpose{_n}d"),
         f"max_pool{_n}d": _pool(f"max_pool{_n}d", "MaxPool"),
@@ -269,7 +269,7 @@ for _n in (1, 2, 3):
     }
 
 
-@_saying("pad")
+@_translator("pad")
 def _pad(input: Any, pad: Any, mode: str = "constant", value: Any = None):
     x, amounts = as_value(input), tuple(pad)
     if mode != "constant" or any(n < 0 for n in amounts) or not isinstance(value, (int, float, type(None))):
@@ -290,7 +290,7 @@ def _vectors(g: GraphWriter, shape: Sequence[int], x: Value, *names: str) -> lis
     ]
 
 
-@_saying("batch_norm", "sync_batch_norm")
+@_translator("batch_norm", "sync_batch_norm")
 def _batch_norm(
     input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: bool, momentum: Any, eps: float
 ):
@@ -305,7 +305,7 @@ def _batch_norm(
     return [x, weight, bias, running_mean, running_var], write
 
 
-@_saying("instance_norm")
+@_translator("instance_norm")
 def _instance_norm(
     input: Any,
     running_mean: Any,
@@ -326,7 +326,7 @@ def _instance_norm(
     return [x, weight, bias], write
 
 
-@_saying("layer_norm")
+@_translator("layer_norm")
 def _layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float):
     x = as_value(input)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
@@ -338,7 +338,7 @@ def _layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: 
     return [x, weight, bias], write
 
 
-@_saying("group_norm")
+@_translator("group_norm")
 def _group_norm(input: Any, num_groups: int, weight: Any, bias: Any, eps: float):
     x = as_value(input)
 
