@@ -11,6 +11,7 @@ from einsmith.base.arguments import show
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import ArgumentError, KindError, ShapeError, UnknownAttributeError
 from einsmith.lang import trace
+from einsmith.lang.refused import refusal
 from einsmith.lang.torch_types import Device, check_device, is_device
 
 FUNCTIONS = """
@@ -35,25 +36,6 @@ CASTS = {
     "half": dt.f16, "int": dt.i32, "long": dt.i64, "short": dt.i16,
 }  # fmt: skip
 """Methods that convert to an element type."""
-_DEPENDS = "its shape depends on values, which are not known while a program is traced; "
-REFUSED = {
-    "argwhere": _DEPENDS + "use es.functional.where(condition, a, b)",
-    "as_strided": "traced tensors have no strides; use slices, reshape, unfold or es.compute",
-    "backward": "gradients are those of functions; use es.grad(f), es.vjp(f, ...) or es.TrainStep",
-    "cuda": "tensors are on the CPU; leave it out",
-    "data": "a traced tensor is a value without storage; use .detach()",
-    "grad": "gradients are those of functions; use es.grad(f), es.vjp(f, ...) or es.TrainStep",
-    "is_contiguous": "traced tensors have no strides; leave the question out, as view takes every tensor",
-    "masked_select": _DEPENDS + "use es.functional.where(mask, x, 0)",
-    "new_empty": "an uninitialized tensor has no formula; use new_zeros",
-    "nonzero": _DEPENDS + "use es.functional.where(condition, a, b)",
-    "numpy": "its elements exist only when the program runs; return the tensor from the traced function",
-    "requires_grad": "gradients are those of functions; name arguments by es.grad(f, argnums=...)",
-    "stride": "traced tensors have no strides; use shape",
-    "tolist": "its elements exist only when the program runs; return the tensor from the traced function",
-    "unique": _DEPENDS + "compute it before the call, with NumPy",
-}
-"""Methods of PyTorch's tensors that cannot exist here: the reason, and what to use."""
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -212,8 +194,8 @@ class TorchMethods:
         if name.startswith("_"):  # what protocols ask for
             raise UnknownAttributeError(f"a traced tensor has no {name}")
         known = [n for n in dir(type(self)) if not n.startswith("_")]
-        if name in REFUSED:
-            raise UnknownAttributeError(f"a traced tensor has no attribute {name!r}: {REFUSED[name]}")
+        if refused := refusal(["torch.Tensor"], name):
+            raise UnknownAttributeError(f"a traced tensor has no attribute {name!r}{refused}")
         if name.endswith("_"):
             base = name.rstrip("_")
             remedy = f"write x = x.{base}(...)" if base in known else "make a new one, as with es.where or es.compute"

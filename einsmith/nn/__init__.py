@@ -1,6 +1,9 @@
 """Provide modules, parameters and layers of networks, as in torch.nn."""
 
+from typing import TYPE_CHECKING, Any
+
 from einsmith import functional
+from einsmith.lang.refused import missing_name
 from einsmith.nn import init, operators
 from einsmith.nn.activation import PReLU, RReLU, Softmax2d
 from einsmith.nn.adaptive import AdaptiveLogSoftmaxWithLoss
@@ -13,7 +16,7 @@ from einsmith.nn.embedding import Bilinear, Embedding, EmbeddingBag, PairwiseDis
 from einsmith.nn.fake_quantize import FakeQuantize
 from einsmith.nn.init import manual_seed
 from einsmith.nn.layers import Identity, Unflatten
-from einsmith.nn.linear import Linear
+from einsmith.nn.linear import Linear, LinearCrossEntropyLoss
 from einsmith.nn.module import Module, functional_call
 from einsmith.nn.norm import (
     BatchNorm1d,
@@ -105,6 +108,7 @@ __all__ = [
     "InstanceNorm3d",
     "LayerNorm",
     "Linear",
+    "LinearCrossEntropyLoss",
     "LocalResponseNorm",
     "MaxUnpool1d",
     "MaxUnpool2d",
@@ -148,3 +152,8 @@ __all__ = [
     "manual_seed",
 ]
 __all__ += operators.__all__
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise missing_name(__name__, ["torch.nn"], name, __all__)

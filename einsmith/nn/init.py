@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from math import isfinite, prod, sqrt
+from math import ceil, isfinite, prod, sqrt
 
 import numpy as np
 
 from einsmith.base import locks
-from einsmith.base.arguments import Magnitude, Size, check_arguments
+from einsmith.base.arguments import Count, Magnitude, Share, Size, check_arguments
 from einsmith.base.errors import ArgumentError
 from einsmith.nn.parameter import Stored
 from einsmith.ops import random
@@ -93,6 +93,84 @@ def ones_(tensor: Stored) -> None:
     constant_(tensor, 1)
 
 
+@check_arguments
+def trunc_normal_(tensor: Stored, mean: float = 0.0, std: Magnitude = 1.0, a: float = -2.0, b: float = 2.0) -> None:
+    """Fill a parameter with normal draws, drawn again until they lie in [a, b].
+
+    Raises ArgumentError for a range of which hardly any draw is part: a is not below b, or all of the range is more
+    than 4 standard deviations from the mean.
+    """
+    if not a < b or max(a - mean, mean - b) > 4 * std:
+        raise ArgumentError(
+            f"trunc_normal_: a={a!r} must be below b={b!r}, and the range within 4 std of mean={mean!r}, std={std!r}"
+        )
+    with _drawing:
+        drawn = _generator.normal(mean, std, tensor.data.shape)
+        while (outside := ~((a <= drawn) & (drawn <= b))).any():
+            drawn[outside] = _generator.normal(mean, std, int(outside.sum()))
+        tensor.data = drawn
+
+
+@check_arguments
+def orthogonal_(tensor: Stored, gain: float = 1.0) -> None:
+    """Fill with a random orthogonal matrix times `gain`: rows, or columns if they are fewer, of a weight [out, ...].
+
+    Raises ArgumentError below two dimensions. Source: Saxe et al. 2013, arXiv 1312.6120; Mezzadri 2006.
+    """
+    shape = tensor.data.shape
+    if len(shape) < 2:
+        raise ArgumentError(f"orthogonal_: a weight of two dimensions or more is needed, got shape {shape}")
+    rows, columns = shape[0], prod(shape[1:])
+    with _drawing:
+        drawn = _generator.normal(size=(max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(drawn)
+    q = q * np.where(np.diag(r) < 0, -1.0, 1.0)  # all orthogonal matrices are equally likely
+    tensor.data = gain * (q if rows >= columns else q.T).reshape(shape)
+
+
+@check_arguments
+def eye_(tensor: Stored) -> None:
+    """Fill a matrix with ones on the diagonal and zeros elsewhere. Raises ArgumentError for other ranks."""
+    if tensor.ndim != 2:
+        raise ArgumentError(f"eye_: a matrix is needed, got shape {tensor.shape}")
+    tensor.data = np.eye(tensor.shape[0], tensor.shape[1])
+
+
+@check_arguments
+def dirac_(tensor: Stored, groups: Count = 1) -> None:
+    """Fill the weight of a convolution [out, in, *window] so that it keeps the channels of its input, in each group.
+
+    Raises ArgumentError for other than one to three dimensions of window, or groups that do not divide `out`.
+    """
+    shape = tensor.shape
+    if not 3 <= len(shape) <= 5 or shape[0] % groups:
+        raise ArgumentError(
+            f"dirac_: a weight of a convolution whose {groups} groups divide its first extent is needed, got {shape}"
+        )
+    filled, rows = np.zeros(shape), shape[0] // groups
+    middle = tuple(n // 2 for n in shape[2:])
+    for g in range(groups):
+        for d in range(min(rows, shape[1])):
+            filled[(g * rows + d, d, *middle)] = 1
+    tensor.data = filled
+
+
+@check_arguments
+def sparse_(tensor: Stored, sparsity: Share, std: Magnitude = 0.01) -> None:
+    """Fill a matrix with normal draws, of which a part `sparsity` of each column is zero.
+
+    Raises ArgumentError for other ranks. Source: Martens 2010.
+    """
+    if tensor.ndim != 2:
+        raise ArgumentError(f"sparse_: a matrix is needed, got shape {tensor.shape}")
+    rows, columns = tensor.shape
+    with _drawing:
+        drawn = _generator.normal(0.0, std, (rows, columns))
+        for c in range(columns):
+            drawn[_generator.permutation(rows)[: ceil(sparsity * rows)], c] = 0
+    tensor.data = drawn
+
+
 def gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the recommended standard deviation ratio of a nonlinearity (torch.nn.init.calculate_gain)."""
     if nonlinearity == "leaky_relu":
@@ -109,6 +187,9 @@ def gain(nonlinearity: str, param: float | None = None) -> float:
     if nonlinearity not in table:
         raise ArgumentError(f"no gain is known for {nonlinearity!r}; known: leaky_relu, {', '.join(table)}")
     return table[nonlinearity]
+
+
+calculate_gain = gain
 
 
 def _fan(tensor: Stored, mode: str) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Sequence
+from math import prod, sqrt
 from typing import Any
 
 from einsmith import ops as F
-from einsmith.base.arguments import Size
+from einsmith.base.arguments import Share, Size
 from einsmith.base.dtypes import dtype_of
+from einsmith.base.errors import ShapeError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Parameter
+from einsmith.ops.losses.reduction import REDUCTIONS, check_reduction
 from einsmith.runtime import buffers
 
 
@@ -51,3 +54,52 @@ class Linear(Module):
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class LinearCrossEntropyLoss(Module):
+    """A linear layer and the cross entropy of its logits: input [B, in_features], target [B] -> loss.
+
+    See `functional.linear_cross_entropy`; the layer is `linear`. out_features: extents of logits [B, C, *out_features].
+    """
+
+    def __init__(
+        self,
+        in_features: Size,
+        num_classes: Size,
+        *,
+        out_features: Sequence[int] = (),
+        bias: bool = False,
+        dtype: Any = "float32",
+        reduction: str = "mean",
+        weight: Any = None,
+        ignore_index: int | None = None,
+        label_smoothing: Share = 0.0,
+    ):
+        check_reduction(type(self).__name__, reduction, REDUCTIONS)
+        self.register_buffer("weight", weight)
+        if self.weight is not None and self.weight.shape != (num_classes,):
+            raise ShapeError(f"LinearCrossEntropyLoss: 'weight' has shape {self.weight.shape}, needs ({num_classes},)")
+        self.num_classes, self.out_features, self.reduction = num_classes, tuple(out_features), reduction
+        self.ignore_index, self.label_smoothing = ignore_index, float(label_smoothing)
+        self.linear = Linear(in_features, num_classes * prod(self.out_features), bias, dtype=dtype)
+
+    def forward(self, input: Value, target: Value) -> Value:
+        shape = (self.num_classes, *self.out_features)
+        bias = self.linear.bias
+        return F.linear_cross_entropy(
+            input,
+            F.reshape(self.linear.weight, (*shape, self.linear.in_features)),
+            target,
+            linear_bias=None if bias is None else F.reshape(bias, shape),
+            weight=self.weight,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.linear.in_features}, num_classes={self.num_classes}, "
+            f"out_features={self.out_features}, bias={self.linear.bias is not None}, reduction={self.reduction}, "
+            f"ignore_index={self.ignore_index}, label_smoothing={self.label_smoothing}, options=None"
+        )

@@ -24,7 +24,7 @@ from einsmith.base.errors import (
     UnknownNameError,
 )
 from einsmith.lang.builder import Value, as_value
-from einsmith.lang.torch_methods import REFUSED
+from einsmith.lang.refused import refusal
 from einsmith.lang.torch_types import ElementCount
 from einsmith.lang.trace import current_trace, in_full_precision, touch
 from einsmith.runtime.memory import Layout, Memory
@@ -218,9 +218,8 @@ class Stored:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Value, name):
-            if name in REFUSED:
-                raise UnknownAttributeError(f"{type(self).__name__} has no attribute {name!r}: {REFUSED[name]}")
-            raise UnknownAttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            refused = refusal(["torch.Tensor"], name)
+            raise UnknownAttributeError(f"{type(self).__name__} has no attribute {name!r}{refused}")
         return getattr(self.__einsmith_value__(), name)
 
     def __getitem__(self, index: Any) -> Any:

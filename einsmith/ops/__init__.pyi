@@ -68,6 +68,7 @@ from einsmith.ops.bessel import spherical_bessel_j0 as spherical_bessel_j0
 from einsmith.ops.conv import conv1d as conv1d
 from einsmith.ops.conv import conv2d as conv2d
 from einsmith.ops.conv import conv3d as conv3d
+from einsmith.ops.conv import conv_tbc as conv_tbc
 from einsmith.ops.conv import conv_transpose1d as conv_transpose1d
 from einsmith.ops.conv import conv_transpose2d as conv_transpose2d
 from einsmith.ops.conv import conv_transpose3d as conv_transpose3d
@@ -168,6 +169,7 @@ from einsmith.ops.inverse import atan as atan
 from einsmith.ops.inverse import atan2 as atan2
 from einsmith.ops.inverse import atanh as atanh
 from einsmith.ops.losses.classes import cross_entropy as cross_entropy
+from einsmith.ops.losses.classes import linear_cross_entropy as linear_cross_entropy
 from einsmith.ops.losses.classes import nll_loss as nll_loss
 from einsmith.ops.losses.ctc import ctc_loss as ctc_loss
 from einsmith.ops.losses.margin import cosine_embedding_loss as cosine_embedding_loss
@@ -252,6 +254,9 @@ from einsmith.ops.resize import interpolate as interpolate
 from einsmith.ops.resize import pixel_shuffle as pixel_shuffle
 from einsmith.ops.resize import pixel_unshuffle as pixel_unshuffle
 from einsmith.ops.resize import unfold as unfold
+from einsmith.ops.resize import upsample as upsample
+from einsmith.ops.resize import upsample_bilinear as upsample_bilinear
+from einsmith.ops.resize import upsample_nearest as upsample_nearest
 from einsmith.ops.sampling import affine_grid as affine_grid
 from einsmith.ops.sampling import grid_sample as grid_sample
 from einsmith.ops.softmax import gumbel_softmax as gumbel_softmax
@@ -348,6 +353,7 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "conv_tbc",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
@@ -434,6 +440,7 @@ __all__ = [
     "lerp",
     "lgamma",
     "linear",
+    "linear_cross_entropy",
     "linspace",
     "local_response_norm",
     "log",
@@ -575,6 +582,9 @@ __all__ = [
     "unflatten",
     "unfold",
     "unsqueeze",
+    "upsample",
+    "upsample_bilinear",
+    "upsample_nearest",
     "var",
     "var_mean",
     "vstack",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from einsmith.base.arguments import Size
 from einsmith.base.dtypes import promote
 from einsmith.base.errors import ShapeError
 from einsmith.lang import builder
@@ -171,3 +172,11 @@ def _conv_transpose(
 
 
 conv_transpose1d, conv_transpose2d, conv_transpose3d = by_rank(_conv_transpose)
+
+
+@operator()
+def conv_tbc(input: Any, weight: Any, bias: Any, pad: Size = 0) -> Value:
+    """Return the correlation along the first dimension: input [T, B, C], weight [K, C, O], bias [O] -> [T', B, O]."""
+    x = tensor(input, "conv_tbc", "input", rank=3, kind="float")
+    w = tensor(weight, "conv_tbc", "weight", rank=3, kind="float")
+    return conv1d(x.transpose(1, 2, 0), w.transpose(2, 1, 0), bias, padding=pad).transpose(2, 0, 1)

@@ -292,3 +292,31 @@ def fold(
         raise ShapeError(f"fold: 'input' {x.shape} needs a multiple of {size} rows and {places} columns")
     shape = (x.shape[0], x.shape[1] // size, *extents)
     return apply_transpose(lambda y: _blocks(y, windows), shape, x)
+
+
+@operator()
+def upsample(
+    input: Any,
+    size: Ints | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Value:
+    """Interpolate to other extents: the former name of `interpolate`."""
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+@operator()
+def upsample_nearest(
+    input: Any, size: Ints | None = None, scale_factor: float | Sequence[float] | None = None
+) -> Value:
+    """Interpolate to other extents by the nearest elements; see `interpolate`."""
+    return interpolate(input, size, scale_factor, "nearest")
+
+
+@operator()
+def upsample_bilinear(
+    input: Any, size: Ints | None = None, scale_factor: float | Sequence[float] | None = None
+) -> Value:
+    """Interpolate to other extents, bilinear with aligned corners; see `interpolate`."""
+    return interpolate(input, size, scale_factor, "bilinear", True)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.lang.torch_methods import CASTS, FUNCTIONS, REFUSED, SYNONYMS, TorchMethods
+from einsmith.lang.refused import REFUSED
+from einsmith.lang.torch_methods import CASTS, FUNCTIONS, SYNONYMS, TorchMethods
 
 CALLS = [
     ("permute", lambda x: x.permute(2, 0, 1)),
@@ -133,9 +134,19 @@ def test_every_name_is_tried():
     assert methods <= names(EXPRESSIONS + FIXED)
 
 
-def test_missing_methods_of_torch_say_what_to_use(torch):
-    """No method of PyTorch's is refused that exists here, and each refused one is PyTorch's."""
-    assert all(hasattr(torch.Tensor, n) and not hasattr(es.lang.builder.Value, n) for n in REFUSED)
+def test_refused_methods_say_what_to_use(rng):
+    names = [n.rpartition(".")[2] for n in REFUSED if n.startswith("torch.Tensor.")]
+    assert len(names) > 10
+
+    def ask(x):
+        for name in names:
+            reason, instead = REFUSED[f"torch.Tensor.{name}"]
+            with pytest.raises(es.UnknownAttributeError) as e:
+                getattr(x, name)
+            assert f"{name!r}: {reason}; use {instead}" in str(e.value)
+        return x
+
+    es.jit(ask)(rng.standard_normal(3))
 
 
 def test_numpy_s_transpositions_stay(rng):
@@ -187,7 +198,7 @@ def test_parameters_have_them():
     (lambda x: x.repeat(2), "repeat: sizes="),
     (lambda x: x.add_(1), r"'add_': tensors are not changed in place; write x = x\.add\("),
     (lambda x: x.fill_(1), r"'fill_': tensors are not changed in place; make a new one"),
-    (lambda x: x.nonzero(), "'nonzero': its shape depends on values.*where"),
+    (lambda x: x.nonzero(), "'nonzero': the shape of the result depends on values.*where"),
     (lambda x: x.backward(), "'backward': gradients are those of functions; use es.grad"),
     (lambda x: x.to("cuda:0"), "device='cuda:0' must be 'cpu'"),
     (lambda x: x.to(dtyp="f4"), "to takes dtype, device and other by name, not dtyp"),

@@ -137,3 +137,47 @@ def test_fractional_pooling(torch, rng, n, options) -> None:
     first, second = drawn(x), drawn(x)
     assert first.shape == made[0](x)[0].shape and (first != second).any()
     assert np.isin(first, x).all()
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"bias": True, "weight": np.linspace(0.5, 2, 7), "ignore_index": 3, "reduction": "sum"},
+    {"out_features": (2, 3), "bias": True, "label_smoothing": 0.1},
+])  # fmt: skip
+def test_linear_cross_entropy(torch, rng, options) -> None:
+    given = {k: torch.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+    ours, theirs = nn.LinearCrossEntropyLoss(5, 7, **options), torch.nn.LinearCrossEntropyLoss(5, 7, **given)
+    assert repr(ours) == repr(theirs)
+    ours.double().load_state_dict(theirs.double().state_dict())
+    target = rng.integers(0, 7, (6, *options.get("out_features", ())))
+    compare(torch, rng, ours, theirs, lambda m, t: m(*t), [rng.standard_normal((6, 5)), target])
+    with pytest.raises(ShapeError, match="needs \\(7,\\)"):
+        nn.LinearCrossEntropyLoss(5, 7, weight=np.ones(3))
+
+
+def test_initial_values() -> None:
+    """Distributions of torch.nn.init that have a property to test."""
+    nn.manual_seed(1)
+    p = nn.Parameter(np.zeros((40, 50)))
+    nn.init.trunc_normal_(p, mean=0.5, std=0.5, a=0.0, b=1.5)
+    assert 0 <= p.data.min() < 0.01 and 1.4 < p.data.max() <= 1.5 and abs(p.data.mean() - 0.616) < 0.05
+    for shape in ((3, 7), (7, 3), (4, 3, 2)):
+        q = nn.Parameter(np.zeros(shape))
+        nn.init.orthogonal_(q, gain=2.0)
+        m = q.data.reshape(shape[0], -1)
+        m = m if m.shape[0] <= m.shape[1] else m.T
+        np.testing.assert_allclose(m @ m.T, 4 * np.eye(len(m)), atol=1e-12)
+    nn.init.sparse_(p, 0.3, std=1.0)
+    assert ((p.data == 0).sum(0) == 12).all()
+    nn.init.eye_(p)
+    np.testing.assert_array_equal(p.data, np.eye(40, 50))
+    for call in (lambda: nn.init.trunc_normal_(p, 0.0, 0.1, 2.0, 3.0), lambda: nn.init.eye_(nn.Parameter(np.ones(2))),
+                 lambda: nn.init.orthogonal_(nn.Parameter(np.ones(2))), lambda: nn.init.dirac_(p)):  # fmt: skip
+        with pytest.raises(ArgumentError):
+            call()
+
+
+@pytest.mark.parametrize("shape, groups", [((3, 4, 5), 1), ((6, 2, 3, 4), 3), ((4, 4, 1, 2, 3), 2)])
+def test_dirac(torch, shape, groups) -> None:
+    p, t = nn.Parameter(np.ones(shape)), torch.ones(shape)
+    nn.init.dirac_(p, groups)
+    np.testing.assert_array_equal(p.data, torch.nn.init.dirac_(t, groups).numpy())

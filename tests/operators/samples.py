@@ -145,6 +145,11 @@ LOSSES = [
     *(Case("cross_entropy", arrays, SMOOTHED, every=True)
       for arrays in (classes(4, 5, scale=30), classes(3, 5, 2, 2, scale=30), classes(5),
                      lambda rng: (rng.normal(size=(3, 5, 2)), shares(rng, 3, 2)))),
+    Case("linear_cross_entropy", lambda rng: (rng.normal(size=(4, 6)), rng.normal(size=(5, 6)), np.array([4, 0, 2, 2])),
+         {"linear_bias": [None, np.linspace(-1, 1, 5)], "reduction": ["mean", "sum", "none"], "ignore_index": [None, 2],
+          "label_smoothing": [0.0, 0.2]}),
+    Case("linear_cross_entropy", lambda rng: (rng.normal(size=(4, 6)), rng.normal(size=(5, 3, 6)),
+                                              rng.integers(0, 5, (4, 3))), {"weight": [None, np.linspace(0.5, 2, 5)]}),
     *(Case("cross_entropy", ignored(k), SMOOTHED | {"ignore_index": [k]}, every=True) for k in (-100, 3)),
     *(Case("nll_loss", ignored(k), WEIGHTED | {"ignore_index": [k]}) for k in (-100, 3)),
     Case("nll_loss", classes(4, 5), WEIGHTED | {"ignore_index": [-100, 2]}),
@@ -303,6 +308,7 @@ CONVOLUTIONS = [
     *(Case("conv2d", normal((2, 4, 7, 8), (8, 4 // groups, 3, 2), (8,)), each(o | {"groups": groups}))
       for o in WINDOWS for groups in (1, 2, 4)),
     Case("conv2d", normal((3, 9, 8), (5, 3, 3, 3), (5,))), Case("conv2d", normal((2, 4, 9, 7), (4, 4, 3, 3))),
+    Case("conv_tbc", normal((9, 2, 3), (4, 3, 5), (5,)), {"pad": [0, 2]}),
     Case("conv1d", normal((2, 3, 17), (5, 3, 4), (5,)), each({"stride": 2, "padding": 3, "dilation": 2})),
     Case("conv3d", normal((1, 2, 3, 4, 3), (3, 2, 2, 2, 2), (3,)), {"padding": [0, 1], "stride": [1, (2, 1, 3)]}),
     Case("conv_transpose1d", normal((1, 2, 3), (2, 3, 3), (3,)), {"stride": [1, 2], "padding": [0, 1]}),
@@ -421,6 +427,9 @@ RESIZING = [
     Case("pixel_shuffle", normal((2, 12, 3, 4)), {"upscale_factor": [2]}),
     Case("pixel_unshuffle", normal((2, 3, 8, 4)), {"downscale_factor": [2]}),
     Case("channel_shuffle", normal((2, 12, 5)), {"groups": [2, 6]}),
+    Case("upsample", normal((1, 2, 5, 4)), {"size": [(9, 3)], "mode": ["nearest", "bilinear"]}),
+    Case("upsample_nearest", normal((1, 2, 5, 4)), {"scale_factor": [2]}),
+    Case("upsample_bilinear", normal((1, 2, 5, 4)), {"size": [(9, 3)]}),
     *(Case("grid_sample", lambda rng, x=x, g=g: (rng.normal(size=x), rng.uniform(-1.7, 1.7, g)), SAMPLED | {"mode": m})
       for x, g, m in (((2, 3, 5, 7), (2, 4, 3, 2), ["bilinear", "nearest", "bicubic"]),
                       ((1, 1, 1, 6), (1, 2, 17, 2), ["bilinear", "nearest", "bicubic"]),

@@ -9,6 +9,7 @@ from einsmith.base.errors import ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import tensor
+from einsmith.ops.conv import linear
 from einsmith.ops.losses.reduction import check_reduction
 from einsmith.ops.operator import operator
 from einsmith.ops.softmax import softmax_parts
@@ -120,6 +121,43 @@ def _soft_cross_entropy(x: Value, t: Value, weight: Any, reduction: str, label_s
 
     losses = builder.compute(rest, lambda *i: row(i))
     return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+
+
+@operator()
+def linear_cross_entropy(
+    input: Any,
+    linear_weight: Any,
+    target: Any,
+    *,
+    linear_bias: Any = None,
+    weight: Any = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: Share = 0.0,
+) -> Value:
+    """Return the `cross_entropy` of input W^T + b and a target: input [B, I] or [I], W [C, I] or [C, ..., I].
+
+    linear_bias: [C] or [C, ...]. ignore_index: None is -100 for classes, as in PyTorch. The other arguments are
+    `cross_entropy`'s.
+    """
+    name = "linear_cross_entropy"
+    x = tensor(input, name, "input", rank=(1, 2), kind="float")
+    w = tensor(linear_weight, name, "linear_weight", kind="float")
+    if w.ndim < 2 or w.shape[-1] != x.shape[-1]:
+        raise ShapeError(
+            f"{name}: 'linear_weight' has shape {w.shape}, needs [C, {x.shape[-1]}] or [C, ..., {x.shape[-1]}]"
+        )
+    b = None
+    if linear_bias is not None:
+        b = tensor(linear_bias, name, "linear_bias", kind="float")
+        if b.shape != w.shape[:-1]:
+            raise ShapeError(f"{name}: 'linear_bias' has shape {b.shape}, needs {w.shape[:-1]}")
+        b = b.reshape((-1,))
+    logits = linear(x, w.reshape((-1, w.shape[-1])), b).reshape((*x.shape[:-1], *w.shape[:-1]))
+    ignored = IGNORED if ignore_index is None else ignore_index
+    return cross_entropy(
+        logits, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=label_smoothing
+    )
 
 
 @operator("NLLLoss")
