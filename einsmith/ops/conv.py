@@ -174,7 +174,7 @@ def _conv_transpose(
 conv_transpose1d, conv_transpose2d, conv_transpose3d = by_rank(_conv_transpose)
 
 
-@operator()
+@operator(aten="conv_tbc.default")
 def conv_tbc(input: Any, weight: Any, bias: Any, pad: Size = 0) -> Value:
     """Return the correlation along the first dimension: input [T, B, C], weight [K, C, O], bias [O] -> [T', B, O]."""
     x = tensor(input, "conv_tbc", "input", rank=3, kind="float")

@@ -110,6 +110,13 @@ def convolution_backward(
     return tuple(v if wanted else None for v, wanted in zip((dx, dw, db), output_mask, strict=True))
 
 
+@aten("conv_tbc_backward.default")
+def conv_tbc_backward(grad: Value, x: Value, weight: Value, bias: Value, pad: int) -> tuple[Value, Value, Value]:
+    """the pullback of conv_tbc with respect to x, weight and bias"""
+    dx, dw = vjp(lambda v, w: F.conv_tbc(v, w, bias, pad), x, weight)[1](grad)
+    return dx, dw, F.sum(grad, (0, 1))
+
+
 def _at_maxima(name: str, n: int) -> None:
     """Return the backward of a max over n dimensions whose places are its last argument."""
 

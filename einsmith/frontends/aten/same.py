@@ -21,6 +21,7 @@ FAMILIES = {
     "inverse": "pointwise",
     "special": "special",
     "losses": "losses",
+    "conv": "contractions",
     "max_pool": "pooling",
     "avg_pool": "pooling",
     "resize": "pooling",
