@@ -109,6 +109,15 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
+def _checks(text: str) -> tuple[int, bool]:
+    """Return the level of checked runs, and whether gradients are checked."""
+    words = _names(text)
+    levels = [_whole(0, 2)(w) for w in words if w != "gradients"]
+    if len(levels) > 1 or len(words) > len(levels) + 1:
+        raise ValueError(text)
+    return (levels or [0])[0], len(words) > len(levels)
+
+
 DEBUG: Knob[int] = Knob(
     "EINSMITH_DEBUG",
     0,
@@ -171,13 +180,14 @@ DATA_DIR: Knob[Path | None] = Knob(
     "folder that is searched for data sets first; downloaded ones are stored in the cache directory",
 )
 
-CHECK: Knob[int] = Knob(
+CHECK: Knob[tuple[int, bool]] = Knob(
     "EINSMITH_CHECK",
-    0,
-    _whole(0, 2),
-    "0, 1 or 2",
+    (0, False),
+    _checks,
+    "0, 1, 2, gradients, or two of them, separated by a comma",
     "1 runs every kernel on guarded memory and compares its results with the evaluator, in its first runs and then "
-    "less and less often; 2 does so in every run (docs/checking.md)",
+    "less and less often; 2 does so in every run; gradients compares the derived gradients of each training step with "
+    "central differences at its first run (docs/checking.md)",
 )
 DUMP: Knob[Path | None] = Knob(
     "EINSMITH_DUMP",
@@ -238,6 +248,16 @@ def warn_unknown(names: Collection[str]) -> None:
 def debug() -> int:
     """Return the level of EINSMITH_DEBUG."""
     return DEBUG.get()
+
+
+def check_level() -> int:
+    """Return the level of checked runs (EINSMITH_CHECK): 0 for none."""
+    return CHECK.get()[0]
+
+
+def checks_gradients() -> bool:
+    """Return whether gradients of training steps are checked (EINSMITH_CHECK=gradients)."""
+    return CHECK.get()[1]
 
 
 def cache_dir() -> Path:

@@ -154,7 +154,7 @@ class Binding:
         self.roles = kernel_roles(plan)
         self.call_of_step = assembler.map_steps_to_calls()
         self.program: Runnable
-        if environment.CHECK.get():
+        if environment.check_level():
             info = ProgramInfo(
                 compiled.source_graph,
                 arrays,

@@ -83,7 +83,7 @@ class Cpu(CpuBackend):
             context,
             threads,
             scratch_bytes,
-            environment.CHECK.get(),
+            environment.check_level(),
         )
 
     def ahead(self) -> AheadOfTime:

@@ -119,7 +119,7 @@ class Executable:
         """Runs since the last preparation, and preparations in a row that hardly any run had a use of."""
         known_arrays = {id(m.physical): m for m in memories}
         fixed: list[Leaf] = []
-        if memories and not graph.updates and finite is None and not environment.CHECK.get():
+        if memories and not graph.updates and finite is None and not environment.check_level():
             self._watch = ChangeWatch(memories)
             fixed += [x for x, a in bind.items() if id(a) in known_arrays]
             first, graph = split_constants(graph, fixed)
@@ -140,8 +140,8 @@ class Executable:
         self._changes_others: bool = len(self._changes) < len(stored)
         self._guard = guard or (locks.Guard() if self._stored or memories else None)
         # A checked run looks at the memory between the kernels, and while others may run.
-        self._arena = Arena() if shared is None or environment.CHECK.get() else shared
-        self._concurrent: bool = not (self._stored or notices or memory is not None or environment.CHECK.get())
+        self._arena = Arena() if shared is None or environment.check_level() else shared
+        self._concurrent: bool = not (self._stored or notices or memory is not None or environment.check_level())
         """Whether threads may run the program at one time, each with intermediate results of its own."""
         with recording.phase("binding to memory"):
             self._binding = Binding(compiled, self.bound, self._arena, self._limit, notices=self._notices)

@@ -72,7 +72,7 @@ def export(
     compiler, SaveError where the folder exists; the folder is then as it was.
     """
     place = _folder(folder, overwrite)
-    if environment.CHECK.get():
+    if environment.check_level():
         raise CheckError("EINSMITH_CHECK checks only programs of this process, no exported ones; unset it")
     if not callable(what) or isinstance(what, type):
         raise ArgumentError(f"{_show(what)} is neither a TrainStep nor a function; only these can be exported")

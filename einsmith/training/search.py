@@ -50,7 +50,7 @@ class ProgramSearch:
         """Return whether the next program is to be tuned. Warns where EINSMITH_CHECK forbids it."""
         if self._mode == "static" and self.remaining_seconds < 1:
             return False
-        if environment.CHECK.get():
+        if environment.check_level():
             warnings.warn("programs are not tuned while EINSMITH_CHECK is set; unset it to tune", EinsmithWarning, 3)
             return False
         return True

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.base import html, recording
+from einsmith.base import environment, html, locks, recording
 from einsmith.base.arguments import Count, check_arguments, check_options, show
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import ArgumentError, KindError, NonFiniteError
@@ -157,6 +157,8 @@ class TrainStep:
         self.compiler = StepCompiler(self.definition, self.state, self.accumulation, self.numbers, self.reports, search)
         self._programs = self.compiler.programs
         self._evaluator: Evaluator | None = None
+        self._checked: set[tuple] = set()
+        """Shapes of batches, with versions of the programs, for which gradients have been checked."""
         self.group, self.deterministic = group or ProcessGroup(Alone()), deterministic
         self._parallel: GroupTraining | None = None
         if deterministic or self.group.size > 1:
@@ -235,6 +237,8 @@ class TrainStep:
 
         samples: size of the batch where it belongs to an epoch of `fit`, else None; last: whether this batch makes the
         update, however many were gathered."""
+        if environment.CHECK.is_set() and environment.checks_gradients():
+            self._check_gradients(arrays)
         if self._parallel is not None:
             return self._parallel.train(arrays, samples is not None, last)
         while True:
@@ -247,6 +251,19 @@ class TrainStep:
                 if run is not None:
                     return self._train(run, arrays, samples, gather)
             self.compiler.compile(arrays, gather)
+
+    def _check_gradients(self, arrays: list[np.ndarray]) -> None:
+        """Compare the gradients of a batch's loss with central differences, before the first step of its program."""
+        with locks.IMPORTING:
+            from einsmith.training.gradient_check import check_gradients  # imported late: few steps are checked
+
+        with self.store.guard:
+            self.compiler.compare_if_changed()
+            key = tuple((a.shape, a.dtype.str) for a in arrays), self.compiler.version
+            if key not in self._checked:
+                self.numbers.set(arrays)
+                check_gradients(self.definition, self.state, self.numbers, arrays, self.accumulation.steps + 1)
+                self._checked.add(key)
 
     def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
         """Run a step's program and count the step. The caller holds the guard and defers signals.

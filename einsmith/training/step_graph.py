@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,20 @@ class StepGraph:
     exchanged: tuple[Exchanged, ...] = ()
 
 
+@dataclass
+class LossGraph:
+    """The traced loss of a batch, with its gradients.
+
+    loss: as it was traced; shared: rewritten so that it shares nodes with the gradients; parameters: leaves by name;
+    gradients: a tensor for each of them; values: the arrays of all leaves."""
+
+    loss: Tensor
+    shared: Tensor
+    parameters: dict[str, Leaf]
+    gradients: list[Tensor]
+    values: dict[Leaf, np.ndarray]
+
+
 class _Build:
     """One trace of a step."""
 
@@ -87,28 +101,56 @@ class _Build:
         self.own_captures.append((slot, x))
         return Value(x), x
 
-    def build(self, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:
-        model, store, seed = self.definition.model, self.state.store, self.definition.seed
-        inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
+    def begin_trace(self) -> trace.Trace:
+        """Return a trace that knows the paths of the model's modules."""
         t = trace.Trace()
-        t.paths = {id(m): path for path, m in model.named_modules()}
+        t.paths = {id(m): path for path, m in self.definition.model.named_modules()}
+        return t
+
+    def trace_loss(
+        self, t: trace.Trace, inputs: Sequence[Leaf]
+    ) -> tuple[Value, Value, Mapping[str, Value], list[tuple[str, Leaf]]]:
+        """Trace the loss of a batch; return the number of the step, the loss, its parts by name, and the leaves of the
+        parameters that it depends on and that require a gradient, by name. The trace is the current one.
+
+        Raises GradientError where there is no such parameter."""
+        count = self.read_number(self.numbers.count)
+        draws_apart = self.settings.accumulate > 1 or self.numbers.ranks > 1
+        draw = self.read_number(self.numbers.derive("draw")) if draws_apart else count
+        t.key = self.definition.seed % 2**31, builder.cast(draw, dt.i32)
+        values = [Value(x) for x in inputs]
+        output = self.definition.model(*values[:-1])
+        loss, parts = named_losses(self.definition.loss(output, values[-1]), self.settings.trained)
+        trained = [
+            (name, t.captured[id(p)][1])
+            for name, p in self.state.store.parameters.items()
+            if p.requires_grad and id(p) in t.captured
+        ]
+        if not trained:
+            raise GradientError("the loss depends on no parameter that requires a gradient")
+        return count, loss, parts, trained
+
+    def build_loss(self, arrays: Sequence[np.ndarray]) -> LossGraph:
+        """Build the loss of a batch and its gradients, in terms of the tensors that users see."""
+        inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
+        t = self.begin_trace()
+        with trace.tracing(t):
+            _, loss, _, trained = self.trace_loss(t, inputs)
+            one = builder.full((), 1.0, loss.dtype).tensor
+            (out,), grads = gradients([loss.tensor], [one], [x for _, x in trained])
+        captured = [*self.own_captures, *t.captured.values()]
+        known = {x: np.array(o if isinstance(o, np.ndarray) else o.data) for o, x in captured}
+        return LossGraph(loss.tensor, out, dict(trained), grads, known | dict(zip(inputs, arrays, strict=True)))
+
+    def build(self, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:
+        model = self.definition.model
+        inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
+        t = self.begin_trace()
         t.in_full_precision = self.definition.numerics.in_full
         if gather and self.numbers.ranks > 1:
             t.sums_over_group = True if self.numbers.exchanges is not None else None
         with trace.tracing(t):
-            count = self.read_number(self.numbers.count)
-            draws_apart = self.settings.accumulate > 1 or self.numbers.ranks > 1
-            draw = self.read_number(self.numbers.derive("draw")) if draws_apart else count
-            t.key = seed % 2**31, builder.cast(draw, dt.i32)
-            values = [Value(x) for x in inputs]
-            loss, parts = named_losses(self.definition.loss(model(*values[:-1]), values[-1]), self.settings.trained)
-            trained = [
-                (name, t.captured[id(p)][1])
-                for name, p in store.parameters.items()
-                if p.requires_grad and id(p) in t.captured
-            ]
-            if not trained:
-                raise GradientError("the loss depends on no parameter that requires a gradient")
+            count, loss, parts, trained = self.trace_loss(t, inputs)
             one, scale = builder.full((), 1.0, loss.dtype).tensor, None
             if self.definition.numerics.stored is dt.f16:
                 scale = self.read_number(self.numbers.derive("loss_scale"))
@@ -355,6 +397,13 @@ def build(
     GradientError where the loss is no float scalar or trains nothing.
     """
     return _Build(definition, state, numbers).build(arrays, gather)
+
+
+def build_loss(
+    definition: StepDefinition, state: TrainingState, numbers: StepNumbers, arrays: Sequence[np.ndarray]
+) -> LossGraph:
+    """Build the graph of the loss of a batch and of its gradients by the trained parameters."""
+    return _Build(definition, state, numbers).build_loss(arrays)
 
 
 def build_update(
