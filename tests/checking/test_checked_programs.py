@@ -115,7 +115,7 @@ def test_a_last_block_that_hands_over_more_is_no_fault(checked, rng):
 
 
 def test_a_program_is_checked_only_if_asked(checked, rng, monkeypatch):
-    assert environment.CHECK.get() == 1
+    assert environment.check_level() == 1
     x = matrix(rng, 3)
     on = trace_call(lambda x: x + 1, (x,), {})
     assert type(executable.Executable(on.graph, on.bind, 1).program) is CheckedProgram

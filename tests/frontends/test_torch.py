@@ -191,7 +191,7 @@ def test_sizes_come_and_go(rng, monkeypatch):
         assert len(known._compiled) <= 4 and len(known._traced) <= 4
         assert {run.run_at.__self__._arena for run in known._compiled.values()} == {
             known._arena
-        } or environment.CHECK.get()
+        } or environment.check_level()
 
 
 def test_one_output_of_two_is_used(rng):

@@ -14,7 +14,7 @@ from einsmith.driver import cpu_kernels, executable
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.program import Program
 
-pytestmark = pytest.mark.skipif(bool(environment.CHECK.get()), reason="checked programs have memory of their own")
+pytestmark = pytest.mark.skipif(bool(environment.check_level()), reason="checked programs have memory of their own")
 
 scan = es.op("h[t,b] = tanh(x[t,b] + sum[c](where(t > 0, h[t-1,c], 0.0) * U[c,b]))")
 

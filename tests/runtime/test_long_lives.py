@@ -27,7 +27,7 @@ from einsmith.ops import call
 ROOT = Path(__file__).resolve().parents[2]
 MAPS = Path("/proc/self/maps")
 needs_maps = pytest.mark.skipif(not MAPS.exists(), reason="needs /proc/self")
-unchecked = pytest.mark.skipif(bool(environment.CHECK.get()), reason="checked programs map guarded pages")
+unchecked = pytest.mark.skipif(bool(environment.check_level()), reason="checked programs map guarded pages")
 
 
 @pytest.fixture
