@@ -9,6 +9,7 @@ import numpy as np
 
 import einsmith as es
 from einsmith.base import html
+from tests.gallery.entries import ENTRIES
 from tests.training.small import data, net
 
 V = np.ones(4, np.float32)
@@ -124,3 +125,15 @@ def test_what_is_shown_is_escaped() -> None:
     source = html.timeline([("sum <b> & more", "forward", 1e-6)])
     assert "<b>" not in source and "sum <b> & more" in Reader(source).text
     assert html.timeline([]) == ""
+
+
+def test_formulas_of_every_kind_are_shown() -> None:
+    """Each statement's table has a column for each axis, and every read of a dimension stands in some cell."""
+    for e in ENTRIES:
+        f = es.op(e.formula, extents=e.extents)
+        found = Reader(f._repr_html_())
+        for line in f.program.lines:
+            for site in line.reads:
+                name, rank = site.node.name, len(site.node.index)
+                assert any(c.startswith(f"{name}[") and c.endswith("]") for c in found.cells), (e.name, name, rank)
+        assert all(a in " ".join(found.cells) for line in f.program.lines for a in line.axes), e.name
