@@ -1,6 +1,6 @@
-"""`python -m tests.docs --update` generates the stages of docs/architecture.md, the tables of docs/aten.md, docs/onnx.md
-and docs/torch.md, pages of docs/reference, and the declarations of operators for type checkers; without it, prints the
-first."""
+"""`python -m tests.docs --update` generates what is generated of docs/: the stages in architecture.md, the tables in
+aten.md, onnx.md and torch.md, the pages of reference/; and the declarations of operators for type checkers. Without it,
+the stages are printed."""
 
 from __future__ import annotations
 
