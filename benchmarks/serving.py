@@ -1,0 +1,106 @@
+"""Predictions from several threads: python -m benchmarks.serving [name ...] [--threads 1 2 4 8] [--json FILE]
+
+Networks of `es.models` in evaluation mode, called by 1, 2, 4 and 8 threads of one process, each with a batch of its
+own; the numbers of threads take turns. Results are compared with those of a single thread before anything is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import einsmith as es
+
+BATCHES = {"mlp3": 8, "lenet5": 8, "resnet18_cifar": 1, "mobilenet_v2": 1}
+"""Rows of a call, by network."""
+SHAPES = {"mlp3": (784,), "lenet5": (1, 28, 28), "resnet18_cifar": (3, 32, 32), "mobilenet_v2": (3, 224, 224)}
+ROUNDS = 5
+"""Turns of each number of threads, of which the median counts."""
+
+
+def calls_per_second(model: es.nn.Module, batches: Sequence[np.ndarray], seconds: float) -> float:
+    """Return the calls that threads, one for each batch, end together in a second."""
+    counts = [0] * len(batches)
+    begin, end = threading.Barrier(len(batches) + 1), threading.Event()
+
+    def work(n: int) -> None:
+        begin.wait()
+        while not end.is_set():
+            model(batches[n])
+            counts[n] += 1
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(batches))]
+    for thread in threads:
+        thread.start()
+    begin.wait()
+    start = time.perf_counter()
+    end.wait(seconds)
+    end.set()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / (time.perf_counter() - start)
+
+
+def check(model: es.nn.Module, batches: Sequence[np.ndarray]) -> None:
+    """Compare results that threads compute at one time with those of this thread. Raises AssertionError."""
+    wants = [model(x) for x in batches]
+    found: list[list[np.ndarray]] = [[] for _ in batches]
+
+    def work(n: int) -> None:
+        found[n] += [model(batches[n]) for _ in range(20)]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(batches))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for want, results in zip(wants, found, strict=True):
+        assert len(results) == 20
+        for y in results:
+            np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
+
+
+def measure(name: str, threads: Sequence[int], seconds: float) -> dict[int, float]:
+    """Return the calls in a second of a network, by the number of threads."""
+    es.manual_seed(0)
+    model = getattr(es.models, name)().eval()
+    rng = np.random.default_rng(0)
+    batches = list(rng.standard_normal((max(threads), BATCHES[name], *SHAPES[name])).astype(np.float32))
+    check(model, batches)
+    rates: dict[int, list[float]] = {n: [] for n in threads}
+    for _ in range(ROUNDS):
+        for n in threads:
+            rates[n].append(calls_per_second(model, batches[:n], seconds))
+    return {n: statistics.median(x) for n, x in rates.items()}
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", choices=[*BATCHES, []], help="networks; all without any")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    results = {}
+    table = Table("network, rows of a call", *(f"{n} thread{'s' * (n > 1)}" for n in options.threads))
+    for name in options.names or BATCHES:
+        rates = results[name] = measure(name, options.threads, options.seconds)
+        cells = [f"{rate:.0f} ({rate / rates[options.threads[0]]:.2f})" for rate in rates.values()]
+        table.add_row(f"{name}, {BATCHES[name]}", *cells)
+    Console().print("calls in a second (as a ratio to the first column)", table)
+    if options.json is not None:
+        options.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
