@@ -217,7 +217,9 @@ def one_of(name: str) -> nn.Module:
         "ParameterDict": ({"a": X},), "LLTM": (3, 2), "MILSTM": (3, 2), "SCRN": (3, 2, 2), "SubLSTM": (3, 2),
         "SyncBatchNorm": (3,), "RNN": (3, 2), "GRU": (3, 2), "LSTM": (3, 2), "Bilinear": (3, 2, 4),
         "Embedding": (5, 3, 1), "EmbeddingBag": (5, 3), "Linear": (3, 2), "Threshold": (0.5, 0.1),
-        "Unflatten": (1, (2, 3)),
+        "Unflatten": (1, (2, 3)), "RNNCell": (3, 2), "GRUCell": (3, 2), "LSTMCell": (3, 2),
+        "AdaptiveLogSoftmaxWithLoss": (16, 9, [3, 5]), "LinearCrossEntropyLoss": (3, 2),
+        "FractionalMaxPool2d": (2, 3), "FractionalMaxPool3d": (2, 3),
         **{f"MaxUnpool{n}d": (2,) for n in (1, 2, 3)},
     }  # fmt: skip
     return kind(*arguments.get(name, ()))

@@ -23,6 +23,7 @@ from einsmith.base.errors import (
 )
 from einsmith.ir import labels
 from einsmith.lang.builder import Value, as_value, traced_tensors
+from einsmith.lang.torch_types import check_device, is_device
 from einsmith.lang.trace import current_trace, override, overriding, touch
 from einsmith.nn.hooks import Handle, Hooks
 from einsmith.nn.keys import Same, key_of
@@ -459,7 +460,12 @@ class Module:
 
     def to(self, dtype: Any) -> Module:
         """Convert the parameters and buffers of float types, of this module and all below, to float32 or float64 in new
-        memory; return this module. Raises DtypeError for another `dtype`."""
+        memory; return this module. Raises DtypeError for another `dtype`.
+
+        A device in its place must be the CPU, and changes nothing. Raises ArgumentError for another device."""
+        if is_device(dtype):
+            check_device("to", dtype)
+            return self
         kind = dtype_of(dtype)
         if not kind.is_float:
             raise DtypeError(f"a module's parameters must be floats, not {kind.name}")

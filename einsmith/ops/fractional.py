@@ -69,6 +69,7 @@ def _pool(
             )
     shape = (*x.shape[:2], n)
     u = rand(*shape, dtype=x.dtype) if samples is None else tensor(samples, name, "_random_samples", kind="float")
+    u = u[:1] if whole.ndim == n + 1 and u.ndim == 3 and u.shape[0] else u  # without a batch, the first ones
     if u.shape != shape:
         raise ShapeError(f"{name}: '_random_samples' has shape {u.shape}, needs {shape}")
     # PyTorch's samples of images are for columns, then rows; those of volumes are in the order of the dimensions.

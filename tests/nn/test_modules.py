@@ -489,3 +489,10 @@ def test_equal_settings_keep_a_trace(rng):
     around.append(around)
     m.other = around  # holds itself: no setting
     np.testing.assert_allclose(m(x), 2 * x + 2)
+
+
+def test_a_module_is_moved_to_the_cpu_alone() -> None:
+    layer = nn.Linear(2, 3)
+    assert layer.to("cpu") is layer and layer.to(es.device("cpu")) is layer and layer.weight.dtype.name == "f32"
+    with pytest.raises(ArgumentError, match="to: device='cuda:0' must be 'cpu'"):
+        layer.to("cuda:0")

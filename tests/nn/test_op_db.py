@@ -18,7 +18,7 @@ from einsmith.base.errors import EinsmithError  # noqa: E402
 from tests.nn.twin import agree, outputs, torch_testing  # noqa: E402
 
 OTHERS = {
-    "bernoulli", "rand_like", "randn_like", "fractional_max_pool2d", "fractional_max_pool3d",  # draw numbers
+    "bernoulli", "rand_like", "randn", "randn_like", "fractional_max_pool2d", "fractional_max_pool3d",  # draw numbers
     "dropout", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",  # draw numbers
     "unfold",  # of torch.nn.functional, not of torch
     "full", "zeros", "ones", "eye", "linspace", "arange",  # take no tensors
