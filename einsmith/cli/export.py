@@ -15,7 +15,7 @@ from einsmith.cli import onnx_files
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import defaults, model_arguments
 from einsmith.export.write import MANIFEST, export
-from einsmith.frontends.onnx import export as export_onnx
+from einsmith.frontends import onnx
 from einsmith.training import TrainStep, checkpoint, manifest
 
 
@@ -83,7 +83,7 @@ def _write_onnx(
     if file.exists() and not overwrite:
         raise click.ClickException(f"{file} exists; --overwrite replaces it")
     try:
-        export_onnx(step.model, inputs, file, dynamic_batch=any_batch)
+        onnx.export(step.model, inputs, file, dynamic_batch=any_batch)
     except ImportError as e:
         raise click.ClickException(str(e)) from e
     network = onnx_files.network(str(file))

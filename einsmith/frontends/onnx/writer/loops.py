@@ -103,6 +103,15 @@ class _Rows:
 def write_recurrence(graph: GraphWriter, node: Recurrence, args: Sequence[str], write: WriteTensors) -> list[str]:
     """Write a recurrence and return the names of its members. args: names of its arguments; write: writes tensors into
     a graph, with the names of the leaves that they read."""
+    (part, *_) = step_parts(node, 0)
+    before, graph.formula = graph.formula, describe(part, [*args, *(f"member{j}" for j in range(len(node.members)))])
+    try:
+        return _write_loop(graph, node, args, write)
+    finally:
+        graph.formula = before
+
+
+def _write_loop(graph: GraphWriter, node: Recurrence, args: Sequence[str], write: WriteTensors) -> list[str]:
     groups = [group for group, _ in step_groups(node)]
     steps = [at_step(node, group) for group in groups]
     rows = _Rows(node, steps)
