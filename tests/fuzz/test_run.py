@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith.base.environment import CHECK
+from einsmith.base.environment import check_level
 from einsmith.checking.shrink import shrink
 from einsmith.codegen.cache import native
 from tests.fuzz import productions, session
@@ -110,7 +110,7 @@ def test_a_planted_fault_is_found_and_made_smaller(tmp_path) -> None:
     )
     found.run()
     (find, *_) = found.finds.values()
-    assert find.kind == ("CheckError" if CHECK.get() else "wrong")
+    assert find.kind == ("CheckError" if check_level() else "wrong")
     names: dict = {}
     exec(find.test, names)
     names["test_found"]()  # without the fault
