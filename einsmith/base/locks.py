@@ -376,23 +376,20 @@ class Guard:
 
     def begin_reading(self) -> None:
         """Count this thread among those that read the values; it holds the lock now, and may release it."""
-        readers, me = self._root()._lock.readers, get_ident()
+        me, readers = get_ident(), self._root()._lock.readers
         readers[me] = readers.get(me, 0) + 1
 
     def end_reading(self) -> None:
         """End what `begin_reading` began."""
-        self._set_reads(self._root()._lock.readers[get_ident()] - 1)
+        me, readers = get_ident(), self._root()._lock.readers
+        if readers[me] == 1:
+            del readers[me]
+        else:
+            readers[me] -= 1
 
     def await_readers(self) -> None:
         """Wait until no other thread reads the values; the caller holds the lock."""
         self._root()._lock.await_readers()
-
-    def _set_reads(self, count: int) -> None:
-        readers = self._root()._lock.readers
-        if count:
-            readers[get_ident()] = count
-        else:
-            readers.pop(get_ident(), None)
 
     def mark(self) -> tuple[int, int, int]:
         """Return how often this thread holds the lock and reads the values, for `restore`."""
@@ -410,7 +407,10 @@ class Guard:
         if lock._owner == get_ident():
             del self._held[mark[1] :]
         lock.restore(mark[0])
-        self._set_reads(mark[2])
+        if mark[2]:
+            lock.readers[get_ident()] = mark[2]
+        else:
+            lock.readers.pop(get_ident(), None)
 
     def is_joined(self, other: Guard) -> bool:
         """Return whether this guard and another one are one lock."""
@@ -418,11 +418,12 @@ class Guard:
 
     def _root(self) -> Guard:
         """Return the guard whose lock is that of all that are joined with this one."""
-        at = self
+        at = self._above
+        if at is None:
+            return self
         while at._above is not None:
             at = at._above
-        if at is not self:
-            self._above = at
+        self._above = at
         return at
 
 

@@ -375,6 +375,8 @@ class Executable:
         a check fails."""
         if self._vain > MOST_VAIN:
             self._prepare_no_more()
+        if self._guard is None:
+            return self._in_queue(None, self._call, inputs)
         return self._protected(self._call, inputs)
 
     def run_locked(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
@@ -467,16 +469,17 @@ class Executable:
 
     def _in_queue(self, time: int | None, run: Callable[..., Result], *args: Any) -> Result:
         """Call `run` with the binding and `time`, then `args`, in a queue's turn. time: that of the constants."""
-        me = get_ident()
-        holders, outer = locks.RUNNING.holders, locks.RUNNING.queue_of(me)
+        me, holders = get_ident(), locks.RUNNING.holders
+        outer = locks.RUNNING.queue_of(me) if holders else None
         queue = queues.choose(self._concurrent)
         try:
             with locks.RUNNING.awaited(queue.lock) if len(queue.callers) > 1 or queue.depth else queue.lock:
+                binding = self._bindings.get(queue.number) or self._bind(queue)
                 if outer is not None:
-                    return run(self._bind(queue), time, *args)
+                    return run(binding, time, *args)
                 holders[me] = queue
                 try:
-                    return run(self._bind(queue), time, *args)
+                    return run(binding, time, *args)
                 finally:
                     del holders[me]
         finally:
@@ -484,13 +487,9 @@ class Executable:
                 queue.callers.pop(me, None)
 
     def _bind(self, queue: queues.RunQueue) -> Binding:
-        """Return the binding for runs in a queue, whose lock the caller holds."""
-        bindings = self._bindings
-        binding = bindings.get(queue.number)
-        if binding is None:
-            binding = bindings[queue.number] = Binding(
-                bindings[0].compiled, self.bound, self._arena.of(queue.number), self._limit
-            )
+        """Bind the program to the memory of runs in a queue, whose lock the caller holds."""
+        arena = self._arena.of(queue.number)
+        binding = self._bindings[queue.number] = Binding(self.compiled, self.bound, arena, self._limit)
         return binding
 
     def _call(

@@ -100,6 +100,7 @@ class Override:
     def __init__(self, around: Override | None):
         self._values: dict[int, tuple[Any, Any]] = {} if around is None else dict(around._values)
         self._version, self._seen = object(), _version
+        self._made, self._is_kept = _version, False
 
     def get(self, owner: Any, default: Any) -> Any:
         """Return the value that overrides the attribute of `owner`, or `default` if none does."""
@@ -108,8 +109,21 @@ class Override:
 
     def set(self, owner: Any, value: Any) -> None:
         """Override the attribute of `owner` with a value."""
+        if self._is_kept:  # other contexts use it, too
+            own = Override(self)
+            _OVERRIDE.set(own)
+            own.set(owner, value)
+            return
         self._values[id(owner)] = owner, value  # holds the owner so that its id stays unique
         self._version = object()
+
+    def keep(self) -> None:
+        """Have `set` leave this override as it is from now on, and replace it in the context."""
+        self._is_kept = True
+
+    def is_current(self) -> bool:
+        """Return whether nothing that traces depend on has changed since this override was made."""
+        return self._made is _version
 
     def version(self) -> object:
         """Return a token that changes with these values and with the global version."""
@@ -127,10 +141,11 @@ def override() -> Override | None:
 
 
 @contextmanager
-def overriding() -> Iterator[Override]:
+def overriding(kept: Override | None = None) -> Iterator[Override]:
     """Yield an override of attribute values for the current context, on top of those already in force; it ends with the
-    block."""
-    token = _OVERRIDE.set(inner := Override(_OVERRIDE.get()))
+    block. kept: the override where none is in force; None: a new one."""
+    around = _OVERRIDE.get()
+    token = _OVERRIDE.set(inner := Override(around) if kept is None or around is not None else kept)
     try:
         yield inner
     finally:

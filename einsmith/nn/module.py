@@ -24,7 +24,7 @@ from einsmith.base.errors import (
 from einsmith.ir import labels
 from einsmith.lang.builder import Value, as_value, traced_tensors
 from einsmith.lang.torch_types import check_device, is_device
-from einsmith.lang.trace import current_trace, override, overriding, touch
+from einsmith.lang.trace import Override, current_trace, override, overriding, touch
 from einsmith.nn.hooks import Handle, Hooks
 from einsmith.nn.keys import Same, key_of
 from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted
@@ -40,8 +40,10 @@ class LoadResult(NamedTuple):
     unexpected_keys: list[str]
 
 
-_INTERNAL = frozenset(("_parameters", "_buffers", "_modules", "_transient", "_hooks", "_training", "_functional"))
-"""Names of the attributes in which Module keeps its tables, hooks and mode; `Module.trace_key` treats all others as
+_INTERNAL = frozenset(
+    ("_parameters", "_buffers", "_modules", "_transient", "_hooks", "_training", "_functional", "_modes")
+)
+"""Names of the attributes in which Module keeps its tables, hooks and modes; `Module.trace_key` treats all others as
 settings of a layer."""
 
 
@@ -447,8 +449,19 @@ class Module:
     def in_mode(self, training: bool) -> Iterator[None]:
         """Set this module and all below to training or evaluation mode within a `with` block. Only the current context
         (PEP 567) sees the mode, so other threads are not affected."""
-        with overriding():
-            self.train(training)
+        if override() is not None:
+            with overriding():
+                self.train(training)
+                yield
+            return
+        modes = self.__dict__.get("_modes")
+        if modes is None or not modes.is_current() or modes.get(self, None) is not training:
+            modes = Override(None)
+            for module in self.modules():
+                modes.set(module, training)
+            modes.keep()
+            object.__setattr__(self, "_modes", modes)
+        with overriding(modes):
             yield
 
     @check_arguments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from threading import get_ident
 from typing import NamedTuple
 
 import numpy as np
@@ -229,7 +230,7 @@ class Program:
     def _call(self, record: _Record) -> int:
         # The lock is not wrapped in a Python class: an exception of a signal at the beginning of its `__exit__` would
         # leave the lock held.
-        queue = queues.current()
+        queue = locks.RUNNING.holders.get(get_ident(), queues.FIRST)
         with locks.RUNNING.awaited(queue.lock) if queue.depth else queue.lock:
             before = queue.depth
             queue.depth = before + 1

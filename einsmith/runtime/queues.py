@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from threading import get_ident
-from typing import Any
 
 from einsmith.base import locks
 from einsmith.runtime.thread_count import usable_cores
@@ -50,14 +49,11 @@ def choose(concurrent: bool) -> RunQueue:
     concurrent: whether the program may run in any queue. A program within a run of the same thread stays in the run's
     queue; others take a queue that nobody uses, or that in which the fewest threads wait.
     """
-    me = get_ident()
-    queue = FIRST
-    if concurrent:
-        queue = locks.RUNNING.queue_of(me) or FIRST
-        if queue is FIRST and queue.callers and me not in queue.callers:
-            queue = min(queues, key=lambda q: len(q.callers))
-            if queue.callers and len(queues) < usable_cores():
-                queue = _add() or queue
+    me, queue = get_ident(), FIRST
+    if concurrent and queue.callers and me not in queue.callers:
+        queue = locks.RUNNING.queue_of(me) or min(queues, key=lambda q: len(q.callers))
+        if queue.callers and me not in queue.callers and len(queues) < usable_cores():
+            queue = _add() or queue
     queue.callers[me] = None
     return queue
 
@@ -82,11 +78,6 @@ def close() -> list[RunQueue]:
 def divide(threads: int) -> int:
     """Return how many of a program's threads it gets while other queues are in use."""
     return threads if len(queues) == 1 else max(1, threads // max(1, sum(1 for q in queues if q.callers)))
-
-
-def current() -> Any:
-    """Return the queue in which this thread is, the first one where it is in none."""
-    return locks.RUNNING.queue_of(get_ident()) or FIRST
 
 
 def _reset_after_fork() -> None:

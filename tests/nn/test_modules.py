@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -496,3 +498,45 @@ def test_a_module_is_moved_to_the_cpu_alone() -> None:
     assert layer.to("cpu") is layer and layer.to(es.device("cpu")) is layer and layer.weight.dtype.name == "f32"
     with pytest.raises(ArgumentError, match="to: device='cuda:0' must be 'cpu'"):
         layer.to("cuda:0")
+
+
+def dropped(extent=64):
+    """A network whose result tells whether dropout is at work, and its input."""
+    return nn.Sequential(nn.Linear(3, 5), nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5))), np.ones(
+        (extent, 3), np.float32
+    )
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_copy_has_modes_of_its_own(copied):
+    model, x = dropped()
+    want = model.predict(x)
+    other = copied(model)
+    np.testing.assert_array_equal(other.predict(x), want)
+    assert not np.array_equal(other(x), want) and not np.array_equal(model(x), want)
+
+
+def test_modes_follow_the_network():
+    """A part that comes between two predictions is in evaluation mode, too."""
+    model, x = dropped()
+    want = model.predict(x)
+    model[2].append(nn.Dropout(0.5))
+    np.testing.assert_array_equal(model.predict(x), want)
+    with model.in_mode(training=True):
+        assert not np.array_equal(model(x), want)
+    np.testing.assert_array_equal(model.predict(x), want)
+
+
+def test_a_mode_that_is_set_within_a_context_stays_there():
+    """Other threads, which share the kept modes of the network, do not see it."""
+    model, x = dropped()
+    want, seen = model.predict(x), []
+    with model.in_mode(training=False):
+        model[1].training = True
+        thread = threading.Thread(target=lambda: seen.append(model.predict(x)))
+        thread.start()
+        thread.join()
+        assert model[1].training and not model[0].training and not np.array_equal(model(x), want)
+    np.testing.assert_array_equal(seen[0], want)
+    np.testing.assert_array_equal(model.predict(x), want)
+    assert model[1].training and model.training
