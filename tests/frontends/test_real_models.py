@@ -1,7 +1,7 @@
 """Trained networks of other people, in packages from PyPI: outputs are those of onnxruntime or of the package itself,
 and they train.
 
-pip install 'einsmith[real-models]'
+The packages are those of NETWORKS in the Makefile.
 """
 
 from __future__ import annotations

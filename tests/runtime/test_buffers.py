@@ -1,7 +1,9 @@
 """Memory for results: aligned, and lent again only when nothing sees it any more."""
 
 import math
+import sys
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -61,3 +63,15 @@ def test_addresses_are_those_that_numpy_tells():
     arrays.append(recycled((buffers.RECYCLED_FROM // 4,)))
     for x in arrays:
         assert buffers.address(x) == x.__array_interface__["data"][0] == x.ctypes.data
+
+
+def test_addresses_are_read_from_the_object_where_they_are_known_to_be_there(monkeypatch):
+    assert buffers._choose_address() is buffers._field
+    monkeypatch.setattr(buffers, "_HEAD", buffers._HEAD + 8)  # of a build whose objects look otherwise
+    assert buffers._choose_address() is buffers._address
+    assert buffers._address(x := np.zeros((4, 5))[1:, 2:]) == x.ctypes.data
+
+
+def test_other_interpreters_are_asked_for_addresses(monkeypatch):
+    monkeypatch.setattr(sys, "implementation", SimpleNamespace(name="pypy", cache_tag=sys.implementation.cache_tag))
+    assert buffers._choose_address() is buffers._address
