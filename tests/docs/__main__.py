@@ -1,12 +1,12 @@
 """`python -m tests.docs --update` generates what is generated of docs/: the stages in architecture.md, the tables in
-aten.md, onnx.md and torch.md, the pages of reference/; and the declarations of operators for type checkers. Without it,
+aten.md, onnx.md and torch.md, gallery.md, the pages of reference/; and the declarations of operators for type checkers. Without it,
 the stages are printed."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.docs import aten, onnx, reference, refused, stubs
+from tests.docs import aten, gallery, onnx, reference, refused, stubs
 from tests.docs.architecture import PATH, updated
 
 if __name__ == "__main__":
@@ -17,6 +17,8 @@ if __name__ == "__main__":
             other.PATH.write_text(other.page(other.PATH.read_text()))
         for name, generate in reference.PAGES.items():
             (reference.FOLDER / name).write_text(generate())
+        gallery.draw_missing()
+        gallery.PATH.write_text(gallery.page())
         stubs.FUNCTIONS.write_text(stubs.functions())
         stubs.LAYERS.write_text(stubs.layers())
     else:
