@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import re
 import stat
 import time
@@ -17,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+
+from einsmith.base.system import processes
 
 ABANDONED = 3600.0
 """Seconds after which an unfinished file of another machine counts as left by a process that has died."""
@@ -32,12 +33,7 @@ _swept: tuple[Path, int] = Path(), 0
 def machine() -> str:
     """Return a hash that identifies the process number space: it differs between machines that share a folder, boots
     and containers."""
-    told = platform.node()
-    with suppress(OSError):
-        told += Path("/proc/sys/kernel/random/boot_id").read_text()
-    with suppress(OSError):
-        told += str(os.stat("/proc/self/ns/pid").st_ino)
-    return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
+    return hashlib.blake2b(processes.number_space().encode(), digest_size=4).hexdigest()
 
 
 @contextmanager
@@ -97,8 +93,9 @@ def distrust(folder: Path) -> str:
         return f"{folder}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written"
     if not stat.S_ISDIR(found.st_mode):
         return f"{folder} is not a directory; remove it"
-    if hasattr(os, "getuid"):
-        if found.st_uid != os.getuid():
+    user = processes.user_id()
+    if user is not None:
+        if found.st_uid != user:
             return f"{folder} belongs to another user; set EINSMITH_CACHE_DIR to a directory of your own"
         if stat.S_IMODE(found.st_mode) & 0o022:
             return f"{folder} can be written by others; run chmod 700 on it"
@@ -125,18 +122,4 @@ def _is_abandoned(path: Path, where: str, process: int) -> bool:
         return time.time() - path.lstat().st_mtime > ABANDONED
     if process == os.getpid():  # or an earlier process that had this number
         return not any(path.name.startswith(name) for name in list(_mine))
-    return not runs(process)
-
-
-def runs(process: int) -> bool:
-    """Return whether a process of this number runs on this machine; True on systems where probing would end the
-    process."""
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
+    return not processes.runs(process)

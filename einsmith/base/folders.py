@@ -6,7 +6,6 @@ ends. File systems without locks are written to without; there, one of two concu
 
 from __future__ import annotations
 
-import errno
 import glob
 import os
 import platform
@@ -17,19 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 from einsmith.base import files
+from einsmith.base.system import file_locks, forks, processes
 
 PATIENCE = 600.0
 """Most seconds that a writer waits for others; a save of 100 GB at 200 MB/s takes 500 s."""
 _POLL = 0.005
 """Seconds between two attempts at a lock."""
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Errors of file systems that have no locks."""
 _held: set[int] = set()
 """Descriptors of open lock files."""
 
@@ -61,19 +54,14 @@ def turn(place: Path) -> Iterator[None]:
 
 def is_locked(place: Path) -> bool:
     """Return whether another writer, or a thread of this process, holds the folder's lock."""
-    if fcntl is None:
-        return False
     try:
         descriptor = os.open(_lock_of(place), os.O_RDONLY)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as e:
-        return e.errno not in _NO_LOCKS
+        return file_locks.is_locked(descriptor)
     finally:
         os.close(descriptor)
-    return False
 
 
 def _acquire(path: Path, place: Path) -> int:
@@ -83,7 +71,7 @@ def _acquire(path: Path, place: Path) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         _held.add(descriptor)
         try:
-            if _lock(descriptor) and _is_at(descriptor, path):
+            if file_locks.lock(descriptor) and _is_at(descriptor, path):
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
                 return descriptor
@@ -97,20 +85,6 @@ def _acquire(path: Path, place: Path) -> int:
         time.sleep(_POLL)
 
 
-def _lock(descriptor: int) -> bool:
-    """Lock an open file without waiting; return whether the lock was acquired."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as e:
-        if e.errno not in _NO_LOCKS:
-            raise
-    return True
-
-
 def _is_at(descriptor: int, path: Path) -> bool:
     """Return whether an open file is still the file at its path: the previous owner may have removed it."""
     try:
@@ -122,9 +96,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def _release(descriptor: int) -> None:
     """Release a lock, even where a child that was forked meanwhile has the file open."""
     _held.discard(descriptor)
-    if fcntl is not None:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    file_locks.unlock(descriptor)
     os.close(descriptor)
 
 
@@ -136,8 +108,7 @@ def _forget() -> None:
     _held.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+forks.at_fork(after_in_child=_forget)
 
 
 def _temporary_path(place: Path, what: str) -> Path:
@@ -209,4 +180,4 @@ def _is_abandoned(path: Path, machine: str | None, process: int) -> bool:
         with suppress(OSError):
             return time.time() - path.lstat().st_mtime > files.ABANDONED
         return False
-    return process == os.getpid() or not files.runs(process)
+    return process == os.getpid() or not processes.runs(process)

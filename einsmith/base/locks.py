@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +34,7 @@ from typing import Any
 from weakref import WeakSet
 
 from einsmith.base.errors import EinsmithError
+from einsmith.base.system import forks
 
 PATIENCE = 30.0
 """Most seconds that a fork waits."""
@@ -522,5 +522,4 @@ def _in_child() -> None:
             f()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+forks.at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

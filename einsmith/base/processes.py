@@ -18,7 +18,7 @@ import sys
 from typing import BinaryIO
 
 PR_SET_PDEATHSIG = 1
-"""Option of prctl(2). The signal comes when the thread that started the process ends."""
+"""Option of Linux's prctl(2). The signal comes when the thread that started the process ends."""
 MARK = b"\x93einsmit"
 """First bytes of a message; its length follows in 8 bytes, then a pickle."""
 HEAD = len(MARK) + 8
@@ -33,11 +33,10 @@ def command(server: str) -> list[str]:
 
 
 def end_with(parent: int) -> None:
-    """Have the system kill this process, whatever it is doing, when its parent has ended."""
-    try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (OSError, AttributeError):  # a system without
+    """Have the system kill this process, whatever it is doing, when its parent has ended; only Linux does so."""
+    if sys.platform != "linux":
         return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the signal was requested
         sys.exit(1)
 

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 from einsmith.base import environment, files, locks
 from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, KindError, KnobError
+from einsmith.base.system import forks
 
 MAX_EVENTS = 200_000
 """Most events of a file: about 35 MB, which Perfetto opens in a few seconds."""
@@ -239,5 +240,4 @@ def _forget() -> None:
         _of_process = Recorder(limit=0)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+forks.at_fork(after_in_child=_forget)

@@ -20,6 +20,8 @@ from weakref import WeakSet
 
 from einsmith.base import locks, processes
 from einsmith.base.errors import EinsmithError
+from einsmith.base.system import forks
+from einsmith.base.system.processes import can_wait_for_pipes
 
 LOOK = 1.0
 """Most seconds between two calls of `Worker._read_clock` during a wait."""
@@ -88,12 +90,14 @@ class Worker:
         """Return what a method of the server returns.
 
         Raises Lost where the process dies or does not answer within `limit` seconds, Failed where the method raises an
-        error, and OSError where the system starts no process.
+        error or the system is Windows, and OSError where the system starts no process.
         """
         self.start()
         return self._exchange(name, arguments, self.limit if limit is None else limit)
 
     def _spawn(self) -> None:
+        if not can_wait_for_pipes():
+            raise Failed("Windows waits for no process with a time limit; measure and check kernels on Linux or macOS")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
         environment.pop("EINSMITH_TRACE", None)  # the file is that of the process that started this one
         with _STARTING:
@@ -218,5 +222,4 @@ def _leave_all() -> None:
         worker.leave()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_all)
+forks.at_fork(after_in_child=_leave_all)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -13,8 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from einsmith.base.system import processors
+from einsmith.base.system.memory import available_bytes
 from einsmith.bench.problem import Workload
-from einsmith.bench.process import Allowance, Crew, PeerProcess, WorkerError, alone, available_bytes
+from einsmith.bench.process import Allowance, Crew, PeerProcess, WorkerError, alone
 from einsmith.bench.verify import Exact, disagreements, error, medians, step_error
 
 PEERS = ("torch", "compile", "jax", "tensorflow", "xla")
@@ -87,7 +88,7 @@ def run_problem(
         "specials": dict(problem.specials),
         "threads": threads,
         "cap": cap,
-        "load_before": os.getloadavg()[0],
+        "load_before": processors.load(),
         "peers": {},
     }
     with ExitStack() as stack:
@@ -113,7 +114,7 @@ def run_problem(
                 rates.setdefault(what, _Rate(what, run))
             cell.setdefault("groups", []).append(list(run.workers))
             with alone(keeper):
-                cell["load_timing"] = os.getloadavg()[0]
+                cell["load_timing"] = processors.load()
                 _time_rounds(run, pace, list(rates.values()))
 
         for peer in peers:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from einsmith.base import environment
+from einsmith.base.system import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 """Folder that holds the package."""
@@ -54,37 +55,6 @@ def variables(threads: int, caches: Path | None) -> dict[str, str]:
 
 PATIENCE = 10
 """How many times longer than its cap a worker may take where other work keeps it from the processors."""
-
-
-def processor_seconds(pid: int) -> float | None:
-    """Return the processor seconds of a process and all that descend from it; None where the system does not tell."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(path.parent.name)] = int(fields[1])
-        ticks[int(path.parent.name)] = sum(map(int, fields[11:15]))  # its own and its ended children's, user and system
-    if pid not in ticks:
-        return None
-
-    def descends(p: int) -> bool:
-        while p not in (0, pid):
-            p = parents.get(p, 0)
-        return p == pid
-
-    return sum(t for p, t in ticks.items() if descends(p)) / os.sysconf("SC_CLK_TCK")
-
-
-def available_bytes() -> int | None:
-    """Return how many bytes of memory processes can still have; None where the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)
 
 
 @contextmanager
@@ -155,10 +125,10 @@ class PeerProcess:
             pass
 
     def _answer(self, allowance: Allowance) -> dict:
-        begun, before = time.monotonic(), processor_seconds(self._process.pid)
+        begun, before = time.monotonic(), processes.tree_seconds(self._process.pid)
 
         def used() -> float:
-            now, after = time.monotonic() - begun, processor_seconds(self._process.pid)
+            now, after = time.monotonic() - begun, processes.tree_seconds(self._process.pid)
             return now if before is None or after is None else min(now, after - before)
 
         try:

@@ -7,10 +7,10 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.table import Table
 
+from einsmith.base.system import processors
 from einsmith.bench.problem import Workload
 
 LIBRARIES = {
@@ -27,14 +27,8 @@ LIBRARIES = {
 
 def machine() -> dict:
     """Return what the figures belong to: processor, cores, Python, system and date."""
-    model = platform.processor()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), model)
-    except OSError:
-        pass
     return {
-        "cpu": model,
+        "cpu": processors.model(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": platform.platform(),

@@ -30,25 +30,16 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from einsmith.base.system import memory, processors
 from einsmith.bench.problem import Session, Workload
 
 
 def limit_cpus(threads: int) -> None:
     """Leave the process as many CPUs as threads, on separate cores: some libraries offer no other way."""
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    cores: dict[str, int] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        try:
-            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as f:
-                core = f.read().strip()
-        except OSError:
-            core = str(cpu)
-        cores.setdefault(core, cpu)
-    chosen = list(cores.values())
-    chosen += [c for c in sorted(os.sched_getaffinity(0)) if c not in chosen]
+    cores = processors.cores()
+    chosen = [core[0] for core in cores] + sorted(cpu for core in cores for cpu in core[1:])
     if len(chosen) > threads:
-        os.sched_setaffinity(0, chosen[:threads])
+        processors.restrict(chosen[:threads])
 
 
 CHOICE_SECONDS = 0.3
@@ -75,25 +66,6 @@ def measure(variants: Sequence[str], build: Callable[[str], Session], steps: int
                 raise
             traceback.print_exc()
     return seconds
-
-
-def resident(what: str) -> int:
-    """Return the bytes of memory that this process holds (VmRSS) or held at most (VmHWM); 0 where the system does not
-    tell."""
-    try:
-        with open("/proc/self/status") as f:
-            return next((1024 * int(line.split()[1]) for line in f if line.startswith(what)), 0)
-    except OSError:
-        return 0
-
-
-def resident_peak_again() -> None:
-    """Count what is held at most from here on."""
-    try:
-        with open("/proc/self/clear_refs", "w") as f:
-            f.write("5")
-    except OSError:
-        pass
 
 
 def clock(session: Session, steps: int) -> list[float]:
@@ -125,7 +97,7 @@ def serve(
     arrays: dict[str, np.ndarray] = {}
     variants: tuple = (None,)
     made: dict[str | None, Session] = {}
-    imported = resident("VmRSS")
+    imported = memory.resident_bytes()
 
     def build(variant: str | None) -> Session:
         assert problem is not None
@@ -169,9 +141,9 @@ def serve(
                 session = build(variant)
                 answer({"variant": variant, "seconds": seconds})
             elif words[0] == "steps":
-                resident_peak_again()
+                memory.reset_peak()
                 losses = [session.step() for _ in range(int(words[1]))]
-                answer({"losses": losses, "bytes": max(0, resident("VmHWM") - imported)})
+                answer({"losses": losses, "bytes": max(0, memory.peak_bytes() - imported)})
             elif words[0] == "describe":
                 answer({"described": describe(session)})
             elif words[0] == "results":

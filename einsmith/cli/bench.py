@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 
 import click
 from rich.console import Console
 
+from einsmith.base.system import processors
 from einsmith.bench import harness, report
 from einsmith.bench.networks import LAYERS, network_step
 from einsmith.runtime.thread_count import get_threads
@@ -54,8 +54,8 @@ def bench(
             raise click.UsageError(f"there is no {kind} {unknown[0]!r} to compare; there are {', '.join(known)}")
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=WIDTH)
     say = Console(stderr=True, highlight=False, soft_wrap=True)
-    if os.getloadavg()[0] > BUSY:
-        say.print(f"the machine is busy (load {os.getloadavg()[0]:.1f}): times will be off", style="yellow")
+    if (load := processors.load() or 0.0) > BUSY:
+        say.print(f"the machine is busy (load {load:.1f}): times will be off", style="yellow")
     problems = [network_step(n, batch or BATCH) for n in networks]
     cells = []
     for problem in problems:

@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 from einsmith.base import environment, recording
-from einsmith.cli.info import cpu_name
+from einsmith.base.system import processors
 from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
 from einsmith.driver.executable import Executable
@@ -158,7 +158,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     roles = [r for r in ROLES if any(k["role"] == r for k in kernels)]
     return {
         "threads": run.threads,
-        "machine": {"processor": cpu_name()}
+        "machine": {"processor": processors.model()}
         | {name: getattr(run.target, name) for name in ("backend", "cpu", "cores", "vector_bytes", "l1", "l2", "l3")},
         "inputs": [_type(x) for x in inputs],
         "arena_bytes": run.arena_bytes,

@@ -15,6 +15,7 @@ import click
 
 from einsmith import distributed, models
 from einsmith.base import environment
+from einsmith.base.system import processors
 from einsmith.codegen.cache import native, objects
 from einsmith.cost.facts import Target
 from einsmith.runtime.thread_count import get_threads
@@ -49,7 +50,7 @@ def gather() -> dict[str, Any]:
     names = store.measured(static) if recorded is not None else []
     return {
         "versions": {name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()},
-        "machine": {"system": platform.platform(), "cpu": cpu_name(), **machine, "threads": get_threads()},
+        "machine": {"system": platform.platform(), "cpu": processors.model(), **machine, "threads": get_threads()},
         "coefficients": {"source": _source(recorded), "overheads": _fit(static), **coefficients(used)},
         "measured": {"probes": names},
         "measured but not used": store.rejected(static) if recorded is not None else {},
@@ -157,17 +158,6 @@ def _version(name: str) -> str:
 
 def _first_line(documented: Callable) -> str:
     return (inspect.getdoc(documented) or "").partition("\n")[0]
-
-
-def cpu_name() -> str:
-    """Return the processor's model name, or else the platform's name for it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _to_json(value: object) -> Any:

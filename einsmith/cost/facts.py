@@ -7,17 +7,16 @@ defaults that calibration may replace with measured ones. Nothing here knows a c
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from einsmith.base.locks import cached_property
+from einsmith.base.system import processors
 from einsmith.cost.microarchitectures import Core, core
 from einsmith.cost.overheads import Overheads
 
@@ -205,77 +204,11 @@ def target_of(known: Mapping[str, Any]) -> Target:
     return Target(**plain, overheads=Overheads(**known.get("overheads", {})))
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""
-
-
-def _parse_bytes(text: str) -> int:
-    """Parse a size with a unit: '48K' is 49152. 0 where it is no number."""
-    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
-    digits = text.rstrip("KMG")
-    return int(digits) * unit if digits.isdigit() else 0
-
-
-def _caches(cpu: int) -> dict[int, int]:
-    """Return the bytes per level of the data caches that one processor sees; empty where the system lists none."""
-    sizes = {}
-    for index in range(8):
-        at = f"/sys/devices/system/cpu/cpu{cpu}/cache/index{index}/"
-        if _read(at + "type") in ("Data", "Unified"):
-            sizes[int(_read(at + "level") or 0)] = _parse_bytes(_read(at + "size"))
-    return sizes
-
-
-def _allowed_processors() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def _quota() -> int | None:
-    """Return the whole processors that the control group grants, or None where it grants all."""
-    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.isdigit():
-        return max(1, -(-int(quota) // int(period)))
-    v1 = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-    period = _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    if v1.isdigit() and period.isdigit() and int(v1) > 0:
-        return max(1, -(-int(v1) // int(period)))
-    return None
-
-
-def physical_cores() -> int:
-    """Return the physical cores within this process's affinity and its control group's quota; at least 1."""
-    cores = len(allowed_cores())
-    return max(1, min(cores, _quota() or cores))
-
-
-def allowed_cores() -> list[list[int]]:
-    """Return the processors of each physical core that this process may use."""
-    cores: dict[str, list[int]] = {}
-    for cpu in _allowed_processors():
-        at = f"/sys/devices/system/cpu/cpu{cpu}/topology/"
-        core = _read(at + "core_cpus_list") or _read(at + "thread_siblings_list") or str(cpu)
-        cores.setdefault(core, []).append(cpu)
-    return list(cores.values())
-
-
-def cpu_flags() -> frozenset[str]:
-    """Return the CPU's feature names as /proc/cpuinfo spells them; empty where there is no such file."""
-    for line in _read("/proc/cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
-
-
 @lru_cache(maxsize=16)
-def host(cpu: str = "host") -> Target:
-    """Return the machine that this process runs on, with static coefficients (cached). cpu: LLVM's name for it."""
-    flags, machine = cpu_flags(), platform.machine().lower()
+def host(cpu: str = "host", features: frozenset[str] = frozenset()) -> Target:
+    """Return the machine that this process runs on, with static coefficients (cached). cpu, features: LLVM's names for
+    it; without features, those of which the system tells count."""
+    flags, machine = features or processors.flags(), platform.machine().lower()
     if "avx512f" in flags and "avx512vl" in flags:
         vector, registers = 64, 32
     elif "avx2" in flags and "fma" in flags:
@@ -284,15 +217,14 @@ def host(cpu: str = "host") -> Target:
         vector, registers = 16, 32
     else:
         vector, registers = 16, 16
-    allowed = _allowed_processors()
-    caches = _caches(allowed[0] if allowed else 0)
+    caches = processors.caches()
     target = Target(
         vector_bytes=vector,
         vector_registers=registers,
         l1=caches.get(1) or 32 << 10,
         l2=caches.get(2) or 512 << 10,
         l3=caches.get(3) or 8 << 20,
-        cores=physical_cores(),
+        cores=processors.physical_cores(),
     )
     return with_core(target, core(cpu, vector, registers))
 

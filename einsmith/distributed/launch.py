@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 
 from einsmith.base import locks
 from einsmith.base.errors import GroupError
-from einsmith.cost.facts import allowed_cores, physical_cores
+from einsmith.base.system import processors
 from einsmith.distributed.group import ProcessGroup
 from einsmith.distributed.transport import Alone, Transport
 from einsmith.runtime.thread_count import recount_cores
@@ -32,7 +33,7 @@ def init() -> ProcessGroup:
     transport = _find_transport(os.environ)
     group = ProcessGroup(transport)
     if group.size > 1:
-        hosts = group.gather(os.uname().nodename)
+        hosts = group.gather(platform.node())
         mine = [rank for rank, host in enumerate(hosts) if host == hosts[group.rank]]
         group.local_rank, group.local_size = mine.index(group.rank), len(mine)
         _share_cores(group, mine)
@@ -72,13 +73,13 @@ def _share_cores(group: ProcessGroup, ranks: list[int]) -> None:
     """Keep this process to its part of the cores that the processes of this host may use together.
 
     Processes that a launcher has bound to cores of their own stay there."""
-    if not hasattr(os, "sched_setaffinity"):
+    if not processors.can_restrict():
         return
-    cores = allowed_cores()
+    cores = processors.cores()
     masks = group.gather(cores)
     if any(masks[rank] != cores for rank in ranks) or len(cores) < len(ranks):
         return
-    granted = min(physical_cores(), len(cores))
+    granted = min(processors.physical_cores(), len(cores))
     first, end = (n * granted // len(ranks) for n in (group.local_rank, group.local_rank + 1))
-    os.sched_setaffinity(0, [cpu for core in cores[first : max(end, first + 1)] for cpu in core])
+    processors.restrict([cpu for core in cores[first : max(end, first + 1)] for cpu in core])
     recount_cores()

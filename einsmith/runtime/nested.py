@@ -8,12 +8,12 @@ values than the first.
 
 from __future__ import annotations
 
-import os
 from threading import get_ident
 from typing import Any
 
 from einsmith.base import locks
 from einsmith.base.errors import EinsmithError
+from einsmith.base.system import forks
 from einsmith.runtime.arena import Arena
 
 UnderWay = tuple[Arena, locks.Guard | None, Any]
@@ -63,5 +63,4 @@ def _reset_after_fork() -> None:
         del under_way[thread]
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+forks.at_fork(after_in_child=_reset_after_fork)

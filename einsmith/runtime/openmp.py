@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from einsmith.base.system import processes
+
 LIBRARY = "torch._C"
 """Python module that PyTorch's libraries are loaded with; while PyTorch is still being imported, it may be missing."""
 _RUNTIME = re.compile(r"/lib(gomp|iomp5|omp)[-.][^/]*$")
-_FORKED = 0x40
-"""PF_FORKNOEXEC of the kernel's process flags: the process was forked and has run no other program since."""
 
 
 class Team(NamedTuple):
@@ -25,14 +25,10 @@ class Team(NamedTuple):
 
 def runtimes() -> list[str]:
     """Return the files of the OpenMP runtimes in this process, PyTorch's own first; [] on other systems than Linux."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return []
-    files = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if "/" in line)
     torch = getattr(sys.modules.get(LIBRARY), "__file__", None)
     torch_folder = f"{Path(torch).parent}/" if torch else "/"
-    return sorted((f for f in files if _RUNTIME.search(f)), key=lambda f: not f.startswith(torch_folder))
+    files = filter(_RUNTIME.search, processes.list_libraries())
+    return sorted(files, key=lambda f: not f.startswith(torch_folder))
 
 
 def find_team() -> Team | None:
@@ -52,13 +48,3 @@ def find_team() -> Team | None:
         if fork and number:
             return Team(fork, number)
     return None
-
-
-def is_forked() -> bool:
-    """Return whether this process may be a fork of another one, which shares its libraries' memory but none of its
-    threads."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        return bool(int(fields[6]) & _FORKED)
-    except (OSError, IndexError, ValueError):
-        return True

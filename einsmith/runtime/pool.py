@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -19,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from einsmith.base.system import forks
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry import entry_program, watch
 from einsmith.codegen.llvm import jit
@@ -117,5 +117,4 @@ def _exit() -> None:
 
 
 atexit.register(_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pools.clear)
+forks.at_fork(after_in_child=_pools.clear)

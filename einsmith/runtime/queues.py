@@ -9,10 +9,10 @@ program gets its part of its threads, so that their kernels compete for no core.
 
 from __future__ import annotations
 
-import os
 from threading import get_ident
 
 from einsmith.base import locks
+from einsmith.base.system import forks
 from einsmith.runtime.thread_count import usable_cores
 
 
@@ -88,5 +88,4 @@ def _reset_after_fork() -> None:
             queue.depth = 0
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+forks.at_fork(after_in_child=_reset_after_fork)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +12,8 @@ from typing import Annotated
 
 from einsmith.base import environment
 from einsmith.base.arguments import check_arguments
-from einsmith.cost.facts import MAX_THREADS, host, physical_cores
+from einsmith.base.system import forks, processors
+from einsmith.cost.facts import MAX_THREADS, host
 from einsmith.runtime import openmp
 from einsmith.runtime.openmp import Team
 
@@ -33,7 +33,7 @@ _scoped: ContextVar[int | None] = ContextVar("threads", default=None)
 
 team: Team | None = None
 """Threads of PyTorch's OpenMP runtime that run programs of the CPU; None where Einsmith's own workers do."""
-is_team_final: bool = openmp.is_forked() and bool(openmp.runtimes())
+is_team_final: bool = forks.is_forked() and bool(openmp.runtimes())
 """Whether `team` is final. A forked process never uses a runtime that was loaded before the fork: the runtime
 counts on threads that stayed in the parent, and would wait for them for ever."""
 _team_unused_until = 0.0
@@ -73,8 +73,7 @@ def _reset_after_fork() -> None:
     team, is_team_final = None, is_team_final or bool(openmp.runtimes())
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+forks.at_fork(after_in_child=_reset_after_fork)
 
 
 @check_arguments
@@ -131,4 +130,4 @@ def recount_cores() -> None:
 def usable_cores() -> int:
     """Return the number of physical cores that this process may use, cached: every call of a compiled function needs
     it, and the answer takes several file reads."""
-    return min(physical_cores(), MAX_THREADS)
+    return min(processors.physical_cores(), MAX_THREADS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from einsmith.base import files, folders
+from einsmith.base.system import file_locks
 
 HOLDS = """
 import os, sys, time
@@ -132,8 +134,8 @@ def test_folders_being_written_are_kept(tmp_path: Path) -> None:
 
 def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise OSError(folders.errno.ENOLCK, "no locks")
+        raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(folders.fcntl, "flock", refuse)
+    monkeypatch.setattr(file_locks.fcntl, "flock", refuse)
     put(tmp_path / "run", "one")
     assert not folders.is_locked(tmp_path / "run") and os.listdir(tmp_path) == ["run"]

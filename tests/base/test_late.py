@@ -20,6 +20,8 @@ BARE = {
     "einsmith.export",
     "einsmith.base.late",
     "einsmith.base.locks",
+    "einsmith.base.system",
+    "einsmith.base.system.forks",
 }
 """Modules of Einsmith that a bare import loads."""
 COMPILER = {"einsmith.driver.compile", "einsmith.passes", "einsmith.kernels", "einsmith.codegen", "llvmlite"}

@@ -15,9 +15,10 @@ from benchmarks import TABLE, recurrent, recurrent_problems, report, training
 from benchmarks.models import TRAINING
 from benchmarks.problems import OPERATORS
 from benchmarks.recurrent_problems import CELLS, LAYER_CELLS, RECURRENT, language_model
+from einsmith.base.system import memory, processes
 from einsmith.bench import harness, process
 from einsmith.bench.harness import MIN_ROUNDS, Pace, _room, _summarize, run_problem
-from einsmith.bench.process import Allowance, PeerProcess, WorkerError, alone, processor_seconds
+from einsmith.bench.process import Allowance, PeerProcess, WorkerError, alone
 from einsmith.bench.report import geometric_mean
 from einsmith.bench.verify import disagreements
 
@@ -168,7 +169,7 @@ def test_time_cap(tmp_path: Path) -> None:
 
 def test_waiting_does_not_count_against_the_cap(tmp_path: Path, monkeypatch) -> None:
     """A worker that other work keeps from the processors may take longer than its cap."""
-    monkeypatch.setattr(process, "processor_seconds", lambda pid: 7.0)
+    monkeypatch.setattr(processes, "tree_seconds", lambda pid: 7.0)
     monkeypatch.setattr(process, "PATIENCE", 1e6)
     worker = PeerProcess("peak", 1, tmp_path, TABLE)
     try:
@@ -186,10 +187,10 @@ def test_processor_seconds_are_those_of_all_descendants() -> None:
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
         try:
             assert parent.stdout is not None and parent.stdout.readline()
-            assert (processor_seconds(parent.pid) or 0) > 0.3
+            assert (processes.tree_seconds(parent.pid) or 0) > 0.3
         finally:
             parent.kill()
-    assert processor_seconds(parent.pid) is None
+    assert processes.tree_seconds(parent.pid) is None
 
 
 def test_other_work_is_kept_away(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def test_there_is_room_while_memory_lasts(monkeypatch) -> None:
     assert _room([]) and _room([{"bytes": 499}, {}]) and not _room([{"bytes": 10}, {"bytes": 501}])
     monkeypatch.setattr(harness, "available_bytes", lambda: None)
     assert _room([{"bytes": 10**15}])
-    assert process.available_bytes() is None or process.available_bytes() > 2**20
+    assert memory.available_bytes() is None or memory.available_bytes() > 2**20
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from einsmith.base.system import processors
 from einsmith.bench.worker import limit_cpus, measure
 
 
@@ -35,9 +36,10 @@ def test_every_formulation_is_measured() -> None:
 
 def test_limit_cpus_leaves_enough(monkeypatch) -> None:
     got: list[list[int]] = []
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(100, 108)), raising=False)
-    monkeypatch.setattr("os.sched_setaffinity", lambda pid, cpus: got.append(list(cpus)), raising=False)
+    monkeypatch.setattr(processors, "cores", lambda: [[100, 104], [101, 105], [102, 106], [103, 107]])
+    monkeypatch.setattr(processors, "restrict", got.append)
     limit_cpus(3)
-    assert got == [[100, 101, 102]]
+    limit_cpus(5)
+    assert got == [[100, 101, 102], [100, 101, 102, 103, 104]]
     limit_cpus(8)
-    assert len(got) == 1
+    assert len(got) == 2

@@ -10,8 +10,9 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
+from einsmith.base.system import processors
 from einsmith.codegen.cache.native import compile_functions, host_target
-from einsmith.codegen.llvm import jit, tile_registers
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 
@@ -76,7 +77,7 @@ def test_instructions(dot, is_reversed, wanted):
 def test_a_machine_has_tiles_where_the_system_permits_them(is_permitted, monkeypatch):
     known = frozenset({"amx-tile", "amx-int8", "avx512vnni", "avx512vl"})
     monkeypatch.setattr(jit, "list_features", lambda machine: known)
-    monkeypatch.setattr(tile_registers, "is_permitted", lambda: is_permitted)
+    monkeypatch.setattr(processors, "permit_tile_registers", lambda: is_permitted)
     found = host_target.__wrapped__()
     assert dict(found.tiles).keys() == ({"u8i8"} if is_permitted else set())
     assert found.tile_dots_per_cycle("bf16") == 0

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from einsmith.base.system import processors
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.loopnest.nest import Builder
-from einsmith.cost import facts
 from tests.codegen.test_llvm_ops import NUMPY, _cache, run  # noqa: F401
 
 LIMIT = {"exp": 1.5, "log": 1.5, "tanh": 2.5, "sigmoid": 2.5, "erf": 2.7, "sin": 1.6, "cos": 1.6}
@@ -174,7 +174,7 @@ def test_without_fused_products_or_wide_vectors(fn, cpu):
     """Older processors: the same functions, a little less exact where a product is rounded."""
     if not jit.host()[2].startswith("x86_64"):
         pytest.skip("runs on x86-64 only")
-    if cpu == "haswell" and not {"avx2", "fma"} <= facts.cpu_flags():
+    if cpu == "haswell" and not {"avx2", "fma"} <= processors.flags():
         pytest.skip("this processor has no AVX2")
     target = SimpleNamespace(cpu=cpu, features="", triple=jit.host()[2], vector_bytes=16)
     rng = np.random.default_rng()

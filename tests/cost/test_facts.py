@@ -8,8 +8,7 @@ import pickle
 
 import pytest
 
-from einsmith.cost import facts
-from einsmith.cost.facts import Target, host, physical_cores, with_core
+from einsmith.cost.facts import Target, host, with_core
 from einsmith.cost.microarchitectures import CORES, core
 
 
@@ -63,19 +62,3 @@ def test_special_functions():
     target = Target()
     assert target.special("exp") > 0 and target.special("add") == 0
     assert target.lanes() == 8 and target.lanes(8) == 4
-
-
-@pytest.mark.parametrize("text, cores", [("max 100000", 2), ("100000 100000", 1), ("150000 100000", 2), ("", 2)])
-def test_quota_limits_the_cores(monkeypatch, text, cores):
-    answers = {"/sys/fs/cgroup/cpu.max": text}
-    monkeypatch.setattr(facts, "_allowed_processors", lambda: [0, 1])
-    monkeypatch.setattr(facts, "_read", lambda path: answers.get(path, ""))
-    assert physical_cores() == cores
-
-
-def test_hardware_threads_of_one_core_count_once(monkeypatch):
-    siblings = {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
-    answers = {f"/sys/devices/system/cpu/cpu{n}/topology/core_cpus_list": s for n, s in siblings.items()}
-    monkeypatch.setattr(facts, "_allowed_processors", lambda: [0, 1, 2, 3])
-    monkeypatch.setattr(facts, "_read", lambda path: answers.get(path, ""))
-    assert physical_cores() == 2

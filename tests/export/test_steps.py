@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import einsmith as es
-from einsmith.cost.facts import cpu_flags
+from einsmith.base.system import processors
 from einsmith.driver import compile
 from einsmith.schedule import together
 from tests.export.common import batch, compiler, small
@@ -246,7 +246,7 @@ def test_levels_of_x86(tmp_path, target) -> None:
         pytest.skip("not on this processor")
     step = small(accumulate=2)
     es.export(step, tmp_path / "out", *batch(), target=target)
-    has = cpu_flags()
+    has = processors.flags()
     if target.endswith("v4") and "avx512f" not in has or target.endswith("v3") and "avx2" not in has:
         with pytest.raises(es.LibraryError, match="lacks avx"):
             es.load_library(tmp_path / "out")

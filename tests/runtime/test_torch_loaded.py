@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from einsmith.base.system import sources
 from einsmith.runtime import openmp, thread_count
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -309,7 +310,9 @@ def test_runtimes_of_pytorch_come_first(monkeypatch, tmp_path):
     module = ModuleType(openmp.LIBRARY)
     module.__file__ = str(torch / "_C.so")
     monkeypatch.setitem(sys.modules, openmp.LIBRARY, module)
-    monkeypatch.setattr(openmp.Path, "read_text", lambda self: maps.format(other=other, torch=torch))
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/maps").write_text(maps.format(other=other, torch=torch))
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
     assert openmp.runtimes() == [
         f"{torch}/lib/libgomp.so.1", f"{other}/libgomp-24e2.so.1.0.0", "/opt/intel of old/libiomp5.so"
     ]  # fmt: skip

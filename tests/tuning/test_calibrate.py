@@ -18,6 +18,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base.errors import BusyError
+from einsmith.base.system import processes, processors
 from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost import facts
@@ -213,13 +214,13 @@ def test_other_load_is_reported(monkeypatch, process, thread, worked, said):
     """Seconds of this process, of its thread and of two processors in one second; the last is 0 where nobody tells."""
     times = [(5.0, 1.0, 2.0, 70.0 if worked else 0.0), (6.0, 1.0 + thread, 2.0 + process, worked and 70.0 + worked)]
     monkeypatch.setattr(load, "_times", lambda: times.pop(0))
-    monkeypatch.setattr(load, "_processors", lambda: frozenset({0, 1}))
+    monkeypatch.setattr(processors, "allowed", lambda: [0, 1])
     found = load.Watch().disturbance()
     assert said in found and bool(said) == bool(found)
 
 
 def test_processors_that_others_leave(monkeypatch):
-    monkeypatch.setattr(load, "_processors", lambda: frozenset({0, 1}))
+    monkeypatch.setattr(processors, "allowed", lambda: [0, 1])
 
     def spare(wall: float, process: float, worked: float, told: bool = True) -> float | None:
         times = [(5.0, 1.0, 2.0, 70.0 * told), (5.0 + wall, 1.0, 2.0 + process, (70.0 + worked) * told)]
@@ -232,30 +233,19 @@ def test_processors_that_others_leave(monkeypatch):
 
 
 def test_the_parent_is_no_other_program(monkeypatch):
-    monkeypatch.setattr(load, "_processors", lambda: frozenset({0, 1}))
+    monkeypatch.setattr(processors, "allowed", lambda: [0, 1])
     times = [(5.0, 1.0, 2.0, 70.0), (6.0, 1.0, 2.25, 71.75)] * 2
     seconds = {7: [30.0, 31.5]}
     monkeypatch.setattr(load, "_times", lambda: times.pop(0))
-    monkeypatch.setattr(load, "_process_seconds", lambda pid: seconds[pid].pop(0))
+    monkeypatch.setattr(processes, "processor_seconds", lambda pid: seconds[pid].pop(0))
     assert load.Watch().spare() == pytest.approx(0.5)
     assert load.Watch(7).spare() == pytest.approx(2.0), "what the parent used others have left"
-
-
-def test_the_processor_time_of_a_process(monkeypatch):
-    ticks = os.sysconf("SC_CLK_TCK")
-    texts = [f"7 (a) b) S 1 2 3 4 5 6 7 8 9 10 {3 * ticks} {ticks} 99 99 20 0", "", "7 (a) S 1", "nonsense"]
-    monkeypatch.setattr(load, "Path", lambda path: SimpleNamespace(read_text=lambda: texts.pop(0)))
-    assert [load._process_seconds(7) for _ in texts[:]] == [4.0, 0.0, 0.0, 0.0]
-    monkeypatch.undo()
-    assert load._process_seconds(0) == 0.0, "there is none"
-    assert load._process_seconds(os.getpid()) > 0 or not load._seconds_worked()
 
 
 def test_a_thread_that_sleeps_is_seen():
     watch = load.Watch()
     time.sleep(0.2)
     assert watch.disturbance()
-    assert load._seconds_worked() >= 0 and load._processors()
 
 
 def test_the_knob_says_no(static, monkeypatch):

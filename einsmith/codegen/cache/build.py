@@ -6,7 +6,6 @@ to start, as long as three kernels take.
 
 from __future__ import annotations
 
-import os
 import queue
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from einsmith.base import environment, recording
 from einsmith.base.errors import EinsmithError
+from einsmith.base.system import processes, processors
 from einsmith.base.workers import Worker
 from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit
@@ -71,13 +71,9 @@ def build(missing: Makers, target: Any) -> Iterator[tuple[str, CachedObject]]:
 
 def _workers(kernels: int) -> int:
     """Return the number of worker processes worth starting besides this process for a number of kernels."""
-    if kernels < PARALLEL_FROM or not sys.executable:
+    if kernels < PARALLEL_FROM or not sys.executable or not processes.can_wait_for_pipes():
         return 0
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:
-        cores = os.cpu_count() or 1
-    return min(cores - 1, MAX_WORKERS, kernels // 4)
+    return min(len(processors.allowed()) - 1, MAX_WORKERS, kernels // 4)
 
 
 class _Crew:

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from einsmith.base import environment, locks, recording
+from einsmith.base.system import processors
 from einsmith.codegen.cache import build, objects
 from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit, tile_registers
 from einsmith.codegen.llvm.dots import find_instruction
-from einsmith.codegen.llvm.jit import Address, Code
+from einsmith.codegen.llvm.jit import Address, Code, Machine
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.dots import DOTS
 from einsmith.codegen.loopnest.nest import Function
@@ -52,14 +53,14 @@ _lock = locks.lock()
 def host_target() -> Target:
     """Return this machine as a target: its hardware facts, and the names by which LLVM knows it."""
     cpu, features, triple = jit.host()
-    target = dataclasses.replace(facts.host(cpu), cpu=cpu, features=features, triple=triple)
-    known = jit.list_features(jit.resolve(target))
+    known = jit.list_features(Machine(cpu, features, triple, 0))
+    target = dataclasses.replace(facts.host(cpu, known), cpu=cpu, features=features, triple=triple)
     dots = (name for name in DOTS if find_instruction(name, target.lanes(), known))
     tiles = tuple((x, TILE_RATE) for x in tile_registers.NAMES if tile_registers.has_tiles(x, known))
     return dataclasses.replace(
         target,
         dots=tuple((name, target.multiplies) for name in dots),
-        tiles=tiles if tiles and tile_registers.is_permitted() else (),
+        tiles=tiles if tiles and processors.permit_tile_registers() else (),
     )
 
 

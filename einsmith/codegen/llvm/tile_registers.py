@@ -10,9 +10,6 @@ Source: Intel, "Architecture Instruction Set Extensions", chapter 3.
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from functools import cache
 from typing import Any
 
 from einsmith.codegen.llvm import dots
@@ -36,15 +33,6 @@ NAMES = tuple(sorted({dot for dot, _ in _INSTRUCTIONS}))
 def has_tiles(dot: str, features: frozenset[str]) -> bool:
     """Return whether a target's tile registers compute a dot product."""
     return {"amx-tile", _INSTRUCTIONS[dot, False][1]} <= features
-
-
-@cache
-def is_permitted() -> bool:
-    """Return whether the system lets this process use tile registers, which it has to be asked for once."""
-    if sys.platform != "linux":
-        return False
-    request, component, syscall = 0x1023, 18, 158  # ARCH_REQ_XCOMP_PERM, XTILEDATA, arch_prctl
-    return ctypes.CDLL(None, use_errno=True).syscall(syscall, request, component) == 0
 
 
 def used_dot(body: Any) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from einsmith.base import locks
+from einsmith.base.system.memory import total_bytes
 from einsmith.frontends.torch_nodes import TYPES
 from einsmith.runtime import buffers
 
@@ -20,10 +20,8 @@ _TYPES = {t: d.numpy for t, d in TYPES.items()} | {torch.bfloat16: np.dtype(np.i
 
 def _limit() -> int:
     """Return the most unused memory to keep (bytes): an eighth of the machine's, or 1 GiB if that is unknown."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8
-    except (AttributeError, ValueError, OSError):
-        return 1 << 30
+    total = total_bytes()
+    return 1 << 30 if total is None else total // 8
 
 
 LIMIT = _limit()

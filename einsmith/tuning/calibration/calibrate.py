@@ -24,6 +24,7 @@ from typing import NamedTuple
 from einsmith.base import environment, files, locks
 from einsmith.base.caches import Once
 from einsmith.base.errors import BusyError, EinsmithError, StoreWarning
+from einsmith.base.system import memory
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import REUSED_L3_FRACTION, Target
 from einsmith.kernels import autoconfig
@@ -284,11 +285,7 @@ def plausible(static: Target, figures: dict[str, float]) -> tuple[dict[str, floa
 def memory_bytes(static: Target) -> int:
     """Return the bytes on which the bandwidth of main memory is measured: more than the caches hold and little of what
     is free; 0 where there is too little free memory."""
-    try:
-        lines = dict(x.split(":", 1) for x in Path("/proc/meminfo").read_text().splitlines())
-        free = int(lines["MemAvailable"].split()[0]) << 10
-    except (OSError, KeyError, ValueError):
-        free = 1 << 30
+    free = memory.available_bytes() or 1 << 30
     size = max(64 << 20, min(4 * static.l3, 192 << 20))
     return size if size <= free // 8 else 0
 

@@ -6,9 +6,9 @@ time that the processors worked, and the time for which this thread was kept fro
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
+
+from einsmith.base.system import processes, processors
 
 MAX_OTHERS_SHARE = 0.2
 """Largest fraction of the processors' time that other programs take on a quiet machine; a desktop at rest takes a few
@@ -37,14 +37,15 @@ class Watch:
     def _read_times(self) -> tuple[float, float, float, float]:
         """Return the times now, with the parent's work as this process's."""
         wall, thread, process, total = _times()
-        return wall, thread, process + (0.0 if self._parent is None else _process_seconds(self._parent)), total
+        parent = 0.0 if self._parent is None else processes.processor_seconds(self._parent)
+        return wall, thread, process + parent, total
 
     def disturbance(self) -> str:
         """Return, as text for people, what makes figures measured during the watch doubtful; empty if nothing does."""
         wall, thread, process, total = (b - a for a, b in zip(self._start, self._read_times(), strict=True))
         if wall <= 0:
             return ""
-        count = len(_processors())
+        count = len(processors.allowed())
         others = ((total - process) / count - TICK_SECONDS) / wall
         if others > MAX_OTHERS_SHARE:
             return f"other programs took {others:.0%} of {count} processor{'s' * (count > 1)}"
@@ -61,39 +62,10 @@ class Watch:
         wall, _, process, total = (b - a for a, b in zip(self._start, self._read_times(), strict=True))
         if wall < MIN_SPARE_SECONDS or not self._start[-1]:
             return None
-        return max(0.0, len(_processors()) - (total - process) / wall)
+        return max(0.0, len(processors.allowed()) - (total - process) / wall)
 
 
 def _times() -> tuple[float, float, float, float]:
     """Return four times in seconds: of the clock, of this thread, of this process, and of all work of the
     processors."""
-    return time.perf_counter(), time.thread_time(), time.process_time(), _seconds_worked()
-
-
-def _process_seconds(pid: int) -> float:
-    """Return the seconds that the processors have worked for a process; 0 where the system does not tell."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # the name may have brackets, too
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime (man 5 proc)
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
-def _processors() -> frozenset[int]:
-    """Return the numbers of the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
-
-
-def _seconds_worked() -> float:
-    """Return the seconds that this process's processors have worked, or were withheld by the host of a virtual
-    machine; 0 where the system does not tell."""
-    try:
-        rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-        mine = {f"cpu{n}" for n in _processors()}
-        # user, nice, system, idle, waiting, interrupts of two kinds, stolen (man 5 proc)
-        ticks = sum(int(row[n]) for row in rows if row and row[0] in mine for n in (1, 2, 3, 6, 7, 8))
-        return ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    return time.perf_counter(), time.thread_time(), time.process_time(), processors.seconds_worked()

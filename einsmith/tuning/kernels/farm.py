@@ -5,7 +5,6 @@ A task is one visit to a kernel: it takes the state of the search to a host that
 
 from __future__ import annotations
 
-import os
 import platform
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from einsmith.base.errors import ArgumentError
+from einsmith.base.system import file_locks, processes
 from einsmith.codegen.cache.native import host_target
 from einsmith.cost.facts import Target
 from einsmith.kernels.pattern import Pattern
@@ -24,11 +24,6 @@ from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import records
 from einsmith.tuning.kernels.bench import BenchProcess, register, sendable_patterns
 from einsmith.tuning.kernels.genetic import Candidate
-
-try:
-    import fcntl
-except ImportError:  # Windows, where the workers of a host are not kept apart
-    fcntl = None  # type: ignore[assignment]
 
 
 class Sender(NamedTuple):
@@ -104,13 +99,6 @@ def _bench() -> BenchProcess:
 @contextmanager
 def _alone() -> Iterator[None]:
     """Keep the other workers of this host waiting: measurements at once would disturb each other."""
-    if fcntl is None:
+    user = processes.user_id()  # None where each user has a folder of temporary files
+    with file_locks.hold(Path(tempfile.gettempdir()) / f"einsmith-bench-{0 if user is None else user}.lock"):
         yield
-        return
-    path = Path(tempfile.gettempdir()) / f"einsmith-bench-{os.getuid()}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
