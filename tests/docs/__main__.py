@@ -1,6 +1,6 @@
 """`python -m tests.docs --update` generates what is generated of docs/: the stages in architecture.md, the tables in
-aten.md, onnx.md and torch.md, gallery.md, the pages of reference/; and the declarations of operators for type checkers. Without it,
-the stages are printed."""
+aten.md, onnx.md and torch.md, gallery.md, the pages of reference/; and the declarations of operators for type checkers.
+Without it, the stages are printed."""
 
 from __future__ import annotations
 
