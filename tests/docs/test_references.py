@@ -22,6 +22,9 @@ FILE = re.compile(r"(?<![\w/.-])(?:einsmith|tests|docs|benchmarks|examples)/[\w.
 PACKAGES = "|".join(sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py")))
 DOTTED = re.compile(rf"`((?:einsmith|{PACKAGES})\.[a-z_]+(?:\.[A-Za-z_]+)+)`")
 
+PROGRAMS = {page.rpartition("/")[2] for page in hooks.programs()}
+"""Pages that are made of programs."""
+
 
 def sources() -> list[Path]:
     return sorted(p for folder in ("einsmith", "benchmarks", "examples") for p in (ROOT / folder).rglob("*.py"))
@@ -44,8 +47,7 @@ def prose(path: Path) -> Iterator[str]:
 
 
 def missing_documents(text: str) -> list[str]:
-    there = {page.rpartition("/")[2] for page in hooks.programs()}
-    named = (m for m in DOCUMENT.findall(text) if m.rpartition("/")[2] not in there)
+    named = (m for m in DOCUMENT.findall(text) if m.rpartition("/")[2] not in PROGRAMS)
     return [m for m in named if not (ROOT / m).exists() and not (ROOT / "docs" / m).exists()]
 
 
