@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from math import inf, sqrt
 from typing import Any
 
-from einsmith.base.arguments import Share
-from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
+from einsmith.base.arguments import Share, bound
+from einsmith.base.errors import ArgumentError, BoundsError, DtypeError, ShapeError
 from einsmith.lang import builder, formula, views
 from einsmith.lang.builder import Value
 from einsmith.ops.common import tensor
@@ -212,10 +212,18 @@ def flex_attention(
     Raises:
         ShapeError, DtypeError: of query, key and value, or of what score_mod or mask_mod returns.
         ArgumentError: score_mod or mask_mod reads an array that is not traced by the indices.
+        BoundsError: score_mod or mask_mod reads a tensor that has fewer elements than there are steps.
+        KindError: score_mod does not take five arguments, or mask_mod four.
     """
     name = "flex_attention"
     changed = change_by(_modified(name, score_mod, mask_mod)) if score_mod or mask_mod else None
-    return flex(name, query, key, value, changed, scale, enable_gqa)
+    try:
+        return flex(name, query, key, value, changed, scale, enable_gqa)
+    except BoundsError as e:
+        steps = f"{tensor(query, name, 'query').shape[2]} query steps and {tensor(key, name, 'key').shape[2]} key steps"
+        raise BoundsError(
+            f"{name}: with {steps}, 'score_mod' or 'mask_mod' reads a tensor beyond its end: {e.message}"
+        ) from None
 
 
 def flex(
@@ -253,6 +261,7 @@ def _modified(name: str, score_mod: Callable[..., Any] | None, mask_mod: Callabl
     """Return the change of a score that both functions make, as a function of (score, b, h, i, j)."""
 
     def result(argument: str, function: Callable[..., Any], *given: Any) -> Any:
+        bound(function, given, {}, lambda: f"{name}: {argument!r}")
         try:
             x = function(*given)
         except IndexError as e:

@@ -223,3 +223,21 @@ def test_example_of_the_page() -> None:
     known: dict = {}
     exec(page.partition("## Attention with formulas")[2].partition("```python")[2].partition("```")[0], known)
     assert known["y"].shape == (2, 4, 17, 5) and known["gradient"].shape == (4, 35)
+
+
+@pytest.mark.parametrize(
+    ("mask", "shape", "error", "match"),
+    [
+        (lambda d: lambda b, h, i, j: d[i] == d[j], (5,), es.BoundsError, "8 query steps.*'mask_mod'.*shape \\(5,\\)"),
+        (lambda d: lambda b, h, i, j: d[i, b] == d[j, b], (3, 8), es.BoundsError, "8 key steps"),
+        (lambda d: lambda b, h, i, j: d[i], (3, 8), es.ShapeError, "2 dimensions"),
+        (lambda d: lambda b, h, i, j: d, (3, 8), es.ShapeError, "not one scalar"),
+        (lambda d: lambda b, h, i: d[i], (8,), es.KindError, "'mask_mod' takes \\(b, h, i\\)"),
+        (lambda d: lambda b, h, i, j: d[i], (8,), es.DtypeError, "needs a bool"),
+    ],
+)
+def test_masks_that_read_tensors_of_other_shapes(rng, mask, shape, error, match):
+    q = rng.standard_normal((1, 2, 8, 4)).astype(np.float32)
+    attend = es.jit(lambda q, d: F.flex_attention(q, q, q, mask_mod=mask(d)))
+    with pytest.raises(error, match=match):
+        attend(q, np.zeros(shape, np.int64))
