@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 import einsmith as es
 from einsmith import nn
 from einsmith.driver.binding import place_in_order
-from einsmith.runtime.program import Program
+from einsmith.runtime import queues
 from einsmith.runtime.steps import Await, Notify
 from tests.distributed.test_training import LOSS, many_buckets, part, weights  # noqa: F401
 from tests.distributed.world import make_seeded, run
@@ -18,8 +20,16 @@ CHANNELS, CLASSES = 3, 4
 
 @pytest.fixture(autouse=True)
 def runs_at_once(monkeypatch):
-    """A process runs one program at a time, but here its threads are ranks whose programs wait for each other."""
-    monkeypatch.setattr(Program, "_call", lambda self, record: self._turn(record, None))
+    """A process runs one training step at a time, but here its threads are ranks whose steps wait for each other."""
+    own = threading.local()
+
+    def choose(concurrent):
+        if not hasattr(own, "queue"):
+            own.queue = queues.RunQueue(0)
+        own.queue.callers[threading.get_ident()] = None
+        return own.queue
+
+    monkeypatch.setattr(queues, "choose", choose)
 
 
 class Network(nn.Module):

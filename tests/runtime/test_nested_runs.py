@@ -240,6 +240,7 @@ def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first, mo
         go.set()
 
     monkeypatch.setattr(queues, "usable_cores", lambda: 1)
+    monkeypatch.setattr(queues, "queues", [queues.FIRST])
     queues.choose(concurrent=False)
     with queues.FIRST.lock:
         locks.RUNNING.holders[threading.get_ident()] = queues.FIRST  # as in the middle of a run
