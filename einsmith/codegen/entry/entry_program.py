@@ -25,7 +25,8 @@ Denormal numbers are flushed to zero in every thread; the control register is re
 from __future__ import annotations
 
 from einsmith.codegen.entry.loops import LOOPS
-from einsmith.codegen.entry.machine import FLUSH, FUTEX, NO_PLACES, PLACES, POLL
+from einsmith.codegen.entry.machine import FLUSH
+from einsmith.codegen.entry.system import system_functions
 from einsmith.codegen.entry.team import TEAM
 from einsmith.codegen.entry.wait import WAIT
 from einsmith.codegen.entry.watch import INTERRUPTED, INTERVAL, LOOK, watch_functions
@@ -74,23 +75,6 @@ AWAIT_MILLISECONDS = 50
 NAMES = ("einsmith_run", "einsmith_worker", "einsmith_stop", "einsmith_run_team", LOOK)
 
 _BODY = """
-declare i32 @clock_gettime(i32, ptr)
-declare i32 @sched_yield()
-declare i64 @write(i32, ptr, i64)
-declare i64 @read(i32, ptr, i64)
-declare i32 @poll(ptr, i64, i32)
-
-define internal i64 @now() #0 {
-  %ts = alloca [2 x i64], align 8
-  %r = call i32 @clock_gettime(i32 {clock}, ptr %ts)
-  %s = load i64, ptr %ts, align 8
-  %p = getelementptr i64, ptr %ts, i64 1
-  %ns = load i64, ptr %p, align 8
-  %m = mul i64 %s, 1000000000
-  %t = add i64 %m, %ns
-  ret i64 %t
-}
-
 ; Notes that thread %me takes its first task of a launch, or that the calling thread begins a step.
 define internal void @clock_in(i64 %clocks, i64 %me, i64 %time) #0 {
 entry:
@@ -354,7 +338,7 @@ run:
 ; up by step.
 define i64 @einsmith_run(ptr %run) #0 {
 entry:
-  %polled = alloca i64, align 8
+  %answer = alloca i64, align 8
   %r_count = getelementptr i64, ptr %run, i64 1
   %r_pool = getelementptr i64, ptr %run, i64 2
   %r_threads = getelementptr i64, ptr %run, i64 3
@@ -474,20 +458,17 @@ g_parallel:
 notify:
   %pipe = load i64, ptr %p2, align 8
   %descriptor = trunc i64 %pipe to i32
-  %written = call i64 @write(i32 %descriptor, ptr %what_pointer, i64 1)
+  call void @write_byte(i32 %descriptor, ptr %what_pointer)
   br label %next_step
 await:
   %a_pipe = load i64, ptr %p2, align 8
   %a_descriptor = trunc i64 %a_pipe to i32
-  %a_poll = or i64 %a_pipe, 4294967296  ; the descriptor, then POLLIN
   br label %a_wait
 a_wait:
-  store i64 %a_poll, ptr %polled, align 8
-  %a_ready = call i32 @poll(ptr %polled, i64 1, i32 {await_milliseconds})
-  %a_is = icmp sgt i32 %a_ready, 0
+  %a_is = call i1 @await_byte(i32 %a_descriptor, i32 {await_milliseconds})
   br i1 %a_is, label %a_read, label %a_late
 a_read:
-  %a_count = call i64 @read(i32 %a_descriptor, ptr %polled, i64 1)
+  call void @read_byte(i32 %a_descriptor, ptr %answer)
   br label %next_step
 a_late:
   br i1 %watched, label %a_look, label %a_wait
@@ -565,24 +546,20 @@ def emit_entry(triple: str, own: bool = False) -> str:
     text, instead of referring to a definition elsewhere."""
     arch = triple.split("-")[0]
     family = "x86" if arch == "x86_64" else "aarch64" if arch in ("aarch64", "arm64") else "other"
-    futex = {"x86_64": 202, "aarch64": 98, "arm64": 98, "riscv64": 98}.get(arch) if "linux" in triple else None
     fields = {
-        "clock": 6 if "darwin" in triple or "macos" in triple else 1,
         "spin": SPIN_NANOSECONDS,
         "alone": ALONE_NANOSECONDS,
         "step_bytes": 8 * STEP_WORDS,
         "await_milliseconds": AWAIT_MILLISECONDS,
         "move_bytes": 8 * MOVE_WORDS,
-        "coarse": 6 if "linux" in triple else 5 if "darwin" in triple or "macos" in triple else 1,
         "interval": INTERVAL,
         "interrupted": INTERRUPTED,
-        "number": futex,
         "settled": SETTLED_NANOSECONDS,
         "identities": WORDS["tickets"] + 8,
         **WORDS,
     }
-    system = (POLL if futex is None else FUTEX) + (PLACES if "linux" in triple else NO_PLACES)
-    text = f'target triple = "{triple}"\n' + FLUSH[family] + system + LOOPS + TEAM + watch_functions(own) + _BODY + WAIT
+    parts = FLUSH[family], system_functions(triple), LOOPS, TEAM, watch_functions(own), _BODY, WAIT
+    text = f'target triple = "{triple}"\n' + "".join(parts)
     for name, value in fields.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text

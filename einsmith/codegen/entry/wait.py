@@ -30,7 +30,7 @@ share:
   %some = icmp sgt i64 %spent, {alone}
   br i1 %some, label %yield, label %round
 yield:
-  %y = call i32 @sched_yield()
+  call void @yield()
   br label %round
 sleep:
   %a = atomicrmw add ptr %sleepers, i32 1 seq_cst
@@ -84,7 +84,7 @@ share:
   %some = icmp sgt i64 %spent, {alone}
   br i1 %some, label %yield, label %round
 yield:
-  %y = call i32 @sched_yield()
+  call void @yield()
   br label %round
 doze:
   store atomic i32 1, ptr %waiting seq_cst, align 4

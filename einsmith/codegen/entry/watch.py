@@ -24,24 +24,9 @@ LOOK, WATCH = "einsmith_look", "einsmith_watch"
 """The names of the function that kernels call, and of the words."""
 
 WATCHED = """
-declare ptr @pthread_self()
-
-; Of a clock that takes little time to read and goes on every few milliseconds.
-define internal i64 @roughly_now() #0 {
-  %ts = alloca [2 x i64], align 8
-  %r = call i32 @clock_gettime(i32 {coarse}, ptr %ts)
-  %s = load i64, ptr %ts, align 8
-  %p = getelementptr i64, ptr %ts, i64 1
-  %ns = load i64, ptr %p, align 8
-  %m = mul i64 %s, 1000000000
-  %t = add i64 %m, %ns
-  ret i64 %t
-}
-
 ; Begins to watch a run of this thread, whose control register was %fp, and of the workers of %pool.
 define internal void @watch_begin(i64 %handle, i64 %fp, ptr %pool, i64 %threads) #0 {
-  %self = call ptr @pthread_self()
-  %me = ptrtoint ptr %self to i64
+  %me = call i64 @thread_id()
   %now = call i64 @roughly_now()
   %due = add i64 %now, {interval}
   store i64 %me, ptr {thread}, align 8
@@ -73,19 +58,18 @@ define internal i1 @watch_stopped() #0 {
 
 ; Notes that this thread is worker %me of the pool.
 define internal void @watch_join(ptr %pool, i64 %me) #0 {
-  %self = call ptr @pthread_self()
+  %self = call i64 @thread_id()
   %at = mul i64 %me, 64
   %offset = add i64 %at, {identities}
   %word = getelementptr i8, ptr %pool, i64 %offset
-  store ptr %self, ptr %word, align 8
+  store i64 %self, ptr %word, align 8
   ret void
 }
 
 ; Whether this thread takes part in the watched run.
 define internal i1 @watch_includes() #0 {
 entry:
-  %self = call ptr @pthread_self()
-  %me = ptrtoint ptr %self to i64
+  %me = call i64 @thread_id()
   %thread = load i64, ptr {thread}, align 8
   %first = icmp eq i64 %me, %thread
   br i1 %first, label %yes, label %workers
@@ -128,8 +112,7 @@ watched:
   %is = icmp ne i64 %handle, 0
   br i1 %is, label %mine, label %no
 mine:
-  %self = call ptr @pthread_self()
-  %me = ptrtoint ptr %self to i64
+  %me = call i64 @thread_id()
   %thread = load i64, ptr {thread}, align 8
   %may = icmp eq i64 %me, %thread
   br i1 %may, label %clock, label %no

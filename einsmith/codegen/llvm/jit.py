@@ -7,6 +7,7 @@ loads in about 0.1 ms.
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
@@ -221,6 +222,10 @@ def provide(name: str, address: Callable[[], int]) -> None:
     """Let code that is loaded from now on refer to an object of this process by name. `address` is called when such
     code is loaded."""
     _provided[name] = address
+
+
+_float_mark = ctypes.c_int(0)
+provide("_fltused", lambda: ctypes.addressof(_float_mark))  # Windows's objects with floating point refer to it
 
 
 def load(code: bytes, names: Sequence[str], metadata: dict[str, Any] | None = None) -> Code:
