@@ -12,6 +12,7 @@ import numpy as np
 from numpy.ctypeslib import as_array
 
 from einsmith.base.errors import CheckError
+from einsmith.checking.trap import fault_signals
 from einsmith.runtime.buffers import ALIGNMENT
 
 PAGE = mmap.PAGESIZE
@@ -42,6 +43,7 @@ class Guarded:
     address."""
 
     def __init__(self, blocks: Sequence[GuardedBlock], before: bool):
+        fault_signals()  # refuses a system without
         self.blocks, self.before = tuple(blocks), before
         inner = [max(1, -(-b.nbytes // PAGE)) * PAGE for b in blocks]
         total = sum(inner) + GUARD_BYTES * (len(inner) + 1)

@@ -1,4 +1,5 @@
-"""Provide native helpers of checked runs: a runner of single tasks and a handler of segmentation faults.
+"""Provide native helpers of checked runs: a runner of single tasks and a handler of segmentation faults, which Linux
+and macOS have.
 
 The runner runs tasks one by one on scratch that is poisoned before each. The handler notes the address, opens the page
 and resumes the code, so that an access to a forbidden page becomes an error that names it instead of the end of the
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import sys
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -17,20 +18,50 @@ from typing import Any, NamedTuple
 
 from einsmith.base import locks
 from einsmith.base.errors import CheckError
+from einsmith.base.system.sources import system
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry.machine import FLUSH
 
 _NAMES = ("einsmith_each", "einsmith_trap", "einsmith_trap_state")
-_SIGSEGV = 11
-_FLAGS = 0x4 | 0x08000000 | 0x40000000  # SA_SIGINFO, SA_ONSTACK, SA_NODEFER
-_ACTION = 152  # bytes of struct sigaction: handler, mask of 128 bytes, flags, restorer
+_PLACE = 64
+"""Byte of the state at which the actions begin that the handler has replaced, one for each signal."""
+
+
+class FaultSignals(NamedTuple):
+    """How a system tells of an access to a forbidden page (signal.h).
+
+    signals: those that it sends; address_at: byte of siginfo_t that has the address; action: bytes of struct sigaction;
+    flags_at: byte of its flags; flags: SA_SIGINFO, SA_ONSTACK and SA_NODEFER."""
+
+    signals: tuple[int, ...]
+    address_at: int
+    action: int
+    flags_at: int
+    flags: int
+
+
+_LINUX = FaultSignals((11,), 16, 152, 136, 0x4 | 0x08000000 | 0x40000000)  # SIGSEGV
+_MACOS = FaultSignals((11, 10), 24, 16, 12, 0x40 | 0x1 | 0x10)  # SIGSEGV, SIGBUS
+
+
+def fault_signals() -> FaultSignals:
+    """Return how this system tells of accesses to forbidden pages. Raises CheckError on other systems than Linux and
+    macOS."""
+    known = {"linux": _LINUX, "darwin": _MACOS}.get(system())
+    if known is None:
+        raise CheckError(
+            "EINSMITH_CHECK and searches run kernels on guarded pages, of which only Linux and macOS tell; unset it, "
+            "and search there"
+        )
+    return known
+
 
 _BODY = """
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i32 @mprotect(ptr, i64, i32)
 declare i32 @sigaction(i32, ptr, ptr)
 
-; low, high, first address that was touched, and the action before this one
+; low, high, first address that was touched, and the actions before this one
 @state = internal global [32 x i64] zeroinitializer, align 64
 
 define ptr @einsmith_trap_state() #0 {
@@ -62,7 +93,7 @@ out:
 
 define void @einsmith_trap(i32 %signal, ptr %info, ptr %context) #0 {
 entry:
-  %p = getelementptr i8, ptr %info, i64 16
+  %p = getelementptr i8, ptr %info, i64 {address_at}
   %at = load i64, ptr %p, align 8
   %low = load i64, ptr @state, align 8
   %high_at = getelementptr i64, ptr @state, i64 1
@@ -79,8 +110,7 @@ note:
   %r = call i32 @mprotect(ptr %page_at, i64 {page}, i32 3)
   ret void
 theirs:
-  %old = getelementptr i64, ptr @state, i64 8
-  %q = call i32 @sigaction(i32 %signal, ptr %old, ptr null)
+{restore}
   ret void
 }
 
@@ -97,16 +127,26 @@ class _Native(NamedTuple):
 
 @cache
 def _native() -> _Native:
-    if sys.platform != "linux":
-        raise CheckError("EINSMITH_CHECK needs Linux, whose guarded pages it uses; unset it")
-    target = native.host_target()
-    family = {"x86_64": "x86", "aarch64": "aarch64"}.get(target.triple.split("-")[0], "other")
-    text = f'target triple = "{target.triple}"\n' + FLUSH[family] + _BODY.replace("{page}", str(mmap.PAGESIZE))
+    of, target = fault_signals(), native.host_target()
+    text = _emit_helpers(target.triple, of, mmap.PAGESIZE)
     addresses = native.compile_text(text, _NAMES, target).addresses
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     each = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, word, word, word, word)(addresses[_NAMES[0]])
     state = ctypes.CFUNCTYPE(pointer)(addresses[_NAMES[2]])()
     return _Native(each, addresses[_NAMES[1]], (ctypes.c_uint64 * 32).from_address(state), addresses)
+
+
+def _emit_helpers(triple: str, of: FaultSignals, page: int) -> str:
+    """Return the text of the helpers for a system with pages of so many bytes."""
+    arch = triple.split("-")[0]
+    family = {"x86_64": "x86", "aarch64": "aarch64", "arm64": "aarch64"}.get(arch, "other")
+    restore = "\n".join(
+        f"  %old{n} = getelementptr i8, ptr @state, i64 {_PLACE + n * of.action}\n"
+        f"  %q{n} = call i32 @sigaction(i32 {signal}, ptr %old{n}, ptr null)"
+        for n, signal in enumerate(of.signals)
+    )
+    body = _BODY.replace("{page}", str(page)).replace("{address_at}", str(of.address_at))
+    return f'target triple = "{triple}"\n' + FLUSH[family] + body.replace("{restore}", restore)
 
 
 LOCK = locks.Awaited("in a checked run")
@@ -123,16 +163,17 @@ def run_each(f: int, buffers: int, scratch: int, nbytes: int, tasks: int, down: 
 def trap_accesses(low: int, high: int) -> Iterator[Callable[[], int]]:
     """Note accesses to forbidden pages in low .. high inside the `with` block; the yielded function returns the first
     address, or 0."""
-    helpers = _native()
-    libc = ctypes.CDLL(None)
-    action = (ctypes.c_uint64 * (_ACTION // 8))()
-    action[0] = helpers.trap
-    action[17] = _FLAGS
+    of, helpers = fault_signals(), _native()
+    sigaction = ctypes.CDLL(None).sigaction
+    action = ctypes.create_string_buffer(of.action)
+    struct.pack_into("=Q", action, 0, helpers.trap)
+    struct.pack_into("=I", action, of.flags_at, of.flags)
     helpers.state[0], helpers.state[1], helpers.state[2] = low, high, 0
-    before = ctypes.byref(helpers.state, 64)
-    if libc.sigaction(_SIGSEGV, action, before):
+    before = [ctypes.byref(helpers.state, _PLACE + n * of.action) for n in range(len(of.signals))]
+    if any([sigaction(signal, action, old) for signal, old in zip(of.signals, before, strict=True)]):
         raise CheckError("the system does not let a handler of segmentation faults be set")
     try:
         yield lambda: int(helpers.state[2])
     finally:
-        libc.sigaction(_SIGSEGV, before, None)
+        for signal, old in zip(of.signals, before, strict=True):
+            sigaction(signal, old, None)

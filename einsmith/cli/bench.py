@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 from rich.console import Console
 
-from einsmith.base.system import processors
+from einsmith.base.system import processes, processors
 from einsmith.bench import harness, report
 from einsmith.bench.networks import LAYERS, network_step
 from einsmith.runtime.thread_count import get_threads
@@ -47,6 +47,8 @@ def bench(
         cap: most seconds for each peer and network, compilation included
         as_json: print one JSON object for each network instead of tables
     """
+    if not processes.can_pause():
+        raise click.ClickException("the libraries' processes pause in turns, which Windows has not; use Linux or macOS")
     networks = list(dict.fromkeys(what)) or list(LAYERS)
     chosen = list(harness.PEERS) if peers is None else [p.strip() for p in peers.split(",") if p.strip()]
     for kind, names, known in (("network", networks, LAYERS), ("peer", chosen, harness.PEERS)):

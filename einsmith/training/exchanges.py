@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith.base.errors import ArgumentError
+from einsmith.base.errors import ArgumentError, GroupError
+from einsmith.base.system.processes import can_wait_for_pipes
 from einsmith.distributed.collectives import Collectives
 from einsmith.distributed.group import ProcessGroup
 from einsmith.driver.binding import Notice, Reply
@@ -36,6 +37,8 @@ class Exchanges:
     same in all programs and on all ranks."""
 
     def __init__(self, group: ProcessGroup):
+        if not can_wait_for_pipes():
+            raise GroupError("Windows cannot wait for the pipes of a step over several processes; use Linux or macOS")
         self._group = group
         self._notices = Notices()
         self._reader, self._writer = os.pipe()
