@@ -18,6 +18,10 @@ struct run {
     int64_t threads;
     void *scratch;
     int64_t stride, *times;
+    void *fork, *number;
+    int64_t generation, status, span, waited;
+    void *handle;
+    int64_t commit, *clocks;
 };
 int64_t einsmith_run(struct run *run);
 void einsmith_worker(void *pool, int64_t me, int64_t generation);
@@ -50,7 +54,7 @@ int main(void) {
     void *pointers[] = {in, half, sum}, *wrong;
     int32_t bits = 0x7f800000;
     pthread_t threads[THREADS];
-    struct run run = {table, 3, NULL, THREADS, NULL, 0, times};
+    struct run run = {.steps = table, .count = 3, .threads = THREADS, .times = times};
     int k;
     if (posix_memalign(&pool, 64, (size_t)einsmith_state_bytes))
         return fail("memory");
