@@ -38,7 +38,9 @@ class Exchanges:
 
     def __init__(self, group: ProcessGroup):
         if not can_wait_for_pipes():
-            raise GroupError("Windows cannot wait for the pipes of a step over several processes; use Linux or macOS")
+            raise GroupError(
+                "steps of a group and deterministic ones wait for pipes, which Windows cannot; use Linux or macOS"
+            )
         self._group = group
         self._notices = Notices()
         self._reader, self._writer = os.pipe()

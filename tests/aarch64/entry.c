@@ -9,7 +9,7 @@
 
 typedef void (*kernel)(void **buffers, void *scratch, int64_t task);
 extern const kernel einsmith_functions[];
-extern const int64_t einsmith_state_bytes, einsmith_tasks, einsmith_block;
+extern const int64_t einsmith_state_bytes, einsmith_run_words, einsmith_tasks, einsmith_block;
 
 struct run {
     void *steps;
@@ -18,10 +18,7 @@ struct run {
     int64_t threads;
     void *scratch;
     int64_t stride, *times;
-    void *fork, *number;
-    int64_t generation, status, span, waited;
-    void *handle;
-    int64_t commit, *clocks;
+    int64_t more[9]; /* all zero: no team, no handler of signals, no clocks of threads */
 };
 int64_t einsmith_run(struct run *run);
 void einsmith_worker(void *pool, int64_t me, int64_t generation);
@@ -54,8 +51,10 @@ int main(void) {
     void *pointers[] = {in, half, sum}, *wrong;
     int32_t bits = 0x7f800000;
     pthread_t threads[THREADS];
-    struct run run = {.steps = table, .count = 3, .threads = THREADS, .times = times};
+    struct run run = {table, 3, NULL, THREADS, NULL, 0, times, {0}};
     int k;
+    if (sizeof run != 8 * (size_t)einsmith_run_words)
+        return fail("a run has other words");
     if (posix_memalign(&pool, 64, (size_t)einsmith_state_bytes))
         return fail("memory");
     memset(pool, 0, (size_t)einsmith_state_bytes);

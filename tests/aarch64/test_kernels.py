@@ -189,7 +189,7 @@ def test_the_native_entry(tmp_path):
             b.store(b.op(fn, b.load(b.buffers[source], at, "f32", 4), other), b.buffers[out], at)
     native = jit.emit_object(entry_program.emit_entry(TARGET.triple, own=True), TARGET)
     text = f"const int64_t einsmith_state_bytes = {entry_program.STATE_BYTES}, einsmith_tasks = {tasks}, "
-    text += f"einsmith_block = {block};"
+    text += f"einsmith_run_words = {len(entry_program.RUN_WORDS)}, einsmith_block = {block};"
     start(link(tmp_path, "entry.c", [halve.finish(), add.finish()], [native], text))
 
 
