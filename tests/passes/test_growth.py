@@ -37,7 +37,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable], tuple[int,
         kernels.update(found)
         return [CompiledKernel(((1, 1, False),), 0, 0, "", "", 0.0, 0) for _ in found]
 
-    def run(self: Any, inputs: Any, program: Any) -> None:
+    def run(self: Any, *arguments: Any) -> None:
         raise _Compiled
 
     monkeypatch.setattr(CPU, "compile", native)
