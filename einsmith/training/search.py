@@ -12,6 +12,7 @@ import numpy as np
 
 from einsmith.base import environment
 from einsmith.base.errors import ArgumentError, EinsmithWarning
+from einsmith.base.system.processes import can_wait_for_pipes
 from einsmith.cost.facts import Target
 from einsmith.driver.executable import Executable
 from einsmith.training.progress import SearchProgress
@@ -47,11 +48,14 @@ class ProgramSearch:
         self._mode = mode
 
     def can_tune(self) -> bool:
-        """Return whether the next program is to be tuned. Warns where EINSMITH_CHECK forbids it."""
+        """Return whether the next program is to be tuned. Warns where EINSMITH_CHECK or the system forbids it."""
         if self._mode == "static" and self.remaining_seconds < 1:
             return False
         if environment.check_level():
             warnings.warn("programs are not tuned while EINSMITH_CHECK is set; unset it to tune", EinsmithWarning, 3)
+            return False
+        if not can_wait_for_pipes():
+            warnings.warn("programs are not tuned on Windows: no other process can measure kernels", EinsmithWarning, 3)
             return False
         return True
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from einsmith.base import processes, workers
-from einsmith.base.errors import CheckError, GroupError
+from einsmith.base.errors import CheckError, EinsmithWarning, GroupError
 from einsmith.checking import guarded, trap
 from einsmith.checking.guarded import Guarded, GuardedBlock
 from einsmith.cli import main
@@ -17,6 +17,7 @@ from einsmith.codegen.cache import build
 from einsmith.codegen.llvm import jit
 from einsmith.distributed.launch import init
 from einsmith.training.exchanges import Exchanges
+from einsmith.training.search import ProgramSearch
 from tests.base.system import systems
 from tests.codegen import object_symbols
 
@@ -37,6 +38,15 @@ def test_kernels_are_compiled_in_one_process(monkeypatch: pytest.MonkeyPatch) ->
     assert build._workers(100) == 3
     systems.windows(monkeypatch)
     assert build._workers(100) == 0
+
+
+@pytest.mark.parametrize(("mode", "tune"), [("dynamic", 0), ("static", 60)])
+def test_programs_are_not_tuned(monkeypatch: pytest.MonkeyPatch, mode: str, tune: int) -> None:
+    search = ProgramSearch(mode, tune)
+    assert search.can_tune()
+    systems.windows(monkeypatch)
+    with pytest.warns(EinsmithWarning, match="not tuned on Windows"):
+        assert not search.can_tune()
 
 
 def test_steps_over_several_processes(windows: None) -> None:
