@@ -18,6 +18,7 @@ from typing import Any
 
 from einsmith.base import locks
 from einsmith.base.errors import CompileError
+from einsmith.base.system import processes
 from einsmith.base.workers import Failed, Lost, Worker
 from einsmith.cost.facts import Target
 from einsmith.driver import cpu_kernels
@@ -68,16 +69,12 @@ class Shop:
         bench.register(patterns)
 
     def _choose_policy(self) -> None:
-        """Run only while a processor is idle (SCHED_IDLE), unless programs other than the trainer, whose threads this
-        process must not delay, leave no processor idle."""
+        """Run only while a processor is idle, if the system can do that, unless programs other than the trainer, whose
+        threads this process must not delay, leave no processor idle."""
         spare = self._watch.spare()
-        if not self._idle or not hasattr(os, "SCHED_IDLE") or spare is None:
-            return
-        self._watch = load.Watch(os.getppid())
-        policy = os.SCHED_IDLE if spare >= MIN_SPARE_PROCESSORS else os.SCHED_OTHER
-        if policy != os.sched_getscheduler(0):
-            with suppress(PermissionError):  # without privileges a process cannot leave SCHED_IDLE
-                os.sched_setscheduler(0, policy, os.sched_param(0))
+        if self._idle and spare is not None:
+            self._watch = load.Watch(os.getppid())
+            processes.run_when_idle(spare >= MIN_SPARE_PROCESSORS)
 
     def _start_clock(self) -> float:
         """Limit the processor seconds of the answer that begins now; return the processor seconds used so far."""

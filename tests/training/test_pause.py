@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from einsmith.base.system import processes, processors
 from einsmith.driver import workshop
 from einsmith.driver.executable import Executable
 from einsmith.tuning.calibration import load
@@ -133,9 +134,9 @@ def test_a_process_yields_to_the_trainer(monkeypatch, other: bool) -> None:
     """On a machine that trains on all processors, it gets no time of theirs; beside another program it does."""
     now, policies = [0.0], [os.SCHED_OTHER]
     trainer = {os.getppid() + other: now}
-    monkeypatch.setattr(load, "_processors", lambda: frozenset({0, 1}))
+    monkeypatch.setattr(processors, "allowed", lambda: [0, 1])
     monkeypatch.setattr(load, "_times", lambda: (now[0], 0.0, 0.0, 70.0 + 2 * now[0]))
-    monkeypatch.setattr(load, "_process_seconds", lambda pid: 2 * trainer.get(pid, [0.0])[0])
+    monkeypatch.setattr(processes, "processor_seconds", lambda pid: 2 * trainer.get(pid, [0.0])[0])
     monkeypatch.setattr(os, "nice", lambda niceness: None)
     monkeypatch.setattr(os, "sched_getscheduler", lambda process: policies[-1])
     monkeypatch.setattr(os, "sched_setscheduler", lambda process, policy, parameters: policies.append(policy))
