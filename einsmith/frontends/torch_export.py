@@ -25,6 +25,7 @@ from einsmith.frontends.aten.graph import AtenNode, Guards, Kind, OperatorGraph,
 from einsmith.frontends.aten.module import AtenModule
 from einsmith.frontends.graph import ModulePart
 from einsmith.frontends.torch_nodes import KNOWN, kind_of, line_of, node_of, operator_name
+from einsmith.frontends.torch_operator import FIXED
 from einsmith.lang import trace
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter
@@ -167,6 +168,8 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
     for op in list(known):
         if operator_name(op) in TABLE:
             del known[op]
+    fixed: dict[str, bool] = {}
+    token = FIXED.set(fixed)
     try:
         # Oblivious: a branch on whether a size is 0 or 1 becomes a guard; sizes are else taken to be neither.
         with warnings.catch_warnings(), _sizes.patch(backed_size_oblivious=True), _no_own_backward():
@@ -177,8 +180,24 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
     except TraceError:
         raise
     except Exception as e:
-        raise TraceError(f"torch.export cannot export {name}: {str(e).strip() or type(e).__name__}") from e
-    return _convert(core, _guards(exported, module), name)
+        remedy = f"{_remedy(fixed)}\n" if fixed else ""
+        raise TraceError(f"{remedy}torch.export cannot export {name}: {str(e).strip() or type(e).__name__}") from e
+    finally:
+        FIXED.reset(token)
+    return _convert(core, _guards(exported, module, _remedy(fixed)), name)
+
+
+def _remedy(fixed: Mapping[str, bool]) -> str:
+    """Say which operators of Einsmith fixed sizes (name -> whether it is a formula) and what leaves sizes open."""
+    if not fixed:
+        return ""
+    several = len(fixed) > 1
+    calls = "es.op" if all(fixed.values()) else "es.op or function"
+    return (
+        f"The operator{'s' * several} {', '.join(fixed)} (einsmith.frontends.torch.operator) "
+        f"fix{'' if several else 'es'} sizes: PyTorch's graph keeps open only those that a formula copies. Write that "
+        f"part as an es.nn.Module which calls the {calls} itself"
+    )
 
 
 @contextmanager
@@ -222,10 +241,10 @@ def _detach_without_gradients(exported: Any, name: str) -> None:
     exported.graph_module.recompile()
 
 
-def _guards(exported: Any, module: torch.nn.Module) -> Guards:
+def _guards(exported: Any, module: torch.nn.Module, remedy: str) -> Guards:
     """Return the conditions on input sizes that torch.export assumed."""
     parameters = inspect.signature(module.forward).parameters.values()
-    return Guards(tuple((p.name, p.kind is p.VAR_POSITIONAL) for p in parameters), tuple(exported._guards_code))
+    return Guards(tuple((p.name, p.kind is p.VAR_POSITIONAL) for p in parameters), tuple(exported._guards_code), remedy)
 
 
 def _convert(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph, Any]:

@@ -14,6 +14,7 @@ import keyword
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from einsmith.frontends.torch_nodes import TORCH, TYPES
 from einsmith.frontends.torch_register import Program, register
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
+from einsmith.lang.infer import find_copied_dimensions
 from einsmith.lang.op import Operator
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
@@ -49,6 +51,8 @@ Key = tuple[Any, ...]
 _DEFINITIONS: dict[str, _Definition] = {}
 _TRACED = Bound("traced operators of PyTorch", 1024)
 _COUNT = itertools.count()
+FIXED: ContextVar[dict[str, bool] | None] = ContextVar("einsmith_fixed_sizes", default=None)
+"""Names of the operators that fixed a symbolic size while a module was exported -> whether it is a formula."""
 _lock = locks.Awaited("registering an operator")
 """Held during a registration; a forked child could not use one that is half done."""
 
@@ -65,9 +69,11 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
     where they lie; non-contiguous ones are copied, and under torch.autocast those of fewer bits become float32. It can
     be pickled if f can.
 
-    Every combination of shapes and types is compiled at its first call; torch.compile takes the operator as one node
-    and is specialized to its sizes. A formula is registered once for the same text and parameters, for the life of the
-    process. Calls raise DtypeError and ShapeError, naming the argument, FormulaError and IndexOutOfRange.
+    Every combination of shapes and types is compiled at its first call. torch.compile and torch.export take the
+    operator as one node. Dimensions that a formula copies, indexed by plain axes alone, may have symbolic sizes there;
+    other dimensions, and those of a function, have fixed ones. A formula is registered once for the same text and
+    parameters, for the life of the process. Calls raise DtypeError and ShapeError, naming the argument, FormulaError
+    and IndexOutOfRange.
     """
     for name, value in params.items():
         if isinstance(value, torch.Tensor):
@@ -152,6 +158,16 @@ class TorchOperator:
         return f"<torch operator {self._definition.qualname}>"
 
 
+def _is_symbolic(n: Any) -> bool:
+    return isinstance(n, torch.SymInt) and not n.node.expr.is_number
+
+
+def _hint(n: Any) -> int:
+    """Return the example's value of a size, without fixing a symbolic one. Raises RuntimeError where there is none."""
+    hint = n.node.hint if isinstance(n, torch.SymInt) else n
+    return int(n if hint is None else hint)
+
+
 class _Compiled:
     """A program for one combination of shapes and types, with all that a call needs."""
 
@@ -213,17 +229,67 @@ class _Definition:
 
     # -- shapes alone
 
-    def shapes(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """Return shape and type of every output, by tracing. That fixes sizes which torch.compile left symbolic."""
+    def shapes(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[tuple[tuple[Any, ...], torch.dtype]]:
+        """Return shape and type of every output, by tracing.
+
+        A symbolic size stays so where a formula copies the dimension (`infer.find_copied_dimensions`), and the results
+        of the formula and of its pullback have it too. Others are fixed, as are all sizes of other programs.
+        """
         for k, x in enumerate(tensors):
             self._check(program, k, x, ("cpu", "meta"))
         try:
-            sizes = [tuple(int(n) for n in x.shape) for x in tensors]
+            free = self._copied(program, tensors) if any(_is_symbolic(n) for x in tensors for n in x.shape) else {}
+            sizes = [
+                tuple(_hint(n) if (k, d) in free else self._fix(n) for d, n in enumerate(x.shape))
+                for k, x in enumerate(tensors)
+            ]
         except RuntimeError as e:
             raise ShapeError(
                 f"{self.name} is compiled for fixed sizes, but a size here depends on values of tensors, {e}"
             ) from e
-        return _outputs(self._trace(program, [(s, x.dtype) for s, x in zip(sizes, tensors, strict=True)]))
+        found = _outputs(self._trace(program, [(s, x.dtype) for s, x in zip(sizes, tensors, strict=True)]))
+        if not free:
+            return found
+        parts = _read(program)[1]
+        if parts:
+            return [(tuple(tensors[k].shape), dtype) for k, (_, dtype) in zip(parts[0][2], found, strict=True)]
+        return [
+            (tuple(free.get((-1 - o, d), n) for d, n in enumerate(shape)), dtype)
+            for o, (shape, dtype) in enumerate(found)
+        ]
+
+    def _copied(self, program: Program, tensors: Sequence[torch.Tensor]) -> dict[tuple[int, int], Any]:
+        """Return the symbolic size of every copied dimension by (position of its tensor, dimension).
+
+        Positions of a formula's outputs are -1, -2, ... and those of a pullback's cotangents follow the inputs'.
+        """
+        parts = _read(program)[1]
+        if self.formula is None or len(parts) > 1 or (parts and parts[0][1] != ":"):
+            return {}
+        shapes = {n: x.shape for n, x in zip(self.inputs, tensors, strict=False)}
+        if any(len(s) != self.formula.program.inputs[n] for n, s in shapes.items()):
+            return {}  # tracing raises the error
+        copied = find_copied_dimensions(self.formula.program, {n: (1,) * len(s) for n, s in shapes.items()})
+        free: dict[tuple[int, int], Any] = {}
+        for k, (name, shape) in enumerate(shapes.items()):
+            for d, n in enumerate(shape):
+                source = copied.get((name, d))
+                if source is not None and shapes[source[0]][source[1]] == n:  # a comparison of symbols is a guard
+                    free[k, d] = n
+        outputs = self.formula.program.outputs
+        for (name, d), (tensor, e) in copied.items():
+            if name in outputs:
+                free[-1 - outputs.index(name), d] = shapes[tensor][e]
+        if parts:  # a cotangent has the shape of an output
+            n = parts[0][0]
+            free |= {(k, d): size for k, x in enumerate(tensors[n:], n) for d, size in enumerate(x.shape)}
+        return free
+
+    def _fix(self, n: Any) -> int:
+        """Return a size as a number, which a symbolic one is from then on, and note that it was fixed here."""
+        if _is_symbolic(n) and (noted := FIXED.get()) is not None:
+            noted[self.name] = self.formula is not None
+        return int(n)
 
     def _trace(self, program: Program, kinds: Sequence[tuple[Sequence[int], torch.dtype]]) -> Any:
         key = (program, *kinds)

@@ -23,7 +23,7 @@ from einsmith.lang.elaborate import Elaborator, NotYet
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
 from einsmith.lang.limits import is_dimension_bound, limits, rises
 from einsmith.lang.lower import TemplateScope, index_type
-from einsmith.lang.parser import Ast, Name, ParsedRead, ShapeOf, walk
+from einsmith.lang.parser import Ast, Name, ParsedRead, ShapeOf, SizeOf, walk
 from einsmith.lang.program import FormulaProgram, Line, ReadSite
 
 Key = tuple
@@ -56,6 +56,18 @@ def infer(
     an axis that stays unknown, BoundsError where no extent keeps a read in bounds.
     """
     return _Inference(program, shapes, values).run()
+
+
+def find_copied_dimensions(
+    program: FormulaProgram, shapes: Mapping[str, Sequence[int]]
+) -> dict[tuple[str, int], tuple[str, int]]:
+    """Return the dimensions of inputs and defined tensors that are copies: (tensor, dimension) -> that of an input.
+
+    A copied dimension is indexed by plain axes only, and nothing else of the formula's shapes depends on its extent, so
+    the formula takes every extent there. Dimensions with an equal value must agree. shapes: of the inputs; only their
+    ranks and names matter.
+    """
+    return _Inference(program, shapes, {}).find_copied()
 
 
 class _Inference:
@@ -414,6 +426,45 @@ class _Inference:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
+
+    def find_copied(self) -> dict[tuple[str, int], tuple[str, int]]:
+        self.bind()
+        used: set[Key] = set()
+        sides = [(k, line.statement.name, line.statement.index) for k, line in enumerate(self.program.lines)]
+        reads = [(k, s.node.name, s.node.index) for k, line in enumerate(self.program.lines) for s in line.reads]
+        for k, name, index in (*sides, *reads):
+            for d, i in enumerate(index):
+                dim = self.find(("dim", name, d))
+                if not (isinstance(i, Name) and self.is_plain(k, i) and self.find(("axis", k, i.id)) == dim):
+                    used |= {dim, *self.find_sizes(k, i)}
+        for name, extent in self.program.extents.items():
+            tensor, _, rest = name.partition(".shape[")
+            if rest:
+                used.add(self.find(("dim", tensor, int(rest.rstrip("]")))))
+            for k in range(len(self.program.lines)):
+                used.add(self.find(("axis", k, name)))
+                used |= set() if isinstance(extent, int) else self.find_sizes(k, extent)
+        sources: dict[Key, tuple[str, int]] = {}
+        for name in self.program.inputs:
+            for d in range(self.ranks.get(name, 0)):
+                sources.setdefault(self.find(("dim", name, d)), (name, d))
+        dims = [(name, d) for name, rank in self.ranks.items() for d in range(rank)]
+        roots = {at: self.find(("dim", *at)) for at in dims}
+        return {at: sources[root] for at, root in roots.items() if root in sources and root not in used}
+
+    def find_sizes(self, line: int, e: Ast) -> set[Key]:
+        """Return the extents on which an index or an extent depends, apart from those of tensors read in it."""
+        found: set[Key] = set()
+        stack = [e]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, (Name, SizeOf)):
+                found.add(self.find(("axis", line, node.id if isinstance(node, Name) else node.axis)))
+            if isinstance(node, ShapeOf):
+                found |= {self.find(("dim", node.name, d)) for d in range(self.ranks.get(node.name, 0))}
+            if not isinstance(node, ParsedRead):
+                stack += node.args
+        return found
 
     # ----------------------------------------------------------------------------------------------------- errors
 

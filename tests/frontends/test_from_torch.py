@@ -286,6 +286,58 @@ def test_the_batch_may_differ_where_nothing_fixes_it(rng):
         free(rng.standard_normal((8, 6)))
 
 
+class Nearest(nn.Module):
+    """Features [B, K] -> logits [B, classes], with a formula of its own."""
+
+    def __init__(self, formula, rows=4):
+        super().__init__()
+        self.formula, self.point = formula, nn.Parameter(torch.randn(rows, 6, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.formula(x, self.point)
+
+
+def test_the_batch_of_a_formula_may_differ(rng, tmp_path):
+    network = Nearest(operator(es.op("D[b,c] = sum[k](abs(s*x[b,k] - z[c,k]))", s=2.0)))
+    ours = from_torch(network, torch.tensor(rng.standard_normal((16, 6))))
+    for n in (1, 5, 33):
+        x = rng.standard_normal((n, 6))
+        close(ours.predict(x, batch_size=8), network(torch.tensor(x)).detach().numpy(), f"batch {n}")
+    step = es.TrainStep(ours, es.functional.mse_loss, es.optim.SGD(lr=0.0))
+    x, y = rng.standard_normal((21, 6)), rng.standard_normal((21, 4))
+    with torch.no_grad():
+        want = nn.functional.mse_loss(network(torch.tensor(x)), torch.tensor(y)).item()
+    assert abs(step.evaluate(es.data.batches(x, y, 16))["loss"] - want) < 1e-9
+    ort = pytest.importorskip("onnxruntime", reason="runs the file")
+    from einsmith.frontends import onnx
+
+    onnx.export(ours, np.zeros((16, 6)), tmp_path / "net.onnx", dynamic_batch=True)
+    session = ort.InferenceSession(tmp_path / "net.onnx")
+    (got,) = session.run(None, {session.get_inputs()[0].name: x})
+    close(got, network(torch.tensor(x)).detach().numpy(), "onnxruntime")
+
+
+def test_operators_that_fix_a_size_are_named(rng):
+    x = torch.tensor(rng.standard_normal((8, 6)))
+    shifted = from_torch(Nearest(operator(es.op("late[t,c] = sum[k](x[t+1,k]*z[c,k])"))), x)
+    assert shifted(x).shape == (7, 4)
+    with pytest.raises(ShapeError, match="== 8.*The operator late .* fixes sizes.*es.nn.Module which calls the es.op"):
+        shifted(rng.standard_normal((9, 6)))
+    tied = from_torch(Nearest(operator(es.op("s[b] = sum[k](x[b,k]*z[b,k])")), rows=8), x)
+    assert tied(x).shape == (8,)
+    with pytest.raises(ShapeError, match="8"):
+        tied(rng.standard_normal((9, 6)))
+
+    def product(x, z):
+        return x @ z.T
+
+    function = from_torch(Nearest(operator(product)), x)
+    with pytest.raises(ShapeError, match="The operator product .* calls the es.op or function itself"):
+        function(rng.standard_normal((9, 6)))
+    with pytest.raises(TraceError, match="^The operator product .*fixes sizes"):
+        from_torch(Nearest(operator(product)), x, dynamic_shapes=({0: torch.export.Dim("batch")},))
+
+
 def test_inputs_come_in_order_or_by_name(rng):
     class Two(nn.Module):
         def forward(self, x, scale, bias=None):

@@ -404,6 +404,31 @@ def test_compiled_at_several_sizes(dynamic, rng, fresh_dynamo):
         torch.testing.assert_close(got, torch.autograd.grad(want.sum(), x)[0])
 
 
+def test_a_copied_dimension_stays_symbolic(rng, fresh_dynamo):
+    f = operator(es.op("y[b,k] = tanh(sum[j](x[b,j]*w[k,j]))\nn[b] = sum[j](i64(x[b,j] > 0))"))
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    graphs = []
+
+    def counted(graph, example):
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    compiled = torch.compile(
+        lambda x, w: f(x.sin(), w)[0].sum(), fullgraph=True, dynamic=True, backend=aot_autograd(fw_compiler=counted)
+    )
+    w = torch.tensor(rng.standard_normal((3, 2)), requires_grad=True)
+    for n in (5, 4, 9):  # none is a size of w, to which PyTorch would bind it
+        x = torch.tensor(rng.standard_normal((n, 2)), requires_grad=True)
+        want = torch.tanh(x.sin() @ w.T).sum()
+        got = compiled(x, w)
+        torch.testing.assert_close(got, want)
+        for a, b in zip(torch.autograd.grad(got, (x, w)), torch.autograd.grad(want, (x, w)), strict=True):
+            torch.testing.assert_close(a, b)
+    assert len(graphs) == 2  # a forward and a backward for all sizes
+
+
 def test_sizes_that_depend_on_values_are_refused(fresh_dynamo):
     f = operator(es.op("y[i] = 2*x[i]"))
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einsmith.base.errors import BoundsError, FormulaError, ShapeError
-from einsmith.lang.infer import infer
+from einsmith.lang.infer import find_copied_dimensions, infer
 from einsmith.lang.program import resolve
 
 
@@ -173,3 +173,36 @@ def test_nothing_fits():
         axes("Y[p] = sum[r](X[p+r] * W[r])", {"X": (2,), "W": (3,)})
     with pytest.raises(BoundsError, match="from -1(.|\n)*guard the read"):
         axes("Y[i] = X[i-1]", {"X": (5,)})
+
+
+COPIED = {
+    "y[i,k] = sum[j](x[i,j]*w[k,j])": {"x0", "x1", "w0", "w1", "y0", "y1"},
+    "y[b,i] = sum[r](x[b,i+r]*w[r])": {"x0", "y0"},  # the extent of i follows from those of x and w
+    "y[b,i] = x[b+1,i]": {"x1", "y1"},
+    "y[b,i] = x[b,i] + where(b > 0, x[b-1,i], 0)": {"x1", "y1"},
+    "y[b,i] = where(b < i, x[b,i], 0)": set(),
+    "y[b] = x[b] + w[size(b)-1]": set(),
+    "y[b] = x[b]*size(b)": {"x0", "y0"},
+    "y[b,i] = x[b]*w[i % x.shape[0]]": set(),
+    "y[b,2*i] = x[b,i]\ny[b,2*i+1] = x[b,i]": {"x0", "y0"},
+    "y[t,k] = sum[j](where(t > 0, y[t-1,j], 0)*w[j,k]) + x[t,k]": {"x1", "w0", "w1", "y1"},
+    "y[b,k] = x[w[b],k]": {"w0", "x1", "y0", "y1"},
+    "return z, y\ny[b] = x[b]\nz[c] = y[c]*w[c]": {"x0", "w0", "y0", "z0"},
+}
+
+
+@pytest.mark.parametrize("text", COPIED)
+def test_copied_dimensions(text):
+    lines = text.split("\n")
+    program = resolve("\n".join([*(x for x in lines if "return" not in x), *(x for x in lines if "return" in x)]))
+    shapes = {n: (1,) * r for n, r in program.inputs.items()}
+    copied = find_copied_dimensions(program, shapes)
+    assert {f"{n}{d}" for n, d in copied} == COPIED[text]
+    assert all(source[0] in program.inputs for source in copied.values())
+
+
+def test_extents_that_are_given_are_not_copied():
+    program = resolve("y[b,i,k] = x[b,i]", {"k": "x.shape[1]"})
+    assert find_copied_dimensions(program, {"x": (1, 1)}) == {}
+    program = resolve("y[b,i] = x[b,i]", {"i": 3})
+    assert find_copied_dimensions(program, {"x": (1, 1)}) == {("x", 0): ("x", 0), ("y", 0): ("x", 0)}

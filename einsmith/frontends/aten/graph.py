@@ -55,11 +55,13 @@ class Subgraph:
 class Guards:
     """Conditions on the sizes of a module's inputs that its export assumed, as texts over L, the inputs by name.
 
-    names: the inputs in order, each with whether it takes all remaining arguments.
+    names: the inputs in order, each with whether it takes all remaining arguments; remedy: what to do where a condition
+    does not hold, or "".
     """
 
     names: tuple[tuple[str, bool], ...]
     conditions: tuple[str, ...]
+    remedy: str = ""
 
     def __post_init__(self) -> None:
         """Raise TraceError for a condition that cannot be parsed."""
@@ -86,6 +88,7 @@ class Guards:
                 shapes = ", ".join(str(x.shape) for x in inputs if hasattr(x, "shape"))
                 raise ShapeError(
                     f"{what} was exported for sizes where {condition}; the inputs' shapes are {shapes}{why}"
+                    + (f". {self.remedy}" if self.remedy else "")
                 )
 
 
