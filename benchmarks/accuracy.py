@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from torch.nn import functional as T
 
-from benchmarks import twins
-from benchmarks.twins.capsule import margin_loss
+from einsmith.bench import twins
+from einsmith.bench.twins.capsule import margin_loss
 from einsmith.cli.main import run as command_line
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import fitting

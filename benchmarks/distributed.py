@@ -12,7 +12,7 @@ With --network the processes run in a network namespace of their own, whose loop
 (tc netem; only the rate, and this is said, where the kernel lacks it); this takes the rights of root.
 
 With --predicted nothing runs: steps of up to 4096 processes of 2 threads, each with 16 samples, are predicted for a
-network of benchmarks.models.
+network of einsmith.bench.networks.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.models import NETWORKS, Model
+from einsmith.bench.networks import NETWORKS, NetworkStep
 from einsmith.bench.process import ROOT
 
-CASES: dict[str, Callable[[int], Model]] = {
+CASES: dict[str, Callable[[int], NetworkStep]] = {
     "lenet5": NETWORKS["lenet5"],
     "resnet18_cifar": NETWORKS["resnet18_cifar"],
     "mobilenet_v2": NETWORKS["mobilenet_v2"],
-    "gpt_tiny": lambda batch: Model(
+    "gpt_tiny": lambda batch: NetworkStep(
         f"gpt_tiny-b{batch}", "gpt_small", batch, 0, (), dict, sample=(64,), target=(64,), words=512, classes=512,
         arguments={"vocabulary": 512, "positions": 64, "width": 128, "layers": 4, "heads": 4, "dropout": 0.0},
     ),
@@ -75,7 +75,7 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
     from torch.nn.parallel import DistributedDataParallel
 
     import einsmith as es
-    from benchmarks.models import in_einsmith, in_torch
+    from einsmith.bench.peers import einsmith_peer, torch_peer
     from einsmith.distributed.network import measure_network
     from einsmith.training.scaling import predict_communication
 
@@ -91,15 +91,15 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
     arrays |= {n: whole[n][first : first + batch] for n in ("x", "y")}
 
     def torch_step(shared: bool) -> Any:
-        training = in_torch.Training(problem, arrays, "torch", False)
+        training = torch_peer.TorchTraining(problem, arrays, "torch", False)
         if shared:
             training.loss = DistributedDataParallel(training.loss)
         return training
 
     steps: dict[str, Any] = {
-        "alone": in_einsmith.Training(problem, arrays, 1),
-        "group": in_einsmith.Training(problem, arrays, 1, group=group),
-        "sharded": in_einsmith.Training(problem, arrays, 1, group=group, shard_optimizer=True),
+        "alone": einsmith_peer.EinsmithTraining(problem, arrays, 1),
+        "group": einsmith_peer.EinsmithTraining(problem, arrays, 1, group=group),
+        "sharded": einsmith_peer.EinsmithTraining(problem, arrays, 1, group=group, shard_optimizer=True),
         "torch alone": torch_step(False),
         "torch group": torch_step(True),
     }

@@ -36,15 +36,16 @@ CELLS = ("milstm", "scrn", "sublstm", "lltm")
 
 
 def made(name: str, batch: int) -> tuple[Any, Any, Any, Any]:
-    """(network, loss, input, target) of a name: a network of `benchmarks.models`, "resnet-N" of N layers on CIFAR (6n +
+    """(network, loss, input, target) of a name: a network of `bench.networks`, "resnet-N" of N layers on CIFAR (6n +
     2, He et al. 2016, section 4.2), a classifier by one of CELLS over 28 steps, or the language model over 35."""
     import einsmith as es
-    from benchmarks.models import NETWORKS, in_einsmith
+    from einsmith.bench.networks import NETWORKS
+    from einsmith.bench.peers import einsmith_peer
 
-    rng, loss = np.random.default_rng(1), in_einsmith.LOSSES["cross_entropy"]
+    rng, loss = np.random.default_rng(1), einsmith_peer.LOSSES["cross_entropy"]
     if name in NETWORKS:
         problem = NETWORKS[name](batch)
-        return problem.network_of(es.models.get), in_einsmith.LOSSES[problem.loss], *problem.inputs_and_targets()
+        return problem.network_of(es.models.get), einsmith_peer.LOSSES[problem.loss], *problem.inputs_and_targets()
     if name.startswith("resnet-"):
         depth = (int(name.removeprefix("resnet-")) - 2) // 6
         network = es.models.get("resnet18_cifar", depths=(depth,) * 3, width=16)
@@ -124,7 +125,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    from benchmarks.models import NETWORKS
+    from einsmith.bench.networks import NETWORKS
 
     parser = argparse.ArgumentParser(description="Measures first calls in a cold and in later processes.")
     parser.add_argument("network", nargs="*", help=f"default: {', '.join(NETWORKS)}")

@@ -26,10 +26,12 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import card
-from benchmarks.models import LR, TRAINING, Model, in_torch
-from benchmarks.peers import einsmith_peer, torch_recurrent
-from benchmarks.recurrent_problems import Recurrent
+from benchmarks.models import TRAINING
+from benchmarks.peers import einsmith_peer
+from einsmith.bench.networks import NetworkStep
+from einsmith.bench.peers import torch_peer, torch_recurrent
 from einsmith.bench.problem import Workload
+from einsmith.bench.recurrent import LR, Recurrent
 from einsmith.bench.verify import STEP_TOLERANCE
 from einsmith.driver import registry
 from einsmith.kernels import autoconfig
@@ -329,7 +331,7 @@ def peers(
     problem: Workload, arrays: Mapping[str, np.ndarray], compile: bool
 ) -> Iterator[tuple[str, Callable[[], float]]]:
     """PyTorch's training step on the card, launch by launch, as a graph, and compiled."""
-    layouts = (False, True) if isinstance(problem, Model) and len(problem.sample) == 3 else (False,)
+    layouts = (False, True) if isinstance(problem, NetworkStep) and len(problem.sample) == 3 else (False,)
     for last in layouts:
         name = "torch" + " channels last" * last
         begun = partial(_on_card, problem, arrays, last)
@@ -356,8 +358,8 @@ def _on_card(
         loss = partial(cell.loss, cell.p, cell.x.cuda(), state, cell.y.cuda())
         optimizer = torch.optim.SGD(list(cell.p.values()), lr=LR, foreach=True)
     else:
-        assert isinstance(problem, Model)
-        training = in_torch.Training(problem, copied, peer, last)
+        assert isinstance(problem, NetworkStep)
+        training = torch_peer.TorchTraining(problem, copied, peer, last)
         training.module.cuda()
         loss, optimizer = partial(training.loss, training.x.cuda(), training.y.cuda()), training.optimizer
 

@@ -3,7 +3,7 @@
 A training step in plain PyTorch, the optimizer being torch.optim's as it is: eager, inductor and backend="einsmith"
 take turns in one process. Before they are timed, losses and gradients are compared with eager execution in float64. The
 first call's seconds are those of whatever the caches on disk have; --fresh gives all empty ones. The networks are those
-of benchmarks.twins and, where their packages are installed, of benchmarks.models_of_others.
+of einsmith.bench.twins and, where their packages are installed, of benchmarks.models_of_others.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from rich.table import Table
 from torch.nn import functional as tf
 
 import einsmith.frontends.torch  # noqa: F401 - registers the backend
-from benchmarks import models_of_others, twins
+from benchmarks import models_of_others
 from benchmarks.models_of_others import Batch, Trained, converted
+from einsmith.bench import twins
 
 PEERS = ("eager", "inductor", "einsmith")
 CLOSE = 1e-4
@@ -166,7 +167,7 @@ def main() -> None:
                         help="those to run; all where none is given")  # fmt: skip
     parser.add_argument("--peers", default=",".join(PEERS), help="separated by commas")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each peer; 0: verified alone")
-    parser.add_argument("--batch", type=int, help="instead of the network's own, for those that benchmarks.twins has")
+    parser.add_argument("--batch", type=int, help="instead of the network's own, for those that have a twin")
     parser.add_argument("--fresh", action="store_true", help="also time first calls in empty caches")
     parser.add_argument("--json", help="a file that gets a line a network; - for standard output alone")
     options = parser.parse_args()

@@ -65,8 +65,8 @@ def network(name: str, batch: int, folder: Path) -> Subject:
     import torch
 
     import einsmith as es
-    from benchmarks import twins
-    from benchmarks.models import NETWORKS as PROBLEMS
+    from einsmith.bench import twins
+    from einsmith.bench.networks import NETWORKS as PROBLEMS
 
     torch.manual_seed(0)
     problem = PROBLEMS[name](batch)

@@ -87,13 +87,14 @@ def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple
 def measure(network: str, threads: int, count: int) -> list[Found]:
     """The kernels of a network's training step that would gain most by the model."""
     import einsmith as es
-    from benchmarks.models import TRAINING, in_einsmith
+    from benchmarks.models import TRAINING
+    from einsmith.bench.peers import einsmith_peer
     from einsmith.schedule.layout import forced
     from einsmith.tuning.kernels.measure import example_buffers, prepare, shortest
 
     es.set_threads(threads)
     problem = TRAINING[network]
-    session = in_einsmith.Training(problem, problem.arrays(), threads)  # type: ignore[arg-type]
+    session = einsmith_peer.EinsmithTraining(problem, problem.arrays(), threads)  # type: ignore[arg-type]
     with forced.forcing(lambda t, orders: orders[0]):
         session._step.compile(session.x, session.y)
     (run,) = session._step._programs.values()

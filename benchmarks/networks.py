@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 from benchmarks import training
 from benchmarks.models import TRAINING
-from benchmarks.recurrent_problems import Recurrent
 from benchmarks.report import run
 from einsmith.bench.harness import PEERS
+from einsmith.bench.recurrent import Recurrent, peers_of
 from einsmith.bench.report import geometric_mean
 
 GOALS = {
@@ -68,4 +68,4 @@ def verdicts(cells: Mapping[str, dict]) -> list[tuple[str, str, str, bool | None
 
 if __name__ == "__main__":
     title = "Training steps of all networks, and what each is asked for."
-    sys.exit(run(title, TRAINING, known=PEERS, fit=training.fit, verdicts=verdicts))
+    sys.exit(run(title, TRAINING, known=PEERS, fit=peers_of, verdicts=verdicts))

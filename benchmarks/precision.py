@@ -21,8 +21,9 @@ import numpy as np
 
 import einsmith as es
 from benchmarks import plans
-from benchmarks.models import TRAINING, in_einsmith
+from benchmarks.models import TRAINING
 from einsmith.base.precisions import PRECISIONS
+from einsmith.bench.peers import einsmith_peer
 from einsmith.bench.report import geometric_mean
 from einsmith.ir.nodes import Tensor
 from einsmith.quantization import convert, prepare_qat
@@ -118,9 +119,9 @@ def measure_training(names: Sequence[str], threads: int) -> None:
     """Print the time of training steps in float32 and in bfloat16, and of PyTorch's, eager, under autocast."""
     import torch
 
-    from benchmarks.models import in_torch
+    from einsmith.bench.peers import torch_peer
 
-    class Autocast(in_torch.Training):
+    class Autocast(torch_peer.TorchTraining):
         """PyTorch's step whose forward pass is under autocast."""
 
         def step(self) -> float:
@@ -133,7 +134,7 @@ def measure_training(names: Sequence[str], threads: int) -> None:
         problem: Any = TRAINING[name]
         arrays = problem.arrays()
         sessions: dict[str, Any] = {
-            p: in_einsmith.Training(problem, arrays, threads, precision=p) for p in ("fp32", "bf16")
+            p: einsmith_peer.EinsmithTraining(problem, arrays, threads, precision=p) for p in ("fp32", "bf16")
         }
         sessions["PyTorch"] = Autocast(problem, arrays, "torch", len(problem.sample) == 3)
         losses = {form: [session.step() for _ in range(2)][0] for form, session in sessions.items()}
@@ -155,7 +156,7 @@ def measure_memory(names: Sequence[str], threads: int) -> None:
         problem: Any = TRAINING[name]
         sizes = []
         for precision in ("fp32", "bf16"):
-            session = in_einsmith.Training(problem, problem.arrays(), threads, precision=precision)
+            session = einsmith_peer.EinsmithTraining(problem, problem.arrays(), threads, precision=precision)
             with plans.uncompiled():
                 session._step.compile(session.x, session.y)
             sizes.append(plans.program_of(session._step).arena_bytes / 2**20)

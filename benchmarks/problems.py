@@ -9,9 +9,6 @@ import numpy as np
 
 from einsmith.bench.problem import Workload
 
-LR = 0.01
-"""Learning rate of the training problems: plain SGD."""
-
 
 def _operator(
     name: str,

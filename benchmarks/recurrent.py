@@ -18,8 +18,8 @@ from rich.console import Console
 
 from benchmarks import TABLE, report
 from benchmarks.recurrent_problems import FIRST_CALLS, RECURRENT
-from einsmith.bench.harness import RECURRENT_PEERS
 from einsmith.bench.process import Allowance, PeerProcess, WorkerError
+from einsmith.bench.recurrent import RECURRENT_PEERS
 from einsmith.bench.report import machine
 
 

@@ -8,25 +8,16 @@ against each other), in a process and with caches of its own.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from benchmarks.models import TRAINING
-from benchmarks.recurrent_problems import Recurrent
 from benchmarks.report import run
-from einsmith.bench.harness import PEERS, RECURRENT_PEERS
-from einsmith.bench.problem import Workload
+from einsmith.bench.harness import PEERS
+from einsmith.bench.recurrent import peers_of
 from einsmith.bench.report import geometric_mean
 
 COLD, KERNELS = 1 / 3, 100
 """What a cold first call may take of torch.compile's, and how many distinct kernels ResNet-18's step may have."""
-
-
-def fit(problem: Workload, peers: Sequence[str]) -> list[str]:
-    """A recurrent network is also run unrolled and with its cell alone compiled."""
-    if not isinstance(problem, Recurrent):
-        return list(peers)
-    more = {p: [q for q in RECURRENT_PEERS if q.partition("-")[0] == p] for p in peers}
-    return [q for p in peers for q in (more[p] or [p])]
 
 
 def verdicts(cells: Mapping[str, dict]) -> list[tuple[str, str, str, bool | None]]:
@@ -61,4 +52,4 @@ def _cold(cell: dict) -> float | None:
 
 if __name__ == "__main__":
     title = "Times one training step (SGD) of each network in every peer."
-    sys.exit(run(title, TRAINING, known=PEERS, fit=fit, verdicts=verdicts))
+    sys.exit(run(title, TRAINING, known=PEERS, fit=peers_of, verdicts=verdicts))

@@ -9,15 +9,15 @@ import numpy as np
 import einsmith as es
 from benchmarks.attention_problems import Attention
 from benchmarks.kernel_cases import Case
-from benchmarks.models import Model, in_einsmith
 from benchmarks.pair_problems import Pairs
-from benchmarks.peers import einsmith_attention, einsmith_kernels, einsmith_pairs, einsmith_recurrent
+from benchmarks.peers import einsmith_attention, einsmith_kernels, einsmith_pairs
 from benchmarks.peers.einsmith_operators import OPERATORS
-from benchmarks.recurrent_problems import Recurrent
+from einsmith.bench.networks import NetworkStep
+from einsmith.bench.peers import einsmith_peer
 from einsmith.bench.problem import Session, Workload
-from einsmith.tuning.calibration import calibrate
+from einsmith.bench.recurrent import Recurrent
 
-VERSION = f"Einsmith {getattr(es, '__version__', '')}".strip()
+VERSION = einsmith_peer.VERSION
 
 FORMS: dict[str, dict[str, Any]] = {
     "static-60": {"tune": 60.0}, "static-300": {"tune": 300.0}, "dynamic": {"mode": "dynamic"},
@@ -29,9 +29,7 @@ def variants(problem: Workload, peer: str) -> tuple[str, ...] | None:
     return None if isinstance(problem, Case) else tuple(OPERATORS.get(problem.network, ())) or None
 
 
-def prepare() -> None:
-    """Measures the machine, which an installation does once and stores: no part of the first call of a problem."""
-    calibrate.target()
+prepare = einsmith_peer.prepare
 
 
 class Operator:
@@ -61,8 +59,6 @@ def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: 
         return einsmith_attention.Session(problem, arrays, threads)
     if isinstance(problem, Pairs):
         return einsmith_pairs.Session(problem, arrays, threads)
-    if isinstance(problem, Recurrent):
-        return einsmith_recurrent.build(problem, arrays, threads, **FORMS.get(peer, {}))
-    if isinstance(problem, Model):
-        return in_einsmith.Training(problem, arrays, threads, **FORMS.get(peer, {}))
+    if isinstance(problem, (NetworkStep, Recurrent)):
+        return einsmith_peer.build(problem, arrays, threads, peer, **FORMS.get(peer, {}))
     return Operator(problem, arrays, threads, variant)

@@ -7,22 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.kernel_cases import Case
-from benchmarks.models import Model, in_jax
-from benchmarks.peers import jax_kernels, jax_recurrent
+from benchmarks.peers import jax_kernels
 from benchmarks.peers.jax_operators import OPERATORS
-from benchmarks.recurrent_problems import Recurrent
+from einsmith.bench.networks import NetworkStep
+from einsmith.bench.peers import jax_peer
 from einsmith.bench.problem import Session, Workload
+from einsmith.bench.recurrent import Recurrent
 
-VERSION = f"JAX {jax.__version__}"
+VERSION = jax_peer.VERSION
 
 
 def variants(problem: Workload, peer: str) -> tuple[str, ...] | None:
     if isinstance(problem, Case):
         return jax_kernels.variants(problem)
-    if isinstance(problem, Recurrent):
-        return jax_recurrent.variants(problem.network, peer)
-    if isinstance(problem, Model):
-        return in_jax.variants(problem, peer)
+    if isinstance(problem, (NetworkStep, Recurrent)):
+        return jax_peer.variants(problem, peer)
     return tuple(OPERATORS.get(problem.network, ())) or None
 
 
@@ -49,8 +48,6 @@ class Operator:
 def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Session:
     if isinstance(problem, Case):
         return jax_kernels.build(problem, arrays, variant)
-    if isinstance(problem, Recurrent):
-        return jax_recurrent.build(problem, arrays, peer, variant)
-    if isinstance(problem, Model):
-        return in_jax.Training(problem, arrays, variant)
+    if isinstance(problem, (NetworkStep, Recurrent)):
+        return jax_peer.build(problem, arrays, threads, peer, variant)
     return Operator(problem, arrays, variant)

@@ -6,13 +6,14 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.kernel_cases import Case
-from benchmarks.models import Model, in_tensorflow
-from benchmarks.peers import tensorflow_kernels, tensorflow_recurrent
+from benchmarks.peers import tensorflow_kernels
 from benchmarks.peers.tensorflow_operators import PLAIN, XLA
-from benchmarks.recurrent_problems import Recurrent
+from einsmith.bench.networks import NetworkStep
+from einsmith.bench.peers import tensorflow_peer
 from einsmith.bench.problem import Session, Workload
+from einsmith.bench.recurrent import Recurrent
 
-VERSION = f"TensorFlow {tf.__version__}"
+VERSION = tensorflow_peer.VERSION
 
 
 def formulations(peer: str) -> dict[str, dict]:
@@ -22,8 +23,8 @@ def formulations(peer: str) -> dict[str, dict]:
 def variants(problem: Workload, peer: str) -> tuple[str, ...] | None:
     if isinstance(problem, Case):
         return tensorflow_kernels.variants(problem)
-    if isinstance(problem, Model):
-        return in_tensorflow.variants(problem, peer)
+    if isinstance(problem, (NetworkStep, Recurrent)):
+        return tensorflow_peer.variants(problem, peer)
     return tuple(formulations(peer).get(problem.network, ())) or None
 
 
@@ -59,8 +60,6 @@ def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: 
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     if isinstance(problem, Case):
         return tensorflow_kernels.build(problem, arrays, peer == "xla", variant)
-    if isinstance(problem, Recurrent):
-        return tensorflow_recurrent.build(problem, arrays, peer)
-    if isinstance(problem, Model):
-        return in_tensorflow.Training(problem, arrays, peer == "xla", variant)
+    if isinstance(problem, (NetworkStep, Recurrent)):
+        return tensorflow_peer.build(problem, arrays, threads, peer, variant)
     return Operator(problem, arrays, peer, variant)

@@ -7,14 +7,15 @@ import torch
 
 from benchmarks.attention_problems import Attention
 from benchmarks.kernel_cases import Case
-from benchmarks.models import Model, in_torch
 from benchmarks.pair_problems import Pairs
-from benchmarks.peers import torch_attention, torch_kernels, torch_pairs, torch_recurrent
+from benchmarks.peers import torch_attention, torch_kernels, torch_pairs
 from benchmarks.peers.torch_operators import COMPILED, EAGER
-from benchmarks.recurrent_problems import Recurrent
+from einsmith.bench.networks import NetworkStep
+from einsmith.bench.peers import torch_peer
 from einsmith.bench.problem import Session, Workload
+from einsmith.bench.recurrent import Recurrent
 
-VERSION = f"PyTorch {torch.__version__}"
+VERSION = torch_peer.VERSION
 
 
 def formulations(peer: str) -> dict[str, dict]:
@@ -29,10 +30,8 @@ def variants(problem: Workload, peer: str) -> tuple[str, ...] | None:
         return torch_attention.variants(problem, peer)
     if isinstance(problem, Pairs):
         return torch_pairs.variants(problem, peer)
-    if isinstance(problem, Recurrent):
-        return torch_recurrent.variants(problem.network, peer)
-    if isinstance(problem, Model):
-        return in_torch.variants(problem, peer)
+    if isinstance(problem, (NetworkStep, Recurrent)):
+        return torch_peer.variants(problem, peer)
     return tuple(formulations(peer).get(problem.network, ())) or None
 
 
@@ -67,8 +66,6 @@ def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: 
         return torch_attention.Session(problem, arrays, peer, variant)
     if isinstance(problem, Pairs):
         return torch_pairs.build(problem, arrays, peer, variant)
-    if isinstance(problem, Recurrent):
-        return torch_recurrent.build(problem, arrays, peer, variant)
-    if isinstance(problem, Model):
-        return in_torch.Training(problem, arrays, peer, variant == in_torch.LAYOUTS[0])
+    if isinstance(problem, (NetworkStep, Recurrent)):
+        return torch_peer.build(problem, arrays, threads, peer, variant)
     return Operator(problem, arrays, peer, variant)

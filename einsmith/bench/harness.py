@@ -19,11 +19,6 @@ from einsmith.bench.process import Allowance, Crew, PeerProcess, WorkerError, al
 from einsmith.bench.verify import Exact, disagreements, error, medians, step_error
 
 PEERS = ("torch", "compile", "jax", "tensorflow", "xla")
-RECURRENT_PEERS = (
-    "torch", "compile", "compile-cell", "jax", "jax-unrolled", "tensorflow", "tensorflow-unrolled", "xla",
-    "xla-unrolled",
-)  # fmt: skip
-"""Loops where the library has them (lax.scan, tf.while_loop), and unrolled; torch.compile of all, and of a step."""
 SLOW = 4
 """A peer that is so many times slower than the fastest takes part in the first SLOW_ROUNDS rounds alone."""
 SLOW_ROUNDS = 3

@@ -1,86 +1,153 @@
-"""Describe the networks that every library runs: a sequence of layers, the starting values, and the arithmetic of a
-step.
-
-The layers are those of `einsmith.models` under the names of their parameters. A library sets them up in its own best
-layout.
-"""
+"""Define training steps of the networks of `einsmith.models`: shapes, starting values, and the arithmetic of a step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.random import default_rng
 
 from einsmith import models
+from einsmith.bench.graphs.graph import NetworkGraph
+from einsmith.bench.graphs.layers import LAYERS, layers_of, write_graph
 from einsmith.bench.problem import Workload
+from einsmith.bench.process import ROOT, variables
 from einsmith.nn.init import manual_seed
 
-LR = 0.01
+LR = 0.002
 """Learning rate: plain SGD."""
-CLASSES = 10
-
-
-class Layer(NamedTuple):
-    """A layer: `linear` or `conv` (of images, stride 1), with the name of its parameters, else `relu`, `pool` (the
-    maximum of windows of 2 by 2) or `flatten`. padding: zeros on each side of an image."""
-
-    kind: str
-    name: str = ""
-    padding: int = 0
-
-
-RELU, POOL, FLATTEN = Layer("relu"), Layer("pool"), Layer("flatten")
-LAYERS: dict[str, tuple[Layer, ...]] = {
-    "mlp3": (FLATTEN, Layer("linear", "fc1"), RELU, Layer("linear", "fc2"), RELU, Layer("linear", "fc3")),
-    "lenet5": (
-        Layer("conv", "conv1", 2), RELU, POOL, Layer("conv", "conv2"), RELU, POOL, FLATTEN,
-        Layer("linear", "fc1"), RELU, Layer("linear", "fc2"), RELU, Layer("linear", "fc3"),
-    ),
-}  # fmt: skip
-"""Layers of each network, by its name in `einsmith.models`; the loss is the cross entropy."""
+EXPORTER = "einsmith.bench.peers.torch_exporter"
+"""Module that exports a network's graph from PyTorch, in a process of its own."""
 
 
 @dataclass(frozen=True)
 class NetworkStep(Workload):
-    """A training step of a network of LAYERS: forward, loss, backward and SGD's update."""
+    """A training step of a network: forward, loss, backward and SGD's update.
+
+    Nothing is dropped, so that all peers compute the same. Batch norm's running statistics are part of a step.
+
+    arguments: those of the network, the defaults for all others. part: the module of the network that is trained, the
+    whole network where it is empty. loss: cross_entropy (also of the tokens of sequences), margin_loss or mse_loss.
+    sample, target: shapes of a sample of the input and of its target. words: number of different tokens, where the
+    input is tokens. classes: number of classes of the target, 0 where it is numbers.
+    """
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    part: str = ""
+    loss: str = "cross_entropy"
+    sample: tuple[int, ...] = ()
+    target: tuple[int, ...] = ()
+    words: int = 0
+    classes: int = 0
+
+    verified_steps = 2
+    exact = True
+
+    def network_of(self, get: Callable[..., Any]) -> Any:
+        """Return the network, or the part of it, that is trained. get: `einsmith.models.get` or `bench.twins.get`."""
+        network = get(self.network, **self.arguments)
+        for name in filter(None, self.part.split(".")):
+            network = getattr(network, name)
+        return network
+
+    def inputs_and_targets(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return a batch."""
+        rng = default_rng(1)
+        shape, wanted = (self.batch, *self.sample), (self.batch, *self.target)
+        x = rng.integers(0, self.words, shape) if self.words else rng.standard_normal(shape, np.float32)
+        y = rng.integers(0, self.classes, wanted) if self.classes else rng.standard_normal(wanted, np.float32)
+        return x, y
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return dict(zip(("x", "y"), self.inputs_and_targets(), strict=True)) | _state(self)
+
+    def graph(self) -> NetworkGraph:
+        """Return the forward and its loss as PyTorch's operations.
+
+        Raises ImportError where only PyTorch knows them and it is not installed.
+        """
+        if self.network in LAYERS and not self.arguments:
+            return write_graph(layers_of(self.network, self.classes), self.sample, self.batch)
+        return _export(self.name)
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
-        """Return the network's layers."""
-        return LAYERS[self.network]
+    def operations(self) -> int:
+        try:
+            return self.graph().flops()
+        except ImportError:
+            return 0
 
 
-def network_step(network: str, batch: int) -> NetworkStep:
-    """Return the training step of a network. Raises KeyError for a name that LAYERS does not have."""
-    layers = LAYERS[network]
+def _state(step: NetworkStep) -> dict[str, np.ndarray]:
+    """Return parameters and buffers by name.
 
-    def make() -> dict[str, np.ndarray]:
-        manual_seed(0)
-        rng = default_rng(1)
-        x = rng.standard_normal((batch, 1, 28, 28), np.float32)
-        y = rng.integers(0, CLASSES, batch)
-        state = {n: np.array(v) for n, v in models.get(network).state_dict().items()}
-        return {"x": x, "y": y, **state}
+    They are the network's own initial values, but what begins at zero or one is spread, as it is after some training:
+    zeros in the last layer would hide every gradient before it.
+    """
+    manual_seed(0)
+    rng = default_rng(2)
+    out = {}
+    for name, value in step.network_of(models.get).state_dict().items():
+        a = np.array(value)
+        if a.dtype.kind == "f" and not name.endswith(("running_mean", "running_var")) and not np.ptp(a):
+            a = a + 0.02 * rng.standard_normal(a.shape, np.float32)
+        out[name] = a
+    return out
 
-    names = tuple(f"{x.name}.{kind}" for x in layers if x.name for kind in ("weight", "bias"))
-    return NetworkStep(f"{network}-b{batch}", network, batch, _operations(layers, make()), names, make)
+
+@functools.lru_cache(maxsize=1)
+def _export(name: str) -> NetworkGraph:
+    """Return the graph of a step from a process of its own: peers need not import PyTorch beside their library."""
+    done = subprocess.run([sys.executable, "-m", EXPORTER, name], capture_output=True, cwd=ROOT, env=variables(1, None))
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise ImportError(f"the network cannot be exported from PyTorch: {' '.join(last)}")
+    return NetworkGraph.from_json(json.loads(done.stdout))
 
 
-def _operations(layers: tuple[Layer, ...], arrays: dict[str, np.ndarray]) -> int:
-    """Return the multiplications and additions of the products of a step; the first layer needs no gradient of its
-    input."""
-    batch, _, height, _ = arrays["x"].shape
-    total, first = 0, True
-    for layer in layers:
-        points = batch
-        if layer.kind == "conv":
-            height += 2 * layer.padding - arrays[f"{layer.name}.weight"].shape[2] + 1
-            points = batch * height**2
-        elif layer.kind == "pool":
-            height //= 2
-        if layer.name:
-            total += (2 if first else 3) * 2 * points * arrays[f"{layer.name}.weight"].size
-            first = False
-    return total
+def _image(network: str, channels: int, size: int, classes: int, **more: Any) -> Callable[[int], NetworkStep]:
+    def make(batch: int) -> NetworkStep:
+        return _step(network, batch, **({"sample": (channels, size, size), "classes": classes} | more))
+
+    return make
+
+
+def _step(network: str, batch: int, **more: Any) -> NetworkStep:
+    return NetworkStep(f"{network}-b{batch}", network, batch, 0, (), dict, **more)
+
+
+DROPLESS: dict[str, Any] = {"arguments": {"dropout": 0.0}}
+NETWORKS: dict[str, Callable[[int], NetworkStep]] = {
+    "mlp3": _image("mlp3", 1, 28, 10),
+    "lenet5": _image("lenet5", 1, 28, 10),
+    "capsulenet": _image("capsulenet", 1, 28, 10, loss="margin_loss"),
+    "resnet18_cifar": _image("resnet18_cifar", 3, 32, 10),
+    "resnet18": _image("resnet18", 3, 224, 1000),
+    "resnet50": _image("resnet50", 3, 224, 1000),
+    "mobilenet_v1": _image("mobilenet_v1", 3, 224, 1000, **DROPLESS),
+    "mobilenet_v2": _image("mobilenet_v2", 3, 224, 1000, **DROPLESS),
+    "shufflenet_v1": _image("shufflenet_v1", 3, 224, 1000),
+    "squeezenet": _image("squeezenet", 3, 224, 1000, **DROPLESS),
+    "efficientnet_lite0": _image(
+        "efficientnet_lite0", 3, 224, 1000, arguments={"dropout": 0.0, "drop_path": 0.0}
+    ),
+    "vit_small": _image("vit_small", 3, 224, 1000),
+    "unet": _image("unet", 1, 224, 2, target=(224, 224)),
+    "bert_base": lambda batch: _step(
+        "bert_base", batch, arguments={"dropout": 0.0, "pooler": False}, part="encoder", loss="mse_loss",
+        sample=(512, 768), target=(512, 768),
+    ),
+    "gpt_small": lambda batch: _step(
+        "gpt_small", batch, **DROPLESS, loss="cross_entropy", sample=(256,), target=(256,), words=50257, classes=50257
+    ),
+}  # fmt: skip
+"""Training step of each network, by its name in `einsmith.models`, as a function of the batch size.
+
+Images have the sizes of the papers, but 224x224 in place of U-Net's 572x572. BERT is its encoder, of embedded tokens;
+GPT reads 256 tokens."""

@@ -246,23 +246,25 @@ def export_command(what: str, folder: Path, **options) -> None:
 
 @app.command("bench")
 @click.argument("what", metavar="[MODEL ...]", nargs=-1)
-@click.option("--batch", type=click.IntRange(min=1), help="Batch size.  [default: 64]")
+@click.option(
+    "--batch", type=click.IntRange(min=1), help="Batch size.  [default: 4; small models: 64, recurrent ones: 16 or 20]"
+)
 @click.option("--peers", help="Some of torch, compile, jax, tensorflow, xla, comma-separated.  [default: all]")
 @click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
 @click.option(
     "--cap",
     type=click.FloatRange(min=1),
-    default=30.0,
-    show_default=True,
-    help="Seconds that a peer may take for a model, compilation included.",
+    help="Seconds that a peer may take for a model, compilation included.  [default: 180; mlp3, lenet5: 30]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per model.")
 def bench_command(what: tuple[str, ...], **options) -> None:
     """Compare training steps on this machine with PyTorch, torch.compile, JAX, TensorFlow and TensorFlow XLA.
 
-    MODEL is mlp3 or lenet5; without one, both are compared. Each library runs in a process of its own, with caches that
-    start empty. Losses and updated weights are compared before anything is timed; then all take turns in every round.
-    Libraries that are not installed are named as missing.
+    MODEL is a name of `einsmith train`; without one, mlp3 and lenet5 are compared. Each library runs in a process of
+    its own, with caches that start empty. Losses and updated weights are compared before anything is timed, with
+    PyTorch in float64 where it is installed; then all take turns in every round. Libraries that are not installed are
+    named as missing. JAX and TensorFlow run the graph that PyTorch exports, so that PyTorch must be installed for them,
+    except for mlp3, lenet5 and recurrent models.
     """
     from einsmith.cli.bench import bench
 

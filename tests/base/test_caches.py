@@ -187,7 +187,7 @@ def modules() -> list[ModuleType]:
         try:
             found.append(importlib.import_module(info.name))
         except ImportError:  # of a library that need not be there
-            if not info.name.startswith(("einsmith.frontends.", "einsmith.bench.peers.")):
+            if not info.name.startswith(("einsmith.frontends.", "einsmith.bench.peers.", "einsmith.bench.twins")):
                 raise
     return found
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from benchmarks import twins
 from benchmarks.distributed import CASES
+from einsmith.bench import twins
 
 torch = pytest.importorskip("torch", reason="the twins are PyTorch's")
 

@@ -11,14 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import TABLE, recurrent, recurrent_problems, report, training
+from benchmarks import TABLE, recurrent, report, training
 from benchmarks.models import TRAINING
 from benchmarks.problems import OPERATORS
-from benchmarks.recurrent_problems import CELLS, LAYER_CELLS, RECURRENT, language_model
+from benchmarks.recurrent_problems import RECURRENT
 from einsmith.base.system import memory, processes
 from einsmith.bench import harness, process
 from einsmith.bench.harness import MIN_ROUNDS, Pace, _room, _summarize, run_problem
 from einsmith.bench.process import Allowance, PeerProcess, WorkerError, alone
+from einsmith.bench.recurrent import CELLS, LAYER_CELLS, language_model, peers_of
+from einsmith.bench.recurrent import recurrent as recurrent_step
 from einsmith.bench.report import geometric_mean
 from einsmith.bench.verify import disagreements
 
@@ -272,10 +274,10 @@ def test_peers_that_fit_a_training_benchmark() -> None:
     assert found["slower than the best peer"] == ("1 of 2 mlp3-b1 0.50", False)
     assert found["cold first call, of torch.compile's"] == ("0.32 in the mean; above: resnet18-b1 0.40", False)
     assert found["distinct kernels of resnet18-b1"] == ("101", False)
-    assert training.fit(TRAINING["milstm-b1-t28"], ["einsmith", "compile", "jax"]) == [
+    assert peers_of(TRAINING["milstm-b1-t28"], ["einsmith", "compile", "jax"]) == [
         "einsmith", "compile", "compile-cell", "jax", "jax-unrolled",
     ]  # fmt: skip
-    assert training.fit(TRAINING["mlp3-b1"], ["einsmith", "compile"]) == ["einsmith", "compile"]
+    assert peers_of(TRAINING["mlp3-b1"], ["einsmith", "compile"]) == ["einsmith", "compile"]
 
 
 def session(library: str, problem: str, peer: str, variant: str):
@@ -368,7 +370,7 @@ def test_first_calls_are_kept_and_capped(tmp_path: Path, monkeypatch, capsys: py
 @pytest.mark.parametrize("name", [*CELLS, *LAYER_CELLS, "lstm_lm"])
 def test_recurrent_programs_mean_the_same(name: str, torch, jax) -> None:
     """Losses and updates of Einsmith, PyTorch's loop, its fused LSTM, JAX's scan and its unrolled loop."""
-    p = language_model(3, 2, 12, 40) if name == "lstm_lm" else recurrent_problems.recurrent(name, 2, 3)
+    p = language_model(3, 2, 12, 40) if name == "lstm_lm" else recurrent_step(name, 2, 3)
     losses, changes = {}, {}
     start = p.arrays()
     for library, peer in (("einsmith", "einsmith"), ("torch", "torch"), ("jax", "jax"), ("jax", "jax-unrolled")):

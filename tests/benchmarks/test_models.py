@@ -1,66 +1,28 @@
 """The networks of the training benchmark: the exported graph, run by any library, means what PyTorch means."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from benchmarks.models import NETWORKS, TRAINING, Model
-from benchmarks.models.forms import Form, applicable, by_name, pooled, product, taps
-from benchmarks.models.interpreter import held_arrays, loss, orders, told_arrays
-from benchmarks.models.layout import in_order, plain, reshaped
-from benchmarks.models.program import Program
+from benchmarks.models import TRAINING
+from einsmith.bench.graphs.forms import Formulation, applicable, by_name, pooled, product, taps
+from einsmith.bench.graphs.graph import NetworkGraph, ValueRef
+from einsmith.bench.graphs.interpreter import held_arrays, loss, orders, told_arrays
+from einsmith.bench.graphs.layers import LAYERS
+from einsmith.bench.graphs.layout import in_order, plain, reshaped
+from einsmith.bench.networks import NETWORKS, NetworkStep
 from einsmith.bench.verify import Exact, step_error
+from tests.benchmarks.small_networks import small
 
 torch = pytest.importorskip("torch", reason="the networks are exported from PyTorch")
 F = torch.nn.functional
-
-SMALL = {
-    "mlp3": ({}, {}),
-    "lenet5": ({}, {}),
-    "capsulenet": ({"classes": 3, "filters": 4, "capsules": 2, "width": 3, "size": 18}, {"sample": (1, 18, 18)}),
-    "resnet18_cifar": ({"depths": (1, 1), "width": 4, "classes": 5}, {"sample": (3, 9, 9)}),
-    "resnet18": ({"depths": (1, 1), "width": 3, "classes": 5}, {"sample": (3, 17, 17)}),
-    "resnet50": ({"depths": (1, 1), "width": 2, "classes": 5}, {"sample": (3, 17, 17)}),
-    "mobilenet_v1": (
-        {"width": 0.125, "blocks": [(48, 1), (64, 2)], "dropout": 0.0, "classes": 5}, {"sample": (3, 9, 9)},
-    ),
-    "mobilenet_v2": (
-        {"width": 0.125, "blocks": [(1, 32, 1, 1), (3, 64, 2, 2)], "dropout": 0.0, "divisor": 4, "last": 24},
-        {"sample": (3, 9, 9)},
-    ),
-    "shufflenet_v1": ({"stages": [(24, 2), (36, 1)], "stem": 6, "classes": 5}, {"sample": (3, 17, 17)}),
-    "squeezenet": ({"width": 0.125, "fires": 2, "dropout": 0.0, "classes": 5}, {"sample": (3, 25, 25)}),
-    "efficientnet_lite0": (
-        {"blocks": [(1, 4, 1, 1, 3), (3, 6, 2, 2, 5)], "stem": 4, "last": 16, "dropout": 0.0, "drop_path": 0.0},
-        {"sample": (3, 13, 13)},
-    ),
-    "vit_small": (
-        {"classes": 5, "width": 6, "layers": 1, "heads": 3, "inner": 9, "size": 8, "patch": 4}, {"sample": (3, 8, 8)},
-    ),
-    "unet": ({"classes": 3, "depth": 2, "width": 3}, {"sample": (1, 12, 8), "target": (12, 8)}),
-    "bert_base": (
-        {"vocabulary": 11, "width": 6, "layers": 1, "heads": 2, "inner": 10, "dropout": 0.0, "pooler": False},
-        {"sample": (5, 6), "target": (5, 6)},
-    ),
-    "gpt_small": (
-        {"vocabulary": 11, "width": 6, "layers": 2, "heads": 3, "positions": 8, "inner": 7, "dropout": 0.0},
-        {"sample": (5,), "target": (5,), "words": 11, "classes": 11},
-    ),
-}  # fmt: skip
-
-
-def small(name: str) -> Model:
-    arguments, more = SMALL[name]
-    more = {"classes": arguments.get("classes", 10)} | more if NETWORKS[name](1).classes else more
-    return dataclasses.replace(NETWORKS[name](3), arguments=arguments, **more)
 
 
 class Torch:
     """The functions of `interpreter.Library`, so that PyTorch's gradients of what is interpreted can be had."""
 
-    def __init__(self, form: Form):
+    def __init__(self, form: Formulation):
         self.form = form
 
     reshape, broadcast = staticmethod(torch.reshape), staticmethod(torch.broadcast_to)
@@ -134,13 +96,13 @@ def wide(arrays: dict) -> dict:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_exported_program_means_what_torch_means(name) -> None:
     """Loss, every gradient and the running statistics, in every formulation that applies, in float64."""
-    from benchmarks.models.export import export, trained
+    from einsmith.bench.peers.torch_exporter import export, trained
 
     problem = small(name)
     arrays = wide(problem.arrays())
     module = trained(problem).double()
     x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
-    program = Program.from_json(json.loads(json.dumps(export(module, x, y).to_json())))
+    program = NetworkGraph.from_json(json.loads(json.dumps(export(module, x, y).to_json())))
     module.network.load_state_dict({n: torch.tensor(a) for n, a in arrays.items() if n not in ("x", "y")})
     want = module(x, y)
     want.backward()
@@ -165,7 +127,9 @@ def test_the_exported_program_means_what_torch_means(name) -> None:
 
 
 def test_every_formulation_is_among_those_tried() -> None:
-    assert by_name("library") == Form() and all(by_name(f.name) == f for f in (Form(True, False), Form(True, True)))
+    assert by_name("library") == Formulation() and all(
+        by_name(f.name) == f for f in (Formulation(True, False), Formulation(True, True))
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -177,10 +141,30 @@ def test_arrays_are_the_same_every_time_and_no_gradient_is_hidden(name) -> None:
     assert all(np.ptp(v) > 0 for v in floats if v.size > 1)
 
 
-def test_arithmetic_is_counted_from_the_program() -> None:
-    from benchmarks.models.export import export, trained
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_graph_of_layers_is_the_exported_one(name) -> None:
+    from einsmith.bench.peers.torch_exporter import export, trained
 
-    def flops(problem: Model) -> int:
+    problem = NETWORKS[name](2)
+    exported = export(trained(problem), *(torch.from_numpy(a) for a in problem.inputs_and_targets()))
+
+    def told(graph: NetworkGraph) -> list:
+        """Operations without the names of values."""
+        return [(n.op, [a for a in n.args if not isinstance(a, ValueRef)], n.shape) for n in graph.nodes]
+
+    assert problem.graph().parameters == exported.parameters and problem.graph().flops() == exported.flops()
+    for (op, args, shape), (their_op, theirs, their_shape) in zip(told(problem.graph()), told(exported), strict=True):
+        assert op == their_op and shape == their_shape
+        if op in ("conv2d", "max_pool2d", "flatten.using_ints"):
+            assert [list(x) if isinstance(x, tuple) else x for x in theirs[: len(args)]] == [
+                list(x) if isinstance(x, tuple) else x for x in args
+            ]
+
+
+def test_arithmetic_is_counted_from_the_program() -> None:
+    from einsmith.bench.peers.torch_exporter import export, trained
+
+    def flops(problem: NetworkStep) -> int:
         return export(trained(problem), *(torch.from_numpy(a) for a in problem.inputs_and_targets())).flops()
 
     mlp = 784 * 512 + 512 * 256 + 256 * 10

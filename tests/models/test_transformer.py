@@ -11,7 +11,7 @@ from tests.models.twin import agree, close, images, numbers, outputs, same_stati
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
 from torch import nn as tnn  # noqa: E402
 
-from benchmarks.twins.transformer import GPT, Bert, ViT  # noqa: E402
+from einsmith.bench.twins.transformer import TorchBert, TorchGPT, TorchViT  # noqa: E402
 
 BERT = {"vocabulary": 11, "width": 6, "layers": 2, "heads": 2, "inner": 10, "positions": 7}
 
@@ -24,7 +24,7 @@ VIT = {"classes": 5, "width": 6, "layers": 1, "heads": 3, "inner": 9, "size": 8,
 
 
 def test_bert_trains_as_torch(steps, rng):
-    ours, theirs = es.models.bert_base(**BERT, dropout=0.0, dtype="float64"), Bert(**BERT, dropout=0.0)
+    ours, theirs = es.models.bert_base(**BERT, dropout=0.0, dtype="float64"), TorchBert(**BERT, dropout=0.0)
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0]])
     batches = [
         (tokens(rng, 3, 5), mask, rng.integers(0, 2, (3, 5)), rng.standard_normal((3, 5, 6))) for _ in range(steps)
@@ -36,7 +36,7 @@ def test_bert_trains_as_torch(steps, rng):
 
 
 def test_bert_reads_files_of_old_and_new_kinds(rng, tmp_path):
-    theirs = Bert(**BERT).eval()
+    theirs = TorchBert(**BERT).eval()
     spread(theirs, 1)
     state = numbers(theirs)
     plain = {**state, "embeddings.position_ids": np.arange(7)[None]}
@@ -77,7 +77,7 @@ def test_minilm_is_read_by_the_names_of_its_file(rng, tmp_path):
     save_file(state, tmp_path / "model.safetensors")
     ours = es.models.bert_base(vocabulary=997, width=384, layers=6, heads=12).eval()
     ours.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    theirs = Bert(997, 384, 6, 12, 1536, 512).eval()
+    theirs = TorchBert(997, 384, 6, 12, 1536, 512).eval()
     theirs.load_state_dict({n: torch.tensor(v) for n, v in state.items() if n != "embeddings.position_ids"})
     ids = tokens(rng, 3, 9, 997)
     mask = np.arange(9) < np.array([[9], [5], [1]])
@@ -90,7 +90,7 @@ def test_minilm_is_read_by_the_names_of_its_file(rng, tmp_path):
 
 
 def test_bert_without_pooler_and_its_encoder_alone(rng):
-    ours, theirs = es.models.bert_base(**BERT, pooler=False, dtype="float64").eval(), Bert(**BERT).double().eval()
+    ours, theirs = es.models.bert_base(**BERT, pooler=False, dtype="float64").eval(), TorchBert(**BERT).double().eval()
     ours.load_state_dict({n: v for n, v in theirs.state_dict().items() if not n.startswith("pooler")})
     ids, x = tokens(rng, 1, 1), rng.standard_normal((2, 13, 6))
     close(ours(ids), theirs(torch.tensor(ids))[0].detach().numpy(), "hidden states of one token")
@@ -101,7 +101,7 @@ def test_bert_without_pooler_and_its_encoder_alone(rng):
 
 
 def test_vit_trains_as_torch(steps, rng):
-    ours, theirs = es.models.vit_small(**VIT, dtype="float64"), ViT(**VIT)
+    ours, theirs = es.models.vit_small(**VIT, dtype="float64"), TorchViT(**VIT)
     batches = [(images(rng, 3, 3, 8), rng.integers(0, 5, 3)) for _ in range(steps)]
     agree(ours, theirs, batches, es.functional.cross_entropy, tnn.functional.cross_entropy)
 
@@ -110,7 +110,7 @@ TINY = {"vocabulary": 11, "width": 6, "layers": 2, "heads": 3, "positions": 8, "
 
 
 def test_gpt_trains_as_torch(steps, rng):
-    ours, theirs = es.models.gpt_small(**TINY, dropout=0.0, dtype="float64"), GPT(**TINY, dropout=0.0)
+    ours, theirs = es.models.gpt_small(**TINY, dropout=0.0, dtype="float64"), TorchGPT(**TINY, dropout=0.0)
     batches = [(tokens(rng, 2, 5), rng.integers(0, 11, 10)) for _ in range(steps)]
     agree(
         ours, theirs, batches, lambda y, t: es.functional.cross_entropy(es.functional.flatten(y, 0, 1), t),
@@ -119,7 +119,7 @@ def test_gpt_trains_as_torch(steps, rng):
 
 
 def test_gpt_reads_files_with_heads_and_masks(rng):
-    theirs = GPT(**TINY).eval()
+    theirs = TorchGPT(**TINY).eval()
     state = {f"transformer.{n}": v for n, v in numbers(theirs).items()}
     state |= {"transformer.h.0.attn.bias": np.ones((1, 1, 8, 8)), "lm_head.weight": state["transformer.wte.weight"]}
     ours = es.models.gpt_small(**TINY).eval()
@@ -141,10 +141,10 @@ def test_later_tokens_change_nothing_before_them(rng):
 def test_dropout_has_torchs_statistics(rng):
     options = {"dropout": 0.3, "dtype": "float64"}
     ids = tokens(rng, 1, 4)
-    same_statistics(es.models.gpt_small(**TINY, **options), GPT(**TINY, dropout=0.3), ids)
-    same_statistics(es.models.bert_base(**BERT, **options), Bert(**BERT, dropout=0.3), ids)
+    same_statistics(es.models.gpt_small(**TINY, **options), TorchGPT(**TINY, dropout=0.3), ids)
+    same_statistics(es.models.bert_base(**BERT, **options), TorchBert(**BERT, dropout=0.3), ids)
     vit = es.models.vit_small(**VIT, **options, attention_dropout=0.3)
-    same_statistics(vit, ViT(**VIT, dropout=0.3), images(rng, 1, 3, 8))
+    same_statistics(vit, TorchViT(**VIT, dropout=0.3), images(rng, 1, 3, 8))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The recurrent networks written once, for any library that offers the few operations of `Library`.
+"""Define the recurrent networks once, for any library that offers the few operations of `CellLibrary`.
 
 What does not depend on the carried state is computed for all steps before the loop: the products with the input, and
 for MI-LSTM the factor (alpha*xi + beta2) and the term beta1*xi of its gates. All gates come from one product a step; a
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.recurrent_problems import LAYERS
+from einsmith.bench.recurrent import LAYERS
 
 Arrays = Mapping[str, Any]
 State = tuple[Any, ...]
@@ -22,8 +22,8 @@ ALPHA = 0.5
 
 
 @dataclass(frozen=True)
-class Library:
-    """The operations.
+class CellLibrary:
+    """The operations of a library that cells need.
 
     linear(x, w, b): x times w in the library's own layout, plus b where it is not None. inputs(w, start, stop): the
     part of w for those inputs. muladd(a, b, c): a*b + c. concat: along the last axis. loop(step, p, state, xs,
@@ -41,11 +41,11 @@ class Library:
     loop: Callable[[Step, Arrays, State, tuple, bool], tuple[State, Any]]
 
     def cut(self, x: Any, start: int, stop: int) -> Any:
-        """A part of the last axis."""
+        """Return a part of the last axis."""
         return x[..., start:stop]
 
     def parts(self, x: Any, n: int) -> list[Any]:
-        """The last axis in n equal parts."""
+        """Return n equal parts of the last axis."""
         width = x.shape[-1] // n
         return [self.cut(x, k * width, (k + 1) * width) for k in range(n)]
 
@@ -53,8 +53,8 @@ class Library:
 Network = Callable[[Arrays, Any, State], Any]
 
 
-def networks(o: Library) -> dict[str, Network]:
-    """By name: `network(p, x, state)`, the logits of x [steps, batch, inputs] from initial states."""
+def networks(o: CellLibrary) -> dict[str, Network]:
+    """Return `network(p, x, state)` by name: the logits of x [steps, batch, inputs] from initial states."""
 
     def classify(p: Arrays, h: Any) -> Any:
         return o.linear(h, p["fc.weight"], p["fc.bias"])
@@ -137,7 +137,7 @@ def networks(o: Library) -> dict[str, Network]:
         return (o.muladd(z, h - m, m),)
 
     def layer(step: Step, inside: bool) -> Network:
-        """A layer in torch's names; `inside`: the second bias stands within the step's product."""
+        """Return a layer in torch's names; `inside`: the second bias stands within the step's product."""
 
         def network(p: Arrays, x: Any, state: State) -> Any:
             bias = p["bias_ih_l0"] if inside else p["bias_ih_l0"] + p["bias_hh_l0"]
@@ -153,7 +153,9 @@ def networks(o: Library) -> dict[str, Network]:
     }  # fmt: skip
 
 
-def lstm_step(o: Library) -> Step:
+def lstm_step(o: CellLibrary) -> Step:
+    """Return a step of LSTM, whose gates have the products of the input already."""
+
     def step(p: Arrays, state: State, at: tuple) -> State:
         h, c = state
         g = o.linear(h, p["weight_hh"], None) + at[0]
@@ -165,8 +167,8 @@ def lstm_step(o: Library) -> Step:
     return step
 
 
-def lstm_layers(o: Library) -> Network:
-    """Layers of LSTM on x [steps, batch, inputs] in torch's names, from states [layers, batch, width]: all outputs."""
+def lstm_layers(o: CellLibrary) -> Network:
+    """Return layers of LSTM, in torch's names, which give all outputs of x [steps, batch, inputs]."""
     step = lstm_step(o)
 
     def layers(p: Arrays, x: Any, state: State) -> Any:

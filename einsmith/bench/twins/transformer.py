@@ -1,4 +1,4 @@
-"""BERT, a vision transformer and a GPT in PyTorch, with the published state names; attention is PyTorch's fused one."""
+"""Define BERT, a vision transformer and a GPT in PyTorch: published state names, PyTorch's fused attention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 
-def attention(
+def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, mask: torch.Tensor | None = None, p: float = 0.0,
     causal: bool = False,
 ) -> torch.Tensor:  # fmt: skip
@@ -18,7 +18,7 @@ def attention(
     return y.transpose(1, 2).flatten(2)
 
 
-class Named(nn.Module):
+class _Named(nn.Module):
     """Parts under the names given."""
 
     def __init__(self, /, **parts: nn.Module):
@@ -27,27 +27,27 @@ class Named(nn.Module):
             self.add_module(name, part)
 
 
-class BertLayer(nn.Module):
+class _BertLayer(nn.Module):
     def __init__(self, width: int, heads: int, inner: int, p: float):
         super().__init__()
         lin = nn.Linear
-        self.attention = Named(
-            self=Named(query=lin(width, width), key=lin(width, width), value=lin(width, width)),
-            output=Named(dense=lin(width, width), LayerNorm=nn.LayerNorm(width, eps=1e-12)),
+        self.attention = _Named(
+            self=_Named(query=lin(width, width), key=lin(width, width), value=lin(width, width)),
+            output=_Named(dense=lin(width, width), LayerNorm=nn.LayerNorm(width, eps=1e-12)),
         )
-        self.intermediate = Named(dense=lin(width, inner))
-        self.output = Named(dense=lin(inner, width), LayerNorm=nn.LayerNorm(width, eps=1e-12))
+        self.intermediate = _Named(dense=lin(width, inner))
+        self.output = _Named(dense=lin(inner, width), LayerNorm=nn.LayerNorm(width, eps=1e-12))
         self.heads, self.p, self.drop = heads, p, nn.Dropout(p)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         own, out = self.attention.get_submodule("self"), self.attention.output
-        y = attention(own.query(x), own.key(x), own.value(x), self.heads, mask, self.p if self.training else 0.0)
+        y = _attention(own.query(x), own.key(x), own.value(x), self.heads, mask, self.p if self.training else 0.0)
         x = out.LayerNorm(x + self.drop(out.dense(y)))
         y = self.output.dense(F.gelu(self.intermediate.dense(x)))
         return self.output.LayerNorm(x + self.drop(y))
 
 
-class BertEncoder(Named):
+class _BertEncoder(_Named):
     """The layers alone, of embedded tokens [B, T, width]."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -56,20 +56,23 @@ class BertEncoder(Named):
         return x
 
 
-class Bert(nn.Module):
+class TorchBert(nn.Module):
+    """BERT."""
+
     def __init__(
         self, vocabulary: int = 30522, width: int = 768, layers: int = 12, heads: int = 12, inner: int = 3072,
         positions: int = 512, dropout: float = 0.1, pooler: bool = True,
     ):  # fmt: skip
         super().__init__()
         self.drop = nn.Dropout(dropout)
-        self.embeddings = Named(
+        self.embeddings = _Named(
             word_embeddings=nn.Embedding(vocabulary, width), position_embeddings=nn.Embedding(positions, width),
             token_type_embeddings=nn.Embedding(2, width), LayerNorm=nn.LayerNorm(width, eps=1e-12),
         )  # fmt: skip
-        self.encoder = BertEncoder(layer=nn.ModuleList(BertLayer(width, heads, inner, dropout) for _ in range(layers)))
+        stack = nn.ModuleList(_BertLayer(width, heads, inner, dropout) for _ in range(layers))
+        self.encoder = _BertEncoder(layer=stack)
         if pooler:
-            self.pooler = Named(dense=nn.Linear(width, width))
+            self.pooler = _Named(dense=nn.Linear(width, width))
         self.pools = pooler
 
     def forward(self, ids, mask=None, types=None):
@@ -82,7 +85,7 @@ class Bert(nn.Module):
         return (x, torch.tanh(self.pooler.dense(x[:, 0]))) if self.pools else x
 
 
-class ViTLayer(nn.Module):
+class _ViTLayer(nn.Module):
     def __init__(self, width: int, heads: int, inner: int, p: float):
         super().__init__()
         self.ln_1 = nn.LayerNorm(width, eps=1e-6)
@@ -97,7 +100,9 @@ class ViTLayer(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
 
-class ViT(nn.Module):
+class TorchViT(nn.Module):
+    """A vision transformer."""
+
     def __init__(
         self, classes: int = 1000, width: int = 384, layers: int = 12, heads: int = 6, inner: int = 1536,
         size: int = 224, patch: int = 16, dropout: float = 0.0,
@@ -108,10 +113,10 @@ class ViT(nn.Module):
         self.conv_proj = nn.Conv2d(3, width, patch, patch)
         self.encoder = nn.Module()
         self.encoder.pos_embedding = nn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, width))
-        named = {f"encoder_layer_{n}": ViTLayer(width, heads, inner, dropout) for n in range(layers)}
-        self.encoder.layers = Named(**named)
+        named = {f"encoder_layer_{n}": _ViTLayer(width, heads, inner, dropout) for n in range(layers)}
+        self.encoder.layers = _Named(**named)
         self.encoder.ln = nn.LayerNorm(width, eps=1e-6)
-        self.heads = Named(head=nn.Linear(width, classes))
+        self.heads = _Named(head=nn.Linear(width, classes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.conv_proj(x).flatten(2).transpose(1, 2)
@@ -122,7 +127,7 @@ class ViT(nn.Module):
         return self.heads.head(self.encoder.ln(x)[:, 0])
 
 
-class Conv1D(nn.Module):
+class _Conv1D(nn.Module):
     def __init__(self, a: int, b: int):
         super().__init__()
         self.weight, self.bias = nn.Parameter(0.3 * torch.randn(a, b)), nn.Parameter(torch.zeros(b))
@@ -132,7 +137,9 @@ class Conv1D(nn.Module):
         return y.view(*x.shape[:-1], -1)
 
 
-class GPT(nn.Module):
+class TorchGPT(nn.Module):
+    """A GPT, whose decoder shares the table of embeddings."""
+
     def __init__(
         self, vocabulary: int = 50257, width: int = 768, layers: int = 12, heads: int = 12, positions: int = 1024,
         inner: int | None = None, dropout: float = 0.1,
@@ -142,10 +149,10 @@ class GPT(nn.Module):
         self.p, self.drop = dropout, nn.Dropout(dropout)
         self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
 
-        def layer() -> Named:
-            return Named(
-                ln_1=nn.LayerNorm(width), attn=Named(c_attn=Conv1D(width, 3 * width), c_proj=Conv1D(width, width)),
-                ln_2=nn.LayerNorm(width), mlp=Named(c_fc=Conv1D(width, inner), c_proj=Conv1D(inner, width)),
+        def layer() -> _Named:
+            return _Named(
+                ln_1=nn.LayerNorm(width), attn=_Named(c_attn=_Conv1D(width, 3 * width), c_proj=_Conv1D(width, width)),
+                ln_2=nn.LayerNorm(width), mlp=_Named(c_fc=_Conv1D(width, inner), c_proj=_Conv1D(inner, width)),
             )  # fmt: skip
 
         self.h = nn.ModuleList(layer() for _ in range(layers))
@@ -156,7 +163,7 @@ class GPT(nn.Module):
         p = self.p if self.training else 0.0
         for layer in self.h:
             q, k, v = layer.attn.c_attn(layer.ln_1(x)).chunk(3, -1)
-            x = x + self.drop(layer.attn.c_proj(attention(q, k, v, self.heads, None, p, causal=True)))
+            x = x + self.drop(layer.attn.c_proj(_attention(q, k, v, self.heads, None, p, causal=True)))
             y = F.gelu(layer.mlp.c_fc(layer.ln_2(x)), approximate="tanh")
             x = x + self.drop(layer.mlp.c_proj(y))
         return F.linear(self.ln_f(x), self.wte.weight)

@@ -1,4 +1,4 @@
-"""A network of benchmarks.models as a graph of PyTorch's operations, in JSON: python -m benchmarks.models.export NAME
+"""Print a network's graph of PyTorch's operations as JSON: python -m einsmith.bench.peers.torch_exporter resnet18-b4
 
 What is exported is the training forward and its loss, before anything is decomposed: a convolution, a batch norm, an
 attention is one operation, which each library then has in its own best form.
@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from benchmarks import twins
-from benchmarks.models.program import Node, Program, Ref
-from benchmarks.twins.capsule import margin_loss
+from einsmith.bench import twins
+from einsmith.bench.graphs.graph import GraphNode, NetworkGraph, ValueRef
+from einsmith.bench.networks import NetworkStep
+from einsmith.bench.table import find
+from einsmith.bench.twins.capsule import margin_loss
 
 LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "cross_entropy": lambda y, t: (
@@ -27,7 +29,7 @@ LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-class WithLoss(torch.nn.Module):
+class TorchWithLoss(torch.nn.Module):
     """The loss of a network's output, by the names of the network."""
 
     def __init__(self, network: torch.nn.Module, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]):
@@ -38,13 +40,13 @@ class WithLoss(torch.nn.Module):
         return self.loss(self.network(x), y)
 
 
-def trained(model: Any) -> WithLoss:
-    """The twin of a problem, and its loss."""
-    return WithLoss(model.network_of(twins.get), LOSSES[model.loss])
+def trained(problem: NetworkStep) -> TorchWithLoss:
+    """Return the twin of a problem's network with its loss."""
+    return TorchWithLoss(problem.network_of(twins.get), LOSSES[problem.loss])
 
 
-def export(module: WithLoss, x: torch.Tensor, y: torch.Tensor) -> Program:
-    """The graph of `module(x, y)`, whose parameters and buffers have the names of the network's state."""
+def export(module: TorchWithLoss, x: torch.Tensor, y: torch.Tensor) -> NetworkGraph:
+    """Return the graph of `module(x, y)`, whose parameters and buffers have the names of the network's state."""
     exported = torch.export.export(module, (x, y))
     given = exported.graph_signature
     state = {**given.inputs_to_parameters, **given.inputs_to_buffers}
@@ -63,16 +65,16 @@ def export(module: WithLoss, x: torch.Tensor, y: torch.Tensor) -> Program:
             target = str(node.target).removeprefix("aten.").removesuffix(".default")
             schema = getattr(node.target, "_schema", None)
             args = _complete(node, schema) if schema is not None else tuple(node.args)
-            nodes.append(Node(node.name, target, tuple(_plain(a) for a in args), shape))
+            nodes.append(GraphNode(node.name, target, tuple(_plain(a) for a in args), shape))
         elif node.op == "output":
             (result,) = node.args[0]
     shapes = {n.name: tuple(n.meta["val"].shape) for n in exported.graph.nodes if n.op == "placeholder"}
     parameters = [n.removeprefix("network.") for n, _ in module.named_parameters()]
-    return Program(tuple(inputs), tuple(nodes), result.name, tuple(parameters), shapes)
+    return NetworkGraph(tuple(inputs), tuple(nodes), result.name, tuple(parameters), shapes)
 
 
 def _complete(node: torch.fx.Node, schema: Any) -> tuple:
-    """All arguments in order, defaults where none was given, without those that say where a tensor lies."""
+    """Return all arguments in order, defaults where none was given, without those that say where a tensor lies."""
     out = []
     for n, argument in enumerate(schema.arguments):
         if n < len(node.args):
@@ -85,9 +87,9 @@ def _complete(node: torch.fx.Node, schema: Any) -> tuple:
 
 
 def _plain(a: Any) -> Any:
-    """What JSON can hold."""
+    """Return an argument as JSON can hold it."""
     if isinstance(a, torch.fx.Node):
-        return Ref(a.name)
+        return ValueRef(a.name)
     if isinstance(a, (list, tuple)):
         return tuple(_plain(x) for x in a)
     if a is None or isinstance(a, (bool, int, float, str)):
@@ -96,14 +98,13 @@ def _plain(a: Any) -> Any:
 
 
 def main(name: str) -> None:
-    from benchmarks.models import TRAINING, Model
-
-    problem = TRAINING[name]
-    if not isinstance(problem, Model):
-        raise SystemExit(f"{name} is no network of benchmarks.models")
+    """Print the graph of a problem."""
+    problem = find(name)
+    if not isinstance(problem, NetworkStep):
+        raise SystemExit(f"{name} is no network that has a graph")
     x, y = (torch.from_numpy(a) for a in problem.inputs_and_targets())
-    program = export(trained(problem), x, y)
-    json.dump(program.to_json(), sys.stdout)
+    graph = export(trained(problem), x, y)
+    json.dump(graph.to_json(), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Recurrent networks in JAX: lax.scan, or the loop unrolled; the whole step in one jit with the weights donated."""
+"""Run recurrent networks in JAX: lax.scan, or the loop unrolled; the whole step in one jit with the weights donated."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks.peers.recurrent_cells import Arrays, Library, State, Step, lstm_layers, networks
-from benchmarks.problems import LR
-from benchmarks.recurrent_problems import Recurrent
+from einsmith.bench.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks
+from einsmith.bench.recurrent import LR, Recurrent
 
 VARIANTS = {"jax": ("scan", "scan, 4 steps a turn")}
 
 
 def variants(network: str, peer: str) -> tuple[str, ...] | None:
+    """Return the formulations to choose from; None where there is one."""
     return VARIANTS.get(peer)
 
 
-def library(unroll: int | None) -> Library:
-    """unroll: steps in a turn of the scan, None for a loop in Python."""
+def library(unroll: int | None) -> CellLibrary:
+    """Return JAX's operations. unroll: steps in a turn of the scan, None for a loop in Python."""
 
     def loop(step: Step, p: Arrays, state: State, xs: tuple, collect: bool) -> tuple[State, Any]:
         if unroll is None:
@@ -38,7 +38,7 @@ def library(unroll: int | None) -> Library:
 
         return lax.scan(turn, state, xs, unroll=unroll)
 
-    return Library(
+    return CellLibrary(
         linear=lambda x, w, b: x @ w if b is None else x @ w + b,
         inputs=lambda w, start, stop: w[start:stop],
         sigmoid=jax.nn.sigmoid,
@@ -51,11 +51,13 @@ def library(unroll: int | None) -> Library:
 
 
 def to_peer(name: str, a: np.ndarray) -> np.ndarray:
-    """Weights as [in, out]; a table of embeddings stays as it is."""
+    """Return a weight as [in, out]; a table of embeddings stays as it is."""
     return a.T if a.ndim == 2 and name != "embedding.weight" else a
 
 
-class Training:
+class JaxRecurrent:
+    """A training step of a recurrent network."""
+
     def __init__(self, problem: Recurrent, arrays: dict[str, np.ndarray], unroll: int | None):
         words = problem.network == "lstm_lm"
         self.x = jnp.asarray(arrays["x"].astype(np.int32) if words else arrays["x"])
@@ -94,13 +96,16 @@ class Training:
         self._step = step
 
     def step(self) -> float:
+        """Train on the batch and return the loss."""
         self.p, loss = self._step(self.p, self.x, self.state, self.y)
         jax.block_until_ready(self.p)
         return float(loss)
 
     def results(self) -> dict[str, np.ndarray]:
+        """Return the parameters."""
         return {n: to_peer(n, np.asarray(v)) for n, v in self.p.items()}
 
 
-def build(problem: Recurrent, arrays: dict[str, np.ndarray], peer: str, variant: str) -> Training:
-    return Training(problem, arrays, None if peer == "jax-unrolled" else 4 if "4" in variant else 1)
+def build(problem: Recurrent, arrays: dict[str, np.ndarray], peer: str, variant: str) -> JaxRecurrent:
+    """Return the problem's session."""
+    return JaxRecurrent(problem, arrays, None if peer == "jax-unrolled" else 4 if "4" in variant else 1)

@@ -1,4 +1,4 @@
-"""Arrays whose axes lie in memory in another order than PyTorch numbers them, so that nothing is transposed in vain.
+"""Keep arrays whose axes lie in memory in another order than PyTorch numbers them, so that few are transposed.
 
 PyTorch's programs speak of images [B, C, H, W] and of weights [out, in]; a library that wants images with their
 channels last, or weights [in, out], holds them so, and an exchange of axes changes numbers alone. Axes are moved in
@@ -13,54 +13,57 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Shaped(Protocol):
-    """What a layout needs of a library: functions of its arrays as they lie in memory."""
+    """The functions of a library that a layout needs, of arrays as they lie in memory."""
 
-    def reshape(self, a: Any, shape: Sequence[int]) -> Any: ...
+    def reshape(self, a: Any, shape: Sequence[int]) -> Any:
+        """Return the array in another shape."""
 
-    def transpose(self, a: Any, axes: Sequence[int]) -> Any: ...
+    def transpose(self, a: Any, axes: Sequence[int]) -> Any:
+        """Return the array with its axes in another order."""
 
 
 class Laid(NamedTuple):
-    """An array, and for each of its axes in memory the number that it has in the program."""
+    """An array, and for each of its axes in memory the number that it has in the graph."""
 
     array: Any
     order: tuple[int, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents as the program numbers the axes."""
+        """Return the extents as the graph numbers the axes."""
         held = [int(n) for n in self.array.shape]
         return tuple(held[self.at(k)] for k in range(len(held)))
 
     def at(self, axis: int) -> int:
-        """Where in memory an axis of the program lies."""
+        """Return where in memory an axis of the graph lies."""
         return self.order.index(axis % len(self.order))
 
     def permuted(self, axes: Sequence[int]) -> Laid:
-        """Axis k is what axis axes[k] was."""
+        """Return the array whose axis k is axis axes[k] of this one."""
         places = [a % len(self.order) for a in axes]
         return Laid(self.array, tuple(places.index(k) for k in self.order))
 
     def without(self, axes: Sequence[int], array: Any) -> Laid:
-        """The same order of what is left when the axes of the program given are gone from `array`."""
+        """Return `array`, which lacks the given axes of the graph, with the other axes in the same order."""
         gone = {a % len(self.order) for a in axes}
         kept = [k for k in self.order if k not in gone]
         return Laid(array, tuple(sorted(kept).index(k) for k in kept))
 
 
 def plain(array: Any) -> Laid:
+    """Return an array whose axes lie in the order of their numbers."""
     return Laid(array, tuple(range(len(array.shape))))
 
 
 def in_order(lib: Shaped, x: Laid, order: Sequence[int]) -> Laid:
-    """The same with its axes in memory in that order."""
+    """Return x with its axes in memory in that order."""
     if tuple(order) == x.order:
         return x
     return Laid(lib.transpose(x.array, [x.order.index(k) for k in order]), tuple(order))
 
 
 def beside(lib: Shaped, x: Laid, order: Sequence[int]) -> Any:
-    """x in memory as an operand of an array in that order, which may have more axes in front."""
+    """Return x in memory as an operand of an array in that order, which may have more axes in front."""
     missing = len(order) - len(x.order)
     held = in_order(lib, x, [k - missing for k in order if k >= missing]).array
     if not missing:
@@ -70,7 +73,7 @@ def beside(lib: Shaped, x: Laid, order: Sequence[int]) -> Any:
 
 
 def reshaped(lib: Shaped, x: Laid, shape: Sequence[int]) -> Laid:
-    """x with another shape, as PyTorch's reshape; -1 stands for the extent that is left."""
+    """Return x in another shape, as PyTorch's reshape; -1 stands for the extent that is left."""
     old = x.shape
     if -1 in shape:
         rest = -math.prod(shape)
@@ -96,7 +99,7 @@ def reshaped(lib: Shaped, x: Laid, shape: Sequence[int]) -> Laid:
 
 
 def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Which axes become which: the shortest runs of equal size on both sides; no extent is 1."""
+    """Return which axes become which: the shortest runs of equal size on both sides; no extent is 1."""
     out, i, j = [], 0, 0
     while i < len(old):
         before, after, a, b = [i], [j], old[i], new[j]
@@ -115,7 +118,7 @@ def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
 
 
 def _with_ones(lib: Shaped, x: Laid, shape: Sequence[int]) -> Laid:
-    """x with axes of extent 1 put in where `shape` has them, each behind the axis before it."""
+    """Return x with axes of extent 1 put in where `shape` has them, each behind the axis before it."""
     wide = [k for k, n in enumerate(shape) if n != 1]
     order = [wide[k] for k in x.order]
     for k, n in enumerate(shape):

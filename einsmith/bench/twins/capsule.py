@@ -1,4 +1,4 @@
-"""The capsule network in PyTorch, and its loss."""
+"""Define the capsule network in PyTorch, and its loss."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from torch.nn import functional as F
 
 
 def squash(x: torch.Tensor) -> torch.Tensor:
+    """Scale the vectors along the last axis to lengths below 1."""
     n = x.norm(dim=-1, keepdim=True)
     return x * (n / (1 + n * n))
 
 
-class Routed(nn.Module):
+class _Routed(nn.Module):
     def __init__(self, inputs: int, width: int, classes: int, features: int, iterations: int, axis: int):
         super().__init__()
         self.weight = nn.Parameter(0.3 * torch.randn(classes, inputs, width, features))
@@ -32,7 +33,9 @@ class Routed(nn.Module):
         return v
 
 
-class CapsuleNet(nn.Module):
+class TorchCapsuleNet(nn.Module):
+    """A capsule network; forward: the lengths of the class capsules."""
+
     def __init__(
         self, classes: int = 10, routing: str = "inputs", iterations: int = 3, filters: int = 256, capsules: int = 32,
         width: int = 8, features: int = 16, size: int = 28, decoder: bool = False,
@@ -41,7 +44,7 @@ class CapsuleNet(nn.Module):
         side = (size - 15) // 2
         self.conv1, self.primary = nn.Conv2d(1, filters, 9), nn.Conv2d(filters, width * capsules, 9, 2)
         axis = 2 if routing == "inputs" else 1
-        self.routed = Routed(capsules * side * side, width, classes, features, iterations, axis)
+        self.routed = _Routed(capsules * side * side, width, classes, features, iterations, axis)
         self.width = width
         if decoder:
             self.decoder = nn.Sequential(
@@ -50,7 +53,7 @@ class CapsuleNet(nn.Module):
             )  # fmt: skip
 
     def both(self, x: torch.Tensor) -> torch.Tensor:
-        """The class capsules [B, classes, features]: a convolution a feature, as the paper has it, done as one."""
+        """Return the class capsules [B, classes, features]; the paper's convolution of each feature is part of one."""
         x = self.primary(F.relu(self.conv1(x), inplace=True))
         return self.routed(squash(x.reshape(x.shape[0], self.width, -1).transpose(1, 2)))
 
@@ -59,6 +62,7 @@ class CapsuleNet(nn.Module):
 
 
 def margin_loss(lengths: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the margin loss of the lengths of class capsules [B, classes], a mean over the batch."""
     t = F.one_hot(target, lengths.shape[1]).to(lengths.dtype)
     low, high = F.relu(0.9 - lengths) ** 2, F.relu(lengths - 0.1) ** 2
     return (t * low + 0.5 * (1 - t) * high).sum(1).mean()

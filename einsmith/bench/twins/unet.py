@@ -1,4 +1,4 @@
-"""U-Net in PyTorch."""
+"""Define U-Net in PyTorch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 
-def double(before: int, after: int, padding: int, norm: bool) -> nn.Sequential:
+def _double(before: int, after: int, padding: int, norm: bool) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(before, after, 3, 1, padding, bias=not norm), *([nn.BatchNorm2d(after)] if norm else []),
         nn.ReLU(inplace=True), nn.Conv2d(after, after, 3, 1, padding, bias=not norm),
@@ -15,7 +15,9 @@ def double(before: int, after: int, padding: int, norm: bool) -> nn.Sequential:
     )  # fmt: skip
 
 
-class UNet(nn.Module):
+class TorchUNet(nn.Module):
+    """A U-Net."""
+
     def __init__(
         self, classes: int = 2, depth: int = 4, width: int = 64, channels: int = 1, padding: int = 1,
         batch_norm: bool = False,
@@ -23,10 +25,10 @@ class UNet(nn.Module):
         super().__init__()
         w = [width << n for n in range(depth + 1)]
         self.down = nn.ModuleList(
-            double(w[n - 1] if n else channels, w[n], padding, batch_norm) for n in range(depth + 1)
+            _double(w[n - 1] if n else channels, w[n], padding, batch_norm) for n in range(depth + 1)
         )
         self.up = nn.ModuleList(nn.ConvTranspose2d(w[n + 1], w[n], 2, 2) for n in reversed(range(depth)))
-        self.merge = nn.ModuleList(double(w[n + 1], w[n], padding, batch_norm) for n in reversed(range(depth)))
+        self.merge = nn.ModuleList(_double(w[n + 1], w[n], padding, batch_norm) for n in reversed(range(depth)))
         self.head = nn.Conv2d(width, classes, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Runs an exported network in any library: a table of PyTorch's operations over a few functions of that library."""
+"""Run an exported network in any library: a table of PyTorch's operations over a few functions of that library."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from benchmarks.models.layout import Laid, Shaped, beside, in_order, plain, reshaped
-from benchmarks.models.program import Node, Program, Ref
+from einsmith.bench.graphs.graph import GraphNode, NetworkGraph, ValueRef
+from einsmith.bench.graphs.layout import Laid, Shaped, beside, in_order, plain, reshaped
 
 IMAGE = (0, 2, 3, 1)
 """Images with their channels last."""
@@ -17,55 +17,93 @@ FILTER = (2, 3, 1, 0)
 """[height, width, in, out] of PyTorch's [out, in, height, width]."""
 
 
-class Library(Shaped, Protocol):
-    """Functions of arrays as they lie in memory; arithmetic and slices are the arrays' own.
+class ArrayLibrary(Shaped, Protocol):
+    """A library's functions of arrays as they lie in memory; arithmetic and slices are the arrays' own.
 
-    Images are [B, H, W, C], filters [H, W, in / groups, out], those of a transposed convolution, whose stride is its
-    extent, [in, out, H, W]. padding: (before, after) of height and width. batch_norm: over all axes but the last; the
-    result, the mean, and the variance as the running one takes it, divided by n - 1. attention: [B, T, heads, width].
-    cross_entropy: the mean, of logits [N, classes]. dense: x times w [in, out], or [out, in] if `turned`.
+    Images have their channels last: [B, H, W, C]. padding: (before, after) of height and width.
     """
 
-    def concat(self, parts: list[Any], axis: int) -> Any: ...
-    def broadcast(self, a: Any, shape: Sequence[int]) -> Any: ...
-    def einsum(self, spec: str, *arrays: Any) -> Any: ...
-    def dense(self, x: Any, w: Any, turned: bool) -> Any: ...
-    def sum(self, a: Any, axes: Sequence[int], keep: bool) -> Any: ...
-    def mean(self, a: Any, axes: Sequence[int], keep: bool) -> Any: ...
-    def sqrt(self, a: Any) -> Any: ...
-    def relu(self, a: Any) -> Any: ...
-    def clip(self, a: Any, low: float, high: float) -> Any: ...
-    def gelu(self, a: Any, tanh: bool) -> Any: ...
-    def softmax(self, a: Any, axis: int) -> Any: ...
-    def one_hot(self, a: Any, classes: int) -> Any: ...
-    def gather(self, table: Any, ids: Any) -> Any: ...
-    def layer_norm(self, x: Any, scale: Any, shift: Any, eps: float) -> Any: ...
-    def batch_norm(self, x: Any, scale: Any, shift: Any, eps: float) -> tuple[Any, Any, Any]: ...
-    def conv(
-        self, x: Any, w: Any, stride: Sequence[int], padding: Pads, dilation: Sequence[int], groups: int
-    ) -> Any: ...
-    def conv_transpose(self, x: Any, w: Any) -> Any: ...
-    def max_pool(self, x: Any, size: Sequence[int], stride: Sequence[int], padding: Pads) -> Any: ...
-    def average_pool(self, x: Any, size: Sequence[int], stride: Sequence[int], padding: Pads) -> Any: ...
-    def attention(self, q: Any, k: Any, v: Any, causal: bool) -> Any: ...
-    def cross_entropy(self, logits: Any, labels: Any) -> Any: ...
+    def concat(self, parts: list[Any], axis: int) -> Any:
+        """Join arrays along an axis."""
+
+    def broadcast(self, a: Any, shape: Sequence[int]) -> Any:
+        """Repeat an array to a shape."""
+
+    def einsum(self, spec: str, *arrays: Any) -> Any:
+        """Contract two arrays."""
+
+    def dense(self, x: Any, w: Any, turned: bool) -> Any:
+        """Multiply x by w [in, out], or by w [out, in] if `turned`."""
+
+    def sum(self, a: Any, axes: Sequence[int], keep: bool) -> Any:
+        """Add over axes."""
+
+    def mean(self, a: Any, axes: Sequence[int], keep: bool) -> Any:
+        """Average over axes."""
+
+    def sqrt(self, a: Any) -> Any:
+        """Return the square roots."""
+
+    def relu(self, a: Any) -> Any:
+        """Return the positive parts."""
+
+    def clip(self, a: Any, low: float, high: float) -> Any:
+        """Clip to [low, high]."""
+
+    def gelu(self, a: Any, tanh: bool) -> Any:
+        """Apply GELU, or its approximation by a tanh."""
+
+    def softmax(self, a: Any, axis: int) -> Any:
+        """Apply the softmax along an axis."""
+
+    def one_hot(self, a: Any, classes: int) -> Any:
+        """Return one-hot vectors of floats."""
+
+    def gather(self, table: Any, ids: Any) -> Any:
+        """Return rows of a table."""
+
+    def layer_norm(self, x: Any, scale: Any, shift: Any, eps: float) -> Any:
+        """Normalize over the last axis."""
+
+    def batch_norm(self, x: Any, scale: Any, shift: Any, eps: float) -> tuple[Any, Any, Any]:
+        """Normalize over all axes but the last; return the result, the mean, and the variance divided by n - 1."""
+
+    def conv(self, x: Any, w: Any, stride: Sequence[int], padding: Pads, dilation: Sequence[int], groups: int) -> Any:
+        """Convolve images [B, H, W, C] with filters [H, W, in / groups, out]."""
+
+    def conv_transpose(self, x: Any, w: Any) -> Any:
+        """Apply a transposed convolution whose stride is the extent of its filters [in, out, H, W]."""
+
+    def max_pool(self, x: Any, size: Sequence[int], stride: Sequence[int], padding: Pads) -> Any:
+        """Return the maxima of windows."""
+
+    def average_pool(self, x: Any, size: Sequence[int], stride: Sequence[int], padding: Pads) -> Any:
+        """Return the means of windows."""
+
+    def attention(self, q: Any, k: Any, v: Any, causal: bool) -> Any:
+        """Attend with queries, keys and values [B, T, heads, width]."""
+
+    def cross_entropy(self, logits: Any, labels: Any) -> Any:
+        """Return the mean cross entropy of logits [N, classes]."""
 
 
 Pads = Sequence[tuple[int, int]]
 
 
 class Env(NamedTuple):
-    """What an operation may use: the library, and the new values of the state, by name of the input."""
+    """The context of an operation: the library, the new values of the state by name of the input, and the node."""
 
-    lib: Library
+    lib: ArrayLibrary
     updates: dict[str, Any]
-    node: Node
+    node: GraphNode
 
 
 OPS: dict[str, Callable[..., Any]] = {}
 
 
 def op(*names: str) -> Callable[[Callable], Callable]:
+    """Return a decorator that enters a function in OPS under the names of operations."""
+
     def enter(f: Callable) -> Callable:
         OPS.update(dict.fromkeys(names, f))
         return f
@@ -73,15 +111,15 @@ def op(*names: str) -> Callable[[Callable], Callable]:
     return enter
 
 
-def orders(program: Program) -> dict[str, tuple[int, ...]]:
-    """How the state's arrays and the inputs lie in memory, by name; what is not named lies as in PyTorch.
+def orders(graph: NetworkGraph) -> dict[str, tuple[int, ...]]:
+    """Return the order of the axes in memory of parameters and inputs, by name; others lie as in PyTorch.
 
     Filters as FILTER, weights of linear layers [in, out], each unless another operation reads them too; images with
     their channels last.
     """
     out: dict[str, tuple[int, ...]] = {}
-    for value, name in program.inputs:
-        users = {(node.op, k) for node, k in program.users(value)}
+    for value, name in graph.inputs:
+        users = {(node.op, k) for node, k in graph.users(value)}
         if users == {("conv2d", 1)}:
             out[name] = FILTER
         elif users == {("linear", 1)}:
@@ -92,7 +130,7 @@ def orders(program: Program) -> dict[str, tuple[int, ...]]:
 
 
 def held_arrays(arrays: Mapping[str, np.ndarray], held: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """A problem's arrays as they are to lie in memory: integers of 32 bits, and no counts of batches."""
+    """Return a problem's arrays as they are to lie in memory: integers of 32 bits, and no counts of batches."""
     out = {}
     for name, a in arrays.items():
         if a.dtype.kind == "f":
@@ -103,40 +141,40 @@ def held_arrays(arrays: Mapping[str, np.ndarray], held: Mapping[str, tuple[int, 
 
 
 def told_arrays(arrays: Mapping[str, np.ndarray], held: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """The inverse, for results."""
+    """Return arrays that lie in memory as `held_arrays` lays them in PyTorch's order again."""
     return {n: a.transpose(np.argsort(held[n])) if n in held else a for n, a in arrays.items()}
 
 
 def loss(
-    program: Program, lib: Library, given: Mapping[str, Any], held: Mapping[str, tuple[int, ...]]
+    graph: NetworkGraph, lib: ArrayLibrary, given: Mapping[str, Any], held: Mapping[str, tuple[int, ...]]
 ) -> tuple[Any, dict[str, Any]]:
-    """(the loss, the new values of running statistics by name) for arrays by name, which lie in memory as `held` says.
+    """Return the loss, and the new values of running statistics by name, for arrays that lie in memory as `held` says.
 
-    Raises NotImplementedError, which names the operation that there is not.
+    Raises NotImplementedError, which names an operation that OPS lacks.
     """
-    names = dict(program.inputs)
+    names = dict(graph.inputs)
     values: dict[str, Any] = {}
     updates: dict[str, Any] = {}
-    for value, name in program.inputs:
+    for value, name in graph.inputs:
         if name in given:
             array = given[name]
             values[value] = Laid(array, held[name]) if name in held else plain(array)
-    for node in program.nodes:
+    for node in graph.nodes:
         if any(r not in values for r in node.refs()):
             continue  # a count of batches, which no library needs
         if node.op not in OPS:
-            raise NotImplementedError(f"{node.op} of PyTorch is not among the operations of benchmarks.models")
+            raise NotImplementedError(f"{node.op} of PyTorch is not among the operations of bench.graphs")
         changed: dict[str, Any] = {}
         result = OPS[node.op](Env(lib, changed, node), *_resolved(node.args, values))
         updates |= {names[ref]: v for ref, v in changed.items()}
         values[node.name] = result
         if node.op.partition(".")[0].endswith("_"):  # in place: what reads the operand later reads the result
             values[node.args[0].name] = result
-    return values[program.result].array, updates
+    return values[graph.result].array, updates
 
 
 def _resolved(a: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(a, Ref):
+    if isinstance(a, ValueRef):
         return values[a.name]
     return tuple(_resolved(x, values) for x in a) if isinstance(a, tuple) else a
 
@@ -322,7 +360,7 @@ def _embedding(env: Env, table: Laid, ids: Laid, *_: Any) -> Laid:
 
 
 def _contract(env: Env, a: Laid, b: Laid, left: str, right: str, out: str) -> Laid:
-    """The einsum of both, whose result lies as the product gives it: common axes, those of a, those of b."""
+    """Contract two arrays; the result lies as the product gives it: common axes, those of a, those of b."""
     held = ["".join(s[k] for k in x.order) for x, s in ((a, left), (b, right))]
     given = [c for c in held[0] if c in held[1] and c in out]
     given += [c for c in held[0] if c not in held[1]] + [c for c in held[1] if c not in held[0]]
@@ -425,7 +463,7 @@ def _pair(n: Any) -> tuple[int, int]:
 
 
 def _windows(env: Env, x: Laid, size: tuple, stride: tuple, padding: tuple) -> list[tuple[int, int]]:
-    """The padding before and after for which the windows fill the output: those of a ceiling may lie half outside."""
+    """Return the padding (before, after) for which the windows fill the output, which a ceiling may have enlarged."""
     out = []
     for n, k, s, p, made in zip(x.shape[2:], size, stride, padding, env.node.shape[2:], strict=True):
         out.append((p, max(0, (made - 1) * s + k - n - p)))

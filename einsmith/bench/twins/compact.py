@@ -1,4 +1,4 @@
-"""MobileNet, ShuffleNet, SqueezeNet and EfficientNet-Lite in PyTorch, with the state names of torchvision and timm."""
+"""Define MobileNet, ShuffleNet, SqueezeNet and EfficientNet-Lite in PyTorch; names are torchvision's and timm's."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ LITE0 = (
 SHUFFLE = ((240, 4), (480, 8), (960, 4))
 
 
-def conv(before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Conv2d:
+def _conv(before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Conv2d:
     return nn.Conv2d(before, after, kernel, stride, kernel // 2, groups=groups, bias=False)
 
 
-def normed(before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: Any = nn.ReLU6):
-    return nn.Sequential(conv(before, after, kernel, stride, groups), nn.BatchNorm2d(after), act(inplace=True))
+def _normed(before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: Any = nn.ReLU6):
+    return nn.Sequential(_conv(before, after, kernel, stride, groups), nn.BatchNorm2d(after), act(inplace=True))
 
 
-def rounded(channels: float, divisor: int) -> int:
+def _rounded(channels: float, divisor: int) -> int:
     near = max(divisor, int(channels + divisor / 2) // divisor * divisor)
     return near + divisor if near < 0.9 * channels else near
 
 
-class Pooled(nn.Module):
+class _Pooled(nn.Module):
     """Features, their mean, a classifier."""
 
     def __init__(self, features: Sequence[nn.Module], width: int, classes: int, dropout: float):
@@ -43,24 +43,26 @@ class Pooled(nn.Module):
         return self.classifier(self.features(x).mean((2, 3)))
 
 
-class MobileNetV1(Pooled):
+class TorchMobileNetV1(_Pooled):
+    """MobileNet: depthwise and 1x1 convolutions in turn."""
+
     def __init__(self, classes: int = 1000, width: float = 1.0, blocks: Sequence = V1, dropout: float = 0.001):
         before = int(32 * width)
-        layers = [normed(3, before, 3, 2, act=nn.ReLU)]
+        layers = [_normed(3, before, 3, 2, act=nn.ReLU)]
         for out, stride in blocks:
-            wide, after = normed(before, before, 3, stride, before, nn.ReLU), int(out * width)
-            layers.append(nn.Sequential(wide, normed(before, after, act=nn.ReLU)))
+            wide, after = _normed(before, before, 3, stride, before, nn.ReLU), int(out * width)
+            layers.append(nn.Sequential(wide, _normed(before, after, act=nn.ReLU)))
             before = after
         super().__init__(layers, before, classes, dropout)
 
 
-class Inverted(nn.Module):
+class _Inverted(nn.Module):
     def __init__(self, before: int, after: int, stride: int, expansion: int):
         super().__init__()
         mid = before * expansion
         self.conv = nn.Sequential(
-            *([normed(before, mid)] if expansion > 1 else []), normed(mid, mid, 3, stride, mid),
-            conv(mid, after), nn.BatchNorm2d(after),
+            *([_normed(before, mid)] if expansion > 1 else []), _normed(mid, mid, 3, stride, mid),
+            _conv(mid, after), nn.BatchNorm2d(after),
         )  # fmt: skip
         self.residual = before == after and stride == 1
 
@@ -68,29 +70,31 @@ class Inverted(nn.Module):
         return x + self.conv(x) if self.residual else self.conv(x)
 
 
-class MobileNetV2(Pooled):
+class TorchMobileNetV2(_Pooled):
+    """MobileNetV2: inverted residuals."""
+
     def __init__(
         self, classes: int = 1000, width: float = 1.0, blocks: Sequence = V2, dropout: float = 0.2, divisor: int = 8,
         last: int = 1280,
     ):  # fmt: skip
-        before = rounded(32 * width, divisor)
-        layers: list[nn.Module] = [normed(3, before, 3, 2)]
+        before = _rounded(32 * width, divisor)
+        layers: list[nn.Module] = [_normed(3, before, 3, 2)]
         for expansion, out, count, stride in blocks:
-            after = rounded(out * width, divisor)
+            after = _rounded(out * width, divisor)
             for n in range(count):
-                layers.append(Inverted(before, after, 1 if n else stride, expansion))
+                layers.append(_Inverted(before, after, 1 if n else stride, expansion))
                 before = after
-        last = rounded(last * max(1.0, width), divisor)
-        super().__init__([*layers, normed(before, last)], last, classes, dropout)
+        last = _rounded(last * max(1.0, width), divisor)
+        super().__init__([*layers, _normed(before, last)], last, classes, dropout)
 
 
-class ShuffleUnit(nn.Module):
+class _ShuffleUnit(nn.Module):
     def __init__(self, before: int, after: int, stride: int, groups: int, first: int):
         super().__init__()
         mid, grown = after // 4, after - before if stride == 2 else after
-        self.conv1, self.bn1 = conv(before, mid, groups=first), nn.BatchNorm2d(mid)
-        self.conv2, self.bn2 = conv(mid, mid, 3, stride, mid), nn.BatchNorm2d(mid)
-        self.conv3, self.bn3 = conv(mid, grown, groups=groups), nn.BatchNorm2d(grown)
+        self.conv1, self.bn1 = _conv(before, mid, groups=first), nn.BatchNorm2d(mid)
+        self.conv2, self.bn2 = _conv(mid, mid, 3, stride, mid), nn.BatchNorm2d(mid)
+        self.conv3, self.bn3 = _conv(mid, grown, groups=groups), nn.BatchNorm2d(grown)
         self.groups, self.stride, self.relu = groups, stride, nn.ReLU(inplace=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -101,14 +105,16 @@ class ShuffleUnit(nn.Module):
         return self.relu(x + y if self.stride == 1 else torch.cat([F.avg_pool2d(x, 3, 2, 1), y], 1))
 
 
-class ShuffleNetV1(nn.Module):
+class TorchShuffleNetV1(nn.Module):
+    """ShuffleNet: grouped 1x1 convolutions whose channels are shuffled."""
+
     def __init__(self, classes: int = 1000, groups: int = 3, stages: Sequence = SHUFFLE, stem: int = 24):
         super().__init__()
-        self.stem = nn.Sequential(normed(3, stem, 3, 2, act=nn.ReLU), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(_normed(3, stem, 3, 2, act=nn.ReLU), nn.MaxPool2d(3, 2, 1))
         before, parts = stem, []
         for n, (out, count) in enumerate(stages):
-            units = [ShuffleUnit(before, out, 2, groups, groups if n else 1)]
-            units += [ShuffleUnit(out, out, 1, groups, groups) for _ in range(count - 1)]
+            units = [_ShuffleUnit(before, out, 2, groups, groups if n else 1)]
+            units += [_ShuffleUnit(out, out, 1, groups, groups) for _ in range(count - 1)]
             parts.append(nn.Sequential(*units))
             before = out
         self.stages, self.fc = nn.Sequential(*parts), nn.Linear(before, classes)
@@ -117,7 +123,7 @@ class ShuffleNetV1(nn.Module):
         return self.fc(self.stages(self.stem(x)).mean((2, 3)))
 
 
-class Fire(nn.Module):
+class _Fire(nn.Module):
     def __init__(self, before: int, few: int, many: int):
         super().__init__()
         self.squeeze = nn.Conv2d(before, few, 1)
@@ -129,7 +135,9 @@ class Fire(nn.Module):
         return torch.cat([self.relu(self.expand1x1(x)), self.relu(self.expand3x3(x))], 1)
 
 
-class SqueezeNet(nn.Module):
+class TorchSqueezeNet(nn.Module):
+    """SqueezeNet: fire modules."""
+
     def __init__(
         self, classes: int = 1000, version: str = "1_0", width: float = 1.0, fires: int = 8, dropout: float = 0.5
     ):
@@ -140,7 +148,7 @@ class SqueezeNet(nn.Module):
         for n, squeezed in enumerate((16, 16, 32, 32, 48, 48, 64, 64)[:fires]):
             layers += [nn.MaxPool2d(3, 2, ceil_mode=True)] if n in pooled else []
             many = int(4 * squeezed * width)
-            layers.append(Fire(before, int(squeezed * width), many))
+            layers.append(_Fire(before, int(squeezed * width), many))
             before = 2 * many
         self.features = nn.Sequential(*layers)
         last = nn.Conv2d(before, classes, 1)
@@ -150,18 +158,18 @@ class SqueezeNet(nn.Module):
         return torch.flatten(self.classifier(self.features(x)), 1)
 
 
-class MobileBlock(nn.Module):
+class _MobileBlock(nn.Module):
     def __init__(self, before: int, after: int, kernel: int, stride: int, expansion: int):
         super().__init__()
         mid = before * expansion
-        wide = conv(mid, mid, kernel, stride, mid)
+        wide = _conv(mid, mid, kernel, stride, mid)
         if expansion == 1:
             self.conv_dw, self.bn1 = wide, nn.BatchNorm2d(mid)
-            self.conv_pw, self.bn2 = conv(mid, after), nn.BatchNorm2d(after)
+            self.conv_pw, self.bn2 = _conv(mid, after), nn.BatchNorm2d(after)
         else:
-            self.conv_pw, self.bn1 = conv(before, mid), nn.BatchNorm2d(mid)
+            self.conv_pw, self.bn1 = _conv(before, mid), nn.BatchNorm2d(mid)
             self.conv_dw, self.bn2 = wide, nn.BatchNorm2d(mid)
-            self.conv_pwl, self.bn3 = conv(mid, after), nn.BatchNorm2d(after)
+            self.conv_pwl, self.bn3 = _conv(mid, after), nn.BatchNorm2d(after)
         self.plain, self.residual, self.act = expansion == 1, stride == 1 and before == after, nn.ReLU6(inplace=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -173,8 +181,8 @@ class MobileBlock(nn.Module):
         return x + y if self.residual else y
 
 
-class EfficientNetLite0(nn.Module):
-    """Without dropout and stochastic depth: the arguments of that name must be 0."""
+class TorchEfficientNetLite0(nn.Module):
+    """EfficientNet-Lite0; dropout and drop_path must be 0."""
 
     def __init__(
         self, classes: int = 1000, blocks: Sequence = LITE0, stem: int = 32, last: int = 1280, dropout: float = 0.0,
@@ -183,16 +191,16 @@ class EfficientNetLite0(nn.Module):
         super().__init__()
         if dropout or drop_path:
             raise ValueError("this twin drops nothing")
-        self.conv_stem, self.bn1 = conv(3, stem, 3, 2), nn.BatchNorm2d(stem)
+        self.conv_stem, self.bn1 = _conv(3, stem, 3, 2), nn.BatchNorm2d(stem)
         before, stages = stem, []
         for expansion, out, count, stride, kernel in blocks:
             stage = []
             for n in range(count):
-                stage.append(MobileBlock(before, out, kernel, 1 if n else stride, expansion))
+                stage.append(_MobileBlock(before, out, kernel, 1 if n else stride, expansion))
                 before = out
             stages.append(nn.Sequential(*stage))
         self.blocks = nn.Sequential(*stages)
-        self.conv_head, self.bn2 = conv(before, last), nn.BatchNorm2d(last)
+        self.conv_head, self.bn2 = _conv(before, last), nn.BatchNorm2d(last)
         self.classifier, self.act = nn.Linear(last, classes), nn.ReLU6(inplace=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

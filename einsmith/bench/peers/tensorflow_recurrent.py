@@ -1,4 +1,4 @@
-"""Recurrent networks in TensorFlow, with and without XLA: a while loop, or the loop unrolled, in one tf.function."""
+"""Run recurrent networks in TensorFlow, with and without XLA: a while loop, or the loop unrolled."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.peers.recurrent_cells import Arrays, Library, State, Step, lstm_layers, networks
-from benchmarks.problems import LR
-from benchmarks.recurrent_problems import Recurrent
+from einsmith.bench.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks
+from einsmith.bench.recurrent import LR, Recurrent
 
 
 def linear(x, w, b):
+    """Return x times w, plus b where it is not None."""
     y = tf.tensordot(x, w, 1) if x.shape.rank > 2 else x @ w
     return y if b is None else y + b
 
 
-def library(unrolled: bool) -> Library:
+def library(unrolled: bool) -> CellLibrary:
+    """Return TensorFlow's operations with a while loop, or with the loop unrolled."""
+
     def loop(step: Step, p: Arrays, state: State, xs: tuple, collect: bool) -> tuple[State, Any]:
         steps = xs[0].shape[0]
         if unrolled:
@@ -38,7 +40,7 @@ def library(unrolled: bool) -> Library:
         )
         return state, kept.stack() if collect else None
 
-    return Library(
+    return CellLibrary(
         linear=linear,
         inputs=lambda w, start, stop: w[start:stop],
         sigmoid=tf.sigmoid,
@@ -51,11 +53,13 @@ def library(unrolled: bool) -> Library:
 
 
 def to_peer(name: str, a: np.ndarray) -> np.ndarray:
-    """Weights as [in, out]; a table of embeddings stays as it is."""
+    """Return a weight as [in, out]; a table of embeddings stays as it is."""
     return a.T if a.ndim == 2 and name != "embedding.weight" else a
 
 
-class Training:
+class TensorFlowRecurrent:
+    """A training step of a recurrent network."""
+
     def __init__(self, problem: Recurrent, arrays: dict[str, np.ndarray], xla: bool, unrolled: bool):
         words = problem.network == "lstm_lm"
         self.x = tf.constant(arrays["x"].astype(np.int32) if words else arrays["x"])
@@ -89,11 +93,14 @@ class Training:
         self._step = step
 
     def step(self) -> float:
+        """Train on the batch and return the loss."""
         return float(self._step(self.x, self.y))
 
     def results(self) -> dict[str, np.ndarray]:
+        """Return the parameters."""
         return {n: to_peer(n, v.numpy()) for n, v in self.p.items()}
 
 
-def build(problem: Recurrent, arrays: dict[str, np.ndarray], peer: str) -> Training:
-    return Training(problem, arrays, peer.startswith("xla"), peer.endswith("unrolled"))
+def build(problem: Recurrent, arrays: dict[str, np.ndarray], peer: str) -> TensorFlowRecurrent:
+    """Return the problem's session."""
+    return TensorFlowRecurrent(problem, arrays, peer.startswith("xla"), peer.endswith("unrolled"))

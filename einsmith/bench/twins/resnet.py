@@ -1,4 +1,4 @@
-"""Residual networks in PyTorch, with torchvision's state names."""
+"""Define residual networks in PyTorch, with torchvision's state names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 
-class Block(nn.Module):
+class _Block(nn.Module):
     def __init__(self, before: int, width: int, stride: int, deep: bool):
         super().__init__()
         out = 4 * width if deep else width
@@ -31,7 +31,9 @@ class Block(nn.Module):
         return self.relu(y)
 
 
-class ResNet(nn.Module):
+class TorchResNet(nn.Module):
+    """A residual network; deep: blocks with a bottleneck; small: a stem for images of 32x32."""
+
     def __init__(
         self, classes: int = 1000, depths: Sequence[int] = (2, 2, 2, 2), width: int = 64, deep: bool = False,
         small: bool = False,
@@ -45,7 +47,7 @@ class ResNet(nn.Module):
         for n, depth in enumerate(depths):
             blocks = []
             for k in range(depth):
-                blocks.append(Block(before, width << n, 2 if n > 0 and k == 0 else 1, deep))
+                blocks.append(_Block(before, width << n, 2 if n > 0 and k == 0 else 1, deep))
                 before = (4 if deep else 1) * width << n
             setattr(self, f"layer{n + 1}", nn.Sequential(*blocks))
         self.fc = nn.Linear(before, classes)

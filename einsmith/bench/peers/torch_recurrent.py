@@ -1,4 +1,4 @@
-"""Recurrent networks in PyTorch: loops in Python, whole or their cell alone compiled, and torch's own fused LSTM."""
+"""Run recurrent networks in PyTorch: loops in Python, compiled whole or by the cell, and the fused LSTM."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from benchmarks.peers.recurrent_cells import Arrays, Library, State, Step, lstm_layers, networks
-from benchmarks.problems import LR
-from benchmarks.recurrent_problems import LAYERS, Recurrent
+from einsmith.bench.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks
+from einsmith.bench.recurrent import LAYERS, LR, Recurrent
 
 VARIANTS = {"torch": ("fused LSTM", "loop"), "compile-cell": ("fused LSTM", "loop")}
 """Formulations of the language model; the cells have the loop alone."""
 
 
 def variants(network: str, peer: str) -> tuple[str, ...] | None:
+    """Return the formulations to choose from; None where there is one."""
     return VARIANTS.get(peer) if network == "lstm_lm" else None
 
 
-def library(compiled_cell: bool) -> Library:
+def library(compiled_cell: bool) -> CellLibrary:
+    """Return PyTorch's operations; the loop runs in Python."""
     compiled: dict[Step, Callable] = {}
 
     def loop(step: Step, p: Arrays, state: State, xs: tuple, collect: bool) -> tuple[State, Any]:
@@ -34,7 +35,7 @@ def library(compiled_cell: bool) -> Library:
                 out.append(state[0])
         return state, torch.stack(out) if collect else None
 
-    return Library(
+    return CellLibrary(
         linear=F.linear,
         inputs=lambda w, start, stop: w[:, start:stop],
         sigmoid=torch.sigmoid,
@@ -46,7 +47,9 @@ def library(compiled_cell: bool) -> Library:
     )
 
 
-class Training:
+class TorchRecurrent:
+    """A training step of a recurrent network."""
+
     def __init__(self, problem: Recurrent, arrays: dict[str, np.ndarray], peer: str, variant: str):
         self.x, self.y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
         self.state = tuple(torch.from_numpy(arrays[n]) for n in problem.states)
@@ -65,7 +68,7 @@ class Training:
         self.optimizer = torch.optim.SGD(dense, lr=LR, foreach=True)
         self.update: Any = torch.compile(self.optimizer.step) if peer == "compile" else self.optimizer.step
 
-    def _language_model(self, problem: Recurrent, arrays: dict[str, np.ndarray], o: Library, variant: str) -> Any:
+    def _language_model(self, problem: Recurrent, arrays: dict[str, np.ndarray], o: CellLibrary, variant: str) -> Any:
         layers: Any = lstm_layers(o)
         if variant == "fused LSTM":
             width = arrays["h0"].shape[-1]
@@ -85,6 +88,7 @@ class Training:
         return network
 
     def step(self) -> float:
+        """Train on the batch and return the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(self.p, self.x, self.state, self.y)
         loss.backward()
@@ -97,10 +101,12 @@ class Training:
         return loss.item()
 
     def results(self) -> dict[str, np.ndarray]:
+        """Return the parameters."""
         return {n: v.detach().numpy() for n, v in self.p.items()}
 
 
-def build(problem: Recurrent, arrays: dict[str, np.ndarray], peer: str, variant: str) -> Training:
+def build(problem: Recurrent, arrays: dict[str, np.ndarray], peer: str, variant: str) -> TorchRecurrent:
+    """Return the problem's session."""
     # A loop over steps is one graph: the limits on how much is traced are for programs that were not meant to be.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
-    return Training(problem, arrays, peer, variant)
+    return TorchRecurrent(problem, arrays, peer, variant)

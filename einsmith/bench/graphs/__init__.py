@@ -1,0 +1,1 @@
+"""Run a network's forward and loss, exported from PyTorch, with the functions of any array library."""
