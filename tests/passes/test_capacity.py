@@ -1,0 +1,165 @@
+"""One graph for all sizes up to a capacity: below the limits, results are those of the graph of each size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.random import default_rng
+
+import einsmith as es
+from einsmith import functional as F
+from einsmith import nn
+from einsmith.api.jit import trace_shapes
+from einsmith.base import dtypes as dt
+from einsmith.ir.evaluator import evaluate
+from einsmith.passes.capacity import SizeDependentError, SizedGraph, Traced, size_graph
+
+CAPACITY, PROBE = 24, 22
+SIZES = 2, 3, 8, 23, 24
+n = "n"  # the extent that varies
+
+
+def trace(f, kinds, size: int) -> Traced:
+    t = trace_shapes(f, [(tuple(size if x == n else x for x in shape), dtype) for shape, dtype in kinds])
+    return Traced(t.graph, t.bind)
+
+
+def sized(f, kinds) -> SizedGraph:
+    return size_graph(trace(f, kinds, CAPACITY), trace(f, kinds, PROBE))
+
+
+def pad(a: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """What a run may find beyond a limit: NaN, and numbers that are no index."""
+    out = np.full(shape, np.nan if a.dtype.kind == "f" else 10**6, a.dtype)
+    out[tuple(map(slice, a.shape))] = a
+    return out
+
+
+def check(f, kinds, sizes=SIZES) -> None:
+    general, rng = sized(f, kinds), default_rng(0)
+    for size in sizes:
+        t = trace(f, kinds, size)
+        numbers = general.fit(t)
+        inputs = [x for x in t.graph.inputs if x not in t.bind]
+        arrays = [
+            rng.normal(size=x.shape) if x.dtype.is_float else rng.integers(0, 5, x.shape).astype(x.dtype.numpy)
+            for x in inputs
+        ]
+        padded = [pad(a, x.shape) for a, x in zip(arrays, general.capacity.graph.inputs, strict=False)]
+        captured = [general.capacity.bind[x] for x in general.graph.inputs if x in general.capacity.bind]
+        with np.errstate(all="ignore"):
+            want, _ = evaluate(t.graph, [*arrays, *(t.bind[x] for x in t.graph.inputs if x in t.bind)])
+            got, _ = evaluate(general.graph, [*padded, *captured, *numbers])
+        for a, b in zip(want, got, strict=True):
+            np.testing.assert_allclose(b[tuple(map(slice, a.shape))], a, rtol=1e-9, atol=1e-12)
+
+
+def gradients(x, w):
+    return es.grad(lambda x, w: (F.relu(x @ w) ** 2).mean(), argnums=(0, 1))(x, w)
+
+
+def normed(x, w):
+    return F.batch_norm(x @ w, None, None, training=True)
+
+
+def attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def attention_gradients(q, k, v):
+    return es.grad(lambda q, k, v: (attention(q, k, v) ** 2).sum(), argnums=(0, 1, 2))(q, k, v)
+
+
+f64, i32 = dt.f64, dt.i32
+CASES = {
+    "gradients of a mean": (gradients, [((n, 8), f64), ((8, 5), f64)]),
+    "batch norm": (normed, [((n, 8), f64), ((8, 5), f64)]),
+    "attention": (attention, [((2, n, 4), f64)] * 3),
+    "gradients of attention": (attention_gradients, [((2, n, 4), f64)] * 3),
+    "cross entropy": (
+        lambda x, t: es.grad(lambda x: F.cross_entropy(x, t))(x),
+        [((n, 7), f64), ((n,), i32)],
+    ),
+    "embedding": (lambda i, w: F.embedding(i, w).mean(), [((n, 3), i32), ((5, 4), f64)]),
+    "gradient of an embedding": (
+        lambda i, w: es.grad(lambda w: (F.embedding(i, w) ** 2).mean())(w),
+        [((n, 3), i32), ((5, 4), f64)],
+    ),
+    "softmax along it": (lambda x: F.softmax(x, 1), [((3, n), f64)]),
+    "largest position": (lambda x: F.argmax(x, 0), [((n, 3), f64)]),
+    "pooling": (lambda x: F.max_pool2d(F.relu(x), 2), [((n, 3, 4, 4), f64)]),
+    "convolution along it": (lambda x, w: F.conv1d(x, w, padding=1), [((2, 3, n), f64), ((4, 3, 3), f64)]),
+    "reversed": (lambda x: F.flip(x, (0,)), [((n, 3), f64)]),
+    "prefix sums": (lambda x: F.cumsum(x, 0), [((n, 3), f64)]),
+    "flattened": (lambda x: x.reshape((-1,)), [((n, 3), f64)]),
+    "flattened across it": (lambda x: x.reshape((-1,)), [((3, n), f64)]),
+    "a batch of recurrences": (
+        lambda x, h, w: es.op("H[b,t,i] = where(t > 0, tanh(X[b,t,i] + sum[j](W[i,j]*H[b,t-1,j])), h[b,i])")(
+            X=x, h=h, W=w
+        ),
+        [((n, 5, 3), f64), ((n, 3), f64), ((3, 3), f64)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_below_the_limits(case: str) -> None:
+    check(*CASES[case])
+
+
+def test_two_sizes_at_once() -> None:
+    def f(x):
+        return (x * x).mean() + F.softmax(x, 1).sum(0)[0]
+
+    def at(a, b):
+        t = trace_shapes(f, [((a, b), f64)])
+        return Traced(t.graph, t.bind)
+
+    general = size_graph(at(24, 48), at(22, 44))
+    for shape in ((2, 3), (24, 48), (7, 30)):
+        x, t = default_rng(1).normal(size=shape), at(*shape)
+        got, _ = evaluate(general.graph, [pad(x, (24, 48)), *general.fit(t)])
+        np.testing.assert_allclose(got[0], evaluate(t.graph, [x])[0][0], rtol=1e-12)
+
+
+REFUSED = {
+    "other formulas": (lambda x: x + 1.0 if x.shape[0] > 23 else x * 3.0, [((n, 3), f64)], "formulas differ"),
+    "joined": (lambda x: F.cat((x, x), 0), [((n, 3), f64)], "joined or padded"),
+    "time": (
+        lambda x: es.op("H[t] = where(t > 0, 0.5*H[t-1] + X[t]*H[t-1], 0)")(X=x),
+        [((n,), f64)],
+        "steps of a recurrence|formulas|tensors",
+    ),
+    "computed index": (lambda i, x: x[i], [((3,), i32), ((n, 4), f64)], "read from a tensor"),
+    "positions": (lambda x: F.argmax(x), [((3, n), f64)], "counts positions"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_needs_a_program_for_each_size(case: str) -> None:
+    f, kinds, why = REFUSED[case]
+    with pytest.raises(SizeDependentError, match=why):
+        sized(f, kinds)
+
+
+def test_a_size_of_another_structure_does_not_fit() -> None:
+    def f(x):
+        return x * 2.0 if x.shape[0] == 7 else x * 3.0
+
+    general = sized(f, [((n, 3), f64)])
+    general.fit(trace(f, [((n, 3), f64)], 8))
+    for size in (7, 25):
+        with pytest.raises(SizeDependentError):
+            general.fit(trace(f, [((n, 3), f64)], size))
+
+
+def test_a_table_for_each_size_does_not_fit() -> None:
+    """An array that the function makes is another one in each trace, and may hold other values."""
+    with pytest.raises(SizeDependentError, match="captures an array|formulas"):
+        sized(lambda x: x + np.arange(3.0) * x.shape[0], [((n, 3), f64)])
+
+
+def test_modules_capture_the_same_memory() -> None:
+    layer = nn.Linear(3, 2)
+    general = sized(layer, [((n, 3), dt.f32)])
+    assert len(general.graph.inputs) == 3 and not general.numbers
