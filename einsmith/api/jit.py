@@ -11,6 +11,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -29,6 +30,7 @@ from einsmith.base.sizes import size_of
 from einsmith.base.trees import flatten, unflatten
 from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import PROGRAMS, Executable
+from einsmith.driver.sizes import EACH, SHARED, SHARED_FUNCTIONS, Sizes, check_sizes
 from einsmith.ir.nodes import Graph, Leaf, leaf
 from einsmith.ir.origins import Origins
 from einsmith.lang import trace
@@ -136,6 +138,12 @@ class Argument:
             ) from None
         # The text distinguishes 0.0 and -0.0, which are equal, and makes NaN equal to itself.
         return ("static", type(self.value), repr(self.value) if isinstance(self.value, float) else self.value)
+
+    def of_shape(self, shape: tuple[int, ...]) -> Argument:
+        """Return an array's symbol of another shape, without values."""
+        other = copy(self)
+        other.shape = shape
+        return other
 
     def symbol(self) -> tuple[Any, Leaf | None]:
         """Return the value that the traced function gets, and the graph's input that it stands for; None for a static
@@ -340,9 +348,10 @@ class Jitted:
         threads: int | None = None,
         numerics: Numerics = PLAIN,
         max_stored: int | str = MAX_STORED_BYTES,
+        sizes: str = EACH,
     ):
         functools.update_wrapper(self, f, updated=())
-        self.f = f
+        self.f, self.sizes = f, check_sizes(sizes)
         names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         if not all(isinstance(n, str) for n in names):
             raise KindError(f"static_argnames={show(static_argnames)} must be names of arguments")
@@ -356,6 +365,8 @@ class Jitted:
         self._depends: dict[Any, list[weakref.ref]] = {}
         # By `_plain_key` of the arguments: (trace version, cache entry, threads, function that builds the result).
         self._quick: dict[tuple, tuple[object, Entry[_Compiled], int, Callable]] = {}
+        # By what a call's key has besides shapes: the sizes seen, and the programs that they share.
+        self._sizes: Cache[Any, Sizes[_Traced]] = Cache(SHARED_FUNCTIONS)
         self._arena = Arena()
         evicted = functools.partial(_drop_evicted, self._arena, self._ready, self._quick, self._depends)
         self._cache: Cache[tuple, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled[0].nbytes, evicted)
@@ -386,7 +397,7 @@ class Jitted:
         return f"<jit of {signature_of(self.f)}{static}: {count} program{'' if count == 1 else 's'}>"
 
     def __getstate__(self) -> tuple:
-        return self.f, tuple(sorted(self.static)), self.threads, self.numerics, self.max_stored
+        return self.f, tuple(sorted(self.static)), self.threads, self.numerics, self.max_stored, self.sizes
 
     def __setstate__(self, state: tuple) -> None:
         self.__init__(*state)  # type: ignore[misc]  # programs and their memory are not copied
@@ -448,25 +459,51 @@ class Jitted:
             with trace.compiling():
                 current = self._current(key)  # another thread may have compiled it meanwhile
                 if current is None:
-                    traced = trace_arguments(self.f, arguments, structure, self.numerics)
-                    run = Executable(
-                        traced.graph,
-                        traced.bind,
-                        threads,
-                        numerics=self.numerics,
-                        max_stored=self.max_stored,
-                        shared=self._arena,
-                        guard=traced.guard,
-                        origins=traced.origins,
-                        memories=[m for _, m in traced.live],
-                    )
-                    program = run, traced
+                    program = self._compile(arguments, structure, threads)
                     current = self._store(key, program), program
         entry, (run, traced) = current
         if plain is not None:
             self._quick[plain] = version, entry, threads, _choose_assembler(traced.structure)
         _, outputs = run([a.value for a in arguments if not a.static])
         return unflatten(traced.structure, outputs)
+
+    def _compile(self, arguments: list[Argument], structure: Any, threads: int) -> _Compiled:
+        """Return a program for a call, compiled for its sizes or for a capacity that it shares with others."""
+        traced = trace_arguments(self.f, arguments, structure, self.numerics)
+
+        def compile_graph(graph: Graph, traced: _Traced) -> Executable:
+            return Executable(
+                graph,
+                traced.bind,
+                threads,
+                numerics=self.numerics,
+                max_stored=self.max_stored,
+                shared=self._arena,
+                guard=traced.guard,
+                origins=traced.origins,
+                memories=[m for _, m in traced.live],
+            )
+
+        if self.sizes == SHARED:
+            run = self._sizes_of(arguments, structure, threads, compile_graph).find(
+                tuple(a.shape for a in arguments if not a.static), traced
+            )
+            if run is not None:
+                return run, traced
+        return compile_graph(traced.graph, traced), traced
+
+    def _sizes_of(
+        self, arguments: list[Argument], structure: Any, threads: int, compile_graph: Callable
+    ) -> Sizes[_Traced]:
+        """Return the sizes of calls that differ from this one in extents alone."""
+        kinds = tuple(a.key if a.static else (a.dtype, len(a.shape), a.weak, a.wide) for a in arguments)
+
+        def trace_for(shapes: Sequence[tuple[int, ...]]) -> _Traced:
+            given = iter(shapes)
+            of_shapes = [a if a.static else a.of_shape(next(given)) for a in arguments]
+            return trace_arguments(self.f, of_shapes, structure, self.numerics)
+
+        return self._sizes.setdefault((structure, kinds, threads), Sizes(trace_for, compile_graph))
 
 
 def _extend_key(key: Any, depends: Sequence[weakref.ref]) -> tuple:
@@ -552,6 +589,7 @@ def jit(
     winograd: bool = False,
     max_stored: Any = MAX_STORED_BYTES,
     precision: str = "fp32",
+    sizes: str = EACH,
 ) -> Any:
     """Return a compiled version of a function of tensors.
 
@@ -570,16 +608,18 @@ def jit(
             take at most a quarter more time (docs/patterns.md, "Chains of reductions").
         precision: "bf16" or "fp16" to store activations, and to multiply, in 16 bits (docs/precision.md); "fp32" (the
             default) to round nowhere.
+        sizes: "each" (the default) to compile a program for each size of the arguments; "shared" to compile one for all
+            sizes up to a capacity, once a second size of a dimension is seen (docs/sizes.md).
 
     Raises:
-        ArgumentError: `max_stored` is not a size, `precision` is none of the three, or `static_argnames` has a name
-            that is no argument of f.
+        ArgumentError: `max_stored` is not a size, `precision` or `sizes` is none of those, or `static_argnames` has a
+            name that is no argument of f.
     """
     most, numerics = size_of(max_stored, "max_stored", 0), Numerics(winograd, precision)
     if f is None:
-        options: dict[str, Any] = {"winograd": winograd, "max_stored": most, "precision": precision}
+        options: dict[str, Any] = {"winograd": winograd, "max_stored": most, "precision": precision, "sizes": sizes}
         return functools.partial(jit, static_argnames=static_argnames, **options)
-    return Jitted(f, static_argnames, numerics=numerics, max_stored=most)
+    return Jitted(f, static_argnames, numerics=numerics, max_stored=most, sizes=sizes)
 
 
 _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()

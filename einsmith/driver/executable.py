@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from copy import copy
 from threading import get_ident
 from time import perf_counter, perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,7 +27,7 @@ from einsmith.driver.binding import FINITE, Binding, Notice, Reply
 from einsmith.driver.compile import Compiled, MemoryLimit, compile_graph
 from einsmith.driver.describe import describe, list_bars
 from einsmith.driver.timeline import RecordedRun, Timeline
-from einsmith.ir.nodes import Graph, Leaf, Role, Tensor
+from einsmith.ir.nodes import Graph, Leaf, Role, Tensor, size
 from einsmith.ir.origins import Origins
 from einsmith.ir.views import storage
 from einsmith.passes.analysis.index_checks import violation
@@ -57,6 +57,38 @@ FEW_RUNS, MOST_VAIN = 4, 8
 takes up to four times as long as to read them as they are (a product of 2048x2048 and a vector)."""
 NODES_BYTES = 64 << 10
 """Estimated bytes of Python objects per kernel: its part of the graph, of the plan and of the steps."""
+
+
+class SizeFit(NamedTuple):
+    """How a program of a capacity (`passes.capacity`) runs for a smaller size.
+
+    inputs, outputs: shapes of the arrays at this size; numbers: the values of the program's last inputs."""
+
+    inputs: tuple[tuple[int, ...], ...]
+    numbers: tuple[np.ndarray, ...]
+    outputs: tuple[tuple[int, ...], ...]
+
+    def pad(self, arrays: Sequence[np.ndarray], leaves: Sequence[Leaf]) -> list[np.ndarray]:
+        """Return the program's inputs: arrays of the shapes of `leaves`, with zeros beyond the size, and the
+        numbers."""
+        out: list[np.ndarray] = []
+        for a, x in zip(arrays, leaves, strict=False):
+            if a.shape == x.shape:
+                out.append(a)
+                continue
+            padded, _ = buffers.recycle(x.shape, a.dtype, size(x.shape) * a.dtype.itemsize)
+            padded[tuple(map(slice, a.shape))] = a
+            for d, n in enumerate(a.shape):
+                padded[(*map(slice, a.shape[:d]), slice(n, None))] = 0
+            out.append(padded)
+        return [*out, *self.numbers]
+
+    def cut(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the part of each of the program's outputs that belongs to the size, C-contiguous."""
+        return [
+            a if a.shape == shape else np.ascontiguousarray(a[tuple(map(slice, shape))])
+            for a, shape in zip(arrays, self.outputs, strict=True)
+        ]
 
 
 class Executable:
@@ -106,6 +138,7 @@ class Executable:
     ):
         start = perf_counter()
         self.note: Any = None  # set by the caller that had it compiled
+        self._fit: SizeFit | None = None
         self._index = graph.outputs.index(finite) if finite is not None else -1
         self._origins = origins or Origins()
         self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
@@ -185,6 +218,12 @@ class Executable:
         program = copy(self)
         more = self.program.table.nbytes + code_bytes
         program._binding = Binding(compiled, self.bound, self._arena, self._limit, more, self._notices)
+        return program
+
+    def fitted(self, fit: SizeFit) -> Executable:
+        """Return this program, of a capacity, as one for a smaller size. The two share all memory."""
+        program = copy(self)
+        program._fit = fit
         return program
 
     def compile_deciding(self, decisions: frozenset[str]) -> Executable:
@@ -350,6 +389,8 @@ class Executable:
     def nbytes(self) -> int:
         """Return the approximate bytes freed with the executable: machine code, which others may share, Python objects,
         and what is kept of constants. Shared memory and bound arrays are not included."""
+        if self._fit is not None:  # the rest belongs to the sizes that share the program
+            return NODES_BYTES
         kept = sum(b.kept.nbytes for b in list(self._bindings.values())) + sum(a.nbytes for a in self._made.values())
         kept += 0 if self._first is None else self._first.nbytes
         return sum(k.nbytes + NODES_BYTES for k in self.kernels) + self.program.table.nbytes + kept
@@ -500,6 +541,8 @@ class Executable:
         run: Callable[[], int] | None = None,
     ) -> tuple[int, list[np.ndarray]]:
         """Run the program and return its status and its outputs as arrays."""
+        if self._fit is not None:
+            inputs = self._fit.pad(inputs, binding.compiled.inputs)
         places = list(map(buffers.address, inputs))
         if self._stored and any(map(self._is_stored, places, inputs)):
             inputs = [x.copy() if self._is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
@@ -513,7 +556,8 @@ class Executable:
             status = self._run(places, binding, time, run or binding.program.run)
         except IndexOutOfRange as e:
             raise self._explain(e, inputs) from None
-        return status, self._collect(inputs, arrays, binding)
+        outputs = self._collect(inputs, arrays, binding)
+        return status, outputs if self._fit is None else self._fit.cut(outputs)
 
     def _call_timed(
         self, binding: Binding, time: int | None, inputs: Sequence[np.ndarray]
@@ -543,6 +587,8 @@ class Executable:
 
     def _call_at(self, binding: Binding, time: int | None, inputs: Sequence[int], outputs: Sequence[int]) -> int:
         compiled = binding.compiled
+        if self._fit is not None:
+            return self._fit_at(self._fit, binding, time, inputs, outputs)
         try:
             places = [*inputs, *(outputs[k] for k in binding.written)]
             status = self._run(places, binding, time, binding.program.run)
@@ -556,6 +602,19 @@ class Executable:
             else:
                 address = outputs[binding.written[compiled.outputs.index(source)]]
             ctypes.memmove(outputs[k], address, count)
+        return status
+
+    def _fit_at(
+        self, fit: SizeFit, binding: Binding, time: int | None, inputs: Sequence[int], outputs: Sequence[int]
+    ) -> int:
+        """Run on the caller's memory, given by addresses, for a size below the capacity."""
+        arrays = [
+            buffers.array_at(at, Leaf(x.id, shape, x.dtype))
+            for at, x, shape in zip(inputs, binding.compiled.inputs, fit.inputs, strict=False)
+        ]
+        status, results = self._call(binding, time, arrays)
+        for at, a in zip(outputs, results, strict=True):
+            ctypes.memmove(at, a.ctypes.data, a.nbytes)
         return status
 
     def _run(self, places: Sequence[int], binding: Binding, time: int | None, run: Callable[[], int]) -> int:

@@ -70,7 +70,7 @@ class Varying(NamedTuple):
     probe: float | int
 
 
-class Traced:
+class TracedSize:
     """A traced graph, and the arrays that hold the values of captured leaves.
 
     What the trace decides by a size is undone: factors that are powers of two are divisors again, as a division by a
@@ -85,8 +85,10 @@ class Traced:
 
 def _order_axes(t: Tensor) -> Tensor:
     """Return a sum of integers with its axes in the order in which the body has them."""
-    piece = whole_sum(t.template) if isinstance(t, Compute) and not t.shape else None
-    if piece is None or not isinstance(piece.body, Reduce) or not t.dtype.is_int:
+    if not isinstance(t, Compute) or t.shape or not t.dtype.is_int:
+        return t
+    piece = whole_sum(t.template)
+    if piece is None:
         return t
     axes = [e.position for e in postorder(piece.bodies) if isinstance(e, Axis)]
     axes += [n for n in range(len(piece.domain)) if n not in axes]
@@ -122,10 +124,10 @@ class SizedGraph:
 
     graph: Graph
     numbers: dict[Varying, Leaf]
-    capacity: Traced
-    probe: Traced
+    capacity: TracedSize
+    probe: TracedSize
 
-    def fit(self, traced: Traced) -> list[np.ndarray]:
+    def fit(self, traced: TracedSize) -> list[np.ndarray]:
         """Return the values of the numbers for the size of a trace, in the order of `numbers`.
 
         Raises:
@@ -153,7 +155,7 @@ class SizedGraph:
         ]
 
 
-def size_graph(capacity: Traced, probe: Traced) -> SizedGraph:
+def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
     """Return the graph for all sizes up to a capacity.
 
     Args:
@@ -193,7 +195,7 @@ def _is_equal(a: Any, b: Any) -> bool:
     return type(a) is type(b) and (repr(a) == repr(b) if isinstance(a, float) else a == b)
 
 
-def _walk(traces: tuple[Traced, ...], note: Callable[[tuple, DType | None], None]) -> Iterator[tuple]:
+def _walk(traces: tuple[TracedSize, ...], note: Callable[[tuple, DType | None], None]) -> Iterator[tuple]:
     """Yield the tuples of corresponding tensors and recurrences of several graphs, arguments ahead of users.
 
     `note(numbers, dtype)` is called with corresponding numbers; `dtype` is that of a constant, None of an extent.

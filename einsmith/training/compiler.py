@@ -19,6 +19,8 @@ from einsmith.driver import registry
 from einsmith.driver.binding import Notice, Reply
 from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import PROGRAMS, Executable
+from einsmith.driver.sizes import EACH, SHARED, SHARED_FUNCTIONS, Sizes
+from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
@@ -80,6 +82,9 @@ class StepCompiler:
         self.notices: Callable[[step_graph.StepGraph], Sequence[Notice | Reply]] | None = None
         self.target: Target | None = None
         """The machine for which programs are compiled, if not this one as it was measured."""
+        self.sizes = EACH
+        """Whether batches of several sizes share a program (`driver.sizes.SIZES`)."""
+        self._sizes: Cache[tuple, Sizes[step_graph.StepGraph]] = Cache(SHARED_FUNCTIONS)
         self._generation = 0
         """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
         self._memory_limit: int | None = None
@@ -155,7 +160,11 @@ class StepCompiler:
         is_tuned = not gather and self.search.can_tune()
         programs = [run for _, run in self.programs.items()]
         with self.search.preparing(self.target, threads, programs) if is_tuned else nullcontext():
-            run = Executable(traced.graph, traced.bind, **options)
+            run = None
+            if self.sizes == SHARED and not is_tuned and not options["notices"]:
+                run = self._find_shared(arrays, gather, traced, key[1:], generation)
+            if run is None:
+                run = Executable(traced.graph, traced.bind, **options)
             exploration = None
             if is_tuned and self.search.mode == "dynamic":
                 exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
@@ -169,6 +178,25 @@ class StepCompiler:
             if generation == self._generation:  # else the program is outdated
                 self.programs.put(key, run)
 
+    def _find_shared(
+        self, arrays: list[np.ndarray], gather: bool, traced: step_graph.StepGraph, key: tuple, generation: int
+    ) -> Executable | None:
+        """Return a program that batches of several sizes share for a batch; None where it needs its own.
+
+        key: what programs depend on besides the batch; generation: that of the trace."""
+        dtypes = [a.dtype for a in arrays]
+
+        def trace_for(shapes: Sequence[tuple[int, ...]]) -> step_graph.StepGraph:
+            batch = [np.broadcast_to(np.zeros((), d), s) for d, s in zip(dtypes, shapes, strict=True)]
+            return self.trace(batch, gather)
+
+        def compile_graph(graph: Graph, traced: step_graph.StepGraph) -> Executable:
+            return Executable(graph, traced.bind, **self._options_for(graph, traced, gather))
+
+        kinds = tuple((d, a.ndim) for d, a in zip(dtypes, arrays, strict=True)), *key, generation
+        sizes = self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph))
+        return sizes.find(tuple(a.shape for a in arrays), traced)
+
     def compile_apart(self, arrays: list[np.ndarray], gather: bool) -> Executable:
         """Return the program for a batch, compiled anew without a search; training does not use it."""
         with self._state.store.guard:
@@ -178,11 +206,15 @@ class StepCompiler:
     def _trace_for_program(self, arrays: list[np.ndarray], gather: bool) -> tuple[step_graph.StepGraph, dict[str, Any]]:
         """Return the traced graph of a step for a batch, and the options of its `Executable`. The caller holds the
         guard of the parameters."""
-        definition = self._definition
         traced = self.trace(arrays, gather)
-        return traced, {
+        return traced, self._options_for(traced.graph, traced, gather)
+
+    def _options_for(self, graph: Graph, traced: step_graph.StepGraph, gather: bool) -> dict[str, Any]:
+        """Return the options of the `Executable` of a step's graph, which is the traced one or made from it."""
+        definition = self._definition
+        return {
             "threads": definition.threads or get_threads(),
-            "finite": traced.graph.outputs[0 if definition.numerics.stored is not f16 else -1],
+            "finite": graph.outputs[0 if definition.numerics.stored is not f16 else -1],
             "numerics": definition.numerics,
             "shared": self._arena,
             "memory": self._memory_limit,
@@ -286,4 +318,5 @@ class StepCompiler:
         """Drop all programs, those that are being compiled included."""
         self.programs.clear()
         self.updates.clear()
+        self._sizes.clear()
         self._generation += 1

@@ -12,16 +12,16 @@ from einsmith import nn
 from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.ir.evaluator import evaluate
-from einsmith.passes.capacity import SizeDependentError, SizedGraph, Traced, size_graph
+from einsmith.passes.capacity import SizeDependentError, SizedGraph, TracedSize, size_graph
 
 CAPACITY, PROBE = 24, 22
 SIZES = 2, 3, 8, 23, 24
 n = "n"  # the extent that varies
 
 
-def trace(f, kinds, size: int) -> Traced:
+def trace(f, kinds, size: int) -> TracedSize:
     t = trace_shapes(f, [(tuple(size if x == n else x for x in shape), dtype) for shape, dtype in kinds])
-    return Traced(t.graph, t.bind)
+    return TracedSize(t.graph, t.bind)
 
 
 def sized(f, kinds) -> SizedGraph:
@@ -113,7 +113,7 @@ def test_two_sizes_at_once() -> None:
 
     def at(a, b):
         t = trace_shapes(f, [((a, b), f64)])
-        return Traced(t.graph, t.bind)
+        return TracedSize(t.graph, t.bind)
 
     general = size_graph(at(24, 48), at(22, 44))
     for shape in ((2, 3), (24, 48), (7, 30)):

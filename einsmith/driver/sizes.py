@@ -1,0 +1,169 @@
+"""Choose programs for calls that differ in sizes: one for each size, or one for all sizes up to a capacity.
+
+The first size is compiled as it is. At the second one, the function is traced for a capacity and for a probe, and one
+program is compiled for all sizes up to the capacity (`passes.capacity`). Each further size is traced and compared with
+them, which proves that the program computes what the function means at this size; then the program runs, on arrays that
+are padded to the capacity. A size that does not fit has a program of its own, as has a function that cannot be
+compiled for a capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from einsmith.base.caches import Bound
+from einsmith.base.errors import ArgumentError, MemoryLimitError
+from einsmith.driver.executable import Executable, SizeFit
+from einsmith.ir.nodes import Graph, Leaf
+from einsmith.passes.capacity import SizeDependentError, SizedGraph, TracedSize, size_graph
+
+EACH, SHARED = "each", "shared"
+SIZES = EACH, SHARED
+"""What may be asked for: a program for each size, or one that several sizes share."""
+_LEAST = 24
+"""Least capacity."""
+_MOST = 2
+"""Programs of one function that are kept for further sizes, the largest ones."""
+SHARED_FUNCTIONS = Bound("sizes", 256)
+"""Bound of the functions, with arrays of one structure each, whose sizes are kept."""
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class TracedFunction(Protocol):
+    """A trace: its graph, and the arrays that hold the values of captured leaves."""
+
+    graph: Graph
+    bind: dict[Leaf, np.ndarray]
+
+
+T = TypeVar("T", bound=TracedFunction)
+
+
+def check_sizes(sizes: Any) -> str:
+    """Return the argument `sizes`. Raises ArgumentError for one that there is not."""
+    if not isinstance(sizes, str) or sizes not in SIZES:
+        raise ArgumentError(f"sizes={sizes!r} is not available; use {' or '.join(map(repr, SIZES))}")
+    return sizes
+
+
+@dataclass
+class _Shared:
+    """A program for all sizes up to a capacity. shapes: those of its arrays."""
+
+    shapes: Shapes
+    graph: SizedGraph
+    run: Executable
+
+
+@dataclass
+class Sizes(Generic[T]):
+    """The sizes in which one function was called, with arrays of one structure.
+
+    trace: traces the function for shapes of its arrays; compile: compiles a graph for the inputs of a trace
+    """
+
+    trace: Callable[[Shapes], T]
+    compile: Callable[[Graph, T], Executable]
+    seen: list[Shapes] = field(default_factory=list)
+    programs: list[_Shared] = field(default_factory=list)
+    reasons: dict[tuple, str] = field(default_factory=dict)
+    """Why dimensions that vary cannot share a program, by their positions."""
+
+    def find(self, shapes: Shapes, traced: T) -> Executable | None:
+        """Return a program that other sizes share for the arrays of a call; None where it needs its own.
+
+        traced: the trace for these shapes.
+        """
+        here = TracedSize(traced.graph, traced.bind)
+        for known in reversed(self.programs):
+            fit = _fit(known.shapes, known.graph, shapes, here)
+            if fit is not None:
+                return known.run.fitted(fit)
+        if any(n < 2 for n, _ in self._varying([*self.seen, shapes], shapes)):
+            return None  # a trace leaves an axis of one point out
+        self.seen.append(shapes)
+        places = tuple(place for _, place in self._varying(self.seen, shapes))
+        if not places or places in self.reasons:
+            return None
+        try:
+            shared, fit = self._share(places, shapes, here)
+        except SizeDependentError as e:
+            self.reasons[places] = str(e)
+            return None
+        self.programs = [*self.programs, shared][-_MOST:]
+        return shared.run.fitted(fit)
+
+    def _varying(self, seen: Sequence[Shapes], shapes: Shapes) -> list[tuple[int, tuple[int, int]]]:
+        """Return (extent in `shapes`, (array, dimension)) of each dimension that varies among shapes."""
+        places = [(n, d) for n, shape in enumerate(shapes) for d in range(len(shape))]
+        return [(shapes[n][d], (n, d)) for n, d in places if len({x[n][d] for x in seen}) > 1]
+
+    def _share(self, varying: Sequence[tuple[int, int]], shapes: Shapes, here: TracedSize) -> tuple[_Shared, SizeFit]:
+        """Return a program for a capacity of the dimensions that vary, given as (array, dimension), and how it runs for
+        `shapes`, whose trace is `here`."""
+        histories: dict[tuple[int, ...], list[tuple[int, int]]] = {}  # dimensions of equal extents are one
+        for n, d in varying:
+            histories.setdefault(tuple(x[n][d] for x in self.seen), []).append((n, d))
+        largest = [max(history) for history in histories]
+
+        def shapes_at(extents: Sequence[int]) -> Shapes:
+            out = [list(s) for s in shapes]
+            for extent, places in zip(extents, histories.values(), strict=True):
+                for n, d in places:
+                    out[n][d] = extent
+            return tuple(map(tuple, out))
+
+        why = "it is too small"
+        for capacities in (list(map(_grow, largest)), list(map(_power, largest)), largest):
+            probes = [c - 2 * (k + 1) for k, c in enumerate(capacities)]
+            if min(probes) < 2:
+                continue
+            most = shapes_at(capacities)
+            try:
+                at_capacity, at_probe = self.trace(most), self.trace(shapes_at(probes))
+            except Exception as e:  # of the function, which may have a largest size
+                why = f"it cannot be traced for shapes {most} ({e})"
+                continue
+            graph = size_graph(
+                TracedSize(at_capacity.graph, at_capacity.bind), TracedSize(at_probe.graph, at_probe.bind)
+            )
+            fit = _fit(most, graph, shapes, here)
+            if fit is None:
+                raise SizeDependentError("other tensors are computed, or other formulas")
+            try:
+                return _Shared(most, graph, self.compile(graph.graph, at_capacity)), fit
+            except MemoryLimitError as e:
+                why = f"shapes {most} do not meet the memory limit ({e})"
+        raise SizeDependentError(why)
+
+
+def _fit(most: Shapes, graph: SizedGraph, shapes: Shapes, traced: TracedSize) -> SizeFit | None:
+    """Return how a program for shapes up to `most` runs for a call; None where the call needs another one."""
+    pairs = [x for s, c in zip(shapes, most, strict=True) for x in zip(s, c, strict=True)]
+    if any(not 0 < a <= b for a, b in pairs):
+        return None
+    try:
+        numbers = graph.fit(traced)
+    except SizeDependentError:
+        return None
+    inputs = [x.shape for x in traced.graph.inputs if x not in traced.bind]
+    return SizeFit(tuple(inputs), tuple(numbers), tuple(t.shape for t in traced.graph.outputs))
+
+
+def _grow(n: int) -> int:
+    """Return a capacity for a size: twice to three times as large, and no power of two, by which a trace would
+    multiply instead of dividing."""
+    capacity = _LEAST
+    while capacity < 2 * n:
+        capacity *= 2
+    return capacity
+
+
+def _power(n: int) -> int:
+    """Return the least power of two that is no smaller than n, and no smaller than 8."""
+    return max(8, 1 << (n - 1).bit_length())

@@ -1,0 +1,183 @@
+"""Programs that several sizes share: the numbers of programs for each size, and few compilations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.random import default_rng
+
+import einsmith as es
+from einsmith import functional as F
+from einsmith import nn
+from einsmith.driver import executable
+
+SIZES = 5, 7, 2, 24, 25, 1
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Shapes of the first input of every graph that is compiled."""
+    out = []
+    compile_graph = executable.compile_graph
+
+    def count(graph, *args, **kwargs):
+        out.append(graph.inputs[0].shape)
+        return compile_graph(graph, *args, **kwargs)
+
+    monkeypatch.setattr(executable, "compile_graph", count)
+    return out
+
+
+def test_200_lengths_compile_three_programs(compiled) -> None:
+    w, rng = default_rng(0).normal(size=(8, 3)).astype("f"), default_rng(1)
+    f = es.jit(lambda x, w: F.softmax(F.relu(x @ w), 0), sizes="shared")
+    lengths = rng.permutation(np.arange(2, 202))
+    for n in lengths:
+        x = rng.normal(size=(n, 8)).astype("f")
+        y = np.maximum(x.astype("d") @ w, 0)
+        want = np.exp(y - y.max(0)) / np.exp(y - y.max(0)).sum(0)
+        np.testing.assert_allclose(f(x, w), want, rtol=2e-5, atol=1e-7)
+    assert len(set(lengths)) == 200 and len(compiled) <= 3
+
+
+def attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def loss_gradients(x, w):
+    return es.grad(lambda x, w: (F.gelu(x @ w) ** 2).mean(), argnums=(0, 1))(x, w)
+
+
+def recurrence(x, h, w):
+    return es.op("H[b,t,i] = where(t > 0, tanh(X[b,t,i] + sum[j](W[i,j]*H[b,t-1,j])), h[b,i])")(X=x, h=h, W=w)
+
+
+FUNCTIONS = {
+    "attention": (attention, [(2, "n", 4)] * 3),
+    "gradients of attention": (
+        lambda q, k, v: es.grad(lambda q, k, v: (attention(q, k, v) ** 2).sum(), argnums=(0, 1, 2))(q, k, v),
+        [(2, "n", 4)] * 3,
+    ),
+    "gradients": (loss_gradients, [("n", 4), (4, 6)]),
+    "a batch of recurrences": (recurrence, [("n", 3, 4), ("n", 4), (4, 4)]),
+    "reversed": (lambda x: F.flip(x, (0,)), [("n", 3)]),
+    "convolution along it": (lambda x, w: F.conv1d(x, w, padding=1), [(2, 3, "n"), (4, 3, 3)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FUNCTIONS)
+def test_results_are_those_of_a_program_for_each_size(case, compiled) -> None:
+    f, shapes = FUNCTIONS[case]
+    shared, each, rng = es.jit(f, sizes="shared"), es.jit(f), default_rng(0)
+    count = 0
+    for n in SIZES:
+        arrays = [rng.normal(size=[n if x == "n" else x for x in s]) for s in shapes]
+        before = len(compiled)
+        got = shared(*arrays)
+        count += len(compiled) - before
+        want = each(*arrays)
+        for a, b in zip(want, got, strict=True) if isinstance(want, tuple) else [(want, got)]:
+            assert a.shape == b.shape and b.flags.c_contiguous
+            np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-11)
+    assert count <= 4  # the first size, one point, and two capacities
+
+
+def test_two_dimensions_vary(compiled) -> None:
+    f, rng = es.jit(lambda q, k, v: attention(q, k, v).mean(0), sizes="shared"), default_rng(0)
+    each = es.jit(lambda q, k, v: attention(q, k, v).mean(0))
+    count = 0
+    for b, n in ((3, 7), (5, 9), (12, 3), (7, 7)):
+        x = [rng.normal(size=(b, n, 4)) for _ in range(3)]
+        before = len(compiled)
+        y = f(*x)
+        count += len(compiled) - before
+        np.testing.assert_allclose(y, each(*x), rtol=1e-9, atol=1e-12)
+    assert count <= 3
+
+
+def test_indices_beyond_a_size_are_refused() -> None:
+    """Padded rows hold no index, and the check is that of the size."""
+    f = es.jit(lambda i, w: F.embedding(i, w), sizes="shared")
+    w = np.eye(4)[:, :3]
+    for n in (3, 5, 8):
+        assert f(np.full((n,), 3, np.int32), w).shape == (n, 3)
+    with pytest.raises(es.IndexOutOfRange):
+        f(np.array([0, 1, 2, 4], np.int32), w)
+    g = es.jit(lambda i, x: F.embedding(i, x), sizes="shared")
+    for n in (3, 5, 8):
+        with pytest.raises(es.IndexOutOfRange):
+            g(np.array([n], np.int32), np.ones((n, 2)))
+
+
+class Captured(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.lin(x)
+
+
+def test_new_weights_are_read(compiled) -> None:
+    model = Captured()
+    f = es.jit(model, sizes="shared")
+    x = default_rng(0).normal(size=(9, 4)).astype("f")
+    for n in (3, 5, 9):
+        f(x[:n])
+    for replaced in (False, True):
+        if replaced:
+            model.lin.weight = nn.Parameter(np.ones((3, 4), "f"))
+        else:
+            model.lin.weight.data[...] = 2.0
+        for n in (5, 9):
+            want = x[:n] @ np.asarray(model.lin.weight.data).T + np.asarray(model.lin.bias.data)
+            np.testing.assert_allclose(f(x[:n]), want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_function_with_a_largest_size() -> None:
+    table = np.arange(40.0).reshape(10, 4)
+
+    def f(x):
+        if x.shape[0] > 10:
+            raise ValueError("at most 10")
+        return x + table[: x.shape[0]].sum() if x.shape[0] == 9 else x * 2.0
+
+    g = es.jit(f, sizes="shared")
+    for n in (4, 6, 9, 10):
+        want = 1.0 + table[:9].sum() if n == 9 else 2.0
+        np.testing.assert_allclose(g(np.ones((n, 4))), np.full((n, 4), want))
+    with pytest.raises(ValueError, match="at most 10"):
+        g(np.ones((11, 4)))
+
+
+def test_the_argument() -> None:
+    for make in (lambda s: es.jit(lambda x: x, sizes=s), lambda s: step(nn.Linear(3, 2), s)):
+        with pytest.raises(es.ArgumentError, match="sizes='all' is not available"):
+            make("all")
+
+
+def step(model, sizes: str, **settings) -> es.TrainStep:
+    return es.TrainStep(model, F.cross_entropy, es.optim.Adam(lr=0.01), sizes=sizes, **settings)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5)
+    )
+
+
+@pytest.mark.parametrize("settings", [{"clip_grad_norm": 0.5, "ema": 0.9}, {"accumulate": 2}])
+def test_training_steps(settings, compiled) -> None:
+    a, b = network(), network()
+    b.load_state_dict(a.state_dict())
+    shared, each, rng, count = step(a, "shared", **settings), step(b, "each", **settings), default_rng(0), 0
+    for n in (6, 9, 3, 24, 2):
+        x, t = rng.normal(size=(n, 1, 8, 8)).astype("f"), rng.integers(0, 5, n)
+        before = len(compiled)
+        loss = shared(x, t)
+        count += len(compiled) - before
+        assert loss == pytest.approx(each(x, t), rel=2e-4, abs=1e-5)
+    assert count <= (4 if settings.get("accumulate") else 2)
+    after = b.state_dict()
+    for name, value in a.state_dict().items():
+        np.testing.assert_allclose(value, after[name], rtol=2e-3, atol=2e-4, err_msg=name)
