@@ -39,6 +39,7 @@ from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import Memory, in_memory
 from einsmith.runtime.thread_count import get_threads
+from einsmith.schedule.limits import Limit
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 _STATIC = (str, bool, type(None))
@@ -471,7 +472,7 @@ class Jitted:
         """Return a program for a call, compiled for its sizes or for a capacity that it shares with others."""
         traced = trace_arguments(self.f, arguments, structure, self.numerics)
 
-        def compile_graph(graph: Graph, traced: _Traced) -> Executable:
+        def compile_graph(graph: Graph, traced: _Traced, limits: Sequence[Limit] = ()) -> Executable:
             return Executable(
                 graph,
                 traced.bind,
@@ -482,6 +483,7 @@ class Jitted:
                 guard=traced.guard,
                 origins=traced.origins,
                 memories=[m for _, m in traced.live],
+                limits=limits,
             )
 
         if self.sizes == SHARED:

@@ -40,6 +40,7 @@ from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
+from einsmith.schedule.limits import Limit, limit_rows
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.planner import fuse, mark_invariant
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
@@ -195,6 +196,7 @@ def compile_graph(
     limit: MemoryLimit | None = None,
     max_stored: int = MAX_STORED_BYTES,
     constants: Collection[Leaf] = (),
+    limits: Sequence[Limit] = (),
 ) -> Compiled:
     """Compile a graph.
 
@@ -209,6 +211,7 @@ def compile_graph(
         limit: most bytes that a run may hold.
         max_stored: most bytes of a result that is stored, where it need not be, because that is predicted to be faster.
         constants: bound leaves whose values stay from run to run; kernels pack them once.
+        limits: limits of rows beyond which results do not matter.
 
     Graph decisions that are recorded for the graph are ignored, with a warning, if only without them the limit is met.
 
@@ -233,7 +236,7 @@ def compile_graph(
             receivers: list[Listing] = [changes, *listings(graph)]
             store, kernels = None, None
             # A stored plan does not tell what its nodes were made for.
-            if plans.is_kept() and len(receivers) == 1 and recording.current() is None:
+            if plans.is_kept() and len(receivers) == 1 and recording.current() is None and not limits:
                 settings = index, threads, limit, max_stored, left_out(), sorted(decisions)
                 store = plans.PlanStore(graph, bound, constants, target, numerics, backend, *settings)
                 stored, seconds = store.read(), time.perf_counter() - start
@@ -252,6 +255,7 @@ def compile_graph(
                         kernels.fit(limit, threads, partial(plan_with, 0))
                 with recording.phase("schedule: calls that run together"):
                     kernels.run_together(limit)
+                kernels.limit_rows(limits)
                 if store is not None:
                     store.write(plans.StoredPlan(kernels.plan, kernels.places, kernels.requirements, changes.tensors))
         return Compiled(
@@ -437,6 +441,11 @@ class _Kernels:
             partial(is_left_out, LAYOUTS),
         )
         self._replace(apply_layouts(self.plan, decide))
+
+    def limit_rows(self, limits: Sequence[Limit]) -> None:
+        """Have kernels leave out rows beyond the limits that no result depends on."""
+        if limits:
+            self._replace(limit_rows(self.plan, limits))
 
     def run_together(self, limit: MemoryLimit | None) -> None:
         """Let independent calls run in one launch where that is predicted to be faster and the arena hardly grows."""

@@ -44,6 +44,7 @@ from einsmith.runtime.signals import Deferred
 from einsmith.runtime.steps import StepTimes
 from einsmith.schedule.arena import Life
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.limits import Limit
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
@@ -114,6 +115,7 @@ class Executable:
         memories: the memory behind arrays in `bind`, as far as it is known. A run notes what it changes of it. Where
             the graph stores nothing and runs are not checked, what depends on it alone is computed again only after it
             may have changed.
+        limits: limits of rows beyond which results do not matter (`schedule.limits`).
     Raises:
         MemoryLimitError: a run needs more than `memory` bytes.
     """
@@ -135,6 +137,7 @@ class Executable:
         max_stored: int = MAX_STORED_BYTES,
         notices: Sequence[Notice | Reply] = (),
         memories: Collection[Memory] = (),
+        limits: Sequence[Limit] = (),
     ):
         start = perf_counter()
         self.note: Any = None  # set by the caller that had it compiled
@@ -143,6 +146,9 @@ class Executable:
         self._origins = origins or Origins()
         self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
         self._max_stored, self._notices = max_stored, tuple(notices)
+        self._limits: tuple[Limit, ...] = ()
+        if not environment.CHECK.get():  # which compares all rows of a kernel's results
+            self._limits = tuple(limits)
         self._whole, self._memories = graph, tuple(memories)
         self._watch: ChangeWatch | None = None
         self._first: Executable | None = None
@@ -165,7 +171,7 @@ class Executable:
                 # Nobody else reads what it stores, and no other run is under way meanwhile.
                 self._first._changes_others, self._first._concurrent = False, True
         compiled = compile_graph(
-            graph, self.bound, threads, finite, target, numerics, backend, self._limit, max_stored, fixed
+            graph, self.bound, threads, finite, target, numerics, backend, self._limit, max_stored, fixed, self._limits
         )
         stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
@@ -253,6 +259,7 @@ class Executable:
             self._max_stored,
             self._notices,
             memories,
+            self._limits,
         )
 
     def swap(self, other: Executable) -> None:

@@ -20,12 +20,11 @@ from einsmith.base.errors import ArgumentError, MemoryLimitError
 from einsmith.driver.executable import Executable, SizeFit
 from einsmith.ir.nodes import Graph, Leaf
 from einsmith.passes.capacity import SizeDependentError, SizedGraph, TracedSize, size_graph
+from einsmith.schedule.limits import Limit
 
 EACH, SHARED = "each", "shared"
 SIZES = EACH, SHARED
 """What may be asked for: a program for each size, or one that several sizes share."""
-_LEAST = 24
-"""Least capacity."""
 _MOST = 2
 """Programs of one function that are kept for further sizes, the largest ones."""
 SHARED_FUNCTIONS = Bound("sizes", 256)
@@ -64,11 +63,12 @@ class _Shared:
 class Sizes(Generic[T]):
     """The sizes in which one function was called, with arrays of one structure.
 
-    trace: traces the function for shapes of its arrays; compile: compiles a graph for the inputs of a trace
+    trace: traces the function for shapes of its arrays; compile: compiles a graph for the inputs of a trace, with
+    limits of rows
     """
 
     trace: Callable[[Shapes], T]
-    compile: Callable[[Graph, T], Executable]
+    compile: Callable[[Graph, T, Sequence[Limit]], Executable]
     seen: list[Shapes] = field(default_factory=list)
     programs: list[_Shared] = field(default_factory=list)
     reasons: dict[tuple, str] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class Sizes(Generic[T]):
             if fit is None:
                 raise SizeDependentError("other tensors are computed, or other formulas")
             try:
-                return _Shared(most, graph, self.compile(graph.graph, at_capacity)), fit
+                return _Shared(most, graph, self.compile(graph.graph, at_capacity, graph.limits)), fit
             except MemoryLimitError as e:
                 why = f"shapes {most} do not meet the memory limit ({e})"
         raise SizeDependentError(why)
@@ -156,12 +156,12 @@ def _fit(most: Shapes, graph: SizedGraph, shapes: Shapes, traced: TracedSize) ->
 
 
 def _grow(n: int) -> int:
-    """Return a capacity for a size: twice to three times as large, and no power of two, by which a trace would
+    """Return a capacity for a size: twice as large, or a little more, and no power of two, by which a trace would
     multiply instead of dividing."""
-    capacity = _LEAST
-    while capacity < 2 * n:
-        capacity *= 2
-    return capacity
+    unit = 8
+    while 7 * unit < 2 * n:
+        unit *= 2
+    return next(m * unit for m in (3, 5, 6, 7) if m * unit >= 2 * n or m == 7)
 
 
 def _power(n: int) -> int:

@@ -52,6 +52,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import map_bodies, map_templates, rebuild, replace, substitute, whole_sum, with_args
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.verify import out_of_bounds, verify_graph, verify_template
+from einsmith.schedule.limits import Limit
 
 _FIRST_NUMBER = 1 << 20
 """First slot of the run-time numbers while a template is rewritten."""
@@ -120,12 +121,14 @@ class SizedGraph:
         graph: the graph. Its inputs are those of the trace for the capacity, then the leaves of `numbers`.
         numbers: the 0-d leaf of each number that depends on the size
         capacity, probe: the traces from which the graph was made
+        limits: limits of the first extents of inputs and outputs
     """
 
     graph: Graph
     numbers: dict[Varying, Leaf]
     capacity: TracedSize
     probe: TracedSize
+    limits: tuple[Limit, ...]
 
     def fit(self, traced: TracedSize) -> list[np.ndarray]:
         """Return the values of the numbers for the size of a trace, in the order of `numbers`.
@@ -182,9 +185,20 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
         tuple((image(t, u), message) for (t, message), (u, _) in zip(before.checks, other.checks, strict=True)),
         tuple(map(image, before.gradients, other.gradients)),
     )
+    pairs = [*zip(before.inputs, other.inputs, strict=True), *zip(before.outputs, other.outputs, strict=True)]
+    rows = dict.fromkeys(x for a, b in pairs if (x := _first_extent(a, b)) is not None)
+    outputs = [_first_extent(a, b) for a, b in zip(before.outputs, other.outputs, strict=True)]
+    limits = [
+        Limit(rewriter.leaf_of(x), int(x.capacity), frozenset(n for n, y in enumerate(outputs) if y == x)) for x in rows
+    ]
     graph = Graph((*before.inputs, *numbers.values()), *roots)
     verify_graph(graph)
-    return SizedGraph(graph, numbers, capacity, probe)
+    return SizedGraph(graph, numbers, capacity, probe, tuple(limits))
+
+
+def _first_extent(a: Tensor, b: Tensor) -> Varying | None:
+    """Return the first extent of a tensor, of the capacity and of the probe, if it depends on the size."""
+    return Varying(None, a.shape[0], b.shape[0]) if a.shape[:1] != b.shape[:1] else None
 
 
 # ---------------------------------------------------------------------------------------------------- comparison
@@ -309,7 +323,8 @@ class _Rewriter:
     def __init__(self, numbers: dict[Varying, Leaf]):
         self._numbers = numbers
 
-    def _leaf(self, key: Varying) -> Leaf:
+    def leaf_of(self, key: Varying) -> Leaf:
+        """Return the leaf that holds a number."""
         if key not in self._numbers:
             self._numbers[key] = leaf((), dt.i32 if key.dtype is None else key.dtype)
         return self._numbers[key]
@@ -325,8 +340,8 @@ class _Rewriter:
         if isinstance(a, Compute):
             work = _Template(a.template, b.template)
             slots = {s: len(args) + n for n, s in enumerate(work.keys.values())}
-            params = (*a.template.params, *((self._leaf(k).dtype, ()) for k in work.keys))
-            return Compute(work.finish(slots, params), (*args, *map(self._leaf, work.keys)))
+            params = (*a.template.params, *((self.leaf_of(k).dtype, ()) for k in work.keys))
+            return Compute(work.finish(slots, params), (*args, *map(self.leaf_of, work.keys)))
         assert isinstance(a, Recurrence)
         return self._rewrite_recurrence(a, b, args)
 
@@ -335,7 +350,7 @@ class _Rewriter:
             raise SizeDependentError("it is the number of steps of a recurrence")
         members = [_Template(x, y) for x, y in zip(a.members, b.members, strict=True)]
         keys = list(dict.fromkeys(k for m in members for k in m.keys))
-        numbers = tuple(map(self._leaf, keys))
+        numbers = tuple(map(self.leaf_of, keys))
         params = tuple((x.dtype, x.shape) for x in (*args, *numbers)) + a.results
         finished = []
         for m in members:

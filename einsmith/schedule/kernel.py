@@ -197,6 +197,29 @@ class Kernel(Node):
         return reuses_in_row(self, (0,) * len(self.buffers), 1)
 
 
+class LimitedKernel(Kernel):
+    """A kernel of which only the first points of output axis 0 count; results at others are never read, and need not be
+    computed.
+
+    limit: the buffer, an i32 without dimensions, that holds the number of these points when the kernel runs.
+    """
+
+    __slots__ = ("limit",)
+    fields = (*Kernel.fields, "limit")  # type: ignore[assignment]
+    exact = True
+    limit: int
+
+    def __new__(
+        cls,
+        stages: tuple[Stage, ...],
+        buffers: tuple[KernelBuffer, ...],
+        loop_invariant: tuple[int, ...] | None = None,
+        sums: tuple[EpilogueSum, ...] = (),
+        limit: int = -1,
+    ) -> LimitedKernel:
+        return Node.__new__(cls, stages, buffers, loop_invariant, sums, limit)
+
+
 @lru_cache(maxsize=4096)
 def reuses_in_row(kernel: Kernel, by_row: tuple[int, ...], rows: int) -> bool:
     """Return whether the root uses an element of its operands many times in one of `rows` rows, of which the buffers

@@ -24,6 +24,7 @@ from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
+from einsmith.schedule.limits import Limit
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training import step_graph
 from einsmith.training.accumulation import Accumulation
@@ -190,8 +191,8 @@ class StepCompiler:
             batch = [np.broadcast_to(np.zeros((), d), s) for d, s in zip(dtypes, shapes, strict=True)]
             return self.trace(batch, gather)
 
-        def compile_graph(graph: Graph, traced: step_graph.StepGraph) -> Executable:
-            return Executable(graph, traced.bind, **self._options_for(graph, traced, gather))
+        def compile_graph(graph: Graph, traced: step_graph.StepGraph, limits: Sequence[Limit]) -> Executable:
+            return Executable(graph, traced.bind, **self._options_for(graph, traced, gather), limits=limits)
 
         kinds = tuple((d, a.ndim) for d, a in zip(dtypes, arrays, strict=True)), *key, generation
         sizes = self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph))

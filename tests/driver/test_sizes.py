@@ -71,6 +71,8 @@ def test_results_are_those_of_a_program_for_each_size(case, compiled) -> None:
     shared, each, rng = es.jit(f, sizes="shared"), es.jit(f), default_rng(0)
     count = 0
     for n in SIZES:
+        if n == 2:  # what was beyond the limits in an earlier run must not matter
+            shared(*(np.full([24 if x == "n" else x for x in s], np.nan) for s in shapes))
         arrays = [rng.normal(size=[n if x == "n" else x for x in s]) for s in shapes]
         before = len(compiled)
         got = shared(*arrays)
@@ -172,6 +174,9 @@ def test_training_steps(settings, compiled) -> None:
     b.load_state_dict(a.state_dict())
     shared, each, rng, count = step(a, "shared", **settings), step(b, "each", **settings), default_rng(0), 0
     for n in (6, 9, 3, 24, 2):
+        if n == 3:
+            with pytest.raises(es.NonFiniteError):
+                shared(np.full((24, 1, 8, 8), np.nan, "f"), np.zeros(24, np.int64))
         x, t = rng.normal(size=(n, 1, 8, 8)).astype("f"), rng.integers(0, 5, n)
         before = len(compiled)
         loss = shared(x, t)

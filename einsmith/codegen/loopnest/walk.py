@@ -36,7 +36,7 @@ def digits(b: Builder, flat: SSAValue, extents: Sequence[Bound]) -> list[SSAValu
     return [flat, *reversed(out)] if extents else []
 
 
-def part_range(b: Builder, number: SSAValue, parts: int, count: int) -> Range:
+def part_range(b: Builder, number: SSAValue, parts: int, count: Bound) -> Range:
     """Return the range of part `number` of `count` points, tiles or rows that are divided into nearly equal parts."""
     if parts == 1:
         return 0, count

@@ -21,6 +21,7 @@ from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.predicates import guarded_reads
 from einsmith.ir.nodes import (
     Apply,
+    Axis,
     Const,
     Expr,
     Piece,
@@ -372,3 +373,15 @@ def needs_exact_guards(p: Problem) -> bool:
     left, right = p.operands
     single = (g for g in p.exact if not (g in left.guards and g in right.guards))
     return any(axes_of(g) & set(p.k) and not prove(g, p.extents, ()) for g in single)
+
+
+@lru_cache(maxsize=1024)
+def k_limit(p: Problem) -> int | None:
+    """Return the slot of a number, known when the kernel runs, from which on a guard makes all terms along the first
+    axis of K zero; None where there is none."""
+    for g in p.exact if p.k else ():
+        if isinstance(g, Apply) and g.fn == "lt" and g.args[0] is Axis(p.k[0]):
+            number = g.args[1]
+            if isinstance(number, Read) and not number.index and number.dtype is i32:
+                return number.slot
+    return None

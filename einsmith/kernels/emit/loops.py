@@ -12,13 +12,22 @@ from typing import NamedTuple
 from einsmith.codegen.loopnest.address import BufferMemory, leaves
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.shuffle import transpose
-from einsmith.codegen.loopnest.walk import State, blocks, digits, emit_groups, part_bounds, task_range, tile_count
+from einsmith.codegen.loopnest.walk import (
+    Range,
+    State,
+    blocks,
+    digits,
+    emit_groups,
+    part_bounds,
+    task_range,
+    tile_count,
+)
 from einsmith.ir.analysis.ends import end_of, guards_around
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Expr, Read, axes_of, has_read, reads
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
-from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.kernel import Kernel, LimitedKernel
 
 
 def make_emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int) -> VectorEmitter:
@@ -27,6 +36,29 @@ def make_emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int)
     for n, buffer in enumerate(kernel.buffers):
         em.place(n, BufferMemory(b.buffers[n], buffer.flat))
     return em
+
+
+def limit_rows(em: VectorEmitter, kernel: Kernel, box: Box) -> None:
+    """Have the loops over a box of a kernel leave out the points of axis 0 that do not count in a run."""
+    limit = load_limit(em.b, kernel)
+    if limit is not None:
+        em.limit = em.b.mul(limit, box.extents[0] // kernel.shape[0])  # other axes may be merged into the first
+
+
+def load_limit(b: Builder, kernel: Kernel) -> SSAValue | None:
+    """Return the number of points of output axis 0 that count in this run; None where all do."""
+    if not isinstance(kernel, LimitedKernel):
+        return None
+    return b.cast(b.load(b.buffers[kernel.limit], 0, "i32"), "i64")
+
+
+def _split_limited(b: Builder, count: SSAValue, number: SSAValue | None, parts: int) -> Range:
+    """Return the range of part `number` of so many points that are divided into equal parts at run time."""
+    if number is None or parts == 1:
+        return b.const(0), count
+    each = b.op("floordiv", b.add(count, parts - 1), parts)
+    low = b.mul(number, each)
+    return low, b.op("min", b.add(low, each), count)
 
 
 def distribute_tasks(box_list: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool], int]) -> int:
@@ -90,11 +122,15 @@ def loop_over_rows(
 ) -> Iterator[None]:
     """Emit loops over `axes`, bound as scalars; with tasks > 1 the leading axes are distributed in equal runs."""
     b = em.b
+    limit = em.limit if axes and axes[0] == 0 else None
     with ExitStack() as stack:
         k = 0
-        if tasks > 1:
-            k, count = _choose_leading_axes(extents, tasks)
-            row = stack.enter_context(b.loop(*part_bounds(b, count, task, tasks))).var
+        if tasks > 1 or limit is not None:
+            k, count = _choose_leading_axes(extents, max(2, tasks))
+            bounds = part_bounds(b, count, task, tasks)
+            if limit is not None:
+                bounds = _split_limited(b, b.mul(limit, count // extents[0]), task, tasks)
+            row = stack.enter_context(b.loop(*bounds)).var
             for axis, at in zip(axes[:k], digits(b, row, extents[:k]), strict=True):
                 em.bind(axis, at)
         for axis, n in zip(axes[k:], extents[k:], strict=True):
@@ -212,7 +248,13 @@ def sweep_box(
             elif inside and row is not None:
                 emit_vector_tiles(em, box.extents[axis], unroll, emit_rows)
             else:
-                emit_vector_tiles(em, box.extents[axis], unroll, emit_rows, number, tiles)
+                within = None
+                if em.limit is not None and axis == 0:
+                    group = em.lanes * unroll
+                    groups = b.op("floordiv", b.add(em.limit, group - 1), group)
+                    low, high = (b.mul(x, group) for x in _split_limited(b, groups, number, tiles))
+                    within = low, b.op("min", high, box.extents[axis])
+                emit_vector_tiles(em, box.extents[axis], unroll, emit_rows, number, tiles, within)
     return row_runs * tiles * parts
 
 

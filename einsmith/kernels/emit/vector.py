@@ -61,6 +61,8 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         super().__init__(b, lanes)
         self.extents = tuple(extents)
         self._facts = Facts(self.extents)
+        self.limit: SSAValue | None = None
+        """Number of the first points of axis 0 that count in this run (`schedule.kernel.LimitedKernel`); None: all."""
         self._axes: dict[int, Position] = {}
         self._slots: dict[int, BufferMemory | SSAValue] = {}
         self._overrides: dict[Read, SSAValue] = {}

@@ -48,6 +48,8 @@ def lower_box(
     s = schedule(box, config)
     whole = s.paired_box or box
     em = loops.make_emitter(b, kernel, whole.extents + whole.reduce, config.lanes if s.axis is not None else 0)
+    if s.paired_box is None and not places:
+        loops.limit_rows(em, kernel, box)
     for slot, memory in places:
         em.place(slot, memory)
     sweep = Sweep(em, s)

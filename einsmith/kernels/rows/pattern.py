@@ -309,7 +309,9 @@ class _Lowering:
             emit_launches(part, accumulators[n])
         lo, step = b.mul(b.task, self.chunk), 1
         hi = b.op("min", b.add(lo, self.chunk), whole)
-        if kernel.reuses:  # every task has blocks from everywhere: masks may leave most of the work to the last rows
+        if kernel.reuses or (kernel.active is not None and not kernel.active.extents):
+            # Every task has blocks from everywhere: masks may leave most of the work to the last rows, and limits to
+            # the first ones.
             lo, hi, step = b.task, b.const(whole), self.tasks
         with b.loop(lo, hi, step=step) as loop:
             emit_block(b.mul(loop.var, config.block), config.block)

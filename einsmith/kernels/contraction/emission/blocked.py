@@ -27,6 +27,7 @@ from einsmith.kernels.contraction.halo import BLOCK_AXIS, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import SumPlaces
+from einsmith.kernels.emit.loops import load_limit
 
 CompanionPairs = tuple[tuple[int, int], ...]
 """Pairs of piece numbers: a companion, and the piece whose tiles also compute the companion's sums and store both."""
@@ -53,6 +54,16 @@ class Blocked:
 
     def run(self, task: SSAValue) -> None:
         """Emit a task."""
+        g, b = self.g, self.b
+        limit = load_limit(b, g.kernel) if g.p.batch and g.p.batch[0] == 0 else None
+        if limit is None:
+            self._run(task)
+            return
+        batch = b.op("floordiv", task, g.tasks // g.B)
+        with b.if_(b.op("lt", batch, b.mul(limit, g.p.count(g.p.batch[1:])))):
+            self._run(task)
+
+    def _run(self, task: SSAValue) -> None:
         t, g, sums = self.begin_task(task), self.g, self.tile_epilogue.taken
         if sums is not None:
             sums.clear()
@@ -67,9 +78,10 @@ class Blocked:
         """Bind a task, and fill its halo copies unless they hold a block of K."""
         b, f, g, c, p = self.b, self.f, self.g, self.g.c, self.g.p
         batch, split, tn, tm = digits(b, task, (g.B, c.split, c.tn, c.tm))
-        m_range, n_range = part_range(b, tm, c.tm, g.mt), part_range(b, tn, c.tn, g.nt)
+        m_range = part_range(b, tm, c.tm, self._limited(g.m_side.axes, g.mr, g.mt))
+        n_range = part_range(b, tn, c.tn, self._limited(g.n_side.axes, g.nr, g.nt))
         k_lo = b.mul(split, g.k_max)
-        k_hi = b.op("min", b.add(k_lo, g.k_max), g.K)
+        k_hi = f.k_end(k_lo, b.op("min", b.add(k_lo, g.k_max), g.K))
         m_part, n_part, results = (
             s.part_of(p.batch, batch) for s in (f.m_access, f.n_access, self.tile_epilogue.epilogue.sampler)
         )
@@ -81,6 +93,15 @@ class Blocked:
                 self._select_block(t, i, w, first_block, tm if i == int(c.swap) else tn)
             self.f.fill(t.halo_values)
         return t
+
+    def _limited(self, axes: tuple[int, ...], points: int, tiles: int) -> Bound:
+        """Return the number of tiles along a side, or of those that begin before the limit of a kernel's rows."""
+        b, g = self.b, self.g
+        limit = load_limit(b, g.kernel) if axes and axes[0] == 0 and not g.c.windows and not g.row else None
+        if limit is None:
+            return tiles
+        rows = b.mul(limit, g.p.count(axes[1:]))
+        return b.op("min", b.op("floordiv", b.add(rows, points - 1), points), tiles)
 
     def _select_block(self, t: TaskFrame, i: int, w: HaloCopy, first_block: SSAValue, number: SSAValue) -> None:
         """Make a halo copy that is cut hold block `number`."""

@@ -21,7 +21,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.walk import digits, part_bounds, part_range, strips, tiles
+from einsmith.codegen.loopnest.walk import Bound, digits, part_bounds, part_range, strips, tiles
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import add_halo_copies, inner_axes, sum_elements, tiles_along
 from einsmith.kernels.contraction.emission.frame import Operands, clear, workspace
@@ -32,6 +32,7 @@ from einsmith.kernels.contraction.halo import can_read_past
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.loops import load_limit
 from einsmith.schedule.kernel import Kernel
 
 
@@ -74,6 +75,7 @@ class DirectLowering(Operands):
     """
 
     def __init__(self, kernel: Kernel, config: Direct, target: Any, builder: Builder, problem: Problem, base: int = 0):
+        self._kernel = kernel
         halo_problem = add_halo_copies(problem, config)
         assert halo_problem is not None
         p, n, d, b = halo_problem.problem, target.lanes(problem.dtype.itemsize), config, builder
@@ -104,7 +106,9 @@ class DirectLowering(Operands):
         zero = b.const(0.0, self.elem, self.lanes)
         extents = [p.extents[a] for a in d.outer]
         task, self.part, self.split = digits(b, task, (d.tasks, d.parts, d.split))
-        with b.loop(*part_range(b, task, d.tasks, prod(extents))) as points:
+        limit = load_limit(b, self._kernel) if d.outer and d.outer[0] == 0 else None
+        count: Bound = prod(extents) if limit is None else b.mul(limit, prod(extents[1:]))
+        with b.loop(*part_range(b, task, d.tasks, count)) as points:
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
             if self.sums is None:
                 self.fill(self.values)

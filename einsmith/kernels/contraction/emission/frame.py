@@ -17,6 +17,7 @@ from einsmith.codegen.loopnest.walk import Bound, Range, tiles
 from einsmith.kernels.contraction.config import make_access
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK_VECTORS, SLOT, HaloCopy, fill
+from einsmith.kernels.contraction.problem import k_limit
 from einsmith.kernels.contraction.words import with_views
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
@@ -121,6 +122,21 @@ class Frame(Operands):
         )
         self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
         self.workspace = workspace(b, base, g.item, self.elem)
+
+    def k_end(self, lo: SSAValue, hi: Bound) -> Bound:
+        """Return where a range of points of K ends: `hi`, or before it, where a number that is known when the kernel
+        runs makes all further terms zero. At least one point stays, so that sums are stored."""
+        g, b, p = self.g, self.b, self.g.p
+        slot = k_limit(p)
+        if slot is None or g.c.windows or g.c.depth > 1 or p.dot is not None or g.bounded:
+            return hi
+        if p.k[0] in g.k_groups[-1].axes and g.c.nv == 1:
+            return hi  # an iteration may take several points, of which the end need not be a multiple
+        number = b.cast(b.load(self.slots[slot].pointer, 0, "i32"), "i64")
+        end = b.mul(number, p.count(p.k[1:]))
+        # Packing takes whole vectors along K where all of K is; the guard makes what it packs beyond the end zero.
+        end = b.mul(b.op("floordiv", b.add(end, g.lanes - 1), g.lanes), g.lanes)
+        return b.op("min", hi, b.op("max", end, b.add(lo, 1)))
 
     def slot(self, x: OperandTiles, tile: SSAValue) -> SSAValue:
         """Return the address of tile number `tile` of a buffer."""

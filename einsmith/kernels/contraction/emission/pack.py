@@ -50,7 +50,9 @@ def pack_shared(g: Geometry, base: int, operands: Sequence[OperandTiles], b: Bui
         with task_range(b, task, first, shared_tasks(g, x)) as t:
             batch, block, number = digits(b, t, (x.batches, g.k_blocks, x.tiles))
             lo = b.mul(block, g.kc)
-            hi = b.op("min", b.add(lo, g.kc), g.K)
+            hi: Bound = b.op("min", b.add(lo, g.kc), g.K)
+            if g.kernel.loop_invariant is None:  # else the operand may be packed once for runs with other limits
+                hi = f.k_end(lo, hi)
             operand = (f.m_access if x is g.a else f.n_access).part_of(g.p.batch, batch)
             pack_tile = partial(pack, f, x, operand, f.slot(x, t), lo, hi)
             tiles_of(f, x, (number, b.add(number, 1)), pack_tile)

@@ -1,0 +1,174 @@
+"""Leave out rows of a plan that no result depends on: those beyond a limit that is known when a program runs.
+
+A graph of a capacity (`passes.capacity`) has tensors whose first extent is the capacity. Of these, only the rows below
+the limit matter where every reader reads a row at its own row, below the limit too, or under a condition that compares
+the row with the limit. This is proven of the graph after all passes, whatever they made of it, tensor by tensor. The
+kernels that compute such tensors alone then get the limit as a further buffer (`schedule.kernel.LimitedKernel`), and
+row-block fusions as a condition (`schedule.kernel.Activity`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.ends import guards_around
+from einsmith.ir.analysis.guarded import reads_under
+from einsmith.ir.functions import identity
+from einsmith.ir.nodes import Axis, Compute, Graph, Item, Leaf, Piece, Read, Reduce, Tensor, apply, postorder
+from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, LimitedKernel, Member, Rows
+from einsmith.schedule.plan import KernelCall, Plan
+
+
+class Limit(NamedTuple):
+    """A limit of rows. leaf: the i32 that holds it in a run; extent: the capacity, the first extent of tensors that it
+    limits; outputs: numbers of the graph's outputs of which only the rows below it are read."""
+
+    leaf: Leaf
+    extent: int
+    outputs: frozenset[int]
+
+
+def limit_rows(plan: Plan, limits: Iterable[Limit]) -> Plan:
+    """Return the plan in which kernels leave out rows beyond the limits that no result depends on."""
+    for limit in limits:
+        tensors = find_limited(plan.graph, limit)
+        calls = [_limit_call(c, limit, tensors, plan) if isinstance(c, KernelCall) else c for c in plan.calls]
+        plan = replace(plan, calls=calls)
+    return plan
+
+
+def find_limited(graph: Graph, limit: Limit) -> set[Tensor]:
+    """Return the tensors of a graph of whose rows only those below the limit matter."""
+    nodes = list(postorder((*graph.roots, *graph.gradients)))
+    limited = {t for t in nodes if not _has_several_results(t) and t.shape[:1] == (limit.extent,)}
+    limited.difference_update(t for t, _ in graph.checks)
+    limited.difference_update(t for _, t in graph.updates)
+    limited.difference_update(t for n, t in enumerate(graph.outputs) if n not in limit.outputs)
+    whole: set[Any] = set()  # nodes of several results, all of whose rows matter
+    for node in reversed(nodes):
+        if isinstance(node, Leaf):
+            continue
+        if isinstance(node, Item):
+            if node not in limited:
+                whole.add(node.node)
+        elif isinstance(node, Compute):
+            is_limited = node in limited or (_has_several_results(node) and node not in whole)
+            limited.difference_update(_find_whole_operands(node, limit, is_limited))
+        else:
+            limited.difference_update(node.args)
+    return {t for t in limited if not isinstance(t, Leaf)}
+
+
+def _has_several_results(node: Any) -> bool:
+    return not isinstance(node, (Leaf, Item)) and not (isinstance(node, Compute) and len(node.template.dtypes) == 1)
+
+
+def _find_whole_operands(node: Compute, limit: Limit, is_limited: bool) -> list[Tensor]:
+    """Return the operands of which a node reads rows that may lie beyond the limit. is_limited: only rows of the node
+    below it matter."""
+    number = Read(node.args.index(limit.leaf), (), limit.leaf.dtype) if limit.leaf in node.args else None
+    out = []
+    for part in node.template.parts:
+        own = is_limited and isinstance(part, Piece) and (part.offset[:1], part.step[:1]) == ((0,), (1,))
+        for read, facts in reads_under(part):
+            operand = node.args[read.slot]
+            if operand.shape[:1] != (limit.extent,):
+                continue
+            row = read.index[0]
+            below = isinstance(row, Axis) and own and row.position == 0
+            if not below and number is not None:
+                below = facts.prove(apply("lt", row, number)) if row.dtype is number.dtype else False
+            if not below:
+                out.append(operand)
+    return out
+
+
+def _limit_call(call: KernelCall, limit: Limit, limited: set[Tensor], plan: Plan) -> KernelCall:
+    """Return a call whose kernel leaves out rows beyond the limit; the call itself where some of them matter."""
+    written = [t for t, w in zip(call.tensors, call.written, strict=True) if w]
+    kernel = call.kernel
+    if isinstance(kernel, LimitedKernel) or call.parts and isinstance(kernel, Kernel):
+        return call
+    if isinstance(kernel, Rows):
+        return _limit_rows_of(call, kernel, limit, limited, plan)
+    if not all(t in limited and t not in plan.home for t in written) or not _has_rows(kernel, limit.extent):
+        return call
+    buffers = (*kernel.buffers, KernelBuffer(dt.i32, ()))
+    new = LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, len(kernel.buffers))
+    return _with_limit(call, new, limit)
+
+
+def _with_limit(call: KernelCall, kernel: Kernel | Rows, limit: Limit) -> KernelCall:
+    offsets = (*call.offsets, 0) if call.offsets else ()
+    return replace(
+        call, kernel=kernel, tensors=(*call.tensors, limit.leaf), written=(*call.written, False), offsets=offsets
+    )
+
+
+def _has_rows(kernel: Kernel, extent: int) -> bool:
+    """Return whether output axis 0 of a kernel runs through rows of its results, piece by piece."""
+    if kernel.sums or kernel.shape[:1] != (extent,):
+        return False
+    return all(
+        isinstance(p, Piece) and (p.offset[0], p.step[0], p.extents[0]) == (0, 1, extent) for p in kernel.root.parts
+    )
+
+
+def _limit_rows_of(call: KernelCall, rows: Rows, limit: Limit, limited: set[Tensor], plan: Plan) -> KernelCall:
+    """Return a call of a row-block fusion that leaves out blocks of rows beyond the limit."""
+    if rows.rows != limit.extent or rows.active is not None or rows.takes_sums or rows.is_online:
+        return call
+    known = [n for n, t in enumerate(call.tensors) if t is limit.leaf]
+    place = known[0] if known else len(rows.buffers)
+    by_row: dict[int, set[int]] = {}
+    for m in rows.members:
+        for at, axis in zip(m.places, m.by_row, strict=True):
+            by_row.setdefault(at, set()).add(axis)
+        if m.reduces:
+            if not _is_neutral(m, place):
+                return call
+        elif m.axis != 0 or not _has_rows(m.kernel, limit.extent):
+            return call
+    reduced = {
+        m.places[n] for m in rows.members if m.reduces for s in m.kernel.stages for n in s.outputs if n is not None
+    }
+    for n, (t, w) in enumerate(zip(call.tensors, call.written, strict=True)):
+        if w and n not in reduced and not (by_row.get(n) == {1} and t in limited and t not in plan.home):
+            return call
+    condition = apply("lt", Axis(0), Read(place, (), dt.i32))
+    if known:
+        return replace(call, kernel=_activate(rows, rows.members, rows.buffers, condition))
+    count = len(rows.buffers)
+
+    def moved(m: Member) -> Member:
+        places = tuple(p + (p >= count) for p in m.places)
+        return Member(m.kernel, places, m.by_row, m.reduces, m.axis, m.follows)
+
+    buffers = (*rows.buffers, KernelBuffer(dt.i32, ()))
+    return _with_limit(call, _activate(rows, tuple(map(moved, rows.members)), buffers, condition), limit)
+
+
+def _activate(rows: Rows, members: Sequence[Member], buffers: tuple[KernelBuffer, ...], condition: Any) -> Rows:
+    return Rows(rows.rows, tuple(members), buffers, rows.local, Activity(condition, (), 1), rows.takes_sums)
+
+
+def _is_neutral(member: Member, place: int) -> bool:
+    """Return whether a member that reduces over the rows adds nothing beyond the limit, which is in buffer `place`."""
+    kernel = member.kernel
+    slots = {
+        n for n, (kind, b, *_) in enumerate(kernel.stages[0].args) if kind == "buffer" and member.places[b] == place
+    }
+    for part in kernel.root.parts:
+        if not isinstance(part, Piece) or not isinstance(part.body, Reduce):
+            return False
+        rank = len(part.extents)
+        for body in part.body.bodies:
+            guards = [c for c, _ in guards_around(body, identity(part.body.combiner, body.dtype))]
+            facts = Facts.of(part.domain, guards)
+            if not any(facts.prove(apply("lt", Axis(rank), Read(s, (), dt.i32))) for s in slots):
+                return False
+    return True

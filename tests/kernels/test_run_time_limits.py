@@ -1,0 +1,141 @@
+"""Sums of products whose first axis of K ends at a number that is known when the kernel runs, and kernels of which only
+the first rows count: what lies beyond changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from einsmith.base import dtypes as dt
+from einsmith.ir.nodes import Read, apply
+from einsmith.kernels import autoconfig
+from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
+from einsmith.schedule.kernel import Kernel, KernelBuffer, LimitedKernel
+from tests.kernels import runner
+from tests.kernels.runner import host, run_native, sampled
+from tests.kernels.samples import add, axes, mul, num, over, plain, read
+
+NUMBER = (dt.i32, ())
+
+
+def below(axis, slot, x):
+    return apply("where", apply("lt", axis, Read(slot, (), dt.i32)), x, num(0.0))
+
+
+def outer_product(rows, m, n):
+    i, j, r = axes(3)
+    body = below(r, 2, mul(read(0, r, i), read(1, r, j)))
+    return plain((m, n), [(dt.f32, (rows, m)), (dt.f32, (rows, n)), NUMBER], over("sum", (rows,), body))
+
+
+def filter_gradient(rows, channels, filters, size):
+    o, c, ky, kx, r, y, x = axes(7)
+    params = [(dt.f32, (rows, filters, size, size)), (dt.f32, (rows, channels, size + 2, size + 2)), NUMBER]
+    body = below(r, 2, mul(read(0, r, o, y, x), read(1, r, c, add(y, ky), add(x, kx))))
+    return plain((filters, channels, 3, 3), params, over("sum", (rows, size, size), body))
+
+
+def drawn(kernel, rng, count):
+    """Configurations of the tiled form, of every way in which operands reach the tiles."""
+    found = []
+    while len(found) < count:
+        a, b = (str(x) for x in rng.choice(["inline", "panel", "buffer"], 2))
+        swap, mr, nv, kc, split = (
+            int(rng.choice(x)) for x in ((0, 1), (1, 4, 6), (1, 2), (0, 0, 16, 48), (1, 1, 2, 3))
+        )
+        c = Tiled(bool(swap), mr, nv, a, b, str(rng.choice(["n", "m"])), kc, split)
+        if not CONTRACTION.legal(kernel, Configs((c,), ()), host()):
+            found.append(Configs((c,), ()))
+    return found
+
+
+SUMS = {
+    "whole vectors of K": outer_product(48, 5, 33),
+    "other K": outer_product(37, 17, 9),
+    "long K": outer_product(1500, 8, 40),
+    "filters": filter_gradient(24, 1, 4, 6),
+    "more filters": filter_gradient(9, 3, 8, 4),
+}
+
+
+@sampled(2)
+@pytest.mark.parametrize("case", SUMS)
+def test_k_ends_at_a_number(case, rng, monkeypatch) -> None:
+    kernel, draw = SUMS[case], runner.random_array
+    rows = kernel.root.params[0][1][0]
+    for end in (1, rows // 3 + 1, rows):
+        monkeypatch.setattr(
+            runner, "random_array", lambda rng, b, end=end: draw(rng, b) if b.shape else np.asarray(end, np.int32)
+        )
+        configs = [CONTRACTION.best(kernel, host()), *drawn(kernel, rng, 9)]
+        runner.check(CONTRACTION, kernel, rng, [host()], configs=configs, native=True)
+
+
+def product(rows, m, k):
+    i, j, r = axes(3)
+    return plain(
+        (rows, m), [(dt.f32, (rows, k)), (dt.f32, (m, k))], over("sum", (k,), mul(read(0, i, r), read(1, j, r)))
+    )
+
+
+def batched(rows, m, k):
+    b, i, j, r = axes(4)
+    body = mul(read(0, b, i, r), read(1, b, j, r))
+    return plain((rows, m, m), [(dt.f32, (rows, m, k)), (dt.f32, (rows, m, k))], over("sum", (k,), body))
+
+
+def convolution(rows, channels, filters, size):
+    n, o, y, x, c, ky, kx = axes(7)
+    params = [(dt.f32, (rows, channels, size + 2, size + 2)), (dt.f32, (filters, channels, 3, 3))]
+    body = mul(read(0, n, c, add(y, ky), add(x, kx)), read(1, o, c, ky, kx))
+    return plain((rows, filters, size, size), params, over("sum", (channels, 3, 3), body))
+
+
+def pointwise(*shape):
+    index = axes(len(shape))
+    return plain(shape, [(dt.f32, shape)], mul(read(0, *index), num(3.0)))
+
+
+def row_sums(rows, k):
+    i, r = axes(2)
+    return plain((rows,), [(dt.f32, (rows, k))], over("sum", (k,), read(0, i, r)))
+
+
+ROWS = {
+    "product": product(37, 20, 24),
+    "tall product": product(300, 48, 64),
+    "batched product": batched(9, 12, 16),
+    "convolution": convolution(5, 3, 8, 6),
+    "pointwise": pointwise(37, 40),
+    "pointwise vector": pointwise(301),
+    "pointwise images": pointwise(11, 3, 5, 7),
+    "row sums": row_sums(45, 70),
+}
+
+
+def limited(kernel: Kernel) -> LimitedKernel:
+    buffers = (*kernel.buffers, KernelBuffer(dt.i32, ()))
+    return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, len(kernel.buffers))
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_only_the_first_rows_are_needed(case, rng) -> None:
+    kernel = limited(ROWS[case])
+    result, rows = kernel.stages[0].outputs[0], kernel.shape[0]
+    for pattern in autoconfig.PATTERNS:
+        if not pattern.match(kernel):
+            continue
+        configs = list(pattern.configs(kernel, host()))
+        for config in [pattern.best(kernel, host()), *configs[:: max(1, len(configs) // 3)]]:
+            if config is None:
+                continue
+            lowered = pattern.lower(kernel, config, host())
+            for end in (1, rows // 3 + 1, rows):
+                arrays = [runner.random_array(rng, b) for b in kernel.buffers[:-1]] + [np.asarray(end, np.int32)]
+                arrays[0][end:] = np.nan
+                want = runner.reference(kernel, arrays)[result][:end]
+                arrays[result][...] = np.nan
+                run_native(lowered, arrays, host(), buffers=kernel.buffers)
+                text = f"{pattern.name} {config}"
+                np.testing.assert_allclose(arrays[result][:end], want, rtol=2e-5, atol=2e-5, err_msg=text)
