@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from einsmith.base.errors import ArgumentError, UnknownOptionError
+from einsmith.driver.sizes import check_sizes
 from einsmith.frontends import torch_linalg
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.recurrences import replace_recurrences
@@ -60,7 +61,8 @@ def backend(
     """Compile a graph of PyTorch's operators; torch.compile calls this for `backend="einsmith"`.
 
     options: `fallback`, "warn" (operators that Einsmith lacks run in PyTorch, with one warning each) or "error";
-    `fallback_random`, whether PyTorch draws the random numbers, as in eager execution; `winograd`, as in `es.jit`.
+    `fallback_random`, whether PyTorch draws the random numbers, as in eager execution; `winograd`, as in `es.jit`;
+    `sizes`, "shared" (graphs of dynamic sizes have one program for many sizes, docs/sizes.md) or "each".
     mode: None or "default". Raises UnknownOptionError and ArgumentError.
     """
     settings = _options(options or {})
@@ -106,4 +108,5 @@ def _options(given: Mapping[str, Any]) -> Options:
     found = Options(**given)
     if found.fallback not in ("warn", "error"):
         raise ArgumentError(f"fallback={found.fallback!r} must be 'warn' or 'error'")
+    check_sizes(found.sizes)
     return found

@@ -15,6 +15,7 @@ from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import EinsmithError, TraceError
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.driver.executable import PROGRAMS, Executable
+from einsmith.driver.sizes import SHARED, SHARED_FUNCTIONS, Sizes
 from einsmith.frontends import torch_threads
 from einsmith.frontends.aten.graph import AtenNode, apply
 from einsmith.frontends.torch_compile import layout, memory
@@ -25,6 +26,7 @@ from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
+from einsmith.schedule.limits import Limit
 
 _ARENA = Arena()
 _SEED = 2**31
@@ -57,6 +59,7 @@ class _Program:
 
     def __init__(self, region: Region, inputs: Sequence[Any], threads: int, in_place: bool):
         traced = region.trace(inputs)
+        run = None if in_place else region.find_shared(inputs, traced, threads)
         graph, results = traced.graph, region.results
         self.in_place = in_place
         if in_place:
@@ -66,7 +69,8 @@ class _Program:
             outputs = tuple(graph.outputs[k] for k in kept)
             graph = Graph(graph.inputs, outputs, (*graph.updates, *stored), graph.checks, graph.gradients)
             results = tuple(results[k] for k in kept)
-        run = Executable(graph, traced.bind, threads, numerics=region.numerics, shared=_ARENA, origins=traced.origins)
+        if run is None:
+            run = region.compile(graph, traced, threads)
         self.run_at, self.nbytes = run.run_at, run.nbytes
         self.checks = [(x.shape, x.strides, TORCH[x.dtype]) if isinstance(x, Placed) else x for x in inputs]
         self.made: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
@@ -83,7 +87,8 @@ class Region:
     inputs: names of tensors and numbers; results: in the order in which a call returns them; into: result -> input (by
     number) for results that are written into inputs, which a call then returns; random: whether a call draws a seed
     from PyTorch's generator; fallback: the operators in PyTorch, called if the inputs' layout cannot be compiled;
-    failed: called before it with the exception, and raises if fallback is an error.
+    failed: called before it with the exception, and raises if fallback is an error; sizes: whether several sizes of the
+    inputs share a program (`driver.sizes.SIZES`).
     """
 
     def __init__(
@@ -96,7 +101,10 @@ class Region:
         failed: Callable[[Exception], None],
         numerics: Numerics = PLAIN,
         into: Mapping[int, int] | None = None,
+        sizes: str = SHARED,
     ):
+        self._shares = sizes == SHARED
+        self._sizes: Cache[Any, Sizes[Any]] = Cache(SHARED_FUNCTIONS)
         self.nodes, self.inputs, self.results = tuple(nodes), tuple(inputs), tuple(results)
         self.random, self.numerics = random, numerics
         self.fallback, self.failed = fallback, failed
@@ -142,6 +150,47 @@ class Region:
         if traced.live:
             raise TraceError("a Parameter or a buffer of Einsmith is captured; pass its values as a tensor argument")
         return traced
+
+    def compile(self, graph: Graph, traced: Any, threads: int, limits: Sequence[Limit] = ()) -> Executable:
+        """Return the program of a graph for the inputs of a trace."""
+        return Executable(
+            graph, traced.bind, threads, numerics=self.numerics, shared=_ARENA, origins=traced.origins, limits=limits
+        )
+
+    def find_shared(self, inputs: Sequence[Any], traced: Any, threads: int) -> Executable | None:
+        """Return a program that several sizes of the inputs share; None where these need their own.
+
+        Sizes are the extents of dense tensors, and integers, which PyTorch hands over for dynamic extents."""
+        if not self._shares or any(isinstance(x, Placed) and not _is_dense(x) for x in inputs):
+            return None
+        is_size = [type(x) is int for x in inputs]
+
+        def sizes_of(inputs: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+            tensors = (x.shape for x in inputs if isinstance(x, Placed))
+            return (*tensors, tuple(x for x, n in zip(inputs, is_size, strict=True) if n))
+
+        def trace_for(shapes: Sequence[tuple[int, ...]]) -> Any:
+            tensors, numbers = iter(shapes[:-1]), iter(shapes[-1])
+            others = []
+            for x, n in zip(inputs, is_size, strict=True):
+                if isinstance(x, Placed):
+                    shape = next(tensors)
+                    others.append(layout.memory_order(shape, layout.strides(shape, range(len(shape))), x.dtype))
+                else:
+                    others.append(next(numbers) if n else x)
+            return self.trace(others)
+
+        def compile_graph(graph: Graph, traced: Any, limits: Sequence[Limit]) -> Executable:
+            return self.compile(graph, traced, threads, limits)
+
+        kinds = (
+            threads,
+            *(
+                (x.dtype, len(x.shape)) if isinstance(x, Placed) else int if n else _key(x)
+                for x, n in zip(inputs, is_size, strict=True)
+            ),
+        )
+        return self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph)).find(sizes_of(inputs), traced)
 
     def prepare(self, inputs: Sequence[Any]) -> None:
         """Compile for the layout of `inputs`. Raises OperatorRefusedError and what compiling raises."""
@@ -225,6 +274,11 @@ class Region:
 
 def _nbytes(program: _Program | Exception) -> int:
     return program.nbytes if isinstance(program, _Program) else 0
+
+
+def _is_dense(x: Placed) -> bool:
+    """Return whether a tensor fills memory in the order of its dimensions."""
+    return x.dims == tuple(range(len(x.shape))) and 0 not in x.shape
 
 
 def _key(x: Any) -> Any:

@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from einsmith.base.caches import Once
 from einsmith.base.errors import EinsmithWarning, TraceError
 from einsmith.base.numerics import Numerics
+from einsmith.driver.sizes import SHARED
 from einsmith.frontends.aten import REFUSED, TABLE
 from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region, Result
@@ -40,12 +41,14 @@ class Options:
     """Options of the backend.
 
     fallback: "warn" or "error", for operators that run in PyTorch; fallback_random: whether PyTorch draws random
-    numbers; winograd: as in `es.jit`.
+    numbers; winograd: as in `es.jit`; sizes: "shared", where a graph of dynamic sizes has one program for sizes up to a
+    capacity, or "each", where it has one for each combination.
     """
 
     fallback: str = "warn"
     fallback_random: bool = False
     winograd: bool = False
+    sizes: str = SHARED
 
     def say(self, what: str, why: str, line: str) -> None:
         """Warn, once for each `what` and `line`, that it runs in PyTorch; raise TraceError if fallback is "error"."""
@@ -419,6 +422,7 @@ class _Parts:
             failed,
             Numerics(self.options.winograd),
             into,
+            self.options.sizes,
         )
         try:
             hints = [_hint(n) for n in given]
