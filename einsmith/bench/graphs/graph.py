@@ -1,4 +1,4 @@
-"""Represent a network's forward and loss as a list of PyTorch's operations, as `bench.peers.torch_exporter` makes it."""
+"""Represent a network's forward and loss as a list of PyTorch's operations (`bench.peers.torch_exporter`)."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class Region:
 
         def trace_for(shapes: Sequence[tuple[int, ...]]) -> Any:
             tensors, numbers = iter(shapes[:-1]), iter(shapes[-1])
-            others = []
+            others: list[Any] = []
             for x, n in zip(inputs, is_size, strict=True):
                 if isinstance(x, Placed):
                     shape = next(tensors)
