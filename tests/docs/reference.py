@@ -38,8 +38,9 @@ Layers have the arguments, initial values and state names of `torch.nn`, so that
 def commands() -> str:
     """Return the page of the command line, from click's commands."""
     parts = ["# Command line" + NOTE, "", "What `einsmith COMMAND --help` prints.", ""]
+    group = click.Context(app, info_name="einsmith", **app.context_settings)
     for name, command in app.commands.items():
-        context = click.Context(command, info_name=f"einsmith {name}", terminal_width=100)
+        context = click.Context(command, group, name, terminal_width=100)
         parts += [f"## einsmith {name}", "", "```text", command.get_help(context).rstrip(), "```", ""]
     return "\n".join(parts)
 
