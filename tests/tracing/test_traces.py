@@ -168,7 +168,7 @@ def test_nothing_is_recorded_where_nothing_asks(monkeypatch: pytest.MonkeyPatch)
     step(*batch)
     assert recording.current() is None
     (run,) = [run for _, run in step._programs.items()]
-    assert run._recorder is None and run._timeline is None
+    assert run._recorder is None and not run._timelines
 
 
 FAULTS = {
