@@ -20,7 +20,7 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.base import html, locks, recording
-from einsmith.base.arguments import check_arguments, describe, show, signature_of
+from einsmith.base.arguments import check_arguments, describe, refuse_torch, show, signature_of
 from einsmith.base.arrays import to_array
 from einsmith.base.caches import Cache, Entry, tick
 from einsmith.base.dtypes import DType, dtype_of
@@ -307,6 +307,7 @@ class Derived:
     """
 
     def __init__(self, f: Callable, derive: Callable[..., Any], arguments: tuple):
+        refuse_torch(arguments[0], f"the argument of es.{derive.__name__}")
         functools.update_wrapper(self, f, updated=())  # type: ignore[arg-type]  # subclasses are callable
         self._derived = derive, arguments
 
@@ -351,6 +352,7 @@ class Jitted:
         max_stored: int | str = MAX_STORED_BYTES,
         sizes: str = EACH,
     ):
+        refuse_torch(f, "the function")
         functools.update_wrapper(self, f, updated=())
         self.f, self.sizes = f, check_sizes(sizes)
         names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)

@@ -29,7 +29,7 @@ from einsmith.api.jit import (
 from einsmith.autodiff import forward
 from einsmith.autodiff.batch import batch
 from einsmith.autodiff.reverse import gradients
-from einsmith.base.arguments import Magnitude, Size, check_arguments, signature_of
+from einsmith.base.arguments import Magnitude, Size, check_arguments, refuse_torch, signature_of
 from einsmith.base.arrays import to_array
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ArgumentError, DtypeError, GradientError, IndexOutOfRange, ShapeError, TraceError
@@ -184,6 +184,7 @@ def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     the primals' present values and the random numbers of the output. Given traced tensors both extend the trace.
     Buffers that f updates are updated by vjp itself, and by no pullback.
     """
+    refuse_torch(f, "the function")
     if not in_trace(primals):
         key = trace.random_key()
         out = run_arrays(f, primals, {}) if not isinstance(f, Jitted) else f(*primals)
@@ -277,6 +278,7 @@ def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
     f. Given traced tensors it extends the trace. Raises GradientError for structures that differ, ShapeError for a
     tangent of a wrong shape, DtypeError for one of integers.
     """
+    refuse_torch(f, "the function")
     primals, tangents = tuple(primals), tuple(tangents)
     _check_tangents(primals, tangents)
     if in_trace((primals, tangents)):
@@ -439,6 +441,7 @@ def check_gradients(
     Every float primal takes part. Raises GradientError with the two numbers where they differ by more than tol * (1 +
     |difference|).
     """
+    refuse_torch(f, "the function")
     if not eps > 0:
         raise ArgumentError(f"check_gradients: eps={eps!r} must be a positive number")
     leaves, structure = flatten(primals)

@@ -103,6 +103,22 @@ def with_article(name: str) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
+def refuse_torch(x: Any, what: str) -> None:
+    """Raise KindError for a module or an operator of PyTorch, given where Einsmith's own are expected, as `what`."""
+    for kind in type(x).__mro__:  # by name: PyTorch need not be installed
+        place = f"{kind.__module__}.{kind.__qualname__}"
+        if place == "torch.nn.modules.module.Module":
+            raise KindError(
+                f"{what} is {describe(x)}, a module of PyTorch; convert it first, with "
+                "einsmith.frontends.torch.from_torch(module, example)"
+            )
+        if place == "einsmith.frontends.torch_operator.TorchOperator":
+            raise KindError(
+                f"{what} is {x.__name__}, an operator on PyTorch's tensors; pass the es.op itself, of which operator() "
+                "made it"
+            )
+
+
 def whole_numbers(given: Any, what: str) -> tuple[int, ...]:
     """Return one integer or a sequence of integers as a tuple of Python's ints. Raises KindError, which names
     `what`."""

@@ -58,6 +58,12 @@ def as_numpy(x: Any, name: str = "array") -> np.ndarray:
     return array
 
 
+def detached(x: Any) -> Any:
+    """Return a tensor of PyTorch apart from its gradient, for calls that read shape and type alone; others as they
+    are."""
+    return x.detach() if getattr(x, "requires_grad", False) and hasattr(x, "__dlpack__") else x
+
+
 def _masked_error(name: str) -> DtypeError:
     return DtypeError(f"{name} is a masked array, whose mask would be lost; pass .filled(value) or .data")
 

@@ -15,8 +15,10 @@ from typing import Annotated, Any
 
 from einsmith.api.jit import Jitted
 from einsmith.base import VERSION, environment, folders
-from einsmith.base.arguments import Count, check_arguments, describe
+from einsmith.base.arguments import Count, check_arguments, describe, refuse_torch
+from einsmith.base.arrays import detached
 from einsmith.base.errors import ArgumentError, CheckError, SaveError
+from einsmith.base.trees import map_tree
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.driver import registry
 from einsmith.export import build, traces
@@ -60,20 +62,22 @@ def export(
 
     what: a TrainStep, exported with its training step, evaluation and prediction, or a function of tensors, jitted or
     not; results equal those in Python bit for bit, but for sums of bfloat16 where Python's use AMX. example: a batch
-    (inputs..., target), or the function's arguments; without one, a step is exported for all batch shapes that it is
-    compiled for (TrainStep.compile). name: name of the library, by default the model's or the function's. target:
-    processor to run on, "host" for this machine, else x86-64 to x86-64-v4 or aarch64; the library refuses a processor
-    that lacks a feature. threads: the library's threads, by default the step's. schedule: number of steps for which
-    hyperparameters that are callables of the step are tabulated. compiler: the C compiler that links, by default cc,
-    gcc or clang; link=False: write NAME_kernels.o, NAME.c and NAME.h, to be compiled elsewhere, and no library.
-    overwrite: replace a folder that is an export.
+    (inputs..., target), or the function's arguments; shapes and types of arrays matter. Without one, a step is exported
+    for all batch shapes that it is compiled for (TrainStep.compile). name: name of the library, by default the model's
+    or the function's. target: processor to run on, "host" for this machine, else x86-64 to x86-64-v4 or aarch64; the
+    library refuses a processor that lacks a feature. threads: the library's threads, by default the step's. schedule:
+    number of steps for which hyperparameters that are callables of the step are tabulated. compiler: the C compiler
+    that links, by default cc, gcc or clang; link=False: write NAME_kernels.o, NAME.c and NAME.h, to be compiled
+    elsewhere, and no library. overwrite: replace a folder that is an export.
 
     Raises ArgumentError where shapes are not known or something cannot be exported, CompileError where there is no
     compiler, SaveError where the folder exists; the folder is then as it was.
     """
+    example = map_tree(detached, example)
     place = _folder(folder, overwrite)
     if environment.check_level():
         raise CheckError("EINSMITH_CHECK checks only programs of this process, no exported ones; unset it")
+    refuse_torch(what, "the object to export")
     if not callable(what) or isinstance(what, type):
         raise ArgumentError(f"{_show(what)} is neither a TrainStep nor a function; only these can be exported")
     count = threads or (what.threads if isinstance(what, (TrainStep, Jitted)) else None) or get_threads()

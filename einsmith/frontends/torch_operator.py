@@ -22,9 +22,9 @@ import torch
 from einsmith.api.jit import trace_shapes
 from einsmith.api.transforms import batched, jvp, vjp
 from einsmith.base import locks
-from einsmith.base.arguments import describe
+from einsmith.base.arguments import describe, refuse_torch, show
 from einsmith.base.caches import Bound, Cache
-from einsmith.base.errors import DtypeError, FormulaError, ShapeError, TraceError
+from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.base.trees import flatten
 from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.frontends import torch_threads
@@ -75,6 +75,11 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
     parameters, for the life of the process. Calls raise DtypeError and ShapeError, naming the argument, FormulaError
     and IndexOutOfRange.
     """
+    refuse_torch(f, "f")
+    if isinstance(f, str):
+        raise KindError(f"operator takes an es.op, not a text; make one of it, operator(es.op({show(f)}))")
+    if not callable(f) or isinstance(f, type):
+        raise KindError(f"operator takes an es.op or a function of tensors, not {show(f)}")
     for name, value in params.items():
         if isinstance(value, torch.Tensor):
             raise TraceError(f"{name} is a tensor; pass it to the call, f(..., {name}=tensor), so that it can change")
@@ -101,13 +106,22 @@ class TorchOperator:
             return self._call(args, kwargs)
         for k, x in enumerate(args):
             if not isinstance(x, torch.Tensor):
+                self._refuse_traced(args)
                 raise self._no_tensor(self._inputs[k], x)
         return self.op(*args)
+
+    def _refuse_traced(self, values: Sequence[Any]) -> None:
+        if any(isinstance(x, Value) for x in values):
+            raise TraceError(
+                f"{self.__name__} is an operator on PyTorch's tensors; inside a function or module of Einsmith, call "
+                "the es.op itself, of which operator() made it"
+            )
 
     def _no_tensor(self, name: str, x: Any) -> DtypeError:
         return DtypeError(f"{self.__name__}: {name} is {describe(x)}; pass a torch tensor")
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        self._refuse_traced((*args, *kwargs.values()))
         tensors = list(args)
         if self._arity >= 0:
             if len(args) > self._arity:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.base.arguments import check_arguments, show
+from einsmith.base.arguments import check_arguments, refuse_torch, show
 from einsmith.base.errors import ArgumentError
 from einsmith.base.trees import unflatten
 from einsmith.ir.nodes import Tensor, postorder
@@ -73,6 +73,7 @@ def prepare_qat(model: Any, *, per_channel: bool = True) -> QuantizationAware:
     per_channel: whether each index of a weight's first dimension has a scale of its own. Raises ArgumentError for what
     is no network, or has no weight of two dimensions or more.
     """
+    refuse_torch(model, "model")
     if not isinstance(model, Module):
         raise ArgumentError(f"model={show(model)} is not a network; pass an es.nn.Module")
     if not candidate_weights(model):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.api.jit import Jitted
-from einsmith.base.arguments import check_arguments, show
+from einsmith.base.arguments import check_arguments, refuse_torch, show
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ArgumentError
 from einsmith.base.trees import flatten, unflatten
@@ -242,6 +242,7 @@ def quantize(
         ArgumentError: no batches; numbers that are not finite; an unknown method; no product that integers can compute;
             or a pattern that no layer has.
     """
+    refuse_torch(model, "model")
     if not isinstance(model, Module):
         raise ArgumentError(f"model={show(model)} is not a network; pass an es.nn.Module")
     if method not in METHODS:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from einsmith.base.arguments import describe
+from einsmith.base.arguments import describe, refuse_torch
 from einsmith.base.dtypes import f16
 from einsmith.base.errors import ArgumentError, KindError
 from einsmith.base.numerics import Numerics
@@ -55,10 +55,15 @@ class StepDefinition:
     def check_model_and_loss(self) -> None:
         """Check that the model is a network and the loss a function. Raises ArgumentError or KindError."""
         model, loss = self.model, self.loss
+        refuse_torch(model, "model")
         if not hasattr(model, "named_parameters") or isinstance(model, type):
             raise ArgumentError(f"model={_show(model)} is not a network; pass an es.nn.Module")
         if isinstance(loss, type):
             raise ArgumentError(f"loss={_show(loss)} is a class; pass one of its objects, as {loss.__name__}()")
+        if (getattr(loss, "__module__", None) or "").startswith("torch."):
+            raise KindError(
+                f"loss={_show(loss)} is PyTorch's; es.functional has losses under PyTorch's names, such as mse_loss"
+            )
         if not callable(loss):
             raise KindError(f"loss={_show(loss)} must be a callable")
 

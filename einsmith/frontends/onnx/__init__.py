@@ -13,8 +13,8 @@ from typing import Any
 
 from einsmith.api.jit import names_of
 from einsmith.base import files, locks
-from einsmith.base.arguments import check_arguments
-from einsmith.base.arrays import to_array
+from einsmith.base.arguments import check_arguments, refuse_torch, show
+from einsmith.base.arrays import detached, to_array
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ArgumentError, DataError, KindError, ShapeError
 from einsmith.frontends.onnx.module import OnnxModule, fix_inputs
@@ -77,7 +77,7 @@ def save(model: OnnxModule, file: str | os.PathLike) -> None:
 
 @check_arguments
 def export(
-    model: Module,
+    model: Any,
     example: Any,
     file: Any,
     *,
@@ -106,8 +106,14 @@ def export(
     for what holds for one batch size alone; ArgumentError for a network that updates buffers in evaluation, or that has
     more than 2 GiB of parameters; DataError for a path that cannot be written; ImportError without the package `onnx`.
     """
+    refuse_torch(model, "model")
+    if not isinstance(model, Module):
+        raise KindError(f"model={show(model)} must be an es.nn.Module")
     path = _writable(file)
-    arrays = [to_array(x, f"example {n}") for n, x in enumerate(example if isinstance(example, tuple) else (example,))]
+    arrays = [
+        to_array(detached(x), f"example {n}")
+        for n, x in enumerate(example if isinstance(example, tuple) else (example,))
+    ]
     if opset not in OPSETS:
         raise ArgumentError(f"opset={opset!r} must be from {OPSETS[0]} to {OPSETS[-1]}")
     if dynamic_batch and any(not a.ndim or len(a) != len(arrays[0]) for a in arrays):
