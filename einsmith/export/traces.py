@@ -16,6 +16,7 @@ from einsmith.base.trees import flatten
 from einsmith.export import exported
 from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, Traced, Training
 from einsmith.nn import Module
+from einsmith.nn.module import export_name
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training import TrainStep
 from einsmith.training.batch import batch_arrays, count_samples
@@ -88,7 +89,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
     training = Training(settings, reports, step.accumulate, len(groups))
     if reports:
         memories.add(REPORTS, exported.NUMBER, np.zeros(len(reports)))
-    return ExportSubject(type(step.model).__name__, threads, graphs, memories, training)
+    return ExportSubject(step.model._class_name(), threads, graphs, memories, training)
 
 
 def _batches_of_zeros(step: TrainStep) -> list[list[np.ndarray]]:
@@ -99,7 +100,7 @@ def _batches_of_zeros(step: TrainStep) -> list[list[np.ndarray]]:
 
 def _names(f: Callable, count: int) -> tuple[str, ...]:
     """Return the names of a function's first `count` positional arguments."""
-    known = names_of(f.forward if isinstance(f, Module) else f)
+    known = names_of(f)
     return tuple(known[n] if n < len(known) else f"x{n}" for n in range(count))
 
 
@@ -190,8 +191,7 @@ def of_function(f: Callable, example: tuple, threads: int) -> ExportSubject:
     numerics = PLAIN if jitted is None else jitted.numerics
     max_stored = MAX_STORED_BYTES if jitted is None else jitted.max_stored
     graph = Traced(exported.CALL, 0, traced.graph, bind, given, numerics, max_stored=max_stored)
-    name = type(plain).__name__ if isinstance(plain, Module) else getattr(plain, "__name__", "function")
-    return ExportSubject(name, threads, [graph], memories)
+    return ExportSubject(export_name(plain), threads, [graph], memories)
 
 
 def _needs_arguments(f: Callable) -> bool:

@@ -77,6 +77,11 @@ class Operator:
         return tuple(self.program.parameters)
 
     @property
+    def argument_names(self) -> tuple[str, ...]:
+        """The names of the inputs, as arguments of other functions have them."""
+        return self.inputs
+
+    @property
     def signature(self) -> str:
         """Describe the operator in one line: inputs with their indices at the first read, parameters with defaults,
         outputs."""

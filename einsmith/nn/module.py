@@ -124,6 +124,10 @@ class Module:
         paths = [(path, type(m).__name__) for m in traced_modules for path, part in m.named_modules() if part is self]
         return max(paths, key=lambda x: len(x[0]), default=("", ""))
 
+    def _class_name(self) -> str:
+        """Return the name of the network's class for exports: for a network of another framework, its class there."""
+        return type(self).__name__
+
     def _path(self) -> str:
         """Return this module's path in the outermost traced module; that one's class for itself."""
         trace = current_trace()
@@ -575,6 +579,14 @@ def _check_part(value: Any, kind: type, name: str, module: Module) -> None:
 def _kind_of(table: dict, module: Module) -> str:
     """Return the name of the class whose instances one of the module's three tables holds, for messages."""
     return {id(module._parameters): "Parameter", id(module._buffers): "Buffer"}.get(id(table), "Module")
+
+
+def export_name(f: Any) -> str:
+    """Return the name of a module's class or of a function, for exports; "function" for one without a name."""
+    if isinstance(f, Module):
+        return f._class_name()
+    name = str(getattr(f, "__name__", None) or getattr(f, "name", "function"))  # an operator has a name
+    return "function" if name == "<lambda>" else name
 
 
 @check_arguments

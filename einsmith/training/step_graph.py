@@ -384,7 +384,7 @@ def find_coupling(rule: Any, dtype: DType) -> str | None:
 
 def names_of_batch(model: Any, count: int) -> list[str]:
     """Return the names of a batch's `count` arrays in messages: the model's names of its inputs, then "the target"."""
-    names = names_of(model.forward)[: count - 1]
+    names = names_of(model)[: count - 1]
     return [*names, *(f"input {n}" for n in range(len(names), count - 1)), "the target"]
 
 

@@ -42,6 +42,20 @@ def test_nested_arguments_and_results(tmp_path, rng) -> None:
         assert x.dtype == y.dtype
 
 
+@pytest.mark.parametrize(
+    ("f", "library", "arguments"),
+    [
+        (lambda a, b: a * b, "function", ["a", "b"]),
+        (es.op("Y[i] = X[i]*W[i]", inputs="W, X", name="Gate"), "gate", ["W", "X"]),
+        (es.nn.Linear(3, 3), "linear", ["input"]),
+    ],
+)
+def test_names(f, library, arguments, tmp_path) -> None:
+    made = exported(tmp_path, f, *[np.ones(3, np.float32)] * len(arguments))
+    assert made.name == library
+    assert [x["name"] for x in made.manifest["functions"][0]["arguments"]] == arguments
+
+
 def test_every_type(tmp_path) -> None:
     types = ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
     arrays = [np.arange(6).reshape(2, 3).astype(t) for t in types]

@@ -352,6 +352,31 @@ def test_inputs_come_in_order_or_by_name(rng):
         ours(x)
 
 
+class Mixture(nn.Module):
+    def forward(self, left, right, *more):
+        return left + 2 * right + sum(more)
+
+
+def test_exports_have_torchs_names(tmp_path):
+    x = torch.zeros(3, 2)
+    ours = from_torch(Mixture(), x, x, x)
+    assert ours.argument_names == ("left", "right")
+    es.export(ours, tmp_path / "library", x, x, x, link=False)
+    header = (tmp_path / "library" / "mixture.h").read_text()
+    assert "left: float32[3, 2]" in header and "right: float32[3, 2]" in header
+    nearest = Nearest(operator(es.op("n[b,c] = sum[k](x[b,k]*z[c,k])")))
+    network = from_torch(nearest, torch.zeros(3, 6, dtype=torch.float64))
+    step = es.TrainStep(network, es.functional.mse_loss, es.optim.SGD(lr=0.1))
+    es.export(step, tmp_path / "step", np.zeros((3, 6)), np.zeros((3, 4)), link=False)
+    assert "x: float64[3, 6]" in (tmp_path / "step" / "nearest.h").read_text()
+    onnx = pytest.importorskip("onnx", reason="reads the file")
+    from einsmith.frontends.onnx import export
+
+    export(ours, (x, x, x), tmp_path / "mixture.onnx")
+    graph = onnx.load(tmp_path / "mixture.onnx").graph
+    assert graph.name == "Mixture" and [i.name for i in graph.input] == ["left", "right", "input_2"]
+
+
 def test_settings_are_fixed(rng):
     theirs = Told(lambda y, x, n, flag: y * n if flag else y)
     x = torch.rand(3, 6, dtype=torch.float64)

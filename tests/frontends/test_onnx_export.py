@@ -402,3 +402,33 @@ def test_what_an_evaluation_cannot_be(tmp_path: Path):
     model = N.Sequential(N.Linear(3, 4), N.BatchNorm1d(4), N.Dropout(0.5))
     counts = written(tmp_path / "net.onnx", model, floats(2, 3))
     assert counts == {"Gemm": 1, "BatchNormalization": 1} and model.training
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_functions_of_tensors(jitted, tmp_path):
+    scale, shift = floats(4), N.Parameter(floats(4, seed=1))
+
+    def scaled(x, bias):
+        return x * scale + bias + shift
+
+    f = es.jit(scaled) if jitted else scaled
+    x = floats(3, 4, seed=2)
+    export(f, (x, x), tmp_path / "f.onnx", dynamic_batch=True)
+    graph = onnx.load(tmp_path / "f.onnx").graph
+    assert graph.name == "scaled" and [i.name for i in graph.input] == ["x", "bias"]
+    x = floats(5, 4, seed=3)
+    (got,) = ort.InferenceSession(tmp_path / "f.onnx").run(None, {"x": x, "bias": 2 * x})
+    np.testing.assert_allclose(got, es.jit(scaled)(x, 2 * x), rtol=1e-5, atol=1e-6)
+
+
+def test_an_operator(tmp_path):
+    distance = es.op("D[i,j] = sum[k](abs(x[i,k] - z[j,k]))", name="distance")
+    x, z = floats(3, 4), floats(5, 4, seed=1)
+    export(distance, (x, z), tmp_path / "d.onnx")
+    session = ort.InferenceSession(tmp_path / "d.onnx")
+    assert [i.name for i in session.get_inputs()] == ["x", "z"]
+    np.testing.assert_allclose(session.run(None, {"x": x, "z": z})[0], distance(x, z), rtol=1e-5)
+    with pytest.raises(KindError, match="a function of tensors"):
+        export(3, x, tmp_path / "n.onnx")
+    with pytest.raises(KindError, match=r"^file=<ndarray of shape \(3, 4\)> must be a path"):
+        export(distance, "d.onnx", x)

@@ -32,6 +32,20 @@ class AtenModule(ModulePart):
         super().__init__(kind)
         self._graphs, self._takes, self._result = dict(graphs), takes, result
 
+    def _class_name(self) -> str:
+        return self.kind
+
+    @property
+    def argument_names(self) -> tuple[str, ...]:
+        """The names of the tensors among forward's arguments, as far as each argument is one tensor."""
+        graph = self._graphs[self.training]
+        found = []
+        for (name, several), place in zip(graph.guards.names, self._takes, strict=False):
+            if several or not isinstance(place, int) or not isinstance(graph.inputs[place][1], Kind):
+                break
+            found.append(name)
+        return tuple(found)
+
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         graph = self._graphs[self.training]
         given = _all(self.kind, graph, _in_order(self.kind, graph, inputs, named))

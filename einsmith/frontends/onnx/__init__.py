@@ -7,7 +7,7 @@ The package `onnx` reads and writes the files: pip install 'einsmith[onnx]'. doc
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from einsmith.base.arrays import detached, to_array
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ArgumentError, DataError, KindError, ShapeError
 from einsmith.frontends.onnx.module import OnnxModule, fix_inputs
-from einsmith.nn.module import Module
+from einsmith.nn.module import Module, export_name
 
 __all__ = ["OnnxModule", "export", "load", "save"]
 
@@ -86,20 +86,21 @@ def export(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
 ) -> None:
-    """Write a network as an ONNX file, as it computes in evaluation mode.
+    """Write a network, or a function of tensors, as an ONNX file, as it computes in evaluation mode.
 
     Parameters and buffers are initializers under their names in `model.state_dict()`. Operators have their names in
     ONNX; other formulas are written as elementary operators (MatMul, Einsum, Gather, Where, ...), each with the formula
     as its `doc_string`, and recurrences as Loop.
 
     Args:
-        model: the network
+        model: the network, or a function of tensors, such as an es.op
         example: an input, or a tuple of inputs: arrays whose shapes and element types the file has
         file: path of the file
         dynamic_batch: whether the file takes any number of rows: the first extent of all inputs, which is then a size
             named "batch"
         opset: version of ONNX's operator set, 18 to 23
-        input_names: names of the inputs, by default those of the parameters of `forward`
+        input_names: names of the inputs, by default those of the parameters of `forward` or of the function (those of
+            PyTorch's forward for a module from `from_torch`), "input_0", ... for `*args`
         output_names: names of the outputs, by default "output", or "output_0", "output_1", ...
 
     Raises FormulaError, which shows the formula, for what ONNX's operators cannot express, such as random numbers, or
@@ -107,8 +108,8 @@ def export(
     more than 2 GiB of parameters; DataError for a path that cannot be written; ImportError without the package `onnx`.
     """
     refuse_torch(model, "model")
-    if not isinstance(model, Module):
-        raise KindError(f"model={show(model)} must be an es.nn.Module")
+    if not callable(model) or isinstance(model, type):
+        raise KindError(f"model={show(model)} must be an es.nn.Module or a function of tensors, such as an es.op")
     path = _writable(file)
     arrays = [
         to_array(detached(x), f"example {n}")
@@ -119,6 +120,7 @@ def export(
     if dynamic_batch and any(not a.ndim or len(a) != len(arrays[0]) for a in arrays):
         raise ShapeError(f"dynamic_batch: the inputs' first extents must be equal; got {[a.shape for a in arrays]}")
     known = names_of(model)
+    model = model if isinstance(model, Module) else _Function(model)
     inputs = input_names or [known[n] if n < len(known) else f"input_{n}" for n in range(len(arrays))]
     if len(inputs) != len(arrays):
         raise ArgumentError(f"input_names={list(inputs)!r} must be {len(arrays)} names")
@@ -137,12 +139,25 @@ def export(
         raise DataError(f"{path} cannot be written: {e.strerror or e}") from e
 
 
+class _Function(Module):
+    """A function of tensors as a network. Parameters that it reads are constants of the file."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+
+    def _class_name(self) -> str:
+        return export_name(self._function)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self._function(*inputs)
+
+
 def _writable(file: Any) -> Path:
     """Return the path of a file to write. Raises KindError and DataError."""
     try:
         path = Path(file)
     except TypeError:
-        raise KindError(f"file={file!r} must be a path") from None
+        raise KindError(f"file={show(file)} must be a path") from None
     if path.is_dir():
         raise DataError(f"{path} is a folder; give the path of a file in it, such as {path / 'net.onnx'}")
     if not path.absolute().parent.is_dir():

@@ -83,7 +83,7 @@ def _capture(model: Module, example: Sequence[tuple[tuple[int, ...], DType]]) ->
     paths = _paths(model)
     for path in (paths[x] for x in t.updates if x in paths):  # the others are counters of random numbers
         raise ArgumentError(
-            f"the evaluation of {type(model).__name__} updates {path!r}, which an ONNX file cannot; return the new "
+            f"the evaluation of {model._class_name()} updates {path!r}, which an ONNX file cannot; return the new "
             "value as an output, and take it as an input"
         )
     return _Captured(inputs, results, tuple(t.captured.values()), dict(s for s in translated if s is not None))
@@ -110,12 +110,12 @@ def _graph(
     if outputs is None:
         outputs = ["output"] if count == 1 else [f"output_{n}" for n in range(count)]
     if len(outputs) != count:
-        raise ArgumentError(f"output_names={list(outputs)!r}: {type(model).__name__} has {count} outputs")
+        raise ArgumentError(f"output_names={list(outputs)!r}: {model._class_name()} has {count} outputs")
     paths = _paths(model)
     size = sum(nbytes(x) for _, x in captured.objects)
     if size > MAX_BYTES:
         raise ArgumentError(
-            f"the parameters of {type(model).__name__} have {size / 2**30:.2f} GiB, and an ONNX file holds less than 2"
+            f"the parameters of {model._class_name()} have {size / 2**30:.2f} GiB, and an ONNX file holds less than 2"
         )
     names = [*inputs, *outputs]
     writer = GraphWriter(opset, [*names, *paths.values()])
@@ -130,7 +130,7 @@ def _graph(
             leaves[place] = writer.constant(x.numpy(), "constant", place.dtype, name=path)
             if path in names:
                 raise ArgumentError(
-                    f"{path!r} names a parameter of {type(model).__name__}; choose other input_names and output_names"
+                    f"{path!r} names a parameter of {model._class_name()}; choose other input_names and output_names"
                 )
     written = write_tensors(writer, leaves, captured.results, captured.calls)
     _name_outputs(writer, written, outputs)
@@ -138,7 +138,7 @@ def _graph(
         [helper.make_tensor_value_info(n, element_type(x.dtype), x.shape) for n, x in zip(known, tensors, strict=True)]
         for known, tensors in ((inputs, captured.inputs), (outputs, captured.results))
     ]
-    graph = helper.make_graph(writer.nodes, type(model).__name__, *infos, list(_used(writer)))
+    graph = helper.make_graph(writer.nodes, model._class_name(), *infos, list(_used(writer)))
     return graph, writer
 
 
