@@ -42,6 +42,9 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     stay so, and in evaluation mode; it is not changed. What changes buffers in place, as batch norm does, is an update
     of the step. Dropout and other random numbers are Einsmith's own, of the seed, the layer's path and the step.
 
+    Operators that `operator` made of an es.op become the formula again. torch.onnx.export refuses such modules;
+    einsmith.frontends.onnx.export writes what from_torch returns.
+
     The first dimension of each tensor may differ from call to call where nothing in the module fixes it, and where the
     example has more than one there; dynamic_shapes says otherwise, as torch.export takes it. Weights are copies:
     `to_torch` gives them back. Raises DtypeError for weights of a type that no step updates, TraceError where

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,8 @@ def check_aten(n: SimpleNamespace, _: str) -> None:
 
 def check_pytorch(n: SimpleNamespace, _: str) -> None:
     assert math.isfinite(n.loss.item()) and all(p.grad is not None for p in n.model.parameters())
+    assert n.step.steps == 1 and Path("net.onnx").exists() and Path("library/net.h").exists()
+    np.testing.assert_array_equal(n.net[2].point.detach().numpy(), n.network.state_dict()["2.point"])
 
 
 def check_segments(n: SimpleNamespace, _: str) -> None:
@@ -124,7 +127,10 @@ def test_a_page_runs(page, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(es.data, "mnist", images)
     monkeypatch.setattr(es.data, "text", words)
-    names = {"__name__": "page", **BEFORE.get(page, lambda _: {})(tmp_path)}
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)  # TorchDynamo imports the module of a class
+    names = vars(module)
+    names.update(BEFORE.get(page, lambda _: {})(tmp_path))
     es.manual_seed(0)
     run(page, names)
     CHECKS.get(page, lambda *_: None)(SimpleNamespace(**names), capsys.readouterr().out)
