@@ -23,7 +23,7 @@ from einsmith.lang.builder import Ex, Number, Value, as_value, trace_once
 from einsmith.lang.definitions import tensors
 from einsmith.lang.diagram import index_tables
 from einsmith.lang.gradient_text import FormulaText, gradient_text
-from einsmith.lang.parser import Name, Source, near
+from einsmith.lang.parser import WRITTEN_NUMBERS, Name, Source, near
 from einsmith.lang.program import FormulaProgram, resolve, resolve_source
 
 _COUNT = itertools.count()
@@ -242,6 +242,8 @@ class Operator:
         hints = [h for h in (near(name, known),) if h]
         if name in self.program.in_index:
             hints.append(f"if {name} is an axis to reduce over, write sum[{name}](...) around its uses")
+        if name in WRITTEN_NUMBERS:
+            hints = [f"write {WRITTEN_NUMBERS[name]}"]
         hints.append(f"{'or ' if hints else ''}pass the parameter, {self.name}(..., {name}=...)")
         at = self.program.places.get(name)
         message = f"{name} is no axis, tensor or function, and no parameter {name} is given"

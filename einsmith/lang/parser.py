@@ -34,6 +34,40 @@ FUNCTIONS = {
     "size": 1,
     "random_bits": 4,
 }
+WRITTEN = {
+    "softmax": "e[i,j] = exp(x[i,j] - max[m](x[i,m])) on a line of its own, then e[i,j]/sum[m](e[i,m])",
+    "log_softmax": "x[i,j] - max[m](x[i,m]) - log(sum[n](exp(x[i,n] - max[m](x[i,m]))))",
+    "logsumexp": "max[m](x[i,m]) + log(sum[j](exp(x[i,j] - max[m](x[i,m]))))",
+    "norm": "sqrt(sum[j](x[i,j]**2))",
+    "var": "m[i] = mean[j](x[i,j]) on a line of its own, then mean[j]((x[i,j] - m[i])**2)",
+    "std": "m[i] = mean[j](x[i,j]) on a line of its own, then sqrt(mean[j]((x[i,j] - m[i])**2))",
+    "any": "max[j](where(x[i,j] > 0, 1, 0)) > 0",
+    "all": "min[j](where(x[i,j] > 0, 1, 0)) > 0",
+    "cumsum": "s[i,j] = x[i,j] + where(j > 0, s[i,j-1], 0)",
+    "sinh": "(exp(x) - exp(-x))/2",
+    "cosh": "(exp(x) + exp(-x))/2",
+    "tan": "sin(x)/cos(x)",
+    "ceil": "-floor(-x)",
+    "ln": "log(x)",
+    "log2": "log(x)/0.6931471805599453",
+    "log10": "log(x)/2.302585092994046",
+    "exp2": "exp(0.6931471805599453*x)",
+    "square": "x*x",
+    "reciprocal": "1/x",
+    "clamp": "min(max(x, low), high)",
+    "clip": "min(max(x, low), high)",
+    "silu": "x*sigmoid(x)",
+    "gelu": "0.5*x*(1 + erf(x*0.7071067811865476))",
+    "elu": "where(x > 0, x, expm1(x))",
+    "leaky_relu": "where(x > 0, x, 0.01*x)",
+    "maximum": "max(x, y)",
+    "minimum": "min(x, y)",
+}
+"""How functions that the language lacks are written in it, by their usual names."""
+WRITTEN_NUMBERS = {"pi": "3.141592653589793", "e": "2.718281828459045"}
+"""Constants that the language lacks, as they are written."""
+UNWRITTEN = frozenset("acos arccos asin arcsin atan arctan atan2 arctan2 lgamma digamma sort cumprod topk".split())
+"""Names of functions that no formula expresses by the others, for which near names would mislead."""
 KEYWORDS = ("and", "or", "not", "return", "if", "else", "for", "in", "lambda", "True", "False", "inf", "nan", "shape")
 RESERVED = frozenset((*FUNCTIONS, *REDUCTIONS, *KEYWORDS))
 _SIGNS = {sign: combiner for combiner, sign in SCATTERED.items()}
@@ -359,7 +393,8 @@ class _Parser:
         if token.kind == "name":
             return self.named_atom()
         shown = "the end of the line" if token.kind in ("newline", "end") else repr(token.text)
-        raise self.fail(f"expected an expression, found {shown}")
+        hint = "name every axis; there is no ellipsis" if self.token.text == "." else None
+        raise self.fail(f"expected an expression, found {shown}", hint=hint)
 
     def named_atom(self) -> Ast:
         token = self.take()
@@ -373,6 +408,9 @@ class _Parser:
         if name in REDUCTIONS or name in FUNCTIONS:
             usage = f"{name}[i](...)" if name in REDUCTIONS else f"{name}(...)"
             raise self.fail(f"{name!r} is a function's name", token.at, f"write {usage}, or choose another name")
+        if follows == "[" and (name in WRITTEN or name in UNWRITTEN) and self.is_called_behind_brackets():
+            listed = ", ".join(REDUCTIONS)
+            raise self.fail(f"{name} is no reduction; those are {listed}", token.at, self.written(name))
         if name in RESERVED:
             hint = "a choice is written where(condition, a, b)" if name in ("if", "else") else "choose another name"
             raise self.fail(f"{name!r} is a reserved name", token.at, hint)
@@ -388,6 +426,25 @@ class _Parser:
                 raise self.fail("shape takes one index", attribute.at, f"write {name}.shape[n]")
             return ShapeOf(token.at, name, index[0])
         return Name(token.at, name)
+
+    def is_called_behind_brackets(self) -> bool:
+        """Return whether parentheses follow the brackets that open here, as behind a reduction's axes."""
+        depth, at = 0, self.place
+        while True:
+            text = self.tokens[at].text
+            depth += (text == "[") - (text == "]")
+            at += 1
+            if depth == 0:
+                return self.tokens[at].text == "("
+
+    @staticmethod
+    def written(name: str) -> str:
+        """Return how an unknown function is written, or which names are near."""
+        if name in WRITTEN:
+            return f"write {WRITTEN[name]}"
+        if name in UNWRITTEN:
+            return "it cannot be written with the functions of formulas, " + ", ".join(sorted(FUNCTIONS))
+        return near(name, (*FUNCTIONS, *REDUCTIONS)) or "the functions are " + ", ".join(sorted(FUNCTIONS))
 
     def reduction(self, token: Token) -> Ast:
         self.take("[")
@@ -412,8 +469,7 @@ class _Parser:
     def call(self, token: Token) -> Ast:
         name = token.text
         if name not in FUNCTIONS and name not in REDUCTIONS:
-            hint = near(name, (*FUNCTIONS, *REDUCTIONS)) or "the functions are " + ", ".join(sorted(FUNCTIONS))
-            raise self.fail(f"unknown function {name}", token.at, hint)
+            raise self.fail(f"unknown function {name}", token.at, self.written(name))
         self.take("(")
         args: list[Ast] = []
         while self.token.text != ")":

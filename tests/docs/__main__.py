@@ -1,19 +1,19 @@
 """`python -m tests.docs --update` generates what is generated of docs/: the stages in architecture.md, the tables in
-aten.md, onnx.md and torch.md, gallery.md, the pages of reference/; and the declarations of operators for type checkers.
-Without it, the stages are printed."""
+aten.md, formulas.md, onnx.md and torch.md, gallery.md, the pages of reference/; and the declarations of operators for
+type checkers. Without it, the stages are printed."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.docs import aten, gallery, onnx, reference, refused, stubs
+from tests.docs import aten, formulas, gallery, onnx, reference, refused, stubs
 from tests.docs.architecture import PATH, updated
 
 if __name__ == "__main__":
     page = updated(PATH.read_text())
     if "--update" in sys.argv[1:]:
         PATH.write_text(page)
-        for other in (aten, onnx, refused):
+        for other in (aten, formulas, onnx, refused):
             other.PATH.write_text(other.page(other.PATH.read_text()))
         for name, generate in reference.PAGES.items():
             (reference.FOLDER / name).write_text(generate())

@@ -106,6 +106,12 @@ def test_greater_is_parsed_as_less():
 SYNTAX = [
     ("Y[i] = foo(X[i])", "foo(", "unknown function foo", None),
     ("Y[i] = exq(X[i])", "exq", "unknown function exq", "did you mean exp"),
+    ("Y[i] = softmax[j](X[i,j])", "softmax", "softmax is no reduction; those are sum, mean", r"write e\[i,j\] = exp"),
+    ("Y[i] = sum[k](norm[j](X[i,j]))", "norm", "no reduction", r"sqrt\(sum\[j\]\(x\[i,j\]\*\*2\)\)"),
+    ("Y[i] = topk[j](X[i,j])", "topk", "no reduction", "cannot be written"),
+    ("Y[i] = cosh(X[i])", "cosh", "unknown function", r"write \(exp\(x\) \+ exp\(-x\)\)/2"),
+    ("Y[i] = atan(X[i])", "atan", "unknown function", "cannot be written with the functions of formulas, abs, "),
+    ("Y[b] = X[b,...]", "...", "expected an expression", "name every axis; there is no ellipsis"),
     ("Y = X[0]", "= X", "axes in brackets", r"Y\[\] = "),
     ("Y[i] = sum(X[i])", "sum(", "axes in brackets", r"sum\[i\]"),
     ("Y[i] = sum[](X[i])", "sum", "at least one axis", None),
