@@ -30,7 +30,7 @@ from einsmith.base.sizes import size_of
 from einsmith.base.trees import flatten, unflatten
 from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import PROGRAMS, Executable
-from einsmith.driver.sizes import EACH, SHARED, SHARED_FUNCTIONS, Sizes, check_sizes
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, are_shared, check_sizes
 from einsmith.ir.nodes import Graph, Leaf, leaf
 from einsmith.ir.origins import Origins
 from einsmith.lang import trace
@@ -350,7 +350,7 @@ class Jitted:
         threads: int | None = None,
         numerics: Numerics = PLAIN,
         max_stored: int | str = MAX_STORED_BYTES,
-        sizes: str = EACH,
+        sizes: str | None = None,
     ):
         refuse_torch(f, "the function")
         functools.update_wrapper(self, f, updated=())
@@ -388,7 +388,10 @@ class Jitted:
         parts = []
         for run, traced in self._cache.values():
             inputs = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in traced.graph.inputs if x not in traced.bind)
-            parts.append((f"for {inputs or 'no arrays'}", run.describe(), run.bars))
+            shared = ", in a program that other sizes share" if run.is_shared else ""
+            parts.append((f"for {inputs or 'no arrays'}{shared}", run.describe(), run.bars))
+        for sizes in self._sizes.values():
+            parts += [("sizes that share no program", why, []) for why in dict.fromkeys(sizes.reasons.values())]
         return html.PlanText(parts, "nothing is compiled yet; call it on arrays")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -488,7 +491,7 @@ class Jitted:
                 limits=limits,
             )
 
-        if self.sizes == SHARED:
+        if are_shared(self.sizes):
             run = self._sizes_of(arguments, structure, threads, compile_graph).find(
                 tuple(a.shape for a in arguments if not a.static), traced
             )
@@ -593,7 +596,7 @@ def jit(
     winograd: bool = False,
     max_stored: Any = MAX_STORED_BYTES,
     precision: str = "fp32",
-    sizes: str = EACH,
+    sizes: str | None = None,
 ) -> Any:
     """Return a compiled version of a function of tensors.
 
@@ -612,8 +615,9 @@ def jit(
             take at most a quarter more time (docs/patterns.md, "Chains of reductions").
         precision: "bf16" or "fp16" to store activations, and to multiply, in 16 bits (docs/precision.md); "fp32" (the
             default) to round nowhere.
-        sizes: "each" (the default) to compile a program for each size of the arguments; "shared" to compile one for all
-            sizes up to a capacity, once a second size of a dimension is seen (docs/sizes.md).
+        sizes: "each" to compile a program for each size of the arguments; "shared" to compile one for all sizes up to a
+            capacity, once a second size of a dimension is seen (docs/sizes.md). None: as EINSMITH_SIZES says, by
+            default "each".
 
     Raises:
         ArgumentError: `max_stored` is not a size, `precision` or `sizes` is none of those, or `static_argnames` has a

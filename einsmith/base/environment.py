@@ -118,6 +118,16 @@ def _checks(text: str) -> tuple[int, bool]:
     return (levels or [0])[0], len(words) > len(levels)
 
 
+EACH, SHARED = "each", "shared"
+"""Whether each size has a program of its own, or several sizes share one (docs/sizes.md)."""
+
+
+def _sizes(text: str) -> str:
+    if text not in (EACH, SHARED):
+        raise ValueError(text)
+    return text
+
+
 DEBUG: Knob[int] = Knob(
     "EINSMITH_DEBUG",
     0,
@@ -214,6 +224,14 @@ WITHOUT: Knob[tuple[str, ...]] = Knob(
     "einsmith/passes/pipeline.py that no other pass needs, by their names in step.plan",
 )
 
+SIZES: Knob[str] = Knob(
+    "EINSMITH_SIZES",
+    EACH,
+    _sizes,
+    "each or shared",
+    "shared compiles one program for all sizes up to a capacity, once a second size of a dimension is seen "
+    "(docs/sizes.md); each compiles one for each size. The argument `sizes` of es.jit and TrainStep takes its place",
+)
 ALL: tuple[Knob, ...] = (
     DEBUG,
     THREADS,
@@ -227,6 +245,7 @@ ALL: tuple[Knob, ...] = (
     DUMP,
     TRACE,
     WITHOUT,
+    SIZES,
 )
 
 

@@ -245,7 +245,7 @@ def compile_graph(
                     if found.requirements == stored.requirements:
                         kernels, changes.tensors = found, stored.tensors
             if kernels is None:
-                plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions)
+                plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions, bool(limits))
                 plan, seconds = plan_with(max_stored), time.perf_counter() - start
                 kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
                 with recording.phase("schedule: layouts"):
@@ -314,6 +314,7 @@ class _Planner:
         listings: receivers of the graph after each pass.
         constants: leaves whose values stay from run to run.
         decisions: what is decided otherwise than by the cost model.
+        limited: whether kernels are to leave out rows, which those that take sums of all of their results cannot.
     """
 
     def __init__(
@@ -325,6 +326,7 @@ class _Planner:
         listings: Sequence[Listing],
         constants: Collection[Leaf],
         decisions: frozenset[str],
+        limited: bool = False,
     ):
         def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
             if recorder is not None:
@@ -340,7 +342,8 @@ class _Planner:
             self._graph = run_passes(graph, PassContext(target, predicted, observe, numerics.stored, PRODUCTS))
         self._index, self._target, self._decisions = index, target, decisions
         self._constants, self._smallest = constants, smallest_unstored(target)
-        self._takes_sums = not is_left_out(EPILOGUE_SUMS) and not constants  # which such a kernel packs at each run
+        # A kernel that takes sums packs constants at each run.
+        self._takes_sums = not is_left_out(EPILOGUE_SUMS) and not constants and not limited
 
     def __call__(self, most: int) -> Plan:
         """Return the plan in which a result that need not be stored is kept for the backward pass if it has at most

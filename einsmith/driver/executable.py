@@ -232,6 +232,11 @@ class Executable:
         program._fit = fit
         return program
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other sizes share the program."""
+        return self._fit is not None
+
     def compile_deciding(self, decisions: frozenset[str]) -> Executable:
         """Return the graph compiled anew by these decisions (`schedule.graph_decisions`). The two programs share one
         memory and take turns on it."""

@@ -15,16 +15,15 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from einsmith.base import environment
 from einsmith.base.caches import Bound
+from einsmith.base.environment import EACH, SHARED
 from einsmith.base.errors import ArgumentError, MemoryLimitError
 from einsmith.driver.executable import Executable, SizeFit
 from einsmith.ir.nodes import Graph, Leaf
 from einsmith.passes.capacity import SizeDependentError, SizedGraph, TracedSize, size_graph
 from einsmith.schedule.limits import Limit
 
-EACH, SHARED = "each", "shared"
-SIZES = EACH, SHARED
-"""What may be asked for: a program for each size, or one that several sizes share."""
 _MOST = 2
 """Programs of one function that are kept for further sizes, the largest ones."""
 SHARED_FUNCTIONS = Bound("sizes", 256)
@@ -43,11 +42,17 @@ class TracedFunction(Protocol):
 T = TypeVar("T", bound=TracedFunction)
 
 
-def check_sizes(sizes: Any) -> str:
-    """Return the argument `sizes`. Raises ArgumentError for one that there is not."""
-    if not isinstance(sizes, str) or sizes not in SIZES:
-        raise ArgumentError(f"sizes={sizes!r} is not available; use {' or '.join(map(repr, SIZES))}")
+def check_sizes(sizes: Any) -> str | None:
+    """Return the argument `sizes`; None stands for the environment's. Raises ArgumentError for one that there is
+    not."""
+    if sizes is not None and (not isinstance(sizes, str) or sizes not in (EACH, SHARED)):
+        raise ArgumentError(f"sizes={sizes!r} is not available; use {EACH!r} or {SHARED!r}")
     return sizes
+
+
+def are_shared(sizes: str | None) -> bool:
+    """Return whether several sizes share a program, for a checked argument `sizes`."""
+    return (environment.SIZES.get() if sizes is None else sizes) == SHARED
 
 
 @dataclass
@@ -109,6 +114,7 @@ class Sizes(Generic[T]):
         histories: dict[tuple[int, ...], list[tuple[int, int]]] = {}  # dimensions of equal extents are one
         for n, d in varying:
             histories.setdefault(tuple(x[n][d] for x in self.seen), []).append((n, d))
+        bases = _find_bases(list(histories))
         largest = [max(history) for history in histories]
 
         def shapes_at(extents: Sequence[int]) -> Shapes:
@@ -119,10 +125,12 @@ class Sizes(Generic[T]):
             return tuple(map(tuple, out))
 
         why = "it is too small"
-        for capacities in (list(map(_grow, largest)), list(map(_power, largest)), largest):
-            probes = [c - 2 * (k + 1) for k, c in enumerate(capacities)]
-            if min(probes) < 2:
+        for grow in (_grow, _power, int):
+            grown = list(map(grow, largest))
+            if min(c - 2 * (k + 1) for k, c in enumerate(grown)) < 2:
                 continue
+            capacities = [grown[base] * factor for base, factor in bases]
+            probes = [(grown[base] - 2 * (base + 1)) * factor for base, factor in bases]
             most = shapes_at(capacities)
             try:
                 at_capacity, at_probe = self.trace(most), self.trace(shapes_at(probes))
@@ -153,6 +161,22 @@ def _fit(most: Shapes, graph: SizedGraph, shapes: Shapes, traced: TracedSize) ->
         return None
     inputs = [x.shape for x in traced.graph.inputs if x not in traced.bind]
     return SizeFit(tuple(inputs), tuple(numbers), tuple(t.shape for t in traced.graph.outputs))
+
+
+def _find_bases(histories: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
+    """Return, for each of several histories of extents, the number of the one of which it is a multiple, its own where
+    there is none, and the factor."""
+    out = []
+    for n, history in enumerate(histories):
+        multiples = [
+            (k, history[0] // other[0])
+            for k, other in enumerate(histories)
+            if other[0] < history[0]
+            and history[0] % other[0] == 0
+            and all(h * other[0] == o * history[0] for h, o in zip(history, other, strict=True))
+        ]
+        out.append(min(multiples, key=lambda x: histories[x[0]][0], default=(n, 1)))
+    return out
 
 
 def _grow(n: int) -> int:

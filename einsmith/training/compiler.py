@@ -19,7 +19,7 @@ from einsmith.driver import registry
 from einsmith.driver.binding import Notice, Reply
 from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import PROGRAMS, Executable
-from einsmith.driver.sizes import EACH, SHARED, SHARED_FUNCTIONS, Sizes
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, are_shared
 from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
@@ -83,8 +83,8 @@ class StepCompiler:
         self.notices: Callable[[step_graph.StepGraph], Sequence[Notice | Reply]] | None = None
         self.target: Target | None = None
         """The machine for which programs are compiled, if not this one as it was measured."""
-        self.sizes = EACH
-        """Whether batches of several sizes share a program (`driver.sizes.SIZES`)."""
+        self.sizes: str | None = None
+        """Whether batches of several sizes share a program (`driver.sizes`)."""
         self._sizes: Cache[tuple, Sizes[step_graph.StepGraph]] = Cache(SHARED_FUNCTIONS)
         self._generation = 0
         """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
@@ -162,7 +162,7 @@ class StepCompiler:
         programs = [run for _, run in self.programs.items()]
         with self.search.preparing(self.target, threads, programs) if is_tuned else nullcontext():
             run = None
-            if self.sizes == SHARED and not is_tuned and not options["notices"]:
+            if are_shared(self.sizes) and not is_tuned and not options["notices"]:
                 run = self._find_shared(arrays, gather, traced, key[1:], generation)
             if run is None:
                 run = Executable(traced.graph, traced.bind, **options)

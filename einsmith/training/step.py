@@ -16,7 +16,7 @@ from einsmith.base.errors import ArgumentError, KindError, NonFiniteError
 from einsmith.distributed.group import ProcessGroup
 from einsmith.distributed.transport import Alone
 from einsmith.driver.executable import FINITE, Executable
-from einsmith.driver.sizes import EACH, check_sizes
+from einsmith.driver.sizes import check_sizes
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import Slot
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
@@ -77,9 +77,9 @@ class TrainStep:
     by tile and computed again for the backward pass, which adds in another order (docs/patterns.md, "Chains of
     reductions"). It can be set at any time; evaluation has the default.
 
-    sizes: "each" (the default) compiles a program for each batch shape; "shared" compiles one for all sizes up to a
-    capacity, once a second size of a dimension is seen (docs/sizes.md). Programs that are tuned, and those of a group
-    of processes, are for one shape each.
+    sizes: "each" (the default, which EINSMITH_SIZES changes) compiles a program for each batch shape; "shared" compiles
+    one for all sizes up to a capacity, once a second size of a dimension is seen (docs/sizes.md). Programs that are
+    tuned, and those of a group of processes, are for one shape each.
 
     tune: seconds, for all batch shapes together, to search for faster kernel configurations when a batch shape is first
     compiled (docs/tuning.md); "graph" also searches a minute for better graphs before. Results are kept for later
@@ -142,7 +142,7 @@ class TrainStep:
         trained: str = "first", memory_limit: Any = None, tune: kernel_search.Seconds | str = 0.0,
         max_stored: Any = MAX_STORED_BYTES, group: ProcessGroup | None = None, shard_optimizer: bool = False,
         deterministic: bool = False, executor: Any = None, precision: str | Mapping[str, str] = "fp32",
-        sizes: str = EACH,
+        sizes: str | None = None,
     ):  # fmt: skip
         settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
         self.definition = StepDefinition(model, loss, optimizer, settings, seed, threads, winograd, precision)

@@ -152,6 +152,31 @@ def test_a_function_with_a_largest_size() -> None:
         g(np.ones((11, 4)))
 
 
+def test_the_plan_says_why_sizes_share_no_program(compiled) -> None:
+    f = es.jit(lambda x: F.cat((x, x), 0) * 2.0, sizes="shared")
+    for n in (4, 6, 9):
+        np.testing.assert_array_equal(f(np.ones((n, 3))), np.full((2 * n, 3), 2.0))
+    assert len(compiled) == 3 and "joined or padded along an axis of this size" in f.plan
+    g = es.jit(lambda x: x * 2.0, sizes="shared")
+    for n in (4, 6):
+        g(np.ones((n, 3)))
+    assert "in a program that other sizes share" in g.plan
+
+
+def test_the_environment(monkeypatch, compiled) -> None:
+    """What `es.jit` and `TrainStep` leave open, and calls of modules and operators."""
+    monkeypatch.setenv("EINSMITH_SIZES", "shared")
+    model, double = nn.Linear(4, 3), es.op("Y[i,j] = 2*X[i,j]")
+    for n in (3, 5, 9, 12):
+        x = np.ones((n, 4), "f")
+        np.testing.assert_allclose(model.predict(x)[0], model.predict(x[:2])[0], rtol=1e-6)
+        np.testing.assert_array_equal(double(X=x), 2 * x)
+    assert len(compiled) <= 5
+    monkeypatch.setenv("EINSMITH_SIZES", "some")
+    with pytest.raises(es.KnobError):
+        double(X=np.ones((6, 4)))
+
+
 def test_the_argument() -> None:
     for make in (lambda s: es.jit(lambda x: x, sizes=s), lambda s: step(nn.Linear(3, 2), s)):
         with pytest.raises(es.ArgumentError, match="sizes='all' is not available"):

@@ -57,7 +57,7 @@ def test_gradients_of_lengths(compiled) -> None:
         for x, g in zip((q, k, w), got, strict=True):
             torch.testing.assert_close(g, x.grad, rtol=1e-4, atol=1e-5)
             x.grad = None
-    assert len(compiled) <= 4  # forward and backward, for the first size and for a capacity
+    assert len(compiled) <= 8  # the two parts of forward and of backward, for the first size and for a capacity
 
 
 def test_a_program_for_each_size(compiled) -> None:

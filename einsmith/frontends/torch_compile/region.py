@@ -12,10 +12,11 @@ from einsmith import ops as F
 from einsmith.api.jit import trace_shapes
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import dtype_of
+from einsmith.base.environment import SHARED
 from einsmith.base.errors import EinsmithError, TraceError
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.driver.executable import PROGRAMS, Executable
-from einsmith.driver.sizes import SHARED, SHARED_FUNCTIONS, Sizes
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes
 from einsmith.frontends import torch_threads
 from einsmith.frontends.aten.graph import AtenNode, apply
 from einsmith.frontends.torch_compile import layout, memory
@@ -88,7 +89,7 @@ class Region:
     number) for results that are written into inputs, which a call then returns; random: whether a call draws a seed
     from PyTorch's generator; fallback: the operators in PyTorch, called if the inputs' layout cannot be compiled;
     failed: called before it with the exception, and raises if fallback is an error; sizes: whether several sizes of the
-    inputs share a program (`driver.sizes.SIZES`).
+    inputs share a program (`driver.sizes`).
     """
 
     def __init__(

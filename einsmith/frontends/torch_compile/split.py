@@ -20,9 +20,9 @@ from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from einsmith.base.caches import Once
+from einsmith.base.environment import SHARED
 from einsmith.base.errors import EinsmithWarning, TraceError
 from einsmith.base.numerics import Numerics
-from einsmith.driver.sizes import SHARED
 from einsmith.frontends.aten import REFUSED, TABLE
 from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region, Result
