@@ -39,7 +39,7 @@ from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import Memory, in_memory
 from einsmith.runtime.thread_count import get_threads
-from einsmith.schedule.limits import Limit
+from einsmith.schedule.limits import RowLimit
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 _STATIC = (str, bool, type(None))
@@ -143,7 +143,7 @@ class Argument:
     def of_shape(self, shape: tuple[int, ...]) -> Argument:
         """Return an array's symbol of another shape, without values."""
         other = copy(self)
-        other.shape = shape
+        other.shape, other.value = shape, None
         return other
 
     def symbol(self) -> tuple[Any, Leaf | None]:
@@ -477,7 +477,7 @@ class Jitted:
         """Return a program for a call, compiled for its sizes or for a capacity that it shares with others."""
         traced = trace_arguments(self.f, arguments, structure, self.numerics)
 
-        def compile_graph(graph: Graph, traced: _Traced, limits: Sequence[Limit] = ()) -> Executable:
+        def compile_graph(graph: Graph, traced: _Traced, limits: Sequence[RowLimit] = ()) -> Executable:
             return Executable(
                 graph,
                 traced.bind,
@@ -503,11 +503,12 @@ class Jitted:
         self, arguments: list[Argument], structure: Any, threads: int, compile_graph: Callable
     ) -> Sizes[_Traced]:
         """Return the sizes of calls that differ from this one in extents alone."""
+        kept = [a if a.static else a.of_shape(a.shape) for a in arguments]  # arrays are not kept alive
         kinds = tuple(a.key if a.static else (a.dtype, len(a.shape), a.weak, a.wide) for a in arguments)
 
         def trace_for(shapes: Sequence[tuple[int, ...]]) -> _Traced:
             given = iter(shapes)
-            of_shapes = [a if a.static else a.of_shape(next(given)) for a in arguments]
+            of_shapes = [a if a.static else a.of_shape(next(given)) for a in kept]
             return trace_arguments(self.f, of_shapes, structure, self.numerics)
 
         return self._sizes.setdefault((structure, kinds, threads), Sizes(trace_for, compile_graph))

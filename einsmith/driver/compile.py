@@ -40,7 +40,7 @@ from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.limits import Limit, limit_rows
+from einsmith.schedule.limits import RowLimit, limit_rows
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.planner import fuse, mark_invariant
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
@@ -196,7 +196,7 @@ def compile_graph(
     limit: MemoryLimit | None = None,
     max_stored: int = MAX_STORED_BYTES,
     constants: Collection[Leaf] = (),
-    limits: Sequence[Limit] = (),
+    limits: Sequence[RowLimit] = (),
 ) -> Compiled:
     """Compile a graph.
 
@@ -445,7 +445,7 @@ class _Kernels:
         )
         self._replace(apply_layouts(self.plan, decide))
 
-    def limit_rows(self, limits: Sequence[Limit]) -> None:
+    def limit_rows(self, limits: Sequence[RowLimit]) -> None:
         """Have kernels leave out rows beyond the limits that no result depends on."""
         if limits:
             self._replace(limit_rows(self.plan, limits))

@@ -44,7 +44,7 @@ from einsmith.runtime.signals import Deferred
 from einsmith.runtime.steps import StepTimes
 from einsmith.schedule.arena import Life
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.limits import Limit
+from einsmith.schedule.limits import RowLimit
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
@@ -137,7 +137,7 @@ class Executable:
         max_stored: int = MAX_STORED_BYTES,
         notices: Sequence[Notice | Reply] = (),
         memories: Collection[Memory] = (),
-        limits: Sequence[Limit] = (),
+        limits: Sequence[RowLimit] = (),
     ):
         start = perf_counter()
         self.note: Any = None  # set by the caller that had it compiled
@@ -146,7 +146,7 @@ class Executable:
         self._origins = origins or Origins()
         self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
         self._max_stored, self._notices = max_stored, tuple(notices)
-        self._limits: tuple[Limit, ...] = ()
+        self._limits: tuple[RowLimit, ...] = ()
         if not environment.CHECK.get():  # which compares all rows of a kernel's results
             self._limits = tuple(limits)
         self._whole, self._memories = graph, tuple(memories)

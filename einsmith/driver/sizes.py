@@ -22,10 +22,12 @@ from einsmith.base.errors import ArgumentError, MemoryLimitError
 from einsmith.driver.executable import Executable, SizeFit
 from einsmith.ir.nodes import Graph, Leaf
 from einsmith.passes.capacity import SizeDependentError, SizedGraph, TracedSize, size_graph
-from einsmith.schedule.limits import Limit
+from einsmith.schedule.limits import RowLimit
 
 _MOST = 2
 """Programs of one function that are kept for further sizes, the largest ones."""
+_SEEN = 16
+"""Sizes that are kept, of which some were compiled as they are."""
 SHARED_FUNCTIONS = Bound("sizes", 256)
 """Bound of the functions, with arrays of one structure each, whose sizes are kept."""
 
@@ -73,7 +75,7 @@ class Sizes(Generic[T]):
     """
 
     trace: Callable[[Shapes], T]
-    compile: Callable[[Graph, T, Sequence[Limit]], Executable]
+    compile: Callable[[Graph, T, Sequence[RowLimit]], Executable]
     seen: list[Shapes] = field(default_factory=list)
     programs: list[_Shared] = field(default_factory=list)
     reasons: dict[tuple, str] = field(default_factory=dict)
@@ -91,7 +93,7 @@ class Sizes(Generic[T]):
                 return known.run.fitted(fit)
         if any(n < 2 for n, _ in self._varying([*self.seen, shapes], shapes)):
             return None  # a trace leaves an axis of one point out
-        self.seen.append(shapes)
+        self.seen = [*self.seen[-_SEEN:], shapes]
         places = tuple(place for _, place in self._varying(self.seen, shapes))
         if not places or places in self.reasons:
             return None

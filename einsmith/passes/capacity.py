@@ -52,7 +52,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import map_bodies, map_templates, rebuild, replace, substitute, whole_sum, with_args
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.verify import out_of_bounds, verify_graph, verify_template
-from einsmith.schedule.limits import Limit
+from einsmith.schedule.limits import RowLimit
 
 _FIRST_NUMBER = 1 << 20
 """First slot of the run-time numbers while a template is rewritten."""
@@ -128,7 +128,7 @@ class SizedGraph:
     numbers: dict[Varying, Leaf]
     capacity: TracedSize
     probe: TracedSize
-    limits: tuple[Limit, ...]
+    limits: tuple[RowLimit, ...]
 
     def fit(self, traced: TracedSize) -> list[np.ndarray]:
         """Return the values of the numbers for the size of a trace, in the order of `numbers`.
@@ -152,10 +152,7 @@ class SizedGraph:
 
         for _ in _walk((self.capacity, self.probe, traced), note):
             pass
-        return [
-            np.asarray(known.get(key, key.capacity), (dt.i32 if key.dtype is None else key.dtype).numpy)
-            for key in self.numbers
-        ]
+        return [np.asarray(known[key], (dt.i32 if key.dtype is None else key.dtype).numpy) for key in self.numbers]
 
 
 def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
@@ -189,7 +186,8 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
     rows = dict.fromkeys(x for a, b in pairs if (x := _first_extent(a, b)) is not None)
     outputs = [_first_extent(a, b) for a, b in zip(before.outputs, other.outputs, strict=True)]
     limits = [
-        Limit(rewriter.leaf_of(x), int(x.capacity), frozenset(n for n, y in enumerate(outputs) if y == x)) for x in rows
+        RowLimit(rewriter.leaf_of(x), int(x.capacity), frozenset(n for n, y in enumerate(outputs) if y == x))
+        for x in rows
     ]
     graph = Graph((*before.inputs, *numbers.values()), *roots)
     verify_graph(graph)

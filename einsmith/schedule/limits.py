@@ -23,7 +23,7 @@ from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, LimitedKern
 from einsmith.schedule.plan import KernelCall, Plan
 
 
-class Limit(NamedTuple):
+class RowLimit(NamedTuple):
     """A limit of rows. leaf: the i32 that holds it in a run; extent: the capacity, the first extent of tensors that it
     limits; outputs: numbers of the graph's outputs of which only the rows below it are read."""
 
@@ -32,7 +32,7 @@ class Limit(NamedTuple):
     outputs: frozenset[int]
 
 
-def limit_rows(plan: Plan, limits: Iterable[Limit]) -> Plan:
+def limit_rows(plan: Plan, limits: Iterable[RowLimit]) -> Plan:
     """Return the plan in which kernels leave out rows beyond the limits that no result depends on."""
     for limit in limits:
         tensors = find_limited(plan.graph, limit)
@@ -41,7 +41,7 @@ def limit_rows(plan: Plan, limits: Iterable[Limit]) -> Plan:
     return plan
 
 
-def find_limited(graph: Graph, limit: Limit) -> set[Tensor]:
+def find_limited(graph: Graph, limit: RowLimit) -> set[Tensor]:
     """Return the tensors of a graph of whose rows only those below the limit matter."""
     nodes = list(postorder((*graph.roots, *graph.gradients)))
     limited = {t for t in nodes if not _has_several_results(t) and t.shape[:1] == (limit.extent,)}
@@ -67,7 +67,7 @@ def _has_several_results(node: Any) -> bool:
     return not isinstance(node, (Leaf, Item)) and not (isinstance(node, Compute) and len(node.template.dtypes) == 1)
 
 
-def _find_whole_operands(node: Compute, limit: Limit, is_limited: bool) -> list[Tensor]:
+def _find_whole_operands(node: Compute, limit: RowLimit, is_limited: bool) -> list[Tensor]:
     """Return the operands of which a node reads rows that may lie beyond the limit. is_limited: only rows of the node
     below it matter."""
     number = Read(node.args.index(limit.leaf), (), limit.leaf.dtype) if limit.leaf in node.args else None
@@ -87,7 +87,7 @@ def _find_whole_operands(node: Compute, limit: Limit, is_limited: bool) -> list[
     return out
 
 
-def _limit_call(call: KernelCall, limit: Limit, limited: set[Tensor], plan: Plan) -> KernelCall:
+def _limit_call(call: KernelCall, limit: RowLimit, limited: set[Tensor], plan: Plan) -> KernelCall:
     """Return a call whose kernel leaves out rows beyond the limit; the call itself where some of them matter."""
     written = [t for t, w in zip(call.tensors, call.written, strict=True) if w]
     kernel = call.kernel
@@ -102,7 +102,7 @@ def _limit_call(call: KernelCall, limit: Limit, limited: set[Tensor], plan: Plan
     return _with_limit(call, new, limit)
 
 
-def _with_limit(call: KernelCall, kernel: Kernel | Rows, limit: Limit) -> KernelCall:
+def _with_limit(call: KernelCall, kernel: Kernel | Rows, limit: RowLimit) -> KernelCall:
     offsets = (*call.offsets, 0) if call.offsets else ()
     return replace(
         call, kernel=kernel, tensors=(*call.tensors, limit.leaf), written=(*call.written, False), offsets=offsets
@@ -118,7 +118,7 @@ def _has_rows(kernel: Kernel, extent: int) -> bool:
     )
 
 
-def _limit_rows_of(call: KernelCall, rows: Rows, limit: Limit, limited: set[Tensor], plan: Plan) -> KernelCall:
+def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: set[Tensor], plan: Plan) -> KernelCall:
     """Return a call of a row-block fusion that leaves out blocks of rows beyond the limit."""
     if rows.rows != limit.extent or rows.active is not None or rows.takes_sums or rows.is_online:
         return call

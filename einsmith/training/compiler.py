@@ -24,7 +24,7 @@ from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
-from einsmith.schedule.limits import Limit
+from einsmith.schedule.limits import RowLimit
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training import step_graph
 from einsmith.training.accumulation import Accumulation
@@ -101,7 +101,7 @@ class StepCompiler:
 
     @property
     def memory_limit(self) -> int | None:
-        """Limit of a step's memory, in bytes; None for no limit."""
+        """RowLimit of a step's memory, in bytes; None for no limit."""
         return self._memory_limit
 
     @memory_limit.setter
@@ -162,7 +162,7 @@ class StepCompiler:
         programs = [run for _, run in self.programs.items()]
         with self.search.preparing(self.target, threads, programs) if is_tuned else nullcontext():
             run = None
-            if are_shared(self.sizes) and not is_tuned and not options["notices"]:
+            if are_shared(self.sizes) and not is_tuned and self._definition.is_alone:
                 run = self._find_shared(arrays, gather, traced, key[1:], generation)
             if run is None:
                 run = Executable(traced.graph, traced.bind, **options)
@@ -191,7 +191,7 @@ class StepCompiler:
             batch = [np.broadcast_to(np.zeros((), d), s) for d, s in zip(dtypes, shapes, strict=True)]
             return self.trace(batch, gather)
 
-        def compile_graph(graph: Graph, traced: step_graph.StepGraph, limits: Sequence[Limit]) -> Executable:
+        def compile_graph(graph: Graph, traced: step_graph.StepGraph, limits: Sequence[RowLimit]) -> Executable:
             return Executable(graph, traced.bind, **self._options_for(graph, traced, gather), limits=limits)
 
         kinds = tuple((d, a.ndim) for d, a in zip(dtypes, arrays, strict=True)), *key, generation

@@ -27,7 +27,7 @@ from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
-from einsmith.schedule.limits import Limit
+from einsmith.schedule.limits import RowLimit
 
 _ARENA = Arena()
 _SEED = 2**31
@@ -152,7 +152,7 @@ class Region:
             raise TraceError("a Parameter or a buffer of Einsmith is captured; pass its values as a tensor argument")
         return traced
 
-    def compile(self, graph: Graph, traced: Any, threads: int, limits: Sequence[Limit] = ()) -> Executable:
+    def compile(self, graph: Graph, traced: Any, threads: int, limits: Sequence[RowLimit] = ()) -> Executable:
         """Return the program of a graph for the inputs of a trace."""
         return Executable(
             graph, traced.bind, threads, numerics=self.numerics, shared=_ARENA, origins=traced.origins, limits=limits
@@ -181,7 +181,7 @@ class Region:
                     others.append(next(numbers) if n else x)
             return self.trace(others)
 
-        def compile_graph(graph: Graph, traced: Any, limits: Sequence[Limit]) -> Executable:
+        def compile_graph(graph: Graph, traced: Any, limits: Sequence[RowLimit]) -> Executable:
             return self.compile(graph, traced, threads, limits)
 
         kinds = (
