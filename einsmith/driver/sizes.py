@@ -91,31 +91,33 @@ class Sizes(Generic[T]):
             fit = _fit(known.shapes, known.graph, shapes, here)
             if fit is not None:
                 return known.run.fitted(fit)
-        if any(n < 2 for n, _ in self._varying([*self.seen, shapes], shapes)):
-            return None  # a trace leaves an axis of one point out
-        self.seen = [*self.seen[-_SEEN:], shapes]
-        places = tuple(place for _, place in self._varying(self.seen, shapes))
-        if not places or places in self.reasons:
-            return None
-        try:
-            shared, fit = self._share(places, shapes, here)
-        except SizeDependentError as e:
-            self.reasons[places] = str(e)
-            return None
-        self.programs = [*self.programs, shared][-_MOST:]
-        return shared.run.fitted(fit)
+        earlier = self.seen
+        self.seen = [*earlier[-_SEEN:], shapes]
+        # Where the dimensions that have varied share no program, those that differ from one earlier call alone may.
+        for seen in (earlier, *([x] for x in reversed(earlier))):
+            places = _find_varying(seen, shapes)
+            if not places or places in self.reasons or any(shapes[n][d] < 2 for n, d in places):
+                continue  # a trace leaves an axis of one point out
+            try:
+                made = self._share(places, [*seen, shapes], here)
+            except SizeDependentError as e:
+                self.reasons[places] = str(e)
+                continue
+            if made is not None:
+                shared, fit = made
+                self.programs = [*self.programs, shared][-_MOST:]
+                return shared.run.fitted(fit)
+        return None
 
-    def _varying(self, seen: Sequence[Shapes], shapes: Shapes) -> list[tuple[int, tuple[int, int]]]:
-        """Return (extent in `shapes`, (array, dimension)) of each dimension that varies among shapes."""
-        places = [(n, d) for n, shape in enumerate(shapes) for d in range(len(shape))]
-        return [(shapes[n][d], (n, d)) for n, d in places if len({x[n][d] for x in seen}) > 1]
-
-    def _share(self, varying: Sequence[tuple[int, int]], shapes: Shapes, here: TracedSize) -> tuple[_Shared, SizeFit]:
-        """Return a program for a capacity of the dimensions that vary, given as (array, dimension), and how it runs for
-        `shapes`, whose trace is `here`."""
+    def _share(
+        self, varying: Sequence[tuple[int, int]], seen: Sequence[Shapes], here: TracedSize
+    ) -> tuple[_Shared, SizeFit] | None:
+        """Return a program for a capacity of the dimensions that vary among `seen`, given as (array, dimension), and
+        how it runs for the last of them, whose trace is `here`; None where this size alone does not fit."""
+        shapes = seen[-1]
         histories: dict[tuple[int, ...], list[tuple[int, int]]] = {}  # dimensions of equal extents are one
         for n, d in varying:
-            histories.setdefault(tuple(x[n][d] for x in self.seen), []).append((n, d))
+            histories.setdefault(tuple(x[n][d] for x in seen), []).append((n, d))
         bases = _find_bases(list(histories))
         largest = [max(history) for history in histories]
 
@@ -144,12 +146,18 @@ class Sizes(Generic[T]):
             )
             fit = _fit(most, graph, shapes, here)
             if fit is None:
-                raise SizeDependentError("other tensors are computed, or other formulas")
+                return None
             try:
                 return _Shared(most, graph, self.compile(graph.graph, at_capacity, graph.limits)), fit
             except MemoryLimitError as e:
                 why = f"shapes {most} do not meet the memory limit ({e})"
         raise SizeDependentError(why)
+
+
+def _find_varying(seen: Sequence[Shapes], shapes: Shapes) -> tuple[tuple[int, int], ...]:
+    """Return (array, dimension) of each extent of `shapes` that is another one in some of the shapes `seen`."""
+    places = [(n, d) for n, shape in enumerate(shapes) for d in range(len(shape))]
+    return tuple((n, d) for n, d in places if any(x[n][d] != shapes[n][d] for x in seen))
 
 
 def _fit(most: Shapes, graph: SizedGraph, shapes: Shapes, traced: TracedSize) -> SizeFit | None:

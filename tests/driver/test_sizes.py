@@ -97,6 +97,19 @@ def test_two_dimensions_vary(compiled) -> None:
     assert count <= 3
 
 
+def test_batches_share_a_program_where_lengths_do_not(compiled) -> None:
+    """The number of steps of a recurrence is part of its program."""
+    f, each, rng = es.jit(recurrence, sizes="shared"), es.jit(recurrence), default_rng(0)
+    count = 0
+    for b, t in ((3, 4), (3, 6), (5, 6), (8, 6), (2, 6), (7, 4)):
+        x = [rng.normal(size=s) for s in ((b, t, 4), (b, 4), (4, 4))]
+        before = len(compiled)
+        y = f(*x)
+        count += len(compiled) - before
+        np.testing.assert_allclose(y, each(*x), rtol=1e-9)
+    assert count == 4  # two lengths, and batches of each
+
+
 def test_indices_beyond_a_size_are_refused() -> None:
     """Padded rows hold no index, and the check is that of the size."""
     f = es.jit(lambda i, w: F.embedding(i, w), sizes="shared")
@@ -150,6 +163,13 @@ def test_a_function_with_a_largest_size() -> None:
         np.testing.assert_allclose(g(np.ones((n, 4))), np.full((n, 4), want))
     with pytest.raises(ValueError, match="at most 10"):
         g(np.ones((11, 4)))
+
+
+def test_a_size_of_its_own_kind_does_not_prevent_sharing(compiled) -> None:
+    f = es.jit(lambda x: x * 2.0 if x.shape[0] == 6 else x * 3.0, sizes="shared")
+    for n in (4, 6, 9, 11, 6):
+        np.testing.assert_array_equal(f(np.ones((n, 3))), np.full((n, 3), 2.0 if n == 6 else 3.0))
+    assert len(compiled) == 3
 
 
 def test_the_plan_says_why_sizes_share_no_program(compiled) -> None:
