@@ -24,7 +24,7 @@ from einsmith.base.errors import (
 from einsmith.ir import labels
 from einsmith.lang.builder import Value, as_value, traced_tensors
 from einsmith.lang.torch_types import check_device, is_device
-from einsmith.lang.trace import Override, current_trace, override, overriding, touch
+from einsmith.lang.trace import current_trace, override, overriding, touch
 from einsmith.nn.hooks import Handle, Hooks
 from einsmith.nn.keys import Same, key_of
 from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted
@@ -453,19 +453,17 @@ class Module:
     def in_mode(self, training: bool) -> Iterator[None]:
         """Set this module and all below to training or evaluation mode within a `with` block. Only the current context
         (PEP 567) sees the mode, so other threads are not affected."""
-        if override() is not None:
-            with overriding():
-                self.train(training)
+        kept, modes = self.__dict__.get("_modes", (None, None))
+        if kept is training and modes.is_current() and modes.get(self, None) is not None and override() is None:
+            with overriding(modes):
                 yield
             return
-        modes = self.__dict__.get("_modes")
-        if modes is None or not modes.is_current() or modes.get(self, None) is not training:
-            modes = Override(None)
-            for module in self.modules():
-                modes.set(module, training)
-            modes.keep()
-            object.__setattr__(self, "_modes", modes)
-        with overriding(modes):
+        is_outermost = override() is None
+        with overriding() as modes:
+            self.train(training)
+            if is_outermost:
+                modes.keep()
+                object.__setattr__(self, "_modes", (training, modes))
             yield
 
     @check_arguments

@@ -7,6 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.lang import trace
+from einsmith.runtime import queues
 from einsmith.runtime.program import Program
 from einsmith.training.profile import measure
 
@@ -291,7 +292,7 @@ def test_a_call_that_waits_runs_what_the_program_has_become(rng, monkeypatch) ->
     plain = Program.run
     monkeypatch.setattr(Program, "run", lambda self: (ran.append(self), plain(self))[1])
     found = []
-    with run._lock:
+    with queues.FIRST.lock:
         thread = threading.Thread(target=lambda: found.append(f(x)), daemon=True)
         thread.start()
         thread.join(0.05)
