@@ -102,13 +102,15 @@ class Library:
         """Return the loss of a batch (inputs..., target) in evaluation mode."""
         return self._loss("evaluate", batch)
 
-    def predict(self, *inputs: Any) -> Any:
-        """Return the model's output in evaluation mode."""
-        return self._arrays("predict", inputs)
+    def predict(self, *inputs: Any, **named: Any) -> Any:
+        """Return the model's output in evaluation mode. named: the last inputs by their names in `manifest`."""
+        return self._arrays("predict", self._in_order("predict", inputs, named))
 
-    def __call__(self, *arguments: Any) -> Any:
-        """Call the exported function and return its result; several results are a flat tuple."""
-        return self._arrays("call", arguments)
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the exported function and return its result; several results are a flat tuple.
+
+        named: the last arguments by their names in `manifest`."""
+        return self._arrays("call", self._in_order("call", arguments, named))
 
     # -- what it holds
 
@@ -171,6 +173,17 @@ class Library:
     def _array(self, x: Any, n: int) -> np.ndarray:
         """Return argument n of a call as a C-contiguous array."""
         return np.asarray(x, order="C")
+
+    def _in_order(self, role: str, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Append the arguments given by name to the others. Raises `unfit` for other names than those that lack."""
+        if not named:
+            return given
+        calls = self._calls.get(role, [])
+        names = [p["name"] for p in calls[0]["arguments"]] if calls else []
+        if set(named) != set(names[len(given) :]):
+            shown = f"{len(given)} by position and {', '.join(named)} by name"
+            raise self.unfit(f"{self.name} takes {', '.join(names) or 'no such call'}; given {shown}")
+        return (*given, *(named[n] for n in names[len(given) :]))
 
     def _function(self, name: str) -> Any:
         return getattr(self._c, f"{self.name}_{name}")

@@ -65,6 +65,28 @@ def test_a_program_that_uses_everything(tmp_path) -> None:
         call([program, out / "weights.safetensors", tmp_path / "saved"])
 
 
+def test_the_program_of_the_page_calls_an_operator(tmp_path) -> None:
+    text = (HERE.parents[1] / "docs" / "export.md").read_text()
+    (program,) = [b for b in re.findall(r"^```c\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if "int main" in b]
+    program = program.replace("    if (code)\n", '    printf("%g\\n", D[99][39]);\n    if (code)\n', 1)
+    (tmp_path / "program.c").write_text(
+        program.replace("int main(void) {", "int main(void) {\n    X[99][2] = 1.5f;", 1)
+    )
+    distance = es.op("D[i,j] = sum[k](abs(X[i,k] - Z[j,k]))", name="distance")
+    folder = es.export(distance, tmp_path / "distance", np.ones((100, 3), np.float32), np.zeros((40, 3), np.float32))
+    made = [
+        f"-I{folder}",
+        tmp_path / "program.c",
+        folder / "distance.o",
+        "-lpthread",
+        "-lm",
+        "-o",
+        tmp_path / "program",
+    ]
+    call([compiler(), *WARNINGS, *made])
+    assert call([tmp_path / "program"], cwd=tmp_path).stdout == "1.5\n"
+
+
 def test_the_header_is_for_c_and_cpp(tmp_path) -> None:
     out = es.export(small(), tmp_path / "out", *batch(), link=False)
     for kind, standard in (("c", "c99"), ("c++", "c++98")):
@@ -89,7 +111,7 @@ def test_names_that_c_cannot_have(tmp_path) -> None:
     es.export(es.exp, tmp_path / "other", a)  # a function of C has its name
     np.testing.assert_array_equal(es.load_library(tmp_path / "other")(a), es.jit(es.exp)(a))
     es.export(lambda x: x, tmp_path / "third", a)  # its name is <lambda>
-    assert es.load_library(tmp_path / "third").name == "lambda"
+    assert es.load_library(tmp_path / "third").name == "function"
 
 
 def test_texts_of_c() -> None:

@@ -56,6 +56,16 @@ def test_names(f, library, arguments, tmp_path) -> None:
     assert [x["name"] for x in made.manifest["functions"][0]["arguments"]] == arguments
 
 
+def test_arguments_by_name(tmp_path) -> None:
+    library = exported(tmp_path, es.op("y[i,j] = a[i] - b[j]", name="differences"), np.ones(2), np.ones(3))
+    a, b = np.arange(2.0), np.arange(3.0)
+    for got in (library(a, b=b), library(b=b, a=a)):
+        np.testing.assert_array_equal(got, a[:, None] - b)
+    for given, named in (((a,), {"c": b}), ((a, b), {"b": b}), ((), {"a": a})):
+        with pytest.raises(es.ShapeError, match="differences takes a, b; given"):
+            library(*given, **named)
+
+
 def test_every_type(tmp_path) -> None:
     types = ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
     arrays = [np.arange(6).reshape(2, 3).astype(t) for t in types]
