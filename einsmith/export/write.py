@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from einsmith.api.jit import Jitted
 from einsmith.base import VERSION, environment, folders
-from einsmith.base.arguments import Count, check_arguments, describe, refuse_torch
+from einsmith.base.arguments import Count, check_arguments, describe, refuse_torch, show
 from einsmith.base.arrays import detached
 from einsmith.base.errors import ArgumentError, CheckError, SaveError
 from einsmith.base.trees import map_tree
@@ -114,7 +114,7 @@ def _folder(path: Any, overwrite: bool) -> Path:
     try:
         place = Path(path).resolve()
     except (TypeError, ValueError, OSError, RuntimeError) as e:
-        raise SaveError(f"{path!r} is not the path of a folder: {e}") from e
+        raise SaveError(f"{show(path)} is not the path of a folder: {e}") from e
     if not place.exists():
         return place
     if not is_export(place) and not (place.is_dir() and not any(place.iterdir())):

@@ -364,8 +364,8 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         export(model, x, tmp_path)
     with pytest.raises(KindError, match="must be a path"):
         export(model, x, 3)
-    with pytest.raises(KindError, match="model"):
-        export(lambda x: x, x, path)
+    with pytest.raises(KindError, match="model='mlp3' must be an es.nn.Module or a function"):
+        export("mlp3", x, path)
     with pytest.raises(ArgumentError, match="opset=7 must be from 18"):
         export(model, x, path, opset=7)
     with pytest.raises(ArgumentError, match="must be 1 names"):
@@ -396,6 +396,9 @@ def test_what_an_evaluation_cannot_be(tmp_path: Path):
 
     with pytest.raises(ArgumentError, match="updates 'count'"):
         export(Counting(), floats(2), tmp_path / "net.onnx")
+    counting = Counting()
+    with pytest.raises(ArgumentError, match="evaluation of function updates a buffer"):
+        export(lambda x: counting(x), floats(2), tmp_path / "net.onnx")
     with pytest.raises(FormulaError, match=r"(?s)random numbers.*line 1: out"):
         export(Of(lambda x: F.dropout(x, 0.5, training=True)), floats(2, 3), tmp_path / "net.onnx")
     # In evaluation mode dropout and batch norm are those of evaluation, whatever the network's mode is.

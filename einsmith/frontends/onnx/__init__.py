@@ -93,7 +93,7 @@ def export(
     as its `doc_string`, and recurrences as Loop.
 
     Args:
-        model: the network, or a function of tensors, such as an es.op
+        model: the network, or a function of tensors, such as an es.op; modules that a function calls keep their mode
         example: an input, or a tuple of inputs: arrays whose shapes and element types the file has
         file: path of the file
         dynamic_batch: whether the file takes any number of rows: the first extent of all inputs, which is then a size

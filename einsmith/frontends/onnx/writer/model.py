@@ -81,9 +81,12 @@ def _capture(model: Module, example: Sequence[tuple[tuple[int, ...], DType]]) ->
         recorded, t.calls = t.calls, None
         translated = [translate(*call) for call in recorded]
     paths = _paths(model)
-    for path in (paths[x] for x in t.updates if x in paths):  # the others are counters of random numbers
+    for x, _ in t.updates.values():
+        if not isinstance(x, Stored):
+            continue  # a counter of random numbers
+        path = repr(paths[id(x)]) if id(x) in paths else "a buffer"  # of a module that a function calls
         raise ArgumentError(
-            f"the evaluation of {model._class_name()} updates {path!r}, which an ONNX file cannot; return the new "
+            f"the evaluation of {model._class_name()} updates {path}, which an ONNX file cannot; return the new "
             "value as an output, and take it as an input"
         )
     return _Captured(inputs, results, tuple(t.captured.values()), dict(s for s in translated if s is not None))
