@@ -190,12 +190,15 @@ def _find_bases(histories: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
 
 
 def _grow(n: int) -> int:
-    """Return a capacity for a size: twice as large, or a little more, and no power of two, by which a trace would
-    multiply instead of dividing."""
+    """Return a capacity for a size: twice as large, or a little more, a multiple of 8, and no power of two, by which a
+    trace would multiply instead of dividing."""
+    for capacity in (24, 40, 48, 56):
+        if capacity >= 2 * n:
+            return capacity
     unit = 8
-    while 7 * unit < 2 * n:
+    while 15 * unit < 2 * n:
         unit *= 2
-    return next(m * unit for m in (3, 5, 6, 7) if m * unit >= 2 * n or m == 7)
+    return max(9, -(-2 * n // unit)) * unit
 
 
 def _power(n: int) -> int:
