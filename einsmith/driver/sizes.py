@@ -129,7 +129,7 @@ class Sizes(Generic[T]):
             return tuple(map(tuple, out))
 
         why = "it is too small"
-        for grow in (_grow, _power, int):
+        for grow in (_grow_again if self.programs else _grow, _power, int):
             grown = list(map(grow, largest))
             if min(c - 2 * (k + 1) for k, c in enumerate(grown)) < 2:
                 continue
@@ -149,8 +149,8 @@ class Sizes(Generic[T]):
                 return None
             try:
                 return _Shared(most, graph, self.compile(graph.graph, at_capacity, graph.limits)), fit
-            except MemoryLimitError as e:
-                why = f"shapes {most} do not meet the memory limit ({e})"
+            except (MemoryLimitError, MemoryError) as e:
+                why = f"shapes {most} need too much memory ({e})"
         raise SizeDependentError(why)
 
 
@@ -190,15 +190,21 @@ def _find_bases(histories: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
 
 
 def _grow(n: int) -> int:
-    """Return a capacity for a size: twice as large, or a little more, a multiple of 8, and no power of two, by which a
-    trace would multiply instead of dividing."""
-    for capacity in (24, 40, 48, 56):
+    """Return a capacity for a size: twice as large or a little more, at least 40, a multiple of 8, and no power of two,
+    by which a trace would multiply instead of dividing."""
+    for capacity in (40, 48, 56):
         if capacity >= 2 * n:
             return capacity
     unit = 8
     while 15 * unit < 2 * n:
         unit *= 2
     return max(9, -(-2 * n // unit)) * unit
+
+
+def _grow_again(n: int) -> int:
+    """Return a capacity for a size beyond an earlier one: larger the smaller the size is, so that 200 lengths one after
+    the other take three compilations."""
+    return _grow(n * (4 if n < 64 else 2 if n < 256 else 1))
 
 
 def _power(n: int) -> int:
