@@ -346,11 +346,7 @@ class Guard:
         self._others = tuple(others)
         self._number = next(_guard_numbers)
 
-    def __enter__(self) -> Guard:
-        return self.enter(_GuardLock.__enter__)
-
-    def enter(self, acquire: Callable[[_GuardLock], object]) -> Guard:
-        """Acquire the root's lock by `acquire`: `Awaited.__enter__` does not wait for threads that read the values."""
+    def __enter__(self, is_alone: bool = True) -> Guard:
         if self._others:
             join((self, *self._others))
             self._others = ()
@@ -361,7 +357,9 @@ class Guard:
             lock = root._lock
             before = lock._depth if lock._owner == get_ident() else 0
             try:
-                acquire(lock)
+                Awaited.__enter__(lock)
+                if is_alone and lock.readers:
+                    lock.await_readers()
                 if root._above is None:
                     self._held.append(lock)
                     return self
@@ -373,6 +371,10 @@ class Guard:
 
     def __exit__(self, *_: object) -> None:
         self._held.pop().__exit__()
+
+    def enter_beside_readers(self) -> None:
+        """Acquire the lock without waiting until no other thread reads the values."""
+        self.__enter__(False)
 
     def begin_reading(self) -> None:
         """Count this thread among those that read the values; it holds the lock now, and may release it."""

@@ -434,7 +434,7 @@ class Executable:
 
     def run_locked(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """Run the program like a call, for a caller that holds the guard."""
-        return self._in_queue(self._refresh(), self._call, inputs)
+        return self._in_queue(None if self._watch is None else self._refresh(), self._call, inputs)
 
     def run_timed(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray], list[float]]:
         """Run the program and return (status, outputs, seconds of each kernel summed over all iterations of its
@@ -493,7 +493,7 @@ class Executable:
             if not self._concurrent:
                 with guard:
                     return self._in_queue(self._refresh(), run, *args)
-            guard.enter(locks.Awaited.__enter__)
+            guard.enter_beside_readers()
             try:
                 time = self._refresh()
                 guard.begin_reading()
@@ -524,7 +524,11 @@ class Executable:
         """Call `run` with the binding and `time`, then `args`, in a queue's turn. time: that of the constants."""
         me, holders = get_ident(), locks.RUNNING.holders
         outer = locks.RUNNING.queue_of(me) if holders else None
-        queue = queues.choose(self._concurrent)
+        if self._concurrent:
+            queue = queues.choose()
+        else:
+            queue = queues.FIRST
+            queue.callers[me] = None
         try:
             with locks.RUNNING.awaited(queue.lock) if len(queue.callers) > 1 or queue.depth else queue.lock:
                 binding = self._bindings.get(queue.number) or self._bind(queue)

@@ -111,13 +111,7 @@ def _scope(n: int) -> Iterator[None]:
 def get_threads() -> int:
     """Return the default number of threads: that of the scope `threads`, else `set_threads`, else EINSMITH_THREADS,
     else the physical cores this process may use."""
-    return _scoped.get() or _threads or initial_threads()
-
-
-def initial_threads() -> int:
-    """Return the number of threads of a process that sets none: EINSMITH_THREADS, else the physical cores that it may
-    use."""
-    return environment.THREADS.get() or usable_cores()
+    return _scoped.get() or _threads or environment.THREADS.get() or usable_cores()
 
 
 def recount_cores() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from einsmith.base import VERSION, locks
+from einsmith.base import VERSION, environment, locks
 from einsmith.runtime import thread_count
 
 
@@ -29,7 +29,8 @@ def register_controller() -> bool:
             return thread_count.get_threads()
 
         def set_num_threads(self, num_threads: int) -> None:
-            thread_count.set_threads(None if num_threads == thread_count.initial_threads() else num_threads)
+            initial = environment.THREADS.get() or thread_count.usable_cores()
+            thread_count.set_threads(None if num_threads == initial else num_threads)
 
         def get_version(self) -> str:
             return VERSION

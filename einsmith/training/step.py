@@ -243,9 +243,9 @@ class TrainStep:
 
         samples: size of the batch where it belongs to an epoch of `fit`, else None; last: whether this batch makes the
         update, however many were gathered."""
-        if environment.CHECK.is_set() and environment.checks_gradients():
-            self._check_gradients(arrays)
         if self._parallel is not None:
+            if environment.checks_gradients():
+                self._check_gradients(arrays)
             return self._parallel.train(arrays, samples is not None, last)
         while True:
             # A signal during native code is handled when that ends: weights and counters change together. A signal
@@ -256,6 +256,8 @@ class TrainStep:
                 run = self.compiler.find(arrays, gather)
                 if run is not None:
                     return self._train(run, arrays, samples, gather)
+            if environment.checks_gradients():
+                self._check_gradients(arrays)
             self.compiler.compile(arrays, gather)
 
     def _check_gradients(self, arrays: list[np.ndarray]) -> None:

@@ -241,7 +241,7 @@ def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first, mo
 
     monkeypatch.setattr(queues, "usable_cores", lambda: 1)
     monkeypatch.setattr(queues, "queues", [queues.FIRST])
-    queues.choose(concurrent=False)
+    queues.choose()
     with queues.FIRST.lock:
         locks.RUNNING.holders[threading.get_ident()] = queues.FIRST  # as in the middle of a run
         threads.start(run)

@@ -230,7 +230,7 @@ class Outer(es.nn.Module):
         self.first, self.second = es.nn.Linear(64, 64), es.nn.Linear(64, 64)
 
     def forward(self, x):
-        products = es.functional.tanh(self.first(x)[:, :, None] * self.second(x)[:, None, :])
+        products = es.functional.relu(self.first(x)[:, :, None] * self.second(x)[:, None, :])
         return es.functional.sum(products, 2)
 
 
