@@ -71,24 +71,7 @@ TOLERANCE = 2e-3
 
 def problem(name: str) -> Any:
     """Return the operator of a paper at its size here."""
-    from tests.papers import (  # noqa: F401  # each fills the list
-        activations,
-        attention_linear,
-        attention_scores,
-        attention_vision,
-        capsules,
-        convolutions_images,
-        convolutions_pooling,
-        embeddings,
-        graphs,
-        learning,
-        losses,
-        norms,
-        recurrent_cells,
-        recurrent_scans,
-        sciences,
-    )  # fmt: skip
-    from tests.papers.operator import OPERATORS
+    from tests.papers.collection import OPERATORS
 
     (op,) = (o for o in OPERATORS if o.name == name)
     return replace(op, sizes={**op.sizes, **{a: (n,) * 3 for a, n in SIZES[name].items()}})

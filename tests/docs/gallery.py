@@ -94,7 +94,7 @@ def anchor(name: str) -> str:
 
 def small(op: Any) -> Any:
     """Return the operator at the small sizes of its tests."""
-    from tests.papers.operator import OPERATORS
+    from tests.papers.collection import OPERATORS
 
     return next(o for o in OPERATORS if o.name == op.name)
 

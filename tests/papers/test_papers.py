@@ -6,24 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.papers import (  # noqa: F401
-    activations,
-    attention_linear,
-    attention_scores,
-    attention_vision,
-    capsules,
-    convolutions_images,
-    convolutions_pooling,
-    embeddings,
-    graphs,
-    learning,
-    losses,
-    norms,
-    recurrent_cells,
-    recurrent_scans,
-    sciences,
-)
-from tests.papers.operator import OPERATORS, Comparison
+from tests.papers.collection import OPERATORS
+from tests.papers.operator import Comparison
 
 every_operator = pytest.mark.parametrize("op", OPERATORS, ids=[o.name for o in OPERATORS])
 
