@@ -428,8 +428,6 @@ class Executable:
         a check fails."""
         if self._vain > MOST_VAIN:
             self._prepare_no_more()
-        if self._guard is None:
-            return self._in_queue(None, self._call, inputs)
         return self._protected(self._call, inputs)
 
     def run_locked(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
@@ -524,8 +522,8 @@ class Executable:
         """Call `run` with the binding and `time`, then `args`, in a queue's turn. time: that of the constants."""
         me, holders = get_ident(), locks.RUNNING.holders
         outer = locks.RUNNING.queue_of(me) if holders else None
-        if self._concurrent:
-            queue = queues.choose()
+        if self._concurrent:  # within a run of this thread, in the run's queue
+            queue = outer or queues.choose()
         else:
             queue = queues.FIRST
             queue.callers[me] = None

@@ -45,15 +45,11 @@ _closed = False
 
 def choose() -> RunQueue:
     """Return the queue of this thread's next run, of a program that may run in any, and enter the thread among its
-    callers.
-
-    A program within a run of the same thread stays in the run's queue; others take a queue that nobody uses, or that in
-    which the fewest threads wait.
-    """
+    callers: a queue that nobody uses, or that in which the fewest threads wait."""
     me, queue = get_ident(), FIRST
     if queue.callers and me not in queue.callers:
-        queue = locks.RUNNING.queue_of(me) or min(queues, key=lambda q: len(q.callers))
-        if queue.callers and me not in queue.callers and len(queues) < usable_cores():
+        queue = min(queues, key=lambda q: len(q.callers))
+        if queue.callers and len(queues) < usable_cores():
             queue = _add() or queue
     queue.callers[me] = None
     return queue
