@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR
-from functools import cached_property, partial
+from functools import partial
 
 from einsmith.base import recording
 from einsmith.base.caches import Once
 from einsmith.base.errors import EinsmithWarning, MemoryLimitError, TraceError
+from einsmith.base.locks import cached_property
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.base.sizes import show_size
 from einsmith.cost.facts import SHARED_L3_FRACTION, Target

@@ -12,11 +12,11 @@ product of two becomes two passes. Results equal those of the sum at once, excep
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from itertools import combinations
 from math import prod
 from typing import NamedTuple
 
+from einsmith.base.locks import cached_property
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import (
     Axis,
