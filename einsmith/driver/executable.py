@@ -70,7 +70,7 @@ class SizeFit(NamedTuple):
     outputs: tuple[tuple[int, ...], ...]
 
     def pad(self, arrays: Sequence[np.ndarray], leaves: Sequence[Leaf]) -> list[np.ndarray]:
-        """Return the program's inputs: arrays of the shapes of `leaves`, with zeros beyond the size, and the
+        """Return the program's inputs: arrays of the shapes of `leaves`, with anything beyond the size, and the
         numbers."""
         out: list[np.ndarray] = []
         for a, x in zip(arrays, leaves, strict=False):
@@ -79,8 +79,6 @@ class SizeFit(NamedTuple):
                 continue
             padded, _ = buffers.recycle(x.shape, a.dtype, size(x.shape) * a.dtype.itemsize)
             padded[tuple(map(slice, a.shape))] = a
-            for d, n in enumerate(a.shape):
-                padded[(*map(slice, a.shape[:d]), slice(n, None))] = 0
             out.append(padded)
         return [*out, *self.numbers]
 
@@ -147,7 +145,7 @@ class Executable:
         self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
         self._max_stored, self._notices = max_stored, tuple(notices)
         self._limits: tuple[RowLimit, ...] = ()
-        if not environment.CHECK.get():  # which compares all rows of a kernel's results
+        if not environment.check_level():  # which compares all rows of a kernel's results
             self._limits = tuple(limits)
         self._whole, self._memories = graph, tuple(memories)
         self._watch: ChangeWatch | None = None
