@@ -30,12 +30,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from einsmith.base.errors import EinsmithError
 from einsmith.base.system import forks
 
+T = TypeVar("T")
 PATIENCE = 30.0
 """Most seconds that a fork waits."""
 _POLL = 2e-4
@@ -469,14 +470,15 @@ def undone(f: Callable[[], object]) -> Iterator[None]:
         _changed.pop(token, None)
 
 
-class cached_property(functools.cached_property):  # noqa: N801  # stands for the library's
+class cached_property(functools.cached_property[T]):  # noqa: N801  # stands for the library's
     """A functools.cached_property without the lock that Python 3.11 has: two threads that ask first at one time both
     compute, and no fork leaves a lock held."""
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: Any, owner: Any = None) -> T:  # type: ignore[override]
         if instance is None:
-            return self
-        value = instance.__dict__[self.attrname] = self.func(instance)
+            return self  # type: ignore[return-value]
+        value: T = self.func(instance)
+        instance.__dict__[self.attrname] = value
         return value
 
 
