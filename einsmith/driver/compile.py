@@ -41,7 +41,7 @@ from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.limits import RowLimit, limit_rows
+from einsmith.schedule.limits import RowLimit, find_short, limit_rows
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.planner import fuse, mark_invariant
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
@@ -137,6 +137,12 @@ class Compiled:
     def kernels(self) -> list[CompiledKernel]:
         """List the compiled kernel of each call."""
         return [self.code[c.kernel] for _, c, _ in self.plan.kernel_calls()]
+
+    @cached_property
+    def short(self) -> set[Tensor]:
+        """Return the inputs and outputs that need no memory beyond the limit of their rows."""
+        codes = [self.code, self.alternatives]
+        return find_short(self.plan, lambda k: all(code[k].keeps_to_limit for code in codes if k in code))
 
     @property
     def scratch(self) -> int:

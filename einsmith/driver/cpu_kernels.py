@@ -105,6 +105,7 @@ def compile_decided(
             meta["decision"],
             meta["tuned"],
             meta["unfollowed"],
+            meta["keeps_to_limit"],
         )
         _NATIVE.put((k, target, decided[k]), kernel_code)
         warn_unfollowed(k, decided[k], kernel_code)
@@ -164,6 +165,7 @@ def lower(
         "decision": decision.text,
         "tuned": decision.recorded,
         "unfollowed": unfollowed,
+        "keeps_to_limit": lowered.keeps_to_limit,
     }
     busy = choice.cost.seconds * min(target.cores, max((launch.tasks for launch in lowered.launches), default=1))
     tasks = Counter[str]()

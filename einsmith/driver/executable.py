@@ -27,7 +27,7 @@ from einsmith.driver.binding import FINITE, Binding, Notice, Reply
 from einsmith.driver.compile import Compiled, MemoryLimit, compile_graph
 from einsmith.driver.describe import describe, list_bars
 from einsmith.driver.timeline import RecordedRun, Timeline
-from einsmith.ir.nodes import Graph, Leaf, Role, Tensor, size
+from einsmith.ir.nodes import Graph, Leaf, Role, Tensor, nbytes, size
 from einsmith.ir.origins import Origins
 from einsmith.ir.views import storage
 from einsmith.passes.analysis.index_checks import violation
@@ -69,24 +69,49 @@ class SizeFit(NamedTuple):
     numbers: tuple[np.ndarray, ...]
     outputs: tuple[tuple[int, ...], ...]
 
-    def pad(self, arrays: Sequence[np.ndarray], leaves: Sequence[Leaf]) -> list[np.ndarray]:
-        """Return the program's inputs: arrays of the shapes of `leaves`, with anything beyond the size, and the
-        numbers."""
-        out: list[np.ndarray] = []
-        for a, x in zip(arrays, leaves, strict=False):
-            if a.shape == x.shape:
-                out.append(a)
-                continue
-            padded, _ = buffers.recycle(x.shape, a.dtype, size(x.shape) * a.dtype.itemsize)
-            padded[tuple(map(slice, a.shape))] = a
-            out.append(padded)
-        return [*out, *self.numbers]
 
-    def cut(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+class _Fitting:
+    """The arrays of a program of a capacity for a smaller size.
+
+    Those whose rows beyond the size no kernel touches (`Compiled.short`) are passed as they are; others are copied into
+    arrays of the capacity, with anything beyond the size.
+
+    allocated: shape, type and bytes of the arrays that each run allocates for outputs
+    """
+
+    def __init__(self, fit: SizeFit, binding: Binding):
+        self.compiled, self._fit = binding.compiled, fit
+        short = set() if binding.copies else self.compiled.short
+        self._padded = [
+            (n, x, tuple(map(slice, shape)))
+            for n, (x, shape) in enumerate(zip(self.compiled.inputs, fit.inputs, strict=False))
+            if shape != x.shape and not (x in short and shape[1:] == x.shape[1:])
+        ]
+        self._is_cut = not binding.copies
+        self.allocated = []
+        for t, k, known in zip(self.compiled.outputs, binding.written, binding.allocated, strict=True):
+            shape, dtype, _ = known
+            rows = fit.outputs[k] if k >= 0 else shape
+            is_short = t in short and t.shape == shape and rows[1:] == shape[1:]
+            self.allocated.append((rows, dtype, size(rows) * dtype.itemsize) if is_short else known)
+            self._is_cut &= is_short or rows == shape
+
+    def pad(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the program's inputs, the numbers included."""
+        out = [*arrays, *self._fit.numbers]
+        for n, x, part in self._padded:
+            padded, _ = buffers.recycle(x.shape, out[n].dtype, nbytes(x))
+            padded[part] = out[n]
+            out[n] = padded
+        return out
+
+    def cut(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         """Return the part of each of the program's outputs that belongs to the size, C-contiguous."""
+        if self._is_cut:
+            return arrays
         return [
             a if a.shape == shape else np.ascontiguousarray(a[tuple(map(slice, shape))])
-            for a, shape in zip(arrays, self.outputs, strict=True)
+            for a, shape in zip(arrays, self._fit.outputs, strict=True)
         ]
 
 
@@ -140,6 +165,7 @@ class Executable:
         start = perf_counter()
         self.note: Any = None  # set by the caller that had it compiled
         self._fit: SizeFit | None = None
+        self._fitting: _Fitting | None = None
         self._index = graph.outputs.index(finite) if finite is not None else -1
         self._origins = origins or Origins()
         self.bound, self._other_bytes, self._memory = dict(bind), other_bytes, memory
@@ -227,7 +253,7 @@ class Executable:
     def fitted(self, fit: SizeFit) -> Executable:
         """Return this program, of a capacity, as one for a smaller size. The two share all memory."""
         program = copy(self)
-        program._fit = fit
+        program._fit, program._fitting = fit, None
         return program
 
     @property
@@ -553,14 +579,18 @@ class Executable:
         run: Callable[[], int] | None = None,
     ) -> tuple[int, list[np.ndarray]]:
         """Run the program and return its status and its outputs as arrays."""
+        allocated, fitting = binding.allocated, None
         if self._fit is not None:
-            inputs = self._fit.pad(inputs, binding.compiled.inputs)
+            fitting = self._fitting
+            if fitting is None or fitting.compiled is not binding.compiled:
+                fitting = self._fitting = _Fitting(self._fit, binding)
+            inputs, allocated = fitting.pad(inputs), fitting.allocated
         places = list(map(buffers.address, inputs))
         if self._stored and any(map(self._is_stored, places, inputs)):
             inputs = [x.copy() if self._is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
             places = list(map(buffers.address, inputs))
         arrays: list[np.ndarray] = []
-        for shape, dtype, count in binding.allocated:
+        for shape, dtype, count in allocated:
             array, at = buffers.recycle(shape, dtype, count)
             arrays.append(array)
             places.append(at)
@@ -569,7 +599,7 @@ class Executable:
         except IndexOutOfRange as e:
             raise self._explain(e, inputs) from None
         outputs = self._collect(inputs, arrays, binding)
-        return status, outputs if self._fit is None else self._fit.cut(outputs)
+        return status, outputs if fitting is None else fitting.cut(outputs)
 
     def _call_timed(
         self, binding: Binding, time: int | None, inputs: Sequence[np.ndarray]

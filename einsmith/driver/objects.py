@@ -58,6 +58,7 @@ class ObjectCode(CpuBackend, AheadOfTime):
                 meta["decision"],
                 meta["tuned"],
                 meta["unfollowed"],
+                meta["keeps_to_limit"],
             )
             warn_unfollowed(kernel, decision, self._compiled[key])
         return self._compiled[key]

@@ -35,11 +35,14 @@ class Launch:
 class Lowered:
     """The launches of a kernel, in order. Each is given len(kernel.buffers) + 1 buffers: the kernel's own, then a
     workspace of `workspace` bytes that all threads and launches of the kernel share (partial sums). sums: where the
-    parts of the kernel's sums lie in it, if it has any (`schedule.kernel.EpilogueSum`)."""
+    parts of the kernel's sums lie in it, if it has any (`schedule.kernel.EpilogueSum`). keeps_to_limit: the kernel is a
+    `schedule.kernel.LimitedKernel`, or a `Rows` that is active below a limit, and touches no row of a buffer beyond
+    it, where the row is the row of the result."""
 
     launches: list[Launch] = field(default_factory=list)
     workspace: int = 0
     sums: SumPlaces | None = None
+    keeps_to_limit: bool = False
 
     @property
     def functions(self) -> list[Any]:

@@ -77,13 +77,20 @@ def _choose_axes(box: Box, config: PointwiseConfig) -> tuple[int | None, tuple[f
     return choose_vector_axis(box, config.lanes) if tile is None else tile[1], tile
 
 
+def keeps_to_limit(box: Box, config: PointwiseConfig) -> bool:
+    """Return whether the code of `lower_box` for a `LimitedKernel` touches no row beyond the limit: vectors along axis
+    0 may reach beyond."""
+    axis, tile = _choose_axes(box, config)
+    return axis != 0 and (tile is None or tile[2] != 0)
+
+
 def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool = False) -> int:
     """Emit one box for the tasks from `first` on, and return how many tasks it takes.
 
     alone: no other box shares the launch."""
     axis, tile = _choose_axes(box, config)
     em = loops.make_emitter(b, kernel, box.extents, 0 if axis is None else config.lanes)
-    loops.limit_rows(em, kernel, box)
+    loops.limit_rows(em, kernel)
     if tile is not None:
         _, along, across = tile
         emit_tile = partial(_emit_transposed_tile, em, box, along, across)
@@ -198,5 +205,7 @@ class Pointwise(Pattern):
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             return lower_box(b, kernel, box, config._replace(tasks=tasks), first, alone)
 
-        count = loops.distribute_tasks(boxes.boxes(kernel), config.tasks, emit)
-        return Lowered([Launch(b.finish(), count)] if count else [])
+        box_list = boxes.boxes(kernel)
+        count = loops.distribute_tasks(box_list, config.tasks, emit)
+        exact = all(keeps_to_limit(x, config) for x in box_list)
+        return Lowered([Launch(b.finish(), count)] if count else [], keeps_to_limit=exact)

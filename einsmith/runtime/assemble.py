@@ -40,6 +40,7 @@ class CompiledKernel:
         scratch, workspace, nbytes: bytes of a thread's scratch, of the shared workspace, and of all the code
         decision: the decision it follows (`decisions`), empty for the model's choice
         tuned: whether measuring found the decision
+        keeps_to_limit: whether it touches no row beyond its limit (see kernels.pattern.Lowered)
         unfollowed: a sentence on a tuning record that cannot be followed, so that the model's choice stands; else empty
     """
 
@@ -53,6 +54,7 @@ class CompiledKernel:
     decision: str = ""
     tuned: bool = False
     unfollowed: str = ""
+    keeps_to_limit: bool = False
 
 
 CompiledKernels = Mapping[Kernel | Rows, CompiledKernel]

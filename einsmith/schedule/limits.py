@@ -9,7 +9,7 @@ row-block fusions as a condition (`schedule.kernel.Activity`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,7 +18,8 @@ from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.ends import guards_around
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.functions import identity
-from einsmith.ir.nodes import Axis, Compute, Graph, Item, Leaf, Piece, Read, Reduce, Tensor, apply, postorder
+from einsmith.ir.nodes import Axis, Compute, Graph, Item, Leaf, Piece, Read, Reduce, Tensor, apply, postorder, reads
+from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, LimitedKernel, Member, Rows
 from einsmith.schedule.plan import KernelCall, Plan
 
@@ -85,6 +86,44 @@ def _find_whole_operands(node: Compute, limit: RowLimit, is_limited: bool) -> li
             if not below:
                 out.append(operand)
     return out
+
+
+def find_short(plan: Plan, keeps_to_limit: Callable[[Kernel | Rows], bool]) -> set[Tensor]:
+    """Return the tensors outside the arena that need no memory beyond the limit of their rows: no kernel touches any.
+
+    keeps_to_limit: whether the code of a kernel touches no row beyond its limit.
+    """
+    if any(not isinstance(c, KernelCall) for c in plan.calls):  # a loop moves through tensors
+        return set()
+    short: dict[Tensor, bool] = {}
+    for _, call, _ in plan.kernel_calls():
+        own = _find_own_rows(call) if keeps_to_limit(call.kernel) else set()
+        for n, t in enumerate(call.tensors):
+            base = storage(t)
+            owner = plan.home.get(base, base)
+            is_own = n in own and t is owner and not (call.offsets and call.offsets[n])
+            short[owner] = short.get(owner, True) and is_own
+    return {t for t, is_short in short.items() if is_short}
+
+
+def _find_own_rows(call: KernelCall) -> set[int]:
+    """Return the buffers of a call of which a kernel that has a limit reads and writes only the rows of its own."""
+    kernel = call.kernel
+    if isinstance(kernel, Rows):
+        axes: dict[int, set[int]] = {}
+        for m in kernel.members:
+            for place, axis in zip(m.places, m.by_row, strict=True):
+                axes.setdefault(place, set()).add(axis)
+        return {n for n, found in axes.items() if found == {1}} if kernel.active is not None else set()
+    if not isinstance(kernel, LimitedKernel):
+        return set()
+    rows = {n for n, b in enumerate(kernel.buffers) if b.shape[:1] == kernel.shape[:1]}
+    for stage in kernel.stages:
+        for read in (x for part in stage.template.parts for body in part.bodies for x in reads(body)):
+            kind, n, *_ = stage.args[read.slot]
+            if kind == "buffer" and not (read.index and read.index[0] is Axis(0)):
+                rows.discard(n)
+    return rows
 
 
 def _limit_call(call: KernelCall, limit: RowLimit, limited: set[Tensor], plan: Plan) -> KernelCall:

@@ -12,6 +12,7 @@ from einsmith import nn
 from einsmith.driver import executable
 from einsmith.runtime import buffers
 from einsmith.schedule.kernel import LimitedKernel
+from tests.kernels.runner import Guarded
 
 SIZES = 5, 7, 2, 40, 41, 1
 
@@ -248,6 +249,41 @@ def test_training_steps(settings, compiled) -> None:
     after = b.state_dict()
     for name, value in a.state_dict().items():
         np.testing.assert_allclose(value, after[name], rtol=2e-3, atol=2e-4, err_msg=name)
+
+
+def small_network(*layers):
+    network = nn.Sequential(*layers)
+    network.eval()
+    return network
+
+
+NETWORKS = {
+    "elementwise": (lambda x: F.gelu(x) * 2, (48,)),
+    "rows": (lambda x: F.softmax(x, 1), (32,)),
+    "products": (small_network(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 16)), (32,)),
+    "convolution": (small_network(nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)), (2, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("case", NETWORKS)
+def test_arrays_are_read_and_written_within_their_size(case, monkeypatch) -> None:
+    """Beyond an array lies a page that cannot be touched."""
+    network, shape = NETWORKS[case]
+    shared, each = (es.jit(network, sizes=sizes) for sizes in ("shared", "each"))
+    guards = []
+
+    def guarded(shape, dtype, nbytes):
+        guards.append(Guarded(nbytes, on_line=False))
+        array = guards[-1].bytes.view(dtype).reshape(shape)
+        return array, array.ctypes.data
+
+    monkeypatch.setattr(buffers, "recycle", guarded)
+    for n in (3, 40, 37, 4, 16, 17):
+        x, at = guarded((n, *shape), np.dtype("f"), 4 * n * int(np.prod(shape)))
+        x[...] = default_rng(n).normal(size=x.shape)
+        np.testing.assert_allclose(shared(x), each(x), rtol=1e-5, atol=1e-6)
+        for guard in guards:
+            guard.check("an array")
 
 
 @pytest.mark.parametrize("level", ["", "1"])

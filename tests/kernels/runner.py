@@ -118,17 +118,17 @@ def run_native(
     """
     addresses = compile_functions([x.function for x in lowered.launches], target)
     buffers = buffers or [KernelBuffer(dtype_of(a), a.shape) for a in arrays]
-    held = [_Guarded(x.nbytes, backward, x.non_temporal) for x in buffers]
+    held = [Guarded(x.nbytes, backward, x.non_temporal) for x in buffers]
     for n, of in (over or {}).items():
         held[n] = held[of]
     for n, (h, a, x) in enumerate(zip(held, arrays, buffers, strict=True)):
         if not over or n not in over:
             h.bytes[:] = GAP
             elements(h.bytes, x)[...] = _bytes(a)
-    work = _Guarded(lowered.workspace, backward)
+    work = Guarded(lowered.workspace, backward)
     pointers = np.array([h.bytes.ctypes.data for h in (*held, work)], np.uint64)
     for x in lowered.launches:
-        scratch = _Guarded(x.function.scratch_bytes, backward)
+        scratch = Guarded(x.function.scratch_bytes, backward)
         call = _SIGNATURE(addresses[x.function.name])
         for task in reversed(range(x.tasks)) if backward else range(x.tasks):
             scratch.bytes[:] = fill
@@ -149,7 +149,7 @@ def _bytes(a: np.ndarray) -> np.ndarray:
     return a.reshape(-1).view(np.uint8).reshape(*a.shape, a.itemsize)
 
 
-class _Guarded:
+class Guarded:
     """Bytes beside a page that cannot be touched: the one after them, or the one before. What else is in their own
     pages must not be written. They begin where a cache line does, if `on_line`."""
 

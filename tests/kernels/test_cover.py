@@ -132,7 +132,7 @@ def test_pairs_are_all_chosen():
 def test_guards(before, place):
     """What lies beside the runner's buffers cannot be read."""
     code = (
-        f"from tests.kernels.runner import _Guarded; import ctypes; x = _Guarded(24, {before}, False)\n"
+        f"from tests.kernels.runner import Guarded; import ctypes; x = Guarded(24, {before}, False)\n"
         f"ctypes.string_at(x.bytes.ctypes.data + 23, 1); ctypes.string_at(x.bytes.ctypes.data + {place}, 1)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGSEGV

@@ -29,7 +29,7 @@ from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, app
 from einsmith.ir.random import OPERATIONS
 from einsmith.ir.rebuild import rebuild
 from einsmith.ir.rewrite.simplify import simplify
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, LimitedKernel, Stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,8 @@ def boxes(kernel: Kernel) -> tuple[Box, ...]:
     """Return the canonical boxes of a kernel whose root has pieces; empty pieces are left out."""
     first, *later = kernel.stages
     pieces = [p for p in kernel.root.parts if isinstance(p, Piece) and size(p.extents)]
-    return tuple(_box(p, first.args, first.outputs, tuple(later), kernel.buffers) for p in pieces)
+    limited = isinstance(kernel, LimitedKernel)
+    return tuple(_box(p, first.args, first.outputs, tuple(later), kernel.buffers, limited) for p in pieces)
 
 
 def _result_slots(stages: Sequence[tuple[int | None, ...]], buffers: int) -> list[list[int]]:
@@ -219,10 +220,12 @@ def _box(
     outputs: tuple[int | None, ...],
     later: tuple[Stage, ...],
     buffers: tuple[KernelBuffer, ...],
+    limited: bool,
 ) -> Box:
     """Return the box of a piece of a root; kernels that differ in their other pieces share it.
 
-    args, outputs: of the root's stage. later: the stages after it. buffers: of the kernel."""
+    args, outputs: of the root's stage. later: the stages after it. buffers: of the kernel. limited: axis 0 ends at a
+    limit, and stays an axis of its own."""
     rank, domain, bodies = len(piece.extents), piece.domain, piece.bodies
     combiner = piece.body.combiner if isinstance(piece.body, Reduce) else None
     if combiner is not None and not prod(domain[rank:]):
@@ -239,7 +242,7 @@ def _box(
     to_buffers = zip([s for members in results for s in members], [n for x in outputs_by_stage for n in x], strict=True)
     stores = [(slot, n, address(list(place.values()), buffers[n].strides)) for slot, n in to_buffers if n is not None]
     groups, replacements = _group_axes(
-        domain, rank, [used for _, used in stage_accesses], [index for _, _, index in stores]
+        domain, rank, [used for _, used in stage_accesses], [index for _, _, index in stores], limited
     )
     flat_stores = [
         (slot, n, at) for slot, n, index in stores if (at := index.at(replacements)) is not None
@@ -280,14 +283,19 @@ simplified = lru_cache(maxsize=2048)(simplify)
 
 
 def _group_axes(
-    domain: Sequence[int], rank: int, used: Sequence[Uses], stores: Sequence[LinearForm]
+    domain: Sequence[int], rank: int, used: Sequence[Uses], stores: Sequence[LinearForm], limited: bool
 ) -> tuple[list[list[int]], dict[int, Expr]]:
     """Group adjacent axes that every access runs through contiguously; return groups and each axis's replacement."""
     others = set().union(*(x for _, x in used))
     flats = [f for x, _ in used for f in x] + list(stores)
 
     def can_fuse(a: int, inner: FusedAxes) -> bool:
-        fusable = (a < rank) == (inner.inner < rank) and a not in others and inner.inner not in others
+        fusable = (
+            (a < rank) == (inner.inner < rank)
+            and not (limited and a == 0)
+            and a not in others
+            and inner.inner not in others
+        )
         return fusable and all(f.coefficient(Axis(a)) == f.coefficient(Axis(inner.inner)) * inner.extent for f in flats)
 
     groups = [list(g.axes) for g in fuse_axes(range(len(domain)), domain, can_fuse)]

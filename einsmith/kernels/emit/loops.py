@@ -38,11 +38,9 @@ def make_emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int)
     return em
 
 
-def limit_rows(em: VectorEmitter, kernel: Kernel, box: Box) -> None:
+def limit_rows(em: VectorEmitter, kernel: Kernel) -> None:
     """Have the loops over a box of a kernel leave out the points of axis 0 that do not count in a run."""
-    limit = load_limit(em.b, kernel)
-    if limit is not None:
-        em.limit = em.b.mul(limit, box.extents[0] // kernel.shape[0])  # other axes may be merged into the first
+    em.limit = load_limit(em.b, kernel)
 
 
 def load_limit(b: Builder, kernel: Kernel) -> SSAValue | None:
@@ -126,10 +124,12 @@ def loop_over_rows(
     with ExitStack() as stack:
         k = 0
         if tasks > 1 or limit is not None:
-            k, count = _choose_leading_axes(extents, max(2, tasks))
-            bounds = part_bounds(b, count, task, tasks)
-            if limit is not None:
-                bounds = _split_limited(b, b.mul(limit, count // extents[0]), task, tasks)
+            if limit is None:
+                k, count = _choose_leading_axes(extents, max(2, tasks))
+                bounds = part_bounds(b, count, task, tasks)
+            else:  # a limit may leave fewer rows than tasks
+                k, count = _choose_leading_axes([1, *extents[1:]], max(2, tasks))
+                bounds = _split_limited(b, b.mul(limit, count), task, tasks)
             row = stack.enter_context(b.loop(*bounds)).var
             for axis, at in zip(axes[:k], digits(b, row, extents[:k]), strict=True):
                 em.bind(axis, at)

@@ -49,7 +49,7 @@ def lower_box(
     whole = s.paired_box or box
     em = loops.make_emitter(b, kernel, whole.extents + whole.reduce, config.lanes if s.axis is not None else 0)
     if s.paired_box is None and not places:
-        loops.limit_rows(em, kernel, box)
+        loops.limit_rows(em, kernel)
     for slot, memory in places:
         em.place(slot, memory)
     sweep = Sweep(em, s)
@@ -125,14 +125,22 @@ class Reduction(Pattern):
             return self._lower_in_parts(kernel, box_list[0], config)
         b = Builder(function_name(self.name, kernel, config), len(kernel.buffers) + 1)
 
+        plain = PointwiseConfig(config.lanes, config.unroll, config.tasks)
+
+        def keeps_to_limit(box: Box) -> bool:
+            if box.combiner is None:
+                return pointwise.keeps_to_limit(box, plain)
+            s = schedule(box, config._replace(splits=1))
+            return s.paired_box is None and 0 not in (s.column, s.tile)
+
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             if box.combiner is None:
-                plain = PointwiseConfig(config.lanes, config.unroll, tasks)
-                return pointwise.lower_box(b, kernel, box, plain, first, alone)
+                return pointwise.lower_box(b, kernel, box, plain._replace(tasks=tasks), first, alone)
             return lower_box(b, kernel, box, config._replace(tasks=tasks, splits=1), first, alone)
 
         count = loops.distribute_tasks(box_list, config.tasks, emit)
-        return Lowered([Launch(b.finish(), count)] if count else [])
+        exact = all(map(keeps_to_limit, box_list))
+        return Lowered([Launch(b.finish(), count)] if count else [], keeps_to_limit=exact)
 
     def _lower_in_parts(self, kernel: Kernel, box: Box, config: ReductionConfig) -> Lowered:
         """Lower a split reduction: a launch that computes the parts, and a launch of one task that merges them."""

@@ -97,6 +97,7 @@ class RowBlocks(Pattern):
             return lowering.emit_batch() if config.block == 1 else lowering.emit_serial()
         out = lowering.sequence
         out.lowered.launches.append(Launch(lowering.emit_sweep(), lowering.tasks))
+        out.lowered.keeps_to_limit = config.block == 1
         for n in lowering.partial_places:
             lowering.emit_merge(n)
         return out.lowered

@@ -29,6 +29,20 @@ from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import SumPlaces
 from einsmith.kernels.emit.loops import load_limit
 
+
+def keeps_to_limit(g: Geometry) -> bool:
+    """Return whether the tiles of a `LimitedKernel` touch no row of its buffers beyond the limit."""
+    if g.c.split > 1:
+        return False
+    if _is_limited(g.p.batch):
+        return all(x.how != "buffer" or x.batches == 1 for x in (g.a, g.b))
+    return _is_limited(g.m_side.axes) and g.a.how != "buffer" and not g.c.windows and not g.row
+
+
+def _is_limited(axes: tuple[int, ...]) -> bool:
+    return bool(axes) and axes[0] == 0
+
+
 CompanionPairs = tuple[tuple[int, int], ...]
 """Pairs of piece numbers: a companion, and the piece whose tiles also compute the companion's sums and store both."""
 
@@ -55,7 +69,7 @@ class Blocked:
     def run(self, task: SSAValue) -> None:
         """Emit a task."""
         g, b = self.g, self.b
-        limit = load_limit(b, g.kernel) if g.p.batch and g.p.batch[0] == 0 else None
+        limit = load_limit(b, g.kernel) if _is_limited(g.p.batch) else None
         if limit is None:
             self._run(task)
             return
@@ -78,8 +92,9 @@ class Blocked:
         """Bind a task, and fill its halo copies unless they hold a block of K."""
         b, f, g, c, p = self.b, self.f, self.g, self.g.c, self.g.p
         batch, split, tn, tm = digits(b, task, (g.B, c.split, c.tn, c.tm))
-        m_range = part_range(b, tm, c.tm, self._limited(g.m_side.axes, g.mr, g.mt))
-        n_range = part_range(b, tn, c.tn, self._limited(g.n_side.axes, g.nr, g.nt))
+        m_points, n_points = self._limited(g.m_side.axes), self._limited(g.n_side.axes)
+        m_range = part_range(b, tm, c.tm, self._count_tiles(m_points, g.mr, g.mt))
+        n_range = part_range(b, tn, c.tn, self._count_tiles(n_points, g.nr, g.nt))
         k_lo = b.mul(split, g.k_max)
         k_hi = f.k_end(k_lo, b.op("min", b.add(k_lo, g.k_max), g.K))
         m_part, n_part, results = (
@@ -87,21 +102,25 @@ class Blocked:
         )
         halo_values = dict(zip(p.batch, digits(b, batch, [p.extents[x] for x in p.batch]), strict=True))
         companion = None if self.companion is None else self.companion.begin_task(task)
-        t = TaskFrame(batch, split, m_range, n_range, k_lo, k_hi, m_part, n_part, results, halo_values, companion)
+        t = TaskFrame(
+            batch, split, m_range, n_range, k_lo, k_hi, m_part, n_part, results, halo_values, companion, m_points
+        )
         if not g.k_outer:
             for i, w, first_block in f.cut_halos:
                 self._select_block(t, i, w, first_block, tm if i == int(c.swap) else tn)
             self.f.fill(t.halo_values)
         return t
 
-    def _limited(self, axes: tuple[int, ...], points: int, tiles: int) -> Bound:
-        """Return the number of tiles along a side, or of those that begin before the limit of a kernel's rows."""
+    def _limited(self, axes: tuple[int, ...]) -> SSAValue | None:
+        """Return the points of a side that lie below the limit of a kernel's rows; None where all count."""
         b, g = self.b, self.g
-        limit = load_limit(b, g.kernel) if axes and axes[0] == 0 and not g.c.windows and not g.row else None
-        if limit is None:
-            return tiles
-        rows = b.mul(limit, g.p.count(axes[1:]))
-        return b.op("min", b.op("floordiv", b.add(rows, points - 1), points), tiles)
+        limit = load_limit(b, g.kernel) if _is_limited(axes) and not g.c.windows and not g.row else None
+        return None if limit is None else b.mul(limit, g.p.count(axes[1:]))
+
+    def _count_tiles(self, points: SSAValue | None, size: int, tiles: int) -> Bound:
+        """Return the number of tiles of `size` points along a side that hold so many; None: all, in `tiles`."""
+        b = self.b
+        return tiles if points is None else b.op("floordiv", b.add(points, size - 1), size)
 
     def _select_block(self, t: TaskFrame, i: int, w: HaloCopy, first_block: SSAValue, number: SSAValue) -> None:
         """Make a halo copy that is cut hold block `number`."""
@@ -149,7 +168,7 @@ class Blocked:
                 self.tile_epilogue.clear(tiles)
                 k_blocks(f, t, partial(emit_block, rest[1:], at))
             elif rest[0] == "m":
-                tiles_of(f, g.a, t.m_range, lambda x: enter_axis("m", rest[1:], {**at, "rows": x}))
+                tiles_of(f, g.a, t.m_range, lambda x: enter_axis("m", rest[1:], {**at, "rows": x}), t.m_points)
             else:
                 tiles_of(f, g.b, t.n_range, lambda x: enter_axis("n", rest[1:], {**at, "panel": self.open_panel(t, x)}))
 

@@ -153,6 +153,7 @@ class TaskFrame:
     m_part, n_part, results: what the batch adds to the addresses of operands and results
     halo_values: values of the axes of which halo copies hold one value
     companion: the task of the companion piece, or None
+    m_points: the number of points of M that count in this run; None: all
     """
 
     batch: SSAValue
@@ -166,6 +167,7 @@ class TaskFrame:
     results: PartialAddress
     halo_values: dict[int, SSAValue]
     companion: TaskFrame | None
+    m_points: SSAValue | None = None
 
 
 class Strip(NamedTuple):
@@ -206,15 +208,27 @@ class Tile(NamedTuple):
 # -- loops
 
 
-def tiles_of(f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], None]) -> None:
-    """Emit body(strip) for a range of tiles of M or of panels of N."""
-    g = f.g
+def tiles_of(
+    f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], None], points: SSAValue | None = None
+) -> None:
+    """Emit body(strip) for a range of tiles of M or of panels of N. points: the points of M, if a run tells them; there
+    is code for a last tile of each size then."""
+    g, b = f.g, f.b
 
     def emit_panel(jn: SSAValue, nv: int, tail: bool) -> None:
         last = tail or g.c.depth > 1  # all points of N
         body(Strip(jn, nv, g.N if last and g.N % g.lanes else None))
 
-    if x is g.a:
+    if points is not None:
+        whole = b.op("floordiv", points, x.points)
+        with b.loop(span[0], b.op("min", span[1], whole)) as loop:
+            body(Strip(loop.var, x.points))
+        rest = b.sub(points, b.mul(whole, x.points))
+        with b.if_(b.op("and", b.op("le", span[0], whole), b.op("lt", whole, span[1]))):
+            for size in range(1, x.points):
+                with b.if_(b.op("eq", rest, size)):
+                    body(Strip(whole, size))
+    elif x is g.a:
         tiles(f.b, span, x.tiles, g.M, 1, x.points, lambda jm, mr, _: body(Strip(jm, mr)))
     else:
         tiles(f.b, span, x.tiles, g.N, g.lanes // g.c.depth, g.c.nv, emit_panel)

@@ -15,7 +15,7 @@ from einsmith.codegen.loopnest.walk import digits, part_range, strips, task_rang
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
 from einsmith.kernels.contraction.emission import pack
-from einsmith.kernels.contraction.emission.blocked import Blocked, CompanionPairs
+from einsmith.kernels.contraction.emission.blocked import Blocked, CompanionPairs, keeps_to_limit
 from einsmith.kernels.contraction.emission.direct import DirectLowering, partial_sums
 from einsmith.kernels.contraction.emission.frame import workspace
 from einsmith.kernels.contraction.epilogue import Epilogue
@@ -71,7 +71,7 @@ def lower(
 ) -> Lowered:
     """Return the launches of a contraction: every piece with its own configuration, those of `pairs` together."""
     configs = [without_empty_parts(kernel, p, c, target) for p, c in zip(pieces, configs, strict=True)]
-    out = Lowered()
+    out = Lowered(keeps_to_limit=not pairs)
     bases: list[int] = []
     parts_of_pieces: list[dict[str, _LaunchPart]] = []
     for p, c in zip(pieces, configs, strict=True):
@@ -120,6 +120,7 @@ def _launch_parts(
         parts["multiply"] = _LaunchPart(
             c.tasks * c.parts * c.split, lambda b, _, task: DirectLowering(kernel, c, target, b, p, base).run(task)
         )
+        out.keeps_to_limit &= c.outer[:1] == (0,) and c.split == 1
     else:
         g = Geometry(kernel, c, target, p)
         sums, sides_of, row, problem = g.partials, (g.m_side.axes, g.n_side.axes), g.row, g.p
@@ -129,6 +130,7 @@ def _launch_parts(
             if tasks := sum(pack.shared_tasks(g, x) for x in tiles):
                 parts[label] = _LaunchPart(tasks, partial(pack.pack_shared, g, base, tiles))
         parts["multiply"] = _LaunchPart(g.tasks, lambda b, _, task: Blocked(b, g, base, None, out.sums).run(task))
+        out.keeps_to_limit &= keeps_to_limit(g)
     if c.split > 1:
         tasks = min(sums.batch * sums.rows, target.cores * 2)
         parts["add"] = _LaunchPart(tasks, partial(add_parts, kernel, problem, sums, *sides_of, row, base))
