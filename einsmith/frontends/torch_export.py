@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -171,7 +171,7 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
     for op in list(known):
         if operator_name(op) in TABLE:
             del known[op]
-    fixed: dict[str, bool] = {}
+    fixed: dict[str, list[str]] = {}
     token = FIXED.set(fixed)
     try:
         # Oblivious: a branch on whether a size is 0 or 1 becomes a guard; sizes are else taken to be neither.
@@ -190,16 +190,19 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
     return _convert(core, _guards(exported, module, _remedy(fixed)), name)
 
 
-def _remedy(fixed: Mapping[str, bool]) -> str:
-    """Say which operators of Einsmith fixed sizes (name -> whether it is a formula) and what leaves sizes open."""
+def _remedy(fixed: Mapping[str, Sequence[str]]) -> str:
+    """Say which operators of Einsmith fixed sizes (name -> `torch_operator.FIXED`) and what leaves sizes open."""
     if not fixed:
         return ""
     several = len(fixed) > 1
-    calls = "es.op" if all(fixed.values()) else "es.op or function"
+    sizes = [", ".join(why) for why in fixed.values() if any(why)]
+    calls = "es.op" if len(sizes) == len(fixed) else "es.op or function"
+    named = f" ({'; '.join(sizes)})" if sizes else ""
     return (
         f"The operator{'s' * several} {', '.join(fixed)} (einsmith.frontends.torch.operator) "
-        f"fix{'' if several else 'es'} sizes: PyTorch's graph keeps open only those that a formula copies. Write that "
-        f"part as an es.nn.Module which calls the {calls} itself"
+        f"fix{'' if several else 'es'} sizes{named}: PyTorch's graph keeps open "
+        "only those that a formula copies, indexing them by plain axes alone. Write that part as an es.nn.Module which "
+        f"calls the {calls} itself"
     )
 
 

@@ -51,8 +51,9 @@ Key = tuple[Any, ...]
 _DEFINITIONS: dict[str, _Definition] = {}
 _TRACED = Bound("traced operators of PyTorch", 1024)
 _COUNT = itertools.count()
-FIXED: ContextVar[dict[str, bool] | None] = ContextVar("einsmith_fixed_sizes", default=None)
-"""Names of the operators that fixed a symbolic size while a module was exported -> whether it is a formula."""
+FIXED: ContextVar[dict[str, list[str]] | None] = ContextVar("einsmith_fixed_sizes", default=None)
+"""Names of the operators that fixed a symbolic size while a module was exported -> each size of a formula with the
+part that needs it, "" for an operator that fixes all of its sizes."""
 _lock = locks.Awaited("registering an operator")
 """Held during a registration; a forked child could not use one that is half done."""
 
@@ -252,9 +253,10 @@ class _Definition:
         for k, x in enumerate(tensors):
             self._check(program, k, x, ("cpu", "meta"))
         try:
-            free = self._copied(program, tensors) if any(_is_symbolic(n) for x in tensors for n in x.shape) else {}
+            symbolic = any(_is_symbolic(n) for x in tensors for n in x.shape)
+            free, why = self._copied(program, tensors) if symbolic else ({}, {})
             sizes = [
-                tuple(_hint(n) if (k, d) in free else self._fix(n) for d, n in enumerate(x.shape))
+                tuple(_hint(n) if (k, d) in free else self._fix(n, d, why.get((k, d))) for d, n in enumerate(x.shape))
                 for k, x in enumerate(tensors)
             ]
         except RuntimeError as e:
@@ -272,38 +274,57 @@ class _Definition:
             for o, (shape, dtype) in enumerate(found)
         ]
 
-    def _copied(self, program: Program, tensors: Sequence[torch.Tensor]) -> dict[tuple[int, int], Any]:
-        """Return the symbolic size of every copied dimension by (position of its tensor, dimension).
+    def _copied(
+        self, program: Program, tensors: Sequence[torch.Tensor]
+    ) -> tuple[dict[tuple[int, int], Any], dict[tuple[int, int], tuple[str, str]]]:
+        """Return the symbolic size of every copied dimension, and (input, reason) of the others.
 
-        Positions of a formula's outputs are -1, -2, ... and those of a pullback's cotangents follow the inputs'.
+        Both are by (position of the tensor, dimension). Positions of a formula's outputs are -1, -2, ... and those of a
+        pullback's cotangents follow the inputs'.
         """
         parts = _read(program)[1]
         if self.formula is None or len(parts) > 1 or (parts and parts[0][1] != ":"):
-            return {}
+            return {}, {}
         shapes = {n: x.shape for n, x in zip(self.inputs, tensors, strict=False)}
         if any(len(s) != self.formula.program.inputs[n] for n, s in shapes.items()):
-            return {}  # tracing raises the error
+            return {}, {}  # tracing raises the error
         copied = find_copied_dimensions(self.formula.program, {n: (1,) * len(s) for n, s in shapes.items()})
+        why = {(self.inputs.index(n), d): (n, reason) for (n, d), reason in copied.why.items()}
+        apart: dict[tuple[str, int], tuple[str, int]] = {}
+        for (name, d), (tensor, e) in copied.sources.items():
+            if name in shapes and shapes[tensor][e] != shapes[name][d]:  # a comparison of symbols is a guard
+                apart[tensor, e] = name, d
         free: dict[tuple[int, int], Any] = {}
-        for k, (name, shape) in enumerate(shapes.items()):
-            for d, n in enumerate(shape):
-                source = copied.get((name, d))
-                if source is not None and shapes[source[0]][source[1]] == n:  # a comparison of symbols is a guard
-                    free[k, d] = n
         outputs = self.formula.program.outputs
-        for (name, d), (tensor, e) in copied.items():
+        for (name, d), source in copied.sources.items():
+            if source in apart:
+                if name in shapes:
+                    tensor, e = apart[source]
+                    one, two = f"{source[0]}.shape[{source[1]}]", f"{tensor}.shape[{e}]"
+                    why[self.inputs.index(name), d] = name, f"one axis for {one} and {two}, which differ in the example"
+                continue
+            size = shapes[source[0]][source[1]]
+            if name in shapes:
+                free[self.inputs.index(name), d] = size
             if name in outputs:
-                free[-1 - outputs.index(name), d] = shapes[tensor][e]
+                free[-1 - outputs.index(name), d] = size
         if parts:  # a cotangent has the shape of an output
             n = parts[0][0]
             free |= {(k, d): size for k, x in enumerate(tensors[n:], n) for d, size in enumerate(x.shape)}
-        return free
+        return free, why
 
-    def _fix(self, n: Any) -> int:
-        """Return a size as a number, which a symbolic one is from then on, and note that it was fixed here."""
-        if _is_symbolic(n) and (noted := FIXED.get()) is not None:
-            noted[self.name] = self.formula is not None
-        return int(n)
+    def _fix(self, n: Any, d: int, why: tuple[str, str] | None) -> int:
+        """Return a size as a number, which a symbolic one is from then on, and note that it was fixed here.
+
+        why: the input with this size as its dimension d, and the part of the formula that needs it.
+        """
+        symbolic, size = _is_symbolic(n), int(n)
+        if symbolic and (noted := FIXED.get()) is not None:
+            reasons = noted.setdefault(self.name, [])
+            reason = f"{why[0]}.shape[{d}] = {size} by {why[1]}" if why else ""
+            if reason not in reasons:
+                reasons.append(reason)
+        return size
 
     def _trace(self, program: Program, kinds: Sequence[tuple[Sequence[int], torch.dtype]]) -> Any:
         key = (program, *kinds)

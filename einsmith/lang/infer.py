@@ -10,7 +10,7 @@ an extent, never the shapes. An extent that stays unknown is an error that shows
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -23,8 +23,9 @@ from einsmith.lang.elaborate import Elaborator, NotYet
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
 from einsmith.lang.limits import is_dimension_bound, limits, rises
 from einsmith.lang.lower import TemplateScope, index_type
-from einsmith.lang.parser import Ast, Name, ParsedRead, ShapeOf, SizeOf, walk
+from einsmith.lang.parser import Ast, Name, Number, ParsedRead, ShapeOf, SizeOf, walk
 from einsmith.lang.program import FormulaProgram, Line, ReadSite
+from einsmith.lang.unparse import expression
 
 Key = tuple
 """An extent: ("axis", line, name) or ("dim", tensor, dimension)."""
@@ -58,13 +59,21 @@ def infer(
     return _Inference(program, shapes, values).run()
 
 
-def find_copied_dimensions(
-    program: FormulaProgram, shapes: Mapping[str, Sequence[int]]
-) -> dict[tuple[str, int], tuple[str, int]]:
-    """Return the dimensions of inputs and defined tensors that are copies: (tensor, dimension) -> that of an input.
+@dataclass(frozen=True)
+class Copied:
+    """The dimensions that a formula copies. `sources`: (tensor, dimension) -> the dimension of an input that it copies;
+    `why`: (input, dimension) -> the part of the formula that needs its extent, for all other dimensions of inputs."""
+
+    sources: dict[tuple[str, int], tuple[str, int]]
+    why: dict[tuple[str, int], str]
+
+
+def find_copied_dimensions(program: FormulaProgram, shapes: Mapping[str, Sequence[int]]) -> Copied:
+    """Return the dimensions of inputs and defined tensors that are copies of dimensions of inputs.
 
     A copied dimension is indexed by plain axes only, and nothing else of the formula's shapes depends on its extent, so
-    the formula takes every extent there. Dimensions with an equal value must agree. shapes: of the inputs; only their
+    the formula takes every extent there. All dimensions of inputs with one source must have one extent; reads under
+    guards, as in where(t < n[b], x[b,t], 0), allow other extents too, but fix them. shapes: of the inputs; only their
     ranks and names matter.
     """
     return _Inference(program, shapes, {}).find_copied()
@@ -427,30 +436,48 @@ class _Inference:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    def find_copied(self) -> dict[tuple[str, int], tuple[str, int]]:
+    def find_copied(self) -> Copied:
         self.bind()
-        used: set[Key] = set()
-        sides = [(k, line.statement.name, line.statement.index) for k, line in enumerate(self.program.lines)]
-        reads = [(k, s.node.name, s.node.index) for k, line in enumerate(self.program.lines) for s in line.reads]
-        for k, name, index in (*sides, *reads):
-            for d, i in enumerate(index):
-                dim = self.find(("dim", name, d))
-                if not (isinstance(i, Name) and self.is_plain(k, i) and self.find(("axis", k, i.id)) == dim):
-                    used |= {dim, *self.find_sizes(k, i)}
+        reads = [(k, s) for k, line in enumerate(self.program.lines) for s in line.reads]
+        for k, site in reads:  # dimensions of equal extents: an axis has that extent, whatever the guards are
+            for d, i in enumerate(site.node.index):
+                if isinstance(i, Name) and self.is_plain(k, i):
+                    self.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
+        used: dict[Key, str] = {}
+
+        def use(keys: Iterable[Key], why: str) -> None:
+            for key in keys:
+                used.setdefault(self.find(key), why)
+
+        for k, line in enumerate(self.program.lines):
+            s = line.statement
+            for d, i in enumerate(s.index):
+                if not self.is_plain(k, i):
+                    left = f"{s.name}[{', '.join(map(expression, s.index))}]"
+                    use([("dim", s.name, d), *self.find_sizes(k, i)], f"{left} on the left side")
+        for k, site in reads:
+            uneven = [i for i in site.node.index if not self.is_plain(k, i)]
+            for d, i in enumerate(site.node.index):
+                if i in uneven:
+                    use([("dim", site.node.name, d), *self.find_sizes(k, i)], expression(site.node))
+            for c, _ in site.guards if uneven else ():  # they keep the index in bounds
+                sizes = [n for n in walk(c) if isinstance(n, (ShapeOf, SizeOf))]
+                use([key for n in sizes for key in self.find_sizes(k, n)], expression(c))
         for name, extent in self.program.extents.items():
+            why = f"extents={{{name!r}: {extent if isinstance(extent, int) else expression(extent)}}}"
             tensor, _, rest = name.partition(".shape[")
             if rest:
-                used.add(self.find(("dim", tensor, int(rest.rstrip("]")))))
+                use([("dim", tensor, int(rest.rstrip("]")))], why)
             for k in range(len(self.program.lines)):
-                used.add(self.find(("axis", k, name)))
-                used |= set() if isinstance(extent, int) else self.find_sizes(k, extent)
+                use([("axis", k, name), *(() if isinstance(extent, int) else self.find_sizes(k, extent))], why)
         sources: dict[Key, tuple[str, int]] = {}
-        for name in self.program.inputs:
-            for d in range(self.ranks.get(name, 0)):
-                sources.setdefault(self.find(("dim", name, d)), (name, d))
+        inputs = [(name, d) for name in self.program.inputs for d in range(self.ranks.get(name, 0))]
+        for at in inputs:
+            sources.setdefault(self.find(("dim", *at)), at)
         dims = [(name, d) for name, rank in self.ranks.items() for d in range(rank)]
         roots = {at: self.find(("dim", *at)) for at in dims}
-        return {at: sources[root] for at, root in roots.items() if root in sources and root not in used}
+        copied = {at: sources[root] for at, root in roots.items() if root in sources and root not in used}
+        return Copied(copied, {at: used[roots[at]] for at in inputs if at not in copied})
 
     def find_sizes(self, line: int, e: Ast) -> set[Key]:
         """Return the extents on which an index or an extent depends, apart from those of tensors read in it."""
@@ -461,10 +488,16 @@ class _Inference:
             if isinstance(node, (Name, SizeOf)):
                 found.add(self.find(("axis", line, node.id if isinstance(node, Name) else node.axis)))
             if isinstance(node, ShapeOf):
-                found |= {self.find(("dim", node.name, d)) for d in range(self.ranks.get(node.name, 0))}
-            if not isinstance(node, ParsedRead):
+                found |= {self.find(("dim", node.name, d)) for d in self.find_dimensions(node)}
+            elif not isinstance(node, ParsedRead):
                 stack += node.args
         return found
+
+    def find_dimensions(self, node: ShapeOf) -> Iterable[int]:
+        """Return the dimension of `name.shape[d]`, every one of the tensor where d is no number."""
+        rank = self.ranks.get(node.name, 0)
+        d = node.dim.value if isinstance(node.dim, Number) else None
+        return (int(d) % rank,) if isinstance(d, int) and -rank <= d < rank else range(rank)
 
     # ----------------------------------------------------------------------------------------------------- errors
 

@@ -317,6 +317,47 @@ def test_the_batch_of_a_formula_may_differ(rng, tmp_path):
     close(got, network(torch.tensor(x)).detach().numpy(), "onnxruntime")
 
 
+class Called(nn.Module):
+    """A module that is one call of an operator."""
+
+    def __init__(self, text, **extents):
+        super().__init__()
+        self.formula = operator(es.op(text, extents=extents))
+
+    def forward(self, *x):
+        return self.formula(*x)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s[b,t,k] = where(t < len[b], x[b,t,k], 0)",
+        "s[b,t,k] = where(t < len[b], x[b,t,k] + where(t > 0, s[b,t-1,k], 0), 0)\nreturn s",
+        "s[b,t,k] = x[b,t,k] + where(t > 0, s[b,t-1,k], 0)\ny[b,k] = s[b,x.shape[1]-1,k] + len[b]",
+        "y[b,k] = x[b,len[b]-1,k]",
+    ],
+)
+def test_the_batch_stays_free_under_conditions_and_sizes(text, rng):
+    network = Called(text)
+    lengths, x = torch.tensor([1, 5, 3, 4, 2, 5]), torch.tensor(rng.standard_normal((6, 5, 2)))
+    arguments = (lengths, x) if network.formula._inputs[0] == "len" else (x, lengths)
+    ours = from_torch(network, *arguments)
+    for n in (1, 3, 6):
+        given = [v[:n] for v in arguments]
+        close(ours.predict(*given), network(*given).numpy(), f"batch {n}")
+
+
+def test_sizes_that_are_fixed_are_named_with_the_part_of_the_formula(rng):
+    x = torch.tensor(rng.standard_normal((8, 6)))
+    last = from_torch(Called("last[k] = x[x.shape[0]-1,k]"), x)
+    with pytest.raises(ShapeError, match=r"last .* fixes sizes \(x.shape\[0\] = 8 by x\[x.shape\[0\] - 1, k\]\)"):
+        last(rng.standard_normal((9, 6)))
+    padded = from_torch(Called("padded[t,k] = where(t < x.shape[0], x[t,k], 0)*z[t]"), x, torch.ones(5))
+    assert padded(x, torch.ones(5)).shape == (5, 6)
+    with pytest.raises(ShapeError, match=r"x.shape\[0\] = 8 by one axis for x.shape\[0\] and z.shape\[0\]"):
+        padded(rng.standard_normal((9, 6)), torch.ones(5))
+
+
 def test_operators_that_fix_a_size_are_named(rng):
     x = torch.tensor(rng.standard_normal((8, 6)))
     shifted = from_torch(Nearest(operator(es.op("late[t,c] = sum[k](x[t+1,k]*z[c,k])"))), x)

@@ -404,6 +404,21 @@ def test_compiled_at_several_sizes(dynamic, rng, fresh_dynamo):
         torch.testing.assert_close(got, torch.autograd.grad(want.sum(), x)[0])
 
 
+def test_a_mask_of_lengths_compiles_one_graph_for_all_batches(rng, fresh_dynamo):
+    f = operator(es.op("s[b,t] = where(t < len[b], x[b,t], 0)"))
+    graphs = []
+
+    def counted(graph, example):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(lambda x, n: f(len=n, x=x), dynamic=True, fullgraph=True, backend=counted)
+    for n in (7, 4, 9):
+        x, lengths = torch.tensor(rng.standard_normal((n, 5))), torch.tensor(rng.integers(1, 6, n))
+        torch.testing.assert_close(compiled(x, lengths), x * (torch.arange(5) < lengths[:, None]))
+    assert len(graphs) == 1
+
+
 def test_a_copied_dimension_stays_symbolic(rng, fresh_dynamo):
     f = operator(es.op("y[b,k] = tanh(sum[j](x[b,j]*w[k,j]))\nn[b] = sum[j](i64(x[b,j] > 0))"))
     from functorch.compile import make_boxed_func

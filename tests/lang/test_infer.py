@@ -180,7 +180,11 @@ COPIED = {
     "y[b,i] = sum[r](x[b,i+r]*w[r])": {"x0", "y0"},  # the extent of i follows from those of x and w
     "y[b,i] = x[b+1,i]": {"x1", "y1"},
     "y[b,i] = x[b,i] + where(b > 0, x[b-1,i], 0)": {"x1", "y1"},
-    "y[b,i] = where(b < i, x[b,i], 0)": set(),
+    "y[b,i] = where(b < i, x[b,i], 0)": {"x0", "x1", "y0", "y1"},
+    "y[b,t] = where(t < n[b], x[b,t], 0)": {"n0", "x0", "x1", "y0", "y1"},
+    "y[b] = x[b,x.shape[1]-1]": {"x0", "y0"},
+    "y[b] = x[b,x.shape[-1]-1]": {"x0", "y0"},
+    "y[b,t] = x[b,t]*n[b] + where(t < n.shape[0], w[t+1], 0)": set(),  # n guards the read of w
     "y[b] = x[b] + w[size(b)-1]": set(),
     "y[b] = x[b]*size(b)": {"x0", "y0"},
     "y[b,i] = x[b]*w[i % x.shape[0]]": set(),
@@ -197,12 +201,17 @@ def test_copied_dimensions(text):
     program = resolve("\n".join([*(x for x in lines if "return" not in x), *(x for x in lines if "return" in x)]))
     shapes = {n: (1,) * r for n, r in program.inputs.items()}
     copied = find_copied_dimensions(program, shapes)
-    assert {f"{n}{d}" for n, d in copied} == COPIED[text]
-    assert all(source[0] in program.inputs for source in copied.values())
+    assert {f"{n}{d}" for n, d in copied.sources} == COPIED[text]
+    assert all(source[0] in program.inputs for source in copied.sources.values())
+    assert copied.why.keys() == {(n, d) for n, s in shapes.items() for d in range(len(s))} - copied.sources.keys()
 
 
 def test_extents_that_are_given_are_not_copied():
     program = resolve("y[b,i,k] = x[b,i]", {"k": "x.shape[1]"})
-    assert find_copied_dimensions(program, {"x": (1, 1)}) == {}
+    copied = find_copied_dimensions(program, {"x": (1, 1)})
+    assert copied.sources == {("x", 0): ("x", 0), ("y", 0): ("x", 0)}
+    assert copied.why == {("x", 1): "extents={'k': x.shape[1]}"}
     program = resolve("y[b,i] = x[b,i]", {"i": 3})
-    assert find_copied_dimensions(program, {"x": (1, 1)}) == {("x", 0): ("x", 0), ("y", 0): ("x", 0)}
+    copied = find_copied_dimensions(program, {"x": (1, 1)})
+    assert copied.sources == {("x", 0): ("x", 0), ("y", 0): ("x", 0)}
+    assert copied.why == {("x", 1): "extents={'i': 3}"}
