@@ -118,8 +118,8 @@ def test_networks_by_name(name: str, tmp_path: Path):
     path = tmp_path / "net.onnx"
     export(model, inputs, path)
     agree(path, model, *inputs, atol=1e-4)
-    if name == "lstm-lm":  # its first extent is time, and the number of steps of a loop is not an extent
-        with pytest.raises(FormulaError, match=r"(?s)batch size is a part of a formula.*line 1: out\[i0.*member\d\["):
+    if name == "lstm-lm":  # its first extent is time
+        with pytest.raises(FormulaError, match=r"(?s)no multiple of it \(at 191 and 193: 192 and 194\)"):
             export(model, inputs, path, dynamic_batch=True)
         return
     export(model, inputs, path, dynamic_batch=True)
@@ -339,9 +339,7 @@ def test_a_batch_of_any_size_is_said_by_shapes(tmp_path: Path):
 
 def test_a_batch_in_a_formula_is_an_error(tmp_path: Path):
     model = Of(lambda x: x * x.shape[0])
-    with pytest.raises(
-        FormulaError, match=r"(?s)batch size is a part of a formula.*out\[i0, i1\].*dynamic_batch=False"
-    ):
+    with pytest.raises(FormulaError, match=r"(?s)batch size determines a number.*out\[i0, i1\].*dynamic_batch=False"):
         export(model, floats(2, 3), tmp_path / "net.onnx", dynamic_batch=True)
     assert not list(tmp_path.iterdir())
     export(model, floats(2, 3), tmp_path / "net.onnx")
@@ -350,6 +348,23 @@ def test_a_batch_in_a_formula_is_an_error(tmp_path: Path):
     steps = es.op("h[t] = x[t] + where(t > 0, 0.5*h[t-1], 0)")
     with pytest.raises(FormulaError, match=r"(?s)batch size.*line 1: out"):
         export(Of(lambda x: steps(x)), floats(4), tmp_path / "net.onnx", dynamic_batch=True)
+
+
+@pytest.mark.parametrize(
+    "text, made",
+    [
+        ("y[b,k] = x[b,n[b]-1,k]", {"Range"}),  # a table of positions of the batch
+        ("h[b,t,k] = x[b,t,k] + where(t>0, h[b,t-1,k], 0) + where(k>0, h[b,t,k-1], 0)*n[b]\nreturn h", {"Loop"}),
+    ],
+)
+def test_a_batch_in_positions_and_steps(text: str, made: set[str], tmp_path: Path):
+    path, formula = tmp_path / "net.onnx", es.op(text)
+    x, n = floats(6, 5, 3), np.array([1, 5, 2, 4, 3, 5])
+    export(Of(lambda x, n: formula(x=x, n=n)), (x, n), path, dynamic_batch=True)
+    assert made <= {node.op_type for node in onnx.load(path).graph.node}
+    export(Of(lambda x, n: formula(x=x, n=n)), (x, n), tmp_path / "one.onnx")  # a Loop without states
+    for size in (1, 2, 6):
+        agree(path, Of(lambda x, n: formula(x=x, n=n)), x[:size], n[:size])
 
 
 def test_the_sizes_compared_are_primes():

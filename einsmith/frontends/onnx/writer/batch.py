@@ -29,8 +29,8 @@ def join_sizes(
         sized_input: name of an input whose first extent is the batch size
         size: a name for the tensor that holds the batch size
 
-    Raises FormulaError, which shows the formula, where the graphs differ in more than extents that are multiples of the
-    batch size.
+    Raises FormulaError, which shows the formula, where the graphs differ in more than integers that are multiples of
+    the batch size, and tables of multiples of the position in the batch.
     """
     _check_nodes(first, second, written)
     made = onnx.GraphProto()
@@ -43,14 +43,17 @@ def join_sizes(
     for t in first.initializer:
         other = others[t.name]
         if t.SerializeToString() != other.SerializeToString():
-            factors = _factors(t, other)
+            values, factors = numpy_helper.to_array(t), _factors(t, other)
             if factors is None:
-                raise _error(written.get(t.name, t.name))
-            values = numpy_helper.to_array(t)
+                table = _positions(made, t, other, size)
+                if not table:
+                    raise _error(written.get(t.name, t.name), _difference(t, other))
+                computed += table
+                continue
             if t.name in as_shape and (factors != 0).sum() == 1:
                 t = numpy_helper.from_array(np.where(factors != 0, -1, values), t.name)
             else:
-                computed += _vector(made, t.name, values, factors, size)
+                computed += _integers(made, t.name, values, factors, size)
                 continue
         made.initializer.append(t)
     if computed:
@@ -60,13 +63,24 @@ def join_sizes(
     return made
 
 
-def _error(formula: str) -> FormulaError:
+def _error(formula: str, what: str) -> FormulaError:
     return FormulaError(
-        "the batch size is a part of a formula in more than extents, so that the file would hold for one size alone",
+        f"the file would hold for one batch size alone: the batch size determines {what}",
         formula,
         0,
         "export it for one size: dynamic_batch=False (`einsmith export --batch N`)",
     )
+
+
+def _difference(a: onnx.TensorProto, b: onnx.TensorProto) -> str:
+    """Say in which respect an initializer differs between the two sizes."""
+    x, y = numpy_helper.to_array(a), numpy_helper.to_array(b)
+    if x.shape != y.shape:
+        shapes = " and ".join(str(v.shape) for v in (x, y))
+        return f"a table of this formula's values or positions (its shapes at {SIZES[0]} and {SIZES[1]} are {shapes})"
+    place = np.nonzero(np.atleast_1d(x != y))
+    pair = " and ".join(str(np.atleast_1d(v)[place][0]) for v in (x, y))
+    return f"a number of this formula that is no multiple of it (at {SIZES[0]} and {SIZES[1]}: {pair})"
 
 
 def _nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
@@ -88,9 +102,9 @@ def _check_nodes(first: onnx.GraphProto, second: onnx.GraphProto, written: Mappi
             [p.SerializeToString() for p in n.attribute if p.type != onnx.AttributeProto.GRAPH] for n in (x, y)
         )
         if (x.op_type, x.input, x.output, mine) != (y.op_type, y.input, y.output, others):
-            raise _error(x.doc_string or y.doc_string or x.name)
+            raise _error(x.doc_string or y.doc_string or x.name, "by which operators this formula is written")
     if len(a) != len(b) or {t.name for t in first.initializer} != {t.name for t in second.initializer}:
-        raise _error(a[-1].doc_string if a else "")
+        raise _error(a[-1].doc_string if a else "", "how many operators the network has")
 
 
 def _join_infos(made: onnx.GraphProto, second: onnx.GraphProto) -> None:
@@ -114,21 +128,45 @@ def _join_infos(made: onnx.GraphProto, second: onnx.GraphProto) -> None:
 
 
 def _factors(a: onnx.TensorProto, b: onnx.TensorProto) -> np.ndarray | None:
-    """Return for each element of a vector of extents by which factor it is a multiple of the batch size, 0 for those
-    that do not depend on it; None where the tensors are no such vectors."""
+    """Return for each of some integers by which factor it is a multiple of the batch size, 0 for those that do not
+    depend on it; None where the tensors are no integers [] or [N] of this kind."""
     x, y = numpy_helper.to_array(a), numpy_helper.to_array(b)
-    if x.dtype != np.int64 or x.ndim != 1 or x.shape != y.shape:
+    if x.dtype not in (np.int32, np.int64) or x.ndim > 1 or x.shape != y.shape:
         return None
     factors = np.where(x == y, 0, x // SIZES[0])
     return factors if ((x == y) | ((x == factors * SIZES[0]) & (y == factors * SIZES[1]))).all() else None
 
 
-def _vector(
+def _positions(made: onnx.GraphProto, a: onnx.TensorProto, b: onnx.TensorProto, size: str) -> list[onnx.NodeProto]:
+    """Return nodes that compute a table [batch] of multiples of the position in the batch; none for other tables."""
+    x, y = numpy_helper.to_array(a), numpy_helper.to_array(b)
+    if x.dtype not in (np.int32, np.int64) or (x.shape, y.shape) != ((SIZES[0],), (SIZES[1],)):
+        return []
+    step = x[1]
+    if step == 0 or any((v != step * np.arange(len(v))).any() for v in (x, y)):
+        return []
+    count, end, start, by = (f"{a.name}.{n}" for n in ("count", "end", "start", "step"))
+    made.initializer.extend(numpy_helper.from_array(np.array(v, x.dtype), n) for n, v in ((start, 0), (by, step)))
+    nodes = _number(count, size, a.data_type)
+    nodes.append(helper.make_node("Mul", [count, by], [end], name=end))
+    return [*nodes, helper.make_node("Range", [start, end, by], [a.name], name=a.name)]
+
+
+def _number(name: str, vector: str, data_type: int) -> list[onnx.NodeProto]:
+    """Return nodes that make a number [] of a vector of one int64."""
+    first = f"{name}.squeezed"
+    return [
+        helper.make_node("Squeeze", [vector], [first], name=first),
+        helper.make_node("Cast", [first], [name], name=name, to=data_type),
+    ]
+
+
+def _integers(
     made: onnx.GraphProto, name: str, values: np.ndarray, factors: np.ndarray, size: str
 ) -> list[onnx.NodeProto]:
-    """Return nodes that compute a vector of extents from the batch size."""
+    """Return nodes that compute integers [] or [N] from the batch size."""
     nodes, parts = [], []
-    for n, (value, factor) in enumerate(zip(values, factors, strict=True)):
+    for n, (value, factor) in enumerate(zip(values.reshape(-1), factors.reshape(-1), strict=True)):
         if factor == 1:
             parts.append(size)
             continue
@@ -138,6 +176,13 @@ def _vector(
         made.initializer.append(numpy_helper.from_array(np.array([factor or value], np.int64), constant))
         if factor:
             nodes.append(helper.make_node("Mul", [size, constant], [part], name=part))
-    if len(parts) > 1:
-        return [*nodes, helper.make_node("Concat", parts, [name], name=name, axis=0)]
-    return [*nodes, helper.make_node("Identity", parts, [name], name=name)]
+    if not values.ndim:
+        return [*nodes, *_number(name, parts[0], helper.np_dtype_to_tensor_dtype(values.dtype))]
+    whole = name if values.dtype == np.int64 else f"{name}.int64"
+    operator, options = ("Concat", {"axis": 0}) if len(parts) > 1 else ("Identity", {})
+    nodes.append(helper.make_node(operator, parts, [whole], name=whole, **options))
+    return (
+        nodes
+        if whole == name
+        else [*nodes, helper.make_node("Cast", [whole], [name], name=name, to=onnx.TensorProto.INT32)]
+    )

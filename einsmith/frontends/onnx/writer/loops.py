@@ -104,7 +104,8 @@ def write_recurrence(graph: GraphWriter, node: Recurrence, args: Sequence[str], 
     """Write a recurrence and return the names of its members. args: names of its arguments; write: writes tensors into
     a graph, with the names of the leaves that they read."""
     (part, *_) = step_parts(node, 0)
-    before, graph.formula = graph.formula, describe(part, [*args, *(f"member{j}" for j in range(len(node.members)))])
+    states = ["out", *(f"state{j}" for j in range(1, len(node.members)))]  # the part defines the first one, "out"
+    before, graph.formula = graph.formula, describe(part, [*args, *states])
     try:
         return _write_loop(graph, node, args, write)
     finally:
@@ -156,7 +157,8 @@ def _write_loop(graph: GraphWriter, node: Recurrence, args: Sequence[str], write
     results += [_info(node, x, j, whole) for x, (j, whole) in zip(outputs[1:], kinds, strict=True)]
     inner = helper.make_graph(body.nodes, graph.unique("step"), inputs, results)
     ends = [graph.unique("loop") for _ in kinds]
-    graph.nodes_of("Loop", [graph.number(node.steps, dt.i64), "", *first], ends, body=inner)
+    condition = "" if first else graph.number(True, dt.bool_)  # a Loop has two inputs or more
+    graph.nodes_of("Loop", [graph.number(node.steps, dt.i64), condition, *first], ends, body=inner)
     found = {j: name for (j, whole), name in zip(kinds[: len(states)], ends, strict=False) if whole}
     for j, name in zip(stacked, ends[len(states) :], strict=True):
         (found[j],) = write_template(graph, _member(node, j, known, name), [*known, name])
