@@ -94,6 +94,19 @@ def test_an_index_of_an_index_is_checked_before_it_is_used():
         take(V, np.array([0, 7, 1]), np.array([0, 1, 1]))
 
 
+def test_an_index_of_a_recurrence_is_told_with_the_formulas_dimensions():
+    f = es.op("h[b,t,k] = x[b,t,k] + where(t > 0, h[b,t-1,perm[k]], 0)\nreturn h")
+    x, message = np.ones((2, 7, 4)), r"is 4, .* dimension 2 of h, of shape \(2, 7, 4\): only 0 to 3"
+    for call in (f, lambda *a: es.vjp(f, *a)[1](x)):
+        with pytest.raises(IndexError, match=message):
+            call(x, np.array([1, 2, 3, 4]))
+
+
+def test_a_negative_index_tells_how_to_count_from_the_end():
+    with pytest.raises(es.BoundsError, match=r"write h.shape\[1\]-2, not -2"):
+        es.op("y[b] = h[b,-2]")(np.ones((2, 3)))
+
+
 def test_indices_that_a_guard_excludes_may_be_anything():
     f = es.op("Y[i] = where(ids[i] >= 0, E[ids[i]], 0)")
     np.testing.assert_array_equal(f(np.array([2, -(2**40), 0]), V), [V[2], 0, V[0]])

@@ -670,6 +670,9 @@ def _remedy(scope: TemplateScope, node: Load, d: int, e: Expr, n: int, lo: int |
     """
     guard = "guard the read, as in where(0 <= index and index < extent, read, 0)"
     form = linear(e)
+    if not form.terms and -n <= form.const < 0:
+        name = f"{node.name}.shape[{d}]"
+        return f"indices count from the start: write {name}-{-form.const}, not {form.const}, to count from the end"
     if node.computed:
         return "an index computed from floats must be limited to the extent, as in min(max(i32(x), 0), extent-1)"
     if lo is None or lo < 0 or guarded or n == 0:

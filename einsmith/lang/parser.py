@@ -213,6 +213,7 @@ def near(name: str, known: Iterable[str]) -> str | None:
 
 _COMPARISONS = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "lt", ">=": "le"}
 _BINARY = {"+": ("add", 5), "-": ("sub", 5), "*": ("mul", 6), "/": ("div", 6), "//": ("floordiv", 6), "%": ("mod", 6)}
+_CHOICE = "a choice is written where(condition, a, b), not a if condition else b"
 
 
 class _Parser:
@@ -226,6 +227,8 @@ class _Parser:
         return self.tokens[self.place]
 
     def fail(self, message: str, at: int | None = None, hint: str | None = None) -> FormulaError:
+        if hint is None and self.token.text in ("if", "else"):
+            hint = _CHOICE
         return FormulaError(message, self.text, self.token.at if at is None else at, hint)
 
     def take(self, text: str | None = None) -> Token:
@@ -412,7 +415,7 @@ class _Parser:
             listed = ", ".join(REDUCTIONS)
             raise self.fail(f"{name} is no reduction; those are {listed}", token.at, self.written(name))
         if name in RESERVED:
-            hint = "a choice is written where(condition, a, b)" if name in ("if", "else") else "choose another name"
+            hint = _CHOICE if name in ("if", "else") else "choose another name"
             raise self.fail(f"{name!r} is a reserved name", token.at, hint)
         if follows == "[":
             return ParsedRead(token.at, name, self.brackets())

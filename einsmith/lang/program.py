@@ -107,7 +107,7 @@ def resolve_source(
             raise FormulaError(
                 f"{s.name} is defined with = after it is accumulated", text, s.at, "put the = statements first"
             )
-    lines = tuple(_resolve_line(text, s, known_parameters, set(extents or ())) for s in source.statements)
+    lines = tuple(_resolve_line(source, s, known_parameters, set(extents or ())) for s in source.statements)
     program = FormulaProgram(source, lines, (), {}, {}, defined, ())
     _resolve_tensors(program)
     _resolve_parameters(program, known_parameters)
@@ -134,7 +134,8 @@ def _find_parameters(s: Statement, extents: set[str]) -> set[str]:
     return parameters
 
 
-def _resolve_line(text: str, s: Statement, known_parameters: set[str], extents: set[str]) -> Line:
+def _resolve_line(source: Source, s: Statement, known_parameters: set[str], extents: set[str]) -> Line:
+    text = source.text
     output_axes: list[str] = []
     known_parameters = known_parameters | _find_parameters(s, extents)
     for i in s.index:
@@ -199,12 +200,22 @@ def _resolve_line(text: str, s: Statement, known_parameters: set[str], extents: 
             )
     for name, at in sizes:
         if name not in axes:
-            raise FormulaError(f"size({name}): {name} is no axis of this statement", text, at, near(name, axes))
+            hint = _find_size(source, name) or near(name, axes)
+            raise FormulaError(f"size({name}): {name} is no axis of this statement", text, at, hint)
     if len(axes) > MAX_AXES:
         raise FormulaError(
             f"a statement has at most {MAX_AXES} axes, and this one {len(axes)}", text, s.at, "split it into several"
         )
     return Line(s, tuple(output_axes), tuple(axes), tuple(reads))
+
+
+def _find_size(source: Source, axis: str) -> str | None:
+    """Return how to write the extent of an axis of another statement; None where no left side has the axis."""
+    for s in source.statements:
+        for d, i in enumerate(s.index):
+            if isinstance(i, Name) and i.id == axis:
+                return f"write {s.name}.shape[{d}]; size() takes axes of its own statement alone"
+    return None
 
 
 def _resolve_tensors(program: FormulaProgram) -> None:

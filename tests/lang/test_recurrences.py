@@ -172,3 +172,9 @@ def test_statements_without_floats_take_the_formulas_type(text):
             assert got.dtype == dtype
             np.testing.assert_allclose(got, want, rtol=1e-12 if dtype is np.float64 else 1e-5)
     assert es.op(text, extents={"t": 5, **more[0]}, **more[1])().dtype == np.float32
+
+
+def test_a_distance_without_a_guard_tells_the_guard():
+    f = es.op("h[t,k] = x[t,k] + where(t >= lag[k], h[t-lag[k],k], 0)\nreturn h")
+    with pytest.raises(es.FormulaError, match=r"program runs(.|\n)*where\(lag\[k\] > 0 and t >= lag\[k\]"):
+        f(np.ones((5, 2)), np.array([1, 2]))

@@ -200,16 +200,16 @@ class _Solver:
         edge = why.edge
         reader, source = component.nodes[edge.reader], component.nodes[edge.source]
         name, other = self._name(reader, inside), self._name(source, inside)
-        time = why.order[edge.reader]
+        time, hint = why.order[edge.reader], _HINT
         if edge.low is None or edge.high is None:
-            where = "at positions that are known only when the program runs"
+            where, hint = "at positions that are known only when the program runs", _HINT_OF_LAGS
         elif edge.low < 0 < edge.high:
             where = f"from {edge.high} positions before to {-edge.low} positions after, along dimension {time}"
         else:
             span = f"{-edge.high} to {-edge.low}" if edge.low < edge.high else str(-edge.low)
             where = f"{span} positions after, along dimension {time}, and at others before"
         message = f"{name} reads {other} {where}: along no axis are all reads on one side of the element"
-        return RecurrenceError(message, _HINT, *self._placeholders(name, other))
+        return RecurrenceError(message, hint, *self._placeholders(name, other))
 
     def _placeholders(self, *names: str) -> list[Leaf | None]:
         leaves = {n: p for p, n in self.names.items()}
@@ -221,6 +221,7 @@ def _has_several_results(node: Any) -> bool:
     return isinstance(node, Compute) and len(node.template.dtypes) > 1
 
 
+_HINT_OF_LAGS = "guard a distance that a tensor gives, as in where(lag[k] > 0 and t >= lag[k], h[t-lag[k],k], h0[k])"
 _HINT = "a tensor may read itself at earlier (or later) positions of one axis, as in where(t > 0, h[t-1], h0)"
 
 

@@ -117,10 +117,13 @@ def _describe_violation(
     inner = origin.source if origin is not None and origin.text is not None else None
     outer = origin.tensor if origin is not None and origin.text is not None else None
     name, into = _name_of(source_tensor, origins, inner), _name_of(read, origins, outer)
+    dimension, is_named = c.dimension, isinstance(read, Leaf) and read in origins.names
+    if origin is not None and origin.text is not None and not is_named:
+        shape, dimension = origin.shape, origin.dimension  # a recurrence or a batch moves the formula's dimensions
     exist = f"only 0 to {c.extent - 1} exist" if c.extent else "it is empty"
     text = (
         f"element [{place}] of {name}, {source.dtype.name} of shape {source_tensor.shape}, "
-        f"{'is' if uncast is source else 'gives'} {int(value[first])}, which is no index into dimension {c.dimension} "
+        f"{'is' if uncast is source else 'gives'} {int(value[first])}, which is no index into dimension {dimension} "
         f"of {into}, of shape {shape}: {exist}"
     )
     if origin is not None and origin.text is not None:
