@@ -53,12 +53,13 @@ def check_arguments(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
-def check_options(kind: type, given: Iterable[str]) -> None:
-    """Raise UnknownOptionError for a keyword that a class does not take."""
-    found = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+def check_options(kind: Callable[..., Any], given: Iterable[str]) -> None:
+    """Raise UnknownOptionError for a keyword that a class or a function does not take."""
+    made = kind.__init__ if isinstance(kind, type) else kind  # type: ignore[misc]
+    found = list(inspect.signature(made).parameters.values())[isinstance(kind, type) :]
     if not any(p.kind is p.VAR_KEYWORD for p in found):
         known = [p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        _refuse_unknown(kind.__name__, given, known)
+        _refuse_unknown(getattr(kind, "__name__", type(kind).__name__), given, known)
 
 
 def bound(

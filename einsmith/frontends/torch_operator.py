@@ -22,7 +22,7 @@ import torch
 from einsmith.api.jit import trace_shapes
 from einsmith.api.transforms import batched, jvp, vjp
 from einsmith.base import locks
-from einsmith.base.arguments import describe, refuse_torch, show
+from einsmith.base.arguments import check_options, describe, refuse_torch, show
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.base.trees import flatten
@@ -33,6 +33,7 @@ from einsmith.frontends.torch_nodes import TORCH, TYPES
 from einsmith.frontends.torch_register import Program, register
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
+from einsmith.lang.gradient_text import FormulaText
 from einsmith.lang.infer import find_copied_dimensions
 from einsmith.lang.op import Operator
 from einsmith.runtime.arena import Arena
@@ -81,6 +82,17 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
         raise KindError(f"operator takes an es.op, not a text; make one of it, operator(es.op({show(f)}))")
     if not callable(f) or isinstance(f, type):
         raise KindError(f"operator takes an es.op or a function of tensors, not {show(f)}")
+    if isinstance(f, Operator):
+        for name in params:
+            if name not in (*f.inputs, *f.program.parameters, "checkpoint"):
+                raise f._unknown_name(name)
+    elif params:
+        try:
+            inspect.signature(f)
+        except (TypeError, ValueError):
+            pass  # one written in C: its call says what it does not take
+        else:
+            check_options(f, params)
     for name, value in params.items():
         if isinstance(value, torch.Tensor):
             raise TraceError(f"{name} is a tensor; pass it to the call, f(..., {name}=tensor), so that it can change")
@@ -111,6 +123,22 @@ class TorchOperator:
                 raise self._no_tensor(self._inputs[k], x)
         return self.op(*args)
 
+    def gradient(self, wrt: str | Sequence[str], *args: Any, **kwargs: Any) -> FormulaText:
+        """Return the derived gradient as a formula of its own: `gradient` of the es.op that this is an operator of.
+
+        wrt: the inputs to differentiate by; the inputs, in order or by name, are shapes, arrays or tensors. Raises
+        KindError for the operator of a Python function, which has no text.
+        """
+        formula = self._definition.formula
+        if formula is None:
+            raise KindError(
+                f"{self.__name__} is the operator of a Python function, whose gradient has no text; only an es.op's "
+                "has. torch.autograd.grad and backward() give the gradient's values"
+            )
+        given = {**self._definition.params, **kwargs}
+        plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in (*args, *given.values())]
+        return formula.gradient(wrt, *plain[: len(args)], **dict(zip(given, plain[len(args) :], strict=True)))
+
     def _refuse_traced(self, values: Sequence[Any]) -> None:
         if any(isinstance(x, Value) for x in values):
             raise TraceError(
@@ -129,6 +157,10 @@ class TorchOperator:
                 raise FormulaError(
                     f"{self.__name__} takes {self._arity} inputs ({', '.join(self._inputs)}), not {len(args)}"
                 )
+            formula = self._definition.formula
+            for name in kwargs:
+                if formula is not None and name not in (*self._inputs, *formula.program.parameters, "checkpoint"):
+                    raise formula._unknown_name(name)
             for name in self._inputs[len(args) :]:
                 if name not in kwargs:
                     raise FormulaError(f"{self.__name__}: the input {name} is missing")

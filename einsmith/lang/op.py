@@ -194,9 +194,7 @@ class Operator:
             elif name in self.program.parameters:
                 parameters[name] = value
             else:
-                known = (*self.inputs, *self.program.parameters)
-                hint = near(name, known) or f"it takes {', '.join(known)}"
-                raise FormulaError(f"{self.name} has no input or parameter {name!r}", hint=hint)
+                raise self._unknown_name(name)
         missing = [n for n in self.inputs if n not in arrays]
         if missing:
             raise FormulaError(f"{self.name}: the input {missing[0]} is missing", hint=f"signature: {self.signature}")
@@ -216,6 +214,15 @@ class Operator:
                     what = "an array" if kind == "input" else "a number"
                     raise DtypeError(f"{self.name}: the {kind} {name} is {describe(x)}; pass {what}")
         return {n: arrays[n] for n in self.inputs}, static, numbers
+
+    def _unknown_name(self, name: str) -> FormulaError:
+        """Return the error for a keyword that is neither an input nor a parameter."""
+        known = (*self.inputs, *self.program.parameters)
+        hint = near(name, known)
+        takes = f"it takes {', '.join(known)}"
+        return FormulaError(
+            f"{self.name} has no input or parameter {name!r}", hint=f"{hint} {takes}" if hint else takes
+        )
 
     def _check_static(self, name: str, value: Any) -> int | float | bool:
         if isinstance(value, (Value, Ex)):

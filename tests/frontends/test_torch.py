@@ -17,7 +17,15 @@ import pytest
 
 import einsmith as es
 from einsmith.base import environment
-from einsmith.base.errors import DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
+from einsmith.base.errors import (
+    DtypeError,
+    FormulaError,
+    IndexOutOfRange,
+    KindError,
+    ShapeError,
+    TraceError,
+    UnknownOptionError,
+)
 from einsmith.driver import executable
 from einsmith.driver.executable import Executable
 
@@ -402,6 +410,26 @@ def test_compiled_at_several_sizes(dynamic, rng, fresh_dynamo):
         torch.testing.assert_close(compiled(x), want)
         (got,) = torch.autograd.grad(compiled(x).sum(), x)
         torch.testing.assert_close(got, torch.autograd.grad(want.sum(), x)[0])
+
+
+def test_unknown_keywords_are_refused_with_those_that_there_are():
+    formula = es.op("y[i] = x[i] + where(i >= lag, x[i-lag], 0)*scale", lag=1)
+    with pytest.raises(FormulaError, match="no input or parameter 'lagg'(.|\n)*did you mean lag.*x, lag, scale"):
+        operator(formula, lagg=2)
+    for wrong in ({"scal": 2.0}, {"scal": torch.ones(())}, {"y": torch.ones(3)}):
+        with pytest.raises(FormulaError, match="no input or parameter '(scal|y)'(.|\n)*it takes x, lag, scale"):
+            operator(formula)(**wrong)
+    with pytest.raises(UnknownOptionError, match="no option 'tims'; did you mean 'times'"):
+        operator(lambda x, times=2: x * times, tims=3)
+
+
+def test_an_operator_gives_the_text_of_its_gradient(rng):
+    formula = es.op("y[b,k] = tanh(x[b,k]*w[k])*s")
+    w, x = torch.ones(4, requires_grad=True), torch.ones(3, 4)
+    assert operator(formula, s=2.0).gradient("w", w=w, x=x) == formula.gradient("w", w=(4,), x=(3, 4), s=2.0)
+    assert operator(formula).gradient("x", (3, 4), (4,), s=3.0) == formula.gradient("x", (3, 4), (4,), s=3.0)
+    with pytest.raises(KindError, match="Python function, .*torch.autograd.grad"):
+        operator(lambda x: x * 2).gradient("x", x=(3,))
 
 
 def test_a_mask_of_lengths_compiles_one_graph_for_all_batches(rng, fresh_dynamo):
