@@ -3,13 +3,14 @@
 C[i,j] = sum[k](A[i,k] * B[k,j])      ->      dA[i, k] = sum[j](dC[i, j]*B[k, j])
 
 Each tensor is one statement, pieces and `+=` included. Axes are named after the dimensions that they run along. The
-text parses to equal templates.
+text parses to equal templates; that of a recurrence has no statements for copies (`merged`), and comments say which
+state is which of the user's tensors.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ from einsmith.ir.rewrite.simplify import values_only
 from einsmith.lang.builder import Value
 from einsmith.lang.diagram import index_tables
 from einsmith.lang.infer import infer
+from einsmith.lang.merged import Definition, find_definitions, merge_copies
 from einsmith.lang.parser import RESERVED, Name, parse
 from einsmith.lang.program import FormulaProgram, resolve, resolve_source
 
@@ -123,7 +125,15 @@ def gradient_text(
     for n, x in cotangents.items():
         known[x] = _Named(names.reserve("d" + n), names.of(n, x.shape))
     results = [(names.reserve("d" + n), known[leaves[n]].dims, g) for n, g in zip(wrt, grads, strict=True)]
-    return _Writer(names, known).write(results, leaves, cotangents)
+    definitions = find_definitions([g for *_, g in results])
+    if not any(isinstance(x, Item) for x in definitions):
+        return _Writer(names, known, definitions).write(results, leaves, cotangents)
+    for tensor, named in known.items():  # statements that pad a state leave the axes' own names to the others
+        for axis, extent in zip(named.dims, tensor.shape, strict=True):
+            names.extents.setdefault(str(axis), extent)
+    kept = {*known, *(g for *_, g in results)}
+    forward = {n for n in postorder(tensors) if isinstance(n, Recurrence)}
+    return _Writer(names, known, merge_copies(definitions, kept), forward).write(results, leaves, cotangents)
 
 
 def _split(tensors: Sequence[Tensor], n: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -202,11 +212,22 @@ class _Names:
 
 
 class _Writer:
-    def __init__(self, names: _Names, known: dict[Tensor, _Named]):
-        self.names, self.known = names, known
+    """The writer of a gradient's text. `definitions`: the tensors that are statements; `forward`: the recurrences of
+    the formula itself."""
+
+    def __init__(
+        self,
+        names: _Names,
+        known: dict[Tensor, _Named],
+        definitions: dict[Any, Definition],
+        forward: Collection[Recurrence] = (),
+    ):
+        self.names, self.known, self.definitions, self.forward = names, known, definitions, forward
+        self.is_recurrent = any(isinstance(x, Item) for x in definitions)
         self.lines: list[str] = []
         self.shapes: dict[str, tuple[int, ...]] = {}  # of the tensors that are written
         self.dims: dict[Tensor, list[str | None]] = {}  # unnamed tensors: names that their readers use
+        self.comments: dict[Any, list[str]] = {}  # of recurrences: which states are tensors of the user
 
     def write(
         self,
@@ -215,7 +236,10 @@ class _Writer:
         cotangents: Mapping[str, Leaf],
     ) -> FormulaText:
         done: set[Any] = set()
+        self._name_states()
         self._name_backwards(results)
+        if self.is_recurrent:
+            self._name_forwards()
         for name, dims, t in results:
             for node in postorder([t]):
                 if node is not t and node not in done and not isinstance(node, Leaf):
@@ -223,6 +247,7 @@ class _Writer:
                     done.add(node)
             if t in done or isinstance(t, Leaf) or _is_member(t):  # a copy under the expected name
                 t = Compute(template(t.shape, [(t.dtype, t.shape)], read_whole(0, t.shape, t.dtype)), (t,))
+                self.definitions[t] = t.template, t.args
             self.known[t] = _Named(name, list(dims))
             self._tensor(t)
             done.add(t)
@@ -267,15 +292,50 @@ class _Writer:
             self.dims[t] = list(dims)
         for t in reversed(list(postorder([t for *_, t in results]))):
             if isinstance(t, Recurrence):
-                args = (*t.args, *(Item(t, j) for j in range(len(t.members))))
-                for j, member in enumerate(t.members):
-                    self._name_args(args[len(t.args) + j], member, args)
+                for x in self._members(t):
+                    self._name_args(x, *self.definitions[x])
             if isinstance(t, Item) and isinstance(t.node, Compute):
                 known = [self.known[x] for m in range(2) if (x := Item(t.node, m)) in self.known]
                 if known:
                     self.dims[t] = list(known[0].dims)
-            if isinstance(t, Compute) and len(t.template.dtypes) == 1:
-                self._name_args(t, t.template, t.args)
+            if t in self.definitions and isinstance(t, Compute) and len(t.template.dtypes) == 1:
+                self._name_args(t, *self.definitions[t])
+
+    def _members(self, node: Recurrence) -> list[Item]:
+        """Return the members of a recurrence that are statements."""
+        return [x for j in range(len(node.members)) if (x := Item(node, j)) in self.definitions]
+
+    def _name_states(self) -> None:
+        """Name a state that is the user's tensor in another layout after it, with a comment that says so."""
+        for t, named in list(self.known.items()):
+            if not isinstance(t, Compute) or len(t.args) != 1 or t.args[0] in self.known:
+                continue
+            (state,), (part, *others) = t.args, t.template.parts
+            if state not in self.definitions or not _is_member(state) or others or not isinstance(part.body, Read):
+                continue
+            forms = [linear(i) for i in part.body.index]
+            axes = [a for f in forms for a, c in f.terms.items() if isinstance(a, Axis) and c == 1]
+            if part.extents != t.shape or not len(axes) == sum(len(f.terms) for f in forms) == len(forms):
+                continue
+            dims = [named.dims[a.position] for a in axes]
+            self.known[state] = _Named(self.names.reserve(f"{named.name}_"), dims)
+            places = [_write_position(f.const, 1, d) for f, d in zip(forms, dims, strict=True)]
+            own = f"{self.known[state].name}[{', '.join(places)}]"
+            told = self.comments.setdefault(state.node, [])  # type: ignore[union-attr]
+            told.append(f"{own} is {named.name}[{', '.join(map(str, named.dims))}]")
+
+    def _name_forwards(self) -> None:
+        """Name the dimensions that have no name yet after those of the arguments that run along them."""
+        for _ in range(2):  # members read each other
+            for x, (t, args) in self.definitions.items():
+                dims = self.dims.setdefault(x, [None] * len(t.shape))
+                if x in self.known or len(dims) != len(t.shape):
+                    continue
+                known = [self.known[a].dims if a in self.known else self.dims.get(a, [None] * 99) for a in args]
+                for part in t.parts:
+                    for p, names in _collect_dimension_names(part.bodies, known).items():
+                        if isinstance(part, Piece) and p < len(dims) and dims[p] is None and names[0] not in dims:
+                            dims[p] = names[0]
 
     def _name_args(self, t: Tensor, own_template: Template, args: Sequence[Tensor]) -> None:
         """Name the dimensions of a template's arguments after those of the tensor `t` that it computes."""
@@ -292,17 +352,19 @@ class _Writer:
 
     def _tensor(self, node: Compute | Item | Recurrence) -> None:
         if isinstance(node, Recurrence):
-            items = [Item(node, j) for j in range(len(node.members))]
-            for x in items:
+            for x in self._members(node):
                 self._name(x)
-            for x, t in zip(items, node.members, strict=True):
-                self._statements(x, t, (*node.args, *items), 0)
+            told = ", ".join(self.comments.get(node, ())) or "the steps of the formula"
+            self.lines.append(f"# {told if node in self.forward else 'gradients that flow back through the steps'}")
+            for x in self._members(node):
+                self._statements(x, *self.definitions[x], 0)
             return
         compute = node.node if isinstance(node, Item) else node
         if (isinstance(node, Compute) and len(node.template.dtypes) > 1) or isinstance(compute, Recurrence):
             return  # its Items follow; those of a recurrence are written with it
-        self._name(node)
-        self._statements(node, compute.template, compute.args, node.member if isinstance(node, Item) else 0)
+        if compute in self.definitions:
+            self._name(node)
+            self._statements(node, *self.definitions[compute], node.member if isinstance(node, Item) else 0)
 
     def _name(self, node: Tensor) -> None:
         if node not in self.known:
@@ -315,8 +377,11 @@ class _Writer:
         self.shapes[named.name] = t.shape
 
     def _temporary(self) -> str:
+        # Statements of a recurrence have axes of several extents, t and t1, which no tensor should look like.
+        axes = self.names.user_axes if self.is_recurrent else ()
+        letter = next((n for n in "tvw" if n not in axes), "t")
         for k in itertools.count(1):
-            if (name := f"t{k}") not in self.names.used_names():
+            if (name := f"{letter}{k}") not in self.names.used_names():
                 return self.names.reserve(name)
         raise AssertionError
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -174,6 +176,25 @@ def test_axes_and_cotangents_have_the_users_names():
     assert lines[4].endswith("= sum[k, j](W[k, c, 1, 1, m, j]*dC[b, k, p, q, i, j])")
     embedding = es.op("Y[t,k] = E[ids[t],k]").gradient("E", (50, 3), (7,))
     assert embedding.splitlines()[-1] == "dE[ids[t], k] += dY[t, k]" and embedding.extents == {"dE.shape[0]": 50}
+
+
+def test_gradients_of_recurrences_have_no_copies_and_the_users_axes():
+    """A rotated and a delayed state: neither is a statement of its own, and each line has the axes of the formula."""
+    op = es.op("""
+        r[b,t,k] = where(t > 0, h[b,t-1,(k+1)%size(k)], 0)
+        h[b,t,k] = tanh(x[b,t,k] + a[k]*r[b,t,k] + where(t >= 3, h[b,t-3,k], 0))
+        return h
+    """)
+    lines = op.gradient("a", x=(2, 7, 4), a=(4,)).splitlines()
+    assert lines[:4] == [
+        "# extents: t1 3, t2 2",
+        "# h_[t + 3, b, k] is h[b, t, k]",
+        "h_[t1, b, k] = 0.0",
+        "h_[t + 3, b, k] = tanh(a[k]*where(1 <= t, h_[t + 2, b, (k + 1)%4], 0.0) + x[b, t, k] + h_[t, b, k])",
+    ]
+    assert lines[4] == "# gradients that flow back through the steps" and len(lines) == 12
+    assert not any("-1*" in line for line in lines)
+    assert set(re.findall(r"\b[a-z]\b(?!\[)", ";".join([*lines[2:4], *lines[5:-1]]))) == {"b", "t", "k"}
 
 
 def test_a_gradient_that_does_not_depend_on_the_input_is_zeros():
