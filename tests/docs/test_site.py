@@ -24,18 +24,19 @@ def pages() -> dict[str, str]:
     """Return the Markdown of every page of the site, by its path."""
     texts = {p.relative_to(DOCS).as_posix(): p.read_text() for p in DOCS.rglob("*.md")}
     texts |= {page: hooks.page_of_program(path.read_text()) for page, path in hooks.programs().items()}
-    return {page: hooks.link_documents(text, page) for page, text in texts.items()}
+    made = {page: hooks.link_documents(text, page) for page, text in texts.items()}
+    return made | {page: hooks.page_of_file(path) for page, path in hooks.named_files().items()}
 
 
 def prose(text: str) -> str:
     """Return a page without its code."""
-    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^(````*).*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"`[^`\n]*`", "code", text)
 
 
 def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings, as MkDocs names them."""
-    outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    outside = re.sub(r"^(````*).*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
     made = set()
     for heading in re.findall(r"^#+ (.+)$", outside, re.MULTILINE):
         plain = unicodedata.normalize("NFKD", re.sub(r"[`\\]", "", heading)).encode("ascii", "ignore").decode()
@@ -91,7 +92,8 @@ def test_a_broken_link_is_seen(text: str, links: list[str]) -> None:
 
 def test_the_navigation_has_every_page() -> None:
     listed = re.findall(r"^ +- (?:[^:\n]+: )?([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(pages()), "mkdocs.yml lists the pages under nav"
+    own = [page for page in pages() if page not in hooks.named_files()]
+    assert sorted(listed) == sorted(own), "mkdocs.yml lists the pages under nav"
 
 
 @pytest.mark.parametrize("name", reference.PAGES)
@@ -136,6 +138,15 @@ def test_named_documents_become_links() -> None:
     text = "See `docs/onnx.md`.\n\n```text\n`docs/onnx.md`\n```\n"
     assert hooks.link_documents(text, "reference/a.md").startswith("See [ONNX networks](../onnx.md).")
     assert hooks.link_documents(text, "a.md").count("(onnx.md)") == 1
+
+
+def test_files_that_a_page_names_are_pages() -> None:
+    """A reader of the site alone reaches the program in C, and the cells that a page speaks of."""
+    shown = pages()
+    for page, name in (("export.md", "examples/train_from_c.c"), ("recurrences.md", "einsmith/nn/cells.py")):
+        assert f"[`{name}`](files/{name}.md)" in shown[page]
+        assert (ROOT / name).read_text() in shown[f"files/{name}.md"]
+    assert hooks.link_documents("`examples/none.py`", "a.md") == "`examples/none.py`"
 
 
 @pytest.mark.slow
