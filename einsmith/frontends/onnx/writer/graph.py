@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -25,12 +25,20 @@ def element_type(dtype: DType) -> int:
     return ELEMENT_TYPES[dtype]
 
 
+class Formula(NamedTuple):
+    """What was written for a formula. name: that of the tensor which it defines, or of the function which it is; nodes:
+    their names, in order."""
+
+    name: str
+    nodes: tuple[str, ...]
+
+
 class GraphWriter:
     """Nodes and initializers of a graph, in order. The body of a loop is a writer of its own (`body`), which shares
     names and initializers with the graph around it.
 
     formula: text of the formula that is being written; each node has it as its `doc_string`. written: for each
-    initializer that this writer has made, the formula that it was made for.
+    initializer that this writer has made, the formula that it was made for. formulas: what was written for each tensor.
     """
 
     def __init__(self, opset: int, taken: Sequence[str] = ()):
@@ -39,6 +47,7 @@ class GraphWriter:
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.written: dict[str, str] = {}
         self.formula = ""
+        self.formulas: list[Formula] = []
         self._taken = set(taken)
         self._counts: dict[str, int] = {}
         self._numbers: dict[tuple[str, str], str] = {}
