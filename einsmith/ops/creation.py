@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Size
+from einsmith.base.arrays import to_array
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.protocol import is_array_like
@@ -89,6 +88,10 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Value:
     """Return numbers, nested lists of numbers, or an array as a tensor; Python's floats give float32, as in torch."""
     check_device("as_tensor", device)
     plain = not (isinstance(data, Value) or is_array_like(data)) or isinstance(data, float)
-    x = builder.as_value(np.asarray(data), "as_tensor: 'data'") if plain else tensor(data, "as_tensor", "data")
+    x = (
+        builder.as_value(to_array(data, "as_tensor: 'data'"), "as_tensor: 'data'")
+        if plain
+        else tensor(data, "as_tensor", "data")
+    )
     usual = dt.f32 if plain and x.dtype.is_float else x.dtype
     return x.astype(usual if dtype is None else dtype)

@@ -23,8 +23,8 @@ def _output_extents(
         raise ArgumentError(f"{name}: give one of output_size={size!r} and output_ratio={ratio!r}")
     if size is not None:
         return ints(size, n, name, "output_size")
-    shares = [float(r) for r in ratio] if isinstance(ratio, (tuple, list)) else [float(ratio)] * n  # type: ignore[arg-type]
-    if len(shares) != n or not all(0 < r < 1 for r in shares):
+    shares: list[Any] = list(ratio) if isinstance(ratio, (tuple, list)) else [ratio] * n
+    if len(shares) != n or not all(isinstance(r, (int, float)) and 0 < r < 1 for r in shares):
         raise ArgumentError(f"{name}: output_ratio={ratio!r} must be a number between 0 and 1, or {n} of them")
     return tuple(int(e * r) for e, r in zip(x.shape[-n:], shares, strict=True))
 
