@@ -97,6 +97,13 @@ def pointwise(*shape):
     return plain(shape, [(dt.f32, shape)], mul(read(0, *index), num(3.0)))
 
 
+def pooling(rows, channels, size):
+    n, c, y, x, ky, kx = axes(6)
+    body = read(0, n, c, add(mul(y, 2), ky), add(mul(x, 2), kx))
+    params = [(dt.f32, (rows, channels, 2 * size, 2 * size))]
+    return plain((rows, channels, size, size), params, over("max", (2, 2), body))
+
+
 def row_sums(rows, k):
     i, r = axes(2)
     return plain((rows,), [(dt.f32, (rows, k))], over("sum", (k,), read(0, i, r)))
@@ -111,6 +118,7 @@ ROWS = {
     "pointwise vector": pointwise(301),
     "pointwise images": pointwise(11, 3, 5, 7),
     "row sums": row_sums(45, 70),
+    "pooling": pooling(9, 3, 20),
 }
 
 

@@ -48,7 +48,7 @@ def lower_box(
     s = schedule(box, config)
     whole = s.paired_box or box
     em = loops.make_emitter(b, kernel, whole.extents + whole.reduce, config.lanes if s.axis is not None else 0)
-    if s.paired_box is None and not places:
+    if not places:
         loops.limit_rows(em, kernel)
     for slot, memory in places:
         em.place(slot, memory)
@@ -131,7 +131,7 @@ class Reduction(Pattern):
             if box.combiner is None:
                 return pointwise.keeps_to_limit(box, plain)
             s = schedule(box, config._replace(splits=1))
-            return s.paired_box is None and 0 not in (s.column, s.tile)
+            return 0 not in (s.column, s.tile)
 
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             if box.combiner is None:
