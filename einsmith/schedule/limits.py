@@ -158,11 +158,14 @@ def _has_rows(kernel: Kernel, extent: int) -> bool:
 
 
 def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: set[Tensor], plan: Plan) -> KernelCall:
-    """Return a call of a row-block fusion that leaves out blocks of rows beyond the limit."""
-    if rows.rows != limit.extent or rows.active is not None or rows.takes_sums or rows.is_online:
+    """Return a call of a row-block fusion that leaves out blocks of rows beyond the limit, or, where its own rows are
+    others, rows of its members' results."""
+    if rows.active is not None or rows.takes_sums or rows.is_online:
         return call
     known = [n for n, t in enumerate(call.tensors) if t is limit.leaf]
     place = known[0] if known else len(rows.buffers)
+    if rows.rows != limit.extent or any(not m.reduces and m.axis != 0 for m in rows.members):
+        return _limit_members(call, rows, limit, limited, plan, place)
     by_row: dict[int, set[int]] = {}
     for m in rows.members:
         for at, axis in zip(m.places, m.by_row, strict=True):
@@ -178,21 +181,89 @@ def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: set[T
     for n, (t, w) in enumerate(zip(call.tensors, call.written, strict=True)):
         if w and n not in reduced and not (by_row.get(n) == {1} and t in limited and t not in plan.home):
             return call
-    condition = apply("lt", Axis(0), Read(place, (), dt.i32))
-    if known:
-        return replace(call, kernel=_activate(rows, rows.members, rows.buffers, condition))
+    active = Activity(apply("lt", Axis(0), Read(place, (), dt.i32)), (), 1)
+    return _with_place(call, rows, rows.members, place, limit, active)
+
+
+def _with_place(
+    call: KernelCall, rows: Rows, members: Sequence[Member], place: int, limit: RowLimit, active: Activity | None
+) -> KernelCall:
+    """Return a call of a row-block fusion that has the limit in buffer `place`; the last buffer, if that is new."""
     count = len(rows.buffers)
+    if place < count:
+        made = Rows(rows.rows, tuple(members), rows.buffers, rows.local, active, rows.takes_sums)
+        return replace(call, kernel=made)
 
     def moved(m: Member) -> Member:
-        places = tuple(p + (p >= count) for p in m.places)
+        added = isinstance(m.kernel, LimitedKernel)  # whose last buffer is the limit, in its new place
+        places = tuple(p + (p >= count) for p in m.places[: len(m.places) - added]) + (place,) * added
         return Member(m.kernel, places, m.by_row, m.reduces, m.axis, m.follows)
 
     buffers = (*rows.buffers, KernelBuffer(dt.i32, ()))
-    return _with_limit(call, _activate(rows, tuple(map(moved, rows.members)), buffers, condition), limit)
+    made = Rows(rows.rows, tuple(map(moved, members)), buffers, rows.local, active, rows.takes_sums)
+    return _with_limit(call, made, limit)
 
 
-def _activate(rows: Rows, members: Sequence[Member], buffers: tuple[KernelBuffer, ...], condition: Any) -> Rows:
-    return Rows(rows.rows, tuple(members), buffers, rows.local, Activity(condition, (), 1), rows.takes_sums)
+def _limit_members(
+    call: KernelCall, rows: Rows, limit: RowLimit, limited: set[Tensor], plan: Plan, place: int
+) -> KernelCall:
+    """Return a call of a row-block fusion, of other rows than the limit's, whose members leave out what lies beyond the
+    limit along axis 0 of their results."""
+    chosen = {
+        n
+        for n, m in enumerate(rows.members)
+        if not m.reduces and m.axis != 0 and m.follows is None and _has_rows(m.kernel, limit.extent)
+    }
+    while True:
+        left = {n for n in chosen if _matters(call, rows, n, chosen, limited, plan, place)}
+        if not left:
+            break
+        chosen -= left
+    if not chosen:
+        return call
+    members = list(rows.members)
+    for n in chosen:
+        m, k = members[n], members[n].kernel
+        kernel = LimitedKernel(k.stages, (*k.buffers, KernelBuffer(dt.i32, ())), limit=len(k.buffers))
+        members[n] = Member(kernel, (*m.places, place), (*m.by_row, 0), False, m.axis)
+    return _with_place(call, rows, members, place, limit, None)
+
+
+def _matters(
+    call: KernelCall, rows: Rows, number: int, chosen: set[int], limited: set[Tensor], plan: Plan, place: int
+) -> bool:
+    """Return whether what a member computes beyond the limit is read, if the members `chosen` leave that out."""
+    member = rows.members[number]
+    for n in {n for s in member.kernel.stages for n in s.outputs if n is not None}:
+        written = member.places[n]
+        if written < len(rows.buffers):  # the graph tells who reads it, in this call too
+            t = call.tensors[written]
+            if t not in limited or t in plan.home:
+                return True
+            continue
+        for other, m in enumerate(rows.members):
+            for at in [i for i, p in enumerate(m.places) if p == written]:
+                if other != number and not _reads_below(m, at, other in chosen, place):
+                    return True
+    return False
+
+
+def _reads_below(member: Member, buffer: int, is_limited: bool, place: int) -> bool:
+    """Return whether a member reads a buffer only below the limit, which is in `place`, along the buffer's first
+    dimension. is_limited: it computes its own results only there."""
+    for stage in member.kernel.stages:
+        slots = {n for n, (kind, b, *_) in enumerate(stage.args) if kind == "buffer" and member.places[b] == place}
+        numbers = [Read(n, (), dt.i32) for n in slots]
+        for part in stage.template.parts:
+            for read, facts in reads_under(part):
+                kind, n, *_ = stage.args[read.slot]
+                if kind != "buffer" or n != buffer:
+                    continue
+                row = read.index[0]
+                own = is_limited and isinstance(row, Axis) and row.position == 0
+                if not own and not any(facts.prove(apply("lt", row, x)) for x in numbers):
+                    return False
+    return True
 
 
 def _is_neutral(member: Member, place: int) -> bool:

@@ -10,7 +10,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.ir.rebuild import map_bodies, rebuild
-from einsmith.schedule.kernel import Follow, Kernel, KernelBuffer, Member, Stage, row_major
+from einsmith.schedule.kernel import Follow, Kernel, KernelBuffer, LimitedKernel, Member, Stage, row_major
 
 
 @lru_cache(maxsize=1024)
@@ -36,6 +36,13 @@ def _restrict_to_block(member: Member, count: int, block: int, local: int, turne
         for b, axis, place in zip(kernel.buffers, member.by_row, member.places, strict=True)
     )
     stages = [_restrict_stage(s, buffers, member.axis, count) for s in kernel.stages]
+    return _like(kernel, stages, buffers)
+
+
+def _like(kernel: Kernel, stages: Sequence[Stage], buffers: tuple[KernelBuffer, ...]) -> Kernel:
+    """Return the kernel of other stages and buffers, with the limit of `kernel` where that has one."""
+    if isinstance(kernel, LimitedKernel):
+        return LimitedKernel(tuple(stages), buffers, limit=kernel.limit)
     return Kernel(tuple(stages), buffers)
 
 
@@ -119,7 +126,7 @@ def _add_block_number(kernel: Kernel, member: Member) -> Kernel:
             t = map_bodies(t, partial(_shift, row, len(stage.args), dims), (*t.params, (dt.i32, ())))
             stage = Stage(t, args, stage.outputs)
         stages.append(stage)
-    return Kernel(tuple(stages), (*kernel.buffers, KernelBuffer(dt.i32, ())))
+    return _like(kernel, stages, (*kernel.buffers, KernelBuffer(dt.i32, ())))
 
 
 def _shift(row: int, slot: int, dims: Sequence[int], body: Expr) -> Expr:

@@ -11,7 +11,7 @@ from einsmith import functional as F
 from einsmith import nn
 from einsmith.driver import executable
 from einsmith.runtime import buffers
-from einsmith.schedule.kernel import LimitedKernel
+from einsmith.schedule.kernel import LimitedKernel, Rows
 from tests.kernels.runner import Guarded
 
 SIZES = 5, 7, 2, 40, 41, 1
@@ -249,6 +249,37 @@ def test_training_steps(settings, compiled) -> None:
     after = b.state_dict()
     for name, value in a.state_dict().items():
         np.testing.assert_allclose(value, after[name], rtol=2e-3, atol=2e-4, err_msg=name)
+
+
+def test_members_of_a_fusion_by_channels_leave_out_images(monkeypatch) -> None:
+    """Batch norm is fused channel by channel, where images are no rows of the fusion."""
+    programs, compile_graph = [], executable.compile_graph
+
+    def keep(*args, **kwargs):
+        programs.append(compile_graph(*args, **kwargs))
+        return programs[-1]
+
+    monkeypatch.setattr(executable, "compile_graph", keep)
+
+    def layers():
+        both = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)
+        return nn.Sequential(
+            *both, nn.Conv2d(16, 24, 3), nn.BatchNorm2d(24), nn.ReLU(), nn.Flatten(), nn.Linear(600, 5)
+        )
+
+    a, b = layers(), layers()
+    b.load_state_dict(a.state_dict())
+    shared, each, rng = (*(es.TrainStep(m, F.cross_entropy, es.optim.SGD(lr=0.1), sizes=s)
+                           for m, s in ((a, "shared"), (b, "each"))), default_rng(0))  # fmt: skip
+    for n in (3, 12, 17, 2, 24):
+        x, t = rng.normal(size=(n, 3, 16, 16)).astype("f"), rng.integers(0, 5, n)
+        assert shared(x, t) == pytest.approx(each(x, t), rel=1e-4)
+    after = b.state_dict()
+    for name, value in a.state_dict().items():
+        np.testing.assert_allclose(value, after[name], rtol=2e-3, atol=2e-5, err_msg=name)
+    largest = max(programs, key=lambda p: p.inputs[0].shape)
+    fusions = [c.kernel for _, c, _ in largest.plan.kernel_calls() if isinstance(c.kernel, Rows)]
+    assert any(isinstance(m.kernel, LimitedKernel) for rows in fusions for m in rows.members)
 
 
 def small_network(*layers):

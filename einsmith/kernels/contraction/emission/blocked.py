@@ -12,6 +12,7 @@ fetch and write every line of the results, in parts; a tile of both has all elem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -32,14 +33,15 @@ from einsmith.kernels.emit.loops import load_limit
 
 def keeps_to_limit(g: Geometry) -> bool:
     """Return whether the tiles of a `LimitedKernel` touch no row of its buffers beyond the limit."""
-    if g.c.split > 1:
-        return False
-    if _is_limited(g.p.batch):
+    if is_limited(g.p.batch):
         return all(x.how != "buffer" or x.batches == 1 for x in (g.a, g.b))
-    return _is_limited(g.m_side.axes) and g.a.how != "buffer" and not g.c.windows and not g.row
+    if g.c.windows or g.row or g.a.how == "buffer" or (g.c.split > 1 and g.B > 1):
+        return False
+    return is_limited(g.m_side.axes)
 
 
-def _is_limited(axes: tuple[int, ...]) -> bool:
+def is_limited(axes: Sequence[int]) -> bool:
+    """Return whether the limit of a `LimitedKernel` limits the first of these axes."""
     return bool(axes) and axes[0] == 0
 
 
@@ -69,7 +71,7 @@ class Blocked:
     def run(self, task: SSAValue) -> None:
         """Emit a task."""
         g, b = self.g, self.b
-        limit = load_limit(b, g.kernel) if _is_limited(g.p.batch) else None
+        limit = load_limit(b, g.kernel) if is_limited(g.p.batch) else None
         if limit is None:
             self._run(task)
             return
@@ -114,7 +116,7 @@ class Blocked:
     def _limited(self, axes: tuple[int, ...]) -> SSAValue | None:
         """Return the points of a side that lie below the limit of a kernel's rows; None where all count."""
         b, g = self.b, self.g
-        limit = load_limit(b, g.kernel) if _is_limited(axes) and not g.c.windows and not g.row else None
+        limit = load_limit(b, g.kernel) if is_limited(axes) and not g.c.windows and not g.row else None
         return None if limit is None else b.mul(limit, g.p.count(axes[1:]))
 
     def _count_tiles(self, points: SSAValue | None, size: int, tiles: int) -> Bound:
