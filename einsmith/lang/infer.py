@@ -263,7 +263,8 @@ class _Inference:
                     if (site.node.name, d) in uneven and site.node.name in cycle[line.statement.name]:
                         continue  # y[t+1] = f(y[t]): reads at t extend as far as definitions at t+1
                     if self.is_plain(k, i) and isinstance(i, Name) and i.id not in self.program.extents:
-                        if not self.is_guarded(site, {i.id}):
+                        # where(t < n[b], x[b,t], 0) is a guard on t; b has one extent.
+                        if not self.is_guarded(site, {i.id}, into_reads=False):
                             self.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
 
     def find_defining(self, numbers: list[int]) -> list[int]:
@@ -275,8 +276,8 @@ class _Inference:
         return isinstance(i, Name) and i.id in self.program.lines[line].axes
 
     @staticmethod
-    def is_guarded(site: ReadSite, axes: set[str]) -> bool:
-        return any(isinstance(n, Name) and n.id in axes for c, _ in site.guards for n in walk(c))
+    def is_guarded(site: ReadSite, axes: set[str], into_reads: bool = True) -> bool:
+        return any(isinstance(n, Name) and n.id in axes for c, _ in site.guards for n in walk(c, into_reads))
 
     def apply_explicit(self) -> bool:
         changed = False

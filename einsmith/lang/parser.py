@@ -193,12 +193,13 @@ class Source:
     returns: tuple[tuple[str, int], ...] | None = field(default=None)
 
 
-def walk(root: Ast) -> Iterator[Ast]:
-    """Yield every node once, arguments first, in the text's order, without recursion."""
+def walk(root: Ast, into_reads: bool = True) -> Iterator[Ast]:
+    """Yield every node once, arguments first, in the text's order, without recursion. into_reads: yield the indices of
+    reads, too."""
     stack: list[tuple[Ast, bool]] = [(root, False)]
     while stack:
         node, done = stack.pop()
-        if done or not node.args:
+        if done or not node.args or (isinstance(node, ParsedRead) and not into_reads):
             yield node
         else:
             stack.append((node, True))
