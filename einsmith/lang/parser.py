@@ -412,9 +412,10 @@ class _Parser:
         if name in REDUCTIONS or name in FUNCTIONS:
             usage = f"{name}[i](...)" if name in REDUCTIONS else f"{name}(...)"
             raise self.fail(f"{name!r} is a function's name", token.at, f"write {usage}, or choose another name")
-        if follows == "[" and (name in WRITTEN or name in UNWRITTEN) and self.is_called_behind_brackets():
-            listed = ", ".join(REDUCTIONS)
-            raise self.fail(f"{name} is no reduction; those are {listed}", token.at, self.written(name))
+        if follows == "[" and self.is_called_behind_brackets():
+            is_known = name in WRITTEN or name in UNWRITTEN
+            hint = self.written(name) if is_known else near(name, REDUCTIONS) or "an operator may be missing before '('"
+            raise self.fail(f"{name} is no reduction; those are {', '.join(REDUCTIONS)}", token.at, hint)
         if name in RESERVED:
             hint = _CHOICE if name in ("if", "else") else "choose another name"
             raise self.fail(f"{name!r} is a reserved name", token.at, hint)

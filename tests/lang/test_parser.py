@@ -200,3 +200,17 @@ def test_inputs_in_the_order_of_the_text():
     assert list(program.inputs) == ["g", "h0", "U", "x", "W"] and program.outputs == ("h",)
     assert list(resolve("E[ids[i],k] += X[i,k]").inputs) == ["ids", "X"]
     assert resolve("A[i] = B[i]\nB[i] = X[i]\nC[i] = B[i]").outputs == ("A", "C")
+
+
+@pytest.mark.parametrize(
+    "text, hint",
+    [
+        ("y[b] = smu[t](x[b,t])", "did you mean sum"),
+        ("y[b] = 1 + medean[t](x[b,t])", "did you mean mean"),
+        ("y[b] = x[b](z[b])", "operator may be missing"),
+    ],
+)
+def test_brackets_and_parentheses_are_a_reduction(text, hint):
+    with pytest.raises(FormulaError) as e:
+        parse(text)
+    assert "is no reduction; those are sum" in str(e.value) and hint in str(e.value)
