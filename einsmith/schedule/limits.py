@@ -18,9 +18,23 @@ from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.ends import guards_around
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.functions import identity
-from einsmith.ir.nodes import Axis, Compute, Graph, Item, Leaf, Piece, Read, Reduce, Tensor, apply, postorder, reads
+from einsmith.ir.nodes import (
+    Axis,
+    Compute,
+    Expr,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Tensor,
+    apply,
+    postorder,
+    reads,
+)
 from einsmith.ir.views import storage
-from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, LimitedKernel, Member, Rows
+from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, LimitedKernel, Member, Rows, Stage
 from einsmith.schedule.plan import KernelCall, Plan
 
 
@@ -71,21 +85,23 @@ def _has_several_results(node: Any) -> bool:
 def _find_whole_operands(node: Compute, limit: RowLimit, is_limited: bool) -> list[Tensor]:
     """Return the operands of which a node reads rows that may lie beyond the limit. is_limited: only rows of the node
     below it matter."""
-    number = Read(node.args.index(limit.leaf), (), limit.leaf.dtype) if limit.leaf in node.args else None
+    numbers = [Read(node.args.index(limit.leaf), (), limit.leaf.dtype)] if limit.leaf in node.args else []
     out = []
     for part in node.template.parts:
         own = is_limited and isinstance(part, Piece) and (part.offset[:1], part.step[:1]) == ((0,), (1,))
         for read, facts in reads_under(part):
             operand = node.args[read.slot]
-            if operand.shape[:1] != (limit.extent,):
-                continue
-            row = read.index[0]
-            below = isinstance(row, Axis) and own and row.position == 0
-            if not below and number is not None:
-                below = facts.prove(apply("lt", row, number)) if row.dtype is number.dtype else False
-            if not below:
+            if operand.shape[:1] == (limit.extent,) and not _is_below(read.index[0], own, facts, numbers):
                 out.append(operand)
     return out
+
+
+def _is_below(row: Expr, own: bool, facts: Facts, numbers: Sequence[Read]) -> bool:
+    """Return whether a row that is read lies below the limit: it is the reader's own row, which does (`own`), or below
+    one of `numbers`, reads of the limit."""
+    if own and isinstance(row, Axis) and row.position == 0:
+        return True
+    return any(row.dtype is x.dtype and facts.prove(apply("lt", row, x)) for x in numbers)
 
 
 def find_short(plan: Plan, keeps_to_limit: Callable[[Kernel | Rows], bool]) -> set[Tensor]:
@@ -110,11 +126,7 @@ def _find_own_rows(call: KernelCall) -> set[int]:
     """Return the buffers of a call of which a kernel that has a limit reads and writes only the rows of its own."""
     kernel = call.kernel
     if isinstance(kernel, Rows):
-        axes: dict[int, set[int]] = {}
-        for m in kernel.members:
-            for place, axis in zip(m.places, m.by_row, strict=True):
-                axes.setdefault(place, set()).add(axis)
-        return {n for n, found in axes.items() if found == {1}} if kernel.active is not None else set()
+        return {n for n, found in _row_axes(kernel).items() if found == {1}} if kernel.active is not None else set()
     if not isinstance(kernel, LimitedKernel):
         return set()
     rows = {n for n, b in enumerate(kernel.buffers) if b.shape[:1] == kernel.shape[:1]}
@@ -136,9 +148,22 @@ def _limit_call(call: KernelCall, limit: RowLimit, limited: set[Tensor], plan: P
         return _limit_rows_of(call, kernel, limit, limited, plan)
     if not all(t in limited and t not in plan.home for t in written) or not _has_rows(kernel, limit.extent):
         return call
+    return _with_limit(call, _limited(kernel), limit)
+
+
+def _limited(kernel: Kernel) -> LimitedKernel:
+    """Return a kernel with a limit, in a buffer behind the others."""
     buffers = (*kernel.buffers, KernelBuffer(dt.i32, ()))
-    new = LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, len(kernel.buffers))
-    return _with_limit(call, new, limit)
+    return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, len(kernel.buffers))
+
+
+def _row_axes(rows: Rows) -> dict[int, set[int]]:
+    """Return by place of a row-block fusion what its members have in `by_row`."""
+    found: dict[int, set[int]] = {}
+    for m in rows.members:
+        for place, axis in zip(m.places, m.by_row, strict=True):
+            found.setdefault(place, set()).add(axis)
+    return found
 
 
 def _with_limit(call: KernelCall, kernel: Kernel | Rows, limit: RowLimit) -> KernelCall:
@@ -166,10 +191,8 @@ def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: set[T
     place = known[0] if known else len(rows.buffers)
     if rows.rows != limit.extent or any(not m.reduces and m.axis != 0 for m in rows.members):
         return _limit_members(call, rows, limit, limited, plan, place)
-    by_row: dict[int, set[int]] = {}
+    by_row = _row_axes(rows)
     for m in rows.members:
-        for at, axis in zip(m.places, m.by_row, strict=True):
-            by_row.setdefault(at, set()).add(axis)
         if m.reduces:
             if not _is_neutral(m, place):
                 return call
@@ -223,9 +246,8 @@ def _limit_members(
         return call
     members = list(rows.members)
     for n in chosen:
-        m, k = members[n], members[n].kernel
-        kernel = LimitedKernel(k.stages, (*k.buffers, KernelBuffer(dt.i32, ())), limit=len(k.buffers))
-        members[n] = Member(kernel, (*m.places, place), (*m.by_row, 0), False, m.axis)
+        m = members[n]
+        members[n] = Member(_limited(m.kernel), (*m.places, place), (*m.by_row, 0), False, m.axis)
     return _with_place(call, rows, members, place, limit, None)
 
 
@@ -252,26 +274,28 @@ def _reads_below(member: Member, buffer: int, is_limited: bool, place: int) -> b
     """Return whether a member reads a buffer only below the limit, which is in `place`, along the buffer's first
     dimension. is_limited: it computes its own results only there."""
     for stage in member.kernel.stages:
-        slots = {n for n, (kind, b, *_) in enumerate(stage.args) if kind == "buffer" and member.places[b] == place}
-        numbers = [Read(n, (), dt.i32) for n in slots]
+        numbers = _reads_of_limit(member, stage, place)
         for part in stage.template.parts:
             for read, facts in reads_under(part):
-                kind, n, *_ = stage.args[read.slot]
-                if kind != "buffer" or n != buffer:
-                    continue
-                row = read.index[0]
-                own = is_limited and isinstance(row, Axis) and row.position == 0
-                if not own and not any(facts.prove(apply("lt", row, x)) for x in numbers):
-                    return False
+                if stage.args[read.slot][:2] == ("buffer", buffer):
+                    if not _is_below(read.index[0], is_limited, facts, numbers):
+                        return False
     return True
+
+
+def _reads_of_limit(member: Member, stage: Stage, place: int) -> list[Read]:
+    """Return the reads of the limit, which is in buffer `place` of the fusion, that a member's stage can have."""
+    return [
+        Read(n, (), dt.i32)
+        for n, (kind, b, *_) in enumerate(stage.args)
+        if kind == "buffer" and member.places[b] == place
+    ]
 
 
 def _is_neutral(member: Member, place: int) -> bool:
     """Return whether a member that reduces over the rows adds nothing beyond the limit, which is in buffer `place`."""
     kernel = member.kernel
-    slots = {
-        n for n, (kind, b, *_) in enumerate(kernel.stages[0].args) if kind == "buffer" and member.places[b] == place
-    }
+    numbers = _reads_of_limit(member, kernel.stages[0], place)
     for part in kernel.root.parts:
         if not isinstance(part, Piece) or not isinstance(part.body, Reduce):
             return False
@@ -279,6 +303,6 @@ def _is_neutral(member: Member, place: int) -> bool:
         for body in part.body.bodies:
             guards = [c for c, _ in guards_around(body, identity(part.body.combiner, body.dtype))]
             facts = Facts.of(part.domain, guards)
-            if not any(facts.prove(apply("lt", Axis(rank), Read(s, (), dt.i32))) for s in slots):
+            if not any(facts.prove(apply("lt", Axis(rank), x)) for x in numbers):
                 return False
     return True
