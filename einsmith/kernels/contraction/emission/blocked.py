@@ -12,7 +12,6 @@ fetch and write every line of the results, in parts; a tile of both has all elem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,16 @@ from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import Bound, digits, part_range
 from einsmith.kernels.contraction.emission import pack
-from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, Tile, k_blocks, tiles_of
+from einsmith.kernels.contraction.emission.frame import (
+    Frame,
+    Strip,
+    TaskFrame,
+    Tile,
+    is_limited,
+    k_blocks,
+    limited_points,
+    tiles_of,
+)
 from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry
@@ -28,7 +36,9 @@ from einsmith.kernels.contraction.halo import BLOCK_AXIS, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import SumPlaces
-from einsmith.kernels.emit.loops import load_limit
+
+CompanionPairs = tuple[tuple[int, int], ...]
+"""Pairs of piece numbers: a companion, and the piece whose tiles also compute the companion's sums and store both."""
 
 
 def keeps_to_limit(g: Geometry) -> bool:
@@ -38,15 +48,6 @@ def keeps_to_limit(g: Geometry) -> bool:
     if g.c.windows or g.row or g.a.how == "buffer" or (g.c.split > 1 and g.B > 1):
         return False
     return is_limited(g.m_side.axes)
-
-
-def is_limited(axes: Sequence[int]) -> bool:
-    """Return whether the limit of a `LimitedKernel` limits the first of these axes."""
-    return bool(axes) and axes[0] == 0
-
-
-CompanionPairs = tuple[tuple[int, int], ...]
-"""Pairs of piece numbers: a companion, and the piece whose tiles also compute the companion's sums and store both."""
 
 
 class Blocked:
@@ -71,12 +72,12 @@ class Blocked:
     def run(self, task: SSAValue) -> None:
         """Emit a task."""
         g, b = self.g, self.b
-        limit = load_limit(b, g.kernel) if is_limited(g.p.batch) else None
-        if limit is None:
+        points = limited_points(b, g.kernel, g.p, g.p.batch)
+        if points is None:
             self._run(task)
             return
         batch = b.op("floordiv", task, g.tasks // g.B)
-        with b.if_(b.op("lt", batch, b.mul(limit, g.p.count(g.p.batch[1:])))):
+        with b.if_(b.op("lt", batch, points)):
             self._run(task)
 
     def _run(self, task: SSAValue) -> None:
@@ -115,9 +116,8 @@ class Blocked:
 
     def _limited(self, axes: tuple[int, ...]) -> SSAValue | None:
         """Return the points of a side that lie below the limit of a kernel's rows; None where all count."""
-        b, g = self.b, self.g
-        limit = load_limit(b, g.kernel) if is_limited(axes) and not g.c.windows and not g.row else None
-        return None if limit is None else b.mul(limit, g.p.count(axes[1:]))
+        g = self.g
+        return None if g.c.windows or g.row else limited_points(self.b, g.kernel, g.p, axes)
 
     def _count_tiles(self, points: SSAValue | None, size: int, tiles: int) -> Bound:
         """Return the number of tiles of `size` points along a side that hold so many; None: all, in `tiles`."""

@@ -24,7 +24,7 @@ from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import Bound, digits, part_bounds, part_range, strips, tiles
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import add_halo_copies, inner_axes, sum_elements, tiles_along
-from einsmith.kernels.contraction.emission.frame import Operands, clear, workspace
+from einsmith.kernels.contraction.emission.frame import Operands, clear, limited_points, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import PartialSums
@@ -32,7 +32,6 @@ from einsmith.kernels.contraction.halo import can_read_past
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.loops import load_limit
 from einsmith.schedule.kernel import Kernel
 
 
@@ -106,8 +105,8 @@ class DirectLowering(Operands):
         zero = b.const(0.0, self.elem, self.lanes)
         extents = [p.extents[a] for a in d.outer]
         task, self.part, self.split = digits(b, task, (d.tasks, d.parts, d.split))
-        limit = load_limit(b, self._kernel) if d.outer and d.outer[0] == 0 else None
-        count: Bound = prod(extents) if limit is None else b.mul(limit, prod(extents[1:]))
+        limited = limited_points(b, self._kernel, p, d.outer)
+        count: Bound = prod(extents) if limited is None else limited
         with b.loop(*part_range(b, task, d.tasks, count)) as points:
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
             if self.sums is None:

@@ -17,10 +17,11 @@ from einsmith.codegen.loopnest.walk import Bound, Range, tiles
 from einsmith.kernels.contraction.config import make_access
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK_VECTORS, SLOT, HaloCopy, fill
-from einsmith.kernels.contraction.problem import k_limit
+from einsmith.kernels.contraction.problem import Problem, k_limit
 from einsmith.kernels.contraction.words import with_views
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.loops import load_limit
 from einsmith.schedule.kernel import Kernel
 
 
@@ -33,6 +34,17 @@ def clear(b: Builder, scratch: SSAValue, size: SSAValue | int, elem: str, lanes:
     """Set `size` elements of scratch to zero."""
     with b.loop(0, size, step=lanes) as loop:
         b.store(b.const(0.0, elem, lanes), scratch, loop.var)
+
+
+def is_limited(axes: Sequence[int]) -> bool:
+    """Return whether the limit of a `LimitedKernel` limits the first of these axes."""
+    return bool(axes) and axes[0] == 0
+
+
+def limited_points(b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int]) -> SSAValue | None:
+    """Return the number of points of axes of which the first ends at the kernel's limit; None where none does."""
+    limit = load_limit(b, kernel) if is_limited(axes) else None
+    return None if limit is None else b.mul(limit, p.count(axes[1:]))
 
 
 Rows = Sequence[Sequence[SSAValue]]

@@ -15,9 +15,9 @@ from einsmith.codegen.loopnest.walk import Bound, digits, part_range, strips, ta
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
 from einsmith.kernels.contraction.emission import pack
-from einsmith.kernels.contraction.emission.blocked import Blocked, CompanionPairs, is_limited, keeps_to_limit
+from einsmith.kernels.contraction.emission.blocked import Blocked, CompanionPairs, keeps_to_limit
 from einsmith.kernels.contraction.emission.direct import DirectLowering, partial_sums
-from einsmith.kernels.contraction.emission.frame import workspace
+from einsmith.kernels.contraction.emission.frame import limited_points, workspace
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
@@ -25,7 +25,6 @@ from einsmith.kernels.contraction.sums import parts_of
 from einsmith.kernels.contraction.words import in_words
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import place_sums
-from einsmith.kernels.emit.loops import load_limit
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.schedule.kernel import Kernel
 
@@ -208,11 +207,10 @@ def add_parts(
     epilogue = Epilogue(b, kernel, p, n_axes, n, row)
     s = epilogue.sampler
     count: Bound = sums.batch * sums.rows
-    limit = load_limit(b, kernel)
-    if limit is not None and is_limited(p.batch):
-        count = b.mul(limit, p.count(p.batch[1:]) * sums.rows)
-    elif limit is not None and is_limited(m_axes) and sums.batch == 1:
-        count = b.mul(limit, p.count(m_axes[1:]))
+    if (points := limited_points(b, kernel, p, p.batch)) is not None:
+        count = b.mul(points, sums.rows)
+    elif sums.batch == 1 and (points := limited_points(b, kernel, p, m_axes)) is not None:
+        count = points
     with b.loop(*part_range(b, task, tasks, count)) as rows:
         batch, m = digits(b, rows.var, (sums.batch, sums.rows))
         row_part, batch_part = s.part_of(m_axes, m), s.part_of(p.batch, batch)
