@@ -10,6 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from einsmith.base.errors import FormulaError
+from einsmith.frontends.onnx.writer.graph import bodies, walk_nodes
 
 SIZES = 191, 193
 """Batch sizes for which the graph is written: primes, which no other extent is likely to be."""
@@ -37,7 +38,7 @@ def join_sizes(
     made.CopyFrom(first)
     _join_infos(made, second)
     others = {t.name: t for t in second.initializer}
-    as_shape = {n.input[1] for n in _nodes(first) if n.op_type == "Reshape"}
+    as_shape = {n.input[1] for n in walk_nodes(first.node) if n.op_type == "Reshape"}
     computed: list[onnx.NodeProto] = []
     del made.initializer[:]
     for t in first.initializer:
@@ -83,20 +84,9 @@ def _difference(a: onnx.TensorProto, b: onnx.TensorProto) -> str:
     return f"a number of this formula that is no multiple of it (at {SIZES[0]} and {SIZES[1]}: {pair})"
 
 
-def _nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Return the nodes of a graph and of the bodies in it."""
-    found = []
-    stack = [graph]
-    while stack:
-        for node in stack.pop().node:
-            found.append(node)
-            stack += [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-    return found
-
-
 def _check_nodes(first: onnx.GraphProto, second: onnx.GraphProto, written: Mapping[str, str]) -> None:
     """Raise FormulaError where two graphs differ in their nodes."""
-    a, b = _nodes(first), _nodes(second)
+    a, b = (list(walk_nodes(graph.node)) for graph in (first, second))
     for x, y in zip(a, b, strict=False):
         mine, others = (
             [p.SerializeToString() for p in n.attribute if p.type != onnx.AttributeProto.GRAPH] for n in (x, y)
@@ -121,10 +111,8 @@ def _join_infos(made: onnx.GraphProto, second: onnx.GraphProto) -> None:
                         d.Clear()
                         if exact:
                             d.dim_param = NAME if times == 1 else f"{times}*{NAME}"
-        bodies = [
-            [p.g for n in graph.node for p in n.attribute if p.type == onnx.AttributeProto.GRAPH] for graph in (a, b)
-        ]
-        pairs += zip(*bodies, strict=True)
+        inner = [[body for n in graph.node for body in bodies(n)] for graph in (a, b)]
+        pairs += zip(*inner, strict=True)
 
 
 def _factors(a: onnx.TensorProto, b: onnx.TensorProto) -> np.ndarray | None:

@@ -9,13 +9,14 @@ Formulas whose nodes are the same are one function. Nodes in the bodies of loops
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import onnx
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, helper
+from onnx import FunctionProto, GraphProto, NodeProto, helper
 
-from einsmith.frontends.onnx.writer.graph import Formula
+from einsmith.frontends.onnx.writer.graph import Formula, bodies
 
 DOMAIN = "einsmith"
 """Domain of the functions."""
@@ -23,8 +24,6 @@ LEAST_NODES = 2
 """Least nodes of a function: a single one is an operator of ONNX already."""
 MAX_CONSTANT = 1024
 """Most elements of a constant that lies in a function; larger ones are inputs, as weights are."""
-
-Rename = Callable[[str], str]
 
 
 def make_functions(graph: GraphProto, formulas: Sequence[Formula], constants: set[str], opset: int) -> list:
@@ -46,7 +45,7 @@ def make_functions(graph: GraphProto, formulas: Sequence[Formula], constants: se
     for node in graph.node:
         for name in _read_by(node):
             readers.setdefault(name, set()).add(node.name)
-    small = {t.name: t for t in graph.initializer if t.name in constants and _count(t) <= MAX_CONSTANT}
+    small = {t.name: t for t in graph.initializer if t.name in constants and prod(t.dims) <= MAX_CONSTANT}
     made: dict[bytes, FunctionProto] = {}
     taken: dict[str, int] = {}
     calls: dict[str, NodeProto] = {}
@@ -58,11 +57,12 @@ def make_functions(graph: GraphProto, formulas: Sequence[Formula], constants: se
         body = _Body([x for x in read if x not in small], [small[x] for x in read if x in small])
         body.add(nodes, outputs)
         formula = by_node[last]
-        known = made.get(body.key(formula.name))
+        key = body.key(formula.name)
+        known = made.get(key)
         if known is None:
             number = taken[formula.name] = taken.get(formula.name, -1) + 1
             name = f"{formula.name}_{number}" if number else formula.name
-            known = made[body.key(formula.name)] = body.function(name, nodes[0].doc_string, opset)
+            known = made[key] = body.function(name, nodes[0].doc_string, opset)
         calls[last] = helper.make_node(
             known.name, body.inputs, outputs, name=last, domain=DOMAIN, doc_string=nodes[0].doc_string
         )
@@ -82,21 +82,10 @@ def identifier(text: str) -> str:
     return re.sub(r"\W+", "_", text).strip("_") or "formula"
 
 
-def _count(t: onnx.TensorProto) -> int:
-    count = 1
-    for n in t.dims:
-        count *= n
-    return count
-
-
-def _graphs(node: NodeProto) -> Iterator[GraphProto]:
-    return (a.g for a in node.attribute if a.type == AttributeProto.GRAPH)
-
-
 def _read_by(node: NodeProto) -> list[str]:
     """Return the tensors of the graph around it that a node reads, its bodies included, in order."""
     found = [x for x in node.input if x]
-    for body in _graphs(node):
+    for body in bodies(node):
         own = {x.name for x in body.input}
         for inner in body.node:
             found += [x for x in _read_by(inner) if x not in own]
@@ -140,7 +129,7 @@ class _Body:
         made.input[:] = map(self._name, node.input)
         made.output[:] = map(self._name, node.output)
         made.name = made.output[0]
-        for body in _graphs(made):
+        for body in bodies(made):
             for x in body.input:
                 x.name = self._name(x.name)
             inner = [self._copied(n) for n in body.node]
@@ -148,7 +137,7 @@ class _Body:
             body.node.extend(inner)
             for x in body.output:
                 x.name = self._name(x.name)
-            body.name = ""
+            body.name = "body"
         return made
 
     def key(self, name: str) -> bytes:
@@ -157,9 +146,6 @@ class _Body:
 
     def function(self, name: str, formula: str, opset: int) -> FunctionProto:
         """Return the function."""
-        for n in self.nodes:
-            for body in _graphs(n):
-                body.name = "body"
         inputs = [self._names[x] for x in self.inputs]
         imports = [helper.make_opsetid("", opset)]
         return helper.make_function(DOMAIN, name, inputs, self.outputs, self.nodes, imports, doc_string=formula)

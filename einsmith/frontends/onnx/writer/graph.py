@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,20 @@ def element_type(dtype: DType) -> int:
     if dtype not in ELEMENT_TYPES:
         raise DtypeError(f"ONNX has no element type for {dtype.name}")
     return ELEMENT_TYPES[dtype]
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that a node runs, such as the body of a Loop."""
+    return (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH)
+
+
+def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes, and then those of the bodies in them."""
+    stack: list[Iterable[onnx.NodeProto]] = [nodes]
+    while stack:
+        for node in stack.pop():
+            yield node
+            stack += [body.node for body in bodies(node)]
 
 
 class Formula(NamedTuple):

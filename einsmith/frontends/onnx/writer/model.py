@@ -16,7 +16,7 @@ from einsmith.base.errors import ArgumentError
 from einsmith.base.trees import flatten
 from einsmith.frontends.onnx.writer.batch import SIZES, join_sizes
 from einsmith.frontends.onnx.writer.functions import DOMAIN, make_functions
-from einsmith.frontends.onnx.writer.graph import GraphWriter, element_type
+from einsmith.frontends.onnx.writer.graph import GraphWriter, element_type, walk_nodes
 from einsmith.frontends.onnx.writer.network import write_tensors
 from einsmith.frontends.onnx.writer.operators import NamedCall, translate
 from einsmith.ir.nodes import Leaf, Tensor, leaf, nbytes
@@ -167,12 +167,9 @@ def _name_outputs(writer: GraphWriter, written: Sequence[str], outputs: Sequence
     for name, output in zip(written, outputs, strict=True):
         if name in made and name not in renamed:
             renamed[name] = output
-    stack = [writer.nodes]
-    while stack:
-        for node in stack.pop():
-            node.input[:] = [renamed.get(x, x) for x in node.input]
-            node.output[:] = [renamed.get(x, x) for x in node.output]
-            stack += [a.g.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    for node in walk_nodes(writer.nodes):
+        node.input[:] = [renamed.get(x, x) for x in node.input]
+        node.output[:] = [renamed.get(x, x) for x in node.output]
     for name, output in zip(written, outputs, strict=True):
         if renamed.get(name) != output:
             writer.nodes_of("Identity", [renamed.get(name, name)], [output])
@@ -180,10 +177,5 @@ def _name_outputs(writer: GraphWriter, written: Sequence[str], outputs: Sequence
 
 def _used(writer: GraphWriter) -> list[onnx.TensorProto]:
     """Return the initializers that nodes read."""
-    read: set[str] = set()
-    stack = [writer.nodes]
-    while stack:
-        for node in stack.pop():
-            read.update(node.input)
-            stack += [a.g.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    read = {x for node in walk_nodes(writer.nodes) for x in node.input}
     return [t for name, t in writer.initializers.items() if name in read]
