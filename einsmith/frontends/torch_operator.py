@@ -84,8 +84,7 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
         raise KindError(f"operator takes an es.op or a function of tensors, not {show(f)}")
     if isinstance(f, Operator):
         for name in params:
-            if name not in (*f.inputs, *f.program.parameters, "checkpoint"):
-                raise f._unknown_name(name)
+            f._check_name(name)
     elif params:
         try:
             inspect.signature(f)
@@ -158,9 +157,9 @@ class TorchOperator:
                     f"{self.__name__} takes {self._arity} inputs ({', '.join(self._inputs)}), not {len(args)}"
                 )
             formula = self._definition.formula
-            for name in kwargs:
-                if formula is not None and name not in (*self._inputs, *formula.program.parameters, "checkpoint"):
-                    raise formula._unknown_name(name)
+            if formula is not None:
+                for name in kwargs:
+                    formula._check_name(name)
             for name in self._inputs[len(args) :]:
                 if name not in kwargs:
                     raise FormulaError(f"{self.__name__}: the input {name} is missing")

@@ -215,6 +215,11 @@ class Operator:
                     raise DtypeError(f"{self.name}: the {kind} {name} is {describe(x)}; pass {what}")
         return {n: arrays[n] for n in self.inputs}, static, numbers
 
+    def _check_name(self, name: str) -> None:
+        """Raise FormulaError for a keyword of a call that is neither an input nor a parameter, nor `checkpoint`."""
+        if name not in (*self.inputs, *self.program.parameters, "checkpoint"):
+            raise self._unknown_name(name)
+
     def _unknown_name(self, name: str) -> FormulaError:
         """Return the error for a keyword that is neither an input nor a parameter."""
         known = (*self.inputs, *self.program.parameters)
