@@ -18,8 +18,8 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import pointwise
 
-_entry = TABLE["sign.default"]
-enter("Sign", _entry.formula, lambda n, x: _entry.run(x), "pointwise")
+_sign = TABLE["sign.default"]
+enter("Sign", _sign.formula, lambda n, x: _sign.run(x), "pointwise")
 
 
 def _binary(name: str, formula: str, f: Callable[[Value, Value], Value]) -> None:
