@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,34 +25,12 @@ def element_type(dtype: DType) -> int:
     return ELEMENT_TYPES[dtype]
 
 
-def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs that a node runs, such as the body of a Loop."""
-    return (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH)
-
-
-def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes, and then those of the bodies in them."""
-    stack: list[Iterable[onnx.NodeProto]] = [nodes]
-    while stack:
-        for node in stack.pop():
-            yield node
-            stack += [body.node for body in bodies(node)]
-
-
-class Formula(NamedTuple):
-    """What was written for a formula. name: that of the tensor which it defines, or of the function which it is; nodes:
-    their names, in order."""
-
-    name: str
-    nodes: tuple[str, ...]
-
-
 class GraphWriter:
     """Nodes and initializers of a graph, in order. The body of a loop is a writer of its own (`body`), which shares
     names and initializers with the graph around it.
 
     formula: text of the formula that is being written; each node has it as its `doc_string`. written: for each
-    initializer that this writer has made, the formula that it was made for. formulas: what was written for each tensor.
+    initializer that this writer has made, the formula that it was made for.
     """
 
     def __init__(self, opset: int, taken: Sequence[str] = ()):
@@ -61,7 +39,6 @@ class GraphWriter:
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.written: dict[str, str] = {}
         self.formula = ""
-        self.formulas: list[Formula] = []
         self._taken = set(taken)
         self._counts: dict[str, int] = {}
         self._numbers: dict[tuple[str, str], str] = {}

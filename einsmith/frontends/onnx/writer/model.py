@@ -10,13 +10,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from einsmith.base import recording
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError
 from einsmith.base.trees import flatten
 from einsmith.frontends.onnx.writer.batch import SIZES, join_sizes
-from einsmith.frontends.onnx.writer.functions import DOMAIN, make_functions
-from einsmith.frontends.onnx.writer.graph import GraphWriter, element_type, walk_nodes
+from einsmith.frontends.onnx.writer.graph import GraphWriter, element_type
 from einsmith.frontends.onnx.writer.network import write_tensors
 from einsmith.frontends.onnx.writer.operators import NamedCall, translate
 from einsmith.ir.nodes import Leaf, Tensor, leaf, nbytes
@@ -25,8 +23,6 @@ from einsmith.lang.builder import Value, as_value
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Stored
 
-FUNCTIONS_FROM = 8
-"""Least version of ONNX's format that has functions."""
 MAX_BYTES = 2**31 - 2**20
 """Most bytes of initializers: a file is one protobuf message, which has fewer than 2**31 bytes."""
 
@@ -66,15 +62,10 @@ def make_model(
         (first, writer), (second, _) = made
         graph = join_sizes(first, second, writer.written, inputs[0], writer.unique("batch_size"))
     else:
-        graph, writer = _graph(model, example, inputs, outputs, opset)
+        graph, _ = _graph(model, example, inputs, outputs, opset)
     imports = [helper.make_opsetid("", opset)]
-    version = helper.find_min_ir_version_for(imports)
-    constants = {name for name, formula in writer.written.items() if formula}
-    functions = make_functions(graph, writer.formulas, constants, opset)
-    if functions:
-        imports, version = [*imports, helper.make_opsetid(DOMAIN, 1)], max(version, FUNCTIONS_FROM)
     proto = helper.make_model(
-        graph, producer_name="einsmith", opset_imports=imports, ir_version=version, functions=functions
+        graph, producer_name="einsmith", opset_imports=imports, ir_version=helper.find_min_ir_version_for(imports)
     )
     onnx.checker.check_model(proto, full_check=True)
     return proto
@@ -117,13 +108,7 @@ def _graph(
     opset: int,
 ) -> tuple[onnx.GraphProto, GraphWriter]:
     """Return the graph of a network for inputs of certain shapes, and what wrote it."""
-    with recording.recording():  # for the names of formulas
-        return _write_graph(model, _capture(model, example), inputs, outputs, opset)
-
-
-def _write_graph(
-    model: Module, captured: _Captured, inputs: Sequence[str], outputs: Sequence[str] | None, opset: int
-) -> tuple[onnx.GraphProto, GraphWriter]:
+    captured = _capture(model, example)
     count = len(captured.results)
     if outputs is None:
         outputs = ["output"] if count == 1 else [f"output_{n}" for n in range(count)]

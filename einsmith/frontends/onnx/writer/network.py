@@ -7,11 +7,9 @@ from typing import Any
 
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.onnx.writer.formulas import write_template
-from einsmith.frontends.onnx.writer.functions import identifier
-from einsmith.frontends.onnx.writer.graph import Formula, GraphWriter
+from einsmith.frontends.onnx.writer.graph import GraphWriter
 from einsmith.frontends.onnx.writer.loops import write_recurrence
 from einsmith.frontends.onnx.writer.operators import NamedCall
-from einsmith.ir import labels
 from einsmith.ir.nodes import Compute, Item, Leaf, Recurrence, Tensor
 
 
@@ -53,19 +51,10 @@ def write_tensors(
                 continue
             names[node] = [written]
         else:
-            first = len(graph.nodes)
             names[node] = _write(graph, node, [names[a] for a in args])
-            if graph.nodes[first:]:
-                graph.formulas.append(Formula(_name(node), tuple(n.name for n in graph.nodes[first:])))
         under_way.discard(node)
         stack.pop()
     return [names[t][0] for t in roots]
-
-
-def _name(node: Any) -> str:
-    """Return the name of the function that a tensor's formula becomes."""
-    label = labels.label_of(node)
-    return identifier((label.formula or label.function) if label is not None else "")
 
 
 def _write(graph: GraphWriter, node: Any, given: list[list[str]]) -> list[str]:
