@@ -285,7 +285,9 @@ class Operator:
 
         # Labels are those of nodes that are made: a graph that is kept for later calls has none.
         out = build(operands) if labels.is_recorded() else trace_once(key, operands, build)
-        return out[0] if len(out) == 1 else out
+        result = out[0] if len(out) == 1 else out
+        trace.record_call(self, (), dict(zip(names, operands, strict=True)), result)
+        return result
 
 
 class _SpecializedOperator:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from einsmith.base import html, locks
 from einsmith.base.dtypes import DType, f32
@@ -166,6 +166,16 @@ def touch() -> None:
     _version = object()
 
 
+class Call(NamedTuple):
+    """A call of a traced function, or of an operator (`lang.op`): what was called, with which arguments, and what it
+    returned."""
+
+    function: Callable[..., Any]
+    args: tuple
+    kwargs: Mapping[str, Any]
+    result: Any
+
+
 class Trace:
     """Objects captured during a trace.
 
@@ -177,8 +187,8 @@ class Trace:
     names of modules, by id; sums_over_group: whether sums over the processes of a group are nodes of the graph
     (`ops.group_sum`); None: they are impossible; in_full_precision: ids of parameters whose products stay in float32
     (`base.numerics`); order: numbers of the tensors in the order in which functions returned them, where it is recorded
-    (`recording_order`); calls: (function, arguments, keyword arguments, result) of each call of a function of
-    `einsmith.ops`, inner ones first, if a list is set to record them.
+    (`recording_order`); calls: the calls of functions of tensors and of operators, inner ones first, if a list is set
+    to record them.
     """
 
     def __init__(self) -> None:
@@ -194,7 +204,7 @@ class Trace:
         self.sums_over_group: bool | None = False
         self.in_full_precision: frozenset[int] = frozenset()
         self.order: dict[Tensor, int] | None = None
-        self.calls: list[tuple[str, tuple, dict[str, Any], Any]] | None = None
+        self.calls: list[Call] | None = None
 
     def capture(self, obj: Any, shape: tuple[int, ...], dtype: DType) -> Leaf:
         """Return the leaf that represents a live object in the trace; it is created at the object's first use."""
@@ -205,6 +215,13 @@ class Trace:
     def update(self, obj: Any, value: Tensor) -> None:
         """Store `value` into `obj` when the step ends."""
         self.updates[id(obj)] = (obj, value)
+
+
+def record_call(function: Callable[..., Any], args: tuple, kwargs: Mapping[str, Any], result: Any) -> None:
+    """Record a call in the current trace, if that records calls."""
+    trace = current_trace()
+    if trace is not None and trace.calls is not None:
+        trace.calls.append(Call(function, args, kwargs, result))
 
 
 def current_trace() -> Trace | None:

@@ -6,7 +6,7 @@ A layer in one direction is one formula, whose carried tensors read themselves a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import sqrt
 from typing import Any
@@ -20,6 +20,7 @@ from einsmith.lang.op import Operator, op
 from einsmith.nn import init
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
+from einsmith.ops.call import recorded
 from einsmith.ops.common import tensor
 from einsmith.ops.random import layer_drop
 
@@ -93,6 +94,69 @@ def state(given: Any, name: str, what: str, shape: tuple[int, ...], like: Value)
     return value
 
 
+@recorded
+def recurrent_layer(
+    formula: str,
+    x: Value,
+    weights: Sequence[Mapping[str, Any]],
+    initial: Mapping[str, Value | None],
+    checkpoint: int = 0,
+) -> tuple[Value, list[Value]]:
+    """Return a layer's output [T, B, D*H], and the last value [D, B, ..] of each state, in D = 1 or 2 directions.
+
+    Args:
+        formula: text of the recurrence, whose results are the states, the output first
+        x: the input [T, B, I]
+        weights: the other tensors of the formula by name, for each direction
+        initial: the first values [D, B, ..] of the states by name, None for zeros
+        checkpoint: distance of the states that are saved for the backward pass; 0: all are saved
+    """
+    outputs: list[Value] = []
+    last: list[list[Value]] = [[] for _ in initial]
+    for d, tensors in enumerate(weights):
+        operator = recurrence(formula, "b_ih" in tensors, reverse=d == 1)
+        hidden = tensors.get("W_hr", tensors["W_hh"]).shape[1]
+        first = {
+            n: builder.full((x.shape[1], tensors["W_hh"].shape[1] if n == "h0" else hidden), 0.0, x.dtype)
+            if s is None
+            else s[d]
+            for n, s in initial.items()
+        }
+        size = {"H": hidden} if "H" in operator.parameters else {}
+        out = operator(x=x, **tensors, **first, **size, checkpoint=checkpoint)
+        sequences = out if isinstance(out, tuple) else (out,)
+        outputs.append(sequences[0])
+        for values, s in zip(last, sequences, strict=True):
+            values.append(s[0 if d else x.shape[0] - 1])
+    return outputs[0] if len(outputs) == 1 else F.cat(outputs, 2), [F.stack(values) for values in last]
+
+
+def run_layers(
+    formula: str,
+    x: Value,
+    weights: Sequence[Sequence[Mapping[str, Any]]],
+    initial: Mapping[str, Value | None],
+    drop: Callable[[Value, int], Value] | None = None,
+    checkpoint: int = 0,
+) -> tuple[Value, list[Value]]:
+    """Return the last layer's output, and the last values [layers*D, B, ..] of each state.
+
+    weights: of each layer as in `recurrent_layer`; initial: values [layers*D, B, ..] or None; drop: function of the
+    input of a layer after the first one, and of the layer's number, None for no dropout; others as in
+    `recurrent_layer`.
+    """
+    last: list[list[Value]] = [[] for _ in initial]
+    for n, tensors in enumerate(weights):
+        if n and drop is not None:
+            x = drop(x, n)
+        rows = slice(n * len(tensors), (n + 1) * len(tensors))
+        first = {name: s if s is None or len(weights) == 1 else s[rows] for name, s in initial.items()}
+        x, states = recurrent_layer(formula, x, tensors, first, checkpoint)
+        for values, s in zip(last, states, strict=True):
+            values.append(s)
+    return x, [values[0] if len(values) == 1 else F.cat(values, 0) for values in last]
+
+
 class _Layers(Module):
     """Layers of one recurrence, in one direction or two, with dropout between layers. Subclasses define `formula`,
     `gates` and `states`."""
@@ -154,45 +218,34 @@ class _Layers(Module):
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
 
-    def _operator(self, reverse: bool) -> Operator:
-        return recurrence(self.formula, self.bias, reverse)
-
-    def _layer(self, x: Value, given: Sequence[Value], at: str, reverse: bool) -> tuple[Value, ...]:
-        """Return the sequences of the carried tensors, the output first, of the layer and direction `at`."""
-        inputs: dict[str, Any] = dict(zip(self.states, given, strict=True))
-        inputs |= {"x": x, "W_ih": getattr(self, f"weight_ih_{at}"), "W_hh": getattr(self, f"weight_hh_{at}")}
-        if self.bias:
-            inputs |= {"b_ih": getattr(self, f"bias_ih_{at}"), "b_hh": getattr(self, f"bias_hh_{at}")}
-        if self.proj_size:
-            inputs["W_hr"] = getattr(self, f"weight_hr_{at}")
-        operator = self._operator(reverse)
-        parameters = {"H": self.hidden_size} if "H" in operator.parameters else {}
-        out = operator(**inputs, **parameters, checkpoint=self.checkpoint)
-        return out if isinstance(out, tuple) else (out,)
+    def _weights(self, at: str) -> dict[str, Any]:
+        """Return the tensors of the layer and direction `at` by their names in the formula."""
+        names = {"W_ih": "weight_ih", "W_hh": "weight_hh"}
+        names |= {"b_ih": "bias_ih", "b_hh": "bias_hh"} if self.bias else {}
+        names |= {"W_hr": "weight_hr"} if self.proj_size else {}
+        return {n: getattr(self, f"{name}_{at}") for n, name in names.items()}
 
     def _run(self, input: Any, given: Sequence[Any]) -> tuple[Value, list[Value]]:
         """Return the last layer's output, and the last states of all layers and directions."""
         name = type(self).__name__
         x, single = sequence(input, name, self.input_size, self.batch_first)
         rows = self.num_layers * len(self._directions)
-        initial = []
+        initial: dict[str, Value | None] = {}
         for what, value in zip(self.states, given, strict=True):
             width = self.output_size if what == "h0" else self.hidden_size
             shape = (rows, width) if single else (rows, x.shape[1], width)
-            initial.append(state(value, name, what, shape, x).reshape((rows, x.shape[1], width)))
-        last: list[list[Value]] = [[] for _ in self.states]
-        for layer in range(self.num_layers):
-            if layer and self.dropout and self.training:
-                x = layer_drop(x, self.dropout, self, str(layer))
-            outputs = []
-            for d, suffix in enumerate(self._directions):
-                first = [s[layer * len(self._directions) + d] for s in initial]
-                sequences = self._layer(x, first, f"l{layer}{suffix}", reverse=d == 1)
-                outputs.append(sequences[0])
-                for found, s in zip(last, sequences, strict=True):
-                    found.append(s[0 if d else x.shape[0] - 1])
-            x = outputs[0] if len(outputs) == 1 else F.cat(outputs, 2)
-        final = [F.stack(found) for found in last]
+            known = None if value is None else state(value, name, what, shape, x)
+            initial[what] = None if known is None else known.reshape((rows, x.shape[1], width))
+        weights = [[self._weights(f"l{n}{suffix}") for suffix in self._directions] for n in range(self.num_layers)]
+        dropout = self.dropout if self.training else 0.0
+        x, final = run_layers(
+            self.formula,
+            x,
+            weights,
+            initial,
+            (lambda y, n: layer_drop(y, dropout, self, str(n))) if dropout else None,
+            self.checkpoint,
+        )
         if single:
             return x.reshape((x.shape[0], x.shape[2])), [s.reshape((rows, s.shape[2])) for s in final]
         return x.transpose(1, 0, 2) if self.batch_first else x, final

@@ -10,6 +10,7 @@ from einsmith.base.arguments import Share, bound
 from einsmith.base.errors import ArgumentError, BoundsError, DtypeError, ShapeError
 from einsmith.lang import builder, formula, views
 from einsmith.lang.builder import Value
+from einsmith.ops.call import recorded
 from einsmith.ops.common import tensor
 from einsmith.ops.operator import operator
 from einsmith.ops.random import drop
@@ -22,7 +23,13 @@ Change = Callable[[Value, Places], Value]
 
 
 def attend(
-    q: Value, k: Value, v: Value, change: Change | None, scale: float, dropped: Callable[[Value], Value]
+    q: Value,
+    k: Value,
+    v: Value,
+    change: Change | None,
+    scale: float,
+    dropped: Callable[[Value], Value],
+    some_key: bool = False,
 ) -> tuple[Value, Value]:
     """Return (averages of the values, weights before dropout), for q [..., L, E], k [..., S, E], v [..., S, F].
 
@@ -31,7 +38,7 @@ def attend(
     group, L, S], so that k and v are read by plain axes.
 
     change: function applied to the scaled scores, None if all keys take part. scale: factor of the scores. dropped:
-    function applied to the weights.
+    function applied to the weights. some_key: whether `change` leaves each row a key.
     """
     lead = _leading(q, k, v)
     whole = lead[-1] if lead else 1
@@ -59,23 +66,55 @@ def attend(
         (*split, q.shape[-2], k.shape[-2]),
         lambda *i: builder.sum(at(q, i[:-2], i[-2], e) * at(k, i[:-2], i[-1], e), over=e) * scale,
     )
-    if change is None:
-        top, total = softmax_parts(scores, scores.ndim - 1)
-    else:
-        scores = change(scores, places)
-        top, total = parts_of_some(scores)
-    exponentials = builder.compute(scores.shape, lambda *i: builder.exp(scores[i] - top[i[:-1]]))
-    used = dropped(exponentials)
-    (j,) = builder.axes(k.shape[-2])
-    # Divided after the sum, so that the gradient of the total is a sum over the width, and not over the keys.
-    out = builder.compute(
-        (*split, q.shape[-2], v.shape[-1]),
-        lambda *i: builder.sum(used[(*i[:-1], j)] * at(v, i[:-2], j, i[-1]), over=j) / total[i[:-1]],
+    out, weights = averages(
+        scores if change is None else change(scores, places),
+        change is not None,
+        change is None or some_key,
+        dropped,
+        v.shape[-1],
+        lambda i, j: at(v, i[:-2], j, i[-1]),
     )
-    weights = builder.compute(scores.shape, lambda *i: exponentials[i] / total[i[:-1]])
     if shared is None:
         return out, weights
     return out.reshape((*lead, *out.shape[-2:])), weights.reshape((*lead, *weights.shape[-2:]))
+
+
+@recorded
+def averages(
+    scores: Value,
+    masked: bool,
+    some_key: bool,
+    dropped: Callable[[Value], Value],
+    width: int,
+    read: Callable[..., Any],
+) -> tuple[Value, Value]:
+    """Return (averages [..., L, width] of values by the softmax of scores [..., L, S], the weights before dropout).
+
+    Args:
+        scores: the scores, minus infinity where a key takes no part
+        masked: whether keys may take no part; a row without any key has weights 0
+        some_key: whether a key takes part in each row
+        dropped: function applied to the weights
+        width: features of a value
+        read: function of (index of the result, step of the key) to an element of the values
+    """
+    top, total = parts_of_some(scores) if masked else softmax_parts(scores, scores.ndim - 1)
+    exponentials = builder.compute(scores.shape, lambda *i: builder.exp(scores[i] - top[i[:-1]]))
+    used = dropped(exponentials)
+    # Divided after the sum, so that the gradient of the total is a sum over the width, and not over the keys.
+    out = average(used, width, read, total)
+    return out, builder.compute(scores.shape, lambda *i: exponentials[i] / total[i[:-1]])
+
+
+def average(weights: Value, width: int, read: Callable[..., Any], total: Value | None = None) -> Value:
+    """Return the sums of values with weights [..., L, S], divided by `total` [..., L]; see `averages`."""
+    (j,) = builder.axes(weights.shape[-1])
+
+    def body(*i: Any) -> Any:
+        summed = builder.sum(weights[(*i[:-1], j)] * read(i, j), over=j)
+        return summed if total is None else summed / total[i[:-1]]
+
+    return builder.compute((*weights.shape[:-1], width), body)
 
 
 def _leading(q: Value, k: Value, v: Value) -> tuple[int, ...]:
@@ -180,7 +219,7 @@ def scaled_dot_product_attention(
     lead = _leading(q, k, v)
     mask = None if attn_mask is None else checked_mask(name, attn_mask, "attn_mask", (*lead, q.shape[-2], k.shape[-2]))
     width = 1 / sqrt(q.shape[-1]) if scale is None else scale
-    return attend(q, k, v, masking(mask, is_causal), width, lambda w: drop(w, dropout_p))[0]
+    return attend(q, k, v, masking(mask, is_causal), width, lambda w: drop(w, dropout_p), mask is None)[0]
 
 
 @operator()

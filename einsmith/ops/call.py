@@ -142,6 +142,18 @@ def _cached_call(function: Callable[..., Any], structure: Any) -> PartialCall:
     raise AssertionError(structure)
 
 
+def recorded(function: F) -> F:
+    """Make a function of traced tensors record its calls, as functions of `einsmith.ops` do (`trace.Trace.calls`)."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        trace.record_call(function, args, kwargs, out)
+        return out
+
+    return call  # type: ignore[return-value]
+
+
 def accept_arrays(function: F) -> F:
     """Make a function of traced tensors callable on arrays as well. Every other argument is static, and checked by its
     annotation."""
@@ -158,8 +170,7 @@ def accept_arrays(function: F) -> F:
             if labels.is_recorded():
                 made_by = labels.Label(function=under_way.function or function.__name__)
                 labels.note(traced_tensors(out), made_by, traced_tensors((args, kwargs)))
-            if under_way.calls is not None:
-                under_way.calls.append((function.__name__, args, kwargs, out))
+            trace.record_call(function, args, kwargs, out)
             return out
         arrays: list[Any] = []
         structure = _freeze((args, kwargs), arrays)

@@ -76,7 +76,7 @@ class Multihead:
         if causal and more:
             raise ArgumentError(f"{self.name}: is_causal does not go with more keys (add_bias_kv, add_zero_attn)")
         scale = 1 / sqrt(self.width // self.heads)
-        out, weights = attend(self._heads(q), k, v, masking(mask, causal), scale, self.dropped)
+        out, weights = attend(self._heads(q), k, v, masking(mask, causal), scale, self.dropped, mask is None)
         y = self.out(out.transpose(2, 0, 1, 3).reshape((length, batch, self.width)))
         if single:
             y = y.reshape((length, -1))

@@ -60,7 +60,9 @@ def _tables() -> list[str]:
     lines += ["", "## Written", ""]
     lines += ["`export` writes these functions by ONNX's names where its operators have the call's settings:", ""]
     lines += ["| operator | functions |", "| --- | --- |"]
-    plain = {n: OPERATORS[n].onnx for n in sorted(TRANSLATORS)}
+    plain = {n: OPERATORS[n].onnx for n in sorted(TRANSLATORS) if n in OPERATORS}
     lines += [f"| convolutions, pooling, norms and others | {', '.join(f'`{n}`' for n, o in plain.items() if not o)} |"]
+    lines += [f"| `{o}` | layers of `nn.{o}` |" for o in ("RNN", "LSTM", "GRU")]
+    lines += ["| `Softmax` | within `scaled_dot_product_attention`, `flex_attention` and `nn.MultiheadAttention` |"]
     lines += [f"| `{o}` | `{n}` |" for n, o in plain.items() if o]
     return [*lines, ""]

@@ -9,7 +9,7 @@ from einsmith import ops as F
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.frontends.graph import layer
 from einsmith.lang.builder import Value
-from einsmith.nn.recurrent import GRU_FORMULA, LSTM_FORMULA, LSTM_PROJECTED_FORMULA, RNN_FORMULA, recurrence
+from einsmith.nn.recurrent import GRU_FORMULA, LSTM_FORMULA, LSTM_PROJECTED_FORMULA, RNN_FORMULA, run_layers
 from einsmith.ops.random import drop
 
 
@@ -30,23 +30,11 @@ def _layers(
     directions = 2 if bidirectional else 1
     each = len(params) // (num_layers * directions)
     names = ["W_ih", "W_hh", *(["b_ih", "b_hh"] if has_biases else []), "W_hr"][:each]
-    last: list[list[Value]] = [[] for _ in initial]
-    for n in range(num_layers):
-        if n and dropout and train:
-            x = drop(x, float(dropout), f"{layer.get()}/{n}")
-        outputs = []
-        for d in range(directions):
-            row = n * directions + d
-            weights = dict(zip(names, params[row * each : (row + 1) * each], strict=True))
-            run = recurrence(text, has_biases, d == 1)
-            size = {"H": initial["c0" if "c0" in initial else "h0"].shape[-1]} if "H" in run.parameters else {}
-            out = run(x=x, **weights, **{k: s[row] for k, s in initial.items()}, **size)
-            sequences = out if isinstance(out, tuple) else (out,)
-            outputs.append(sequences[0])
-            for found, s in zip(last, sequences, strict=True):
-                found.append(s[0 if d else x.shape[0] - 1])
-        x = outputs[0] if directions == 1 else F.cat(outputs, 2)
-    return F.transpose(x, 0, 1) if batch_first else x, [F.stack(found) for found in last]
+    rows = [dict(zip(names, params[n : n + each], strict=True)) for n in range(0, len(params), each)]
+    weights = [rows[n : n + directions] for n in range(0, len(rows), directions)]
+    p = float(dropout) if train else 0.0
+    x, last = run_layers(text, x, weights, initial, (lambda y, n: drop(y, p, f"{layer.get()}/{n}")) if p else None)
+    return F.transpose(x, 0, 1) if batch_first else x, last
 
 
 @aten("lstm.input")

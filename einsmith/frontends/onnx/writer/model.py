@@ -78,8 +78,11 @@ def _capture(model: Module, example: Sequence[tuple[tuple[int, ...], DType]]) ->
     with model.in_mode(training=False), trace.compiling(), trace.tracing(t):
         leaves, _ = flatten(model(*map(Value, inputs)))
         results = tuple(as_value(x).tensor for x in leaves)
-        recorded, t.calls = t.calls, None
-        translated = [translate(*call) for call in recorded]
+        calls: dict[Tensor, NamedCall] = {}
+        for call in t.calls:  # a translation may call functions, too, which are translated after it
+            named = translate(call)
+            if named is not None:
+                calls |= dict.fromkeys(named.results, named)
     paths = _paths(model)
     for x, _ in t.updates.values():
         if not isinstance(x, Stored):
@@ -89,7 +92,7 @@ def _capture(model: Module, example: Sequence[tuple[tuple[int, ...], DType]]) ->
             f"the evaluation of {model._class_name()} updates {path}, which an ONNX file cannot; return the new "
             "value as an output, and take it as an input"
         )
-    return _Captured(inputs, results, tuple(t.captured.values()), dict(s for s in translated if s is not None))
+    return _Captured(inputs, results, tuple(t.captured.values()), calls)
 
 
 def _paths(model: Module) -> dict[int, str]:

@@ -49,7 +49,8 @@ def write_tensors(
                 as_formula.add(node)
                 under_way.discard(node)
                 continue
-            names[node] = [written]
+            written = (written,) if isinstance(written, str) else written
+            names |= {x: [name] for x, name in zip(call.results, written, strict=True) if x not in names}
         else:
             names[node] = _write(graph, node, [names[a] for a in args])
         under_way.discard(node)

@@ -8,52 +8,78 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 
+from einsmith.base import dtypes as dt
+from einsmith.base.trees import flatten
 from einsmith.frontends.onnx.writer.graph import GraphWriter
 from einsmith.ir.nodes import Tensor
+from einsmith.lang import builder
 from einsmith.lang.builder import Value, as_value
+from einsmith.lang.op import Operator
+from einsmith.lang.trace import Call
+from einsmith.nn.recurrent import GRU_FORMULA, LSTM_FORMULA, RNN_FORMULA
+from einsmith.ops import softmax
+from einsmith.ops.attention import average
 from einsmith.ops.common import dimension, ints
 from einsmith.ops.conv import same_padding
 from einsmith.ops.operator import OPERATORS, OperatorRow
 
-Write = Callable[..., str]
+Write = Callable[..., str | tuple[str, ...]]
 
 
 class NamedCall(NamedTuple):
-    """A call as ONNX's operators. operands: the tensors that they read, None for one that is left out; write: function
-    of (graph, *names of the operands), which adds the nodes and returns the result's name."""
+    """A call as nodes of operators.
+
+    Attributes:
+        operands: the tensors that the nodes read, None for one that is left out.
+        results: the tensors that the nodes give.
+        write: function of (graph, *names of the operands), which adds the nodes and returns the names of the results;
+            "" where the operator set lacks the operator.
+    """
 
     operands: tuple[Tensor | None, ...]
+    results: tuple[Tensor, ...]
     write: Write
 
 
-Translator = Callable[..., tuple[Sequence[Any], Write] | None]
+class Translation(NamedTuple):
+    """What a translator returns: the operands (None for one that is left out), how to write the call, and how many of
+    the call's results are written."""
+
+    operands: Sequence[Any]
+    write: Write
+    results: int = 1
+
+
+Translator = Callable[..., tuple | None]
 TRANSLATORS: dict[str, Translator] = {}
-"""Name of a function of tensors -> function of its arguments that returns (operands, how to write it), or None where
-ONNX's operator lacks a setting."""
+"""Name of a function of tensors -> function of its arguments that returns a `Translation`, or None where ONNX's
+operator lacks a setting."""
 
 
-def translate(name: str, args: tuple, kwargs: Mapping[str, Any], result: Any) -> tuple[Tensor, NamedCall] | None:
-    """Return (the result, how to write it) of a traced call; None where it is written as a formula. The call's trace
-    must be the current one."""
-    if name not in TRANSLATORS:
+def translate(call: Call) -> NamedCall | None:
+    """Return a traced call as ONNX's operators; None where it is written as a formula. The call's trace must be the
+    current one."""
+    if isinstance(call.function, Operator) or call.function.__name__ not in TRANSLATORS:
         return None
-    given = signature(OPERATORS[name].call).bind(*args, **kwargs)
+    given = signature(call.function).bind(*call.args, **call.kwargs)
     given.apply_defaults()
-    translated = TRANSLATORS[name](**given.arguments)
+    translated = TRANSLATORS[call.function.__name__](**given.arguments)
     if translated is None:
         return None
-    made = result[0] if isinstance(result, tuple) else result
-    values = [None if x is None else as_value(x) for x in translated[0]]
-    floats = {v.dtype for v in (made, *values) if v is not None and v.dtype.is_float}
-    if len(floats) > 1 or any(v is not None and v.tensor is made.tensor for v in values):
+    operands, write, count = Translation(*translated)
+    made = [as_value(x) for x in flatten(call.result)[0][:count]]
+    values = [None if x is None else as_value(x) for x in operands]
+    floats = {v.dtype for v in (*made, *values) if v is not None and v.dtype.is_float}
+    results = tuple(v.tensor for v in made)
+    if len(floats) > 1 or any(v is not None and v.tensor in results for v in values):
         return None
-    return made.tensor, NamedCall(tuple(None if v is None else v.tensor for v in values), translated[1])
+    return NamedCall(tuple(None if v is None else v.tensor for v in values), results, write)
 
 
 def _translator(*names: str) -> Callable[[Translator], Translator]:
@@ -72,7 +98,7 @@ def _row(row: OperatorRow) -> Translator:
     known = set(onnx.defs.get_schema(row.onnx).attributes)
     names = {s: row.attributes.get(s, s) for s in row.settings if s != "inplace"}
 
-    def call(**given: Any) -> tuple[Sequence[Any], Write] | None:
+    def call(**given: Any) -> tuple | None:
         attributes = {}
         for setting, name in names.items():
             value = given[setting]
@@ -126,6 +152,64 @@ def _softmax(input: Any, dim: int | None = None, dtype: Any = None, *, operator:
 TRANSLATORS["log_softmax"] = lambda **given: _softmax(**given, operator="LogSoftmax")
 
 
+@_translator("averages")
+def _averages(scores: Value, masked: bool, some_key: bool, dropped: Any, width: int, read: Any):
+    """Write the averages of attention by Softmax."""
+    weights = softmax(scores, -1)
+    if not some_key:  # Softmax gives NaN in a row without any key
+        (j,) = builder.axes(scores.shape[-1])
+        top = builder.compute(scores.shape[:-1], lambda *i: builder.max(scores[(*i, j)], over=j))
+        numbers = weights
+        weights = builder.compute(scores.shape, lambda *i: builder.where(top[i[:-1]] == -inf, 0.0, numbers[i]))
+    return [average(dropped(weights), width, read), weights], lambda g, *names: names, 2
+
+
+# ---------------------------------------------------------------------------------------------------------- recurrence
+
+_GATES: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
+    RNN_FORMULA: ("RNN", (0,), {}),
+    RNN_FORMULA.replace("tanh(", "relu("): ("RNN", (0,), {"activations": ["Relu"]}),
+    GRU_FORMULA: ("GRU", (1, 0, 2), {"linear_before_reset": 1}),
+    LSTM_FORMULA: ("LSTM", (0, 3, 1, 2), {}),
+}
+"""Formula of a layer -> (ONNX's operator, the blocks of the formula's weights in the operator's order, attributes)."""
+
+
+@_translator("recurrent_layer")
+def _recurrent_layer(
+    formula: str, x: Value, weights: Sequence[Mapping[str, Any]], initial: Mapping[str, Any], checkpoint: int
+):
+    if formula not in _GATES or x.dtype is dt.bf16:
+        return None
+    operator, order, attributes = _GATES[formula]
+    hidden = weights[0]["W_hh"].shape[1]
+    settings = {n: v * len(weights) if isinstance(v, list) else v for n, v in attributes.items()}
+    settings |= {"hidden_size": hidden, "direction": "bidirectional" if len(weights) == 2 else "forward"}
+    inputs = [("W_ih",), ("W_hh",), *([("b_ih", "b_hh")] if "b_ih" in weights[0] else [])]
+    tensors = [w[n] for names in inputs for w in weights for n in names]
+
+    def write(g: GraphWriter, x_: str, *names: str) -> tuple[str, ...]:
+        given = iter(names)
+        gates = g.constant(np.concatenate([np.arange(n * hidden, (n + 1) * hidden) for n in order]), "gates")
+        joined = []
+        for parts in inputs:
+            directions = []
+            for _ in weights:
+                blocks = [next(given) if len(order) == 1 else g.node("Gather", next(given), gates) for _ in parts]
+                whole = blocks[0] if len(blocks) == 1 else g.node("Concat", *blocks, axis=0)
+                directions.append(g.node("Unsqueeze", whole, g.ints([0], "axes")))
+            joined.append(directions[0] if len(weights) == 1 else g.node("Concat", *directions, axis=0))
+        outputs = [g.unique(f"{operator.lower()}_{n}") for n in ("y", *(s.removesuffix("0") for s in initial))]
+        left_out = [""] * (4 - len(joined))  # the biases where there are none, and the lengths
+        y, *states = g.nodes_of(operator, [x_, *joined, *left_out, *given], outputs, **settings)
+        if len(weights) == 1:
+            return g.node("Squeeze", y, g.ints([1], "axes")), *states
+        y = g.node("Transpose", y, perm=[0, 2, 1, 3])  # [T, D, B, H] -> [T, B, D, H]
+        return g.node("Reshape", y, g.ints([0, 0, -1], "shape")), *states
+
+    return [x, *tensors, *initial.values()], write, 1 + len(initial)
+
+
 # ---------------------------------------------------------------------------------------------- products, embeddings
 
 
@@ -161,9 +245,7 @@ def _space(name: str) -> int:
 def _conv(name: str) -> Translator:
     n = _space(name)
 
-    def call(
-        input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
-    ) -> tuple[Sequence[Any], Write] | None:
+    def call(input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> tuple | None:
         x, w = as_value(input), as_value(weight)
         if x.ndim != n + 2:
             return None
@@ -189,7 +271,7 @@ def _conv_transpose(name: str) -> Translator:
 
     def call(
         input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
-    ) -> tuple[Sequence[Any], Write] | None:
+    ) -> tuple | None:
         x, w = as_value(input), as_value(weight)
         if x.ndim != n + 2:
             return None
@@ -219,7 +301,7 @@ def _pool(name: str, operator: str) -> Translator:
         return_indices: bool = False,
         count_include_pad: bool = False,
         divisor_override: int | None = None,
-    ) -> tuple[Sequence[Any], Write] | None:
+    ) -> tuple | None:
         x = as_value(input)
         if x.ndim != n + 2 or not x.dtype.is_float or divisor_override is not None:
             return None
@@ -242,7 +324,7 @@ def _pool(name: str, operator: str) -> Translator:
 def _adaptive(name: str, operator: str) -> Translator:
     n = _space(name)
 
-    def call(input: Any, output_size: Any, return_indices: bool = False) -> tuple[Sequence[Any], Write] | None:
+    def call(input: Any, output_size: Any, return_indices: bool = False) -> tuple | None:
         x = as_value(input)
         sizes = [output_size] * n if output_size is None or isinstance(output_size, int) else list(output_size)
         sizes = sizes * n if len(sizes) == 1 else sizes
