@@ -84,7 +84,8 @@ class _Cell(Module):
         for what, size, given in zip(self.states, self._sizes(), pair(hx, name), strict=True):
             shape = (size,) if single else (x.shape[1], size)
             initial[what] = state(given, name, what, shape, x).reshape((x.shape[1], size))
-        return recurrence(self.formula)(x=x, **initial, **self._inputs(), checkpoint=self.checkpoint), single
+        operator = recurrence(self.formula, name=name)
+        return operator(x=x, **initial, **self._inputs(), checkpoint=self.checkpoint), single
 
     def _results(self, output: Value, last: Sequence[Value], single: bool) -> tuple[Value, tuple[Value, Value]]:
         a, b = last

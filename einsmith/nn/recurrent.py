@@ -54,17 +54,17 @@ GRU_FORMULA = """
 
 
 @lru_cache(maxsize=64)
-def recurrence(text: str, bias: bool = True, reverse: bool = False) -> Operator:
+def recurrence(text: str, bias: bool = True, reverse: bool = False, name: str | None = None) -> Operator:
     """Compile a recurrence's formula, in which t counts from 0 upward, to an operator.
 
-    bias: False removes the terms b_ih[..] and b_hh[..]; reverse: run from the last t down to 0.
+    bias: False removes the terms b_ih[..] and b_hh[..]; reverse: run from the last t down to 0; name: the operator's.
     """
     if not bias:
-        for name, axis in (("b_ih", "n"), ("b_hh", "n"), ("b_ih", "k"), ("b_hh", "k")):
-            text = text.replace(f" + {name}[{axis}]", "")
+        for term in ("b_ih[n]", "b_hh[n]", "b_ih[k]", "b_hh[k]"):
+            text = text.replace(f" + {term}", "")
     if reverse:
         text = text.replace("t > 0", "t < x.shape[0]-1").replace("[t-1,", "[t+1,")
-    return op(text)
+    return op(text, name=name)
 
 
 def sequence(x: Any, name: str, input_size: int, batch_first: bool) -> tuple[Value, bool]:

@@ -58,7 +58,11 @@ def _tables() -> list[str]:
     lines += [f"| {e.name} | {e.dtype.numpy if e.name != 'bfloat16' else 'bfloat16'} |" for e in ELEMENTS.values()]
     lines += [f"| {name} | refused: {why} |" for name, why in REFUSED_TYPES.items()]
     lines += ["", "## Written", ""]
-    lines += ["`export` writes these functions by ONNX's names where its operators have the call's settings:", ""]
+    lines += [
+        "`export` writes these functions by ONNX's names where its operators have the call's settings, and others as",
+        "functions of the file:",
+        "",
+    ]
     lines += ["| operator | functions |", "| --- | --- |"]
     plain = {n: OPERATORS[n].onnx for n in sorted(TRANSLATORS) if n in OPERATORS}
     lines += [f"| convolutions, pooling, norms and others | {', '.join(f'`{n}`' for n, o in plain.items() if not o)} |"]

@@ -66,10 +66,11 @@ def agree(path: Path, model: N.Module, *inputs: np.ndarray, atol: float = 2e-5, 
 
 
 def written(path: Path, model: N.Module, *inputs: np.ndarray, **options: Any) -> Counter[str]:
-    """Write a network, compare it, and return how often the file has each operator."""
+    """Write a network, compare it, and return how often the file has each operator, in the graph and in functions."""
     export(model, inputs, path, **options)
     agree(path, model, *inputs)
-    return Counter(n.op_type for n in onnx.load(path).graph.node)
+    made = onnx.load(path)
+    return Counter(n.op_type for part in (made.graph, *made.functions) for n in part.node)
 
 
 # ---------------------------------------------------------------------------------------------------------- networks
@@ -297,12 +298,89 @@ def test_formulas(name: str, tmp_path: Path):
     written(tmp_path / "net.onnx", Of(lambda *x: formula(*x)), *inputs)
 
 
-def test_nodes_show_their_formula(tmp_path: Path):
-    model = Of(es.op("y[b,k] = sum[c](x[b,c]*w[c,k]*w[c,k])"), floats(4, 3))
-    export(model, floats(2, 4), tmp_path / "net.onnx", input_names=["a"], output_names=["y"])
-    (node,) = onnx.load(tmp_path / "net.onnx").graph.node
-    assert node.op_type == "Einsum" and list(node.output) == ["y"]
-    assert "sum[r0]" in node.doc_string and "a[i0, r0]" in node.doc_string
+DISTANCE = "D[i,j] = sum[k](abs(x[i,k] - z[j,k]))"
+
+
+def calls_and_functions(path: Path) -> tuple[list[str], dict[str, onnx.FunctionProto]]:
+    """Return the operators of a file's graph in order, with their domains, and its functions by name."""
+    made = onnx.load(path)
+    return [f"{n.domain}.{n.op_type}" for n in made.graph.node], {f.name: f for f in made.functions}
+
+
+def test_a_formula_of_ones_own_is_a_function(tmp_path: Path):
+    path = tmp_path / "net.onnx"
+    distance, inputs = es.op(DISTANCE, name="distance"), (floats(3, 4), floats(5, 4, seed=1))
+    written(path, Of(lambda x, z: distance(x, z)), *inputs, output_names=["far"])
+    graph = onnx.load(path).graph
+    (node,) = graph.node
+    assert (node.domain, node.op_type) == ("einsmith", "distance")
+    assert list(node.input) == ["input_0", "input_1"] and list(node.output) == ["far"] and not graph.initializer
+    (function,) = onnx.load(path).functions
+    assert list(function.input) == ["x", "z"] and list(function.output) == ["D"] and function.doc_string == DISTANCE
+    inner = function.node[-1]
+    assert inner.op_type == "ReduceSum" and "sum[r0]" in inner.doc_string and "x[i0, r0]" in inner.doc_string
+    # One node is a function, too, and numbers, parameters and several results are inside, inputs and outputs.
+    both = es.op("y[b,k] = sum[c](x[b,c]*w[c,k])\nz[b] = scale*x[b,0]\nreturn y, z", name="both of them")
+    model = Of(lambda x, w: both(x, w, scale=3.0), floats(4, 3))
+    counts = written(path, model, floats(2, 4))
+    names, functions = calls_and_functions(path)
+    assert names == ["einsmith.both_of_them"] and counts["MatMul"] == 1
+    assert list(functions["both_of_them"].input) == ["x", "w"] and list(functions["both_of_them"].output) == ["y", "z"]
+    single = es.op("y[b,k] = sum[c](x[b,c]*w[c,k])", name="product")
+    written(path, Of(lambda x, w: single(x, w), floats(4, 3)), floats(2, 4))
+    assert calls_and_functions(path)[0] == ["einsmith.product"]
+
+
+def test_a_formula_that_is_used_twice_is_one_function(tmp_path: Path):
+    path = tmp_path / "net.onnx"
+    distance = es.op(DISTANCE, name="distance")
+    written(path, Of(lambda x, z: distance(distance(x, z), x)), floats(3, 4), floats(4, 4, seed=1))
+    names, functions = calls_and_functions(path)
+    assert names == ["einsmith.distance"] * 2 and [*functions] == ["distance"]
+    # Constants that differ between the calls are inputs; another formula of the name has another one.
+    head = es.op("y[b,k] = s*x[b,2*k+1]", name="head", extents={"k": "n"})
+    tail = es.op("y[b,k] = x[b,k] - 1.0", name="head")
+    model = Of(lambda x: (head(x, n=2, s=0.5), head(x, n=3, s=0.25), tail(x)))
+    written(path, model, floats(3, 8))
+    names, functions = calls_and_functions(path)
+    assert sorted(names) == ["einsmith.head", "einsmith.head", "einsmith.head_1"] and len(functions) == 2
+    assert sorted(map(len, (f.input for f in functions.values()))) == [1, 3]
+
+
+def test_functions_without_a_name_in_onnx(tmp_path: Path):
+    path = tmp_path / "net.onnx"
+    written(path, Of(lambda x: F.silu(F.relu(F.silu(x))) + x.transpose(1, 0)), floats(4, 4))
+    names, functions = calls_and_functions(path)
+    assert names.count("einsmith.silu") == 2 and {".Relu", ".Transpose", ".Add"} < {*names}
+    assert [*functions] == ["silu"] and [n.op_type for n in functions["silu"].node] == ["Sigmoid", "Mul"]
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_functions_take_any_batch(opset: int, tmp_path: Path):
+    path = tmp_path / "net.onnx"
+    distance = es.op(DISTANCE, name="distance")
+    spread = es.op("y[b,c,k] = w[k] + where(c > 0, x[b,0], 0)", name="spread", extents={"c": 2})
+    flat = es.op("y[n] = x[n//3, n%3]", name="flat", extents={"n": "3*x.shape[0]"})
+    steps = es.op("h[t,b] = tanh(x[b,t] + where(t > 0, 0.5*h[t-1,b], 0))", name="steps")
+    model = Of(
+        lambda x, z, w: (spread(x=distance(x, z), w=w), distance(z, x), flat(x), steps(x)),
+        floats(5, 3),
+        floats(4, seed=1),
+    )
+    export(model, floats(2, 3), path, dynamic_batch=True, opset=opset)
+    names, functions = calls_and_functions(path)
+    assert names.count("einsmith.distance") == 2 and {*functions} == {"distance", "spread", "flat", "steps"}
+    for size in (1, 3):
+        agree(path, model, floats(size, 3))
+
+
+def test_an_error_names_the_formula(tmp_path: Path):
+    weighted = es.op("y[i] = x[i]*i", name="weighted")
+    with pytest.raises(FormulaError, match=r"(?s)batch size is a part of a formula.*x\[i0\]"):
+        export(Of(lambda x: weighted(x)), floats(3), tmp_path / "net.onnx", dynamic_batch=True)
+    noise = Of(lambda x: F.dropout(x, 0.5, training=True))
+    with pytest.raises(FormulaError, match=r"(?s)the formula of 'dropout'.*random numbers.*line 1: out"):
+        export(noise, floats(2, 3), tmp_path / "net.onnx")
 
 
 LAYERS: dict[str, Callable[..., N.Module]] = {

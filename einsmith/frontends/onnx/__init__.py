@@ -89,8 +89,8 @@ def export(
     """Write a network, or a function of tensors, as an ONNX file, as it computes in evaluation mode.
 
     Parameters and buffers are initializers under their names in `model.state_dict()`. Operators have their names in
-    ONNX; other formulas are written as elementary operators (MatMul, Einsum, Gather, Where, ...), each with the formula
-    as its `doc_string`, and recurrences as Loop.
+    ONNX. Other functions, and each es.op, are functions of the file under their names (domain "einsmith"), made of
+    elementary operators (MatMul, Einsum, Gather, Where, Loop, ...), each with its formula as its `doc_string`.
 
     Args:
         model: the network, or a function of tensors, such as an es.op; modules that a function calls keep their mode

@@ -84,7 +84,7 @@ def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
             f"{what} is truncated or not an ONNX model: it has no operator set or no graph; export or copy it again"
         )
     _check_depth(model, what)
-    if not all(isinstance(text, str) for node in _walk_nodes(model.graph) for text in _list_texts(node)):
+    if not all(isinstance(text, str) for node in walk_nodes(model.graph.node) for text in _list_texts(node)):
         raise DataError(f"{what} is damaged: some of its names are not text; export or copy it again")
     return model, folder, what
 
@@ -178,7 +178,7 @@ def _read_versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
         if domain in local or (domain and domain not in DOMAINS):
             continue  # operators of this domain are checked one by one
         names = (domain,) if domain else ("", "ai.onnx")
-        used = any(n.domain in names for n in _walk_nodes(model.graph))
+        used = any(n.domain in names for n in walk_nodes(model.graph.node))
         if used and not least <= opset.version <= greatest:
             name = domain or "ai.onnx"
             raise TraceError(
@@ -188,9 +188,9 @@ def _read_versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
     return versions
 
 
-def _walk_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph and of all bodies in it, each node before the nodes of its own bodies."""
-    yield from (node for node, _ in _walk_nested(graph.node))
+def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and those of all bodies in them, each node before the nodes of its own bodies."""
+    yield from (node for node, _ in _walk_nested(nodes))
 
 
 def _walk_nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[onnx.NodeProto, int]]:
@@ -224,7 +224,7 @@ def _inline_functions(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
     try:
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
-        while any(_get_key(n) in COMPOSED for n in _walk_nodes(model.graph)):
+        while any(_get_key(n) in COMPOSED for n in walk_nodes(model.graph.node)):
             model = onnx.inliner.inline_local_functions(_replace_composed(model))
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as e:
         raise ArgumentError(f"{what}: its functions cannot be inlined: {e}") from e
@@ -330,7 +330,7 @@ def _describe(node: onnx.NodeProto) -> str:
 def _check_operators(model: onnx.ModelProto, versions: dict[str, int], what: str) -> None:
     """Raise TraceError that lists the operators without a formula, each once with a node and the reason."""
     missing: dict[str, str] = {}
-    for node in _walk_nodes(model.graph):
+    for node in walk_nodes(model.graph.node):
         key = _get_key(node)
         if key in TABLE or key in missing:
             continue

@@ -3,14 +3,14 @@ differs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from einsmith.base.errors import FormulaError
-from einsmith.frontends.onnx.writer.graph import bodies, walk_nodes
+from einsmith.frontends.onnx.reader import walk_nodes
 
 SIZES = 191, 193
 """Batch sizes for which the graph is written: primes, which no other extent is likely to be."""
@@ -19,13 +19,19 @@ NAME = "batch"
 
 
 def join_sizes(
-    first: onnx.GraphProto, second: onnx.GraphProto, written: Mapping[str, str], sized_input: str, size: str
+    first: onnx.GraphProto,
+    second: onnx.GraphProto,
+    functions: Sequence[Sequence[onnx.FunctionProto]],
+    written: Mapping[str, str],
+    sized_input: str,
+    size: str,
 ) -> onnx.GraphProto:
     """Return one graph for the graphs of the two `SIZES`.
 
     Args:
         first: the graph for the smaller size
         second: the graph for the larger size
+        functions: the functions that each of the two calls
         written: formulas by the names of the initializers that were made for them
         sized_input: name of an input whose first extent is the batch size
         size: a name for the tensor that holds the batch size
@@ -33,12 +39,16 @@ def join_sizes(
     Raises FormulaError, which shows the formula, where the graphs differ in more than integers that are multiples of
     the batch size, and tables of multiples of the position in the batch.
     """
-    _check_nodes(first, second, written)
+    _check_nodes(first, second, functions)
     made = onnx.GraphProto()
     made.CopyFrom(first)
     _join_infos(made, second)
     others = {t.name: t for t in second.initializer}
-    as_shape = {n.input[1] for n in walk_nodes(first.node) if n.op_type == "Reshape"}
+    as_shape = _shapes(first.node)
+    for f in functions[0]:
+        shapes = _shapes(f.node)
+        places = [p for p, x in enumerate(f.input) if x in shapes]
+        as_shape |= {n.input[p] for n in first.node if (n.domain, n.op_type) == (f.domain, f.name) for p in places}
     computed: list[onnx.NodeProto] = []
     del made.initializer[:]
     for t in first.initializer:
@@ -84,9 +94,19 @@ def _difference(a: onnx.TensorProto, b: onnx.TensorProto) -> str:
     return f"a number of this formula that is no multiple of it (at {SIZES[0]} and {SIZES[1]}: {pair})"
 
 
-def _check_nodes(first: onnx.GraphProto, second: onnx.GraphProto, written: Mapping[str, str]) -> None:
-    """Raise FormulaError where two graphs differ in their nodes."""
-    a, b = (list(walk_nodes(graph.node)) for graph in (first, second))
+def _shapes(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Return the names of the shapes of Reshape nodes."""
+    return {n.input[1] for n in walk_nodes(nodes) if n.op_type == "Reshape"}
+
+
+def _check_nodes(
+    first: onnx.GraphProto, second: onnx.GraphProto, functions: Sequence[Sequence[onnx.FunctionProto]]
+) -> None:
+    """Raise FormulaError where two graphs, or the functions that they call, differ in their nodes."""
+    a, b = (
+        [n for g in (*fs, graph) for n in walk_nodes(g.node)]
+        for graph, fs in zip((first, second), functions, strict=True)
+    )
     for x, y in zip(a, b, strict=False):
         mine, others = (
             [p.SerializeToString() for p in n.attribute if p.type != onnx.AttributeProto.GRAPH] for n in (x, y)
@@ -98,21 +118,15 @@ def _check_nodes(first: onnx.GraphProto, second: onnx.GraphProto, written: Mappi
 
 
 def _join_infos(made: onnx.GraphProto, second: onnx.GraphProto) -> None:
-    """Name the extents of inputs and outputs that differ, also in bodies."""
-    pairs = [(made, second)]
-    while pairs:
-        a, b = pairs.pop()
-        for mine, other in ((a.input, b.input), (a.output, b.output)):
-            for x, y in zip(mine, other, strict=True):
-                for d, e in zip(x.type.tensor_type.shape.dim, y.type.tensor_type.shape.dim, strict=True):
-                    if d.dim_value != e.dim_value:
-                        times = d.dim_value // SIZES[0]
-                        exact = (d.dim_value, e.dim_value) == (times * SIZES[0], times * SIZES[1])
-                        d.Clear()
-                        if exact:
-                            d.dim_param = NAME if times == 1 else f"{times}*{NAME}"
-        inner = [[body for n in graph.node for body in bodies(n)] for graph in (a, b)]
-        pairs += zip(*inner, strict=True)
+    """Name the extents of inputs and outputs that differ."""
+    for x, y in zip((*made.input, *made.output), (*second.input, *second.output), strict=True):
+        for d, e in zip(x.type.tensor_type.shape.dim, y.type.tensor_type.shape.dim, strict=True):
+            if d.dim_value != e.dim_value:
+                times = d.dim_value // SIZES[0]
+                exact = (d.dim_value, e.dim_value) == (times * SIZES[0], times * SIZES[1])
+                d.Clear()
+                if exact:
+                    d.dim_param = NAME if times == 1 else f"{times}*{NAME}"
 
 
 def _factors(a: onnx.TensorProto, b: onnx.TensorProto) -> np.ndarray | None:

@@ -139,7 +139,7 @@ class _PartWriter:
 
     def error(self, message: str, hint: str) -> FormulaError:
         """Return the error for this part's formula."""
-        return FormulaError(f"ONNX cannot express a formula: {message}", self.graph.formula, 0, hint)
+        return FormulaError(f"ONNX cannot express {self.graph.subject}: {message}", self.graph.formula, 0, hint)
 
     # -- expressions
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import DtypeError
+from einsmith.frontends.onnx.reader import walk_nodes
 from einsmith.frontends.onnx.types import ELEMENTS
 
 ELEMENT_TYPES = {e.dtype: getattr(TensorProto, name.upper()) for name, e in ELEMENTS.items() if not e.foreign}
@@ -25,27 +26,37 @@ def element_type(dtype: DType) -> int:
     return ELEMENT_TYPES[dtype]
 
 
+class WrittenFunction(NamedTuple):
+    """A function of the model. operands: the number of its inputs that are tensors of the network; constants of its
+    formula follow."""
+
+    function: onnx.FunctionProto
+    operands: int
+
+
 class GraphWriter:
     """Nodes and initializers of a graph, in order. The body of a loop is a writer of its own (`body`), which shares
     names and initializers with the graph around it.
 
-    formula: text of the formula that is being written; each node has it as its `doc_string`. written: for each
-    initializer that this writer has made, the formula that it was made for.
+    subject: what is written, for messages. formula: text of the formula that is being written; each node has it as its
+    `doc_string`. written: for each initializer that this writer has made, the formula that it was made for. functions:
+    the functions that nodes call, by their contents.
     """
 
-    def __init__(self, opset: int, taken: Sequence[str] = ()):
-        self.opset = opset
+    def __init__(self, opset: int, taken: Sequence[str] = (), subject: str = "a formula"):
+        self.opset, self.subject = opset, subject
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.written: dict[str, str] = {}
         self.formula = ""
+        self.functions: dict[tuple[str, bytes], WrittenFunction] = {}
         self._taken = set(taken)
         self._counts: dict[str, int] = {}
         self._numbers: dict[tuple[str, str], str] = {}
 
     def body(self) -> GraphWriter:
         """Return the writer of a body inside this graph."""
-        inner = GraphWriter(self.opset)
+        inner = GraphWriter(self.opset, subject=self.subject)
         for shared in ("initializers", "written", "_taken", "_counts", "_numbers", "formula"):
             setattr(inner, shared, getattr(self, shared))
         return inner
@@ -107,3 +118,49 @@ class GraphWriter:
     def cast(self, name: str, dtype: DType) -> str:
         """Add a node that converts to an element type."""
         return self.node("Cast", name, to=element_type(dtype))
+
+    def read_initializers(self) -> list[onnx.TensorProto]:
+        """Return the initializers that nodes read."""
+        read = {x for node in walk_nodes(self.nodes) for x in node.input}
+        return [t for name, t in self.initializers.items() if name in read]
+
+    def copy(self, t: onnx.TensorProto, formula: str) -> str:
+        """Add an initializer that is equal to another graph's, with the formula that it was made for."""
+        name = self.unique(t.name)
+        self.initializers[name] = onnx.TensorProto()
+        self.initializers[name].CopyFrom(t)
+        self.initializers[name].name = name
+        self.written[name] = formula
+        return name
+
+    def function(self, function: onnx.FunctionProto, operands: int) -> str:
+        """Add a function and return its name, which differs from its own where another one has that. A function that
+        is there already is not added again. operands: as in `WrittenFunction`."""
+        bare = onnx.FunctionProto()
+        bare.CopyFrom(function)
+        for node in walk_nodes(bare.node):
+            node.doc_string = ""
+        key = function.name, bare.SerializeToString(deterministic=True)
+        if key not in self.functions:
+            same = sum(name == function.name for name, _ in self.functions)
+            names = {f.name for f, _ in self.functions.values()}
+            while same and f"{function.name}_{same}" in names:
+                same += 1
+            function.name += f"_{same}" if same else ""
+            self.functions[key] = WrittenFunction(function, operands)
+        return self.functions[key].function.name
+
+    def name_outputs(self, written: Sequence[str], outputs: Sequence[str]) -> None:
+        """Give results the names of the outputs: their node's output is renamed; one without a node gets an
+        Identity."""
+        made = {o for node in self.nodes for o in node.output}
+        renamed: dict[str, str] = {}
+        for name, output in zip(written, outputs, strict=True):
+            if name in made and name not in renamed:
+                renamed[name] = output
+        for node in walk_nodes(self.nodes):
+            node.input[:] = [renamed.get(x, x) for x in node.input]
+            node.output[:] = [renamed.get(x, x) for x in node.output]
+        for name, output in zip(written, outputs, strict=True):
+            if renamed.get(name) != output:
+                self.nodes_of("Identity", [renamed.get(name, name)], [output])

@@ -166,9 +166,9 @@ def _write_loop(graph: GraphWriter, node: Recurrence, args: Sequence[str], write
 
 
 def _info(node: Recurrence, name: str, j: int, whole: bool) -> Any:
-    """Return the type of a member, or of one of its rows."""
+    """Return the type of a member, or of one of its rows. Extents are left out, so that a body does for all."""
     dtype, shape = node.results[j]
-    return helper.make_tensor_value_info(name, element_type(dtype), shape if whole else shape[1:])
+    return helper.make_tensor_value_info(name, element_type(dtype), [None] * (len(shape) - (not whole)))
 
 
 def _first(graph: GraphWriter, node: Recurrence, j: int, back: int | None, known: Sequence[str]) -> str:

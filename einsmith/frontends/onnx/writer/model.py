@@ -14,6 +14,7 @@ from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError
 from einsmith.base.trees import flatten
 from einsmith.frontends.onnx.writer.batch import SIZES, join_sizes
+from einsmith.frontends.onnx.writer.functions import DOMAIN, as_function, sink_constants
 from einsmith.frontends.onnx.writer.graph import GraphWriter, element_type
 from einsmith.frontends.onnx.writer.network import write_tensors
 from einsmith.frontends.onnx.writer.operators import NamedCall, translate
@@ -29,7 +30,8 @@ MAX_BYTES = 2**31 - 2**20
 
 @dataclass(frozen=True)
 class _Captured:
-    """A traced network: its inputs and results, the objects that it reads, and the calls that operators express."""
+    """A traced network: its inputs and results, the objects that it reads, and the calls that operators or functions
+    express."""
 
     inputs: tuple[Leaf, ...]
     results: tuple[Tensor, ...]
@@ -56,16 +58,25 @@ def make_model(
         dynamic_batch: whether the first extent of all inputs may be any number
     """
     if dynamic_batch:
-        made = [
+        (first, writer), (second, other) = (
             _graph(model, [((n, *shape[1:]), dtype) for shape, dtype in example], inputs, outputs, opset) for n in SIZES
-        ]
-        (first, writer), (second, _) = made
-        graph = join_sizes(first, second, writer.written, inputs[0], writer.unique("batch_size"))
+        )
+        functions = [[f for f, _ in w.functions.values()] for w in (writer, other)]
+        size = writer.unique("batch_size")
+        graph = join_sizes(first, second, functions, writer.written, inputs[0], size)
     else:
-        graph, _ = _graph(model, example, inputs, outputs, opset)
+        graph, writer = _graph(model, example, inputs, outputs, opset)
+    written = [*writer.functions.values()]
+    sink_constants(graph, written)
     imports = [helper.make_opsetid("", opset)]
+    version = helper.find_min_ir_version_for(imports)
+    imports += [helper.make_opsetid(DOMAIN, 1)] if written else []
     proto = helper.make_model(
-        graph, producer_name="einsmith", opset_imports=imports, ir_version=helper.find_min_ir_version_for(imports)
+        graph,
+        producer_name="einsmith",
+        opset_imports=imports,
+        ir_version=version,
+        functions=[f for f, _ in written],
     )
     onnx.checker.check_model(proto, full_check=True)
     return proto
@@ -78,11 +89,13 @@ def _capture(model: Module, example: Sequence[tuple[tuple[int, ...], DType]]) ->
     with model.in_mode(training=False), trace.compiling(), trace.tracing(t):
         leaves, _ = flatten(model(*map(Value, inputs)))
         results = tuple(as_value(x).tensor for x in leaves)
-        calls: dict[Tensor, NamedCall] = {}
+        named: dict[Tensor, NamedCall] = {}
+        functions: dict[Tensor, NamedCall] = {}
         for call in t.calls:  # a translation may call functions, too, which are translated after it
-            named = translate(call)
-            if named is not None:
-                calls |= dict.fromkeys(named.results, named)
+            if (written := translate(call)) is not None:
+                named |= dict.fromkeys(written.results, written)
+            if (written := as_function(call, named)) is not None:
+                functions |= dict.fromkeys(written.results, written)
     paths = _paths(model)
     for x, _ in t.updates.values():
         if not isinstance(x, Stored):
@@ -92,7 +105,7 @@ def _capture(model: Module, example: Sequence[tuple[tuple[int, ...], DType]]) ->
             f"the evaluation of {model._class_name()} updates {path}, which an ONNX file cannot; return the new "
             "value as an output, and take it as an input"
         )
-    return _Captured(inputs, results, tuple(t.captured.values()), calls)
+    return _Captured(inputs, results, tuple(t.captured.values()), functions | named)
 
 
 def _paths(model: Module) -> dict[int, str]:
@@ -139,31 +152,10 @@ def _graph(
                     f"{path!r} names a parameter of {model._class_name()}; choose other input_names and output_names"
                 )
     written = write_tensors(writer, leaves, captured.results, captured.calls)
-    _name_outputs(writer, written, outputs)
+    writer.name_outputs(written, outputs)
     infos = [
         [helper.make_tensor_value_info(n, element_type(x.dtype), x.shape) for n, x in zip(known, tensors, strict=True)]
         for known, tensors in ((inputs, captured.inputs), (outputs, captured.results))
     ]
-    graph = helper.make_graph(writer.nodes, model._class_name(), *infos, list(_used(writer)))
+    graph = helper.make_graph(writer.nodes, model._class_name(), *infos, writer.read_initializers())
     return graph, writer
-
-
-def _name_outputs(writer: GraphWriter, written: Sequence[str], outputs: Sequence[str]) -> None:
-    """Give results the names of the outputs: their node's output is renamed; one without a node gets an Identity."""
-    made = {o for node in writer.nodes for o in node.output}
-    renamed: dict[str, str] = {}
-    for name, output in zip(written, outputs, strict=True):
-        if name in made and name not in renamed:
-            renamed[name] = output
-    for node in walk_nodes(writer.nodes):
-        node.input[:] = [renamed.get(x, x) for x in node.input]
-        node.output[:] = [renamed.get(x, x) for x in node.output]
-    for name, output in zip(written, outputs, strict=True):
-        if renamed.get(name) != output:
-            writer.nodes_of("Identity", [renamed.get(name, name)], [output])
-
-
-def _used(writer: GraphWriter) -> list[onnx.TensorProto]:
-    """Return the initializers that nodes read."""
-    read = {x for node in walk_nodes(writer.nodes) for x in node.input}
-    return [t for name, t in writer.initializers.items() if name in read]

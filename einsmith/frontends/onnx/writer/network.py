@@ -1,4 +1,4 @@
-"""Write the tensors of a trace as nodes: calls by the operators' names, all else as formulas."""
+"""Write the tensors of a trace as nodes: calls by the names of operators and functions, all else as formulas."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from einsmith.frontends.onnx.writer.formulas import write_template
 from einsmith.frontends.onnx.writer.graph import GraphWriter
 from einsmith.frontends.onnx.writer.loops import write_recurrence
 from einsmith.frontends.onnx.writer.operators import NamedCall
-from einsmith.ir.nodes import Compute, Item, Leaf, Recurrence, Tensor
+from einsmith.ir.nodes import Compute, Item, Recurrence, Tensor
 
 
 def write_tensors(
-    graph: GraphWriter, leaves: Mapping[Leaf, str], roots: Sequence[Tensor], calls: Mapping[Tensor, NamedCall]
+    graph: GraphWriter, leaves: Mapping[Any, str], roots: Sequence[Tensor], calls: Mapping[Tensor, NamedCall]
 ) -> list[str]:
     """Write tensors and return their names.
 
     Args:
         graph: the graph that takes the nodes
-        leaves: names of the leaves that the tensors read
+        leaves: names of the leaves, or other known tensors, that the tensors read
         roots: the tensors
-        calls: the tensors that are results of calls which operators express
+        calls: the tensors that are results of calls which operators or functions express
     """
     names: dict[Any, list[str]] = {x: [name] for x, name in leaves.items()}
     under_way: set[Any] = set()

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from einsmith.base import dtypes as dt
 from einsmith.base.trees import flatten
 from einsmith.frontends.onnx.writer.graph import GraphWriter
 from einsmith.ir.nodes import Tensor
@@ -179,7 +178,7 @@ _GATES: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 def _recurrent_layer(
     formula: str, x: Value, weights: Sequence[Mapping[str, Any]], initial: Mapping[str, Any], checkpoint: int
 ):
-    if formula not in _GATES or x.dtype is dt.bf16:
+    if formula not in _GATES:
         return None
     operator, order, attributes = _GATES[formula]
     hidden = weights[0]["W_hh"].shape[1]
