@@ -326,6 +326,8 @@ def test_a_formula_of_ones_own_is_a_function(tmp_path: Path):
     names, functions = calls_and_functions(path)
     assert names == ["einsmith.both_of_them"] and counts["MatMul"] == 1
     assert list(functions["both_of_them"].input) == ["x", "w"] and list(functions["both_of_them"].output) == ["y", "z"]
+    same = es.op("y[i] = 2*exp(x[i])\nz[i] = 2*exp(w[i])\nreturn y, z", name="same")
+    written(path, Of(lambda x: same(x, x)), floats(5))
     single = es.op("y[b,k] = sum[c](x[b,c]*w[c,k])", name="product")
     written(path, Of(lambda x, w: single(x, w), floats(4, 3)), floats(2, 4))
     assert calls_and_functions(path)[0] == ["einsmith.product"]

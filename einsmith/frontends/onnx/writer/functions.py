@@ -58,10 +58,19 @@ def as_function(call: Call, named: Mapping[Tensor, NamedCall]) -> NamedCall | No
     """
     operator = call.function if isinstance(call.function, Operator) else None
     given = dict(_operands(call))
-    results = dict.fromkeys(x.tensor for x in flatten(call.result)[0] if isinstance(x, Value) and x.literal is None)
+    results = flatten(call.result)[0]
+    if operator is not None:
+        name, text, names = operator.name, operator.program.text, list(operator.program.outputs)
+    else:
+        name = call.function.__name__
+        text, names = OPERATORS[name].formula if name in OPERATORS else "", [name] * len(results)
+    made: dict[Tensor, str] = {}
+    for x, output in zip(results, names, strict=True):
+        if isinstance(x, Value) and x.literal is None and x.tensor not in given and x.tensor not in named:
+            made.setdefault(x.tensor, output)
     read: dict[Tensor, str] = {}
     seen: set[Any] = set()
-    stack: list[Any] = [t for t in results if t not in given and t not in named]
+    stack: list[Any] = list(made)
     while stack:
         node = stack.pop()
         if node in given or isinstance(node, Leaf):
@@ -74,12 +83,7 @@ def as_function(call: Call, named: Mapping[Tensor, NamedCall]) -> NamedCall | No
     if not seen:
         return None
     inputs = {t: read[t] for t in (*(t for t in given if t in read), *read)}
-    if operator is not None:
-        name, text, names = operator.name, operator.program.text, list(operator.program.outputs)
-    else:
-        name = call.function.__name__
-        text, names = OPERATORS[name].formula if name in OPERATORS else "", [name] * len(results)
-    outputs = {t: n for t, n in zip(results, names, strict=True) if t in seen}
+    outputs = {t: n for t, n in made.items() if t in seen}
     formula = _Formula(re.sub(r"\W", "_", name), dedent(text).strip(), inputs, outputs, operator is not None)
     return NamedCall(tuple(inputs), tuple(outputs), lambda graph, *names: _write(graph, formula, names))
 
