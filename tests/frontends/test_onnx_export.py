@@ -400,6 +400,7 @@ def test_layers_of_recurrence_have_their_names(operator: str, tmp_path: Path):
         counts = written(path, layer, floats(5, size, 4))
         assert counts[operator] == 2 and counts["Loop"] == 0
     assert {*dict(load(path).named_parameters())} == {*dict(layer.named_parameters())}
+    assert written(tmp_path / "again.onnx", load(path), floats(5, 3, 4))[operator] == 2
     first = LAYERS[operator](4, 3, batch_first=True, bias=False)
     states = [floats(1, 2, 3, seed=n) for n in range(2 if operator == "LSTM" else 1)]
     given = Of(lambda x, *hx: first(x, hx if operator == "LSTM" else hx[0]))

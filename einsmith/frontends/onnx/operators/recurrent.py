@@ -16,6 +16,7 @@ from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
+from einsmith.ops.call import recorded
 
 _TEXTS = {
     "relu": "relu(@)",
@@ -229,6 +230,7 @@ def _run(
 
 
 @onnx("RNN")
+@recorded
 def rnn(
     n: NodeCall,
     x: Value,
@@ -243,6 +245,7 @@ def rnn(
 
 
 @onnx("GRU")
+@recorded
 def gru(
     n: NodeCall,
     x: Value,
@@ -275,6 +278,7 @@ def _lstm(n: NodeCall, *arguments: Value | None, peepholes: Value | None, **more
 
 
 @onnx("LSTM")
+@recorded
 def lstm(
     n: NodeCall,
     x: Value,

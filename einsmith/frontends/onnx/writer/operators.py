@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from einsmith.base.trees import flatten
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.writer.graph import GraphWriter
 from einsmith.ir.nodes import Tensor
 from einsmith.lang import builder
@@ -207,6 +208,18 @@ def _recurrent_layer(
         return g.node("Reshape", y, g.ints([0, 0, -1], "shape")), *states
 
     return [x, *tensors, *initial.values()], write, 1 + len(initial)
+
+
+@_translator("rnn", "gru", "lstm")
+def _read_recurrence(n: NodeCall, **operands: Any):
+    """Write a recurrent node of a file that was read as it stands there."""
+    count = 3 if n.node.operator == "LSTM" else 2
+
+    def write(g: GraphWriter, *names: str) -> tuple[str, ...]:
+        outputs = [g.unique(n.node.operator.lower()) for _ in range(count)]
+        return g.nodes_of(n.node.operator, names, outputs, **n.node.attributes)
+
+    return [*operands.values()], write, count
 
 
 # ---------------------------------------------------------------------------------------------- products, embeddings
