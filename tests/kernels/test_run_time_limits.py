@@ -3,6 +3,8 @@ the first rows count: what lies beyond changes nothing."""
 
 from __future__ import annotations
 
+from itertools import product as product_of
+
 import numpy as np
 import pytest
 
@@ -15,8 +17,11 @@ from einsmith.schedule.kernel import Kernel, KernelBuffer, LimitedKernel
 from tests.kernels import runner
 from tests.kernels.runner import host, run_native, sampled
 from tests.kernels.samples import add, axes, mul, num, over, plain, read
+from tests.kernels.test_space import mutants
 
 NUMBER = (dt.i32, ())
+MUTANTS = 15
+"""Configurations of a pattern with other genes, in which a kernel is compiled."""
 
 
 def below(axis, slot, x):
@@ -48,6 +53,14 @@ def drawn(kernel, rng, count):
         if not CONTRACTION.legal(kernel, Configs((c,), ()), host()):
             found.append(Configs((c,), ()))
     return found
+
+
+def packed(kernel, rng):
+    """Configurations of the tiled form: each way in which the rows reach the tiles, with three heights of tiles."""
+    for a, swap, mr in product_of(["inline", "panel", "buffer"], [False, True], rng.choice(range(2, 13), 3, False)):
+        c = Configs((Tiled(swap, int(mr), 1, a, "panel", "n", 0, 1),), ())
+        if not CONTRACTION.legal(kernel, c, host()):
+            yield c
 
 
 SUMS = {
@@ -114,6 +127,7 @@ ROWS = {
     "tall product": product(300, 48, 64),
     "batched product": batched(9, 12, 16),
     "convolution": convolution(5, 3, 8, 6),
+    "convolution to points": convolution(20, 6, 17, 1),
     "pointwise": pointwise(37, 40),
     "pointwise vector": pointwise(301),
     "pointwise images": pointwise(11, 3, 5, 7),
@@ -134,8 +148,10 @@ def test_only_the_first_rows_are_needed(case, rng) -> None:
     for pattern in autoconfig.PATTERNS:
         if not pattern.match(kernel):
             continue
-        configs = list(pattern.configs(kernel, host()))
-        for config in [pattern.best(kernel, host()), *configs[:: max(1, len(configs) // 3)]]:
+        changed = [*mutants(pattern, kernel, host(), rng, MUTANTS)]
+        if pattern is CONTRACTION:
+            changed += packed(kernel, rng)
+        for config in [pattern.best(kernel, host()), *changed]:
             if config is None:
                 continue
             lowered = pattern.lower(kernel, config, host())

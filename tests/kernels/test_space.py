@@ -66,6 +66,8 @@ def mutants(pattern: Pattern, kernel: Kernel, target: Target, rng: np.random.Gen
     space, found = pattern.space(kernel, target), list(pattern.configs(kernel, target))
     seen = set(found)
     for _ in range(tries):
+        if not found:
+            return
         config = found[rng.integers(len(found))]
         own = [g for g in genes(config) if len(space[g]) > 1 and not g.endswith("form")]
         if not own:

@@ -27,6 +27,7 @@ from einsmith.kernels.contraction.emission.frame import (
     is_limited,
     k_blocks,
     limited_points,
+    limited_side,
     tiles_of,
 )
 from einsmith.kernels.contraction.emission.microkernel import Microkernel
@@ -95,7 +96,7 @@ class Blocked:
         """Bind a task, and fill its halo copies unless they hold a block of K."""
         b, f, g, c, p = self.b, self.f, self.g, self.g.c, self.g.p
         batch, split, tn, tm = digits(b, task, (g.B, c.split, c.tn, c.tm))
-        m_points, n_points = self._limited(g.m_side.axes), self._limited(g.n_side.axes)
+        m_points, n_points = (limited_side(b, g, side.axes) for side in (g.m_side, g.n_side))
         m_range = part_range(b, tm, c.tm, self._count_tiles(m_points, g.mr, g.mt))
         n_range = part_range(b, tn, c.tn, self._count_tiles(n_points, g.nr, g.nt))
         k_lo = b.mul(split, g.k_max)
@@ -105,6 +106,8 @@ class Blocked:
         )
         halo_values = dict(zip(p.batch, digits(b, batch, [p.extents[x] for x in p.batch]), strict=True))
         companion = None if self.companion is None else self.companion.begin_task(task)
+        if g.a.how == "buffer":  # whose tiles were packed with all of their rows
+            m_points = None
         t = TaskFrame(
             batch, split, m_range, n_range, k_lo, k_hi, m_part, n_part, results, halo_values, companion, m_points
         )
@@ -113,11 +116,6 @@ class Blocked:
                 self._select_block(t, i, w, first_block, tm if i == int(c.swap) else tn)
             self.f.fill(t.halo_values)
         return t
-
-    def _limited(self, axes: tuple[int, ...]) -> SSAValue | None:
-        """Return the points of a side that lie below the limit of a kernel's rows; None where all count."""
-        g = self.g
-        return None if g.c.windows or g.row else limited_points(self.b, g.kernel, g.p, axes)
 
     def _count_tiles(self, points: SSAValue | None, size: int, tiles: int) -> Bound:
         """Return the number of tiles of `size` points along a side that hold so many; None: all, in `tiles`."""

@@ -47,6 +47,11 @@ def limited_points(b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int]) 
     return None if limit is None else b.mul(limit, p.count(axes[1:]))
 
 
+def limited_side(b: Builder, g: Geometry, axes: Sequence[int]) -> SSAValue | None:
+    """Return the points of a side that tiles below the kernel's limit cover; None where all tiles are computed."""
+    return None if g.c.windows or g.row else limited_points(b, g.kernel, g.p, axes)
+
+
 Rows = Sequence[Sequence[SSAValue]]
 """The vectors of a tile, row by row."""
 
@@ -165,7 +170,7 @@ class TaskFrame:
     m_part, n_part, results: what the batch adds to the addresses of operands and results
     halo_values: values of the axes of which halo copies hold one value
     companion: the task of the companion piece, or None
-    m_points: the number of points of M that count in this run; None: all
+    m_points: the number of points of M at which the last tile ends in this run; None: tiles are whole
     """
 
     batch: SSAValue

@@ -15,7 +15,7 @@ from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.shuffle import transpose
 from einsmith.codegen.loopnest.walk import Bound, digits, strips, sweep, task_range
-from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, tiles_of
+from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, limited_side, tiles_of
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
@@ -51,11 +51,14 @@ def pack_shared(g: Geometry, base: int, operands: Sequence[OperandTiles], b: Bui
             batch, block, number = digits(b, t, (x.batches, g.k_blocks, x.tiles))
             lo = b.mul(block, g.kc)
             hi: Bound = b.op("min", b.add(lo, g.kc), g.K)
+            points = None
             if g.kernel.loop_invariant is None:  # else the operand may be packed once for runs with other limits
                 hi = f.k_end(lo, hi)
+                points = limited_side(b, g, (g.m_side if x is g.a else g.n_side).axes)
             operand = (f.m_access if x is g.a else f.n_access).part_of(g.p.batch, batch)
             pack_tile = partial(pack, f, x, operand, f.slot(x, t), lo, hi)
-            tiles_of(f, x, (number, b.add(number, 1)), pack_tile)
+            with nullcontext() if points is None else b.if_(b.op("lt", b.mul(number, x.points), points)):
+                tiles_of(f, x, (number, b.add(number, 1)), pack_tile)
         first += shared_tasks(g, x)
 
 
