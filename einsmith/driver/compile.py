@@ -38,10 +38,10 @@ from einsmith.passes.pipeline import (
 )
 from einsmith.runtime.assemble import ArenaLayout, CompiledKernel, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Beyond, Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.limits import RowLimit, find_short, limit_rows
+from einsmith.schedule.limits import RowLimit, check_limited, find_short, limit_rows
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.planner import fuse, mark_invariant
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
@@ -142,7 +142,8 @@ class Compiled:
     def short(self) -> set[Tensor]:
         """Return the inputs and outputs that need no memory beyond the limit of their rows."""
         codes = [self.code, self.alternatives]
-        return find_short(self.plan, lambda k: all(code[k].keeps_to_limit for code in codes if k in code))
+        beyond = Beyond.UNTOUCHED
+        return find_short(self.plan, lambda k: all(code[k].beyond is beyond for code in codes if k in code))
 
     @property
     def scratch(self) -> int:
@@ -204,6 +205,7 @@ def compile_graph(
     max_stored: int = MAX_STORED_BYTES,
     constants: Collection[Leaf] = (),
     limits: Sequence[RowLimit] = (),
+    all_limited: bool = False,
 ) -> Compiled:
     """Compile a graph.
 
@@ -219,12 +221,14 @@ def compile_graph(
         max_stored: most bytes of a result that is stored, where it need not be, because that is predicted to be faster.
         constants: bound leaves whose values stay from run to run; kernels pack them once.
         limits: limits of rows beyond which results do not matter.
+        all_limited: whether each kernel must leave out rows beyond the limits.
 
     Graph decisions that are recorded for the graph are ignored, with a warning, if only without them the limit is met.
 
     Raises:
         MemoryLimitError: a run needs more bytes than the limit.
         TraceError: the graph reads a tensor of another trace.
+        UnlimitedError: a kernel that must leave out rows beyond the limits does not.
     """
     start = time.perf_counter()
     target = replace(target or registry.DEFAULT.target(threads), winograd=numerics.winograd)
@@ -254,6 +258,8 @@ def compile_graph(
             if kernels is None:
                 plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions, bool(limits))
                 plan, seconds = plan_with(max_stored), time.perf_counter() - start
+                if all_limited:  # before any code is generated
+                    check_limited(limit_rows(plan, limits), limits, lambda k: True)
                 kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
                 with recording.phase("schedule: layouts"):
                     kernels.choose_layouts()
@@ -263,6 +269,8 @@ def compile_graph(
                 with recording.phase("schedule: calls that run together"):
                     kernels.run_together(limit)
                 kernels.limit_rows(limits)
+                if all_limited:
+                    check_limited(kernels.plan, limits, lambda k: kernels.code[k].beyond is not Beyond.COMPUTED)
                 if store is not None:
                     store.write(plans.StoredPlan(kernels.plan, kernels.places, kernels.requirements, changes.tensors))
         return Compiled(

@@ -24,7 +24,7 @@ from einsmith.kernels.pattern import Lowered, Pattern, describe
 from einsmith.kernels.sources import key_of
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program, scratch_area
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Beyond, Kernel, Rows
 from einsmith.tuning.calibration import calibrate
 from einsmith.tuning.kernels import decisions, measure, override, records
 
@@ -105,7 +105,7 @@ def compile_decided(
             meta["decision"],
             meta["tuned"],
             meta["unfollowed"],
-            meta["keeps_to_limit"],
+            Beyond(meta["beyond"]),
         )
         _NATIVE.put((k, target, decided[k]), kernel_code)
         warn_unfollowed(k, decided[k], kernel_code)
@@ -165,7 +165,7 @@ def lower(
         "decision": decision.text,
         "tuned": decision.recorded,
         "unfollowed": unfollowed,
-        "keeps_to_limit": lowered.keeps_to_limit,
+        "beyond": lowered.beyond,
     }
     busy = choice.cost.seconds * min(target.cores, max((launch.tasks for launch in lowered.launches), default=1))
     tasks = Counter[str]()

@@ -22,7 +22,7 @@ from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import CheckZero
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Beyond, Kernel, Rows
 
 
 class ObjectCode(CpuBackend, AheadOfTime):
@@ -58,7 +58,7 @@ class ObjectCode(CpuBackend, AheadOfTime):
                 meta["decision"],
                 meta["tuned"],
                 meta["unfollowed"],
-                meta["keeps_to_limit"],
+                Beyond(meta["beyond"]),
             )
             warn_unfollowed(kernel, decision, self._compiled[key])
         return self._compiled[key]

@@ -13,7 +13,7 @@ from einsmith.cost.facts import Target
 from einsmith.cost.roofline import Cost
 from einsmith.kernels.emit.epilogue_sums import SumPlaces
 from einsmith.kernels.genes import Space, space_of
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, Stage
 
 __all__ = ["KernelBuffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pattern", "Stage", "cost_of", "describe"]
 
@@ -35,14 +35,13 @@ class Launch:
 class Lowered:
     """The launches of a kernel, in order. Each is given len(kernel.buffers) + 1 buffers: the kernel's own, then a
     workspace of `workspace` bytes that all threads and launches of the kernel share (partial sums). sums: where the
-    parts of the kernel's sums lie in it, if it has any (`schedule.kernel.EpilogueSum`). keeps_to_limit: the kernel is a
-    `schedule.kernel.LimitedKernel`, or a `Rows` that is active below a limit, and touches no row of a buffer beyond
-    it, where the row is the row of the result."""
+    parts of the kernel's sums lie in it, if it has any (`schedule.kernel.EpilogueSum`). beyond: of a
+    `schedule.kernel.LimitedKernel`, or a `Rows` that is active below a limit, what the code does beyond the limit."""
 
     launches: list[Launch] = field(default_factory=list)
     workspace: int = 0
     sums: SumPlaces | None = None
-    keeps_to_limit: bool = False
+    beyond: Beyond = Beyond.COMPUTED
 
     @property
     def functions(self) -> list[Any]:

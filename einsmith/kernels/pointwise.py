@@ -17,7 +17,7 @@ from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.schedule.footprint import touched_bytes
-from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.kernel import Beyond, Kernel
 
 MAX_TRANSPOSED_INSTRUCTIONS = 20
 """Most instructions of a body that is repeated for every row of a transposed square tile."""
@@ -77,11 +77,11 @@ def _choose_axes(box: Box, config: PointwiseConfig) -> tuple[int | None, tuple[f
     return choose_vector_axis(box, config.lanes) if tile is None else tile[1], tile
 
 
-def keeps_to_limit(box: Box, config: PointwiseConfig) -> bool:
-    """Return whether the code of `lower_box` for a `LimitedKernel` touches no row beyond the limit: vectors along axis
-    0 may reach beyond."""
+def beyond_limit(box: Box, config: PointwiseConfig) -> Beyond:
+    """Return what the code of `lower_box` for a `LimitedKernel` does beyond the limit: vectors along axis 0 may reach
+    there."""
     axis, tile = _choose_axes(box, config)
-    return axis != 0 and (tile is None or tile[2] != 0)
+    return Beyond.TOUCHED if axis == 0 or (tile is not None and tile[2] == 0) else Beyond.UNTOUCHED
 
 
 def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool = False) -> int:
@@ -207,5 +207,5 @@ class Pointwise(Pattern):
 
         box_list = boxes.boxes(kernel)
         count = loops.distribute_tasks(box_list, config.tasks, emit)
-        exact = all(keeps_to_limit(x, config) for x in box_list)
-        return Lowered([Launch(b.finish(), count)] if count else [], keeps_to_limit=exact)
+        beyond = min((beyond_limit(x, config) for x in box_list), default=Beyond.UNTOUCHED)
+        return Lowered([Launch(b.finish(), count)] if count else [], beyond=beyond)

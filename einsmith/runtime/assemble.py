@@ -19,7 +19,7 @@ from einsmith.ir.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
 from einsmith.ir.views import storage
 from einsmith.runtime.steps import Await, BeginLoop, CheckZero, EndLoop, Move, Notify, RunLaunch, Step, Together
 from einsmith.schedule.arena import Life, arena, lives, whole_lines
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Beyond, Kernel, Rows
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.schedule.printer import label
 
@@ -40,7 +40,7 @@ class CompiledKernel:
         scratch, workspace, nbytes: bytes of a thread's scratch, of the shared workspace, and of all the code
         decision: the decision it follows (`decisions`), empty for the model's choice
         tuned: whether measuring found the decision
-        keeps_to_limit: whether it touches no row beyond its limit (see kernels.pattern.Lowered)
+        beyond: what it does beyond its limit, if it has one
         unfollowed: a sentence on a tuning record that cannot be followed, so that the model's choice stands; else empty
     """
 
@@ -54,7 +54,7 @@ class CompiledKernel:
     decision: str = ""
     tuned: bool = False
     unfollowed: str = ""
-    keeps_to_limit: bool = False
+    beyond: Beyond = Beyond.COMPUTED
 
 
 CompiledKernels = Mapping[Kernel | Rows, CompiledKernel]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from functools import lru_cache
 from math import prod
 
@@ -195,6 +196,15 @@ class Kernel(Node):
     def reuses(self) -> bool:
         """Whether the root uses an element of its operands many times, as a product or a convolution does."""
         return reuses_in_row(self, (0,) * len(self.buffers), 1)
+
+
+class Beyond(IntEnum):
+    """What the code of a kernel with a limit does in rows beyond it: all are COMPUTED; some are TOUCHED, which share a
+    tile or a vector with the last one below it; all are UNTOUCHED."""
+
+    COMPUTED = 0
+    TOUCHED = 1
+    UNTOUCHED = 2
 
 
 class LimitedKernel(Kernel):

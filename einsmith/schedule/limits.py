@@ -21,6 +21,7 @@ from einsmith.ir.functions import identity
 from einsmith.ir.nodes import (
     Axis,
     Compute,
+    Const,
     Expr,
     Graph,
     Item,
@@ -32,6 +33,7 @@ from einsmith.ir.nodes import (
     apply,
     postorder,
     reads,
+    size,
 )
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, LimitedKernel, Member, Rows, Stage
@@ -47,13 +49,81 @@ class RowLimit(NamedTuple):
     outputs: frozenset[int]
 
 
+class UnlimitedError(Exception):
+    """A kernel computes more than what lies below a limit; the text says which."""
+
+
 def limit_rows(plan: Plan, limits: Iterable[RowLimit]) -> Plan:
     """Return the plan in which kernels leave out rows beyond the limits that no result depends on."""
     for limit in limits:
         tensors = find_limited(plan.graph, limit)
         calls = [_limit_call(c, limit, tensors, plan) if isinstance(c, KernelCall) else c for c in plan.calls]
+        _limit_copies(calls, limit, plan)
         plan = replace(plan, calls=calls)
     return plan
+
+
+def _limit_copies(calls: list[Any], limit: RowLimit, plan: Plan) -> None:
+    """Limit calls that write tensors which the graph does not have, such as those of another layout, where all readers
+    read rows of their own, below the limit."""
+    known = set(postorder((*plan.graph.roots, *plan.graph.gradients)))
+    for n in reversed(range(len(calls))):
+        call = calls[n]
+        if not isinstance(call, KernelCall):
+            continue
+        written = {t for t, w in zip(call.tensors, call.written, strict=True) if w}
+        if not written & known and all(_reads_own_rows(c, written) for c in calls[n + 1 :]):
+            calls[n] = _limit_call(call, limit, written, plan)
+
+
+def _reads_own_rows(call: Any, tensors: set[Tensor]) -> bool:
+    """Return whether a call reads of some tensors only rows of its own, and none beyond its limit."""
+    if not isinstance(call, KernelCall):
+        return False
+    places = {n for n, t in enumerate(call.tensors) if t in tensors}
+    return not places or places <= _find_own_rows(call)
+
+
+def check_limited(plan: Plan, limits: Sequence[RowLimit], is_left_out: Callable[[Kernel | Rows], bool]) -> None:
+    """Raise UnlimitedError where a kernel of a plan of `limit_rows` takes time for rows beyond a limit.
+
+    is_left_out: whether the code of a kernel with a limit leaves out rows beyond it.
+    """
+    for call in plan.calls:
+        if not isinstance(call, KernelCall):
+            raise UnlimitedError("a recurrence computes all of the capacity")
+    for _, call, _ in plan.kernel_calls():
+        # Extents that come of the size, such as those of rows of all images, are multiples of it.
+        if (_has_limit(call.kernel) and is_left_out(call.kernel)) or all(_ends_below(call, limit) for limit in limits):
+            continue
+        made = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t, w in zip(call.tensors, call.written, strict=True) if w)
+        raise UnlimitedError(f"the kernel of {made} computes all of the capacity")
+
+
+def _ends_below(call: KernelCall, limit: RowLimit) -> bool:
+    """Return whether a kernel without the limit takes no time for rows beyond it: it has none, or its sums over them
+    end there."""
+    sized = [size(t.shape) % limit.extent == 0 for t in call.tensors]
+    if not any(sized):
+        return True
+    kernel = call.kernel
+    if isinstance(kernel, Rows) or any(s and w for s, w in zip(sized, call.written, strict=True)):
+        return False
+    for stage in kernel.stages:
+        buffers = {n: b for n, (kind, b, *_) in enumerate(stage.args) if kind == "buffer"}
+        numbers = [Read(n, (), dt.i32) for n, b in buffers.items() if call.tensors[b] is limit.leaf]
+        for part in stage.template.parts:
+            for read, facts in reads_under(part):
+                is_sized = read.slot in buffers and sized[buffers[read.slot]]
+                if is_sized and not _is_below(read.index[0], False, facts, numbers):
+                    return False
+    return True
+
+
+def _has_limit(kernel: Kernel | Rows) -> bool:
+    if isinstance(kernel, Rows):
+        return kernel.active is not None or all(isinstance(m.kernel, LimitedKernel) for m in kernel.members)
+    return isinstance(kernel, LimitedKernel)
 
 
 def find_limited(graph: Graph, limit: RowLimit) -> set[Tensor]:
@@ -104,16 +174,16 @@ def _is_below(row: Expr, own: bool, facts: Facts, numbers: Sequence[Read]) -> bo
     return any(row.dtype is x.dtype and facts.prove(apply("lt", row, x)) for x in numbers)
 
 
-def find_short(plan: Plan, keeps_to_limit: Callable[[Kernel | Rows], bool]) -> set[Tensor]:
+def find_short(plan: Plan, is_untouched: Callable[[Kernel | Rows], bool]) -> set[Tensor]:
     """Return the tensors outside the arena that need no memory beyond the limit of their rows: no kernel touches any.
 
-    keeps_to_limit: whether the code of a kernel touches no row beyond its limit.
+    is_untouched: whether the code of a kernel touches no row beyond its limit.
     """
     if any(not isinstance(c, KernelCall) for c in plan.calls):  # a loop moves through tensors
         return set()
     short: dict[Tensor, bool] = {}
     for _, call, _ in plan.kernel_calls():
-        own = _find_own_rows(call) if keeps_to_limit(call.kernel) else set()
+        own = _find_own_rows(call) if is_untouched(call.kernel) else set()
         for n, t in enumerate(call.tensors):
             base = storage(t)
             owner = plan.home.get(base, base)
@@ -189,14 +259,15 @@ def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: set[T
         return call
     known = [n for n, t in enumerate(call.tensors) if t is limit.leaf]
     place = known[0] if known else len(rows.buffers)
-    if rows.rows != limit.extent or any(not m.reduces and m.axis != 0 for m in rows.members):
+    times, left = divmod(rows.rows, limit.extent)  # a point of the limited axis has so many rows
+    if left or not times or any(not m.reduces and m.axis != 0 for m in rows.members):
         return _limit_members(call, rows, limit, limited, plan, place)
     by_row = _row_axes(rows)
     for m in rows.members:
         if m.reduces:
             if not _is_neutral(m, place):
                 return call
-        elif m.axis != 0 or not _has_rows(m.kernel, limit.extent):
+        elif m.axis != 0 or not _has_rows(m.kernel, rows.rows):
             return call
     reduced = {
         m.places[n] for m in rows.members if m.reduces for s in m.kernel.stages for n in s.outputs if n is not None
@@ -204,7 +275,8 @@ def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: set[T
     for n, (t, w) in enumerate(zip(call.tensors, call.written, strict=True)):
         if w and n not in reduced and not (by_row.get(n) == {1} and t in limited and t not in plan.home):
             return call
-    active = Activity(apply("lt", Axis(0), Read(place, (), dt.i32)), (), 1)
+    end = apply("mul", Read(place, (), dt.i32), Const(times, dt.i32))
+    active = Activity(apply("lt", Axis(0), end), (), 1)
     return _with_place(call, rows, rows.members, place, limit, active)
 
 

@@ -13,10 +13,10 @@ from einsmith.ir.nodes import Read, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.schedule.kernel import Kernel, KernelBuffer, LimitedKernel
+from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel
 from tests.kernels import runner
 from tests.kernels.runner import host, run_native, sampled
-from tests.kernels.samples import add, axes, mul, num, over, plain, read
+from tests.kernels.samples import add, axes, depthwise, mul, num, over, plain, read
 from tests.kernels.test_space import mutants
 
 NUMBER = (dt.i32, ())
@@ -132,6 +132,8 @@ ROWS = {
     "pointwise vector": pointwise(301),
     "pointwise images": pointwise(11, 3, 5, 7),
     "row sums": row_sums(45, 70),
+    "depthwise": depthwise(9, 3, 20, 20, 3, 1),
+    "depthwise rows": depthwise(7, 5, 9, 33, 3, 1),
     "pooling": pooling(9, 3, 20),
 }
 
@@ -161,7 +163,7 @@ def test_only_the_first_rows_are_needed(case, rng) -> None:
                 arrays[0][end:] = np.nan
                 want = runner.reference(kernel, arrays)[result][:end]
                 buffers = list(kernel.buffers)
-                if lowered.keeps_to_limit:  # memory ends at the limit
+                if lowered.beyond is Beyond.UNTOUCHED:  # memory ends at the limit
                     kept.add(pattern.name)
                     for n in by_row:
                         arrays[n] = arrays[n][:end].copy()

@@ -38,7 +38,7 @@ from einsmith.kernels.contraction.problem import Problem, needs_exact_guards, pr
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
-from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.kernel import Kernel, LimitedKernel
 
 MAX_K_PANEL = 1 << 19
 """Most bytes of a packed panel over K; a longer panel has K blocked. Half of a usual private L2."""
@@ -203,7 +203,8 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
         # A side of one point shares nothing within a tile: halo copies are left to the direct form.
         has_lone_side = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
         copies = halo_copies_of(p) if like is None else _adapt_halos(like)
-        for windows in ((),) if has_lone_side or p.in_tiles else copies:
+        # Halo copies hold all rows.
+        for windows in ((),) if has_lone_side or p.in_tiles or isinstance(kernel, LimitedKernel) else copies:
             if config.with_halos(p, windows) is None or like is not None and not windows and len(tiles) > first_tile:
                 continue
             for keeps_rows, swap in product((False, True), (False, True)):

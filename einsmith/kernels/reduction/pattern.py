@@ -27,7 +27,7 @@ from einsmith.kernels.reduction import cost
 from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
 from einsmith.kernels.reduction.sweep import Sweep
 from einsmith.schedule.footprint import touched_bytes
-from einsmith.schedule.kernel import Kernel, KernelBuffer, row_major
+from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, row_major
 
 MAX_PRICED_CONFIGS = 8
 """Most configurations priced on all boxes of a kernel of several boxes: the best ones for its largest box."""
@@ -127,11 +127,11 @@ class Reduction(Pattern):
 
         plain = PointwiseConfig(config.lanes, config.unroll, config.tasks)
 
-        def keeps_to_limit(box: Box) -> bool:
+        def beyond_limit(box: Box) -> Beyond:
             if box.combiner is None:
-                return pointwise.keeps_to_limit(box, plain)
+                return pointwise.beyond_limit(box, plain)
             s = schedule(box, config._replace(splits=1))
-            return 0 not in (s.column, s.tile)
+            return Beyond.TOUCHED if 0 in (s.column, s.tile) else Beyond.UNTOUCHED
 
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             if box.combiner is None:
@@ -139,8 +139,8 @@ class Reduction(Pattern):
             return lower_box(b, kernel, box, config._replace(tasks=tasks, splits=1), first, alone)
 
         count = loops.distribute_tasks(box_list, config.tasks, emit)
-        exact = all(map(keeps_to_limit, box_list))
-        return Lowered([Launch(b.finish(), count)] if count else [], keeps_to_limit=exact)
+        beyond = min(map(beyond_limit, box_list), default=Beyond.UNTOUCHED)
+        return Lowered([Launch(b.finish(), count)] if count else [], beyond=beyond)
 
     def _lower_in_parts(self, kernel: Kernel, box: Box, config: ReductionConfig) -> Lowered:
         """Lower a split reduction: a launch that computes the parts, and a launch of one task that merges them."""

@@ -26,7 +26,7 @@ from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.box_condition import BoxCondition, Ends
 from einsmith.kernels.rows.cost import RowsConfig
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
+from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, Rows
 from einsmith.schedule.row_blocks import (
     copy_kernel,
     fill_kernel,
@@ -97,7 +97,8 @@ class RowBlocks(Pattern):
             return lowering.emit_batch() if config.block == 1 else lowering.emit_serial()
         out = lowering.sequence
         out.lowered.launches.append(Launch(lowering.emit_sweep(), lowering.tasks))
-        out.lowered.keeps_to_limit = config.block == 1
+        if kernel.active is not None:
+            out.lowered.beyond = Beyond.UNTOUCHED if config.block == 1 else Beyond.TOUCHED
         for n in lowering.partial_places:
             lowering.emit_merge(n)
         return out.lowered

@@ -12,13 +12,14 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.walk import digits, part_range
+from einsmith.codegen.loopnest.walk import Bound, digits, part_range
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import EpilogueSums, SumElements, SumPlaces
+from einsmith.kernels.emit.loops import load_limit
 from einsmith.kernels.stencil.loads import AxisPoint, Reader, StencilTiling
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, combined_buffers
@@ -106,6 +107,11 @@ def _tap_position(t: Term) -> int:
     return t.vector.read.shift // t.vector.read.lane
 
 
+def is_limited(s: Stencil) -> bool:
+    """Return whether the limit of a `LimitedKernel` ends the points of the outer axes."""
+    return s.outer[:1] == (0,)
+
+
 class StencilLowering:
     """The emitter of one stencil function."""
 
@@ -139,6 +145,7 @@ class StencilLowering:
         count = s.sums if s.along_k else s.steps[0] * t.tile * s.steps[1]
         self.epi = Epilogue(b, kernel, p, axes, lanes, room=count * self.n)
         combined = combined_buffers(kernel, s, target) if t.pair is None else frozenset()
+        self.limit = load_limit(b, kernel) if is_limited(s) else None
         self.phase_planes = PhasePlanes(r, kernel, s, self.epi, combined) if combined else None
         non_temporal = any(self.epi.non_temporal) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if non_temporal else 0)
@@ -152,7 +159,11 @@ class StencilLowering:
         """Emit one task: its range of the points of the outer axes."""
         b, s = self.b, self.s
         extents = [s.extents[a] // self.reader.step(a) for a in s.outer]
-        with b.loop(*part_range(b, task, self.tasks, prod(extents))) as points:
+        count: Bound = prod(extents)
+        if self.limit is not None:
+            step = self.reader.step(0)
+            count = b.mul(b.op("floordiv", b.add(self.limit, step - 1), step), prod(extents[1:]))
+        with b.loop(*part_range(b, task, self.tasks, count)) as points:
             axis_points = zip(s.outer, digits(b, points.var, extents), strict=True)
             self.values = {a: b.mul(x, self.reader.step(a)) for a, x in axis_points}
             for a, x in self.values.items():

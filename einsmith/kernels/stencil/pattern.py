@@ -20,7 +20,7 @@ from einsmith.kernels.contraction.epilogue import finish_cycles, sum_cycles
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.epilogue_sums import place_sums
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.kernels.stencil.emission import StencilLowering, count_partial_sums, row_segments
+from einsmith.kernels.stencil.emission import StencilLowering, count_partial_sums, is_limited, row_segments
 from einsmith.kernels.stencil.loads import (
     StencilTiling,
     can_share_row_loads,
@@ -31,7 +31,7 @@ from einsmith.kernels.stencil.loads import (
 )
 from einsmith.kernels.stencil.terms import Stencil, stencils
 from einsmith.schedule.footprint import bytes_by_buffer
-from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.kernel import Beyond, Kernel, LimitedKernel
 
 MAX_PRODUCTS, MAX_LOADED_PRODUCTS = 400, 110
 """Most multiply-adds emitted for a tile; MAX_LOADED_PRODUCTS applies where these take no operand from memory."""
@@ -122,7 +122,7 @@ class StencilPattern(Pattern):
         share_loads = pair is None and can_share_row_loads(s, config.tile, registers)
         hoisted = _can_hoist(s, config.tile, registers)
         tiling = StencilTiling(config.tile, config.tasks, _group_sums(s, config.passes), hoisted, pair, share_loads)
-        out = Lowered()
+        out = Lowered(beyond=Beyond.TOUCHED if is_limited(s) else Beyond.COMPUTED)
         if kernel.sums:
             parts = prod(s.extents[a] for a in s.outer if a not in kernel.sums[0].kept)
             out.sums, out.workspace = place_sums(kernel, parts, 0)
@@ -132,9 +132,13 @@ class StencilPattern(Pattern):
 
 
 def _stencils(kernel: Kernel) -> Sequence[Stencil]:
-    """Return the stencils of a kernel that take its sums, whose elements are points of the outer axes."""
+    """Return the stencils of a kernel that take its sums, whose elements are points of the outer axes, and end at its
+    limit."""
     return [
-        s for s in stencils(kernel) if not kernel.sums or not s.along_k and set(kernel.sums[0].kept) <= set(s.outer)
+        s
+        for s in stencils(kernel)
+        if (not kernel.sums or not s.along_k and set(kernel.sums[0].kept) <= set(s.outer))
+        and (not isinstance(kernel, LimitedKernel) or is_limited(s))
     ]
 
 

@@ -24,6 +24,7 @@ from einsmith.kernels.contraction.emission.frame import (
     Strip,
     TaskFrame,
     Tile,
+    has_limited_tiles,
     is_limited,
     k_blocks,
     limited_points,
@@ -37,18 +38,23 @@ from einsmith.kernels.contraction.halo import BLOCK_AXIS, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import SumPlaces
+from einsmith.schedule.kernel import Beyond
 
 CompanionPairs = tuple[tuple[int, int], ...]
 """Pairs of piece numbers: a companion, and the piece whose tiles also compute the companion's sums and store both."""
 
 
-def keeps_to_limit(g: Geometry) -> bool:
-    """Return whether the tiles of a `LimitedKernel` touch no row of its buffers beyond the limit."""
+def beyond_limit(g: Geometry) -> Beyond:
+    """Return what the tiles of a `LimitedKernel` do in rows beyond the limit."""
     if is_limited(g.p.batch):
-        return all(x.how != "buffer" or x.batches == 1 for x in (g.a, g.b))
-    if g.c.windows or g.row or g.a.how == "buffer" or (g.c.split > 1 and g.B > 1):
-        return False
-    return is_limited(g.m_side.axes)
+        is_untouched = all(x.how != "buffer" or x.batches == 1 for x in (g.a, g.b))
+    elif not any(has_limited_tiles(g, side) for side in (g.m_side, g.n_side)):
+        return Beyond.COMPUTED
+    else:
+        is_untouched = (
+            not g.row and is_limited(g.m_side.axes) and g.a.how != "buffer" and not (g.c.split > 1 and g.B > 1)
+        )
+    return Beyond.UNTOUCHED if is_untouched else Beyond.TOUCHED
 
 
 class Blocked:
@@ -96,7 +102,7 @@ class Blocked:
         """Bind a task, and fill its halo copies unless they hold a block of K."""
         b, f, g, c, p = self.b, self.f, self.g, self.g.c, self.g.p
         batch, split, tn, tm = digits(b, task, (g.B, c.split, c.tn, c.tm))
-        m_points, n_points = (limited_side(b, g, side.axes) for side in (g.m_side, g.n_side))
+        m_points, n_points = (limited_side(b, g, side) for side in (g.m_side, g.n_side))
         m_range = part_range(b, tm, c.tm, self._count_tiles(m_points, g.mr, g.mt))
         n_range = part_range(b, tn, c.tn, self._count_tiles(n_points, g.nr, g.nt))
         k_lo = b.mul(split, g.k_max)

@@ -14,7 +14,7 @@ from einsmith.base.dtypes import DType
 from einsmith.codegen.loopnest.address import BufferMemory, arguments_of, memories_of
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.codegen.loopnest.walk import Bound, Range, tiles
-from einsmith.kernels.contraction.config import make_access
+from einsmith.kernels.contraction.config import Side, make_access
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK_VECTORS, SLOT, HaloCopy, fill
 from einsmith.kernels.contraction.problem import Problem, k_limit
@@ -47,9 +47,18 @@ def limited_points(b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int]) 
     return None if limit is None else b.mul(limit, p.count(axes[1:]))
 
 
-def limited_side(b: Builder, g: Geometry, axes: Sequence[int]) -> SSAValue | None:
+def has_limited_tiles(g: Geometry, side: Side) -> bool:
+    """Return whether the tiles of a side, in a kernel with a limit, end at it."""
+    return is_limited(side.axes) and not g.c.windows
+
+
+def limited_side(b: Builder, g: Geometry, side: Side) -> SSAValue | None:
     """Return the points of a side that tiles below the kernel's limit cover; None where all tiles are computed."""
-    return None if g.c.windows or g.row else limited_points(b, g.kernel, g.p, axes)
+    limit = load_limit(b, g.kernel) if has_limited_tiles(g, side) else None
+    if limit is None:
+        return None
+    points = g.N if side is g.n_side else g.M  # rows of N may be filled up to whole vectors
+    return b.mul(limit, points // g.p.extents[0])
 
 
 Rows = Sequence[Sequence[SSAValue]]

@@ -15,9 +15,9 @@ from einsmith.codegen.loopnest.walk import Bound, digits, part_range, strips, ta
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
 from einsmith.kernels.contraction.emission import pack
-from einsmith.kernels.contraction.emission.blocked import Blocked, CompanionPairs, keeps_to_limit
+from einsmith.kernels.contraction.emission.blocked import Blocked, CompanionPairs, beyond_limit
 from einsmith.kernels.contraction.emission.direct import DirectLowering, partial_sums
-from einsmith.kernels.contraction.emission.frame import limited_points, workspace
+from einsmith.kernels.contraction.emission.frame import is_limited, limited_points, workspace
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
@@ -26,7 +26,7 @@ from einsmith.kernels.contraction.words import in_words
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import place_sums
 from einsmith.kernels.pattern import Launch, Lowered
-from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.kernel import Beyond, Kernel
 
 
 def problem_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Problem:
@@ -71,7 +71,7 @@ def lower(
 ) -> Lowered:
     """Return the launches of a contraction: every piece with its own configuration, those of `pairs` together."""
     configs = [without_empty_parts(kernel, p, c, target) for p, c in zip(pieces, configs, strict=True)]
-    out = Lowered(keeps_to_limit=not pairs)
+    out = Lowered(beyond=Beyond.COMPUTED if pairs else Beyond.UNTOUCHED)
     bases: list[int] = []
     parts_of_pieces: list[dict[str, _LaunchPart]] = []
     for p, c in zip(pieces, configs, strict=True):
@@ -120,7 +120,10 @@ def _launch_parts(
         parts["multiply"] = _LaunchPart(
             c.tasks * c.parts * c.split, lambda b, _, task: DirectLowering(kernel, c, target, b, p, base).run(task)
         )
-        out.keeps_to_limit &= c.outer[:1] == (0,) and c.split == 1
+        if not is_limited(c.outer):
+            out.beyond = Beyond.COMPUTED
+        elif c.split > 1:
+            out.beyond = min(out.beyond, Beyond.TOUCHED)
     else:
         g = Geometry(kernel, c, target, p)
         sums, sides_of, row, problem = g.partials, (g.m_side.axes, g.n_side.axes), g.row, g.p
@@ -130,7 +133,7 @@ def _launch_parts(
             if tasks := sum(pack.shared_tasks(g, x) for x in tiles):
                 parts[label] = _LaunchPart(tasks, partial(pack.pack_shared, g, base, tiles))
         parts["multiply"] = _LaunchPart(g.tasks, lambda b, _, task: Blocked(b, g, base, None, out.sums).run(task))
-        out.keeps_to_limit &= keeps_to_limit(g)
+        out.beyond = min(out.beyond, beyond_limit(g))
     if c.split > 1:
         tasks = min(sums.batch * sums.rows, target.cores * 2)
         parts["add"] = _LaunchPart(tasks, partial(add_parts, kernel, problem, sums, *sides_of, row, base))

@@ -54,7 +54,7 @@ def pack_shared(g: Geometry, base: int, operands: Sequence[OperandTiles], b: Bui
             points = None
             if g.kernel.loop_invariant is None:  # else the operand may be packed once for runs with other limits
                 hi = f.k_end(lo, hi)
-                points = limited_side(b, g, (g.m_side if x is g.a else g.n_side).axes)
+                points = limited_side(b, g, g.m_side if x is g.a else g.n_side)
             operand = (f.m_access if x is g.a else f.n_access).part_of(g.p.batch, batch)
             pack_tile = partial(pack, f, x, operand, f.slot(x, t), lo, hi)
             with nullcontext() if points is None else b.if_(b.op("lt", b.mul(number, x.points), points)):
