@@ -1,9 +1,14 @@
-"""Compare programs that several sizes share with programs for one size: `python -m benchmarks.sizes`."""
+"""Compare programs that several sizes share with programs for one size: `python -m benchmarks.sizes`.
+
+`--seed N` draws four batch sizes up to the largest instead of the given ones; names choose networks.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.random import default_rng
@@ -29,9 +34,27 @@ def convolutional() -> nn.Module:
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(64 * 36, 10))
 
 
+class Transformer(nn.Module):
+    """An encoder of four layers of 256 for sequences of 32 tokens, and a classifier of its pooled state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = es.models.bert_base(vocabulary=WORDS, width=256, heads=4, layers=4, inner=1024, positions=32)
+        self.head = nn.Linear(256, 10)
+
+    def forward(self, tokens: Any) -> Any:
+        """Return the logits [batch, 10] of tokens [batch, steps]."""
+        return self.head(self.body(tokens)[1])
+
+
+WORDS = 1000
+"""Tokens are numbers below this one."""
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]]] = {
     "MLP": (multilayer_perceptron, (512,), (33, 96, 200)),
     "convolutions": (convolutional, (3, 32, 32), (5, 16)),
+    "transformer": (Transformer, (32,), (3, 9, 16)),
+    "ResNet": (es.models.resnet18_cifar, (3, 32, 32), (3, 9, 16)),
+    "LeNet": (es.models.lenet5, (1, 28, 28), (7, 20, 61)),
 }
 """Networks by name: how to make one, the shape of an example, and batch sizes, the largest last."""
 
@@ -50,8 +73,15 @@ def compare(a: Callable[[], object], b: Callable[[], object], prepare: Callable[
 
 def main() -> None:
     """Print, for each network, mode and batch size, the microseconds of both programs and their ratio."""
-    rng = default_rng(0)
-    for name, (make, shape, sizes) in NETWORKS.items():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=list(NETWORKS), help=f"networks: {', '.join(NETWORKS)}")
+    parser.add_argument("--seed", type=int, help="draw batch sizes")
+    options = parser.parse_args()
+    rng = default_rng(options.seed or 0)
+    for name in options.names:
+        make, shape, sizes = NETWORKS[name]
+        if options.seed is not None:
+            sizes = (*map(int, rng.integers(2, sizes[-1], 4)), sizes[-1])
         for training in (False, True):
             programs = []
             for choice in ("shared", "each"):
@@ -63,6 +93,8 @@ def main() -> None:
                     programs.append(es.jit(model, sizes=choice))
             for n in (3, sizes[-1], *sizes[:-1]):
                 data = rng.normal(size=(n, *shape)).astype("float32")
+                if name == "transformer":
+                    data = rng.integers(0, WORDS, data.shape)
                 x = data.copy()
                 batch = (x, rng.integers(0, 10, n)) if training else (x,)
                 shared, each = programs

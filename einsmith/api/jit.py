@@ -24,13 +24,14 @@ from einsmith.base.arguments import check_arguments, describe, refuse_torch, sho
 from einsmith.base.arrays import to_array
 from einsmith.base.caches import Cache, Entry, tick
 from einsmith.base.dtypes import DType, dtype_of
+from einsmith.base.environment import AUTO, EACH
 from einsmith.base.errors import ArgumentError, DtypeError, KindError, TraceError
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.base.sizes import size_of
 from einsmith.base.trees import flatten, unflatten
 from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import PROGRAMS, Executable
-from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, are_shared, check_sizes
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, check_sizes, choose_sizes
 from einsmith.ir.nodes import Graph, Leaf, leaf
 from einsmith.ir.origins import Origins
 from einsmith.lang import trace
@@ -39,7 +40,6 @@ from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import Memory, in_memory
 from einsmith.runtime.thread_count import get_threads
-from einsmith.schedule.limits import RowLimit
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 _STATIC = (str, bool, type(None))
@@ -437,8 +437,12 @@ class Jitted:
         met = [r() for r in depends]
         depends = depends + [weakref.ref(m) for m in compiled[1].depends if not any(m is n for n in met)]
         compiled[1].depends = []  # a module's own cache must not keep the module alive
-        entry = self._cache.put(_extend_key(key, depends), compiled)
+        extended = _extend_key(key, depends)
+        entry = self._cache.put(extended, compiled)
         self._depends[key] = depends
+        run = compiled[0]
+        if run.is_shared and run.outgrown is not None:
+            run.outgrown = functools.partial(_drop_outgrown, weakref.ref(self._cache), extended, run.outgrown)
         return entry
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -477,7 +481,7 @@ class Jitted:
         """Return a program for a call, compiled for its sizes or for a capacity that it shares with others."""
         traced = trace_arguments(self.f, arguments, structure, self.numerics)
 
-        def compile_graph(graph: Graph, traced: _Traced, limits: Sequence[RowLimit] = ()) -> Executable:
+        def compile_graph(graph: Graph, traced: _Traced, **limits: Any) -> Executable:
             return Executable(
                 graph,
                 traced.bind,
@@ -488,11 +492,12 @@ class Jitted:
                 guard=traced.guard,
                 origins=traced.origins,
                 memories=[m for _, m in traced.live],
-                limits=limits,
+                **limits,
             )
 
-        if are_shared(self.sizes):
-            run = self._sizes_of(arguments, structure, threads, compile_graph).find(
+        sizes = choose_sizes(self.sizes, traced.graph)
+        if sizes != EACH:
+            run = self._sizes_of(arguments, structure, threads, compile_graph, sizes == AUTO).find(
                 tuple(a.shape for a in arguments if not a.static), traced
             )
             if run is not None:
@@ -500,7 +505,7 @@ class Jitted:
         return compile_graph(traced.graph, traced), traced
 
     def _sizes_of(
-        self, arguments: list[Argument], structure: Any, threads: int, compile_graph: Callable
+        self, arguments: list[Argument], structure: Any, threads: int, compile_graph: Callable, is_free: bool
     ) -> Sizes[_Traced]:
         """Return the sizes of calls that differ from this one in extents alone."""
         kept = [a if a.static else a.of_shape(a.shape) for a in arguments]  # arrays are not kept alive
@@ -511,7 +516,7 @@ class Jitted:
             of_shapes = [a if a.static else a.of_shape(next(given)) for a in kept]
             return trace_arguments(self.f, of_shapes, structure, self.numerics)
 
-        return self._sizes.setdefault((structure, kinds, threads), Sizes(trace_for, compile_graph))
+        return self._sizes.setdefault((structure, kinds, threads, is_free), Sizes(trace_for, compile_graph, is_free))
 
 
 def _extend_key(key: Any, depends: Sequence[weakref.ref]) -> tuple:
@@ -519,6 +524,15 @@ def _extend_key(key: Any, depends: Sequence[weakref.ref]) -> tuple:
     module that is no longer alive."""
     met = [r() for r in depends]
     return (key, *(None if m is None else m.trace_key() for m in met))
+
+
+def _drop_outgrown(cache: weakref.ref[Cache], key: tuple, note: Callable[[], object]) -> None:
+    """Remove a program that sizes share for one of them, after `note` has marked that; the next call compiles its
+    own."""
+    note()
+    found = cache()
+    if found is not None:
+        found.drop(key)
 
 
 def _drop_evicted(arena: Arena, ready: dict, quick: dict, depends: dict, cache: Cache) -> None:
@@ -617,8 +631,8 @@ def jit(
         precision: "bf16" or "fp16" to store activations, and to multiply, in 16 bits (docs/precision.md); "fp32" (the
             default) to round nowhere.
         sizes: "each" to compile a program for each size of the arguments; "shared" to compile one for all sizes up to a
-            capacity, once a second size of a dimension is seen (docs/sizes.md). None: as EINSMITH_SIZES says, by
-            default "each".
+            capacity, once a second size of a dimension is seen (docs/sizes.md); "auto" to do so where only the first
+            dimension varies, nothing is stored, and it costs no time. None: as EINSMITH_SIZES says, by default "auto".
 
     Raises:
         ArgumentError: `max_stored` is not a size, `precision` or `sizes` is none of those, or `static_argnames` has a

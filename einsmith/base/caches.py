@@ -147,6 +147,13 @@ class Cache(Generic[K, V]):
             found = [(key, e.value) for key, e in self._entries.items() if e.used >= first]
         return {key: value for key, value in found if value is not None}
 
+    def drop(self, key: K) -> None:
+        """Remove the value of a key, if there is one."""
+        with self.bound.lock:
+            gone = self._entries.pop(key, None)
+        if gone is not None:
+            gone.value = None
+
     def clear(self) -> None:
         """Remove all values."""
         with self.bound.lock:

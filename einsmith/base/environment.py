@@ -118,12 +118,13 @@ def _checks(text: str) -> tuple[int, bool]:
     return (levels or [0])[0], len(words) > len(levels)
 
 
-EACH, SHARED = "each", "shared"
-"""Whether each size has a program of its own, or several sizes share one (docs/sizes.md)."""
+EACH, SHARED, AUTO = "each", "shared", "auto"
+"""Whether each size has a program of its own, or several sizes share one; AUTO: several batch sizes of a function that
+stores nothing share one where it takes no longer (docs/sizes.md)."""
 
 
 def _sizes(text: str) -> str:
-    if text not in (EACH, SHARED):
+    if text not in (EACH, SHARED, AUTO):
         raise ValueError(text)
     return text
 
@@ -226,11 +227,12 @@ WITHOUT: Knob[tuple[str, ...]] = Knob(
 
 SIZES: Knob[str] = Knob(
     "EINSMITH_SIZES",
-    EACH,
+    AUTO,
     _sizes,
-    "each or shared",
+    "auto, each or shared",
     "shared compiles one program for all sizes up to a capacity, once a second size of a dimension is seen "
-    "(docs/sizes.md); each compiles one for each size. The argument `sizes` of es.jit and TrainStep takes its place",
+    "(docs/sizes.md); each compiles one for each size; auto shares programs that store nothing among batch sizes where "
+    "that costs no time. The argument `sizes` of es.jit and TrainStep takes its place",
 )
 ALL: tuple[Knob, ...] = (
     DEBUG,

@@ -56,6 +56,9 @@ PROGRAMS = Bound("programs", 512, 512 << 20)
 FEW_RUNS, MOST_VAIN = 4, 8
 """Constants that change after fewer runs than FEW_RUNS, more than MOST_VAIN times in a row, are none: to prepare them
 takes up to four times as long as to read them as they are (a product of 2048x2048 and a vector)."""
+OUTGROWN_RUNS = 500
+"""Runs of a size in a program that others share, after which the time that the shared program takes more (5 % in the
+median, docs/sizes.md) is about that of compiling one for the size (27 to 4600 runs: residual network, LeNet)."""
 NODES_BYTES = 64 << 10
 """Estimated bytes of Python objects per kernel: its part of the graph, of the plan and of the steps."""
 
@@ -76,11 +79,11 @@ class _Fitting:
     Those whose rows beyond the size no kernel touches (`Compiled.short`) are passed as they are; others are copied into
     arrays of the capacity, with anything beyond the size.
 
-    allocated: shape, type and bytes of the arrays that each run allocates for outputs
+    allocated: shape, type and bytes of the arrays that each run allocates for outputs; runs: how often it has run
     """
 
     def __init__(self, fit: SizeFit, binding: Binding):
-        self.compiled, self._fit = binding.compiled, fit
+        self.compiled, self._fit, self.runs = binding.compiled, fit, 0
         short = set() if binding.copies else self.compiled.short
         self._padded = [
             (n, x, tuple(map(slice, shape)))
@@ -139,8 +142,10 @@ class Executable:
             the graph stores nothing and runs are not checked, what depends on it alone is computed again only after it
             may have changed.
         limits: limits of rows beyond which results do not matter (`schedule.limits`).
+        all_limited: whether each kernel must leave out rows beyond the limits.
     Raises:
         MemoryLimitError: a run needs more than `memory` bytes.
+        UnlimitedError: a kernel that must leave out rows beyond the limits does not.
     """
 
     def __init__(
@@ -161,10 +166,13 @@ class Executable:
         notices: Sequence[Notice | Reply] = (),
         memories: Collection[Memory] = (),
         limits: Sequence[RowLimit] = (),
+        all_limited: bool = False,
     ):
         start = perf_counter()
         self.note: Any = None  # set by the caller that had it compiled
         self._fit: SizeFit | None = None
+        self.outgrown: Callable[[], object] | None = None
+        """Called, of a program that sizes share, when one of them has run so often that a program of its own pays."""
         self._fitting: _Fitting | None = None
         self._index = graph.outputs.index(finite) if finite is not None else -1
         self._origins = origins or Origins()
@@ -194,9 +202,8 @@ class Executable:
                 self._first = Executable(first, known, threads, None, target, numerics, shared, backend=backend)
                 # Nobody else reads what it stores, and no other run is under way meanwhile.
                 self._first._changes_others, self._first._concurrent = False, True
-        compiled = compile_graph(
-            graph, self.bound, threads, finite, target, numerics, backend, self._limit, max_stored, fixed, self._limits
-        )
+        settings = threads, finite, target, numerics, backend, self._limit, max_stored
+        compiled = compile_graph(graph, self.bound, *settings, fixed, self._limits, all_limited)
         stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
         self._changes = [known_arrays[id(a)] for a in stored.values() if id(a) in known_arrays]
@@ -599,7 +606,12 @@ class Executable:
         except IndexOutOfRange as e:
             raise self._explain(e, inputs) from None
         outputs = self._collect(inputs, arrays, binding)
-        return status, outputs if fitting is None else fitting.cut(outputs)
+        if fitting is None:
+            return status, outputs
+        fitting.runs += 1
+        if fitting.runs == OUTGROWN_RUNS and self.outgrown is not None:
+            self.outgrown()
+        return status, fitting.cut(outputs)
 
     def _call_timed(
         self, binding: Binding, time: int | None, inputs: Sequence[np.ndarray]

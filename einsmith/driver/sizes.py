@@ -5,24 +5,29 @@ program is compiled for all sizes up to the capacity (`passes.capacity`). Each f
 them, which proves that the program computes what the function means at this size; then the program runs, on arrays that
 are padded to the capacity. A size that does not fit has a program of its own, as has a function that cannot be
 compiled for a capacity.
+
+By default, this is done for the batch sizes of functions that store nothing, where no kernel takes time for rows beyond
+the size; and a size that is used often has a program of its own in the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from einsmith.base import environment
 from einsmith.base.caches import Bound
-from einsmith.base.environment import EACH, SHARED
+from einsmith.base.environment import AUTO, EACH, SHARED
 from einsmith.base.errors import ArgumentError, MemoryLimitError
 from einsmith.driver.executable import Executable, SizeFit
 from einsmith.ir.nodes import Graph, Leaf
 from einsmith.passes.capacity import SizeDependentError, SizedGraph, TracedSize, size_graph
-from einsmith.schedule.limits import RowLimit
+from einsmith.runtime.memory import Memory
+from einsmith.schedule.limits import UnlimitedError
 
 _MOST = 2
 """Programs of one function that are kept for further sizes, the largest ones."""
@@ -35,10 +40,12 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class TracedFunction(Protocol):
-    """A trace: its graph, and the arrays that hold the values of captured leaves."""
+    """A trace: its graph, the arrays that hold the values of captured leaves, and (object, memory) of captured objects
+    whose values may change."""
 
     graph: Graph
     bind: dict[Leaf, np.ndarray]
+    live: list[tuple[Any, Memory]]
 
 
 T = TypeVar("T", bound=TracedFunction)
@@ -47,14 +54,16 @@ T = TypeVar("T", bound=TracedFunction)
 def check_sizes(sizes: Any) -> str | None:
     """Return the argument `sizes`; None stands for the environment's. Raises ArgumentError for one that there is
     not."""
-    if sizes is not None and (not isinstance(sizes, str) or sizes not in (EACH, SHARED)):
-        raise ArgumentError(f"sizes={sizes!r} is not available; use {EACH!r} or {SHARED!r}")
+    if sizes is not None and (not isinstance(sizes, str) or sizes not in (EACH, SHARED, AUTO)):
+        raise ArgumentError(f"sizes={sizes!r} is not available; use {EACH!r}, {SHARED!r} or {AUTO!r}")
     return sizes
 
 
-def are_shared(sizes: str | None) -> bool:
-    """Return whether several sizes share a program, for a checked argument `sizes`."""
-    return (environment.SIZES.get() if sizes is None else sizes) == SHARED
+def choose_sizes(sizes: str | None, graph: Graph) -> str:
+    """Return EACH, SHARED or AUTO for a checked argument `sizes`; EACH for a graph to which AUTO does not apply."""
+    chosen = environment.SIZES.get() if sizes is None else sizes
+    # Checked runs compute all rows of every kernel.
+    return EACH if chosen == AUTO and (graph.updates or environment.check_level()) else chosen
 
 
 @dataclass
@@ -70,27 +79,34 @@ class _Shared:
 class Sizes(Generic[T]):
     """The sizes in which one function was called, with arrays of one structure.
 
-    trace: traces the function for shapes of its arrays; compile: compiles a graph for the inputs of a trace, with
-    limits of rows
+    trace: traces the function for shapes of its arrays; compile: compiles a graph for the inputs of a trace, with the
+    options `limits` and `all_limited` of an Executable; is_free: sizes share a program only where no kernel takes time
+    for rows beyond the size
     """
 
     trace: Callable[[Shapes], T]
-    compile: Callable[[Graph, T, Sequence[RowLimit]], Executable]
+    compile: Callable[..., Executable]
+    is_free: bool
     seen: list[Shapes] = field(default_factory=list)
     programs: list[_Shared] = field(default_factory=list)
     reasons: dict[tuple, str] = field(default_factory=dict)
     """Why dimensions that vary cannot share a program, by their positions."""
+    outgrown: list[Shapes] = field(default_factory=list)
+    """Sizes that need programs of their own, as they are used often; the last ones that became so."""
 
     def find(self, shapes: Shapes, traced: T) -> Executable | None:
         """Return a program that other sizes share for the arrays of a call; None where it needs its own.
 
         traced: the trace for these shapes.
         """
-        here = TracedSize(traced.graph, traced.bind)
+        if not self.seen or shapes in self.outgrown:
+            self.seen = self.seen or [shapes]
+            return None
+        here = _sized(traced)
         for known in reversed(self.programs):
             fit = _fit(known.shapes, known.graph, shapes, here)
             if fit is not None:
-                return known.run.fitted(fit)
+                return self._fitted(known.run, fit, shapes)
         earlier = self.seen
         self.seen = [*earlier[-_SEEN:], shapes]
         # Where the dimensions that have varied share no program, those that differ from one earlier call alone may.
@@ -98,6 +114,8 @@ class Sizes(Generic[T]):
             places = _find_varying(seen, shapes)
             if not places or places in self.reasons or any(shapes[n][d] < 2 for n, d in places):
                 continue  # a trace leaves an axis of one point out
+            if self.is_free and any(d for _, d in places):
+                continue
             try:
                 made = self._share(places, [*seen, shapes], here)
             except SizeDependentError as e:
@@ -106,8 +124,17 @@ class Sizes(Generic[T]):
             if made is not None:
                 shared, fit = made
                 self.programs = [*self.programs, shared][-_MOST:]
-                return shared.run.fitted(fit)
+                return self._fitted(shared.run, fit, shapes)
         return None
+
+    def _fitted(self, run: Executable, fit: SizeFit, shapes: Shapes) -> Executable:
+        program = run.fitted(fit)
+        if self.is_free:
+            program.outgrown = partial(self._outgrow, shapes)
+        return program
+
+    def _outgrow(self, shapes: Shapes) -> None:
+        self.outgrown = [*self.outgrown[-_SEEN:], shapes]
 
     def _share(
         self, varying: Sequence[tuple[int, int]], seen: Sequence[Shapes], here: TracedSize
@@ -141,17 +168,24 @@ class Sizes(Generic[T]):
             except Exception as e:  # of the function, which may have a largest size
                 why = f"it cannot be traced for shapes {most} ({e})"
                 continue
-            graph = size_graph(
-                TracedSize(at_capacity.graph, at_capacity.bind), TracedSize(at_probe.graph, at_probe.bind)
-            )
+            graph = size_graph(_sized(at_capacity), _sized(at_probe))
             fit = _fit(most, graph, shapes, here)
             if fit is None:
                 return None
+            if self.is_free and not graph.is_by_rows:
+                raise SizeDependentError("tensors have the size in another dimension than the first")
+            limits = {"limits": graph.limits, "all_limited": self.is_free}
             try:
-                return _Shared(most, graph, self.compile(graph.graph, at_capacity, graph.limits)), fit
+                return _Shared(most, graph, self.compile(graph.graph, at_capacity, **limits)), fit
+            except UnlimitedError as e:
+                raise SizeDependentError(str(e)) from None
             except (MemoryLimitError, MemoryError) as e:
                 why = f"shapes {most} need too much memory ({e})"
         raise SizeDependentError(why)
+
+
+def _sized(traced: TracedFunction) -> TracedSize:
+    return TracedSize(traced.graph, traced.bind, [memory.physical for _, memory in traced.live])
 
 
 def _find_varying(seen: Sequence[Shapes], shapes: Shapes) -> tuple[tuple[int, int], ...]:

@@ -72,16 +72,16 @@ class Varying(NamedTuple):
 
 
 class TracedSize:
-    """A traced graph, and the arrays that hold the values of captured leaves.
+    """A traced graph, and the arrays that hold the values of captured leaves. live: those of them that may change.
 
     What the trace decides by a size is undone: factors that are powers of two are divisors again, as a division by a
     power of two is traced as a product, and the axes of checks are in the order of their first reads, not by extents.
     """
 
-    def __init__(self, graph: Graph, bind: Mapping[Leaf, np.ndarray]):
+    def __init__(self, graph: Graph, bind: Mapping[Leaf, np.ndarray], live: Iterable[np.ndarray] = ()):
         checks = tuple((_order_axes(t), message) for t, message in graph.checks)
         graph = Graph(graph.inputs, graph.outputs, graph.updates, checks, graph.gradients)
-        self.graph, self.bind = replace(graph, _divide), bind
+        self.graph, self.bind, self.live = replace(graph, _divide), bind, set(map(id, live))
 
 
 def _order_axes(t: Tensor) -> Tensor:
@@ -122,6 +122,7 @@ class SizedGraph:
         numbers: the 0-d leaf of each number that depends on the size
         capacity, probe: the traces from which the graph was made
         limits: limits of the first extents of inputs and outputs
+        is_by_rows: whether no tensor has the size in another dimension than the first, and one size varies
     """
 
     graph: Graph
@@ -129,6 +130,7 @@ class SizedGraph:
     capacity: TracedSize
     probe: TracedSize
     limits: tuple[RowLimit, ...]
+    is_by_rows: bool
 
     def fit(self, traced: TracedSize) -> list[np.ndarray]:
         """Return the values of the numbers for the size of a trace, in the order of `numbers`.
@@ -168,9 +170,10 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
     """
     numbers: dict[Varying, Leaf] = {}
     new: dict[tuple, Any] = {}
-    rewriter = _Rewriter(numbers)
+    rewriter, is_by_rows = _Rewriter(numbers), True
     for pair in _walk((capacity, probe), lambda *_: None):
         new[pair] = rewriter.rewrite(pair, new)
+        is_by_rows &= not isinstance(pair[0], Recurrence) and pair[0].shape[1:] == pair[1].shape[1:]
     before, other = capacity.graph, probe.graph
 
     def image(a: Tensor, b: Tensor) -> Tensor:
@@ -191,7 +194,7 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
     ]
     graph = Graph((*before.inputs, *numbers.values()), *roots)
     verify_graph(graph)
-    return SizedGraph(graph, numbers, capacity, probe, tuple(limits))
+    return SizedGraph(graph, numbers, capacity, probe, tuple(limits), is_by_rows and len(limits) == 1)
 
 
 def _first_extent(a: Tensor, b: Tensor) -> Varying | None:
@@ -207,6 +210,22 @@ def _is_equal(a: Any, b: Any) -> bool:
     return type(a) is type(b) and (repr(a) == repr(b) if isinstance(a, float) else a == b)
 
 
+def _are_bound_alike(traces: Sequence[TracedSize], leaves: Sequence[Leaf]) -> bool:
+    """Return whether leaves of several traces have the same values, now and later: one array, or copies of equal bytes
+    that nothing changes."""
+    arrays = [x.bind.get(y) for x, y in zip(traces, leaves, strict=True)]
+    first = arrays[0]
+    if all(a is first for a in arrays):
+        return True
+    if any(a is None or id(a) in x.live for x, a in zip(traces, arrays, strict=True)):
+        return False
+    return all(
+        (a.shape, a.dtype) == (first.shape, first.dtype) and a.tobytes() == first.tobytes()
+        for a in arrays
+        if a is not None and first is not None
+    )
+
+
 def _walk(traces: tuple[TracedSize, ...], note: Callable[[tuple, DType | None], None]) -> Iterator[tuple]:
     """Yield the tuples of corresponding tensors and recurrences of several graphs, arguments ahead of users.
 
@@ -216,8 +235,7 @@ def _walk(traces: tuple[TracedSize, ...], note: Callable[[tuple, DType | None], 
     graphs = [x.graph for x in traces]
     seen: set[tuple] = set()
     for leaves in _zip([g.inputs for g in graphs], "the inputs"):
-        arrays = [x.bind.get(y) for x, y in zip(traces, leaves, strict=True)]
-        if any(a is not arrays[0] for a in arrays):
+        if not _are_bound_alike(traces, leaves):
             raise SizeDependentError("it captures an array that is another one for each size")
         if any(y.after is not None for y in leaves) or any(y.dtype is not leaves[0].dtype for y in leaves):
             raise SizeDependentError("the inputs have other types, or come from a group of processes")

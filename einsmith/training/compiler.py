@@ -12,6 +12,7 @@ import numpy as np
 from einsmith.base import recording
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import f16
+from einsmith.base.environment import SHARED
 from einsmith.base.errors import ArgumentError
 from einsmith.base.sizes import size_of
 from einsmith.cost.facts import Target
@@ -19,12 +20,11 @@ from einsmith.driver import registry
 from einsmith.driver.binding import Notice, Reply
 from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import PROGRAMS, Executable
-from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, are_shared
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes
 from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
-from einsmith.schedule.limits import RowLimit
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training import step_graph
 from einsmith.training.accumulation import Accumulation
@@ -162,7 +162,8 @@ class StepCompiler:
         programs = [run for _, run in self.programs.items()]
         with self.search.preparing(self.target, threads, programs) if is_tuned else nullcontext():
             run = None
-            if are_shared(self.sizes) and not is_tuned and self._definition.is_alone:
+            is_shared = choose_sizes(self.sizes, traced.graph) == SHARED
+            if is_shared and not is_tuned and self._definition.is_alone:
                 run = self._find_shared(arrays, gather, traced, key[1:], generation)
             if run is None:
                 run = Executable(traced.graph, traced.bind, **options)
@@ -191,11 +192,11 @@ class StepCompiler:
             batch = [np.broadcast_to(np.zeros((), d), s) for d, s in zip(dtypes, shapes, strict=True)]
             return self.trace(batch, gather)
 
-        def compile_graph(graph: Graph, traced: step_graph.StepGraph, limits: Sequence[RowLimit]) -> Executable:
-            return Executable(graph, traced.bind, **self._options_for(graph, traced, gather), limits=limits)
+        def compile_graph(graph: Graph, traced: step_graph.StepGraph, **limits: Any) -> Executable:
+            return Executable(graph, traced.bind, **self._options_for(graph, traced, gather), **limits)
 
         kinds = tuple((d, a.ndim) for d, a in zip(dtypes, arrays, strict=True)), *key, generation
-        sizes = self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph))
+        sizes = self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph, is_free=False))
         return sizes.find(tuple(a.shape for a in arrays), traced)
 
     def compile_apart(self, arrays: list[np.ndarray], gather: bool) -> Executable:

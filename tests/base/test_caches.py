@@ -56,6 +56,7 @@ GROWING_INSIDE = {
     "Jitted._ready": "programs in its cache",
     "Jitted._quick": "the same",
     "Jitted._depends": "the same",
+    "Sizes.seen": "the last 16 sizes",
     "TrainStep._parts": "programs, which are held weakly",
 }
 

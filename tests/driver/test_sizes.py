@@ -9,6 +9,7 @@ from numpy.random import default_rng
 import einsmith as es
 from einsmith import functional as F
 from einsmith import nn
+from einsmith.base.trees import flatten
 from einsmith.driver import executable
 from einsmith.runtime import buffers
 from einsmith.schedule.kernel import LimitedKernel, Rows
@@ -86,7 +87,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("case", FUNCTIONS)
 def test_results_are_those_of_a_program_for_each_size(case, compiled) -> None:
     f, shapes = FUNCTIONS[case]
-    shared, each, rng = es.jit(f, sizes="shared"), es.jit(f), default_rng(0)
+    shared, each, rng = es.jit(f, sizes="shared"), es.jit(f, sizes="each"), default_rng(0)
     count = 0
     for n in SIZES:
         if n == 2:  # what was beyond the limits in an earlier run must not matter
@@ -104,7 +105,7 @@ def test_results_are_those_of_a_program_for_each_size(case, compiled) -> None:
 
 def test_two_dimensions_vary(compiled) -> None:
     f, rng = es.jit(lambda q, k, v: attention(q, k, v).mean(0), sizes="shared"), default_rng(0)
-    each = es.jit(lambda q, k, v: attention(q, k, v).mean(0))
+    each = es.jit(lambda q, k, v: attention(q, k, v).mean(0), sizes="each")
     count = 0
     for b, n in ((3, 7), (5, 9), (12, 3), (7, 7)):
         x = [rng.normal(size=(b, n, 4)) for _ in range(3)]
@@ -117,7 +118,7 @@ def test_two_dimensions_vary(compiled) -> None:
 
 def test_batches_share_a_program_where_lengths_do_not(compiled) -> None:
     """The number of steps of a recurrence is part of its program."""
-    f, each, rng = es.jit(recurrence, sizes="shared"), es.jit(recurrence), default_rng(0)
+    f, each, rng = es.jit(recurrence, sizes="shared"), es.jit(recurrence, sizes="each"), default_rng(0)
     count = 0
     for b, t in ((3, 4), (3, 6), (5, 6), (8, 6), (2, 6), (7, 4)):
         x = [rng.normal(size=s) for s in ((b, t, 4), (b, 4), (4, 4))]
@@ -213,6 +214,76 @@ def test_the_environment(monkeypatch, compiled) -> None:
     monkeypatch.setenv("EINSMITH_SIZES", "some")
     with pytest.raises(es.KnobError):
         double(X=np.ones((6, 4)))
+
+
+TRANSFORMER = {"width": 16, "heads": 2, "layers": 2, "inner": 32, "positions": 8}
+WEIGHTS = np.linspace(-1, 1, 18).reshape(6, 3)
+FREE: dict[str, tuple] = {
+    "a product": (lambda x: F.softmax(F.gelu(x) @ WEIGHTS, 1), lambda rng, n: rng.normal(size=(n, 6))),
+    "a convolution to points": (  # the operand of so many channels is packed by a launch of its own
+        nn.Conv2d(512, 40, 3, padding=1), lambda rng, n: rng.normal(size=(n, 512, 1, 1)).astype("f"),
+    ),
+    "a transformer": (
+        es.models.bert_base(vocabulary=50, **TRANSFORMER), lambda rng, n: rng.integers(0, 50, (n, 7)),
+    ),
+    "capsules": (es.models.capsulenet(), lambda rng, n: rng.normal(size=(n, 1, 28, 28)).astype("f")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FREE)
+def test_batches_of_what_stores_nothing_share_a_program(case, compiled) -> None:
+    f, make = FREE[case]
+    if isinstance(f, nn.Module):
+        f.eval()
+    shared, each, rng, count = es.jit(f), es.jit(f, sizes="each"), default_rng(0), 0
+    for n in (3, 16, 9, 15, 2, 40, 13):
+        x, before = make(rng, n), len(compiled)
+        got = shared(x)
+        count += len(compiled) - before
+        for a, b in zip(flatten(got)[0], flatten(each(x))[0], strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+    assert count <= 4 and "in a program that other sizes share" in shared.plan  # some have a program for constants
+
+
+@pytest.mark.parametrize(
+    ("f", "shapes", "why"),
+    [
+        (attention, ((2, "n", 4),) * 3, ""),  # another dimension than the first
+        (lambda x: x.T @ x, (("n", 3),), "f64[3, 3]|another dimension"),
+        (lambda x: x @ x.T, (("n", 3),), "another dimension"),
+    ],
+)
+def test_what_would_take_longer_has_a_program_for_each_size(f, shapes, why, compiled) -> None:
+    f = es.jit(f)
+    for k, n in enumerate((5, 8, 6), 1):
+        f(*(np.ones([n if x == "n" else x for x in s]) for s in shapes))
+        assert len(compiled) >= k
+    assert "that other sizes share" not in f.plan and any(x in f.plan for x in why.split("|"))
+
+
+def test_functions_that_store_and_checked_runs_have_a_program_for_each_size(monkeypatch, compiled) -> None:
+    norm = nn.BatchNorm1d(3)
+    for n in (5, 8):
+        norm(np.ones((n, 3), "f"))
+    assert len(compiled) == 2
+    monkeypatch.setenv("EINSMITH_CHECK", "1")
+    f = es.jit(lambda x: x * 2.0)
+    for n in (5, 8, 7):
+        f(np.ones((n, 3)))
+    assert len(compiled) == 5
+
+
+def test_a_size_that_is_used_often_gets_its_own_program(monkeypatch, compiled) -> None:
+    monkeypatch.setattr(executable, "OUTGROWN_RUNS", 3)
+    f = es.jit(lambda x: x * 2.0)
+    for n in (4, 6, 9, 6, 4):
+        for _ in range(2 - (n == 6)):
+            np.testing.assert_array_equal(f(np.ones((n, 3))), np.full((n, 3), 2.0))
+    f(np.ones((6, 3)))
+    assert [x[0] for x in compiled] == [4, 40]
+    np.testing.assert_array_equal(f(np.ones((6, 3))), np.full((6, 3), 2.0))
+    assert [x[0] for x in compiled] == [4, 40, 6]
+    assert f.plan.count("that other sizes share") == 1
 
 
 def test_the_argument() -> None:

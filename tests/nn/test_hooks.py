@@ -47,7 +47,7 @@ def test_hooks_are_called_in_order_and_while_tracing(run) -> None:
     for _ in range(3):
         m(np.ones(4))
     assert seen == [(True, (4,)), "first", "second"]
-    m(np.ones(5))
+    m(np.ones((5, 4)))
     assert len(seen) == 6
     with pytest.raises(ArgumentError, match="function"):
         m.register_forward_hook(3)

@@ -39,7 +39,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def function():
     product = es.op("C[i,j] = sum[k](A[i,k] * B[k,j])")
-    return es.jit(lambda a, b: es.tanh(product(a, b)) + 1)
+    return es.jit(lambda a, b: es.tanh(product(a, b)) + 1, sizes="each")
 
 
 B = np.random.default_rng(0).standard_normal((5, 3))

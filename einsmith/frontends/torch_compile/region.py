@@ -27,7 +27,6 @@ from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
-from einsmith.schedule.limits import RowLimit
 
 _ARENA = Arena()
 _SEED = 2**31
@@ -152,10 +151,10 @@ class Region:
             raise TraceError("a Parameter or a buffer of Einsmith is captured; pass its values as a tensor argument")
         return traced
 
-    def compile(self, graph: Graph, traced: Any, threads: int, limits: Sequence[RowLimit] = ()) -> Executable:
-        """Return the program of a graph for the inputs of a trace."""
+    def compile(self, graph: Graph, traced: Any, threads: int, **limits: Any) -> Executable:
+        """Return the program of a graph for the inputs of a trace. limits: options of the Executable."""
         return Executable(
-            graph, traced.bind, threads, numerics=self.numerics, shared=_ARENA, origins=traced.origins, limits=limits
+            graph, traced.bind, threads, numerics=self.numerics, shared=_ARENA, origins=traced.origins, **limits
         )
 
     def find_shared(self, inputs: Sequence[Any], traced: Any, threads: int) -> Executable | None:
@@ -181,8 +180,8 @@ class Region:
                     others.append(next(numbers) if n else x)
             return self.trace(others)
 
-        def compile_graph(graph: Graph, traced: Any, limits: Sequence[RowLimit]) -> Executable:
-            return self.compile(graph, traced, threads, limits)
+        def compile_graph(graph: Graph, traced: Any, **limits: Any) -> Executable:
+            return self.compile(graph, traced, threads, **limits)
 
         kinds = (
             threads,
@@ -191,7 +190,9 @@ class Region:
                 for x, n in zip(inputs, is_size, strict=True)
             ),
         )
-        return self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph)).find(sizes_of(inputs), traced)
+        return self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph, is_free=False)).find(
+            sizes_of(inputs), traced
+        )
 
     def prepare(self, inputs: Sequence[Any]) -> None:
         """Compile for the layout of `inputs`. Raises OperatorRefusedError and what compiling raises."""
