@@ -203,10 +203,12 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
         # A side of one point shares nothing within a tile: halo copies are left to the direct form.
         has_lone_side = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
         copies = halo_copies_of(p) if like is None else _adapt_halos(like)
-        # Halo copies hold all rows.
-        for windows in ((),) if has_lone_side or p.in_tiles or isinstance(kernel, LimitedKernel) else copies:
-            if config.with_halos(p, windows) is None or like is not None and not windows and len(tiles) > first_tile:
+        for windows in ((),) if has_lone_side or p.in_tiles else copies:
+            copied = config.with_halos(p, windows)
+            if copied is None or like is not None and not windows and len(tiles) > first_tile:
                 continue
+            if isinstance(kernel, LimitedKernel) and windows and copied.problem.batch[:1] != (0,):
+                continue  # the copies hold all rows
             for keeps_rows, swap in product((False, True), (False, True)):
                 s = operand_plan(kernel, p, windows, swap, False, target)
                 if kernel.sums and sum_side(kernel, s.original, s.m_side.axes, s.n_side.axes) is None:
