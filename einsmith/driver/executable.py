@@ -66,11 +66,13 @@ NODES_BYTES = 64 << 10
 class SizeFit(NamedTuple):
     """How a program of a capacity (`passes.capacity`) runs for a smaller size.
 
-    inputs, outputs: shapes of the arrays at this size; numbers: the values of the program's last inputs."""
+    inputs, outputs: shapes of the arrays at this size; numbers: the values of the program's last inputs; explain:
+    describes for arrays of this size which index leaves its tensor."""
 
     inputs: tuple[tuple[int, ...], ...]
     numbers: tuple[np.ndarray, ...]
     outputs: tuple[tuple[int, ...], ...]
+    explain: Callable[[Sequence[np.ndarray]], str | None]
 
 
 class _Fitting:
@@ -586,7 +588,7 @@ class Executable:
         run: Callable[[], int] | None = None,
     ) -> tuple[int, list[np.ndarray]]:
         """Run the program and return its status and its outputs as arrays."""
-        allocated, fitting = binding.allocated, None
+        given, allocated, fitting = inputs, binding.allocated, None
         if self._fit is not None:
             fitting = self._fitting
             if fitting is None or fitting.compiled is not binding.compiled:
@@ -604,7 +606,7 @@ class Executable:
         try:
             status = self._run(places, binding, time, run or binding.program.run)
         except IndexOutOfRange as e:
-            raise self._explain(e, inputs) from None
+            raise self._explain(e, given) from None
         outputs = self._collect(inputs, arrays, binding)
         if fitting is None:
             return status, outputs
@@ -731,8 +733,12 @@ class Executable:
 
     def _explain(self, error: IndexOutOfRange, inputs: Sequence[np.ndarray]) -> IndexOutOfRange:
         """Return the error with the user's own index and its value, where they can be found."""
-        known = self.bound | dict(zip(self.compiled.inputs, inputs, strict=True))
-        return IndexOutOfRange(violation(self.source_graph.roots, known, self._origins) or str(error))
+        if self._fit is not None:
+            message = self._fit.explain(inputs)
+        else:
+            known = self.bound | dict(zip(self.compiled.inputs, inputs, strict=True))
+            message = violation(self.source_graph.roots, known, self._origins)
+        return IndexOutOfRange(message or str(error))
 
     def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray], binding: Binding) -> list[np.ndarray]:
         """Return the graph's outputs: arrays that the run wrote, and copies of others."""

@@ -25,6 +25,8 @@ from einsmith.base.environment import AUTO, EACH, SHARED
 from einsmith.base.errors import ArgumentError, MemoryLimitError
 from einsmith.driver.executable import Executable, SizeFit
 from einsmith.ir.nodes import Graph, Leaf
+from einsmith.ir.origins import Origins
+from einsmith.passes.analysis.index_checks import violation
 from einsmith.passes.capacity import SizeDependentError, SizedGraph, TracedSize, size_graph
 from einsmith.runtime.memory import Memory
 from einsmith.schedule.limits import UnlimitedError
@@ -41,11 +43,12 @@ Shapes = tuple[tuple[int, ...], ...]
 
 class TracedFunction(Protocol):
     """A trace: its graph, the arrays that hold the values of captured leaves, and (object, memory) of captured objects
-    whose values may change."""
+    whose values may change, and origins for messages."""
 
     graph: Graph
     bind: dict[Leaf, np.ndarray]
     live: list[tuple[Any, Memory]]
+    origins: Origins
 
 
 T = TypeVar("T", bound=TracedFunction)
@@ -104,7 +107,7 @@ class Sizes(Generic[T]):
             return None
         here = _sized(traced)
         for known in reversed(self.programs):
-            fit = _fit(known.shapes, known.graph, shapes, here)
+            fit = _fit(known.shapes, known.graph, shapes, here, traced)
             if fit is not None:
                 return self._fitted(known.run, fit, shapes)
         earlier = self.seen
@@ -117,7 +120,7 @@ class Sizes(Generic[T]):
             if self.is_free and any(d for _, d in places):
                 continue
             try:
-                made = self._share(places, [*seen, shapes], here)
+                made = self._share(places, [*seen, shapes], here, traced)
             except SizeDependentError as e:
                 self.reasons[places] = str(e)
                 continue
@@ -137,10 +140,10 @@ class Sizes(Generic[T]):
         self.outgrown = [*self.outgrown[-_SEEN:], shapes]
 
     def _share(
-        self, varying: Sequence[tuple[int, int]], seen: Sequence[Shapes], here: TracedSize
+        self, varying: Sequence[tuple[int, int]], seen: Sequence[Shapes], here: TracedSize, traced: T
     ) -> tuple[_Shared, SizeFit] | None:
         """Return a program for a capacity of the dimensions that vary among `seen`, given as (array, dimension), and
-        how it runs for the last of them, whose trace is `here`; None where this size alone does not fit."""
+        how it runs for the last of them, whose trace is `traced` (`here`); None where this size alone does not fit."""
         shapes = seen[-1]
         histories: dict[tuple[int, ...], list[tuple[int, int]]] = {}  # dimensions of equal extents are one
         for n, d in varying:
@@ -169,7 +172,7 @@ class Sizes(Generic[T]):
                 why = f"it cannot be traced for shapes {most} ({e})"
                 continue
             graph = size_graph(_sized(at_capacity), _sized(at_probe))
-            fit = _fit(most, graph, shapes, here)
+            fit = _fit(most, graph, shapes, here, traced)
             if fit is None:
                 return None
             if self.is_free and not graph.is_by_rows:
@@ -194,17 +197,26 @@ def _find_varying(seen: Sequence[Shapes], shapes: Shapes) -> tuple[tuple[int, in
     return tuple((n, d) for n, d in places if any(x[n][d] != shapes[n][d] for x in seen))
 
 
-def _fit(most: Shapes, graph: SizedGraph, shapes: Shapes, traced: TracedSize) -> SizeFit | None:
-    """Return how a program for shapes up to `most` runs for a call; None where the call needs another one."""
+def _fit(most: Shapes, graph: SizedGraph, shapes: Shapes, here: TracedSize, traced: TracedFunction) -> SizeFit | None:
+    """Return how a program for shapes up to `most` runs for a call, whose trace is `traced` (`here`); None where the
+    call needs another one."""
     pairs = [x for s, c in zip(shapes, most, strict=True) for x in zip(s, c, strict=True)]
     if any(not 0 < a <= b for a, b in pairs):
         return None
     try:
-        numbers = graph.fit(traced)
+        numbers = graph.fit(here)
     except SizeDependentError:
         return None
-    inputs = [x.shape for x in traced.graph.inputs if x not in traced.bind]
-    return SizeFit(tuple(inputs), tuple(numbers), tuple(t.shape for t in traced.graph.outputs))
+    inputs = tuple(x.shape for x in traced.graph.inputs if x not in traced.bind)
+    outputs = tuple(t.shape for t in traced.graph.outputs)
+    return SizeFit(inputs, tuple(numbers), outputs, partial(_explain_index, traced))
+
+
+def _explain_index(traced: TracedFunction, arrays: Sequence[np.ndarray]) -> str | None:
+    """Describe which index leaves its tensor in a call of a traced function; None where none is found."""
+    inputs = [x for x in traced.graph.inputs if x not in traced.bind]
+    known = traced.bind | dict(zip(inputs, arrays, strict=True))
+    return violation(traced.graph.roots, known, traced.origins)
 
 
 def _find_bases(histories: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:

@@ -129,6 +129,19 @@ def test_batches_share_a_program_where_lengths_do_not(compiled) -> None:
     assert count == 4  # two lengths, and batches of each
 
 
+def test_an_index_error_shows_the_call() -> None:
+    """Its shapes and values, not those of the capacity."""
+    table, messages = np.eye(4), []
+    for sizes in ("each", "shared"):
+        f = es.jit(lambda index, table: F.embedding(index, table) * 2, sizes=sizes)
+        for n in (3, 5):
+            f(np.arange(n) % 4, table)
+        with pytest.raises(IndexError) as error:
+            f(np.array([0, 1, 9, 2, 3]), table)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1] and "9" in messages[0]
+
+
 def test_indices_beyond_a_size_are_refused() -> None:
     """Padded rows hold no index, and the check is that of the size."""
     f = es.jit(lambda i, w: F.embedding(i, w), sizes="shared")
