@@ -41,7 +41,7 @@ from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.kernel import Beyond, Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.limits import RowLimit, check_limited, find_short, limit_rows
+from einsmith.schedule.limits import RowLimit, UnlimitedError, check_limited, find_short, limit_rows
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.planner import fuse, mark_invariant
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
@@ -247,10 +247,12 @@ def compile_graph(
             receivers: list[Listing] = [changes, *listings(graph)]
             store, kernels = None, None
             # A stored plan does not tell what its nodes were made for.
-            if plans.is_kept() and len(receivers) == 1 and recording.current() is None and not limits:
-                settings = index, threads, limit, max_stored, left_out(), sorted(decisions)
-                store = plans.PlanStore(graph, bound, constants, target, numerics, backend, *settings)
+            if plans.is_kept() and len(receivers) == 1 and recording.current() is None:
+                settings = index, threads, limit, max_stored, left_out(), sorted(decisions), all_limited
+                store = plans.PlanStore(graph, bound, constants, limits, target, numerics, backend, *settings)
                 stored, seconds = store.read(), time.perf_counter() - start
+                if isinstance(stored, str):
+                    raise UnlimitedError(stored)
                 if stored is not None:
                     found = _Kernels(stored.plan, frozenset(bound), target, backend, constants, stored.places)
                     if found.requirements == stored.requirements:
@@ -258,19 +260,24 @@ def compile_graph(
             if kernels is None:
                 plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions, bool(limits))
                 plan, seconds = plan_with(max_stored), time.perf_counter() - start
-                if all_limited:  # before any code is generated
-                    check_limited(limit_rows(plan, limits), limits, lambda k: True)
-                kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
-                with recording.phase("schedule: layouts"):
-                    kernels.choose_layouts()
-                if limit is not None:
-                    with recording.phase("schedule: memory limit"):
-                        kernels.fit(limit, threads, partial(plan_with, 0))
-                with recording.phase("schedule: calls that run together"):
-                    kernels.run_together(limit)
-                kernels.limit_rows(limits)
-                if all_limited:
-                    check_limited(kernels.plan, limits, lambda k: kernels.code[k].beyond is not Beyond.COMPUTED)
+                try:
+                    if all_limited:  # before any code is generated
+                        check_limited(limit_rows(plan, limits), limits, lambda k: True)
+                    kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
+                    with recording.phase("schedule: layouts"):
+                        kernels.choose_layouts()
+                    if limit is not None:
+                        with recording.phase("schedule: memory limit"):
+                            kernels.fit(limit, threads, partial(plan_with, 0))
+                    kernels.limit_rows(limits)
+                    if all_limited:
+                        check_limited(kernels.plan, limits, lambda k: kernels.code[k].beyond is not Beyond.COMPUTED)
+                    with recording.phase("schedule: calls that run together"):
+                        kernels.run_together(limit)
+                except UnlimitedError as e:
+                    if store is not None:
+                        store.refuse(str(e))
+                    raise
                 if store is not None:
                     store.write(plans.StoredPlan(kernels.plan, kernels.places, kernels.requirements, changes.tensors))
         return Compiled(
@@ -393,7 +400,8 @@ def _kernels_of(plan: Plan) -> list[Kernel | Rows]:
 
 
 class _Kernels:
-    """A plan with the code of its kernels, while the plan is still replaced by better ones."""
+    """A plan while it is still replaced by better ones, with the code of its kernels, which is generated when it is
+    first needed."""
 
     def __init__(
         self,
@@ -405,12 +413,17 @@ class _Kernels:
         places: ArenaLayout | None = None,
     ):
         self.bound, self.target, self.backend, self._constants = bound, target, backend, constants
-        self.plan, self.code, self._places = plan, self._compile(plan), places
+        self.plan, self._places = plan, places
+        self._code: dict[Kernel | Rows, CompiledKernel] | None = None
 
-    def _compile(self, plan: Plan) -> dict[Kernel | Rows, CompiledKernel]:
-        kernels = _kernels_of(plan)
-        with recording.phase("code generation", kernels=len(kernels)):
-            return dict(zip(kernels, self.backend.compile(kernels, self.target), strict=True))
+    @property
+    def code(self) -> dict[Kernel | Rows, CompiledKernel]:
+        """The compiled kernel of each kernel of the plan."""
+        if self._code is None:
+            kernels = _kernels_of(self.plan)
+            with recording.phase("code generation", kernels=len(kernels)):
+                self._code = dict(zip(kernels, self.backend.compile(kernels, self.target), strict=True))
+        return self._code
 
     @property
     def requirements(self) -> tuple[tuple[str, int, bool], ...]:
@@ -431,8 +444,8 @@ class _Kernels:
     def _replace(self, plan: Plan) -> None:
         if plan is self.plan:
             return
-        if _kernels_of(plan) != list(self.code):
-            self.code = self._compile(plan)
+        if self._code is not None and _kernels_of(plan) != list(self._code):
+            self._code = None
         self.plan, self._places = plan, None
 
     def _predictor(self, code: Mapping[Kernel | Rows, CompiledKernel]) -> Callable[[Kernel | Rows], float]:
@@ -453,7 +466,7 @@ class _Kernels:
     def choose_layouts(self) -> None:
         """Replace the plan by the one whose tensor layouts the cost model prices lowest."""
         decide = layouts_of(
-            self._predictor(self.code),
+            self._predictor(self._code or {}),
             partial(autoconfig.floor, target=self.target),
             self.target,
             partial(is_left_out, LAYOUTS),

@@ -611,8 +611,9 @@ class Executable:
         if fitting is None:
             return status, outputs
         fitting.runs += 1
-        if fitting.runs == OUTGROWN_RUNS and self.outgrown is not None:
-            self.outgrown()
+        if fitting.runs >= OUTGROWN_RUNS and self.outgrown is not None:
+            outgrown, self.outgrown = self.outgrown, None
+            outgrown()
         return status, fitting.cut(outputs)
 
     def _call_timed(

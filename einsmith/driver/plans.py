@@ -9,7 +9,7 @@ before any of it is read. It is a pickle, in which the graph's own leaves are nu
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from einsmith.base import environment
@@ -23,6 +23,7 @@ from einsmith.ir.nodes import Graph, Leaf
 from einsmith.kernels.sources import key_of
 from einsmith.runtime.assemble import ArenaLayout
 from einsmith.schedule.layout import forced
+from einsmith.schedule.limits import RowLimit
 from einsmith.schedule.plan import Plan
 from einsmith.tuning.kernels import override
 
@@ -46,6 +47,7 @@ class PlanStore:
     Args:
         graph: the graph before the passes.
         bound: leaves that are bound to memory; constants: those of them whose values stay from run to run.
+        limits: limits of rows beyond which results do not matter.
         target, numerics, backend: the machine, how the program may round, and what compiles it.
         settings: all else that the plan depends on, which has a text.
     """
@@ -55,6 +57,7 @@ class PlanStore:
         graph: Graph,
         bound: Collection[Leaf],
         constants: Collection[Leaf],
+        limits: Sequence[RowLimit],
         target: Target,
         numerics: Numerics,
         backend: Backend,
@@ -63,17 +66,22 @@ class PlanStore:
         self._leaves = leaves = number_leaves(graph, bound)
         numbers = [sorted(leaves[x] for x in some) for some in (bound, constants)]
         rounding = sorted(numerics.by_name().items())
-        texts = sys.version, repr(target), repr((numbers, type(backend).__qualname__, rounding, settings))
+        rows = [(leaves[x.leaf], x.extent, sorted(x.outputs)) for x in limits]
+        texts = sys.version, repr(target), repr((numbers, rows, type(backend).__qualname__, rounding, settings))
         patterns = [p.name.encode() + key_of(p) for p in backend.patterns]
         self._key = objects.name_of(b"plan", graph_digest(graph, leaves), *(x.encode() for x in texts), *patterns)
 
-    def read(self) -> StoredPlan | None:
-        """Return the plan on disk; None where there is none."""
+    def read(self) -> StoredPlan | str | None:
+        """Return the plan on disk, or why there is none that leaves out rows; None where nothing is stored."""
         return objects.read_pickled(self._key, list(self._leaves))
 
     def write(self, stored: StoredPlan) -> None:
         """Write the plan, so that it takes the place of an earlier one."""
         objects.write_pickled(self._key, stored, _nodes_of(stored.plan), self._leaves)
+
+    def refuse(self, why: str) -> None:
+        """Write why there is no plan that leaves out rows."""
+        objects.write_pickled(self._key, why, [], self._leaves)
 
 
 def is_kept() -> bool:

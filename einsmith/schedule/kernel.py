@@ -211,13 +211,15 @@ class LimitedKernel(Kernel):
     """A kernel of which only the first points of output axis 0 count; results at others are never read, and need not be
     computed.
 
-    limit: the buffer, an i32 without dimensions, that holds the number of these points when the kernel runs.
+    limit: the buffer, an i32 without dimensions, that holds the number of these points when the kernel runs. is_short:
+    whether some buffer should need no memory beyond the limit, which costs more code.
     """
 
-    __slots__ = ("limit",)
-    fields = (*Kernel.fields, "limit")  # type: ignore[assignment]
+    __slots__ = ("limit", "is_short")
+    fields = (*Kernel.fields, "limit", "is_short")  # type: ignore[assignment]
     exact = True
     limit: int
+    is_short: bool
 
     def __new__(
         cls,
@@ -226,8 +228,9 @@ class LimitedKernel(Kernel):
         loop_invariant: tuple[int, ...] | None = None,
         sums: tuple[EpilogueSum, ...] = (),
         limit: int = -1,
+        is_short: bool = True,
     ) -> LimitedKernel:
-        return Node.__new__(cls, stages, buffers, loop_invariant, sums, limit)
+        return Node.__new__(cls, stages, buffers, loop_invariant, sums, limit, is_short)
 
 
 @lru_cache(maxsize=4096)

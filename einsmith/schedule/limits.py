@@ -218,13 +218,20 @@ def _limit_call(call: KernelCall, limit: RowLimit, limited: set[Tensor], plan: P
         return _limit_rows_of(call, kernel, limit, limited, plan)
     if not all(t in limited and t not in plan.home for t in written) or not _has_rows(kernel, limit.extent):
         return call
-    return _with_limit(call, _limited(kernel), limit)
+    return _with_limit(call, _limited(kernel, _may_be_short(call, limit, plan)), limit)
 
 
-def _limited(kernel: Kernel) -> LimitedKernel:
+def _may_be_short(call: KernelCall, limit: RowLimit, plan: Plan) -> bool:
+    """Return whether a call reads or writes rows in memory of the caller's, which may end at the limit."""
+    outside = {*plan.graph.inputs, *map(storage, plan.graph.outputs)}
+    return any(t.shape[:1] == (limit.extent,) and storage(t) in outside for t in call.tensors)
+
+
+def _limited(kernel: Kernel, is_short: bool) -> LimitedKernel:
     """Return a kernel with a limit, in a buffer behind the others."""
     buffers = (*kernel.buffers, KernelBuffer(dt.i32, ()))
-    return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, len(kernel.buffers))
+    number = len(kernel.buffers)
+    return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, number, is_short)
 
 
 def _row_axes(rows: Rows) -> dict[int, set[int]]:
@@ -319,7 +326,7 @@ def _limit_members(
     members = list(rows.members)
     for n in chosen:
         m = members[n]
-        members[n] = Member(_limited(m.kernel), (*m.places, place), (*m.by_row, 0), False, m.axis)
+        members[n] = Member(_limited(m.kernel, False), (*m.places, place), (*m.by_row, 0), False, m.axis)
     return _with_place(call, rows, members, place, limit, None)
 
 

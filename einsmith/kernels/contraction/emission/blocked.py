@@ -38,7 +38,7 @@ from einsmith.kernels.contraction.halo import BLOCK_AXIS, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import SumPlaces
-from einsmith.schedule.kernel import Beyond
+from einsmith.schedule.kernel import Beyond, LimitedKernel
 
 CompanionPairs = tuple[tuple[int, int], ...]
 """Pairs of piece numbers: a companion, and the piece whose tiles also compute the companion's sums and store both."""
@@ -52,7 +52,10 @@ def beyond_limit(g: Geometry) -> Beyond:
         return Beyond.COMPUTED
     else:
         is_untouched = (
-            not g.row and is_limited(g.m_side.axes) and g.a.how != "buffer" and not (g.c.split > 1 and g.B > 1)
+            isinstance(g.kernel, LimitedKernel)
+            and g.kernel.is_short
+            and not (g.row or g.a.how == "buffer" or (g.c.split > 1 and g.B > 1))
+            and is_limited(g.m_side.axes)
         )
     return Beyond.UNTOUCHED if is_untouched else Beyond.TOUCHED
 

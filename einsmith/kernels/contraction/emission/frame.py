@@ -22,7 +22,7 @@ from einsmith.kernels.contraction.words import with_views
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.loops import load_limit
-from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.kernel import Kernel, LimitedKernel
 
 
 def workspace(b: Builder, base: int, item: int, elem: str) -> SSAValue:
@@ -238,7 +238,7 @@ def tiles_of(
     f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], None], points: SSAValue | None = None
 ) -> None:
     """Emit body(strip) for a range of tiles of M or of panels of N. points: the points of M, if a run tells them; there
-    is code for a last tile of each size then."""
+    is code for last tiles of several sizes then."""
     g, b = f.g, f.b
 
     def emit_panel(jn: SSAValue, nv: int, tail: bool) -> None:
@@ -246,14 +246,21 @@ def tiles_of(
         body(Strip(jn, nv, g.N if last and g.N % g.lanes else None))
 
     if points is not None:
-        whole = b.op("floordiv", points, x.points)
+        # Where memory is that of the capacity, last tiles have up to a quarter more rows, for less code.
+        step = 1 if isinstance(g.kernel, LimitedKernel) and g.kernel.is_short else -(-x.points // 4)
+        whole = b.op("min", b.op("floordiv", b.add(points, step - 1), x.points), g.M // x.points)
         with b.loop(span[0], b.op("min", span[1], whole)) as loop:
             body(Strip(loop.var, x.points))
-        rest = b.sub(points, b.mul(whole, x.points))
+        first, left = b.mul(whole, x.points), g.M % x.points
+        rest = b.sub(points, first)
         with b.if_(b.op("and", b.op("le", span[0], whole), b.op("lt", whole, span[1]))):
-            for size in range(1, x.points):
-                with b.if_(b.op("eq", rest, size)):
+            for size in range(step, x.points, step):
+                fits = b.op("and", b.op("lt", size - step, rest), b.op("le", rest, size))
+                with b.if_(b.op("and", fits, b.op("le", b.add(first, size), g.M))):
                     body(Strip(whole, size))
+            if left % step:  # the capacity's own last tile
+                with b.if_(b.op("lt", g.M - left % step, points)):
+                    body(Strip(whole, left))
     elif x is g.a:
         tiles(f.b, span, x.tiles, g.M, 1, x.points, lambda jm, mr, _: body(Strip(jm, mr)))
     else:
