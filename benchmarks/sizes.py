@@ -54,6 +54,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, .
     "convolutions": (convolutional, (3, 32, 32), (5, 16)),
     "transformer": (Transformer, (32,), (3, 9, 16)),
     "ResNet": (es.models.resnet18_cifar, (3, 32, 32), (3, 9, 16)),
+    "MobileNet": (lambda: es.models.mobilenet_v1(classes=10), (3, 32, 32), (3, 7, 13)),
     "LeNet": (es.models.lenet5, (1, 28, 28), (7, 20, 61)),
 }
 """Networks by name: how to make one, the shape of an example, and batch sizes, the largest last."""
