@@ -57,8 +57,8 @@ FEW_RUNS, MOST_VAIN = 4, 8
 """Constants that change after fewer runs than FEW_RUNS, more than MOST_VAIN times in a row, are none: to prepare them
 takes up to four times as long as to read them as they are (a product of 2048x2048 and a vector)."""
 OUTGROWN_RUNS = 500
-"""Runs of a size in a program that others share, after which the time that the shared program takes more (5 % in the
-median, docs/sizes.md) is about that of compiling one for the size (27 to 4600 runs: residual network, LeNet)."""
+"""Runs of a size in a program that others share, after which the time that the shared program takes more (2 to 18 %,
+docs/sizes.md) is about that of compiling one for the size, which is that of 27 (ResNet) to 4600 (LeNet) runs."""
 NODES_BYTES = 64 << 10
 """Estimated bytes of Python objects per kernel: its part of the graph, of the plan and of the steps."""
 
