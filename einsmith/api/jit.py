@@ -441,7 +441,7 @@ class Jitted:
         entry = self._cache.put(extended, compiled)
         self._depends[key] = depends
         run = compiled[0]
-        if run.is_shared and run.outgrown is not None:
+        if run.outgrown is not None:
             run.outgrown = functools.partial(_drop_outgrown, weakref.ref(self._cache), extended, run.outgrown)
         return entry
 

@@ -118,13 +118,13 @@ def _checks(text: str) -> tuple[int, bool]:
     return (levels or [0])[0], len(words) > len(levels)
 
 
-EACH, SHARED, AUTO = "each", "shared", "auto"
+SIZE_CHOICES = EACH, SHARED, AUTO = "each", "shared", "auto"
 """Whether each size has a program of its own, or several sizes share one; AUTO: several batch sizes of a function that
 stores nothing share one where it takes no longer (docs/sizes.md)."""
 
 
 def _sizes(text: str) -> str:
-    if text not in (EACH, SHARED, AUTO):
+    if text not in SIZE_CHOICES:
         raise ValueError(text)
     return text
 

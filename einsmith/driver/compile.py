@@ -260,18 +260,16 @@ def compile_graph(
             if kernels is None:
                 plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions, bool(limits))
                 plan, seconds = plan_with(max_stored), time.perf_counter() - start
+                kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
                 try:
                     if all_limited:  # before any code is generated
                         check_limited(limit_rows(plan, limits), limits, lambda k: True)
-                    kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
                     with recording.phase("schedule: layouts"):
                         kernels.choose_layouts()
                     if limit is not None:
                         with recording.phase("schedule: memory limit"):
                             kernels.fit(limit, threads, partial(plan_with, 0))
-                    kernels.limit_rows(limits)
-                    if all_limited:
-                        check_limited(kernels.plan, limits, lambda k: kernels.code[k].beyond is not Beyond.COMPUTED)
+                    kernels.limit_rows(limits, all_limited)
                     with recording.phase("schedule: calls that run together"):
                         kernels.run_together(limit)
                 except UnlimitedError as e:
@@ -473,10 +471,13 @@ class _Kernels:
         )
         self._replace(apply_layouts(self.plan, decide))
 
-    def limit_rows(self, limits: Sequence[RowLimit]) -> None:
-        """Have kernels leave out rows beyond the limits that no result depends on."""
+    def limit_rows(self, limits: Sequence[RowLimit], all_limited: bool) -> None:
+        """Have kernels leave out rows beyond the limits that no result depends on. Raises UnlimitedError where one does
+        not, although all must (`all_limited`)."""
         if limits:
             self._replace(limit_rows(self.plan, limits))
+        if all_limited:
+            check_limited(self.plan, limits, lambda k: self.code[k].beyond is not Beyond.COMPUTED)
 
     def run_together(self, limit: MemoryLimit | None) -> None:
         """Let independent calls run in one launch where that is predicted to be faster and the arena hardly grows."""

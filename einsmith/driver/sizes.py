@@ -21,7 +21,7 @@ import numpy as np
 
 from einsmith.base import environment
 from einsmith.base.caches import Bound
-from einsmith.base.environment import AUTO, EACH, SHARED
+from einsmith.base.environment import AUTO, EACH, SHARED, SIZE_CHOICES
 from einsmith.base.errors import ArgumentError, MemoryLimitError
 from einsmith.driver.executable import Executable, SizeFit
 from einsmith.ir.nodes import Graph, Leaf
@@ -57,7 +57,7 @@ T = TypeVar("T", bound=TracedFunction)
 def check_sizes(sizes: Any) -> str | None:
     """Return the argument `sizes`; None stands for the environment's. Raises ArgumentError for one that there is
     not."""
-    if sizes is not None and (not isinstance(sizes, str) or sizes not in (EACH, SHARED, AUTO)):
+    if sizes is not None and (not isinstance(sizes, str) or sizes not in SIZE_CHOICES):
         raise ArgumentError(f"sizes={sizes!r} is not available; use {EACH!r}, {SHARED!r} or {AUTO!r}")
     return sizes
 
@@ -102,8 +102,10 @@ class Sizes(Generic[T]):
 
         traced: the trace for these shapes.
         """
-        if not self.seen or shapes in self.outgrown:
-            self.seen = self.seen or [shapes]
+        if not self.seen:
+            self.seen = [shapes]
+            return None
+        if shapes in self.outgrown:
             return None
         here = _sized(traced)
         for known in reversed(self.programs):

@@ -22,6 +22,7 @@ from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
+from einsmith.kernels.emit.loops import is_limited
 from einsmith.schedule.kernel import Kernel, LimitedKernel
 
 MAX_AXES = 5
@@ -210,7 +211,7 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], ta
         return []
     out: list[Direct] = []
     for box in _enumerate_boxes(p, scalar, lanes, target):
-        if isinstance(kernel, LimitedKernel) and box.outer[:1] != (0,):
+        if isinstance(kernel, LimitedKernel) and not is_limited(box.outer):
             continue  # it would compute all rows
         points, of_k = p.count(box.outer), box.vector in p.k
         tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)

@@ -38,6 +38,7 @@ from einsmith.kernels.contraction.problem import Problem, needs_exact_guards, pr
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
+from einsmith.kernels.emit.loops import is_limited
 from einsmith.schedule.kernel import Kernel, LimitedKernel
 
 MAX_K_PANEL = 1 << 19
@@ -207,7 +208,7 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
             copied = config.with_halos(p, windows)
             if copied is None or like is not None and not windows and len(tiles) > first_tile:
                 continue
-            if isinstance(kernel, LimitedKernel) and windows and copied.problem.batch[:1] != (0,):
+            if isinstance(kernel, LimitedKernel) and windows and not is_limited(copied.problem.batch):
                 continue  # the copies hold all rows
             for keeps_rows, swap in product((False, True), (False, True)):
                 s = operand_plan(kernel, p, windows, swap, False, target)

@@ -43,6 +43,11 @@ def limit_rows(em: VectorEmitter, kernel: Kernel) -> None:
     em.limit = load_limit(em.b, kernel)
 
 
+def is_limited(axes: Sequence[int]) -> bool:
+    """Return whether the limit of a `LimitedKernel` limits the first of these axes."""
+    return bool(axes) and axes[0] == 0
+
+
 def load_limit(b: Builder, kernel: Kernel) -> SSAValue | None:
     """Return the number of points of output axis 0 that count in this run; None where all do."""
     if not isinstance(kernel, LimitedKernel):

@@ -19,7 +19,7 @@ from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import EpilogueSums, SumElements, SumPlaces
-from einsmith.kernels.emit.loops import load_limit
+from einsmith.kernels.emit.loops import is_limited, load_limit
 from einsmith.kernels.stencil.loads import AxisPoint, Reader, StencilTiling
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, combined_buffers
@@ -107,11 +107,6 @@ def _tap_position(t: Term) -> int:
     return t.vector.read.shift // t.vector.read.lane
 
 
-def is_limited(s: Stencil) -> bool:
-    """Return whether the limit of a `LimitedKernel` ends the points of the outer axes."""
-    return s.outer[:1] == (0,)
-
-
 class StencilLowering:
     """The emitter of one stencil function."""
 
@@ -145,7 +140,7 @@ class StencilLowering:
         count = s.sums if s.along_k else s.steps[0] * t.tile * s.steps[1]
         self.epi = Epilogue(b, kernel, p, axes, lanes, room=count * self.n)
         combined = combined_buffers(kernel, s, target) if t.pair is None else frozenset()
-        self.limit = load_limit(b, kernel) if is_limited(s) else None
+        self.limit = load_limit(b, kernel) if is_limited(s.outer) else None
         self.phase_planes = PhasePlanes(r, kernel, s, self.epi, combined) if combined else None
         non_temporal = any(self.epi.non_temporal) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if non_temporal else 0)

@@ -19,8 +19,9 @@ from einsmith.cost.roofline import launch_overhead, may_be_one_task
 from einsmith.kernels.contraction.epilogue import finish_cycles, sum_cycles
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.epilogue_sums import place_sums
+from einsmith.kernels.emit.loops import is_limited
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.kernels.stencil.emission import StencilLowering, count_partial_sums, is_limited, row_segments
+from einsmith.kernels.stencil.emission import StencilLowering, count_partial_sums, row_segments
 from einsmith.kernels.stencil.loads import (
     StencilTiling,
     can_share_row_loads,
@@ -122,7 +123,7 @@ class StencilPattern(Pattern):
         share_loads = pair is None and can_share_row_loads(s, config.tile, registers)
         hoisted = _can_hoist(s, config.tile, registers)
         tiling = StencilTiling(config.tile, config.tasks, _group_sums(s, config.passes), hoisted, pair, share_loads)
-        out = Lowered(beyond=Beyond.TOUCHED if is_limited(s) else Beyond.COMPUTED)
+        out = Lowered(beyond=Beyond.TOUCHED if is_limited(s.outer) else Beyond.COMPUTED)
         if kernel.sums:
             parts = prod(s.extents[a] for a in s.outer if a not in kernel.sums[0].kept)
             out.sums, out.workspace = place_sums(kernel, parts, 0)
@@ -138,7 +139,7 @@ def _stencils(kernel: Kernel) -> Sequence[Stencil]:
         s
         for s in stencils(kernel)
         if (not kernel.sums or not s.along_k and set(kernel.sums[0].kept) <= set(s.outer))
-        and (not isinstance(kernel, LimitedKernel) or is_limited(s))
+        and (not isinstance(kernel, LimitedKernel) or is_limited(s.outer))
     ]
 
 

@@ -25,7 +25,6 @@ from einsmith.kernels.contraction.emission.frame import (
     TaskFrame,
     Tile,
     has_limited_tiles,
-    is_limited,
     k_blocks,
     limited_points,
     limited_side,
@@ -38,6 +37,7 @@ from einsmith.kernels.contraction.halo import BLOCK_AXIS, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import SumPlaces
+from einsmith.kernels.emit.loops import is_limited
 from einsmith.schedule.kernel import Beyond, LimitedKernel
 
 CompanionPairs = tuple[tuple[int, int], ...]

@@ -21,7 +21,7 @@ from einsmith.kernels.contraction.problem import Problem, k_limit
 from einsmith.kernels.contraction.words import with_views
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.loops import load_limit
+from einsmith.kernels.emit.loops import is_limited, load_limit
 from einsmith.schedule.kernel import Kernel, LimitedKernel
 
 
@@ -34,11 +34,6 @@ def clear(b: Builder, scratch: SSAValue, size: SSAValue | int, elem: str, lanes:
     """Set `size` elements of scratch to zero."""
     with b.loop(0, size, step=lanes) as loop:
         b.store(b.const(0.0, elem, lanes), scratch, loop.var)
-
-
-def is_limited(axes: Sequence[int]) -> bool:
-    """Return whether the limit of a `LimitedKernel` limits the first of these axes."""
-    return bool(axes) and axes[0] == 0
 
 
 def limited_points(b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int]) -> SSAValue | None:

@@ -17,7 +17,7 @@ from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, wi
 from einsmith.kernels.contraction.emission import pack
 from einsmith.kernels.contraction.emission.blocked import Blocked, CompanionPairs, beyond_limit
 from einsmith.kernels.contraction.emission.direct import DirectLowering, partial_sums
-from einsmith.kernels.contraction.emission.frame import is_limited, limited_points, workspace
+from einsmith.kernels.contraction.emission.frame import limited_points, workspace
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
@@ -25,6 +25,7 @@ from einsmith.kernels.contraction.sums import parts_of
 from einsmith.kernels.contraction.words import in_words
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import place_sums
+from einsmith.kernels.emit.loops import is_limited
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.schedule.kernel import Beyond, Kernel
 
