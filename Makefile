@@ -47,6 +47,8 @@ $(VENV)/.ready-run: pyproject.toml
 $(VENV)/.ready-dev: $(VENV)/.ready-run
 	@echo "installing the development tools and $(TORCH)"
 	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[gpu]' || \
+		echo "warning: Triton is not available here; the tests of machine code for GPUs are skipped" >&2
 	@$(PIP) '$(TORCH)' && { $(PIP) --editable '.[doors]' || \
 		echo "warning: trainers of PyTorch are not available here; the tests with them are skipped" >&2; } || \
 		echo "warning: $(TORCH) is not available here; the tests that compare with PyTorch are skipped" >&2

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         CheckError,
         CompileError,
         DataError,
+        DeviceError,
         DtypeError,
         EinsmithError,
         EinsmithWarning,
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 __all__ = [
-    "ArgumentError", "BoundsError", "BusyError", "CheckError", "CompileError", "DataError", "DtypeError",
+    "ArgumentError", "BoundsError", "BusyError", "CheckError", "CompileError", "DataError", "DeviceError", "DtypeError",
     "EinsmithError", "EinsmithWarning", "FormulaError", "GradientError", "GroupError", "IndexOutOfRange", "KindError",
     "KnobError", "Library", "LibraryError", "NonFiniteError", "OutOfMemoryError", "SaveError", "ShapeError",
     "TraceError", "TrainStep", "UnknownAttributeError", "UnknownNameError", "UnknownOptionError", "VerifyError", "abs",
@@ -92,7 +93,8 @@ _PLACES = {
     "einsmith.api.batching": "hessian vmap",
     "einsmith.base.caches": "cache_clear",
     "einsmith.training.checkpoint": "load save",
-    "einsmith.base.errors": "ArgumentError BoundsError BusyError CheckError CompileError DataError DtypeError "
+    "einsmith.base.errors": "ArgumentError BoundsError BusyError CheckError CompileError DataError DeviceError "
+    "DtypeError "
     "EinsmithError EinsmithWarning FormulaError GradientError GroupError IndexOutOfRange KindError KnobError "
     "LibraryError NonFiniteError OutOfMemoryError SaveError ShapeError TraceError UnknownAttributeError "
     "UnknownNameError UnknownOptionError VerifyError",

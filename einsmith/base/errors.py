@@ -116,6 +116,10 @@ class OutOfMemoryError(EinsmithError, MemoryError):
     """Error for tensors that need more memory than is available; the message gives the bytes requested."""
 
 
+class DeviceError(EinsmithError, RuntimeError):
+    """Error for a device that cannot be used: there is no driver or no such card, or it reports a failure."""
+
+
 class GroupError(EinsmithError, RuntimeError):
     """Error for a group of processes: they differ in what must be equal, or one of them has ended or failed."""
 
