@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.ctypeslib import as_array
 
 from einsmith.base.errors import CheckError
 from einsmith.checking.trap import fault_signals
@@ -28,13 +27,6 @@ class GuardedBlock(NamedTuple):
     name: str
     nbytes: int
     is_line_aligned: bool = False
-
-
-def view(address: int, nbytes: int) -> np.ndarray:
-    """Return the `nbytes` bytes at an address as an array; the caller keeps their memory alive."""
-    if nbytes == 0:
-        return np.zeros(0, np.uint8)
-    return as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
 
 class Guarded:

@@ -24,12 +24,12 @@ from einsmith.checking.expected import (
     read_buffers,
     written_buffers,
 )
-from einsmith.checking.guarded import view
 from einsmith.checking.kernel_check import BufferState, CheckedKernel, KernelFault
 from einsmith.checking.tolerance import errors
 from einsmith.codegen.entry.entry_program import RUN_WORDS
 from einsmith.ir.nodes import Compute, Graph, Leaf, Recurrence, postorder
 from einsmith.runtime.assemble import Assembler, At, PointerTarget
+from einsmith.runtime.buffers import bytes_at
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import Await, BeginLoop, CheckFinite, CheckZero, EndLoop, Notify, RunLaunch, Together
 
@@ -168,10 +168,10 @@ class _Run:
         low = program.arena.ctypes.data
         for owner, (address, nbytes) in self.base.items():
             if isinstance(owner, Leaf):
-                self.before[owner] = view(address, nbytes).copy()
+                self.before[owner] = bytes_at(address, nbytes).copy()
                 self.shadow(owner).write(0, self.before[owner], None)
             elif not low <= address < low + program.arena.size and not isinstance(owner, tuple):
-                view(address, nbytes)[:] = kernel_check.FILLS[0]
+                bytes_at(address, nbytes)[:] = kernel_check.FILLS[0]
 
     def shadow(self, key: Any, nbytes: int | None = None) -> _Shadow:
         if key not in self.shadows:
@@ -281,7 +281,7 @@ class _Run:
                 new.values[:], new.known[:] = old.values, old.known
         values, known = self.shadow(place.owner if key is None else key, place.nbytes).read(offset, nbytes)
         if read:
-            content = view(address, nbytes)
+            content = bytes_at(address, nbytes)
             wrong = content != values if known is None else (content != values) & known
             if wrong.any():
                 first = int(np.argmax(wrong))
@@ -337,7 +337,7 @@ class _Run:
         assert place is not None
         if values.size == 0:
             return
-        content = view(state.address, values.size)
+        content = bytes_at(state.address, values.size)
         if mask is not None:
             mask = np.repeat(mask.reshape(-1), values.size // mask.size)
             content[mask] = values[mask]
@@ -368,7 +368,7 @@ class _Run:
             if not shadow.known.all():
                 at = int(np.argmin(shadow.known))
                 raise self.blame(f"nothing was stored to byte {at} of {nbytes} of the result {_describe(owner)}")
-            if not np.array_equal(view(address, nbytes), shadow.values):
+            if not np.array_equal(bytes_at(address, nbytes), shadow.values):
                 raise self.blame(f"{_describe(owner)} was overwritten after its last kernel")
         if not status and (self.p.level > 1 or is_due(self.p.calls)):
             self.compare_whole()
@@ -411,7 +411,7 @@ class _Run:
         for owner, old in self.before.items():
             address, _, now = expected[owner]
             if not np.array_equal(now, old):
-                view(address, old.size)[:] = old
+                bytes_at(address, old.size)[:] = old
         if (native_status := run()) != status:
             raise self.blame(
                 f"the program ends with status {native_status}, and with {status} when its kernels run one by one"
@@ -419,7 +419,7 @@ class _Run:
         for owner, (address, nbytes, values) in expected.items():
             if status and not isinstance(owner, Leaf):
                 continue
-            wrong = view(address, nbytes) != values
+            wrong = bytes_at(address, nbytes) != values
             if wrong.any():
                 at = int(np.argmax(wrong)) // owner.dtype.itemsize
                 raise self.blame(

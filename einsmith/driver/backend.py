@@ -193,6 +193,8 @@ class Backend(ABC):
     """
 
     name: str
+    in_process: bool = True
+    """Whether programs read and change bound arrays where these lie in this process's memory."""
 
     @property
     @abstractmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, PointerTarget, show_steps
 from einsmith.runtime.comparison import Comparison, scratch_bytes
+from einsmith.runtime.memory import Memory
 from einsmith.runtime.steps import Await, CheckFinite, CheckZero, Notify
 from einsmith.schedule.arena import whole_lines
 from einsmith.schedule.plan import Plan
@@ -59,6 +61,7 @@ class Binding:
         limit: most bytes that a run may hold; None: any number.
         more_bytes: bytes needed beyond those of a single program, while another binding of it lives.
         notices: what a run tells other threads, and waits for, while it goes on.
+        memories: the memory that an array is, by the array's id, as far as it is known.
     Raises:
         MemoryLimitError: the program needs more bytes than the limit.
     """
@@ -71,6 +74,7 @@ class Binding:
         limit: MemoryLimit | None,
         more_bytes: int = 0,
         notices: Sequence[Notice | Reply] = (),
+        memories: Mapping[int, Memory] = MappingProxyType({}),
     ):
         self.compiled, self.arena = compiled, arena
         backend, code, plan = compiled.backend, compiled.code, compiled.plan
@@ -128,6 +132,7 @@ class Binding:
         self.kept = buffers.empty((places.kept_end,), np.uint8)
         """Memory of workspaces that last from run to run."""
         assembler = Assembler(code, spare.ctypes.data, side_runs, self.kept.ctypes.data)
+        assembler.arrays, assembler.memories = arrays, memories
         assembler.sent = set(received(compiled.graph.inputs).values())
 
         def add_checks(i: int) -> None:

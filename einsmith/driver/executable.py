@@ -190,7 +190,7 @@ class Executable:
         """Memory of what depends on constants alone."""
         self._since = self._vain = 0
         """Runs since the last preparation, and preparations in a row that hardly any run had a use of."""
-        known_arrays = {id(m.physical): m for m in memories}
+        known_arrays = self._known_arrays = {id(m.host): m for m in memories}
         fixed: list[Leaf] = []
         if memories and not graph.updates and finite is None and not environment.check_level():
             self._watch = ChangeWatch(memories)
@@ -216,7 +216,9 @@ class Executable:
         self._concurrent: bool = not (self._stored or notices or memory is not None or environment.check_level())
         """Whether threads may run the program at one time, each with intermediate results of its own."""
         with recording.phase("binding to memory"):
-            self._binding = Binding(compiled, self.bound, self._arena, self._limit, notices=self._notices)
+            self._binding = Binding(
+                compiled, self.bound, self._arena, self._limit, notices=self._notices, memories=known_arrays
+            )
         self._recorder = recording.recorder_of_process() if environment.TRACE.is_set() else None
         self._timelines: WeakKeyDictionary[Binding, Timeline] = WeakKeyDictionary()
         self.compile_seconds = perf_counter() - start
@@ -256,7 +258,9 @@ class Executable:
         compiled, code_bytes = self.compiled.with_decisions(texts, compare)
         program = copy(self)
         more = self.program.table.nbytes + code_bytes
-        program._binding = Binding(compiled, self.bound, self._arena, self._limit, more, self._notices)
+        program._binding = Binding(
+            compiled, self.bound, self._arena, self._limit, more, self._notices, self._known_arrays
+        )
         return program
 
     def fitted(self, fit: SizeFit) -> Executable:
@@ -445,14 +449,24 @@ class Executable:
         """Restore bound memory at the end of the block, undoing the stores of its runs. No other thread reads or
         changes it until then."""
         with self._guard or nullcontext():
+            self._fetch()
             saved = [(a, a.copy()) for x, a in self.bound.items() if x not in self._made]
             try:
                 yield
             finally:
                 with Deferred():
+                    self._fetch()
                     for a, old in saved:
                         a[...] = old
                     Clock.note_store()
+                    for memory in self._memories:
+                        memory.version = Clock.changed
+
+    def _fetch(self) -> None:
+        """Bring bound memory up to date, where programs on a device have stored into a copy."""
+        if Memory.may_be_away:
+            for memory in self._memories:
+                memory.fetch()
 
     # -- runs
 
@@ -577,7 +591,9 @@ class Executable:
     def _bind(self, queue: queues.RunQueue) -> Binding:
         """Bind the program to the memory of runs in a queue, whose lock the caller holds."""
         arena = self._arena.of(queue.number)
-        binding = self._bindings[queue.number] = Binding(self.compiled, self.bound, arena, self._limit)
+        binding = self._bindings[queue.number] = Binding(
+            self.compiled, self.bound, arena, self._limit, memories=self._known_arrays
+        )
         return binding
 
     def _call(
@@ -651,6 +667,8 @@ class Executable:
             status = self._run(places, binding, time, binding.program.run)
         except IndexOutOfRange as e:
             raise self._explain(e, list(map(buffers.array_at, inputs, compiled.inputs))) from None
+        if binding.copies:
+            self._fetch()
         for k, source, count in binding.copies:
             if source in self.bound:
                 address = buffers.address(self.bound[source])
@@ -687,6 +705,8 @@ class Executable:
             block = binding.arena.block  # kept until the run ends
             if block.number != binding.block_number:
                 block = binding.move()
+            if Memory.may_be_away and self.backend.in_process:
+                self._fetch()
             if time is not None:
                 self._since += 1
                 self._prepare(binding, time)
@@ -745,6 +765,7 @@ class Executable:
         """Return the graph's outputs: arrays that the run wrote, and copies of others."""
         if not binding.copies:
             return [arrays[i] for i in binding.order]
+        self._fetch()
         compiled = binding.compiled
         written = dict(zip(compiled.outputs, arrays, strict=True))
         input_arrays = dict(zip(compiled.inputs, inputs, strict=True))

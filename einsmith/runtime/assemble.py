@@ -17,6 +17,7 @@ import numpy as np
 from einsmith.ir.loop import LoopSegment
 from einsmith.ir.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
 from einsmith.ir.views import storage
+from einsmith.runtime.memory import Memory
 from einsmith.runtime.steps import Await, BeginLoop, CheckZero, EndLoop, Move, Notify, RunLaunch, Step, Together
 from einsmith.schedule.arena import Life, arena, lives, whole_lines
 from einsmith.schedule.kernel import Beyond, Kernel, Rows
@@ -164,6 +165,10 @@ class Assembler:
         self.steps: list[Step] = []
         self.kernels: list[tuple[KernelCall, list[int]]] = []
         self.sent: Collection[Leaf] = ()
+        self.arrays: Mapping[Leaf, np.ndarray] = {}
+        """The arrays of the leaves that live as long as the program."""
+        self.memories: Mapping[int, Memory] = {}
+        """The memory that such an array is, by the array's id, as far as it is known."""
         self.headers: dict[int, int] = {}
         """The call with most tasks of the launches that each header lets run together, by the header's step."""
         self.places: dict[At, PointerTarget] = {}

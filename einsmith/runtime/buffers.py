@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.ctypeslib import as_array
 
 from einsmith.base import locks
 from einsmith.base.errors import OutOfMemoryError
@@ -156,3 +157,10 @@ def array_at(address: int, leaf: Leaf) -> np.ndarray:
         return np.empty(leaf.shape, leaf.dtype.numpy)
     memory = (ctypes.c_char * nbytes(leaf)).from_address(address)
     return np.frombuffer(memoryview(memory), leaf.dtype.numpy).reshape(leaf.shape)
+
+
+def bytes_at(address: int, nbytes: int) -> np.ndarray:
+    """Return the `nbytes` bytes at an address as an array; the caller keeps their memory alive."""
+    if nbytes == 0:
+        return np.zeros(0, np.uint8)
+    return as_array((ctypes.c_uint8 * nbytes).from_address(address))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.random import default_rng
@@ -85,6 +85,14 @@ class ChangeWatch:
         return self._time
 
 
+class Newest(Protocol):
+    """A copy of the elements elsewhere, on a device, which programs there have changed."""
+
+    def fetch(self) -> None:
+        """Copy the elements into this process's memory."""
+        ...
+
+
 class Memory:
     """The elements of a tensor at a fixed address, C-contiguous, aligned to 64 bytes, not initialised.
 
@@ -94,9 +102,25 @@ class Memory:
 
     version: the time (`Clock`) of the last change that was made through this object. Programs have the memory as
     `physical`; users have other arrays, by which `is_shared` knows of them.
+    newest: the copy of the elements on a device that is newer than this memory; None where this memory is up to date.
+    Reading the elements, also as `physical`, fetches them.
     """
 
-    __slots__ = ("physical", "layout", "shape", "guard", "version", "_public", "_owner", "_references", "__weakref__")
+    may_be_away: ClassVar[bool] = False
+    """Whether there may be memory of which a copy on a device is newer."""
+
+    __slots__ = (
+        "_physical",
+        "newest",
+        "layout",
+        "shape",
+        "guard",
+        "version",
+        "_public",
+        "_owner",
+        "_references",
+        "__weakref__",
+    )
 
     def __init__(
         self,
@@ -111,20 +135,42 @@ class Memory:
         stored = shape
         if layout is not None:
             stored = _check_layout(layout, shape, dtype)
-        self.physical = buffers.empty(stored, dtype) if place is None else place
+        self._physical = buffers.empty(stored, dtype) if place is None else place
+        self.newest: Newest | None = None
         self.version = Clock.note()
-        self._public = self.physical.view()  # of the elements without a layout
-        self._owner = self.physical.base if place is None else None
+        self._public = self._physical.view()  # of the elements without a layout
+        self._owner = self._physical.base if place is None else None
         self._references = sys.getrefcount(self._owner)
+
+    @property
+    def physical(self) -> np.ndarray:
+        """The memory as programs have it, up to date."""
+        self.fetch()
+        return self._physical
+
+    @property
+    def host(self) -> np.ndarray:
+        """The memory as programs of this process have it, than which a copy on a device may be newer."""
+        return self._physical
+
+    def fetch(self) -> None:
+        """Bring the memory up to date, where a copy on a device is newer."""
+        if self.newest is None:
+            return
+        with self.guard:
+            newest, self.newest = self.newest, None
+            if newest is not None:
+                newest.fetch()
 
     @property
     def dtype(self) -> np.dtype:
         """The NumPy type of the elements."""
-        return self.physical.dtype
+        return self._physical.dtype
 
     def logical(self) -> np.ndarray:
         """Return the tensor: the memory itself or a view of it, through which it is changed in place. Where a layout
         has no view, return a copy, which cannot be written to; `store` sets the values."""
+        self.fetch()
         tensor = self._public if self.layout is None else self._read()
         self.version = Clock.note()  # whoever has the array may change it
         return tensor

@@ -19,6 +19,7 @@ elements. The meaning of each operation is fixed here, independently of any comp
   that it has loaded since the last barrier only in the lane that has loaded it, or with a value that a `reduce` or
   `dot` has made of the loaded tile: other lanes may have yet to load it.
 - `dot` multiplies matrices and adds them to a third; its precision says how float32 operands are rounded first.
+- A program ends at an `end_if` whose scalar holds; it stands outside of loops.
 """
 
 from __future__ import annotations
@@ -201,6 +202,12 @@ class TileBuilder:
     def finish(self, programs: int) -> TileFunction:
         """Return the function, which a number of programs run."""
         return TileFunction(self.name, tuple(self.parameters), programs, self._constant_ops, self._blocks[0])
+
+    def continue_from(self, f: TileFunction) -> None:
+        """Begin with the parameters and constants of a finished function, whose values stay known."""
+        self.parameters = list(f.parameters)
+        self._constant_ops = list(f.constants)
+        self._count = 1 + max((v.id for v in _defined(f)), default=-1)
 
     def parameter(self, p: TileParameter) -> int:
         """Return the number of a parameter, which is added where there is none equal to it."""
@@ -392,6 +399,10 @@ class TileBuilder:
 
     # -- control
 
+    def end_if(self, condition: TileValue) -> None:
+        """End the program where a scalar holds."""
+        self._blocks[-1].append(TileOp("end_if", (condition,), ()))
+
     @contextmanager
     def loop(
         self, lo: TileValue | int, hi: TileValue | int, step: int, init: Sequence[TileValue] = ()
@@ -410,6 +421,17 @@ class TileBuilder:
         self._shared.pop()
         if [v.type for v in out.next] != types:
             raise CompileError(f"a loop yields {[str(v.type) for v in out.next]} where it carries {types}")
+
+
+def _defined(f: TileFunction) -> Iterator[TileValue]:
+    """Yield all values that a function defines."""
+    pending: list[TileOp | TileLoop] = [*f.constants, *f.body]
+    while pending:
+        x = pending.pop()
+        yield from x.results
+        if isinstance(x, TileLoop):
+            yield from (x.var, *x.carried)
+            pending += x.body
 
 
 def operations(body: Sequence[TileOp | TileLoop]) -> Iterator[TileOp]:

@@ -148,6 +148,8 @@ class _Text:
             elif x.results:
                 names = [self.names.setdefault(v, f"v{v.id}") for v in x.results]
                 self.lines.append(f"{_PAD * depth}{', '.join(names)} = {self._expression(x)}")
+            elif x.name == "end_if":
+                self.lines += [f"{_PAD * depth}if {self._name(x.args[0])}:", f"{_PAD * (depth + 1)}return"]
             else:
                 self.lines.append(_PAD * depth + self._expression(x))
 

@@ -23,6 +23,7 @@ from einsmith.tiles.ir import (
     common_shape,
     count_lanes,
     memory_elem,
+    operations,
 )
 
 MOST_LANES = 1 << 20
@@ -56,6 +57,7 @@ def _verify_block(f: TileFunction, body: Sequence[TileOp | TileLoop], outside: s
     seen = set(outside)
     for x in body:
         if isinstance(x, TileLoop):
+            _expect(all(op.name != "end_if" for op in operations(x.body)), f, x, "a program ends within it")
             _verify_loop(f, x, seen)
         else:
             _expect_defined(f, x, x.args, seen)
@@ -249,6 +251,10 @@ def _check_reach(offset: TileValue, size: int) -> str:
     return "offsets of i32 do not reach its end" if offset.elem == "i32" and size > 2**31 else ""
 
 
+def _end_if(f: TileFunction, x: TileOp) -> str:
+    return "" if _types(x) == [TileType("i1")] else "it takes a condition, which is a scalar"
+
+
 def _accept(f: TileFunction, x: TileOp) -> str:
     return ""
 
@@ -270,4 +276,5 @@ _RULES: dict[str, Callable[[TileFunction, TileOp], str]] = {
     "store": _store,
     "atomic_add": _store,
     "barrier": _accept,
+    "end_if": _end_if,
 }

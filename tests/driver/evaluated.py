@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from einsmith.checking.expected import written_buffers
-from einsmith.checking.guarded import view
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend
 from einsmith.ir.template_evaluator import evaluate_template
@@ -20,6 +19,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.buffers import bytes_at
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, StepTimes
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 from einsmith.tuning.kernels import decisions
@@ -56,7 +56,7 @@ class Evaluate(Pattern):
 def read(b: KernelBuffer, address: int) -> np.ndarray:
     """What lies there; of a buffer that ends before its shape does, zeros behind."""
     out = np.zeros(prod(b.shape), b.dtype.numpy)
-    out[: b.size] = view(address, b.size * b.dtype.itemsize).view(b.dtype.numpy)
+    out[: b.size] = bytes_at(address, b.size * b.dtype.itemsize).view(b.dtype.numpy)
     return out.reshape(b.shape)
 
 
@@ -91,7 +91,7 @@ def run(kernel: Kernel | Rows, pointers: Sequence[int]) -> None:
         written = results(kernel, arrays)
     for n, value in written.items():
         b = kernel.buffers[n]
-        view(pointers[n], b.size * b.dtype.itemsize)[:] = value.reshape(-1)[: b.size].view(np.uint8)
+        bytes_at(pointers[n], b.size * b.dtype.itemsize)[:] = value.reshape(-1)[: b.size].view(np.uint8)
 
 
 class Steps:
@@ -147,11 +147,11 @@ class Steps:
                 self.loop(n, step, last)
                 n = last
             elif isinstance(step, CheckZero):
-                if view(self.at(n), 4).view(np.int32)[0]:
+                if bytes_at(self.at(n), 4).view(np.int32)[0]:
                     return step.code
             elif isinstance(step, CheckFinite):
                 elem = np.dtype("float32" if step.elem == "f32" else "float64")
-                if not np.isfinite(view(self.at(n), elem.itemsize).view(elem)[0]):
+                if not np.isfinite(bytes_at(self.at(n), elem.itemsize).view(elem)[0]):
                     return step.code
             n += 1
         return 0
@@ -168,7 +168,9 @@ class Steps:
             n += 1
 
     def loop(self, n: int, step: BeginLoop, last: int) -> None:
-        first, stop = ((int(view(p, 8).view(np.int64)[0]) if (p := self.at(n, k)) else None) for k in ("first", "stop"))
+        first, stop = (
+            (int(bytes_at(p, 8).view(np.int64)[0]) if (p := self.at(n, k)) else None) for k in ("first", "stop")
+        )
         turns = range(max(first or 0, 0), step.most if stop is None else min(stop, step.most))
         for t in reversed(turns) if step.reverse else turns:
             for k, m in enumerate(step.moves):

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.checking.guarded import view
 from einsmith.cost.facts import Target
 from einsmith.kernels.pattern import Lowered
 from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.buffers import bytes_at
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tiles.ir import TileFunction, TileParameter
 from einsmith.tiles.lower import lower, patterns
@@ -50,7 +50,7 @@ class Code:
             key = at, p.elem, nbytes
             if key not in memories:
                 what = "the workspace" if p.buffer is None else f"buffer {p.buffer}"
-                raw = view(at, nbytes) if nbytes else np.zeros(0, np.uint8)
+                raw = bytes_at(at, nbytes) if nbytes else np.zeros(0, np.uint8)
                 memories[key] = Memory(raw, p.elem, what, p.buffer is not None)
             return memories[key]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from einsmith.checking.guarded import view
+from einsmith.runtime.buffers import bytes_at
 from einsmith.tiles.ir import TileFunction
 from einsmith.tiles.triton_text import ALIGNED as PROMISED
 from einsmith.tiles.triton_text import OPTIONS, pointer_type, triton_text
@@ -74,13 +74,13 @@ class Mirror:
         import torch
 
         for first, end, piece in self._pieces:
-            piece.copy_(torch.from_numpy(view(first, end - first)))
+            piece.copy_(torch.from_numpy(bytes_at(first, end - first)))
 
     def download(self) -> None:
         import torch
 
         for first, end, piece in self._pieces:
-            torch.from_numpy(view(first, end - first)).copy_(piece)
+            torch.from_numpy(bytes_at(first, end - first)).copy_(piece)
 
 
 _TORCH = {

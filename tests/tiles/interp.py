@@ -4,6 +4,7 @@ order that nobody knows, raises a Fault."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -60,6 +61,10 @@ _MATH: dict[str, Callable] = {
 }  # fmt: skip
 
 
+class _Ended(Exception):
+    """A program ends before its last instruction."""
+
+
 class _Program:
     """met: the loads that each store has the lanes of (`order.gathered`)."""
 
@@ -76,7 +81,8 @@ class _Program:
                 self.values[x.results[0]] = rounded_to_bf16(self.values[x.results[0]])
 
     def run(self) -> None:
-        self.block(self.f.body)
+        with suppress(_Ended):
+            self.block(self.f.body)
 
     def block(self, body: Sequence[TileOp | TileLoop]) -> None:
         for x in body:
@@ -104,6 +110,10 @@ class _Program:
         if x.name == "barrier":
             self.epoch += 1
             self.loaded.clear()
+            return ()
+        if x.name == "end_if":
+            if args[0]:
+                raise _Ended
             return ()
         if x.name == "reduce":
             return reduced(x.attrs[0], x.attrs[1], args)

@@ -1,0 +1,92 @@
+"""Compile kernels to tiles, then to machine code by Triton, and run programs as graphs: the back end of NVIDIA's
+cards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.base import environment
+from einsmith.codegen.triton.binary import Binary, TritonSource
+from einsmith.cost.facts import Target
+from einsmith.cost.gpu import CUDA, GpuTarget
+from einsmith.driver.backend import Backend, Runnable
+from einsmith.kernels.pattern import Pattern
+from einsmith.runtime.arena import Block
+from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.cuda.device import CudaDevice, DeviceCode
+from einsmith.runtime.cuda.launches import TileCode
+from einsmith.runtime.cuda.program import Card, CudaProgram
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.tiles.patterns import TILE_PATTERNS
+from einsmith.tiles.triton_text import pointer_type, triton_text
+from einsmith.tuning.kernels import decisions, override
+
+
+class Cuda(Backend):
+    """The back end of one card: see the module's docstring.
+
+    Args:
+        device: the card.
+        described: what the card is to the cost model.
+        compiles: function that makes machine code of texts for the card's compute capability.
+    """
+
+    name = CUDA
+    in_process = False
+    patterns: Sequence[Pattern] = TILE_PATTERNS
+
+    def __init__(self, device: CudaDevice, described: GpuTarget, compiles: Any):
+        self.described, self._compiles = described, compiles
+        self.card = Card(device, self._build)
+
+    def target(self, threads: int) -> GpuTarget:
+        return self.described
+
+    def static_target(self, cores: int) -> Target:
+        return self.described
+
+    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+        return [self._compile(k, target) for k in kernels]
+
+    def _compile(self, kernel: Kernel | Rows, target: Target) -> CompiledKernel:
+        text = override.text_of(kernel)
+        choice = decisions.choice_of(kernel, target, text)
+        if environment.debug() >= 3:
+            print(decisions.explain(kernel, target), file=sys.stderr)
+        lowered = decisions.lower_choice(choice)
+        config = choice.config
+        launches = [(TileCode(x.function, config.warps, config.stages), x.tasks, False) for x in lowered.launches]
+        return CompiledKernel(
+            tuple(launches),
+            0,
+            lowered.workspace,
+            choice.pattern.name,
+            str(config),
+            choice.cost.seconds,
+            0,
+            text,
+            beyond=lowered.beyond,
+        )
+
+    def _build(self, codes: Sequence[tuple[TileCode, tuple[bool, ...]]]) -> list[DeviceCode]:
+        """Return machine code of functions, whose pointers are multiples of 16 bytes or not."""
+        sources = []
+        for code, aligned in codes:
+            f = code.function
+            types = tuple(pointer_type(p.elem, yes) for p, yes in zip(f.parameters, aligned, strict=True))
+            sources.append(TritonSource(triton_text([f]), f.name, types, code.warps, code.stages))
+        binaries: list[Binary] = self._compiles(sources, self.described.capability)
+        return [DeviceCode(code.function, binary) for (code, _), binary in zip(codes, binaries, strict=True)]
+
+    def allocate(self, nbytes: int) -> Block:
+        return self.card.memory.block(nbytes)
+
+    def program(self, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
+        return CudaProgram(assembler, self.card)
+
+    def seconds_of(
+        self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
+    ) -> list[float]:
+        raise NotImplementedError

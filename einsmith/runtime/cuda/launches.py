@@ -1,0 +1,274 @@
+"""Turn the steps of a program into launches with final addresses, and find which of them must wait for which.
+
+Loops are unrolled: a launch in a loop of 20 turns becomes 20 launches, each with the addresses of its turn. A launch
+waits for an earlier one if both access a byte and one of them stores it. The arena gives one address to tensors that
+are never alive together, so the bytes alone tell, and not the names of tensors.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from einsmith.base.locks import cached_property
+from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step, Together
+from einsmith.tiles.guards import CHECKS, RESET, Guard, accessed, guarded
+from einsmith.tiles.ir import TileFunction
+
+WORD = 16
+"""Bytes between the words that guards read, which all begin where 16 bytes can be loaded at once."""
+
+
+@dataclass(eq=False)
+class TileCode:
+    """A function of the tile IR, with its warps and the turns of a loop that are loaded ahead."""
+
+    function: TileFunction
+    warps: int = 4
+    stages: int = 3
+    _guarded: dict[tuple[Guard, int], TileCode] = field(default_factory=dict)
+
+    @cached_property
+    def accessed(self) -> tuple[Sequence[bool], Sequence[bool]]:
+        """For each parameter whether the function loads from it, and whether it stores to it."""
+        return accessed(self.function)
+
+    def guarded(self, guard: Guard, buffers: int) -> TileCode:
+        """Return the code that looks at the program's status first (`tiles.guards.guarded`)."""
+        if not guard.elems:
+            return self
+        key = guard, buffers
+        if key not in self._guarded:
+            self._guarded[key] = TileCode(guarded(self.function, guard, buffers), self.warps, self.stages)
+        return self._guarded[key]
+
+
+_CHECKS = {elem: TileCode(f, 1, 1) for elem, f in CHECKS.items()}
+_RESET = TileCode(RESET, 1, 1)
+
+
+class ByteRange(NamedTuple):
+    """Addresses from `start` to before `end`."""
+
+    start: int
+    end: int
+
+
+class DeviceLaunch(NamedTuple):
+    """A launch of code: the addresses that its parameters get, and the number of the step that it belongs to; -1 for
+    the one that sets the status to 0."""
+
+    code: TileCode
+    pointers: tuple[int, ...]
+    step: int
+
+    def ranges(self) -> tuple[list[ByteRange], list[ByteRange]]:
+        """Return the bytes that it may load, and those that it may store."""
+        loaded, stored = self.code.accessed
+        places = [
+            ByteRange(at, at + p.nbytes) for at, p in zip(self.pointers, self.code.function.parameters, strict=True)
+        ]
+        return (
+            [r for r, yes in zip(places, loaded, strict=True) if yes and r.end > r.start],
+            [r for r, yes in zip(places, stored, strict=True) if yes and r.end > r.start],
+        )
+
+
+@dataclass(frozen=True)
+class GuardWords:
+    """The words that guards and checks read, from an address on: the status; the codes of checks; numbers of turns."""
+
+    address: int
+    codes: Sequence[int]
+    turns: int
+
+    @staticmethod
+    def of(steps: Sequence[Step], address: int = 0) -> GuardWords:
+        """Return the words that steps need, at an address."""
+        codes = dict.fromkeys(s.code for s in steps if isinstance(s, CheckZero | CheckFinite))
+        bounded = [s.most for s in steps if isinstance(s, BeginLoop) and (s.first or s.stop)]
+        return GuardWords(address, tuple(codes), max(bounded, default=0))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all words."""
+        return WORD * (1 + len(self.codes) + self.turns)
+
+    def fill(self, words: np.ndarray) -> None:
+        """Set the words, in an array of `nbytes` bytes; the status is 0."""
+        words.view(np.int64)[:: WORD // 8] = [0, *self.codes, *range(self.turns)]
+
+    @property
+    def status(self) -> int:
+        """The address of the status."""
+        return self.address
+
+    def code(self, code: int) -> int:
+        """Return the address of a check's code."""
+        return self.address + WORD * (1 + self.codes.index(code))
+
+    def turn(self, number: int) -> int:
+        """Return the address of the number of a turn."""
+        return self.address + WORD * (1 + len(self.codes) + number)
+
+
+Word = tuple[int, int | str]
+"""A pointer's position in a program: number of the step, number of the pointer (see `Runnable.slots`)."""
+
+
+def flatten(
+    steps: Sequence[Step], words: Mapping[Word, int], guards: GuardWords, is_kept: Callable[[ByteRange], bool]
+) -> list[DeviceLaunch]:
+    """Return the launches of a program, in order.
+
+    Args:
+        steps: its steps.
+        words: the device's address that each pointer of a step begins with.
+        guards: the words of its guards and checks.
+        is_kept: whether a run must not store into bytes once a check has failed, as they outlive it.
+    """
+    return list(_Flattening(steps, dict(words), guards, is_kept).launches())
+
+
+class _Flattening:
+    """`flatten`, while it goes through the steps. `is_checked`: a check has been passed, after which kernels must not
+    run (of an index), or must not store what is kept (of a number)."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        words: dict[Word, int],
+        guards: GuardWords,
+        is_kept: Callable[[ByteRange], bool],
+    ):
+        self.steps, self.words, self.guards, self.is_kept = steps, words, guards, is_kept
+        self.must_not_run = self.must_not_store = False
+
+    def launches(self) -> Iterator[DeviceLaunch]:
+        if self.guards.codes:
+            yield DeviceLaunch(_RESET, (self.guards.status,), -1)
+        yield from self._part(0, len(self.steps), ())
+
+    def _part(self, n: int, end: int, bounds: tuple[tuple[int, int, int], ...]) -> Iterator[DeviceLaunch]:
+        """Yield the launches of steps n .. end-1. bounds: of the loops around them that have bounds at run time the
+        addresses of the turn's number, the first turn and the turn before which it ends; 0 for a bound that is not
+        there."""
+        while n < end:
+            step = self.steps[n]
+            if isinstance(step, RunLaunch):
+                if step.tasks:
+                    yield self._launch(n, step, bounds)
+            elif isinstance(step, BeginLoop):
+                last = self._end_of(n)
+                yield from self._loop(n, step, last, bounds)
+                n = last
+            elif isinstance(step, CheckZero | CheckFinite):
+                elem = "i32" if isinstance(step, CheckZero) else step.elem
+                pointers = self.words[n, 0], self.guards.code(step.code), self.guards.status
+                yield DeviceLaunch(_CHECKS[elem], pointers, n)
+                self.must_not_run |= isinstance(step, CheckZero)
+                self.must_not_store = True
+            elif not isinstance(step, Together):
+                raise NotImplementedError(f"a graph of launches has no {type(step).__name__}")
+            n += 1
+
+    def _launch(self, n: int, step: RunLaunch, bounds: tuple[tuple[int, int, int], ...]) -> DeviceLaunch:
+        code: TileCode = step.code
+        pointers = [self.words[n, i] for i in range(len(step.pointers))]
+        plain = DeviceLaunch(code, tuple(p.address(pointers) for p in code.function.parameters), n)
+        looks = self.must_not_run or (self.must_not_store and any(map(self.is_kept, plain.ranges()[1])))
+        guard = Guard(looks, tuple((first != 0, stop != 0) for _, first, stop in bounds))
+        if not guard.elems:
+            return plain
+        words = [self.guards.status] * looks + [at for group in bounds for at in group if at]
+        return DeviceLaunch(code.guarded(guard, len(pointers)), (*plain.pointers, *words), n)
+
+    def _loop(
+        self, n: int, step: BeginLoop, last: int, bounds: tuple[tuple[int, int, int], ...]
+    ) -> Iterator[DeviceLaunch]:
+        for turn in reversed(range(step.most)) if step.reverse else range(step.most):
+            for k, move in enumerate(step.moves):
+                self.words[move.step, move.pointer] = self.words[n, k] + move.offset + move.delta * turn
+            first, stop = (self.words.get((n, name), 0) for name in ("first", "stop"))
+            here = ((self.guards.turn(turn), first, stop),) if first or stop else ()
+            yield from self._part(n + 1, last, (*bounds, *here))
+
+    def _end_of(self, n: int) -> int:
+        depth = 0
+        while True:
+            depth += isinstance(self.steps[n], BeginLoop) - isinstance(self.steps[n], EndLoop)
+            if not depth:
+                return n
+            n += 1
+
+
+class _Touched:
+    """The launches that have stored and loaded each byte last: segments of addresses, in order. Segment k reaches from
+    `starts[k]` to `starts[k + 1]`."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = [0]
+        self.writers: list[int] = [-1]
+        self.readers: list[list[int]] = [[]]
+
+    def _split(self, at: int) -> int:
+        """Let a segment begin at an address, and return its number."""
+        k = bisect_left(self.starts, at)
+        if k == len(self.starts) or self.starts[k] != at:
+            self.starts.insert(k, at)
+            self.writers.insert(k, self.writers[k - 1])
+            self.readers.insert(k, list(self.readers[k - 1]))
+        return k
+
+    def load(self, n: int, r: ByteRange) -> Iterator[int]:
+        """Note that launch n loads bytes; yield the launches that have stored them."""
+        first, end = self._split(r.start), self._split(r.end)
+        for k in range(first, end):
+            if self.writers[k] >= 0:
+                yield self.writers[k]
+            self.readers[k].append(n)
+
+    def store(self, n: int, r: ByteRange) -> Iterator[int]:
+        """Note that launch n stores bytes; yield the launches that have accessed them since they were last stored."""
+        first, end = self._split(r.start), self._split(r.end)
+        for k in range(first, end):
+            if self.writers[k] >= 0:
+                yield self.writers[k]
+            yield from self.readers[k]
+        del self.starts[first + 1 : end], self.writers[first + 1 : end], self.readers[first + 1 : end]
+        self.writers[first], self.readers[first] = n, []
+
+
+def edges(launches: Sequence[DeviceLaunch]) -> list[tuple[int, int]]:
+    """Return the pairs (a, b) of launches of which b must wait for a: it loads what a stores, or stores what a loads or
+    stores. Pairs that follow from others are left out."""
+    touched = _Touched()
+    before: list[int] = []  # by launch, a bit for each launch that comes before it
+    out: list[tuple[int, int]] = []
+    for n, launch in enumerate(launches):
+        loaded, stored = launch.ranges()
+        waits = {m for r in loaded for m in touched.load(n, r)} | {m for r in stored for m in touched.store(n, r)}
+        waits.discard(n)
+        above = 0
+        for m in sorted(waits, reverse=True):
+            if not above >> m & 1:
+                out.append((m, n))
+                above |= before[m] | 1 << m
+        before.append(above)
+    return out
+
+
+def overlaps(ranges: Sequence[ByteRange]) -> Callable[[ByteRange], bool]:
+    """Return whether bytes overlap any of some ranges, which overlap each other nowhere, as a function."""
+    known = sorted(r for r in ranges if r.end > r.start)
+    starts = [r.start for r in known]
+
+    def overlap(r: ByteRange) -> bool:
+        k = bisect_right(starts, r.start) - 1
+        return (k >= 0 and known[k].end > r.start) or (k + 1 < len(known) and starts[k + 1] < r.end)
+
+    return overlap
