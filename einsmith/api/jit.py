@@ -29,6 +29,7 @@ from einsmith.base.errors import ArgumentError, DtypeError, KindError, TraceErro
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.base.sizes import size_of
 from einsmith.base.trees import flatten, unflatten
+from einsmith.driver import registry
 from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, check_sizes, choose_sizes
@@ -337,6 +338,8 @@ class Jitted:
         threads: threads that run its programs; None: the default
         numerics: how its programs may round
         max_stored: most bytes of a result that is stored where it need not be (see `jit`)
+        sizes: whether sizes share programs (see `jit`)
+        device: where its programs run (see `jit`)
 
     A program is cached under its call's key (structure, types and shapes of the arguments, static values, threads) and
     the trace keys of all modules that were met while tracing for that key. The trace keys are compared only when
@@ -351,10 +354,11 @@ class Jitted:
         numerics: Numerics = PLAIN,
         max_stored: int | str = MAX_STORED_BYTES,
         sizes: str | None = None,
+        device: str | None = None,
     ):
         refuse_torch(f, "the function")
         functools.update_wrapper(self, f, updated=())
-        self.f, self.sizes = f, check_sizes(sizes)
+        self.f, self.sizes, self.device = f, check_sizes(sizes), registry.check_device(device)
         names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         if not all(isinstance(n, str) for n in names):
             raise KindError(f"static_argnames={show(static_argnames)} must be names of arguments")
@@ -403,7 +407,8 @@ class Jitted:
         return f"<jit of {signature_of(self.f)}{static}: {count} program{'' if count == 1 else 's'}>"
 
     def __getstate__(self) -> tuple:
-        return self.f, tuple(sorted(self.static)), self.threads, self.numerics, self.max_stored, self.sizes
+        static = tuple(sorted(self.static))
+        return self.f, static, self.threads, self.numerics, self.max_stored, self.sizes, self.device
 
     def __setstate__(self, state: tuple) -> None:
         self.__init__(*state)  # type: ignore[misc]  # programs and their memory are not copied
@@ -479,6 +484,7 @@ class Jitted:
 
     def _compile(self, arguments: list[Argument], structure: Any, threads: int) -> _Compiled:
         """Return a program for a call, compiled for its sizes or for a capacity that it shares with others."""
+        target = registry.target_of(self.device, threads)
         traced = trace_arguments(self.f, arguments, structure, self.numerics)
 
         def compile_graph(graph: Graph, traced: _Traced, **limits: Any) -> Executable:
@@ -492,6 +498,7 @@ class Jitted:
                 guard=traced.guard,
                 origins=traced.origins,
                 memories=[m for _, m in traced.live],
+                target=target,
                 **limits,
             )
 
@@ -612,6 +619,7 @@ def jit(
     max_stored: Any = MAX_STORED_BYTES,
     precision: str = "fp32",
     sizes: str | None = None,
+    device: str | None = None,
 ) -> Any:
     """Return a compiled version of a function of tensors.
 
@@ -633,16 +641,20 @@ def jit(
         sizes: "each" to compile a program for each size of the arguments; "shared" to compile one for all sizes up to a
             capacity, once a second size of a dimension is seen (docs/sizes.md); "auto" to do so where only the first
             dimension varies, nothing is stored, and it costs no time. None: as EINSMITH_SIZES says, by default "auto".
+        device: "cpu", "cuda" (the first card) or a card by its number, such as "cuda:1" (docs/gpu.md). None: as
+            EINSMITH_DEVICE says, by default "cpu".
 
     Raises:
-        ArgumentError: `max_stored` is not a size, `precision` or `sizes` is none of those, or `static_argnames` has a
-            name that is no argument of f.
+        ArgumentError: `max_stored` is not a size, `precision`, `sizes` or `device` is none of those, or
+            `static_argnames` has a name that is no argument of f. The first call raises DeviceError where there is no
+            such card.
     """
     most, numerics = size_of(max_stored, "max_stored", 0), Numerics(winograd, precision)
     if f is None:
-        options: dict[str, Any] = {"winograd": winograd, "max_stored": most, "precision": precision, "sizes": sizes}
+        options: dict[str, Any] = {"winograd": winograd, "max_stored": most, "precision": precision}
+        options |= {"sizes": sizes, "device": device}
         return functools.partial(jit, static_argnames=static_argnames, **options)
-    return Jitted(f, static_argnames, numerics=numerics, max_stored=most, sizes=sizes)
+    return Jitted(f, static_argnames, numerics=numerics, max_stored=most, sizes=sizes, device=device)
 
 
 _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()

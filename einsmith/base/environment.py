@@ -6,6 +6,7 @@ Variables are read at each use, so that a program may set them after importing E
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -129,6 +130,12 @@ def _sizes(text: str) -> str:
     return text
 
 
+def _device(text: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", text):
+        raise ValueError(text)
+    return text
+
+
 DEBUG: Knob[int] = Knob(
     "EINSMITH_DEBUG",
     0,
@@ -234,6 +241,14 @@ SIZES: Knob[str] = Knob(
     "(docs/sizes.md); each compiles one for each size; auto shares programs that store nothing among batch sizes where "
     "that costs no time. The argument `sizes` of es.jit and TrainStep takes its place",
 )
+DEVICE: Knob[str] = Knob(
+    "EINSMITH_DEVICE",
+    "cpu",
+    _device,
+    "cpu, cuda, or a card by its number, as in cuda:1",
+    "device on which programs compiled from now on run (docs/gpu.md). The argument `device` of es.jit and TrainStep "
+    "takes its place",
+)
 ALL: tuple[Knob, ...] = (
     DEBUG,
     THREADS,
@@ -248,6 +263,7 @@ ALL: tuple[Knob, ...] = (
     TRACE,
     WITHOUT,
     SIZES,
+    DEVICE,
 )
 
 

@@ -8,7 +8,7 @@ from einsmith.base.errors import ArgumentError
 from einsmith.cost.facts import Target
 
 CUDA = "cuda"
-"""Name of the back end for NVIDIA's cards."""
+"""Name of NVIDIA's cards; that of the first card is "cuda:0"."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class GpuTarget(Target):
     its level 2 cache.
 
     Attributes:
+        device: the name of its back end (`driver.registry`)
         card: its name
         capability: compute capability, major and minor
         shared: most bytes of shared memory of a block, and of all blocks on a multiprocessor
@@ -29,8 +30,7 @@ class GpuTarget(Target):
         launch_gap: seconds from the end of a launch in a graph to the beginning of one that waits for it
     """
 
-    backend = CUDA
-
+    device: str = f"{CUDA}:0"
     card: str = "H100"
     capability: tuple[int, int] = (9, 0)
     shared: int = 227 << 10
@@ -48,6 +48,11 @@ class GpuTarget(Target):
     launch_gap: float = 2e-6
 
     __hash__ = Target.__hash__
+
+    @property
+    def backend(self) -> str:  # type: ignore[override]
+        """The name of its back end."""
+        return self.device
 
     @property
     def multiprocessors(self) -> int:

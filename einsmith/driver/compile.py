@@ -231,7 +231,7 @@ def compile_graph(
         UnlimitedError: a kernel that must leave out rows beyond the limits does not.
     """
     start = time.perf_counter()
-    target = replace(target or registry.DEFAULT.target(threads), winograd=numerics.winograd)
+    target = replace(target or registry.target_of(None, threads), winograd=numerics.winograd)
     warn_of_storage(numerics, target)
     if passing_bytes(graph) > target.last_level:
         target = replace(target, kept=SHARED_L3_FRACTION)

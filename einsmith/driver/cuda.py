@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from einsmith.base import environment
 from einsmith.codegen.triton.binary import Binary, TritonSource
 from einsmith.cost.facts import Target
-from einsmith.cost.gpu import CUDA, GpuTarget
+from einsmith.cost.gpu import CARDS, CUDA, GpuTarget
 from einsmith.driver.backend import Backend, Runnable
 from einsmith.kernels.pattern import Pattern
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
-from einsmith.runtime.cuda.device import CudaDevice, DeviceCode
+from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts
 from einsmith.runtime.cuda.launches import TileCode
 from einsmith.runtime.cuda.program import Card, CudaProgram
 from einsmith.schedule.kernel import Kernel, Rows
@@ -33,12 +34,11 @@ class Cuda(Backend):
         compiles: function that makes machine code of texts for the card's compute capability.
     """
 
-    name = CUDA
     in_process = False
     patterns: Sequence[Pattern] = TILE_PATTERNS
 
     def __init__(self, device: CudaDevice, described: GpuTarget, compiles: Any):
-        self.described, self._compiles = described, compiles
+        self.name, self.described, self._compiles = described.device, described, compiles
         self.card = Card(device, self._build)
 
     def target(self, threads: int) -> GpuTarget:
@@ -90,3 +90,34 @@ class Cuda(Backend):
         self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
     ) -> list[float]:
         raise NotImplementedError
+
+
+def described(facts: DeviceFacts, device: str) -> GpuTarget:
+    """Return what a card is to the cost model: the known card whose name its own contains, else the first known one
+    with the multiprocessors and sizes that the driver tells, and rates in proportion."""
+    known = next((c for c in CARDS.values() if c.card in facts.name), None)
+    if known is not None:
+        return replace(known, device=device)
+    base = next(iter(CARDS.values()))
+    share = facts.multiprocessors / base.multiprocessors
+    return replace(
+        base,
+        device=device,
+        card=facts.name,
+        capability=facts.capability,
+        cores=facts.multiprocessors,
+        shared=facts.shared,
+        l3=facts.l2,
+        l2=facts.l2 // facts.multiprocessors,
+        rates=tuple((name, rate * share) for name, rate in base.rates),
+        memory_bandwidth=base.memory_bandwidth * share,
+    )
+
+
+def of_card(ordinal: int) -> Cuda:
+    """Return the back end of a card by its number. Raises DeviceError where it cannot be used."""
+    from einsmith.codegen.triton.compile import compile_sources
+    from einsmith.runtime.cuda import driver
+
+    device = driver.device(ordinal)
+    return Cuda(device, described(device.facts, f"{CUDA}:{ordinal}"), compile_sources)

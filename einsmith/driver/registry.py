@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from einsmith.base.errors import CompileError
+import re
+
+from einsmith.base import environment, locks
+from einsmith.base.arguments import show
+from einsmith.base.errors import ArgumentError, CompileError
+from einsmith.cost.facts import CPU as CPU_NAME
 from einsmith.cost.facts import Target
+from einsmith.cost.gpu import CUDA
 from einsmith.driver.backend import Backend
 from einsmith.driver.cpu import CPU
 from einsmith.kernels import autoconfig
@@ -12,17 +18,47 @@ BACKENDS: dict[str, Backend] = {CPU.name: CPU}
 DEFAULT: Backend = CPU
 """The back end whose target programs are compiled for where none is given."""
 
+_DEVICE = re.compile(rf"{CPU_NAME}|{CUDA}(:\d{{1,3}})?")
+
 
 def register(backend: Backend) -> None:
     """Register a back end, so that programs for targets with its name are compiled by it. Raises CompileError where
-    the name is taken, or where one of its patterns has the name of another back end's pattern."""
+    the name is taken, or where one of its patterns has the name of another pattern of another back end."""
     if backend.name in BACKENDS:
         raise CompileError(f"there is a back end {backend.name!r} already; give the new one another name")
-    used_names = {p.name for known in BACKENDS.values() for p in known.patterns} | {autoconfig.ROWS.name}
+    others = {p for known in BACKENDS.values() for p in known.patterns} - set(backend.patterns)
+    used_names = {p.name for p in others} | {autoconfig.ROWS.name}
     if common_names := sorted(used_names & {p.name for p in backend.patterns}):
         raise CompileError(f"there is a pattern {common_names[0]!r} already; give the new one another name")
     BACKENDS[backend.name] = backend
     autoconfig.OTHERS[backend.name] = backend.patterns
+
+
+def check_device(device: str | None) -> str | None:
+    """Return the name of a device in full: "cpu", or "cuda:" and the number of a card ("cuda" is the first one); None
+    where none is named, for the one that EINSMITH_DEVICE names. Raises ArgumentError."""
+    if device is None:
+        return None
+    if not isinstance(device, str) or not _DEVICE.fullmatch(device):
+        raise ArgumentError(f'device={show(device)} must be "cpu", "cuda", or a card by its number, as in "cuda:1"')
+    return f"{device}:0" if device == CUDA else device
+
+
+def target_of(device: str | None, threads: int) -> Target:
+    """Return the machine that programs of a device run on. device: as `check_device` returns it.
+
+    Raises:
+        DeviceError: there is no such card, or no driver for it."""
+    device = device or check_device(environment.DEVICE.get())
+    if device in (None, CPU_NAME):
+        return DEFAULT.target(threads)
+    assert device is not None
+    with locks.IMPORTING:
+        from einsmith.driver import cuda  # imported late: few programs run on cards
+
+        if device not in BACKENDS:
+            register(cuda.of_card(int(device.rpartition(":")[2])))
+    return BACKENDS[device].target(threads)
 
 
 def backend_of(target: Target) -> Backend:

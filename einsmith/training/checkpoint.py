@@ -178,6 +178,7 @@ def load(
     group: ProcessGroup | None = None,
     shard_optimizer: bool = False,
     deterministic: bool | None = None,
+    device: str | None = None,
 ) -> TrainStep:
     """Load the TrainStep saved at `path`; training continues bitwise as if it had not been interrupted.
 
@@ -195,6 +196,7 @@ def load(
         group: as in TrainStep, of any size, whatever the number of processes that saved.
         shard_optimizer: as in TrainStep, whether or not the save's state was divided.
         deterministic: as in TrainStep; by default as saved.
+        device: as in TrainStep, whatever the device that the step was saved on.
 
     Raises:
         SaveError: the folder is missing, truncated or foreign, or does not fit the given model or optimizer.
@@ -231,6 +233,7 @@ def load(
             tune=tune,
             group=group,
             shard_optimizer=shard_optimizer,
+            device=device,
             deterministic=meta["deterministic"] if deterministic is None else deterministic,
             **meta["settings"],
         )

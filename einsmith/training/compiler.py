@@ -85,6 +85,7 @@ class StepCompiler:
         """The machine for which programs are compiled, if not this one as it was measured."""
         self.sizes: str | None = None
         """Whether batches of several sizes share a program (`driver.sizes`)."""
+        self._device: str | None = None
         self._sizes: Cache[tuple, Sizes[step_graph.StepGraph]] = Cache(SHARED_FUNCTIONS)
         self._generation = 0
         """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
@@ -121,6 +122,18 @@ class StepCompiler:
         with self._state.store.guard:
             self._max_stored = size_of(most, "max_stored", 0)
             self.drop()
+
+    @property
+    def device(self) -> str | None:
+        """Where programs run (`driver.registry.check_device`)."""
+        return self._device
+
+    @device.setter
+    def device(self, device: str | None) -> None:
+        with self._state.store.guard:
+            self._device = registry.check_device(device)
+            self.drop()
+            self._arena.clear()  # it is memory of the former device
 
     def find(self, arrays: list[np.ndarray], gather: bool) -> Executable | None:
         """Return the valid program for a batch, or None. The caller holds the guard of the parameters."""
@@ -224,10 +237,13 @@ class StepCompiler:
             "guard": self._state.store.guard,
             "origins": traced.origins,
             "max_stored": self._max_stored,
-            "target": self.target,
+            "target": self._find_target(),
             "notices": self.notices(traced) if gather and self.notices is not None else (),
             "memories": [*(m for _, m in traced.live), *(s.memory for s in self._state.store.state.values())],
         }
+
+    def _find_target(self) -> Target:
+        return self.target or registry.target_of(self.device, self._definition.threads or get_threads())
 
     def find_or_compile_update(self, key: tuple, pieces: Sequence[Shard], norm: bool) -> Executable:
         """Return the program that updates pieces of parameters by their accumulated gradients, or (norm) sums the

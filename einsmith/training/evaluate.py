@@ -127,7 +127,7 @@ class Evaluator:
     """The compiled evaluation of a model with a loss function, for batches of all shapes.
 
     trained: which of several losses is the loss, "first" or "sum"; threads, group: as in TrainStep; numerics: how it
-    may round."""
+    may round; device: as in TrainStep."""
 
     def __init__(
         self,
@@ -137,15 +137,16 @@ class Evaluator:
         threads: int | None,
         numerics: Numerics,
         group: ProcessGroup,
+        device: str | None,
     ):
         self.model, self.loss, self.trained, self.group = model, loss, trained, group
-        self.numerics = numerics
-        self._run = Jitted(losses_and_outputs(model, loss, trained), threads=threads, numerics=numerics)
+        self.numerics, self.device = numerics, device
+        self._run = Jitted(losses_and_outputs(model, loss, trained), threads=threads, numerics=numerics, device=device)
 
-    def is_of(self, model: Any, loss: Callable, trained: str, numerics: Numerics) -> bool:
-        """Return whether this is the evaluation of that model and that loss, with that rounding."""
+    def is_of(self, model: Any, loss: Callable, trained: str, numerics: Numerics, device: str | None) -> bool:
+        """Return whether this is the evaluation of that model and that loss, with that rounding, on that device."""
         is_same = self.model is model and self.loss is loss and self.trained == trained
-        return is_same and self.numerics == numerics
+        return is_same and self.numerics == numerics and self.device == device
 
     def evaluate(self, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Evaluate the model on batches, as TrainStep.evaluate documents."""

@@ -81,6 +81,11 @@ class TrainStep:
     "shared" compiles one for all sizes up to a capacity, once a second size of a dimension is seen (docs/sizes.md).
     Programs that are tuned, and those of a group of processes, are for one shape each.
 
+    device: "cpu", "cuda" (the first card) or a card by its number, such as "cuda:1" (docs/gpu.md); by default as
+    EINSMITH_DEVICE says. Parameters and state stay on a card from step to step; whoever reads them (`data`,
+    `state_dict`, saving, programs on the CPU) gets what the last step left. The first step raises DeviceError where
+    there is no such card.
+
     tune: seconds, for all batch shapes together, to search for faster kernel configurations when a batch shape is first
     compiled (docs/tuning.md); "graph" also searches a minute for better graphs before. Results are kept for later
     processes. Tuning changes only the order in which sums are added. executor: an executor as in `concurrent.futures`
@@ -111,6 +116,7 @@ class TrainStep:
     accumulate, ema, trained = Setting(), Setting(), Setting()
     rules: Mapping[str, tuple[str, Any]] = delegate("state.rules", "(group, rule) of each parameter, by name.")
     memory_limit: Any = delegate("compiler.memory_limit", "RowLimit of a step's memory, in bytes; None for no limit.")
+    device: str | None = delegate("compiler.device", "Where its programs run; None as EINSMITH_DEVICE says.")
     max_stored: Any = delegate("compiler.max_stored", "Most bytes of a result that is stored where it need not be.")
     mode: str = delegate(
         "compiler.search.mode", 'When kernels are tuned: "static", at compilation, or "dynamic", later.'
@@ -142,7 +148,7 @@ class TrainStep:
         trained: str = "first", memory_limit: Any = None, tune: kernel_search.Seconds | str = 0.0,
         max_stored: Any = MAX_STORED_BYTES, group: ProcessGroup | None = None, shard_optimizer: bool = False,
         deterministic: bool = False, executor: Any = None, precision: str | Mapping[str, str] = "fp32",
-        sizes: str | None = None,
+        sizes: str | None = None, device: str | None = None,
     ):  # fmt: skip
         settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
         self.definition = StepDefinition(model, loss, optimizer, settings, seed, threads, winograd, precision)
@@ -175,6 +181,7 @@ class TrainStep:
             )  # fmt: skip
         self._averages = WeightAverages(self.definition, self.state, self._parallel)
         self.memory_limit, self.max_stored, self.compiler.sizes = memory_limit, max_stored, check_sizes(sizes)
+        self.device = device
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise KindError(
@@ -344,8 +351,8 @@ class TrainStep:
         `es.metrics`. averaged: use the average of the weights (`ema`). Raises ShapeError where no example is left.
         """
         evaluator, numerics = self._evaluator, self.definition.numerics
-        if evaluator is None or not evaluator.is_of(self.model, self.loss, self.trained, numerics):
-            evaluator = Evaluator(self.model, self.loss, self.trained, self.threads, numerics, self.group)
+        if evaluator is None or not evaluator.is_of(self.model, self.loss, self.trained, numerics, self.device):
+            evaluator = Evaluator(self.model, self.loss, self.trained, self.threads, numerics, self.group, self.device)
             self._evaluator = evaluator
         if self._parallel is not None:
             self._parallel.share()

@@ -153,7 +153,7 @@ class FakeDevice(CudaDevice):
             waits[b] += 1
             after[a].append(b)
         ready = [n for n, count in enumerate(waits) if not count]
-        touched = Touched(graph)
+        touched = None if graph.checked else Touched()
         while ready:
             n = ready.pop(self.random.randrange(len(ready)))
             self.execute(graph.nodes[n], n, touched)
@@ -161,6 +161,9 @@ class FakeDevice(CudaDevice):
                 waits[m] -= 1
                 if not waits[m]:
                     ready.append(m)
+        if touched is not None:
+            touched.check(graph)
+            graph.checked = True
 
     def run(self, node: LaunchNode, stream: Any) -> None:
         self.execute(node, 0, None)
@@ -184,37 +187,35 @@ class FakeDevice(CudaDevice):
         for at, p, known, memory in places:
             known[memory.known] = True
             if touched is not None:
-                stored, loaded = memory.writer != NOBODY, memory.reader != NOBODY
-                touched.note(n, at, BYTES[p.elem], loaded, stored)
+                touched.note(n, at, BYTES[p.elem], memory.reader != NOBODY, False)
+                touched.note(n, at, BYTES[p.elem], memory.writer != NOBODY, True)
 
 
 class Touched:
-    """Which launches of a graph have touched which bytes. Raises a Fault where two of them that no edge orders touch
-    one, and one of them stores it."""
+    """The bytes that the launches of a graph have touched, as runs: first byte, end, launch, whether it is stored."""
 
-    def __init__(self, graph: FakeGraph):
-        self.graph = graph
-        self.stored: dict[int, int] = {}
-        self.loaded: dict[int, list[int]] = {}
+    def __init__(self) -> None:
+        self.runs: list[np.ndarray] = []
 
-    def note(self, n: int, address: int, width: int, loaded: np.ndarray, stored: np.ndarray) -> None:
-        if self.graph.checked:
-            return
-        for e in np.flatnonzero(stored).tolist():
-            at = address + e * width
-            for m in (self.stored.get(at, n), *self.loaded.get(at, ())):
-                self.ordered(m, n, at)
-            self.stored[at] = n
-            self.loaded[at] = []
-        for e in np.flatnonzero(loaded).tolist():
-            at = address + e * width
-            self.ordered(self.stored.get(at, n), n, at)
-            self.loaded.setdefault(at, []).append(n)
+    def note(self, n: int, address: int, width: int, on: np.ndarray, stored: bool) -> None:
+        at = np.flatnonzero(np.diff(np.concatenate([[False], on, [False]]).astype(np.int8))).reshape(-1, 2)
+        self.runs.append(np.column_stack([address + at * width, np.full((len(at), 2), (n, stored))]))
 
-    def ordered(self, m: int, n: int, at: int) -> None:
-        if m != n and not self.graph.before[n] >> m & 1:
-            names = [self.graph.nodes[k].code.function.name for k in (m, n)]
-            raise Fault(f"no edge orders launch {m} ({names[0]}) and launch {n} ({names[1]}), which touch {at:#x}")
+    def check(self, graph: FakeGraph) -> None:
+        """Raises a Fault where two launches that no edge orders touch one byte, and one of them stores it."""
+        runs = np.concatenate([*self.runs, np.zeros((0, 4), np.int64)])
+        ordered: set[tuple[int, int]] = set()
+        active: list[tuple[int, int, int]] = []
+        for start, end, n, stored in runs[np.argsort(runs[:, 0], kind="stable")].tolist():
+            active = [x for x in active if x[0] > start]
+            for _, m, other in active:
+                pair = (m, n) if m < n else (n, m)
+                if m != n and (stored or other) and pair not in ordered:
+                    if not graph.before[pair[1]] >> pair[0] & 1:
+                        a, b = (graph.nodes[k].code.function.name for k in pair)
+                        raise Fault(f"no edge orders launches {pair} ({a}, {b}), which touch {start:#x}")
+                    ordered.add(pair)
+            active.append((end, n, stored))
 
 
 def compiled(sources: Sequence[TritonSource], capability: tuple[int, int]) -> list[Binary]:

@@ -1,0 +1,140 @@
+"""Whole programs on a card: graphs that run in any order that their edges allow give what the CPU gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.random import default_rng
+
+import einsmith as es
+import einsmith.functional as F
+from einsmith.base.errors import ArgumentError, IndexOutOfRange, NonFiniteError
+from einsmith.driver.cuda import Cuda
+from tests.driver.test_second_backend import NETWORKS
+
+Insert = Callable[..., Cuda]
+
+
+def trained(name: str, device: str, **options) -> tuple[es.TrainStep, list[float]]:
+    make, x = NETWORKS[name]
+    es.manual_seed(3)
+    step = es.TrainStep(make(), F.cross_entropy, es.optim.Adam(lr=0.01), device=device, **options)
+    return step, [step(x, np.arange(len(x)) % 4) for _ in range(3)]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_train_as_on_the_cpu(name: str, card: Insert) -> None:
+    plain, wanted = trained(name, "cpu")
+    device = card(seed=len(name)).card.device
+    step, losses = trained(name, "cuda")
+    np.testing.assert_allclose(losses, wanted, rtol=2e-5)
+    assert device.launches == 3
+    downloaded = device.downloaded
+    state = step.model.state_dict()
+    assert device.downloaded > downloaded
+    for key, value in plain.model.state_dict().items():
+        np.testing.assert_allclose(state[key], value, rtol=1e-3, atol=2e-5, err_msg=key)
+
+
+def test_parameters_stay_on_the_card_until_somebody_asks(card: Insert) -> None:
+    device = card().card.device
+    step, _ = trained("mlp", "cuda")
+    x = NETWORKS["mlp"][1]
+    target = np.arange(len(x)) % 4
+    step(x, target)
+    before = device.uploaded, device.downloaded
+    step(x, target)
+    passed = x.nbytes + target.nbytes
+    assert device.uploaded - before[0] < passed + 100  # besides the batch, the step's numbers
+    assert device.downloaded - before[1] < 100
+
+
+def test_an_array_of_a_parameter_is_live(card: Insert) -> None:
+    """Whoever has the array sees each step's result in it, and may change it."""
+    card()
+    step, _ = trained("mlp", "cuda")
+    x = NETWORKS["mlp"][1]
+    target = np.arange(len(x)) % 4
+    parameter = dict(step.model.named_parameters())["3.bias"]
+    held = parameter.data
+    before = held.copy()
+    step(x, target)
+    assert (held != before).any()
+    held[:] = 100.0
+    step(x, target)
+    np.testing.assert_allclose(held, 100.0, atol=0.2)
+    del held
+    step(x, target)
+    parameter.data = np.zeros_like(before)
+    step(x, target)
+    np.testing.assert_allclose(parameter.data, 0.0, atol=0.2)
+
+
+def test_programs_of_both_devices_share_parameters(card: Insert) -> None:
+    card()
+    step, _ = trained("images", "cuda")
+    x = NETWORKS["images"][1]
+    step.model.eval()
+    here, there = es.jit(step.model, device="cpu"), es.jit(step.model, device="cuda:0")
+    first = here(x)
+    np.testing.assert_allclose(there(x), first, rtol=1e-4, atol=1e-5)
+    step(x, np.arange(len(x)) % 4)
+    second = here(x)
+    assert (first != second).any()
+    np.testing.assert_allclose(there(x), second, rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_moves_to_another_device(card: Insert) -> None:
+    plain, wanted = trained("mlp", "cpu")
+    card()
+    step, losses = trained("mlp", "cuda")
+    x = NETWORKS["mlp"][1]
+    target = np.arange(len(x)) % 4
+    step.device = "cpu"
+    np.testing.assert_allclose(step(x, target), plain(x, target), rtol=2e-5)
+    step.device = "cuda"
+    np.testing.assert_allclose(step(x, target), plain(x, target), rtol=2e-5)
+
+
+def test_failed_checks_leave_everything_as_it_was(card: Insert) -> None:
+    card()
+    step, _ = trained("texts", "cuda")
+    before = {k: v.copy() for k, v in step.store.arrays()}
+    x = NETWORKS["texts"][1].copy()
+    target = np.arange(len(x)) % 4
+    x[1, 2] = 11
+    with pytest.raises(IndexOutOfRange):
+        step(x, target)
+    step.model.out.bias.data[1] = np.inf
+    before["out.bias"][1] = np.inf
+    with pytest.raises(NonFiniteError):
+        step(NETWORKS["texts"][1], target)
+    assert all((v == before[k]).all() for k, v in step.store.arrays())
+    step.model.out.bias.data[1] = 0
+    assert np.isfinite(step(NETWORKS["texts"][1], target))
+
+
+def test_loops_whose_bounds_come_with_the_batch(card: Insert) -> None:
+    """Turns outside of the bounds change nothing."""
+    card()
+    rng = default_rng(4)
+    x = rng.standard_normal((3, 7, 4)).astype(np.float32)
+    lengths = np.array([5, 2, 6])
+    es.manual_seed(2)
+    net = es.nn.LSTM(4, 5)
+
+    def f(x, lengths):
+        out, _ = net(x, lengths=lengths) if "lengths" in net.forward.__code__.co_varnames else net(x)
+        return out
+
+    want = es.jit(f)(x, lengths)
+    np.testing.assert_allclose(es.jit(f, device="cuda")(x, lengths), want, rtol=1e-5, atol=1e-6)
+
+
+def test_unknown_devices() -> None:
+    with pytest.raises(ArgumentError, match='"cpu", "cuda"'):
+        es.jit(lambda x: x, device="tpu")
+    with pytest.raises(ArgumentError, match='"cpu", "cuda"'):
+        es.TrainStep(es.nn.Linear(2, 2), F.mse_loss, es.optim.SGD(lr=0.1), device="cuda:x")
