@@ -131,7 +131,7 @@ def _sizes(text: str) -> str:
 
 
 def _device(text: str) -> str:
-    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", text):
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?|[a-z]\d+", text):
         raise ValueError(text)
     return text
 

@@ -12,9 +12,12 @@ import click
 import numpy as np
 
 from einsmith.base import environment, recording
+from einsmith.base.errors import DeviceError
 from einsmith.base.system import processors
 from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
+from einsmith.cost.gpu import CARDS
+from einsmith.driver import registry
 from einsmith.driver.executable import Executable
 from einsmith.driver.live import kinds_of, live_bytes
 from einsmith.driver.streaming import results_of
@@ -39,6 +42,7 @@ def explain(
     candidates: int,
     measure: bool,
     threads: int | None,
+    device: str | None,
     memory_limit: int | None,
     max_stored: int | None,
     overrides: Sequence[str],
@@ -67,6 +71,7 @@ def explain(
         with (
             override.overriding({name: text.strip() for name, _, text in decisions}),
             dumping,
+            environment.setting(environment.DEVICE, device and available(device)),
             recording.recording() if trace is not None else nullcontext() as recorder,
         ):
             run, inputs, batch = program(what, batch, shapes, settings, threads, memory_limit, max_stored)
@@ -86,6 +91,19 @@ def explain(
         click.echo(text_of(report))
 
 
+def available(device: str) -> str:
+    """Return a device as `registry.check_device` does; where it is a card that is not there, the name of the first kind
+    of card, for which programs are compiled all the same, after a message."""
+    name = registry.check_device(device)
+    try:
+        registry.target_of(name, 1)
+    except DeviceError as e:
+        kind = next(iter(CARDS))
+        click.echo(f"compiled for an {CARDS[kind].card}: {e}", err=True)
+        return kind
+    return name or device
+
+
 # ------------------------------------------------------------------------------------------------------ the report
 
 
@@ -102,14 +120,15 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     `layouts`: tensors stored in another order (`order`: dimensions, outermost first), and the additional cost of the
     next best order (`more`). `results`: those that are never stored, and those that need not be
     (`driver.streaming.results_of`). `decisions`: what was decided otherwise than by the cost model, because
-    the program was measured to be faster (`schedule.graph_decisions`), and why a decision is ignored.
+    the program was measured to be faster (`schedule.graph_decisions`), and why a decision is ignored. `code`: what the
+    machine code of each function of the kernel takes (registers, shared memory), where the back end tells it.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
     places = (n for n, _, _ in run.plan.kernel_calls())
     results = results_of(run.plan, run.target, [k.decision for k in run.kernels])
     rows = zip(run.roles, run.calls, places, run.kernels, run.turns, times, results, strict=True)
-    for role, call, place, compiled, turns, seconds, own_results in rows:
+    for n, (role, call, place, compiled, turns, seconds, own_results) in enumerate(rows):
         choice = choice_of(call.kernel, run.target, compiled.decision)
         taken = (choice.pattern.name, choice.config)
         shown = _select(choice.alternatives, candidates, taken)
@@ -133,6 +152,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "tuned": compiled.tuned,
                 "unfollowed": compiled.unfollowed,
                 "tasks": [tasks for _, tasks, _ in compiled.launches],
+                "code": run.describe_code(n),
                 "predicted": terms(choice.cost),
                 "results": own_results,
                 "fusion": _fusion(run, call.kernel, choice.cost.seconds),

@@ -46,7 +46,7 @@ def text_of(report: dict[str, Any]) -> str:
             lines.append(f"     {k['unfollowed']}")
         if len(k["fused"]) > 1:
             lines.append(f"     {describe_fusion(k)}")
-        lines += [f"     {line}" for line in (*lines_of(k["results"]), *candidate_lines(k))]
+        lines += [f"     {line}" for line in (*k["code"], *lines_of(k["results"]), *candidate_lines(k))]
     lines.append("")
     for x in report["layouts"]:
         lines.append(f"layout: {describe_layout(x)}: {', '.join(x['tensors'])}")

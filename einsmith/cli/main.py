@@ -148,6 +148,7 @@ _OVERRIDE = (
 @click.option("--candidates", type=click.IntRange(min=0), default=3, show_default=True, help=_CANDIDATES)
 @click.option("--measure", is_flag=True, help="Measure each kernel within the program, and its candidates alone.")
 @click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
+@click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1, or a card that need not be there: h100, h200.")
 @_memory_limit
 @_max_stored
 @click.option("--override", "overrides", multiple=True, metavar="KERNEL PATTERN GENE=VALUE...", help=_OVERRIDE)
@@ -183,7 +184,7 @@ def explain_command(what: str, ranks: int | None, network: str, **options) -> No
         from einsmith.cli.scaling import scale
 
         given = {n: options[n] for n in ("batch", "settings", "threads", "as_json")}
-        others = ("shapes", "measure", "memory_limit", "max_stored", "overrides", "html", "dump", "trace")
+        others = ("shapes", "measure", "device", "memory_limit", "max_stored", "overrides", "html", "dump", "trace")
         if unused := [n for n in others if options[n]]:
             raise click.UsageError(f"--ranks goes without {', '.join('--' + n.rstrip('s') for n in unused)}")
         scale(what, ranks=ranks, network=network, **given)

@@ -283,6 +283,11 @@ class Backend(ABC):
         where the back end cannot check."""
         raise CheckError(f"EINSMITH_CHECK cannot check programs of the back end {self.name!r}; unset it")
 
+    def describe_code(self, program: Runnable, steps: Sequence[int]) -> list[str]:
+        """Describe the machine code of some steps of a program, one line for each function; no lines where there is
+        nothing to tell."""
+        return []
+
     @abstractmethod
     def seconds_of(
         self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int

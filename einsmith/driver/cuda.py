@@ -10,14 +10,17 @@ from typing import Any
 
 from einsmith.base import environment
 from einsmith.codegen.triton.binary import Binary, TritonSource
+from einsmith.codegen.triton.compile import compile_sources
 from einsmith.cost.facts import Target
-from einsmith.cost.gpu import CARDS, CUDA, GpuTarget
+from einsmith.cost.gpu import CARDS, CUDA, GpuTarget, card
 from einsmith.driver.backend import Backend, Runnable
 from einsmith.kernels.pattern import Pattern
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.cuda import driver
 from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts
 from einsmith.runtime.cuda.launches import TileCode
+from einsmith.runtime.cuda.offline import OfflineDevice
 from einsmith.runtime.cuda.program import Card, CudaProgram
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tiles.patterns import TILE_PATTERNS
@@ -86,6 +89,10 @@ class Cuda(Backend):
     def program(self, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
         return CudaProgram(assembler, self.card)
 
+    def describe_code(self, program: Runnable, steps: Sequence[int]) -> list[str]:
+        assert isinstance(program, CudaProgram)
+        return program.describe(steps)
+
     def seconds_of(
         self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
     ) -> list[float]:
@@ -116,8 +123,12 @@ def described(facts: DeviceFacts, device: str) -> GpuTarget:
 
 def of_card(ordinal: int) -> Cuda:
     """Return the back end of a card by its number. Raises DeviceError where it cannot be used."""
-    from einsmith.codegen.triton.compile import compile_sources
-    from einsmith.runtime.cuda import driver
-
     device = driver.device(ordinal)
     return Cuda(device, described(device.facts, f"{CUDA}:{ordinal}"), compile_sources)
+
+
+def of_kind(name: str) -> Cuda:
+    """Return the back end of a kind of card (`cost.gpu.CARDS`) that need not be there: its programs do not run."""
+    kind = replace(card(name), device=name)
+    facts = DeviceFacts(kind.card, kind.capability, kind.cores, 1 << 50, kind.l3, kind.shared, 0)
+    return Cuda(OfflineDevice(facts), kind, compile_sources)

@@ -406,6 +406,10 @@ class Executable:
         """Describe the program, line by line (`driver.describe`)."""
         return describe(self._binding, self.held_bytes)
 
+    def describe_code(self, call: int) -> list[str]:
+        """Describe the machine code of the kernel call of a number, one line for each function."""
+        return self.backend.describe_code(self.program, np.flatnonzero(self._binding.call_of_step == call).tolist())
+
     @property
     def bars(self) -> list[Bar]:
         """Return what each kernel computes, its role, and its predicted seconds, for a timeline."""

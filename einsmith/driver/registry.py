@@ -9,7 +9,7 @@ from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.cost.facts import CPU as CPU_NAME
 from einsmith.cost.facts import Target
-from einsmith.cost.gpu import CUDA
+from einsmith.cost.gpu import CARDS, CUDA
 from einsmith.driver.backend import Backend
 from einsmith.driver.cpu import CPU
 from einsmith.kernels import autoconfig
@@ -35,12 +35,16 @@ def register(backend: Backend) -> None:
 
 
 def check_device(device: str | None) -> str | None:
-    """Return the name of a device in full: "cpu", or "cuda:" and the number of a card ("cuda" is the first one); None
-    where none is named, for the one that EINSMITH_DEVICE names. Raises ArgumentError."""
+    """Return the name of a device in full: "cpu"; "cuda:" and the number of a card ("cuda" is the first one); or the
+    name of a kind of card (`cost.gpu.CARDS`), for which programs are compiled and do not run. None where none is
+    named, for the one that EINSMITH_DEVICE names. Raises ArgumentError."""
     if device is None:
         return None
-    if not isinstance(device, str) or not _DEVICE.fullmatch(device):
-        raise ArgumentError(f'device={show(device)} must be "cpu", "cuda", or a card by its number, as in "cuda:1"')
+    if not isinstance(device, str) or not (_DEVICE.fullmatch(device) or device in CARDS):
+        raise ArgumentError(
+            f'device={show(device)} must be "cpu", "cuda", or a card by its number, as in "cuda:1"; or, to compile for '
+            f"a card that is not there, {', '.join(CARDS)}"
+        )
     return f"{device}:0" if device == CUDA else device
 
 
@@ -57,7 +61,7 @@ def target_of(device: str | None, threads: int) -> Target:
         from einsmith.driver import cuda  # imported late: few programs run on cards
 
         if device not in BACKENDS:
-            register(cuda.of_card(int(device.rpartition(":")[2])))
+            register(cuda.of_kind(device) if device in CARDS else cuda.of_card(int(device.rpartition(":")[2])))
     return BACKENDS[device].target(threads)
 
 

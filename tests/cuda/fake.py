@@ -182,40 +182,56 @@ class FakeDevice(CudaDevice):
             memory = Memory(raw, p.elem, f"{f.name} (launch {n}): the memory at {at:#x}")
             memory.known = known.all(1)
             memories[p] = memory
-            places.append((at, p, known, memory))
+            places.append((piece, offset, p, known, memory))
         interp.run([f], memories.__getitem__)
-        for at, p, known, memory in places:
+        for piece, offset, p, known, memory in places:
             known[memory.known] = True
             if touched is not None:
-                touched.note(n, at, BYTES[p.elem], memory.reader != NOBODY, False)
-                touched.note(n, at, BYTES[p.elem], memory.writer != NOBODY, True)
+                touched.note(n, piece, offset, BYTES[p.elem], memory.reader != NOBODY, False)
+                touched.note(n, piece, offset, BYTES[p.elem], memory.writer != NOBODY, True)
 
 
 class Touched:
-    """The bytes that the launches of a graph have touched, as runs: first byte, end, launch, whether it is stored."""
+    """The elements that the launches of a graph have touched, and whether they are loaded or stored."""
 
     def __init__(self) -> None:
-        self.runs: list[np.ndarray] = []
+        self.notes: dict[int, list[tuple[Piece, np.ndarray, bool]]] = {}
 
-    def note(self, n: int, address: int, width: int, on: np.ndarray, stored: bool) -> None:
-        at = np.flatnonzero(np.diff(np.concatenate([[False], on, [False]]).astype(np.int8))).reshape(-1, 2)
-        self.runs.append(np.column_stack([address + at * width, np.full((len(at), 2), (n, stored))]))
+    def note(self, n: int, piece: Piece, offset: int, width: int, on: np.ndarray, stored: bool) -> None:
+        if on.any():
+            at = (offset + np.flatnonzero(on)[:, None] * width + np.arange(width)).reshape(-1)
+            self.notes.setdefault(n, []).append((piece, at, stored))
 
     def check(self, graph: FakeGraph) -> None:
         """Raises a Fault where two launches that no edge orders touch one byte, and one of them stores it."""
-        runs = np.concatenate([*self.runs, np.zeros((0, 4), np.int64)])
+        writers: dict[int, np.ndarray] = {}
+        readers: dict[int, np.ndarray] = {}  # by byte the number of a set of launches that have loaded it since
+        sets: dict[frozenset[int], int] = {frozenset(): 0}
         ordered: set[tuple[int, int]] = set()
-        active: list[tuple[int, int, int]] = []
-        for start, end, n, stored in runs[np.argsort(runs[:, 0], kind="stable")].tolist():
-            active = [x for x in active if x[0] > start]
-            for _, m, other in active:
-                pair = (m, n) if m < n else (n, m)
-                if m != n and (stored or other) and pair not in ordered:
-                    if not graph.before[pair[1]] >> pair[0] & 1:
-                        a, b = (graph.nodes[k].code.function.name for k in pair)
-                        raise Fault(f"no edge orders launches {pair} ({a}, {b}), which touch {start:#x}")
-                    ordered.add(pair)
-            active.append((end, n, stored))
+
+        def expect(m: int, n: int, piece: Piece) -> None:
+            if m not in (NOBODY, n) and (m, n) not in ordered:
+                if not graph.before[n] >> m & 1:
+                    a, b = (graph.nodes[k].code.function.name for k in (m, n))
+                    raise Fault(f"no edge orders launches {m} and {n} ({a}, {b}), which touch {piece.address:#x}")
+                ordered.add((m, n))
+
+        for n, notes in sorted(self.notes.items()):
+            for piece, at, stored in sorted(notes, key=lambda x: x[2]):
+                last = writers.setdefault(piece.address, np.full(piece.raw.size, NOBODY, np.int32))
+                since = readers.setdefault(piece.address, np.zeros(piece.raw.size, np.int32))
+                for m in np.unique(last[at]).tolist():
+                    expect(m, n, piece)
+                known = {number: launches for launches, number in sets.items()}
+                numbers = np.unique(since[at])
+                if stored:
+                    for number in numbers.tolist():
+                        for m in known[number]:
+                            expect(m, n, piece)
+                    last[at], since[at] = n, 0
+                else:
+                    more = [sets.setdefault(known[k] | {n}, len(sets)) for k in numbers.tolist()]
+                    since[at] = np.array(more, np.int32)[np.searchsorted(numbers, since[at])]
 
 
 def compiled(sources: Sequence[TritonSource], capability: tuple[int, int]) -> list[Binary]:

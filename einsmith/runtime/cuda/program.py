@@ -168,6 +168,20 @@ class CudaProgram:
         """The machine code of each launch."""
         return [node.code for node in self._nodes]
 
+    def describe(self, steps: Sequence[int]) -> list[str]:
+        """Describe the machine code of some steps, one line for each function."""
+        lines: dict[str, int] = {}
+        for launch, node in zip(self.launches, self._nodes, strict=True):
+            if launch.step in steps:
+                f, code = launch.code.function, node.code.binary
+                spills = f"{code.stack} bytes of spills" if code.stack else "no spills"
+                line = (
+                    f"{f.name}: {f.programs} programs of {code.warps} warps, {code.registers} registers, "
+                    f"{code.shared / 1024:.0f} KiB shared, {spills}"
+                )
+                lines[line] = lines.get(line, 0) + 1
+        return [f"{line}, {count} times" if count > 1 else line for line, count in lines.items()]
+
     # -- runs
 
     def run(self) -> int:

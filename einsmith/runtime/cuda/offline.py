@@ -1,0 +1,81 @@
+"""A card that is not there: programs are compiled for it, and none runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from einsmith.base.errors import DeviceError
+from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts, LaunchNode
+
+FIRST = 1 << 48
+"""The first address of memory; no process has memory there."""
+
+
+class OfflineDevice(CudaDevice):
+    """A card that is not there. Memory has addresses and no content; machine code is kept as it is."""
+
+    def __init__(self, facts: DeviceFacts):
+        self.facts = facts
+        self.stream, self.copies = 0, 1
+        self._next = FIRST
+
+    def _refuse(self) -> NoReturn:
+        raise DeviceError(
+            f"programs are compiled for the {self.facts.name}, which is not in this machine, and cannot run; use "
+            'device="cpu", or device="cuda" where there is a card'
+        )
+
+    def allocate(self, nbytes: int) -> int:
+        address, self._next = self._next, self._next + -(-nbytes // 256) * 256
+        return address
+
+    def free(self, address: int) -> None:
+        pass
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        return np.empty(nbytes, np.uint8)
+
+    def upload(self, address: int, array: np.ndarray, stream: Any) -> None:
+        pass
+
+    def download(self, array: np.ndarray, address: int, stream: Any) -> None:
+        self._refuse()
+
+    def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
+        self._refuse()
+
+    def event(self) -> Any:
+        self._refuse()
+
+    def record(self, event: Any, stream: Any) -> None:
+        self._refuse()
+
+    def wait(self, stream: Any, event: Any) -> None:
+        self._refuse()
+
+    def await_event(self, event: Any) -> None:
+        self._refuse()
+
+    def elapsed(self, first: Any, second: Any) -> float:
+        self._refuse()
+
+    def synchronize(self, stream: Any) -> None:
+        pass
+
+    def load(self, code: DeviceCode) -> Any:
+        return code
+
+    def graph(self, nodes: Sequence[LaunchNode], edges: Sequence[tuple[int, int]]) -> Any:
+        return list(nodes)
+
+    def swap(self, graph: Any, number: int, node: LaunchNode) -> None:
+        graph[number] = node
+
+    def launch(self, graph: Any, stream: Any) -> None:
+        self._refuse()
+
+    def run(self, node: LaunchNode, stream: Any) -> None:
+        self._refuse()
