@@ -73,16 +73,6 @@ CHECKS = {elem: _check(f"check_{elem}", elem) for elem in ("i32", "f32", "f64")}
 """Functions of checks, by the element type of the value: an integer must be zero, a float finite."""
 
 
-def _reset() -> TileFunction:
-    b = TileBuilder("reset")
-    b.store(b.parameter(TileParameter("i32", 1, 0)), b.const(0), b.const(0))
-    return b.finish(1)
-
-
-RESET = _reset()
-"""The function that sets the status to 0. Parameter: the status."""
-
-
 def accessed(f: TileFunction) -> tuple[Sequence[bool], Sequence[bool]]:
     """Return, for each parameter of a function, whether it is loaded from, and whether it is stored to."""
     loaded: set[int] = set()

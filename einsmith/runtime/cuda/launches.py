@@ -16,7 +16,7 @@ import numpy as np
 
 from einsmith.base.locks import cached_property
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step, Together
-from einsmith.tiles.guards import CHECKS, RESET, Guard, accessed, guarded
+from einsmith.tiles.guards import CHECKS, Guard, accessed, guarded
 from einsmith.tiles.ir import TileFunction
 
 WORD = 16
@@ -48,7 +48,6 @@ class TileCode:
 
 
 _CHECKS = {elem: TileCode(f, 1, 1) for elem, f in CHECKS.items()}
-_RESET = TileCode(RESET, 1, 1)
 
 
 class ByteRange(NamedTuple):
@@ -59,8 +58,7 @@ class ByteRange(NamedTuple):
 
 
 class DeviceLaunch(NamedTuple):
-    """A launch of code: the addresses that its parameters get, and the number of the step that it belongs to; -1 for
-    the one that sets the status to 0."""
+    """A launch of code: the addresses that its parameters get, and the number of the step that it belongs to."""
 
     code: TileCode
     pointers: tuple[int, ...]
@@ -80,40 +78,39 @@ class DeviceLaunch(NamedTuple):
 
 @dataclass(frozen=True)
 class GuardWords:
-    """The words that guards and checks read, from an address on: the status; the codes of checks; numbers of turns."""
+    """The words that guards and checks read.
 
-    address: int
+    status: address of the status; address: where the codes of checks begin, and after them the numbers of turns
+    """
+
+    status: int
     codes: Sequence[int]
     turns: int
+    address: int = 0
 
     @staticmethod
-    def of(steps: Sequence[Step], address: int = 0) -> GuardWords:
-        """Return the words that steps need, at an address."""
+    def of(steps: Sequence[Step], status: int) -> GuardWords:
+        """Return the words that steps need. status: address of the status."""
         codes = dict.fromkeys(s.code for s in steps if isinstance(s, CheckZero | CheckFinite))
         bounded = [s.most for s in steps if isinstance(s, BeginLoop) and (s.first or s.stop)]
-        return GuardWords(address, tuple(codes), max(bounded, default=0))
+        return GuardWords(status, tuple(codes), max(bounded, default=0))
 
     @property
     def nbytes(self) -> int:
         """The bytes of all words."""
-        return WORD * (1 + len(self.codes) + self.turns)
+        return WORD * (len(self.codes) + self.turns)
 
     def fill(self, words: np.ndarray) -> None:
-        """Set the words, in an array of `nbytes` bytes; the status is 0."""
-        words.view(np.int64)[:: WORD // 8] = [0, *self.codes, *range(self.turns)]
-
-    @property
-    def status(self) -> int:
-        """The address of the status."""
-        return self.address
+        """Set the words but the status, in an array of `nbytes` bytes."""
+        words.view(np.int64)[:: WORD // 8] = [*self.codes, *range(self.turns)]
 
     def code(self, code: int) -> int:
         """Return the address of a check's code."""
-        return self.address + WORD * (1 + self.codes.index(code))
+        return self.address + WORD * self.codes.index(code)
 
     def turn(self, number: int) -> int:
         """Return the address of the number of a turn."""
-        return self.address + WORD * (1 + len(self.codes) + number)
+        return self.address + WORD * (len(self.codes) + number)
 
 
 Word = tuple[int, int | str]
@@ -149,8 +146,6 @@ class _Flattening:
         self.must_not_run = self.must_not_store = False
 
     def launches(self) -> Iterator[DeviceLaunch]:
-        if self.guards.codes:
-            yield DeviceLaunch(_RESET, (self.guards.status,), -1)
         yield from self._part(0, len(self.steps), ())
 
     def _part(self, n: int, end: int, bounds: tuple[tuple[int, int, int], ...]) -> Iterator[DeviceLaunch]:

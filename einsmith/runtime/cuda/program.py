@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -12,7 +14,6 @@ from einsmith.base import locks
 from einsmith.base.errors import ArgumentError
 from einsmith.ir.nodes import Leaf
 from einsmith.runtime import buffers
-from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, LaunchNode
 from einsmith.runtime.cuda.launches import (
@@ -28,6 +29,10 @@ from einsmith.runtime.cuda.resident import DeviceMemory, Resident, Residents
 from einsmith.runtime.steps import Await, BeginLoop, CheckFinite, CheckZero, Notify, RunLaunch, StepTimes
 from einsmith.tiles.triton_text import ALIGNED
 
+PLACED = 64
+"""Bytes at a multiple of which each input and output begins in the block of all of them on the device."""
+MOST_NUMBERS = 4096
+"""Most bytes of a bound array, of whose changes nothing tells, that each run uploads; larger ones are compared."""
 BuildCode = Callable[[Sequence[tuple[TileCode, tuple[bool, ...]]]], list[DeviceCode]]
 """Function that makes machine code of each (code, whether each of its parameters is a multiple of ALIGNED bytes)."""
 
@@ -43,14 +48,46 @@ class Card:
         self.lock = locks.lock()
 
 
+IN_FLIGHT = 2
+"""Most runs that have begun and not ended: one computes while the next one's inputs are copied."""
+
+
 class _Passed(NamedTuple):
     """An input or output of each run: the word of the table that holds its address in this process, the offset that the
-    word includes, the memory on the device, and its bytes."""
+    word includes, where it begins in the block of all of them on the device, and its bytes."""
 
     word: int
     offset: int
-    block: Block
+    start: int
     nbytes: int
+
+    def host(self, table: np.ndarray) -> np.ndarray:
+        """Return its bytes in this process."""
+        return buffers.bytes_at(int(table[self.word]) - self.offset, self.nbytes)
+
+
+class _Numbers(NamedTuple):
+    """A small bound array that each run uploads with its inputs: the array, and where it begins in their block."""
+
+    array: np.ndarray
+    start: int
+
+
+class Flight:
+    """A run in flight: the memory that its copies use, and what it stores where it ends.
+
+    Args:
+        device: the device.
+        sent, received: bytes that a run uploads, and that it downloads.
+    """
+
+    def __init__(self, device: CudaDevice, memory: DeviceMemory, sent: int, received: int):
+        self.sent, self.received = device.pinned(max(sent, ALIGNED)), device.pinned(max(received, ALIGNED))
+        self.staged = memory.block(sent)
+        self.uploaded, self.taken, self.done = device.event(), device.event(), device.event()
+        self.outputs: list[tuple[np.ndarray, int]] = []
+        """Arrays of this process and where their bytes begin in `received`."""
+        self.is_open = self.was_used = False
 
 
 class CudaProgram:
@@ -58,7 +95,8 @@ class CudaProgram:
     arrays, and addresses of the device for intermediate results.
 
     A graph is built for the addresses at hand, and again where the memory of intermediate results has moved. A run
-    brings the copies of bound arrays up to date, uploads the inputs, launches the graph and downloads the outputs.
+    brings the copies of bound arrays up to date, uploads the inputs, launches the graph and downloads the outputs. Runs
+    may overlap (`begin`): the inputs of the next one are copied while one computes.
 
     Raises:
         ArgumentError: the program waits for other threads, which a graph cannot.
@@ -82,57 +120,77 @@ class CudaProgram:
         self.launches: list[DeviceLaunch] = []
         self.edges: list[tuple[int, int]] = []
         self._graph: Any = None
-        self._built = np.zeros(0, np.uint64)
-        self._words_block: Block | None = None
+        self._flights: deque[Flight] = deque()
         self._build()
 
     # -- memory
 
     def _bind(self, assembler: Assembler) -> None:
         """Find out what each word of the table points to: a bound array, an input, an output, or the arena."""
+        memory, arrays = self.card.memory, assembler.arrays
         copies: dict[Leaf, Resident] = {}
-        passed: dict[Any, _Passed] = {}
+        spans: dict[Any, tuple[int, int]] = {}  # of what each run uploads and downloads: (start, bytes)
+        sizes = {True: 0, False: 0}
+
+        def add(owner: Any, nbytes: int, is_sent: bool) -> None:
+            if owner not in spans:
+                spans[owner] = sizes[is_sent], nbytes
+                sizes[is_sent] += -(-nbytes // PLACED) * PLACED
+
+        known = {at: place for at, place in self._places.items() if at in self.slots}
+        updated = {place.owner for at, place in known.items() if at in assembler.values}
+        for at, place in known.items():
+            owner, word = place.owner, int(self.table[self.slots[at]])
+            if owner in arrays:
+                array, of = arrays[owner], assembler.memories.get(id(arrays[owner]))
+                if of is None and array.nbytes <= MOST_NUMBERS and owner not in updated:
+                    add(owner, array.nbytes, True)
+                elif owner not in copies:
+                    copies[owner] = self.card.residents.of(array, of)
+            elif word == assembler.spare and not isinstance(owner, tuple):
+                add(owner, place.nbytes, isinstance(owner, Leaf))
+        sizes[False] += PLACED  # the status comes last
+        self._sent, self._received = memory.block(sizes[True]), memory.block(sizes[False])
+        self._sent_bytes, self._received_bytes = sizes[True], sizes[False]
+        self._spare = memory.block(ALIGNED)
         self._on_device: dict[tuple[int, int | str], int] = {}
-        """The address on the device of each word that points into an array of this process."""
-        moved = [w for (n, i), w in self.slots.items() if (n, i) not in self._places]
-        spare = self.card.memory.block(ALIGNED)
-        for at, place in self._places.items():
-            if at not in self.slots:
-                continue
-            word = int(self.table[self.slots[at]])
-            if place.owner in assembler.arrays:
-                array = assembler.arrays[place.owner]
-                if place.owner not in copies:
-                    memory = assembler.memories.get(id(array))
-                    copies[place.owner] = self.card.residents.of(array, memory)
-                self._on_device[at] = copies[place.owner].address + place.offset
-            elif word == assembler.spare and not isinstance(place.owner, tuple):
-                if place.owner not in passed:
-                    block = self.card.memory.block(place.nbytes)
-                    passed[place.owner] = _Passed(self.slots[at], place.offset, block, place.nbytes)
-                self._on_device[at] = passed[place.owner].block.address + place.offset
-            elif word == assembler.spare:
-                self._on_device[at] = spare.address
-        self._spare = spare
+        """The address on the device of each word that points into memory of this process."""
+        passed: dict[Any, _Passed] = {}
+        for at, place in known.items():
+            owner, word = place.owner, self.slots[at]
+            if owner in copies:
+                self._on_device[at] = copies[owner].address + place.offset
+            elif owner in spans:
+                is_sent = owner in arrays or isinstance(owner, Leaf)
+                block = self._sent if is_sent else self._received
+                start, nbytes = spans[owner]
+                self._on_device[at] = block.address + start + place.offset
+                if owner not in arrays:
+                    passed.setdefault(owner, _Passed(word, place.offset, start, nbytes))
+            elif int(self.table[word]) == assembler.spare:
+                self._on_device[at] = self._spare.address
         self._copies = copies
+        self._numbers = [_Numbers(arrays[x], spans[x][0]) for x in spans if x in arrays]
         self._inputs = [p for owner, p in passed.items() if isinstance(owner, Leaf)]
         self._outputs = [p for owner, p in passed.items() if not isinstance(owner, Leaf)]
-        given = {self.slots[at] for at in self._on_device} | set(moved)
+        moved = {w for at, w in self.slots.items() if at not in self._places}
+        given = {self.slots[at] for at in self._on_device} | moved
         self._fixed = np.array([w for w in self.slots.values() if w not in given], np.intp)
         """Words with addresses of the device."""
 
     def _build(self) -> None:
         """Build the graph for the addresses at hand."""
-        device = self.card.device
+        device, memory = self.card.device, self.card.memory
         self._built = self.table[self._fixed].copy()
         words = {at: int(self.table[w]) for at, w in self.slots.items()} | self._on_device
-        guards = GuardWords.of(self.steps)
-        block = self._words_block or self.card.memory.block(guards.nbytes)
-        guards = GuardWords.of(self.steps, block.address)
-        staged = device.pinned(guards.nbytes)
-        guards.fill(staged)
-        device.upload(block.address, staged, device.stream)
-        self._words_block, self._guards = block, guards
+        status = self._received.address + self._received_bytes - PLACED
+        guards = GuardWords.of(self.steps, status)
+        self._words_block = memory.block(guards.nbytes)
+        guards = replace(guards, address=self._words_block.address)
+        staged = device.pinned(max(guards.nbytes, ALIGNED))
+        guards.fill(staged[: guards.nbytes])
+        device.upload(guards.address, staged[: guards.nbytes], device.stream)
+        self._clear_status()
         kept = [ByteRange(c.address, c.address + c.block.nbytes) for c in self._copies.values()]
         self.launches = flatten(self.steps, words, guards, overlaps(kept))
         stores = [r for launch in self.launches for r in launch.ranges()[1]]
@@ -148,6 +206,13 @@ class CudaProgram:
             for launch, code in zip(self.launches, codes, strict=True)
         ]
         self._graph = device.graph(self._nodes, self.edges)
+        device.synchronize(device.stream)
+
+    def _clear_status(self) -> None:
+        """Set the status to 0: no check has failed."""
+        device, status = self.card.device, self._received.address + self._received_bytes - PLACED
+        zeros = np.zeros(PLACED, np.uint8)
+        device.upload(status, zeros, device.stream)
         device.synchronize(device.stream)
 
     def _code_of(self, launches: Sequence[DeviceLaunch]) -> list[DeviceCode]:
@@ -186,28 +251,74 @@ class CudaProgram:
 
     def run(self) -> int:
         """Run all steps; return 0, or the code of the first check that fails."""
-        device = self.card.device
-        return self._run(lambda: device.launch(self._graph, device.stream))
+        with self.card.lock:
+            return self.finish(self.begin())
 
-    def _run(self, launch: Callable[[], None]) -> int:
+    def begin(self, launch: Callable[[], None] | None = None) -> Flight:
+        """Begin a run of all steps, and return it; `finish` ends the runs in their order. What the inputs' memory holds
+        may change meanwhile. At most IN_FLIGHT runs are under way at once; after a check has failed, runs that have
+        begun change nothing.
+
+        launch: launches the steps in another way than as one graph.
+        """
         device, stream = self.card.device, self.card.device.stream
         with self.card.lock:
             if not np.array_equal(self.table[self._fixed], self._built):
                 self._build()
+            flight = self._take_flight()
             for copy in self._copies.values():
                 copy.refresh(stream)
             for x in self._inputs:
-                device.upload(x.block.address, _host(self.table, x), stream)
-            launch()
-            for x in self._outputs:
-                device.download(_host(self.table, x), x.block.address, stream)
-            status = np.zeros(1, np.int32)
-            if self._guards.codes:
-                device.download(status, self._guards.status, stream)
-            device.synchronize(stream)
+                flight.sent[x.start : x.start + x.nbytes] = x.host(self.table)
+            for number in self._numbers:
+                raw = number.array.reshape(-1).view(np.uint8)
+                flight.sent[number.start : number.start + raw.size] = raw
+            if self._sent_bytes:
+                if flight.was_used:
+                    device.wait(device.copies, flight.taken)
+                device.upload(flight.staged.address, flight.sent[: self._sent_bytes], device.copies)
+                device.record(flight.uploaded, device.copies)
+                device.wait(stream, flight.uploaded)
+                device.copy(self._sent.address, flight.staged.address, self._sent_bytes, stream)
+                device.record(flight.taken, stream)
+            if launch is None:
+                device.launch(self._graph, stream)
+            else:
+                launch()
+            flight.outputs = [(x.host(self.table), x.start) for x in self._outputs]
+            device.download(flight.received[: self._received_bytes], self._received.address, stream)
+            device.record(flight.done, stream)
+            flight.is_open = flight.was_used = True
             for copy in self._stored:
-                copy.note_store(stream)
-        return int(status[0])
+                copy.note_begun()
+        return flight
+
+    def _take_flight(self) -> Flight:
+        """Return memory for another run in flight."""
+        if len(self._flights) < IN_FLIGHT and all(f.is_open for f in self._flights):
+            self._flights.append(Flight(self.card.device, self.card.memory, self._sent_bytes, self._received_bytes))
+        else:
+            self._flights.rotate(-1)
+        flight = self._flights[-1]
+        if flight.is_open:
+            raise RuntimeError("too many runs are in flight")
+        return flight
+
+    def finish(self, flight: Flight) -> int:
+        """Wait for the end of a run that `begin` has returned; store its outputs, and return what `run` does."""
+        device = self.card.device
+        with self.card.lock:
+            device.await_event(flight.done)
+            for array, start in flight.outputs:
+                array[:] = flight.received[start : start + array.size]
+            status = int(flight.received[self._received_bytes - PLACED :][:4].view(np.int32)[0])
+            flight.is_open, flight.outputs = False, []
+            if not any(f.is_open for f in self._flights):
+                if status:
+                    self._clear_status()
+                for copy in self._stored:
+                    copy.note_store(device.stream)
+        return status
 
     def run_timed(self) -> tuple[int, np.ndarray]:
         """Run all steps, each launch by itself; return the result of `run` and the seconds of each step."""
@@ -229,7 +340,8 @@ class CudaProgram:
                 device.run(node, device.stream)
                 device.record(event, device.stream)
 
-        status = self._run(launch)
+        with self.card.lock:
+            status = self.finish(self.begin(launch))
         seen = np.zeros(len(self.steps), np.int64)
         starts = np.zeros((len(self.steps), 1), np.int64)
         for x, first, last in zip(self.launches, events, events[1:], strict=False):
@@ -240,11 +352,6 @@ class CudaProgram:
 
     def move_scratch(self, address: int) -> None:
         """Do nothing: kernels on a card have no scratch memory."""
-
-
-def _host(table: np.ndarray, x: _Passed) -> np.ndarray:
-    """Return the bytes of an input or output in this process."""
-    return buffers.bytes_at(int(table[x.word]) - x.offset, x.nbytes)
 
 
 def _pointers(step: Any) -> Mapping[int | str, int]:

@@ -85,17 +85,24 @@ class Resident:
             self._seen = self.device.pinned(array.nbytes)
         elif np.array_equal(self._seen, raw):
             return
+        else:
+            self.device.synchronize(stream)  # the last copy of it may be under way
         self._seen[:] = raw
         self.device.upload(self.address, self._seen, stream)
+
+    def note_begun(self) -> None:
+        """Note that a run has begun that stores into the copy: whoever reads the array's memory waits for its end."""
+        memory = None if self._memory is None else self._memory()
+        if memory is not None:
+            memory.newest, Memory.may_be_away = self, True
 
     def note_store(self, stream: Any) -> None:
         """Note that a run has stored into the copy; its work in the stream is done."""
         array, memory = self._array(), None if self._memory is None else self._memory()
         if array is None or not array.nbytes:
             return
-        if memory is not None and not memory.is_shared():
-            memory.newest, Memory.may_be_away = self, True
-            return
+        if memory is not None and (memory.newest is not self or not memory.is_shared()):
+            return  # somebody has fetched it meanwhile, or will
         self._download(array, stream)
         if memory is not None:
             memory.newest = None
