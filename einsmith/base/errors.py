@@ -117,7 +117,12 @@ class OutOfMemoryError(EinsmithError, MemoryError):
 
 
 class DeviceError(EinsmithError, RuntimeError):
-    """Error for a device that cannot be used: there is no driver or no such card, or it reports a failure."""
+    """Error for a device that cannot be used: there is no driver or no such card, or it reports a failure, whose number
+    is `code`."""
+
+    def __init__(self, message: str, code: int = 0):
+        super().__init__(message)
+        self.code = code
 
 
 class GroupError(EinsmithError, RuntimeError):
