@@ -100,7 +100,9 @@ class FakeDevice(CudaDevice):
 
     def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
         piece, at = self.piece(source, nbytes)
-        self.upload(to, piece.raw[at : at + nbytes], stream)
+        there, start = self.piece(to, nbytes)
+        there.raw[start : start + nbytes] = piece.raw[at : at + nbytes]
+        there.known[start : start + nbytes] = piece.known[at : at + nbytes]
 
     # -- events
 

@@ -47,8 +47,8 @@ def test_parameters_stay_on_the_card_until_somebody_asks(card: Insert) -> None:
     before = device.uploaded, device.downloaded
     step(x, target)
     passed = x.nbytes + target.nbytes
-    assert device.uploaded - before[0] < passed + 100  # besides the batch, the step's numbers
-    assert device.downloaded - before[1] < 100
+    assert device.uploaded - before[0] < passed + 700  # besides the batch, the step's numbers
+    assert device.downloaded - before[1] < 200
 
 
 def test_an_array_of_a_parameter_is_live(card: Insert) -> None:
