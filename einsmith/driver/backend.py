@@ -195,6 +195,8 @@ class Backend(ABC):
     name: str
     in_process: bool = True
     """Whether programs read and change bound arrays where these lie in this process's memory."""
+    overlaps: bool = False
+    """Whether a program's next run may begin before one has ended (`runtime.cuda.program.CudaProgram.begin`)."""
 
     @property
     @abstractmethod

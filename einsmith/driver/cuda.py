@@ -37,7 +37,7 @@ class Cuda(Backend):
         compiles: function that makes machine code of texts for the card's compute capability.
     """
 
-    in_process = False
+    in_process, overlaps = False, True
     patterns: Sequence[Pattern] = TILE_PATTERNS
 
     def __init__(self, device: CudaDevice, described: GpuTarget, compiles: Any):

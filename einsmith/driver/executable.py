@@ -485,6 +485,30 @@ class Executable:
         """Run the program like a call, for a caller that holds the guard."""
         return self._in_queue(None if self._watch is None else self._refresh(), self._call, inputs)
 
+    def begin_locked(self, inputs: Sequence[np.ndarray]) -> Callable[[], tuple[int, list[np.ndarray]]] | None:
+        """Begin a run of a caller that holds the guard; return the function that waits for its end and returns what a
+        call does. Runs end in the order of their beginnings. None where programs of the back end, or this one, run to
+        their end at once."""
+        program = self._binding.program
+        if not self.backend.overlaps or self._fit is not None or self._binding.copies or self._recorder is not None:
+            return None
+        begun: list[Any] = []
+
+        def begin() -> int:
+            begun.append(program.begin())  # type: ignore[attr-defined]
+            return 0
+
+        _, outputs = self._in_queue(None if self._watch is None else self._refresh(), self._call, inputs, begin)
+        binding = self._binding
+
+        def end() -> tuple[int, list[np.ndarray]]:
+            status = program.finish(begun[0])  # type: ignore[attr-defined]
+            if status > FINITE:
+                raise self._explain(IndexOutOfRange(binding.messages[status]), inputs)
+            return status, outputs
+
+        return end
+
     def run_timed(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray], list[float]]:
         """Run the program and return (status, outputs, seconds of each kernel summed over all iterations of its
         loop)."""

@@ -109,6 +109,7 @@ class _Snapshot:
 
     def __init__(self, step: TrainStep):
         with step.store.guard:
+            step.settle()
             self.weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
             self.state = step.whole_state()
             if not step.gathered:  # gradients of an update that was made

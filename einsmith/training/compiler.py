@@ -135,6 +135,11 @@ class StepCompiler:
             self.drop()
             self._arena.clear()  # it is memory of the former device
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a program's next run may begin before one has ended."""
+        return registry.backend_of(self._find_target()).overlaps
+
     def find(self, arrays: list[np.ndarray], gather: bool) -> Executable | None:
         """Return the valid program for a batch, or None. The caller holds the guard of the parameters."""
         definition = self._definition

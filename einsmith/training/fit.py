@@ -33,6 +33,16 @@ class BatchTrainer(Protocol):
     def train_arrays(self, arrays: list[np.ndarray], samples: int | None, last: bool) -> float:
         """Train on a batch of an epoch and return its loss."""
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a batch may begin before the one before it has ended."""
+
+    def begin_arrays(self, arrays: list[np.ndarray], samples: int | None, last: bool) -> float:
+        """Train on a batch of an epoch, whose loss may come later; return the mean loss of the epoch so far."""
+
+    def settle(self) -> None:
+        """Wait for the results of all batches."""
+
     def check_agreement(self) -> None:
         """Check that all processes of the group train the same."""
 
@@ -110,16 +120,20 @@ class Fit:
         shared = step.group.size > 1
         length = len(self.batches) if isinstance(self.batches, Sized) else None
         look_ahead = step.settings.accumulate > 1
-        for item in _mark_last(self._batches()) if look_ahead else self._batches():
-            batch, last = item if look_ahead else (item, False)
-            arrays = batch_arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)), shared)
-            samples = len(arrays[-1]) if arrays[-1].ndim else 1  # as `count_samples`, without a call
-            value = step.train_arrays(arrays, samples, last)
-            rate = (epochs.samples - samples_before) / (time.perf_counter() - start)
-            mean = epochs.loss / max(epochs.samples, 1)  # none is reported before the first update of a group
-            report.step(epochs.epoch, self.epochs, epochs.position, length, mean, rate)
-            for f in step_callbacks:
-                f(step, value)
+        train = step.begin_arrays if not step_callbacks and step.runs_ahead else step.train_arrays
+        try:
+            for item in _mark_last(self._batches()) if look_ahead else self._batches():
+                batch, last = item if look_ahead else (item, False)
+                arrays = batch_arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)), shared)
+                samples = len(arrays[-1]) if arrays[-1].ndim else 1  # as `count_samples`, without a call
+                value = train(arrays, samples, last)
+                rate = (epochs.samples - samples_before) / (time.perf_counter() - start)
+                mean = epochs.loss / max(epochs.samples, 1)  # none is reported before the first update of a group
+                report.step(epochs.epoch, self.epochs, epochs.position, length, mean, rate)
+                for f in step_callbacks:
+                    f(step, value)
+        finally:
+            step.settle()
         if not epochs.position:
             once = isinstance(self.batches, Iterator) and epochs.epoch
             hint = "; an iterator yields its batches only once: pass a list, or es.data.batches" if once else ""

@@ -12,7 +12,7 @@ import numpy as np
 from einsmith.base import environment, html, locks, recording
 from einsmith.base.arguments import Count, check_arguments, check_options, show
 from einsmith.base.dtypes import is_whole
-from einsmith.base.errors import ArgumentError, KindError, NonFiniteError
+from einsmith.base.errors import ArgumentError, KindError
 from einsmith.distributed.group import ProcessGroup
 from einsmith.distributed.transport import Alone
 from einsmith.driver.executable import FINITE, Executable
@@ -21,6 +21,7 @@ from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import Slot
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training.accumulation import Accumulation
+from einsmith.training.ahead import StepsAhead, non_finite
 from einsmith.training.averages import WeightAverages
 from einsmith.training.batch import batch_arrays, count_samples
 from einsmith.training.compiler import StepCompiler
@@ -38,6 +39,9 @@ from einsmith.training.search import ProgramSearch
 from einsmith.training.settings import Setting, Settings, delegate
 from einsmith.training.state import TrainingState
 from einsmith.tuning.programs import kernel_search
+
+AHEAD = 2
+"""Most steps of `fit` that are under way at once on a device: one computes while the next one's batch is copied."""
 
 
 class TrainStep:
@@ -167,6 +171,7 @@ class TrainStep:
         self.accumulation, self.epochs, self.reports = Accumulation(), Epochs(), Reports()
         self.numbers = StepNumbers(self.definition, self.state, self.accumulation)
         self.compiler = StepCompiler(self.definition, self.state, self.accumulation, self.numbers, self.reports, search)
+        self._ahead = StepsAhead(self.definition, self.accumulation, self.epochs, self.numbers, self.reports)
         self._programs = self.compiler.programs
         self._evaluator: Evaluator | None = None
         self._checked: set[tuple] = set()
@@ -267,6 +272,29 @@ class TrainStep:
                 self._check_gradients(arrays)
             self.compiler.compile(arrays, gather)
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether `fit` may begin a step before the one before it has ended: a device computes meanwhile."""
+        settings = self.definition.settings
+        able = self._parallel is None and settings.accumulate == 1 and not environment.checks_gradients()
+        return able and self.compiler.overlaps
+
+    def begin_arrays(self, arrays: list[np.ndarray], samples: int | None, last: bool = False) -> float:
+        """Train on a batch of an epoch of `fit`; `settle` waits for its end. Return the last loss that is known."""
+        with Deferred(), self.store.guard:
+            run = self.compiler.find(arrays, False)
+            ahead = run is not None and run.note.exploration is None and "loss_scale" not in self.numbers.derived
+            if run is not None and samples is not None and ahead and self._ahead.begin(run, arrays, samples, AHEAD):
+                return self._ahead.loss
+        self.settle()
+        return self.train_arrays(arrays, samples)
+
+    def settle(self) -> None:
+        """Wait until all steps that have begun have ended. Raises the error of one that has failed."""
+        with Deferred(), self.store.guard:
+            self._ahead.end()
+        self._ahead.raise_failure()
+
     def _check_gradients(self, arrays: list[np.ndarray]) -> None:
         """Compare the gradients of a batch's loss with central differences, before the first step of its program."""
         with locks.IMPORTING:
@@ -292,15 +320,7 @@ class TrainStep:
             if status != FINITE or not np.isfinite(value) or not self.numbers.scaling.shrink():
                 break
         if status == FINITE:
-            number = self.accumulation.steps + 1
-            what = f"the loss of step {number} is {value}"
-            if np.isfinite(value):
-                what = f"the gradients of step {number}, whose loss is {value}, are not finite in float16"
-            raise NonFiniteError(
-                f"{what}; nothing was updated. Lower the learning rate, or look at the batch",
-                number,
-                value,
-            )
+            raise non_finite(value, self.accumulation.steps + 1)
         if "loss_scale" in self.numbers.derived:
             self.numbers.scaling.count()
         if self.reports.names:

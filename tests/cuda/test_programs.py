@@ -138,3 +138,82 @@ def test_unknown_devices() -> None:
         es.jit(lambda x: x, device="tpu")
     with pytest.raises(ArgumentError, match='"cpu", "cuda"'):
         es.TrainStep(es.nn.Linear(2, 2), F.mse_loss, es.optim.SGD(lr=0.1), device="cuda:x")
+
+
+def fitted(device: str, batches: list, **options) -> es.TrainStep:
+    es.manual_seed(3)
+    step = es.TrainStep(NETWORKS["mlp"][0](), F.cross_entropy, es.optim.Adam(lr=0.01), device=device)
+    step.fit(batches, epochs=2, progress=False, **options)
+    return step
+
+
+def batches_of(count: int) -> list:
+    rng = default_rng(8)
+    return [(rng.standard_normal((5, 7)).astype(np.float32), rng.integers(0, 4, 5)) for _ in range(count)]
+
+
+def test_fit_begins_a_step_before_the_last_one_ends(card: Insert, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = batches_of(6)
+    wanted = fitted("cpu", batches)
+    made = card()
+    open_runs: list[int] = []
+    launch = type(made.card.device).launch
+
+    def counted(device, graph, stream):
+        (program,) = {id(run.program): run.program for _, run in seen[0]._programs.items()}.values()
+        open_runs.append(sum(f.is_open for f in program._flights))
+        launch(device, graph, stream)
+
+    seen: list[es.TrainStep] = []
+    begun = es.TrainStep.begin_arrays
+    monkeypatch.setattr(es.TrainStep, "begin_arrays", lambda s, *a: (seen.append(s), begun(s, *a))[1])
+    monkeypatch.setattr(type(made.card.device), "launch", counted)
+    step = fitted("cuda", batches)
+    assert max(open_runs) == 1 and open_runs.count(1) > 8
+    assert (step.steps, step.epoch, len(step.history)) == (12, 2, 2)
+    np.testing.assert_allclose([r["loss"] for r in step.history], [r["loss"] for r in wanted.history], rtol=1e-5)
+    for key, value in wanted.model.state_dict().items():
+        np.testing.assert_allclose(step.model.state_dict()[key], value, rtol=1e-3, atol=2e-5, err_msg=key)
+
+
+def test_steps_that_had_begun_after_a_failed_one_count_for_nothing(card: Insert) -> None:
+    batches = batches_of(6)
+    batches[3] = (np.full_like(batches[3][0], np.inf), batches[3][1])
+    card()
+    es.manual_seed(3)
+    step = es.TrainStep(NETWORKS["mlp"][0](), F.cross_entropy, es.optim.Adam(lr=0.01), device="cuda")
+    with pytest.raises(NonFiniteError, match="step 4"):
+        step.fit(batches, progress=False)
+    es.manual_seed(3)
+    other = es.TrainStep(NETWORKS["mlp"][0](), F.cross_entropy, es.optim.Adam(lr=0.01), device="cuda")
+    for x, y in batches[:3]:
+        other(x, y)
+    assert step.steps == 3 and step.position == 3
+    for key, value in other.model.state_dict().items():
+        np.testing.assert_array_equal(step.model.state_dict()[key], value)
+    batches[3] = batches[0]
+    step.fit(batches, progress=False)
+    assert step.steps == 6
+
+
+def test_a_save_during_fit_has_whole_steps(card: Insert, tmp_path) -> None:
+    card()
+    saved = []
+
+    class Batches:
+        def __iter__(self):
+            for n, batch in enumerate(batches_of(5)):
+                if n == 3:
+                    es.save(seen[0], tmp_path / "step")
+                    saved.append((seen[0].steps, seen[0].position))
+                yield batch
+
+    es.manual_seed(3)
+    seen = [es.TrainStep(NETWORKS["mlp"][0](), F.cross_entropy, es.optim.Adam(lr=0.01), device="cuda")]
+    seen[0].fit(Batches(), progress=False)
+    assert saved == [(3, 3)]
+    again = es.load(tmp_path / "step", model=NETWORKS["mlp"][0](), device="cuda")
+    for batch in batches_of(5)[3:]:
+        again(*batch)
+    for key, value in seen[0].model.state_dict().items():
+        np.testing.assert_array_equal(again.model.state_dict()[key], value)
