@@ -17,7 +17,7 @@ from einsmith.kernels import autoconfig
 from einsmith.runtime import pool
 from einsmith.runtime.arena import Block
 from einsmith.training.batch import batch_arrays
-from tests.driver.evaluated import Evaluated, Machine
+from tests.driver.evaluated import Evaluate, Evaluated, Machine
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_unknown_targets_and_duplicate_names(backend):
         registry.register(Evaluated())
 
     class Another(Evaluated):
-        name = "another"
+        name, patterns = "another", (Evaluate(),)
 
     with pytest.raises(CompileError, match="a pattern 'evaluate' already"):
         registry.register(Another())
