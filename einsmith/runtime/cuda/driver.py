@@ -58,11 +58,12 @@ def device(ordinal: int) -> CudaDriver:
 def why_unusable(facts: DeviceFacts) -> str | None:
     """Return why programs cannot run on a card; None where they can."""
     if facts.capability < LEAST_CAPABILITY:
-        return f"compute capability {_spell(facts.capability)} is below {_spell(LEAST_CAPABILITY)}"
+        return f"compute capability {spell_capability(facts.capability)} is below {spell_capability(LEAST_CAPABILITY)}"
     return None
 
 
-def _spell(capability: tuple[int, int]) -> str:
+def spell_capability(capability: tuple[int, int]) -> str:
+    """Return a compute capability as people write it, as in "9.0"."""
     return ".".join(map(str, capability))
 
 

@@ -164,8 +164,8 @@ class LibCuda:
         self.version = version.value
         if self.version < NEEDED:
             raise DeviceError(
-                f"the NVIDIA driver supports CUDA {_spell(self.version)}, but machine code of GPUs needs a driver of "
-                f"CUDA {_spell(NEEDED)} or later: install driver 525 or later"
+                f"the NVIDIA driver supports CUDA {spell_version(self.version)}, but machine code of GPUs needs one of "
+                f"CUDA {spell_version(NEEDED)} or later: install driver 525 or later"
             )
         self.call("cuInit", 0)
         self._bind(loaded, _SIGNATURES)
@@ -234,7 +234,8 @@ class LibCuda:
         return out.value or 0
 
 
-def _spell(version: int) -> str:
+def spell_version(version: int) -> str:
+    """Return a CUDA version of a driver as people write it, as in "12.8"."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 

@@ -102,6 +102,8 @@ class FakeLibCuda:
         self.modules: dict[int, dict[str, int]] = {}
         self.functions: dict[int, Function] = {}
         self.memory: dict[int, Any] = {}
+        self.allocated: set[int] = set()
+        """Addresses of the memory whose allocation has been done in its stream."""
         self.pinned: dict[int, Any] = {}
         self.streams: dict[int, deque] = {0: deque()}
         self.events: dict[int, list] = {}
@@ -260,6 +262,10 @@ class FakeLibCuda:
     def _lies_in(self, places: dict[int, Any], address: int) -> bool:
         return any(first <= address < first + len(buffer) - 256 for first, buffer in places.items())
 
+    def _is_usable(self, address: int) -> bool:
+        """Whether work that is done now may access memory of the card."""
+        return any(a <= address < a + len(self.memory[a]) - 256 for a in self.allocated)
+
     def _cuMemGetInfo_v2(self, free: int, total: int) -> None:
         write(c_size_t, free, self.cards[0].memory - self.used())
         write(c_size_t, total, self.cards[0].memory)
@@ -269,8 +275,8 @@ class FakeLibCuda:
             return 1
         if self.used() + nbytes > self.cards[0].memory:
             return 2
-        write(c_uint64, to, self._new(self.memory, nbytes))
-        self._do(stream, lambda: None)
+        write(c_uint64, to, address := self._new(self.memory, nbytes))
+        self._do(stream, lambda: self.allocated.add(address))
         return 0
 
     def _cuMemFreeAsync(self, address: int, stream: int) -> int:
@@ -279,6 +285,7 @@ class FakeLibCuda:
 
         def free() -> None:
             buffer = self.memory.pop(address)
+            self.allocated.remove(address)
             ctypes.memset(buffer, GONE, len(buffer))
             self._kept.append(buffer)
 
@@ -299,10 +306,10 @@ class FakeLibCuda:
         pinned = [a for a in hosts if self._lies_in(self.pinned, a)]
 
         def move() -> None:
-            missing = [a for a in on_card if not self._lies_in(self.memory, a)]
+            missing = [a for a in on_card if not self._is_usable(a)]
             missing += [a for a in pinned if not self._lies_in(self.pinned, a)]
             if missing:
-                self.faults.append(f"a copy accesses freed memory: {missing}")
+                self.faults.append(f"a copy accesses memory that is not allocated: {missing}")
             else:
                 ctypes.memmove(to, source, nbytes)
 
@@ -363,9 +370,9 @@ class FakeLibCuda:
     def _execute(self, function: int | None, launch: Launch) -> None:
         if function is not None and function not in self.functions:
             self.faults.append(f"{launch.entry} was unloaded before it ran")
-        missing = [a for a in launch.parameters if a and not self._lies_in(self.memory, a)]
+        missing = [a for a in launch.parameters if a and not self._is_usable(a)]
         if missing:
-            self.faults.append(f"{launch.entry} accesses freed memory: {missing}")
+            self.faults.append(f"{launch.entry} accesses memory that is not allocated: {missing}")
         self.executed.append(launch)
 
     def _cuLaunchKernelEx(self, config: int, function: int, table: int, extra: int) -> int:

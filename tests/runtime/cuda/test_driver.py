@@ -116,23 +116,38 @@ def test_structures_are_laid_out_as_in_cuda_12() -> None:
     assert measured() == [72, 0, 8, 16, 20, 32, 40, 48, 56, 64, 56, 0, 8, 12, 24, 32, 40, 48, 72, 0, 8]
 
 
-def test_structures_and_numbers_are_those_of_the_header(tmp_path: Path) -> None:
-    """As a C compiler reads cuda.h, which comes with Triton."""
+WIDTHS = """
+template <class F> struct widths;
+template <class... A> struct widths<CUresult (*)(A...)> {
+  static void print() {
+    printf("%d ", (int)sizeof...(A));
+    (void)std::initializer_list<int>{printf("%d ", (int)sizeof(A))...};
+  }
+};
+"""
+
+
+def test_the_library_is_called_as_its_header_says(tmp_path: Path) -> None:
+    """Structures, numbers and the widths of arguments are those that a compiler finds in cuda.h of CUDA 12.8."""
     triton = pytest.importorskip("triton", reason="the header comes with Triton")
-    compiler = shutil.which("cc")
+    compiler = shutil.which("c++")
     if compiler is None:
-        pytest.skip("no C compiler")
-    wanted = []
+        pytest.skip("no C++ compiler")
+    signatures = libcuda._FIRST | libcuda._SIGNATURES
+    constants = []
     for name, (_, fields) in LAYOUT.items():
-        wanted += [f"sizeof({name})", *(f"offsetof({name}, {f.partition(':')[0]})" for f in fields.split())]
-    lines = [f'printf("%ld ", (long)({x}));' for x in (*wanted, *NUMBERS)]
-    (tmp_path / "a.c").write_text(
-        "#include <cuda.h>\n#include <stdio.h>\n#include <stddef.h>\nint main(void) {" + "\n".join(lines) + "}"
+        constants += [f"sizeof({name})", *(f"offsetof({name}, {f.partition(':')[0]})" for f in fields.split())]
+    lines = [f'printf("%ld ", (long)({x}));' for x in (*constants, *NUMBERS)]
+    lines += [f"widths<decltype(&{name})>::print();" for name in signatures]
+    (tmp_path / "a.cc").write_text(
+        "#include <cuda.h>\n#include <cstddef>\n#include <cstdio>\n#include <initializer_list>\n"
+        + "\n".join([WIDTHS, "int main() {", *lines, "}"])
     )
     include = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
-    subprocess.run([compiler, f"-I{include}", "-o", "a", "a.c"], check=True, cwd=tmp_path, timeout=60)
+    subprocess.run([compiler, "-std=c++14", f"-I{include}", "-o", "a", "a.cc"], check=True, cwd=tmp_path, timeout=60)
     printed = subprocess.run([tmp_path / "a"], capture_output=True, text=True, check=True).stdout.split()
-    assert list(map(int, printed)) == measured() + list(NUMBERS.values())
+    widths = [n for types in signatures.values() for n in (len(types), *map(ctypes.sizeof, types))]
+    assert list(map(int, printed)) == measured() + list(NUMBERS.values()) + widths
 
 
 def test_the_architecture_of_machine_code(tmp_path: Path) -> None:
@@ -146,15 +161,8 @@ def test_the_architecture_of_machine_code(tmp_path: Path) -> None:
     assert libcuda.architecture(b"nothing") is None and libcuda.architecture(b"\x7fELF" + bytes(99)) is None
 
 
-def test_types_are_those_of_the_stand_in() -> None:
-    """Which has been written from the header by itself: equal widths, pointers by whatever type."""
-    signatures = libcuda._FIRST | libcuda._SIGNATURES
-    assert signatures.keys() == PROTOTYPES.keys()
-
-    def widths(types: tuple[Any, ...]) -> list[int]:
-        return [ctypes.sizeof(t) for t in types]
-
-    assert {n: widths(t) for n, t in signatures.items()} == {n: widths(t) for n, t in PROTOTYPES.items()}
+def test_the_stand_in_has_all_functions() -> None:
+    assert PROTOTYPES.keys() == libcuda._FIRST.keys() | libcuda._SIGNATURES.keys()
 
 
 def run(text: str) -> str:
@@ -690,7 +698,8 @@ def test_a_child_of_a_process_where_others_used_cuda(install: Install) -> None:
 def test_the_end_of_the_process() -> None:
     """Objects of all kinds are alive, some in modules, some in circles; nothing is called, printed or raised."""
     text = """
-import sys
+import atexit, sys
+atexit.register(lambda: print(len(fake.calls) - before, "calls"))  # after those that are registered later
 from einsmith.runtime.cuda import driver, libcuda
 from tests.runtime.cuda.test_driver import code, node
 from tests.runtime.cuda.fake_libcuda import FakeLibCuda
@@ -707,6 +716,7 @@ sys.kept = [card.pinned(64), card.event(), card.graph([one], [])]
 sys.kept.append(sys.kept)
 sys.device = card
 card.launch(sys.kept[2], card.stream)
+before = len(fake.calls)
 print("end")
 """
-    assert run(text) == "end\n"
+    assert run(text) == "end\n0 calls\n"
