@@ -15,13 +15,16 @@ import click
 
 from einsmith import distributed, models
 from einsmith.base import environment
+from einsmith.base.errors import DeviceError
 from einsmith.base.system import processors
 from einsmith.codegen.cache import native, objects
 from einsmith.cost.facts import Target
+from einsmith.runtime.cuda import driver, libcuda
+from einsmith.runtime.cuda.device import DeviceFacts
 from einsmith.runtime.thread_count import get_threads
 from einsmith.tuning.calibration import fitted, store
 
-LIBRARIES = ("einsmith", "numpy", "llvmlite")
+LIBRARIES = ("einsmith", "numpy", "llvmlite", "triton")
 
 
 def info(as_json: bool) -> None:
@@ -41,7 +44,7 @@ def info(as_json: bool) -> None:
 
 
 def gather() -> dict[str, Any]:
-    """Return versions, machine, folders, models and environment variables, ready for JSON."""
+    """Return versions, machine, graphics cards, folders, models and environment variables, ready for JSON."""
     static = native.host_target()
     target = asdict(static)
     machine = {n: target[n] for n in ("vector_bytes", "vector_registers", "l1", "l2", "l3", "cores")}
@@ -51,6 +54,7 @@ def gather() -> dict[str, Any]:
     return {
         "versions": {name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()},
         "machine": {"system": platform.platform(), "cpu": processors.model(), **machine, "threads": get_threads()},
+        "graphics cards": _cards(),
         "coefficients": {"source": _source(recorded), "overheads": _fit(static), **coefficients(used)},
         "measured": {"probes": names},
         "measured but not used": store.rejected(static) if recorded is not None else {},
@@ -58,6 +62,23 @@ def gather() -> dict[str, Any]:
         "models": {name: _first_line(models.maker(name)) for name in models.names()},
         "environment variables": {k.name: _to_json(k.get()) for k in environment.ALL},
     }
+
+
+def _cards() -> dict[str, str]:
+    """Return a line on each card, by its name as a device, or the reason why there is none."""
+    try:
+        return {f"cuda:{n}": _describe_card(facts) for n, facts in enumerate(driver.devices())}
+    except DeviceError as e:
+        return {"none": str(e)}
+
+
+def _describe_card(facts: DeviceFacts) -> str:
+    reason = driver.why_unusable(facts)
+    return (
+        f"{facts.name}, compute capability {driver.spell_capability(facts.capability)}, {facts.multiprocessors} "
+        f"multiprocessors, {facts.memory / 1e9:.1f} GB, driver of CUDA {libcuda.spell_version(facts.driver)}"
+        f"{f'; cannot be used: {reason}' if reason else ''}"
+    )
 
 
 def _fit(static: Target) -> str:

@@ -11,6 +11,8 @@ import pytest
 
 from einsmith.base.errors import EinsmithError
 from einsmith.cli import main
+from einsmith.runtime.cuda import libcuda
+from tests.runtime.cuda.fake_libcuda import Card, FakeLibCuda
 
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +25,28 @@ def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_info_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["info"]) == 0
     assert "vector_bytes" in capsys.readouterr().out
+
+
+def test_info_shows_cards_or_why_there_are_none(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def missing() -> None:
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+    cards = FakeLibCuda(Card("New", memory=141 << 30), Card("Old", (7, 5)))
+    for load, wanted in (
+        (missing, ["none", "no NVIDIA driver is installed: libcuda.so.1: cannot open"]),
+        (lambda: FakeLibCuda(version=11040), ["none", "the NVIDIA driver supports CUDA 11.4, but"]),
+        (
+            lambda: cards,
+            ["cuda:0", "New, compute capability 9.0, 132 multiprocessors, 151.4 GB, driver of CUDA"],
+        ),
+        (lambda: cards, ["cuda:1", "; cannot be used: compute capability 7.5 is below 8.0\n"]),
+    ):
+        monkeypatch.setattr(libcuda, "_load", load)
+        monkeypatch.setattr(libcuda, "_loaded", [])
+        assert main.run(["info"]) == 0
+        section = capsys.readouterr().out.partition("graphics cards\n")[2].partition("\ncoefficients")[0] + "\n"
+        assert all(text in section for text in wanted), section
+    assert not cards.named("cuDevicePrimaryCtxRetain") and not cards.faults
 
 
 def test_cache_shows_and_clears(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
