@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
-"""Options with which Triton must compile a text. By default it fuses a product and a sum to one `fma`, which differs
-from a product that memory holds; in the tile IR each is rounded. By default its library of functions takes subnormal
-numbers for zero: the remainder of a division by one would be NaN."""
-
 
 class TritonSource(NamedTuple):
     """A function of a Triton text, and how it is compiled.
@@ -25,8 +20,7 @@ class TritonSource(NamedTuple):
 
 
 class Binary(NamedTuple):
-    """Machine code of a kernel. A launch gives it the function's pointers and two more, Triton's scratch memory, which are
-    null, and `shared` bytes of dynamic shared memory.
+    """Machine code of a kernel.
 
     cubin: the code; name: its entry; warps: warps of a program; shared: bytes of shared memory of a program; registers:
     registers of a thread; stack: bytes of a thread's memory for registers that do not suffice (spills)
