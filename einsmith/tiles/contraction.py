@@ -175,21 +175,22 @@ def _sum(
 def _repair(
     b: TileBuilder, p: Problem, tile: _Tile, arguments: Sequence, total: TileValue, lo: TileValue, hi: TileValue
 ) -> TileValue:
-    """Recompute sums that are NaN, term by term: a zero of a guard may meet an operand that is infinite or NaN outside
-    it. In a tile without NaN the loop has no turn."""
+    """Recompute the sums of a tile in which one is NaN, term by term: a zero of a guard may meet an operand that is
+    infinite or NaN outside it. In a tile without NaN the loop has no turn."""
     odd = b.op("ne", total, total)
     count = b.select(odd, b.full(total.shape, 1, "i32"), b.full(total.shape, 0, "i32"))
-    (some,) = b.reduce("max", 0, b.reduce("max", 1, count)[0])
-    end = b.select(b.op("ne", some, 0), hi, lo)
+    some = b.op("ne", b.reduce("max", 0, b.reduce("max", 1, count)[0])[0], 0)
     extents = [p.extents[a] for a in p.k]
-    with b.loop(lo, end, 1, [b.full(total.shape, 0.0, total.elem)]) as loop:
+    # All sums are computed again: those that are not NaN would take registers in the loop.
+    init = b.select(some, b.full(total.shape, 0.0, total.elem), total)
+    with b.loop(lo, b.select(some, hi, lo), 1, [init]) as loop:
         at = dict(zip(p.k, unravel(b, loop.var, extents), strict=True))
         points = Points(b, p.extents, {**tile.axes, **at}, tile.live, arguments)
         term = points.value(p.term, p.exact)
         mask = b.conjoin([*tile.live, *points.conditions(p.exact)])
         term = term if mask is None else b.select(mask, term, b.const(0.0, term.elem))
         loop.next = [b.op("add", loop.carried[0], term)]
-    return b.select(odd, loop.results[0], total)
+    return loop.results[0]
 
 
 def _emit_piece_epilogue(

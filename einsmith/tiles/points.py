@@ -183,10 +183,23 @@ class Points:
         if isinstance(slot, TileValue):
             return slot
         at = slot.offsets(b, index)
-        wide = {d for x in (at, *guards) for d, n in enumerate(x.shape) if n > 1}
-        here = [x for x in self.live if {d for d, n in enumerate(x.shape) if n > 1} <= wide]
+        if self._is_inside(e, slot):
+            # A condition along another dimension of the tile would have each element loaded many times.
+            guards = [x for x in guards if _dimensions(x) <= _dimensions(at)]
+        wide = set().union(*map(_dimensions, (at, *guards)))
+        here = [x for x in self.live if _dimensions(x) <= wide]
         out = b.load(slot.parameter(b), at, b.conjoin([*here, *guards]))
         return b.op("ne", out, b.const(0, "i8")) if e.dtype.is_bool else out
+
+    def _is_inside(self, e: Read, memory: TileMemory) -> bool:
+        """Return whether a read is in bounds at all points, whatever its conditions."""
+        ranges = [self._reaches.known[i] for i in e.index]
+        return all(r is not None and 0 <= r[0] and r[1] < n for r, n in zip(ranges, memory.layout.shape, strict=True))
+
+
+def _dimensions(x: TileValue) -> set[int]:
+    """Return the dimensions along which a tile has several elements."""
+    return {d for d, n in enumerate(x.shape) if n > 1}
 
 
 def _is_twin(e: Expr) -> bool:

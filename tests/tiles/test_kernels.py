@@ -129,6 +129,13 @@ def test_terms_of_stencils_are_written_out() -> None:
     assert sum(x.args[1] is None for x in loads) == 9 + 1  # the weights, and the window's middle
 
 
+def test_conditions_do_not_widen_loads() -> None:
+    """Rows of an operand that is in bounds by itself are loaded once, though the window's condition is on columns."""
+    (launch,) = lower(s.conv_dw(2, 16, 8, 8, 16, 3, 3, 1), Tiling(16, 16, 16), "contraction").launches
+    shapes = [x.results[0].shape for x in operations(launch.function.body) if x.name == "load"]
+    assert sorted(shapes) == [(1, 16), (16, 1), (16, 16), (16, 16)]
+
+
 def _of_floats(f: TileFunction) -> set[str]:
     return {x.name for x in operations(f.body) if x.results and x.results[0].elem == "f32"}
 
