@@ -52,10 +52,11 @@ class Worker:
         server: the server's class, as in `processes.command`
         limit: most seconds that a request takes, unless it has a limit of its own
         start: most seconds that the process and the server's `begin` take to start
+        hidden: first letters of the names of environment variables that the process does not get; empty: it gets all
     """
 
-    def __init__(self, server: str, limit: float = inf, start: float = inf):
-        self.limit = limit
+    def __init__(self, server: str, limit: float = inf, start: float = inf, hidden: str = ""):
+        self.limit, self.hidden = limit, hidden
         self._server, self._start_limit = server, start
         self._process: subprocess.Popen | None = None
         self._begin_arguments: tuple = ()
@@ -100,6 +101,8 @@ class Worker:
             raise Failed("Windows waits for no process with a time limit; measure and check kernels on Linux or macOS")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
         environment.pop("EINSMITH_TRACE", None)  # the file is that of the process that started this one
+        if self.hidden:
+            environment = {name: x for name, x in environment.items() if not name.startswith(self.hidden)}
         with _STARTING:
             self._process = subprocess.Popen(
                 processes.command(self._server),
