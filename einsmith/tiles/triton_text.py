@@ -36,10 +36,6 @@ _POINTERS = {
     "f32": "*fp32",
     "f64": "*fp64",
 }
-OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
-"""Options with which Triton must compile a text. By default it fuses a product and a sum to one `fma`, which differs
-from a product that memory holds; in the tile IR each is rounded. By default its library of functions takes subnormal
-numbers for zero: the remainder of a division by one would be NaN."""
 ALIGNED = 16
 """Bytes at a multiple of which memory may be loaded and stored by that many bytes at once."""
 _INFIX = {
@@ -159,6 +155,10 @@ class _Text:
             self.names[result] = self._let(carried, self._name(first), depth)
         self.names[x.var] = f"v{x.var.id}"
         lo, hi = self._name(x.lo), self._name(x.hi)
+        if any(isinstance(i, TileOp) and i.name == "dot" for i in x.body):
+            # The assembler unrolls a loop whose turns it can count, up to hundreds of them. Here it cannot: it does not
+            # know that there is one program along the second axis.
+            hi += " + tl.program_id(1)"
         self.lines.append(f"{_PAD * depth}for v{x.var.id} in range({lo}, {hi}, {x.step}):")
         self._block(x.body, depth + 1)
         for carried, after in zip(x.carried, x.next, strict=True):

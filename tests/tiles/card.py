@@ -13,10 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from einsmith.codegen.triton.binary import OPTIONS
 from einsmith.runtime.buffers import bytes_at
 from einsmith.tiles.ir import TileFunction
 from einsmith.tiles.triton_text import ALIGNED as PROMISED
-from einsmith.tiles.triton_text import OPTIONS, pointer_type, triton_text
+from einsmith.tiles.triton_text import pointer_type, triton_text
 from tests.tiles.interp import Find
 
 ALIGNED = 256

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.codegen.triton.binary import OPTIONS
 from einsmith.tiles.ir import TileFunction
-from einsmith.tiles.triton_text import OPTIONS
 from tests.tiles.interp import Find, fused
 from tests.tiles.memory import NUMPY, Fault, Memory, product, rounded_to_bf16
 
@@ -214,8 +214,7 @@ class _Language:
             setattr(self, name, type)
 
     def program_id(self, axis: int) -> Tensor:
-        assert axis == 0
-        return Tensor(self.program, TYPES["int32"])
+        return Tensor(0 if axis else self.program, TYPES["int32"])
 
     def arange(self, first: int, end: int) -> Tensor:
         return Tensor(np.arange(first, end), TYPES["int32"])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from einsmith.base.errors import CompileError
+from einsmith.codegen.triton.binary import OPTIONS
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
-from einsmith.tiles.triton_text import OPTIONS, signature, triton_text
+from einsmith.tiles.triton_text import signature, triton_text
 from tests.driver.test_second_backend import trained
 from tests.tiles import stand_in
 from tests.tiles.memory import Fault, Memory

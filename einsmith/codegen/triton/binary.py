@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
+"""Options with which Triton must compile a text. By default it fuses a product and a sum to one `fma`, which differs
+from a product that memory holds; in the tile IR each is rounded. By default its library of functions takes subnormal
+numbers for zero: the remainder of a division by one would be NaN."""
+
 
 class TritonSource(NamedTuple):
     """A function of a Triton text, and how it is compiled.
@@ -20,7 +25,8 @@ class TritonSource(NamedTuple):
 
 
 class Binary(NamedTuple):
-    """Machine code of a kernel.
+    """Machine code of a kernel. A launch gives it the function's pointers and two null pointers more, for Triton's
+    scratch memory, and `shared` bytes of dynamic shared memory.
 
     cubin: the code; name: its entry; warps: warps of a program; shared: bytes of shared memory of a program; registers:
     registers of a thread; stack: bytes of a thread's memory for registers that do not suffice (spills)
