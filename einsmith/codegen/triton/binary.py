@@ -26,7 +26,7 @@ class TritonSource(NamedTuple):
 
 class Binary(NamedTuple):
     """Machine code of a kernel. A launch gives it the function's pointers and two null pointers more, for Triton's
-    scratch memory, and `shared` bytes of dynamic shared memory.
+    scratch memory, and `shared` bytes of dynamic shared memory; all programs lie along the first axis of the grid.
 
     cubin: the code; name: its entry; warps: warps of a program; shared: bytes of shared memory of a program; registers:
     registers of a thread; stack: bytes of a thread's memory for registers that do not suffice (spills)
