@@ -13,6 +13,7 @@ import einsmith.functional as F
 from einsmith.base.errors import ArgumentError, IndexOutOfRange, NonFiniteError
 from einsmith.driver.cuda import Cuda
 from tests.driver.test_second_backend import NETWORKS
+from tests.passes import ragged
 
 Insert = Callable[..., Cuda]
 
@@ -116,21 +117,28 @@ def test_failed_checks_leave_everything_as_it_was(card: Insert) -> None:
     assert np.isfinite(step(NETWORKS["texts"][1], target))
 
 
-def test_loops_whose_bounds_come_with_the_batch(card: Insert) -> None:
-    """Turns outside of the bounds change nothing."""
-    card()
-    rng = default_rng(4)
-    x = rng.standard_normal((3, 7, 4)).astype(np.float32)
-    lengths = np.array([5, 2, 6])
-    es.manual_seed(2)
-    net = es.nn.LSTM(4, 5)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_loops_whose_bounds_come_with_the_batch(reverse: bool, card: Insert) -> None:
+    """Turns beyond all lengths change nothing and read nothing, whose values may be anything."""
+    steps, batch, width = 7, 3, 5
+    formula, rng = ragged.gru(width, reverse), default_rng()
+    shapes = {"x": (steps, batch, 4), "W": (4, 2 * width), "U": (width, 2 * width), "h0": (batch, width)}
+    w, x, u, h0 = (rng.standard_normal(shapes[n]) for n in ("W", "x", "U", "h0"))
 
-    def f(x, lengths):
-        out, _ = net(x, lengths=lengths) if "lengths" in net.forward.__code__.co_varnames else net(x)
-        return out
+    def loss(w, x, u, h0, lengths):
+        h = formula(x=x, W=w, U=u, h0=h0, lengths=lengths)
+        return (h * h).sum()
 
-    want = es.jit(f)(x, lengths)
-    np.testing.assert_allclose(es.jit(f, device="cuda")(x, lengths), want, rtol=1e-5, atol=1e-6)
+    made = card()
+    compiled = es.jit(es.grad(loss, (0, 1, 2, 3)), device="cuda")
+    for longest in (steps, 1, 0, 4):
+        lengths = np.minimum(longest, [2, 7, 4])
+        want = es.interpret(es.grad(loss, (0, 1, 2, 3)))(w, x, u, h0, lengths)
+        for a, b in zip(compiled(w, x, u, h0, lengths), want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11)
+    ((run, _),) = compiled._cache.values()
+    bounded = [x for x in run.program.launches if "i64" in [p.elem for p in x.code.function.parameters[-2:]]]
+    assert len(bounded) > steps and made.card.device.launches == 4
 
 
 def test_unknown_devices() -> None:
