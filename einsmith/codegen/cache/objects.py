@@ -56,11 +56,11 @@ def source_hash() -> bytes:
     return out.digest()
 
 
-def name_of(*parts: bytes) -> str:
+def name_of(*parts: bytes, sources: bytes | None = None) -> str:
     """Return the name of an entry, a digest of everything that its content depends on: these parts, this format and
-    Einsmith's sources."""
+    sources, by default all of Einsmith's."""
     out = hashlib.blake2b(FORMAT, digest_size=20)
-    for part in (source_hash(), *parts):
+    for part in (source_hash() if sources is None else sources, *parts):
         out.update(len(part).to_bytes(8, "little") + part)
     return out.hexdigest()
 

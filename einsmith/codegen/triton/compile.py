@@ -29,7 +29,8 @@ VERSION = "3.6.0"
 """The version of Triton that compiles: others understand other texts and make other code."""
 LIMIT = 600.0
 """Most seconds that a kernel takes. It takes about one; a text whose tiles are much too large may take forever."""
-_SERVER = f"{Path(__file__).with_name('worker.py')}:TritonCompiler"
+_WORKER = Path(__file__).with_name("worker.py")
+_SERVER = f"{_WORKER}:TritonCompiler"
 _REMEDY = "run pip install 'einsmith[gpu]'"
 
 
@@ -76,7 +77,8 @@ def compile_sources(sources: Sequence[TritonSource], capability: tuple[int, int]
 
 def _key(source: TritonSource, capability: tuple[int, int]) -> str:
     parts = ("triton", VERSION, repr(OPTIONS), repr(capability), repr(tuple(source)))
-    return objects.name_of(*(part.encode() for part in parts))
+    # Of Einsmith, machine code depends on the worker alone: the text is all that the rest has to say.
+    return objects.name_of(*(part.encode() for part in parts), sources=_WORKER.read_bytes())
 
 
 def _read(key: str) -> Binary | None:
