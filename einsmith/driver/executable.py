@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
+from functools import partial
 from threading import get_ident
 from time import perf_counter, perf_counter_ns
 from typing import Any, NamedTuple, TypeVar
@@ -548,13 +549,14 @@ class Executable:
             times = np.array([self.run_timed(inputs)[2] for _ in range(repeats)])
         return [float(x) for x in np.median(times, 0)]
 
-    def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
+    def run_at(self, inputs: Sequence[int], outputs: Sequence[int], stream: Any = None) -> int:
         """Run on the caller's memory, given by the addresses of the inputs and of the graph's outputs.
 
         All are C-contiguous; the outputs are aligned to 64 bytes and overlap nothing else. Returns the status; raises
-        as a call does.
+        as a call does. stream: of a program on a device, whose addresses are then those of its memory, the stream in
+        which it runs; the call may return before its end.
         """
-        return self._protected(self._call_at, inputs, outputs)
+        return self._protected(self._call_at, inputs, outputs, stream)
 
     def _protected(self, run: Callable[..., Result], *args: Any) -> Result:
         """Run in a queue, while no other thread changes parameters and state; return what `run` returns."""
@@ -686,14 +688,20 @@ class Executable:
         self._call(binding, time, inputs, run)
         return RecordedRun(timeline, begun, perf_counter_ns(), times[0])
 
-    def _call_at(self, binding: Binding, time: int | None, inputs: Sequence[int], outputs: Sequence[int]) -> int:
-        compiled = binding.compiled
+    def _call_at(
+        self, binding: Binding, time: int | None, inputs: Sequence[int], outputs: Sequence[int], stream: Any
+    ) -> int:
+        compiled, run = binding.compiled, binding.program.run
         if self._fit is not None:
             return self._fit_at(self._fit, binding, time, inputs, outputs)
+        if stream is not None:
+            run = partial(binding.program.run_on, stream)  # type: ignore[attr-defined]
         try:
             places = [*inputs, *(outputs[k] for k in binding.written)]
-            status = self._run(places, binding, time, binding.program.run)
+            status = self._run(places, binding, time, run)
         except IndexOutOfRange as e:
+            if stream is not None:
+                raise
             raise self._explain(e, list(map(buffers.array_at, inputs, compiled.inputs))) from None
         if binding.copies:
             self._fetch()
@@ -704,7 +712,10 @@ class Executable:
                 address = inputs[compiled.inputs.index(source)]
             else:
                 address = outputs[binding.written[compiled.outputs.index(source)]]
-            ctypes.memmove(outputs[k], address, count)
+            if stream is None:
+                ctypes.memmove(outputs[k], address, count)
+            else:
+                binding.program.copy_on(stream, outputs[k], address, count, source in self.bound)  # type: ignore[attr-defined]
         return status
 
     def _fit_at(

@@ -46,6 +46,18 @@ class Card:
         self.memory = DeviceMemory(device)
         self.residents = Residents(self.memory)
         self.lock = locks.lock()
+        self._tail: Any = None
+        self._last: Any = device.stream
+
+    def enter(self, stream: Any) -> None:
+        """Let work that is queued in a stream from now on follow all work of programs in other streams: programs share
+        memory."""
+        if stream != self._last:
+            if self._tail is None:
+                self._tail = self.device.event()
+            self.device.record(self._tail, self._last)
+            self.device.wait(stream, self._tail)
+            self._last = stream
 
 
 IN_FLIGHT = 2
@@ -121,6 +133,7 @@ class CudaProgram:
         self.edges: list[tuple[int, int]] = []
         self._graph: Any = None
         self._flights: deque[Flight] = deque()
+        self._sent_numbers: list[bytes] = []
         self._build()
 
     # -- memory
@@ -173,6 +186,9 @@ class CudaProgram:
         self._numbers = [_Numbers(arrays[x], spans[x][0]) for x in spans if x in arrays]
         self._inputs = [p for owner, p in passed.items() if isinstance(owner, Leaf)]
         self._outputs = [p for owner, p in passed.items() if not isinstance(owner, Leaf)]
+        self._own = [self._sent.address + p.start for p in self._inputs]
+        self._own += [self._received.address + p.start for p in self._outputs]
+        """The addresses of inputs and outputs in the blocks that runs copy to and from."""
         moved = {w for at, w in self.slots.items() if at not in self._places}
         given = {self.slots[at] for at in self._on_device} | moved
         self._fixed = np.array([w for w in self.slots.values() if w not in given], np.intp)
@@ -190,6 +206,7 @@ class CudaProgram:
         staged = device.pinned(max(guards.nbytes, ALIGNED))
         guards.fill(staged[: guards.nbytes])
         device.upload(guards.address, staged[: guards.nbytes], device.stream)
+        self._guards = guards
         self._clear_status()
         kept = [ByteRange(c.address, c.address + c.block.nbytes) for c in self._copies.values()]
         self.launches = flatten(self.steps, words, guards, overlaps(kept))
@@ -206,7 +223,35 @@ class CudaProgram:
             for launch, code in zip(self.launches, codes, strict=True)
         ]
         self._graph = device.graph(self._nodes, self.edges)
+        self._addresses = list(self._own)
+        self._relocations = self._find_relocations()
         device.synchronize(device.stream)
+
+    def _find_relocations(self) -> list[dict[int, list[tuple[int, int]]]]:
+        """Return, for each input and output, by the number of a launch the pointers into it, and how far into it."""
+        out: list[dict[int, list[tuple[int, int]]]] = []
+        for start, x in zip(self._own, (*self._inputs, *self._outputs), strict=True):
+            found: dict[int, list[tuple[int, int]]] = {}
+            for n, launch in enumerate(self.launches):
+                inside = [(i, at - start) for i, at in enumerate(launch.pointers) if start <= at < start + x.nbytes]
+                if inside:
+                    found[n] = inside
+            out.append(found)
+        return out
+
+    def _relocate(self, addresses: Sequence[int]) -> None:
+        """Let the graph's launches access the inputs and outputs at these addresses."""
+        changed: dict[int, list[int]] = {}
+        for k, (now, at) in enumerate(zip(self._addresses, addresses, strict=True)):
+            if now != at:
+                for n, pointers in self._relocations[k].items():
+                    known = changed.setdefault(n, list(self._nodes[n].pointers))
+                    for i, offset in pointers:
+                        known[i] = at + offset
+        for n, moved in changed.items():
+            self._nodes[n] = self._nodes[n]._replace(pointers=tuple(moved))
+            self.card.device.swap(self._graph, n, self._nodes[n])
+        self._addresses = list(addresses)
 
     def _clear_status(self) -> None:
         """Set the status to 0: no check has failed."""
@@ -263,11 +308,9 @@ class CudaProgram:
         """
         device, stream = self.card.device, self.card.device.stream
         with self.card.lock:
-            if not np.array_equal(self.table[self._fixed], self._built):
-                self._build()
-            flight = self._take_flight()
-            for copy in self._copies.values():
-                copy.refresh(stream)
+            self._prepare(stream)
+            self._relocate(self._own)
+            flight, self._sent_numbers = self._take_flight(), []
             for x in self._inputs:
                 flight.sent[x.start : x.start + x.nbytes] = x.host(self.table)
             for number in self._numbers:
@@ -292,6 +335,56 @@ class CudaProgram:
             for copy in self._stored:
                 copy.note_begun()
         return flight
+
+    def _prepare(self, stream: Any) -> None:
+        """Bring the graph and the copies of bound arrays up to date, for a run in a stream."""
+        if not np.array_equal(self.table[self._fixed], self._built):
+            self._build()
+        self.card.enter(stream)
+        for copy in self._copies.values():
+            copy.refresh(stream)
+
+    def run_on(self, stream: Any) -> int:
+        """Run all steps in a stream of the caller's, on memory of the device: the table has the addresses of inputs and
+        outputs there. Return the result of `run`; a program without checks returns before its end.
+
+        An input that begins at no multiple of ALIGNED bytes is copied; an output must not begin there."""
+        device = self.card.device
+        with self.card.lock:
+            self._prepare(stream)
+            addresses = [int(self.table[x.word]) - x.offset for x in (*self._inputs, *self._outputs)]
+            for k, x in enumerate(self._inputs):
+                if addresses[k] % ALIGNED:
+                    device.copy(self._own[k], addresses[k], x.nbytes, stream)
+                    addresses[k] = self._own[k]
+            self._relocate(addresses)
+            self._send_numbers(stream)
+            device.launch(self._graph, stream)
+            for copy in self._stored:
+                copy.note_begun()
+            status = np.zeros(PLACED, np.uint8)
+            if self._guards.codes:
+                device.download(status, self._guards.status, stream)
+                device.synchronize(stream)
+                if status.any():
+                    self._clear_status()
+        return int(status[:4].view(np.int32)[0])
+
+    def copy_on(self, stream: Any, to: int, source: int, nbytes: int, is_here: bool) -> None:
+        """Copy bytes to the device in a stream, from this process's memory (`is_here`) or from the device's."""
+        if is_here:
+            self.card.device.upload(to, buffers.bytes_at(source, nbytes), stream)
+        else:
+            self.card.device.copy(to, source, nbytes, stream)
+
+    def _send_numbers(self, stream: Any) -> None:
+        """Upload small bound arrays, where they have changed since the last such upload."""
+        now = [number.array.tobytes() for number in self._numbers]
+        if now != self._sent_numbers:
+            for number in self._numbers:
+                device_address = self._sent.address + number.start
+                self.card.device.upload(device_address, np.ascontiguousarray(number.array), stream)
+            self._sent_numbers = now
 
     def _take_flight(self) -> Flight:
         """Return memory for another run in flight."""
