@@ -1,4 +1,4 @@
-"""Formulas as PyTorch operators: `operator(f)` is f on torch's CPU tensors, differentiable to any order.
+"""Formulas as PyTorch operators: `operator(f)` is f on torch's tensors, differentiable to any order.
 
 Each definition registers two custom operators with torch. `einsmith::NAME` is the formula with its inputs by name;
 `einsmith::NAME_program` takes a list of tensors and a text saying which derivative of the formula to run on them, so
@@ -26,8 +26,9 @@ from einsmith.base.arguments import check_options, describe, refuse_torch, show
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.base.trees import flatten
+from einsmith.cost.facts import CPU, Target
 from einsmith.driver.executable import PROGRAMS, Executable
-from einsmith.frontends import torch_threads
+from einsmith.frontends import torch_device, torch_threads
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_nodes import TORCH, TYPES
 from einsmith.frontends.torch_register import Program, register
@@ -62,14 +63,14 @@ _lock = locks.Awaited("registering an operator")
 def operator(f: Callable, **params: Any) -> TorchOperator:
     """Make `f`, an `es.op` or any function of traced tensors that returns one or several, an operator on torch tensors.
 
-    params: passed to every call of f (a formula's static parameters, say). The result takes CPU tensors of float16,
-    bfloat16, float32, float64, uint8, int8, int16, int32, int64 or bool by position; a formula's inputs also by name,
-    and numbers or 0-d tensors for its run-time parameters; tensors are then differentiated too. float16 and bfloat16
-    are computed in float32 and rounded where a tensor is written. It gives new tensors, several as a tuple. Gradients
-    are those of es.vjp and tangents those of es.jvp, to any order; integer tensors have none. torch.func and
-    torch.autograd.forward_ad compose with it; under torch.vmap it is one operator with an axis more. Inputs are read
-    where they lie; non-contiguous ones are copied, and under torch.autocast those of fewer bits become float32. It can
-    be pickled if f can.
+    params: passed to every call of f (a formula's static parameters, say). The result takes tensors of the CPU, or of
+    one CUDA device (docs/gpu.md), of float16, bfloat16, float32, float64, uint8, int8, int16, int32, int64 or bool by
+    position; a formula's inputs also by name, and numbers or 0-d tensors for its run-time parameters; tensors are then
+    differentiated too. float16 and bfloat16 are computed in float32 and rounded where a tensor is written. It gives new
+    tensors, several as a tuple. Gradients are those of es.vjp and tangents those of es.jvp, to any order; integer
+    tensors have none. torch.func and torch.autograd.forward_ad compose with it; under torch.vmap it is one operator
+    with an axis more. Inputs are read where they lie; non-contiguous ones are copied, and under torch.autocast those of
+    fewer bits become float32. It can be pickled if f can.
 
     Every combination of shapes and types is compiled at its first call. torch.compile and torch.export take the
     operator as one node. Dimensions that a formula copies, indexed by plain axes alone, may have symbolic sizes there;
@@ -219,8 +220,16 @@ class _Compiled:
 
     __slots__ = ("run_at", "outputs", "nbytes")
 
-    def __init__(self, traced: Any, threads: int, arena: Arena):
-        made = Executable(traced.graph, traced.bind, threads, shared=arena, guard=traced.guard, origins=traced.origins)
+    def __init__(self, traced: Any, threads: int, arena: Arena, target: Target | None):
+        made = Executable(
+            traced.graph,
+            traced.bind,
+            threads,
+            target=target,
+            shared=arena,
+            guard=traced.guard,
+            origins=traced.origins,
+        )
         self.run_at, self.nbytes = made.run_at, made.nbytes
         self.outputs = _outputs(traced)
 
@@ -282,7 +291,7 @@ class _Definition:
         of the formula and of its pullback have it too. Others are fixed, as are all sizes of other programs.
         """
         for k, x in enumerate(tensors):
-            self._check(program, k, x, ("cpu", "meta"))
+            self._check(program, k, x, (*torch_device.SUPPORTED, "meta"))
         try:
             symbolic = any(_is_symbolic(n) for x in tensors for n in x.shape)
             free, why = self._copied(program, tensors) if symbolic else ({}, {})
@@ -372,10 +381,15 @@ class _Definition:
                 self._traced.put(key, traced)
         return traced
 
-    def _check(self, program: Program, k: int, x: torch.Tensor, devices: tuple[str, ...] = ("cpu",)) -> None:
+    def _check(
+        self, program: Program, k: int, x: torch.Tensor, devices: tuple[str, ...] = torch_device.SUPPORTED
+    ) -> None:
         where = f"{self.name}: {self.argument(program, k)}"
         if x.device.type not in devices:
-            raise DtypeError(f"{where} lies on the device {x.device}; only CPU tensors can be used, pass x.cpu()")
+            raise DtypeError(
+                f"{where} lies on the device {x.device}; only tensors of the CPU and of CUDA devices can be used, pass "
+                "x.cpu()"
+            )
         if x.layout is not torch.strided:
             raise DtypeError(f"{where} has the layout {x.layout}; pass x.to_dense()")
         if x.dtype not in TYPES:
@@ -387,12 +401,16 @@ class _Definition:
     def run(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run a program on tensors and return its outputs, in memory of torch's own."""
         threads = torch_threads.threads()
-        key: list[Any] = [program, threads]
+        device = torch_device.common(tensors)
+        place = torch_device.place(device)
+        key: list[Any] = [program, threads, device]
         keep: list[torch.Tensor] = []
         pointers: list[int] = []
         for k, x in enumerate(tensors):
             if not x.is_cpu or x.layout is not torch.strided:
                 self._check(program, k, x)
+            if torch_device.device_of(x) != device:
+                x = self._moved(program, k, x, device)
             if not x.is_contiguous():
                 x = x.contiguous()
             keep.append(x)
@@ -400,23 +418,34 @@ class _Definition:
             pointers.append(x.data_ptr())
         compiled = self._compiled.get(tuple(key))
         if compiled is None:
-            compiled = self._compile(program, tensors, tuple(key), threads)
-        outputs = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in compiled.outputs]
+            compiled = self._compile(program, tensors, tuple(key), threads, place)
+        outputs = [place.empty(shape, dtype) for shape, dtype in compiled.outputs]
         addresses = [x.data_ptr() for x in outputs]
         for a in addresses:
             if a % ALIGNMENT:
                 raise TraceError(f"torch allocated memory at {a:#x}; outputs need an alignment of {ALIGNMENT} bytes")
-        compiled.run_at(pointers, addresses)
+        compiled.run_at(pointers, addresses, place.stream())
         return outputs
 
-    def _compile(self, program: Program, tensors: Sequence[torch.Tensor], key: Key, threads: int) -> _Compiled:
+    def _moved(self, program: Program, k: int, x: torch.Tensor, device: str) -> torch.Tensor:
+        """Return a number, a 0-d tensor of the CPU, on the device of the other tensors. Raises DtypeError for another
+        tensor."""
+        if x.ndim or not x.is_cpu:
+            where = f"{self.name}: {self.argument(program, k)}"
+            raise DtypeError(f"{where} lies on the device {x.device}, and another tensor on {device}; move one of them")
+        return torch_device.moved(x, device)
+
+    def _compile(
+        self, program: Program, tensors: Sequence[torch.Tensor], key: Key, threads: int, place: torch_device.Place
+    ) -> _Compiled:
         for k, x in enumerate(tensors):
             self._check(program, k, x)
         with trace.compiling():
             found = self._compiled.get(key)
             if found is None:
                 traced = self._trace(program, [(tuple(x.shape), x.dtype) for x in tensors])
-                found = _Compiled(traced, threads, self._arena)
+                arena = self._arena if place.name == CPU else place.arena
+                found = _Compiled(traced, threads, arena, place.target(threads))
                 self._compiled.put(key, found)
             return found
 

@@ -8,6 +8,7 @@ autograd kernel is one function for all operators; it works at one level of torc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -32,7 +33,7 @@ class Definition(Protocol):
 
 
 _LIBRARY = torch.library.Library("einsmith", "FRAGMENT")
-_AUTOCAST = torch._C.DispatchKey.AutocastCPU
+_AUTOCAST = {"cpu": torch._C.DispatchKey.AutocastCPU, "cuda": torch._C.DispatchKey.AutocastCUDA}
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 
 
@@ -139,10 +140,10 @@ def register(
         out = definition.any_op(first, derive(program, len(first), "*", at))
         return pack(out), pack([0] * len(out))
 
-    def in_single(*arguments: Any) -> Any:
+    def in_single(device: str, *arguments: Any) -> Any:
         """Run under autocast, with floats of fewer bits as float32. torch.library can register this only after 2.6."""
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_AUTOCAST)):
-            return op(*_cast(arguments, "cpu", torch.float32))
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_AUTOCAST[device])):
+            return op(*_cast(arguments, device, torch.float32))
 
     def batched_grads(*arguments: Any) -> Any:
         """Run under torch.autograd's own vmap (is_grads_batched, vectorize, gradcheck).
@@ -167,8 +168,9 @@ def register(
     torch.library.register_fake(qualname, fake, lib=_LIBRARY)
     _LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
     torch.library.register_vmap(qualname, batched, lib=_LIBRARY)
-    op.py_impl(_AUTOCAST)(in_single)
-    _LIBRARY.impl(name, in_single, "AutocastCPU")
+    for device, key in _AUTOCAST.items():
+        op.py_impl(key)(partial(in_single, device))
+        _LIBRARY.impl(name, partial(in_single, device), key.name)
     return op
 
 

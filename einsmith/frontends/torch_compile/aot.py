@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from einsmith.base.errors import ArgumentError, UnknownOptionError
 from einsmith.driver.sizes import check_sizes
-from einsmith.frontends import torch_linalg
+from einsmith.frontends import torch_device, torch_linalg
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.recurrences import replace_recurrences
 from einsmith.frontends.torch_compile.saved import partition
@@ -66,6 +66,9 @@ def backend(
     mode: None or "default". Raises UnknownOptionError and ArgumentError.
     """
     settings = _options(options or {})
+    device = torch_device.common(x for x in example_inputs if isinstance(x, torch.Tensor))
+    if torch_device.is_supported(device):
+        settings = settings.on(device)
     if mode not in (None, "default"):
         raise ArgumentError(f"mode={mode!r} is not supported by backend='einsmith'; leave it out")
 
@@ -101,7 +104,7 @@ def backend(
 
 
 def _options(given: Mapping[str, Any]) -> Options:
-    known = {f.name for f in fields(Options)}
+    known = {f.name for f in fields(Options) if f.init}
     for name in given:
         if name not in known:
             raise UnknownOptionError(f"backend='einsmith' has no option {name!r}; there are {', '.join(sorted(known))}")

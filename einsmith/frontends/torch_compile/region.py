@@ -15,9 +15,10 @@ from einsmith.base.dtypes import dtype_of
 from einsmith.base.environment import SHARED
 from einsmith.base.errors import EinsmithError, TraceError
 from einsmith.base.numerics import PLAIN, Numerics
+from einsmith.cost.facts import CPU
 from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes
-from einsmith.frontends import torch_threads
+from einsmith.frontends import torch_device, torch_threads
 from einsmith.frontends.aten.graph import AtenNode, apply
 from einsmith.frontends.torch_compile import layout, memory
 from einsmith.frontends.torch_compile.layout import Placed
@@ -25,10 +26,8 @@ from einsmith.frontends.torch_nodes import TORCH, TYPES
 from einsmith.ir.nodes import Graph, size
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
-from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
 
-_ARENA = Arena()
 _SEED = 2**31
 
 
@@ -88,7 +87,7 @@ class Region:
     number) for results that are written into inputs, which a call then returns; random: whether a call draws a seed
     from PyTorch's generator; fallback: the operators in PyTorch, called if the inputs' layout cannot be compiled;
     failed: called before it with the exception, and raises if fallback is an error; sizes: whether several sizes of the
-    inputs share a program (`driver.sizes`).
+    inputs share a program (`driver.sizes`); device: where the tensors lie (`torch_device.device_of`).
     """
 
     def __init__(
@@ -102,14 +101,16 @@ class Region:
         numerics: Numerics = PLAIN,
         into: Mapping[int, int] | None = None,
         sizes: str = SHARED,
+        device: str = CPU,
     ):
+        self._place = torch_device.place(device)
         self._shares = sizes == SHARED
         self._sizes: Cache[Any, Sizes[Any]] = Cache(SHARED_FUNCTIONS)
         self.nodes, self.inputs, self.results = tuple(nodes), tuple(inputs), tuple(results)
         self.random, self.numerics = random, numerics
         self.fallback, self.failed = fallback, failed
         self.into = dict(into or {})
-        self._programs: Cache[Any, _Program | Exception] = Cache(PROGRAMS, _nbytes, _ARENA.evicted)
+        self._programs: Cache[Any, _Program | Exception] = Cache(PROGRAMS, _nbytes, self._place.arena.evicted)
         self._last: tuple[int, _Program] | None = None
         self.__name__ = "einsmith"
 
@@ -154,7 +155,14 @@ class Region:
     def compile(self, graph: Graph, traced: Any, threads: int, **limits: Any) -> Executable:
         """Return the program of a graph for the inputs of a trace. limits: options of the Executable."""
         return Executable(
-            graph, traced.bind, threads, numerics=self.numerics, shared=_ARENA, origins=traced.origins, **limits
+            graph,
+            traced.bind,
+            threads,
+            target=self._place.target(threads),
+            numerics=self.numerics,
+            shared=self._place.arena,
+            origins=traced.origins,
+            **limits,
         )
 
     def find_shared(self, inputs: Sequence[Any], traced: Any, threads: int) -> Executable | None:
@@ -223,13 +231,22 @@ class Region:
                 return self._into(args, iter(self.fallback(*args)), False)
         else:
             program = last[1]
-        outputs = [memory.empty(*made) for made in program.made]
+        stream = self._place.stream()
+        outputs = [memory.empty(*made) if stream is None else self._empty(*made) for made in program.made]
         pointers = [x.data_ptr() for x in args if isinstance(x, torch.Tensor)]
         if self.random:
             seed = torch.randint(-_SEED, _SEED, (2,), dtype=torch.int32)
+            if stream is not None:
+                seed = torch_device.moved(seed, self._place.name)
             pointers.append(seed.data_ptr())
-        program.run_at(pointers, [x.data_ptr() for x in outputs])
+        program.run_at(pointers, [x.data_ptr() for x in outputs], stream)
         return self._into(args, iter(outputs), program.in_place) if self.into else outputs
+
+    def _empty(self, shape: tuple[int, ...], steps: tuple[int, ...], dtype: torch.dtype, nbytes: int) -> torch.Tensor:
+        """Return a tensor of the region's device that is not initialised. steps: its strides (elements)."""
+        if steps == layout.strides(shape, range(len(shape))):
+            return self._place.empty(shape, dtype)
+        return self._place.empty((nbytes // dtype.itemsize,), dtype).as_strided(shape, steps)
 
     def _into(self, args: Sequence[Any], made: Iterator[torch.Tensor], in_place: bool) -> list[torch.Tensor]:
         """Return a call's results, with the inputs that some are written into in their place.

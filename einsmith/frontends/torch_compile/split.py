@@ -10,7 +10,8 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
@@ -23,6 +24,8 @@ from einsmith.base.caches import Once
 from einsmith.base.environment import SHARED
 from einsmith.base.errors import EinsmithWarning, TraceError
 from einsmith.base.numerics import Numerics
+from einsmith.cost.facts import CPU
+from einsmith.frontends import torch_device
 from einsmith.frontends.aten import REFUSED, TABLE
 from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region, Result
@@ -42,13 +45,21 @@ class Options:
 
     fallback: "warn" or "error", for operators that run in PyTorch; fallback_random: whether PyTorch draws random
     numbers; winograd: as in `es.jit`; sizes: "shared", where a graph of dynamic sizes has one program for sizes up to a
-    capacity, or "each", where it has one for each combination.
+    capacity, or "each", where it has one for each combination. `device`: where programs run
+    (`torch_device.device_of`).
     """
 
     fallback: str = "warn"
     fallback_random: bool = False
     winograd: bool = False
     sizes: str = SHARED
+    device: str = field(default=CPU, init=False)
+
+    def on(self, device: str) -> Options:
+        """Return these options for programs that run on a device."""
+        out = copy(self)
+        object.__setattr__(out, "device", device)
+        return out
 
     def say(self, what: str, why: str, line: str) -> None:
         """Warn, once for each `what` and `line`, that it runs in PyTorch; raise TraceError if fallback is "error"."""
@@ -121,9 +132,9 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [value] if isinstance(value, torch.Tensor) else []
 
 
-def _tensor_problem(x: torch.Tensor) -> str:
-    """Return why Einsmith cannot handle a tensor, "" if it can."""
-    if x.device.type != "cpu":
+def _tensor_problem(x: torch.Tensor, device: str) -> str:
+    """Return why a program on a device cannot handle a tensor, "" if it can."""
+    if torch_device.device_of(x) != device:
         return f"a tensor lies on the device {x.device}"
     if x.layout is not torch.strided:
         return f"a tensor has the layout {x.layout}"
@@ -162,7 +173,7 @@ def reason(node: FxNode, options: Options) -> str:
     if "val" not in node.meta:
         return "the type of its result is not known"
     for x in (*_tensors(node.meta["val"]), *(t for a in node.all_input_nodes for t in _tensors(a.meta.get("val")))):
-        if why := _tensor_problem(x):
+        if why := _tensor_problem(x, options.device):
             return why
     for a in node.all_input_nodes:
         value = a.meta.get("val")
@@ -423,6 +434,7 @@ class _Parts:
             Numerics(self.options.winograd),
             into,
             self.options.sizes,
+            self.options.device,
         )
         try:
             hints = [_hint(n) for n in given]
