@@ -16,6 +16,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Expr, Read, axes_of, reads
 from einsmith.kernels.contraction.problem import Operand, Problem, needs_exact_guards
+from einsmith.kernels.contraction.words import narrow
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.tiles.ir import TileBuilder, TileValue
 from einsmith.tiles.pieces import Functions, Tiling, blocks, bound_masks, emit_epilogue, least_power, stage_arguments
@@ -60,7 +61,7 @@ def lower_contraction(
     programs."""
     p = in_memory_order(kernel, p)
     batch, m, n, k = p.sizes
-    t = _fit(tiling, p)
+    t = fit_dot(tiling, p)
     share = blocks(blocks(k, t.k), t.split) * t.k
     b = functions.begin("contraction")
     program = b.program()
@@ -107,11 +108,21 @@ def in_memory_order(kernel: Kernel, p: Problem) -> Problem:
     )
 
 
+def narrow_operands(p: Problem) -> tuple[Expr, Expr] | None:
+    """Return the operands as expressions of 16 bits where both are conversions from one such type, whose products
+    float32 holds exactly; None for other operands."""
+    for dtype in (dt.bf16, dt.f16) if p.dtype is dt.f32 else ():
+        left, right = (narrow(o.expr, dtype) for o in p.operands)
+        if left is not None and right is not None:
+            return left, right
+    return None
+
+
 def _by_stride(axes: Sequence[int], strides: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(sorted(axes, key=lambda a: -strides.get(a, 0)))
 
 
-def _fit(t: Tiling, p: Problem) -> Tiling:
+def fit_dot(t: Tiling, p: Problem) -> Tiling:
     """Return the tiling with tiles no larger than the problem, or than a dot requires at least."""
     _, m, n, k = p.sizes
     depth = max(LEAST_K, min(t.k, least_power(k)))
@@ -151,23 +162,27 @@ def _sum(
     count = p.count(p.k)
     extents = [p.extents[a] for a in p.k]
 
-    def operand(o: Operand, side: _Side, first: TileValue, expand: int, shape: tuple[int, int]) -> TileValue:
-        """Emit the tile of an operand whose K runs along the dimension that is not expanded."""
+    def operand(
+        o: Operand, expr: Expr, side: _Side, first: TileValue, expand: int, shape: tuple[int, int]
+    ) -> TileValue:
+        """Emit the tile of an operand's `expr`, whose K runs along the dimension that is not expanded."""
         number = b.expand(number_lanes(b, b.arange(t.k), first, count), expand)
         at = dict(zip(p.k, unravel(b, number, extents), strict=True))
         live = [*side.live, *bound_masks(b, number, count, t.k)]
         points = Points(b, p.extents, {**tile.batch, **side.axes, **at}, live, arguments)
-        value = points.value(o.expr, o.guards)
+        value = points.value(expr, o.guards)
         mask = b.conjoin([*live, *points.conditions(o.guards)])
-        if mask is not None and not (isinstance(o.expr, Read) and value.shape == shape):  # a load gives zero by itself
+        if mask is not None and not (isinstance(expr, Read) and value.shape == shape):  # a load gives zero by itself
             value = b.select(mask, value, b.const(0.0, value.elem))
         return b.broadcast(value, shape)
 
     left, right = p.operands
+    halves = narrow_operands(p)
+    of_left, of_right = halves or (left.expr, right.expr)
     with b.loop(lo, hi, t.k, [b.full((t.m, t.n), 0.0, p.dtype.name)]) as loop:
-        x = operand(left, tile.left, loop.var, 0, (t.m, t.k))
-        y = operand(right, tile.right, loop.var, 1, (t.k, t.n))
-        loop.next = [b.dot(x, y, loop.carried[0], t.precision)]
+        x = operand(left, of_left, tile.left, loop.var, 0, (t.m, t.k))
+        y = operand(right, of_right, tile.right, loop.var, 1, (t.k, t.n))
+        loop.next = [b.dot(x, y, loop.carried[0], "ieee" if halves else t.precision)]
     (total,) = loop.results
     return _repair(b, p, tile, arguments, total, lo, hi) if needs_exact_guards(p) else total
 

@@ -18,7 +18,8 @@ elements. The meaning of each operation is fixed here, independently of any comp
   `atomic_add`. A program may load an element that it has stored after a `barrier`. A program may store to an element
   that it has loaded since the last barrier only in the lane that has loaded it, or with a value that a `reduce` or
   `dot` has made of the loaded tile: other lanes may have yet to load it.
-- `dot` multiplies matrices and adds them to a third; its precision says how float32 operands are rounded first.
+- `dot` multiplies matrices and adds them to a third; its precision says how float32 operands are rounded first. The
+  products of operands of 16 bits are exact, and are added to float32.
 - A program ends at an `end_if` whose scalar holds; it stands outside of loops.
 """
 
@@ -49,7 +50,9 @@ class TileType(NamedTuple):
 
 
 FLOATS = ("f32", "f64")
-"""Element types of arithmetic; f16 and bf16 are only moved and converted, and so is u8."""
+"""Element types of arithmetic; f16 and bf16 are only moved, converted and multiplied by `dot`, and u8 is moved and
+converted."""
+HALVES = ("bf16", "f16")
 INTEGERS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
 BYTES = {"i1": 1} | {d.name: d.itemsize for d in dt.ALL if not d.is_bool}
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16", "bf16x3")

@@ -87,13 +87,28 @@ def bound_masks(b: TileBuilder, number: TileValue, count: int, block: int) -> li
     return [b.op("lt", number, b.const(count, number.elem))] if count % block else []
 
 
+def memory_order(kernel: Kernel, piece: Piece) -> tuple[int, ...]:
+    """Return the axes of a piece in the order in which its results lie in memory, that of neighbouring elements last,
+    so that neighbouring lanes access neighbouring elements."""
+    layouts = [kernel.buffers[n].strides for stage in kernel.stages for n in stage.outputs if n is not None]
+    return tuple(sorted(range(len(piece.extents)), key=lambda a: -min(s[a] for s in layouts)))
+
+
+def find_axes(b: TileBuilder, number: TileValue, extents: Sequence[int], order: Sequence[int]) -> list[TileValue]:
+    """Return the axes of a box at points that are numbered in an order of its axes, the last one fastest."""
+    values = dict(zip(order, unravel(b, number, [extents[a] for a in order]), strict=True))
+    return [values[a] for a in range(len(extents))]
+
+
 def number_points(
-    b: TileBuilder, first: TileValue, block: int, extents: Sequence[int]
+    b: TileBuilder, first: TileValue, block: int, kernel: Kernel, piece: Piece
 ) -> tuple[list[TileValue], list[TileValue]]:
-    """Return the axes at `block` points of a box from number `first` on, and the conditions that hold at points."""
-    count = prod(extents)
+    """Return the axes at `block` points of a piece from number `first` on, which are numbered in the order of memory,
+    and the conditions that hold at points."""
+    count = prod(piece.extents)
     number = number_lanes(b, b.arange(block), first, count)
-    return list(unravel(b, number, extents)), bound_masks(b, number, count, block)
+    axes = find_axes(b, number, piece.extents, memory_order(kernel, piece))
+    return axes, bound_masks(b, number, count, block)
 
 
 def emit_epilogue(
@@ -127,7 +142,7 @@ def lower_pointwise(
     block = min(tiling.m, least_power(count))
     b = functions.begin("pointwise")
     first = b.op("mul", b.cast(b.program(), "i64") if count > MOST_I32_POINTS else b.program(), block)
-    axes, live = number_points(b, first, block, piece.extents)
+    axes, live = number_points(b, first, block, kernel, piece)
     points = Points(b, piece.domain, dict(enumerate(axes)), live, stage_arguments(kernel.stages[0], places))
     emit_epilogue(b, kernel, piece, axes, live, points.values(piece.bodies), places)
     functions.add(b, blocks(count, block))

@@ -17,7 +17,17 @@ from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of, memory_elem
-from einsmith.tiles.pieces import Functions, Tiling, blocks, bound_masks, emit_epilogue, least_power, stage_arguments
+from einsmith.tiles.pieces import (
+    Functions,
+    Tiling,
+    blocks,
+    bound_masks,
+    emit_epilogue,
+    find_axes,
+    least_power,
+    memory_order,
+    stage_arguments,
+)
 from einsmith.tiles.points import MOST_I32_POINTS, Points, TileMemory, expand, number_lanes, unravel
 
 
@@ -104,9 +114,10 @@ def lower_reduction(
     live = bound_masks(b, number, results, t.m)
     lo = b.op("mul", b.cast(part, "i64") if terms > MOST_I32_POINTS else part, share)
     hi = b.op("min", b.op("add", lo, share), terms)
-    combine, state = combine_terms(b, kernel, piece, unravel(b, number, piece.extents), live, places, t, lo, hi)
+    axes = find_axes(b, number, piece.extents, memory_order(kernel, piece))
+    combine, state = combine_terms(b, kernel, piece, axes, live, places, t, lo, hi)
     if t.split == 1:
-        emit_epilogue(b, kernel, piece, unravel(b, number, piece.extents), live, combine.results(state), places)
+        emit_epilogue(b, kernel, piece, axes, live, combine.results(state), places)
         functions.add(b, blocks(results, t.m))
         return
     partial_states = [functions.reserve(layout) for layout in combine.layouts((t.split, results))]
@@ -178,13 +189,6 @@ def _emit_combination(
         at = memory.offsets(b, [part, b.expand(number, 1)])
         x = b.load(memory.parameter(b), at, b.conjoin([*expand(b, live, 1), *in_parts]))
         state.append(b.select(in_parts[0], x, b.const(initial, x.elem)) if in_parts else x)
-    emit_epilogue(
-        b,
-        kernel,
-        piece,
-        unravel(b, number, piece.extents),
-        live,
-        combine.results(combine.merge_lanes(state, 1)),
-        places,
-    )
+    axes = find_axes(b, number, piece.extents, memory_order(kernel, piece))
+    emit_epilogue(b, kernel, piece, axes, live, combine.results(combine.merge_lanes(state, 1)), places)
     functions.add(b, blocks(results, t.m))

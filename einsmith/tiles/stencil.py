@@ -67,7 +67,7 @@ def lower_stencil(
     block = min(tiling.m, least_power(count))
     b = functions.begin("stencil")
     first = b.op("mul", b.cast(b.program(), "i64") if count > MOST_I32_POINTS else b.program(), block)
-    axes, live = number_points(b, first, block, piece.extents)
+    axes, live = number_points(b, first, block, kernel, piece)
     combine = TileCombine(b, body)
     state = combine.identity_state((block,))
     points = Points(b, piece.extents, dict(enumerate(axes)), live, stage_arguments(kernel.stages[0], places))

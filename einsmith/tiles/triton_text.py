@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from einsmith.base.errors import CompileError
-from einsmith.tiles.ir import BYTES, FLOATS, TileFunction, TileLoop, TileOp, TileType, TileValue, operations
+from einsmith.tiles.ir import BYTES, FLOATS, HALVES, TileFunction, TileLoop, TileOp, TileType, TileValue, operations
 
 _TYPES = {
     "i1": "tl.int1",
@@ -228,6 +228,8 @@ class _Text:
     def _dot(self, x: TileOp) -> str:
         a, b, total = map(self._name, x.args)
         elem, precision = x.results[0].elem, x.attrs[0]
+        if x.args[0] is not None and x.args[0].elem in HALVES:
+            return f"tl.dot({a}, {b}, {total}, out_dtype={_TYPES[elem]})"
         if precision == "bf16":
             return f"tl.dot({a}.to(tl.bfloat16), {b}.to(tl.bfloat16), {total}, out_dtype={_TYPES[elem]})"
         return f'tl.dot({a}, {b}, {total}, input_precision="{precision}", out_dtype={_TYPES[elem]})'

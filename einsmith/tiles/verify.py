@@ -11,6 +11,7 @@ from einsmith.tiles.ir import (
     COMBINERS,
     COMPARE,
     FLOATS,
+    HALVES,
     INTEGERS,
     PRECISIONS,
     SHIFTS,
@@ -188,10 +189,11 @@ def _broadcast(f: TileFunction, x: TileOp) -> str:
 
 def _dot(f: TileFunction, x: TileOp) -> str:
     a, b, total = _types(x)
-    if x.attrs[0] not in PRECISIONS or {a.elem, b.elem, total.elem} > {a.elem} or a.elem not in FLOATS:
-        return "it takes floats of one type and a precision"
-    if a.elem == "f64" and x.attrs[0] != "ieee":
-        return f"there are no products of f64 by {x.attrs[0]}"
+    of_halves = a.elem in HALVES and total.elem == "f32"
+    if x.attrs[0] not in PRECISIONS or a.elem != b.elem or not (of_halves or a.elem == total.elem in FLOATS):
+        return "it takes floats of one type, or of 16 bits and a sum of f32, and a precision"
+    if a.elem != "f32" and x.attrs[0] != "ieee":
+        return f"there are no products of {a.elem} by {x.attrs[0]}"
     ranks = [len(t.shape) for t in (a, b, total)]
     if ranks != [2, 2, 2]:
         return f"it takes matrices, not tiles of the ranks {', '.join(map(str, ranks))}"

@@ -19,13 +19,15 @@ from einsmith.ir.nodes import Piece, Scatter, Template, apply
 from einsmith.kernels.contraction.problem import problems
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tiles.contraction import in_memory_order
-from einsmith.tiles.ir import TileFunction, operations
+from einsmith.tiles.ir import TileFunction, TileOp, operations
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Functions, Tiling
 from tests.kernels import samples as s
 from tests.kernels.cover import SAMPLES, pairwise
 from tests.kernels.layouts import LAYOUTS, laid_out
 from tests.kernels.runner import replaceable
+from tests.tiles import interp
+from tests.tiles.memory import Memory
 from tests.tiles.running import SMALL, SPLIT, backward, check, functions_of, in_double
 
 SIZES = {"0": 0, "1": 1, "w-1": 7, "w": 8, "w+1": 9, "prime": 19}
@@ -308,6 +310,74 @@ def test_scatters_that_miss_the_end_of_a_dimension(rng: np.random.Generator, com
     check(kernel, rng, limits={0: 6})
 
 
+def _dots(kernel: Kernel, tiling: Tiling) -> list[TileOp]:
+    (launch,) = lower(kernel, tiling, "contraction").launches
+    return [x for x in operations(launch.function.body) if x.name == "dot"]
+
+
+@pytest.mark.parametrize("dtype", [dt.bf16, dt.f16], ids=str)
+def test_operands_of_16_bits_are_multiplied_as_they_are(dtype: dt.DType, rng: np.random.Generator) -> None:
+    i, j, k = s.axes(3)
+    x, y = (s.cast(s.read(n, *at, dtype=dtype), dt.f32) for n, at in enumerate(((i, k), (k, j))))
+    kernel = s.sum_of((19, 21), [(dtype, (19, 37)), (dtype, (37, 21))], (37,), s.times(x, y))
+    tiling = Tiling(16, 32, 16)
+    (dot,) = _dots(kernel, tiling)
+    assert {v.elem for v in dot.args[:2] if v is not None} == {dtype.name} and dot.results[0].elem == "f32"
+    check(kernel, rng, tiling, "contraction")
+
+
+def test_operands_under_conditions_stay_in_16_bits(rng: np.random.Generator) -> None:
+    """Padding, and a number that is rounded beforehand."""
+    i, j, k = s.axes(3)
+    at = s.sub(s.add(i, k), 3)
+    x = s.zero_unless(s.inside(at, 19), s.cast(s.read(0, at, dtype=dt.bf16), dt.f32))
+    y = s.cast(s.cast(s.read(1, k, j), dt.bf16), dt.f32)
+    kernel = s.sum_of((19, 21), [(dt.bf16, (19,)), (dt.f32, (7, 21))], (7,), s.times(x, y))
+    (dot,) = _dots(kernel, SMALL)
+    assert {v.elem for v in dot.args[:2] if v is not None} == {"bf16"}
+    check(kernel, rng, SMALL, "contraction")
+
+
+def test_operands_of_two_types_are_multiplied_in_float32(rng: np.random.Generator) -> None:
+    i, j, k = s.axes(3)
+    x, y = s.cast(s.read(0, i, k, dtype=dt.bf16), dt.f32), s.read(1, k, j)
+    kernel = s.sum_of((19, 21), [(dt.bf16, (19, 37)), (dt.f32, (37, 21))], (37,), s.times(x, y))
+    tiling = Tiling(16, 32, 16)
+    (dot,) = _dots(kernel, tiling)
+    assert {v.elem for v in dot.args[:2] if v is not None} == {"f32"} and dot.attrs == ("tf32x3",)
+    check(kernel, rng, tiling, "contraction")
+
+
+IMAGES = {
+    "pointwise": lambda: s.plain((2, 5, 3, 4), [(dt.f32, (2, 5, 3, 4))], s.times(s.read(0, *s.axes(4)), s.num(2.0))),
+    "stencil": lambda: s.depthwise(2, 5, 7, 6, 3, 1),
+    "reduction": lambda: s.depthwise(2, 5, 7, 6, 3, 1),
+}
+
+
+@pytest.mark.parametrize("pattern", IMAGES)
+def test_lanes_run_along_memory(pattern: str, rng: np.random.Generator) -> None:
+    """Results are numbered as they lie: neighbouring lanes access neighbouring channels where these come last."""
+    kernel = laid_out(IMAGES[pattern](), LAYOUTS[0])
+    tiling = Tiling(16, 1, 16)
+    check(kernel, rng, tiling, pattern)
+    (launch,) = lower(kernel, tiling, pattern).launches
+    order: list[int] = []
+
+    class Seen(Memory):
+        def store(self, at, values, program, epoch):
+            order.extend(at.tolist())
+            super().store(at, values, program, epoch)
+
+    last = len(kernel.buffers) - 1
+    held = {
+        p: (Seen if p.buffer == last else Memory)(np.zeros(p.nbytes, np.uint8), p.elem, "a buffer")
+        for p in launch.function.parameters
+    }
+    interp.run([launch.function], held.__getitem__)
+    assert order == list(range(kernel.buffers[last].size))
+
+
 @pytest.mark.parametrize("n", [2**31 + 5, 2**31 - 5])
 def test_offsets_beyond_32_bits(n: int) -> None:
     """Of 64 bits, where elements lie that far or lanes behind the last would wrap; the last program is run alone, on
@@ -315,8 +385,6 @@ def test_offsets_beyond_32_bits(n: int) -> None:
     kernel = s.plain((n,), [(dt.i8, (n,))], s.read(0, s.Axis(0), dtype=dt.i8))
     (launch,) = lower(kernel, Tiling(m=16)).launches
     assert {v.elem for x in launch.function.body if x.name in ("load", "store") for v in x.args[:1]} == {"i64"}
-    from tests.tiles import interp
-    from tests.tiles.memory import Memory
 
     class Sparse(Memory):
         def __init__(self) -> None:
