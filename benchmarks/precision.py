@@ -22,9 +22,9 @@ import numpy as np
 import einsmith as es
 from benchmarks import plans
 from benchmarks.models import TRAINING
-from einsmith.base.precisions import PRECISIONS
 from einsmith.bench.peers import einsmith_peer
 from einsmith.bench.report import geometric_mean
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Tensor
 from einsmith.quantization import convert, prepare_qat
 from einsmith.quantization.scales import METHODS
@@ -49,7 +49,7 @@ def measure_accuracy(seeds: Sequence[int], epochs: int) -> None:
     for seed in seeds:
         batches = es.data.batches(*train, 128, seed=seed)
         models = {}
-        for precision in PRECISIONS:
+        for precision in Target.precisions:
             es.manual_seed(seed)
             model = es.models.lenet5()
             optimizer = es.optim.Adam(lr=1e-3)
@@ -96,13 +96,13 @@ def measure_steps(names: Sequence[str], batch: int) -> None:
         make, shape, classes = NETWORKS[name]
         x, y = rng.standard_normal((batch, *shape)).astype(np.float32), rng.integers(0, classes, batch)
         steps = {}
-        for precision in PRECISIONS:
+        for precision in Target.precisions:
             es.manual_seed(0)
             steps[precision] = es.TrainStep(
                 make(), es.functional.cross_entropy, es.optim.SGD(lr=0.01), precision=precision
             )
         losses = {p: [step(x, y) for _ in range(3)] for p, step in steps.items()}
-        for p in PRECISIONS:
+        for p in Target.precisions:
             np.testing.assert_allclose(losses[p], losses["fp32"], rtol=0.05)
         times = in_turns({p: partial(step, x, y) for p, step in steps.items()})
         for p, step in steps.items():

@@ -637,7 +637,7 @@ def jit(
             need not be, because that is predicted to be faster. Larger ones are not stored, if that is predicted to
             take at most a quarter more time (docs/patterns.md, "Chains of reductions").
         precision: "bf16" or "fp16" to store activations, and to multiply, in 16 bits (docs/precision.md); "fp32" (the
-            default) to round nowhere.
+            default) to round nowhere; "tf32" to round the operands of products on a graphics card.
         sizes: "each" to compile a program for each size of the arguments; "shared" to compile one for all sizes up to a
             capacity, once a second size of a dimension is seen (docs/sizes.md); "auto" to do so where only the first
             dimension varies, nothing is stored, and it costs no time. None: as EINSMITH_SIZES says, by default "auto".

@@ -8,7 +8,7 @@ from einsmith.base.dtypes import DType, bf16, f16
 from einsmith.base.errors import ArgumentError
 from einsmith.base.precisions import PRECISIONS
 
-STORED: dict[str, DType | None] = dict(zip(PRECISIONS, (None, bf16, f16), strict=True))
+STORED: dict[str, DType | None] = dict(zip(PRECISIONS, (None, None, bf16, f16), strict=True))
 """By precision, the type of 16 bits in which activations are stored; None for float32."""
 
 
@@ -17,8 +17,8 @@ class Numerics:
     """How a program may round.
 
     winograd: convolutions may be computed in Winograd's form (`kernels.composite.winograd`)
-    precision: "fp32"; "bf16" or "fp16" for activations, and operands of products, of 16 bits
-        (`passes.algebra.precision`)
+    precision: "fp32"; "tf32" for products, on a graphics card, of operands that are rounded to 10 bits of mantissa;
+        "bf16" or "fp16" for activations, and operands of products, of 16 bits (`passes.algebra.precision`)
 
     in_full: ids of the parameters whose products stay in float32
 

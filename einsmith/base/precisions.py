@@ -2,5 +2,6 @@
 
 from __future__ import annotations
 
-PRECISIONS = ("fp32", "bf16", "fp16")
-"""float32, or activations of 16 bits (`base.numerics`)."""
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+"""float32, float32 with products of operands that are rounded to tf32 (on a graphics card), or activations of 16 bits
+(`base.numerics`)."""

@@ -93,7 +93,7 @@ _max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
-    help="fp32, or activations of 16 bits: bf16, fp16.  [default: fp32]",
+    help="fp32, or products in tf32, or activations of 16 bits: bf16, fp16.  [default: fp32]",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), help="Seed of the initial weights and of the data's order.  [default: 0]"

@@ -11,11 +11,13 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from einsmith.base.errors import ArgumentError
 from einsmith.base.locks import cached_property
+from einsmith.base.numerics import Numerics
 from einsmith.base.system import processors
 from einsmith.cost.microarchitectures import Core, core
 from einsmith.cost.overheads import Overheads
@@ -79,9 +81,19 @@ class Target:
     `l3_share`: the fraction of L3 that data of this process gets; on a machine that others share, they take the rest.
 
     `kept`: the fraction of the last level of cache that holds data of a kernel when it begins.
+
+    `precisions`: the precisions of programs (`base.numerics`) that it can compute in.
+
+    `layout_margins`: fractions by which predicted seconds of kernels are increased where their tensors lie in another
+    order than the row-major one, of which the model knows less: of kernels, and of sums whose operands change, which
+    are gathered at strides for which the model of contractions was not calibrated. Measured with `python -m
+    benchmarks.layouts`: kernels of networks ran at 0.93 times the predicted speed in the median, and at less than 0.2
+    times in one case of ten, all of them such sums; windows with stride 2 were faster than predicted.
     """
 
     backend: ClassVar[str] = CPU
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16")
+    layout_margins: ClassVar[tuple[float, float]] = (0.3, 1.0)
 
     cpu: str = "host"
     features: str = "host"
@@ -122,6 +134,15 @@ class Target:
 
     def __getstate__(self) -> dict:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # no hash: strings hash differently per process
+
+    def for_numerics(self, numerics: Numerics) -> Self:
+        """Return the machine as it computes for programs that round so. Raises ArgumentError where it cannot."""
+        if numerics.precision not in self.precisions:
+            raise ArgumentError(
+                f"precision={numerics.precision!r} is one of graphics cards alone (device='cuda'); this machine "
+                f"computes in {', '.join(self.precisions)}, of which 'fp32' is at least as accurate"
+            )
+        return replace(self, winograd=numerics.winograd)
 
     def lanes(self, itemsize: int = 4) -> int:
         """Return the elements of `itemsize` bytes in one vector register; at least 2."""

@@ -229,9 +229,10 @@ def compile_graph(
         MemoryLimitError: a run needs more bytes than the limit.
         TraceError: the graph reads a tensor of another trace.
         UnlimitedError: a kernel that must leave out rows beyond the limits does not.
+        ArgumentError: the machine cannot compute in the precision.
     """
     start = time.perf_counter()
-    target = replace(target or registry.target_of(None, threads), winograd=numerics.winograd)
+    target = (target or registry.target_of(None, threads)).for_numerics(numerics)
     warn_of_storage(numerics, target)
     if passing_bytes(graph) > target.last_level:
         target = replace(target, kept=SHARED_L3_FRACTION)

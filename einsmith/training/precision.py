@@ -20,14 +20,19 @@ def precision_of_layers(precision: Mapping[str, str], model: Any) -> tuple[str, 
             pattern for layers in float32, with all that they consist of
         model: the network
     Raises:
-        ArgumentError: the precision of the model is missing, or unknown; that of a layer is not float32; or no layer
-            has a name of this pattern.
+        ArgumentError: the precision of the model is missing, or unknown; layers are excepted from one that is not of
+            16 bits; that of a layer is not float32; or no layer has a name of this pattern.
     """
     rest = dict(precision)
     whole = rest.pop("", None)
     if whole not in STORED:
         raise ArgumentError(
             f"precision={dict(precision)!r}: '' must name the model's own precision, one of {', '.join(STORED)}"
+        )
+    if rest and whole != FULL and STORED[whole] is None:
+        raise ArgumentError(
+            f"precision={dict(precision)!r}: layers can be excepted from 16 bits alone, not from {whole!r}, in which "
+            f"all products are computed; leave out {', '.join(map(repr, rest))}"
         )
     layers = {path: module for path, module in model.named_modules() if path}
     ids: set[int] = set()

@@ -61,7 +61,7 @@ class TrainStep:
     differently (the bound is in `composite.winograd`), and in which an infinity or NaN reaches all results of its tile.
     precision: "bf16" or "fp16" stores activations and their cotangents, and multiplies, in 16 bits (docs/precision.md);
     weights, sums, norms, losses and the optimizer's state stay in float32. A dictionary excepts layers by patterns of
-    their names: {"": "bf16", "head": "fp32"}.
+    their names: {"": "bf16", "head": "fp32"}. "tf32" rounds the operands of products on a graphics card.
     If the loss is not finite nothing is updated and NonFiniteError names the step. Ctrl-C ends a step that has stored
     nothing yet, which then counts for nothing; a step that has begun to update is finished first.
 
@@ -113,7 +113,7 @@ class TrainStep:
     threads: int | None = delegate("definition.threads", "Worker threads; None for all cores the process may use.")
     winograd: bool = delegate("definition.winograd", "Whether convolutions may be computed in Winograd's form.")
     precision: str | Mapping[str, str] = delegate(
-        "definition.precision", 'Precision of the activations: "fp32", "bf16" or "fp16"; or, by layer, a dictionary.'
+        "definition.precision", 'Precision: "fp32", "tf32", "bf16" or "fp16"; or, by layer, a dictionary.'
     )
     settings: Settings = delegate("definition.settings", "All settings together; `change` sets them.")
     clip_grad_norm, norm_type, clip_grad_value = Setting(), Setting(), Setting()

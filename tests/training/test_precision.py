@@ -154,9 +154,10 @@ def test_layers_are_excepted_by_name():
 @pytest.mark.parametrize(
     "precision, message",
     [
-        ("half", "precision='half' must be one of fp32, bf16, fp16"),
+        ("half", "precision='half' must be one of fp32, tf32, bf16, fp16"),
         ({"head": "fp32"}, "'' must name the model's own precision"),
         ({"": "bf16", "head": "fp16"}, "can be in 'fp32' alone"),
+        ({"": "tf32", "head": "fp32"}, "layers can be excepted from 16 bits alone, not from 'tf32'"),
         ({"": "bf16", "haed": "fp32"}, "no layer of Convolutional is named 'haed'"),
     ],
 )
