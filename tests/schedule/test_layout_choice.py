@@ -23,7 +23,7 @@ from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Tensor
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.layout import choice, price
+from einsmith.schedule.layout import choice
 from einsmith.schedule.layout.apply import (
     LayoutCopy,
     LayoutDecision,
@@ -40,6 +40,7 @@ from einsmith.schedule.planner import fuse
 from tests.fuzz.check import agree
 
 F = es.functional
+MARGIN, MARGIN_OF_SUMS = Target.layout_margins
 PROGRAMS: dict[str, tuple[Callable, list[tuple[int, ...]]]] = {
     "products": (lambda a, b, c: F.tanh(F.tanh(a @ b) @ c) @ b, [(4, 5), (5, 6), (6, 5)]),
     "a sum of branches": (lambda a, b, c: (F.tanh(a @ b) @ c + a) @ b, [(4, 5), (5, 6), (6, 5)]),
@@ -70,7 +71,7 @@ def drawn(seed: int, cheap: float = 1.0) -> Callable[[Kernel | Rows], float]:
 def asking(monkeypatch):
     """Everything may be asked, and whatever might gain is looked at."""
     monkeypatch.setattr(choice, "MAX_GAIN_QUERIES", 10**6)
-    monkeypatch.setattr(price, "MARGIN_OF_SUMS", price.MARGIN)
+    monkeypatch.setattr(Target, "layout_margins", (MARGIN, MARGIN))
     monkeypatch.setattr(Prices, "lower_bound", lambda self, call, closely=False: 0.0)
     monkeypatch.setattr(choice, "SMALL_OPERAND_RATIO", 10**6)
 
@@ -78,7 +79,7 @@ def asking(monkeypatch):
 def seconds_of(plan: Plan, seconds: Callable[[Kernel | Rows], float], given: Plan) -> float:
     """What a plan costs by a model: kernels that are not as they were in the one that is given count more."""
     before = {c.kernel for _, c, _ in given.kernel_calls()}
-    return sum(seconds(c.kernel) * (1 if c.kernel in before else 1 + price.MARGIN) for _, c, _ in plan.kernel_calls())
+    return sum(seconds(c.kernel) * (1 if c.kernel in before else 1 + MARGIN) for _, c, _ in plan.kernel_calls())
 
 
 def enumerated(plan: Plan, seconds: Callable[[Kernel | Rows], float]) -> float:
@@ -276,8 +277,8 @@ def test_sums_of_operands_in_other_orders_are_doubted_most():
     prices = Prices(lambda kernel: 1.0, Target())
     first, second = (c for c in plan.calls[:2] if isinstance(c, KernelCall))
     (t,) = [t for t, w in zip(first.tensors, first.written, strict=True) if w]
-    assert prices.now(first) == 1.0 and prices.query(first, {t: (1, 0)}) == 1 + price.MARGIN
-    assert prices.query(second, {t: (1, 0)}) == 1 + price.MARGIN_OF_SUMS
+    assert prices.now(first) == 1.0 and prices.query(first, {t: (1, 0)}) == 1 + MARGIN
+    assert prices.query(second, {t: (1, 0)}) == 1 + MARGIN_OF_SUMS
 
 
 def test_nothing_is_asked_where_nothing_might_gain():

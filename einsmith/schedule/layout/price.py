@@ -1,6 +1,6 @@
 """Price calls by the orders of their tensors: by the cost model where it was queried, else by a lower bound.
 
-A prediction for orders other than the tensors' own is increased by a margin (`margin`).
+A prediction for orders other than the tensors' own is increased by a margin (`margin`, `Target.layout_margins`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,6 @@ from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.apply import reorder_call
 from einsmith.schedule.layout.folded import own_elements
 from einsmith.schedule.plan import KernelCall, Order
-
-MARGIN, MARGIN_OF_SUMS = 0.3, 1.0
-"""Fractions by which predictions for changed orders are increased; MARGIN_OF_SUMS is for sums whose operands change,
-which are gathered at strides for which the model of contractions was not calibrated. Measured with
-`python -m benchmarks.layouts`: kernels of networks ran at 0.93 times the predicted speed in the median, and at less
-than 0.2 times in one case of ten, all of them such sums; windows with stride 2 were faster than predicted."""
 
 Seconds = Callable[[Kernel | Rows], float]
 """Predicts the seconds of a kernel; raises CompileError if no pattern accepts it."""
@@ -51,7 +45,9 @@ class Prices:
         so its bound is its present cost."""
         if isinstance(call.kernel, Rows):
             return self.now(call)
-        return (1 + MARGIN) * max(_lower_bound(call.kernel, self.target), self.bound(call.kernel) if closely else 0.0)
+        return (1 + self.target.layout_margins[0]) * max(
+            _lower_bound(call.kernel, self.target), self.bound(call.kernel) if closely else 0.0
+        )
 
     def query(self, call: KernelCall, orders: Mapping[Tensor, Order]) -> float:
         """Return the predicted seconds of a call in other orders; inf if a kernel cannot have them."""
@@ -64,17 +60,18 @@ class Prices:
                 self._known[moved.kernel] = self.seconds(moved.kernel)
             except CompileError:
                 self._known[moved.kernel] = inf
-        return (1 + margin(call, orders)) * self._known[moved.kernel]
+        return (1 + margin(call, orders, self.target)) * self._known[moved.kernel]
 
 
-def margin(call: KernelCall, orders: Mapping[Tensor, Order]) -> float:
+def margin(call: KernelCall, orders: Mapping[Tensor, Order], target: Target) -> float:
     """Return the margin, as a fraction, by which the prediction for a call in other orders is increased."""
     kernel = call.kernel
+    of_any, of_sums = target.layout_margins
     if isinstance(kernel, Rows) or not summed_bytes(kernel):
-        return MARGIN
+        return of_any
     own = own_elements(kernel)
     operands = (t for n, t in enumerate(call.tensors) if n not in own)
-    return MARGIN_OF_SUMS if any(storage(t) in orders for t in operands) else MARGIN
+    return of_sums if any(storage(t) in orders for t in operands) else of_any
 
 
 def summed_bytes(kernel: Kernel) -> int:
