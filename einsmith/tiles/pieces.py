@@ -35,6 +35,27 @@ class Tiling:
     precision: str = "tf32x3"
 
 
+@dataclass(frozen=True)
+class TileConfig:
+    """Tile sizes, the warps of a program, and the turns of a loop that are loaded ahead (1: none is).
+
+    m, n, k, split: as in `Tiling`."""
+
+    m: int = 256
+    n: int = 1
+    k: int = 1
+    split: int = 1
+    warps: int = 4
+    stages: int = 1
+
+    def tiling(self, precision: str) -> Tiling:
+        """Return the tile sizes, with the precision of dots."""
+        return Tiling(self.m, self.n, self.k, self.split, precision)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={getattr(self, name)}" for name in ("m", "n", "k", "split", "warps", "stages"))
+
+
 @dataclass
 class Functions:
     """The finished functions of a kernel, in the order in which they run, and the bytes of workspace that they
