@@ -87,25 +87,40 @@ def lower_contraction(
 
 
 def in_memory_order(kernel: Kernel, p: Problem) -> Problem:
-    """Return the problem with the axes of M and N in the order of the results' memory, and those of K in that of the
-    operands', the one of neighbouring elements last."""
+    """Return the problem with the axes of M, N and K in an order of memory, the one of neighbouring elements last.
+
+    Those of K follow the larger operand. Those of M and N follow their operand where neighbouring elements of it are
+    theirs, as every tile loads it and results are stored once; else the results."""
     layouts = [kernel.buffers[n] for stage in kernel.stages for n in stage.outputs if n is not None]
-    of_results = {a: min(b.strides[a] for b in layouts) for a in (*p.left, *p.right)}
-    of_operands: dict[int, int] = {}
-    for r in (r for o in p.operands for r in reads(o.expr)):
+    results = {a: min(b.strides[a] for b in layouts) for a in (*p.left, *p.right)}
+    found = [_strides_of(kernel, o) for o in p.operands]
+    by_size = [strides for _, strides in sorted(sum(found, []), key=lambda x: -x[0])]
+
+    def order(axes: Sequence[int], strides: Sequence[Mapping[int, int]]) -> tuple[int, ...]:
+        return tuple(sorted(axes, key=lambda a: [-x.get(a, MOST_I32_POINTS) for x in strides]))
+
+    def side(axes: Sequence[int], operand: Sequence[tuple[int, Mapping[int, int]]]) -> tuple[int, ...]:
+        contiguous = [x for _, x in operand if any(x.get(a) == 1 and p.extents[a] > 1 for a in axes)]
+        return order(axes, [*contiguous[:1], results])
+
+    left, right = found
+    return replace(p, left=side(p.left, left), right=side(p.right, right), k=order(p.k, by_size))
+
+
+def _strides_of(kernel: Kernel, o: Operand) -> list[tuple[int, dict[int, int]]]:
+    """Return (bytes, elements from one point of an axis to the next) of each read of an operand, the largest buffer
+    first."""
+    out = []
+    for r in reads(o.expr):
         kind, n, *_ = kernel.stages[0].args[r.slot]
-        if kind != "buffer":
-            continue
-        for index, stride in zip(r.index, kernel.buffers[n].strides, strict=True):
+        strides: dict[int, int] = {}
+        for index, stride in zip(r.index, kernel.buffers[n].strides, strict=True) if kind == "buffer" else ():
             for atom, step in linear(index).terms.items():
                 for a in axes_of(atom):
-                    of_operands[a] = min(of_operands.get(a, MOST_I32_POINTS), abs(step) * stride)
-    return replace(
-        p,
-        left=_by_stride(p.left, of_results),
-        right=_by_stride(p.right, of_results),
-        k=_by_stride(p.k, of_operands),
-    )
+                    strides[a] = min(strides.get(a, MOST_I32_POINTS), abs(step) * stride)
+        if strides:
+            out.append((kernel.buffers[n].nbytes, strides))
+    return sorted(out, key=lambda x: -x[0])
 
 
 def narrow_operands(p: Problem) -> tuple[Expr, Expr] | None:
@@ -116,10 +131,6 @@ def narrow_operands(p: Problem) -> tuple[Expr, Expr] | None:
         if left is not None and right is not None:
             return left, right
     return None
-
-
-def _by_stride(axes: Sequence[int], strides: Mapping[int, int]) -> tuple[int, ...]:
-    return tuple(sorted(axes, key=lambda a: -strides.get(a, 0)))
 
 
 def fit_dot(t: Tiling, p: Problem) -> Tiling:

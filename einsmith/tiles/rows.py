@@ -30,12 +30,18 @@ def places_of(functions: Functions, rows: Rows) -> list[list[TileMemory]]:
     ]
 
 
+def rows_in_block(rows: int, members: Sequence[Member], lanes: int) -> int:
+    """Return the rows of a program whose tiles have at most so many lanes, if a row has no more."""
+    columns = max((prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members), default=1)
+    return max(1, min(lanes // least_power(columns), rows))
+
+
 def lower_row_wise(
     functions: Functions, rows: int, members: Sequence[Member], places: Sequence[Sequence[TileMemory]], tiling: Tiling
 ) -> None:
     """Emit the function of members that do not sum over the rows."""
     columns = [prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members]
-    count = max(1, min(tiling.m // least_power(max(columns)), rows))  # rows in a block
+    count = rows_in_block(rows, members, tiling.m)
     b = functions.begin("rows")
     program = b.cast(b.program(), "i64") if rows * max(columns) > MOST_I32_POINTS else b.program()
     first = b.op("mul", program, count)
@@ -47,7 +53,7 @@ def lower_row_wise(
             if not isinstance(piece, Piece) or (piece.offset[member.axis], piece.step[member.axis]) != (0, 1):
                 raise CompileError(f"rows of several pieces are not lowered to tiles: {describe(member.kernel)}")
             if prod(piece.extents):
-                _emit_piece(b, member, piece, at, tiling, first, last)
+                _emit_piece(b, member, piece, at, tiling, first, last, count)
     functions.add(b, blocks(rows, count))
 
 
@@ -59,16 +65,17 @@ def _emit_piece(
     tiling: Tiling,
     first: TileValue,
     last: TileValue,
+    count: int,
 ) -> None:
-    """Emit a piece's points in the rows first .. last-1, block by block. Points are counted in the type of `first` and
-    `last`, which is one for all members."""
+    """Emit a piece's points in the rows first .. last-1, at most `count` rows, block by block. Points are counted in
+    the type of `first` and `last`, which is one for all members."""
     kernel: Kernel = member.kernel
     others = [d for d in range(len(piece.extents)) if d != member.axis]
     order = [member.axis, *others]
     extents = [piece.extents[d] for d in order]
     columns = prod(extents[1:])
     terms = prod(piece.body.extents) if isinstance(piece.body, Reduce) else 1
-    t = replace(tiling, m=min(tiling.m, least_power(prod(extents))), k=min(tiling.k, least_power(terms)))
+    t = replace(tiling, m=min(tiling.m, least_power(count * columns)), k=min(tiling.k, least_power(terms)))
     end = b.op("mul", last, columns)
     with b.loop(b.op("mul", first, columns), end, t.m) as loop:
         number = b.op("add", loop.var, b.cast(b.arange(t.m), loop.var.elem))
