@@ -11,7 +11,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -52,6 +52,30 @@ MAX_THREADS = 4096
 """Most threads that share a program's work."""
 
 
+class LayoutRules(NamedTuple):
+    """How the orders of tensors' dimensions are chosen for a machine.
+
+    margin: fraction by which the predicted seconds of kernels are increased where their tensors lie in another order
+        than the row-major one, of which the model knows less
+    margin_of_sums: the same of sums whose operands change, which are gathered at strides for which the model of
+        contractions was not calibrated. Measured with `python -m benchmarks.layouts`: kernels of networks ran at 0.93
+        times the predicted speed in the median, and at less than 0.2 times in one case of ten, all of them such sums;
+        windows with stride 2 were faster than predicted.
+    gain_queries: most kernels of a plan for which the cost model is queried as they might gain by other orders
+    loss_queries: most kernels for which it is queried then, as they have to change with them
+    small_operand: a tensor smaller than the largest one of a kernel by this factor is not copied for it
+    tries_channels_last: whether every kernel is priced with all images channels last, so that a network all of whose
+        kernels gain together can change, however many there are
+    """
+
+    margin: float = 0.3
+    margin_of_sums: float = 1.0
+    gain_queries: int = 40
+    loss_queries: int = 24
+    small_operand: int = 8
+    tries_channels_last: bool = False
+
+
 @dataclass(frozen=True)
 class Target:
     """A machine: sizes, rates and overheads. Hashable, so that it can be part of a cache key.
@@ -84,16 +108,12 @@ class Target:
 
     `precisions`: the precisions of programs (`base.numerics`) that it can compute in.
 
-    `layout_margins`: fractions by which predicted seconds of kernels are increased where their tensors lie in another
-    order than the row-major one, of which the model knows less: of kernels, and of sums whose operands change, which
-    are gathered at strides for which the model of contractions was not calibrated. Measured with `python -m
-    benchmarks.layouts`: kernels of networks ran at 0.93 times the predicted speed in the median, and at less than 0.2
-    times in one case of ten, all of them such sums; windows with stride 2 were faster than predicted.
+    `layouts`: how the orders of tensors' dimensions are chosen (`schedule.layout`).
     """
 
     backend: ClassVar[str] = CPU
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16")
-    layout_margins: ClassVar[tuple[float, float]] = (0.3, 1.0)
+    layouts: ClassVar[LayoutRules] = LayoutRules()
 
     cpu: str = "host"
     features: str = "host"

@@ -8,7 +8,7 @@ from typing import ClassVar
 from einsmith.base.errors import ArgumentError
 from einsmith.base.numerics import Numerics
 from einsmith.base.precisions import PRECISIONS
-from einsmith.cost.facts import Target
+from einsmith.cost.facts import LayoutRules, Target
 
 CUDA = "cuda"
 """Name of NVIDIA's cards; that of the first card is "cuda:0"."""
@@ -43,7 +43,7 @@ class GpuTarget(Target):
     """
 
     precisions: ClassVar[tuple[str, ...]] = PRECISIONS
-    layout_margins: ClassVar[tuple[float, float]] = (0.1, 0.1)
+    layouts: ClassVar[LayoutRules] = LayoutRules(0.05, 0.05, small_operand=1 << 10, tries_channels_last=True)
 
     device: str = f"{CUDA}:0"
     card: str = "H100"
@@ -101,8 +101,9 @@ def _card(name: str, memory_bandwidth: float) -> GpuTarget:
 
     l1, l2, bytes_per_second: between kernels no level below the shared one keeps data. All cores have the shared cache
         in equal parts, at its bandwidth, so that `fits_l2` asks whether a tensor stays in it, and no kernel is priced
-        by the speed of a private cache. l1 is the longest row that kernels always share: four programs of a
-        multiprocessor keep their rows in its 256 KB while a member of a row fusion reads the results of another.
+        by the speed of a private cache. l1 is the longest row that kernels always share: the registers of a warp hold
+        one of 1024 numbers. Longer rows are shared where that is predicted to be faster, as rows may be too few for all
+        multiprocessors.
     l3, l3_bandwidth: the shared cache.
     fma_per_second: of the fastest dots, as a lower bound of products (`GpuTarget.for_numerics`).
     core_bandwidth: 40 multiprocessors that load and store take all of the memory's bandwidth.
@@ -117,7 +118,7 @@ def _card(name: str, memory_bandwidth: float) -> GpuTarget:
         card=name,
         vector_bytes=128,
         vector_registers=255,
-        l1=64 << 10,
+        l1=4 << 10,
         l2=shared_cache // cores,
         l3=shared_cache,
         cores=cores,

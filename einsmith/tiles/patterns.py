@@ -16,7 +16,7 @@ from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import TileConfig, blocks, least_power
-from einsmith.tiles.price import Times, cost_of_launches, least_seconds, price, products_of, programs_of
+from einsmith.tiles.price import Times, cost_of_launches, least_seconds, price, products_of, programs_of, row_lanes
 from einsmith.tiles.scatter import scatter_to_reductions
 
 EXTENTS = tuple(1 << n for n in range(13))
@@ -71,7 +71,7 @@ class TilePattern(Pattern):
         if strange:
             return f"the pattern has no {', '.join(strange)}"
         if self.kind != "contraction":
-            lanes = config.m * config.k
+            lanes = row_lanes(kernel, config) if isinstance(kernel, Rows) else config.m * config.k
             return "" if lanes <= MOST_LANES else f"a tile of {lanes} lanes has more than the {MOST_LANES} of registers"
         return _unfit(kernel, config, target)
 
@@ -105,9 +105,8 @@ TILE_PATTERNS: tuple[Pattern, ...] = tuple(
 def _configs(kind: str, kernel: Kernel | Rows, target: GpuTarget) -> tuple[TileConfig, ...]:
     """Return the configurations worth pricing, each once."""
     if isinstance(kernel, Rows):
-        return tuple(
-            TileConfig(m, 64, k, warps=4) for m in (256, 1024, 4096) for k in (16, 64, 256) if m * k <= MOST_LANES
-        )
+        tiles = [TileConfig(m, 64, k) for m in (1, 16, 64, 256, 1024, 4096) for k in (16, 128, 1024)]
+        return tuple(c for c in tiles if row_lanes(kernel, c) <= MOST_LANES // 2) or tuple(tiles[:1])
     if kind == "contraction":
         return tuple(dict.fromkeys(_dot_configs(kernel, target)))
     if kind in ("pointwise", "stencil"):

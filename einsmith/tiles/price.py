@@ -13,7 +13,7 @@ kernels), the cycles to docs/gpu.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -25,12 +25,13 @@ from einsmith.ir.analysis.predicates import guarded_reads
 from einsmith.ir.nodes import Apply, Expr, Piece, Read, Reduce, axes_of, cached_postorder, reads
 from einsmith.kernels.contraction.problem import Operand, Problem, problems
 from einsmith.schedule.footprint import bytes_by_buffer
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Member, Rows
 from einsmith.tiles.access import WIDEST, LaneAccess, LaneRun, read_access, store_access
 from einsmith.tiles.contraction import fit_dot, in_memory_order, narrow_operands
 from einsmith.tiles.lower import patterns
 from einsmith.tiles.pieces import TileConfig, Tiling, blocks, least_power, memory_order
 from einsmith.tiles.reduction import fit
+from einsmith.tiles.rows import rows_in_block
 from einsmith.tiles.scatter import scatter_to_reductions
 
 WARP = 32
@@ -45,9 +46,10 @@ conditions of an access; of a quotient and remainder by a number that is no powe
 SPLIT, ROUNDED, STAGED = 11.5, 1.2, 3.0
 """Instructions for an element of an operand that is split for three products, rounded to 16 bits, or computed before it
 goes to shared memory."""
-TRANSPOSED = 0.45
+TRANSPOSED = 0.4
 """Cycles for an element of float32 that lies along another axis than K: tf32 wants K inside, and elements are copied
-one by one, with conflicts of banks (products NN of 4096 take 1438 us, NT 465)."""
+one by one, with conflicts of banks (docs/gpu.md: 0.6 for a product NN of 4096, 0.39 for the gradient of a convolution
+by its filter, 0.25 for that by its image)."""
 COPIED = 42
 """Bytes a cycle that a multiprocessor gets from the shared cache (products NT of 4096 in tf32, tiles of 128 by 128: 40,
 docs/gpu.md)."""
@@ -151,7 +153,7 @@ def price(kernel: Kernel | Rows, kind: str, config: TileConfig, target: GpuTarge
     """Return the predicted seconds of each launch of a kernel that a pattern (`lower.patterns`) lowers."""
     tiling = config.tiling(target.precision)
     if isinstance(kernel, Rows):
-        return _rows(kernel, tiling, config, target)
+        return _rows(kernel, config, target)
     if kind == "scatter":
         return [t for part in scatter_to_reductions(kernel) for t in _pieces(part, "reduction", tiling, config, target)]
     if kind == "contraction":
@@ -551,26 +553,52 @@ def _combined_turn(facts: _BodyFacts, m: int, k: int, warps: int, states: int) -
 # -------------------------------------------------------------------------------------------------------- row fusions
 
 
-def _rows(rows: Rows, tiling: Tiling, config: TileConfig, target: GpuTarget) -> list[Times]:
-    """Return the times of the launches of a row fusion: consecutive members that do not sum over the rows are one."""
+def _rows(rows: Rows, config: TileConfig, target: GpuTarget) -> list[Times]:
+    """Return the times of the launches of a row fusion."""
     out: list[Times] = []
-    group: list = []
-    for m in (*rows.members, None):
-        if m is not None and not m.reduces:
-            group.append(m)
-            continue
-        if group:
-            out.append(_row_wise(rows, group, tiling, config, target))
-            group = []
-        if m is not None:
-            out += price(m.kernel, patterns(m.kernel)[0], config, target)
+    for group in _groups(rows):
+        if group[0].reduces:
+            out += price(group[0].kernel, patterns(group[0].kernel)[0], config, target)
+        else:
+            out.append(_row_wise(rows, group, config, target))
     return out
 
 
-def _row_wise(rows: Rows, members: Iterable, tiling: Tiling, config: TileConfig, target: GpuTarget) -> Times:
-    members = list(members)
-    columns = [prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members]
-    count = max(1, min(tiling.m // least_power(max(1, *columns)), rows.rows))
+def row_lanes(rows: Rows, config: TileConfig) -> int:
+    """Return the most lanes of a tile of the members that do not sum over the rows of a row fusion, and of the terms of
+    the others."""
+    most = config.m * config.k if any(m.reduces for m in rows.members) else 1
+    for group in _groups(rows):
+        if group[0].reduces:
+            continue
+        count = rows_in_block(rows.rows, group, config.m)
+        for m in group:
+            tiles = [_row_tile(m, p, count, config) for p in m.kernel.root.parts if isinstance(p, Piece)]
+            most = max([most, *map(prod, tiles)])
+    return most
+
+
+def _groups(rows: Rows) -> list[list[Member]]:
+    """Return the members that are lowered together, in order: those that sum over the rows alone, others in a row."""
+    out: list[list[Member]] = []
+    for m in rows.members:
+        if out and not m.reduces and not out[-1][0].reduces:
+            out[-1].append(m)
+        else:
+            out.append([m])
+    return out
+
+
+def _row_tile(m: Member, piece: Piece, count: int, config: TileConfig) -> tuple[int, int]:
+    """Return the results and terms of a tile of a member's piece in a block of `count` rows."""
+    results = count * prod(piece.extents) // max(1, piece.extents[m.axis])
+    terms = prod(piece.body.extents) if isinstance(piece.body, Reduce) else 1
+    return min(config.m, least_power(results)), min(config.k, least_power(max(1, terms)))
+
+
+def _row_wise(rows: Rows, members: Sequence[Member], config: TileConfig, target: GpuTarget) -> Times:
+    count = rows_in_block(rows.rows, members, config.m)
+    programs = blocks(rows.rows, count)
     issue = registers = level1 = waits = 0.0
     touched: dict[int, int] = {}
     for m in members:
@@ -581,16 +609,15 @@ def _row_wise(rows: Rows, members: Iterable, tiling: Tiling, config: TileConfig,
             if not isinstance(piece, Piece) or not prod(piece.extents):
                 continue
             facts = _facts_of(m.kernel, piece)
-            per_row = prod(piece.extents) // max(1, piece.extents[m.axis])
+            size, k = _row_tile(m, piece, count, config)
+            results = count * prod(piece.extents) // max(1, piece.extents[m.axis])
             terms = prod(piece.body.extents) if isinstance(piece.body, Reduce) else 1
-            size = min(tiling.m, least_power(count * per_row))
-            k = min(tiling.k, least_power(max(1, terms)))
             cycles, own, fetched = _combined_turn(facts, size, k, config.warps, len(piece.bodies))
-            turns = blocks(count * per_row, size) * blocks(terms, k)
+            turns = blocks(results, size) * blocks(terms, k)
             issue += turns * cycles
             waits += turns * LOADED / 2
-            level1 += turns * fetched * blocks(rows.rows, count)
+            level1 += turns * fetched * programs
             registers = max(registers, own)
     program = TileProgram(config.warps, int(registers), 4096, 1.0, 0.0, issue, 0.0, waits, STARTED / 2)
     footprint = float(sum(touched.values()))
-    return launch_times(program, blocks(rows.rows, count), _memory(footprint, footprint, level1, target), target)
+    return launch_times(program, programs, _memory(footprint, footprint, level1, target), target)

@@ -16,7 +16,7 @@ from einsmith.api.jit import trace_call
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import MemoryLimitError, VerifyError
 from einsmith.codegen.cache import native
-from einsmith.cost.facts import Target
+from einsmith.cost.facts import LayoutRules, Target
 from einsmith.driver import compile, registry
 from einsmith.driver.compile import predicted
 from einsmith.driver.executable import Executable
@@ -40,7 +40,7 @@ from einsmith.schedule.planner import fuse
 from tests.fuzz.check import agree
 
 F = es.functional
-MARGIN, MARGIN_OF_SUMS = Target.layout_margins
+MARGIN, MARGIN_OF_SUMS = Target.layouts[:2]
 PROGRAMS: dict[str, tuple[Callable, list[tuple[int, ...]]]] = {
     "products": (lambda a, b, c: F.tanh(F.tanh(a @ b) @ c) @ b, [(4, 5), (5, 6), (6, 5)]),
     "a sum of branches": (lambda a, b, c: (F.tanh(a @ b) @ c + a) @ b, [(4, 5), (5, 6), (6, 5)]),
@@ -70,10 +70,9 @@ def drawn(seed: int, cheap: float = 1.0) -> Callable[[Kernel | Rows], float]:
 @pytest.fixture
 def asking(monkeypatch):
     """Everything may be asked, and whatever might gain is looked at."""
-    monkeypatch.setattr(choice, "MAX_GAIN_QUERIES", 10**6)
-    monkeypatch.setattr(Target, "layout_margins", (MARGIN, MARGIN))
+    rules = LayoutRules(MARGIN, MARGIN, gain_queries=10**6, small_operand=10**6)
+    monkeypatch.setattr(Target, "layouts", rules)
     monkeypatch.setattr(Prices, "lower_bound", lambda self, call, closely=False: 0.0)
-    monkeypatch.setattr(choice, "SMALL_OPERAND_RATIO", 10**6)
 
 
 def seconds_of(plan: Plan, seconds: Callable[[Kernel | Rows], float], given: Plan) -> float:
@@ -290,13 +289,13 @@ def test_nothing_is_asked_where_nothing_might_gain():
 
 def test_questions_have_a_limit(asking, monkeypatch):
     """Then what is not known is not taken; what is known and cheaper is."""
-    monkeypatch.setattr(choice, "MAX_GAIN_QUERIES", 6)
+    monkeypatch.setattr(Target, "layouts", LayoutRules(gain_queries=6))
     plan = plan_of("products", True)
     for seed in range(5):
         seconds = drawn(seed)
         prices = Prices(seconds, Target())
         found = apply_layouts(plan, lambda p, s=prices: choice.decide_orders(p, s))
-        assert prices.queries <= 6 + choice.MAX_LOSS_QUERIES + 2 * choice.QUERIES_PER_ROUND
+        assert prices.queries <= 6 + Target.layouts.loss_queries + 2 * choice.QUERIES_PER_ROUND
         assert all(x.more < inf for x in found.orders.values())
         assert seconds_of(found, seconds, plan) <= seconds_of(plan, seconds, plan)
 

@@ -3,6 +3,7 @@ their predicted costs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -11,18 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+import einsmith as es
 from einsmith.base import dtypes as dt
+from einsmith.base.environment import CHECK, PLANS
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.base.numerics import Numerics
 from einsmith.cost.facts import Target
 from einsmith.cost.gpu import CUDA, GpuTarget, card
+from einsmith.driver import registry
+from einsmith.driver.compile import predicted
+from einsmith.ir.views import storage
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import cost_of
+from einsmith.runtime.assemble import CompiledKernel
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
+from einsmith.schedule.layout.order import innermost
 from einsmith.tiles.patterns import TILE_PATTERNS, TilePattern
 from einsmith.tiles.pieces import TileConfig
 from einsmith.tiles.price import Times, cost_of_launches, launch_times, price
 from einsmith.tuning.kernels import decisions
+from tests.driver.evaluated import Evaluated
 from tests.kernels import samples as s
 from tests.kernels.cover import SAMPLES
 from tests.kernels.layouts import LAYOUTS, laid_out
@@ -255,8 +264,6 @@ def test_a_processor_has_no_tf32() -> None:
 
 
 def test_steps_in_tf32_are_refused_before_anything_runs() -> None:
-    import einsmith as es
-
     model = es.nn.Linear(4, 3)
     before = model.state_dict()
     step = es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.1), precision="tf32")
@@ -265,3 +272,54 @@ def test_steps_in_tf32_are_refused_before_anything_runs() -> None:
         with pytest.raises(ArgumentError, match="precision='tf32' is one of graphics cards alone"):
             run()
     assert all((before[n] == x).all() for n, x in model.state_dict().items())
+
+
+# -------------------------------------------------------------------------------------------------------------- layouts
+
+
+class Residual(es.nn.Module):
+    """Two convolutions between sums of images, so that no image can change its order alone."""
+
+    def __init__(self) -> None:
+        self.stem = es.nn.Conv2d(3, 64, 7, stride=2, padding=3)
+        self.convs = es.nn.ModuleList([es.nn.Conv2d(64, 64, 3, padding=1) for _ in range(4)])
+        self.head = es.nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = es.functional.relu(self.stem(x))
+        for conv in self.convs:
+            x = es.functional.relu(conv(x) + x)
+        return self.head(x.mean((2, 3)))
+
+
+class Unbuilt(Evaluated):
+    """Plans programs for a card, and compiles nothing."""
+
+    name, patterns = CUDA, TILE_PATTERNS
+
+    def __init__(self, target: Target):
+        super().__init__()
+        self.of = target
+
+    def target(self, threads: int) -> Target:
+        return self.of
+
+    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+        return [CompiledKernel(((0, 1, False),), 0, 0, "", "", predicted(k, target), 0) for k in kernels]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_images_of_a_step_lie_channels_last(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Unbuilt(H100)
+    monkeypatch.setenv(CHECK.name, "0")
+    monkeypatch.setenv(PLANS.name, "0")
+    monkeypatch.setattr(registry, "BACKENDS", {**registry.BACKENDS, made.name: made})
+    monkeypatch.setattr(registry, "DEFAULT", made)
+    step = es.TrainStep(Residual(), es.functional.cross_entropy, es.optim.SGD(lr=0.1), precision=precision)
+    step.compile(np.ones((16, 3, 112, 112), np.float32), np.zeros(16, np.int64))
+    (program,) = step._programs.values()
+    orders = program.plan.orders
+    images = [t for _, c, _ in program.plan.kernel_calls() for t in map(storage, c.tensors) if t.shape[1:2] == (64,)]
+    images = [t for t in dict.fromkeys(images) if len(t.shape) == 4 and t.shape[2] > 3]
+    last = [t for t in images if t in orders and orders[t].order == innermost(t.shape, 1)]
+    assert len(images) > 8 and len(last) == len(images)

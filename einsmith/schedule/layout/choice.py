@@ -31,20 +31,15 @@ from einsmith.schedule.layout.apply import (
     loop_invariant_operands,
 )
 from einsmith.schedule.layout.folded import folded_sets
-from einsmith.schedule.layout.order import candidates
+from einsmith.schedule.layout.order import candidates, innermost
 from einsmith.schedule.layout.price import Prices, Seconds
 from einsmith.schedule.layout.solve import Factor, changes, minimize
 from einsmith.schedule.plan import KernelCall, LayoutChoice, Order, Plan
 
-MAX_GAIN_QUERIES, MAX_LOSS_QUERIES = 40, 24
-"""Most kernels of a plan for which the cost model is queried (1 to 20 ms each): first kernels that might gain by other
-orders, then other kernels that have to change with them."""
 QUERIES_PER_ROUND = 4
 """Most kernels that are queried before the cheapest assignment is recomputed."""
 MIN_GAIN_FRACTION, MIN_GAIN_SECONDS = 0.002, 1e-5
 """Smallest possible gain of a kernel that is considered: a fraction of the plan's predicted time, and seconds."""
-SMALL_OPERAND_RATIO = 8
-"""A tensor smaller than the largest one of a kernel by this factor is not copied for it."""
 MAX_TABLE_ENTRIES = 1 << 12
 """Most entries of a call's cost table. Beyond it the call's operands are not copied; if the table is still too large,
 the call's tensors keep their orders."""
@@ -97,12 +92,16 @@ class CostNode:
         self.costs[as_it_is], self.known[as_it_is] = now, True
 
     def cheapest(self, values: Sequence[int]) -> OrderNumbers:
-        """Return the cheapest orders that the call may see: each tensor as stored, or as copied."""
-        each = []
+        """Return the cheapest orders that the call may see."""
+        return min(product(*self.options(values)), key=self.costs.__getitem__)
+
+    def options(self, values: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return the orders of each of `seen` that the call may see: as stored, or as copied."""
+        each: list[tuple[int, ...]] = []
         for s in self.seen:
             stored, copy = (0 if v is None else values[v] for v in (s.stored, s.copy))
             each.append((stored, copy) if copy else (stored,))
-        return min(product(*each), key=self.costs.__getitem__)
+        return each
 
     def orders(self, numbers: OrderNumbers) -> dict[Tensor, Order]:
         """Return the order of each tensor under a choice of orders, except those in the first candidate."""
@@ -221,7 +220,7 @@ class _Problem:
             if (
                 t not in uncopied
                 and size > 1
-                and nbytes(t) * SMALL_OPERAND_RATIO > largest
+                and nbytes(t) * self.prices.target.layouts.small_operand > largest
                 and entries * size <= MAX_TABLE_ENTRIES
             ):
                 entries *= size
@@ -252,12 +251,26 @@ class _Problem:
         except ValueError:  # no assignment has these values
             return self._solve({})
 
+    def _learn_channels_last(self) -> None:
+        """Query the costs of all calls with all images, and all copies of images, channels last."""
+        last = [innermost(x.tensors[0].shape, 1) for x in self.variables]
+        options = [candidates(x.tensors[0].shape) for x in self.variables]
+        values = [
+            x.index(order) if len(order) >= 4 and order in x else 0 for x, order in zip(options, last, strict=True)
+        ]
+        for node in self.nodes:
+            for numbers in product(*node.options(values)):
+                if node.bound < inf and not node.known[numbers]:
+                    node.learn(numbers, self.prices.query(node.call, node.orders(numbers)))
+
     def _solve(self, decided: Mapping[int, int]) -> tuple[int, ...]:
+        if self.prices.target.layouts.tries_channels_last:
+            self._learn_channels_last()
         sizes = [x.size for x in self.variables]
         tables = [n.table() for n in self.nodes]
         fixed = [Factor((v,), np.where(np.arange(sizes[v]) == k, 0.0, inf)) for v, k in decided.items()]
-        first = self.prices.queries
-        limits = [first + MAX_GAIN_QUERIES, first + MAX_GAIN_QUERIES + MAX_LOSS_QUERIES]
+        rules, first = self.prices.target.layouts, self.prices.queries
+        limits = [first + rules.gain_queries, first + rules.gain_queries + rules.loss_queries]
         while True:
             values = minimize(sizes, [f for f in (*tables, *fixed) if f.over]).values
             moved = {v for v, k in enumerate(values) if k}

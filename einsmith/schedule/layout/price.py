@@ -1,6 +1,6 @@
 """Price calls by the orders of their tensors: by the cost model where it was queried, else by a lower bound.
 
-A prediction for orders other than the tensors' own is increased by a margin (`margin`, `Target.layout_margins`).
+A prediction for orders other than the tensors' own is increased by a margin (`margin`, `Target.layouts`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Prices:
         so its bound is its present cost."""
         if isinstance(call.kernel, Rows):
             return self.now(call)
-        return (1 + self.target.layout_margins[0]) * max(
+        return (1 + self.target.layouts.margin) * max(
             _lower_bound(call.kernel, self.target), self.bound(call.kernel) if closely else 0.0
         )
 
@@ -66,12 +66,12 @@ class Prices:
 def margin(call: KernelCall, orders: Mapping[Tensor, Order], target: Target) -> float:
     """Return the margin, as a fraction, by which the prediction for a call in other orders is increased."""
     kernel = call.kernel
-    of_any, of_sums = target.layout_margins
+    rules = target.layouts
     if isinstance(kernel, Rows) or not summed_bytes(kernel):
-        return of_any
+        return rules.margin
     own = own_elements(kernel)
     operands = (t for n, t in enumerate(call.tensors) if n not in own)
-    return of_sums if any(storage(t) in orders for t in operands) else of_any
+    return rules.margin_of_sums if any(storage(t) in orders for t in operands) else rules.margin
 
 
 def summed_bytes(kernel: Kernel) -> int:
