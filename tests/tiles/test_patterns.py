@@ -18,7 +18,7 @@ from einsmith.base.environment import CHECK, PLANS
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.base.numerics import Numerics
 from einsmith.cost.facts import Target
-from einsmith.cost.gpu import CUDA, GpuTarget, card
+from einsmith.cost.gpu import GpuTarget, card
 from einsmith.driver import registry
 from einsmith.driver.compile import predicted
 from einsmith.ir.views import storage
@@ -47,7 +47,7 @@ MOST = 4000
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autoconfig, "OTHERS", {**autoconfig.OTHERS, CUDA: TILE_PATTERNS})
+    monkeypatch.setattr(autoconfig, "OTHERS", {**autoconfig.OTHERS, GpuTarget().backend: TILE_PATTERNS})
 
 
 def matching(kernel: Kernel | Rows) -> list[TilePattern]:
@@ -295,7 +295,7 @@ class Residual(es.nn.Module):
 class Unbuilt(Evaluated):
     """Plans programs for a card, and compiles nothing."""
 
-    name, patterns = CUDA, TILE_PATTERNS
+    name, patterns = GpuTarget().backend, TILE_PATTERNS
 
     def __init__(self, target: Target):
         super().__init__()
