@@ -178,7 +178,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     roles = [r for r in ROLES if any(k["role"] == r for k in kernels)]
     return {
         "threads": run.threads,
-        "machine": {"processor": processors.model()}
+        "machine": {"processor": processors.model(), "shares": run.target.describe_shares(run.threads)}
         | {name: getattr(run.target, name) for name in ("backend", "cpu", "cores", "vector_bytes", "l1", "l2", "l3")},
         "inputs": [_type(x) for x in inputs],
         "arena_bytes": run.arena_bytes,

@@ -31,7 +31,7 @@ def text_of(report: dict[str, Any]) -> str:
     kernels = report["kernels"]
     several = len(report["parts"]) > 2
     lines = [
-        f"{len(kernels)} kernels, {report['threads']} threads, arena {report['arena_bytes'] / 2**20:.2f} MiB, compiled "
+        f"{len(kernels)} kernels, {report['machine']['shares']}, arena {report['arena_bytes'] / 2**20:.2f} MiB, compiled "
         f"in {report['compile_seconds']:.2f} s"
     ]
     lines += decision_lines([ReportedDecision(**x) for x in report["decisions"]])

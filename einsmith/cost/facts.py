@@ -164,6 +164,10 @@ class Target:
             )
         return replace(self, winograd=numerics.winograd)
 
+    def describe_shares(self, threads: int) -> str:
+        """Describe what shares the work of a program: so many threads, or a card."""
+        return f"{threads} threads"
+
     def lanes(self, itemsize: int = 4) -> int:
         """Return the elements of `itemsize` bytes in one vector register; at least 2."""
         return max(2, self.vector_bytes // itemsize)

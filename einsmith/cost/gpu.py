@@ -71,6 +71,10 @@ class GpuTarget(Target):
         """The name of its back end."""
         return self.device
 
+    def describe_shares(self, threads: int) -> str:
+        """Describe what shares the work of a program: the card."""
+        return f"one {self.card}"
+
     @property
     def multiprocessors(self) -> int:
         """How many multiprocessors the card has."""
