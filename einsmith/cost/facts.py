@@ -63,7 +63,8 @@ class LayoutRules(NamedTuple):
         windows with stride 2 were faster than predicted.
     gain_queries: most kernels of a plan for which the cost model is queried as they might gain by other orders
     loss_queries: most kernels for which it is queried then, as they have to change with them
-    small_operand: a tensor smaller than the largest one of a kernel by this factor is not copied for it
+    small_operand, small_filter: a tensor smaller than the largest one of a kernel by this factor is not copied for it;
+        small_filter: of four or more dimensions
     tries_channels_last: whether every kernel is priced with all images channels last, so that a network all of whose
         kernels gain together can change, however many there are
     """
@@ -73,6 +74,7 @@ class LayoutRules(NamedTuple):
     gain_queries: int = 40
     loss_queries: int = 24
     small_operand: int = 8
+    small_filter: int = 8
     tries_channels_last: bool = False
 
 

@@ -43,7 +43,9 @@ class GpuTarget(Target):
     """
 
     precisions: ClassVar[tuple[str, ...]] = PRECISIONS
-    layouts: ClassVar[LayoutRules] = LayoutRules(0.05, 0.05, small_operand=1 << 10, tries_channels_last=True)
+    layouts: ClassVar[LayoutRules] = LayoutRules(
+        0.05, 0.05, gain_queries=16, loss_queries=8, small_filter=1 << 10, tries_channels_last=True
+    )
 
     device: str = f"{CUDA}:0"
     card: str = "H100"

@@ -92,7 +92,7 @@ def in_memory_order(kernel: Kernel, p: Problem) -> Problem:
     Those of K follow the larger operand. Those of M and N follow their operand where neighbouring elements of it are
     theirs, as every tile loads it and results are stored once; else the results."""
     layouts = [kernel.buffers[n] for stage in kernel.stages for n in stage.outputs if n is not None]
-    results = {a: min(b.strides[a] for b in layouts) for a in (*p.left, *p.right)}
+    results = {a: min((b.strides[a] for b in layouts), default=0) for a in (*p.left, *p.right)}
     found = [_strides_of(kernel, o) for o in p.operands]
     by_size = [strides for _, strides in sorted(sum(found, []), key=lambda x: -x[0])]
 

@@ -112,7 +112,7 @@ def memory_order(kernel: Kernel, piece: Piece) -> tuple[int, ...]:
     """Return the axes of a piece in the order in which its results lie in memory, that of neighbouring elements last,
     so that neighbouring lanes access neighbouring elements."""
     layouts = [kernel.buffers[n].strides for stage in kernel.stages for n in stage.outputs if n is not None]
-    return tuple(sorted(range(len(piece.extents)), key=lambda a: -min(s[a] for s in layouts)))
+    return tuple(sorted(range(len(piece.extents)), key=lambda a: -min((s[a] for s in layouts), default=0)))
 
 
 def find_axes(b: TileBuilder, number: TileValue, extents: Sequence[int], order: Sequence[int]) -> list[TileValue]:

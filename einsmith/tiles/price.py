@@ -26,7 +26,7 @@ from einsmith.ir.nodes import Apply, Expr, Piece, Read, Reduce, axes_of, cached_
 from einsmith.kernels.contraction.problem import Operand, Problem, problems
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Member, Rows
-from einsmith.tiles.access import WIDEST, LaneAccess, LaneRun, read_access, store_access
+from einsmith.tiles.access import SECTOR, LaneAccess, LaneRun, read_access, store_access
 from einsmith.tiles.contraction import fit_dot, in_memory_order, narrow_operands
 from einsmith.tiles.lower import patterns
 from einsmith.tiles.pieces import TileConfig, Tiling, blocks, least_power, memory_order
@@ -415,10 +415,11 @@ def dot_program(
 class _BodyFacts(NamedTuple):
     """What a piece's body costs at a point, by lanes along its results and along its terms.
 
-    reads: (bytes of an element, accesses along results, accesses along terms)
+    reads: (bytes of an element, accesses along results, accesses along terms, whether the place depends on results,
+        whether on terms)
     """
 
-    reads: tuple[tuple[int, LaneRun, LaneRun], ...]
+    reads: tuple[tuple[int, LaneRun, LaneRun, bool, bool], ...]
     ops: float
     divisions: float
     term_divisions: float
@@ -435,7 +436,8 @@ def _facts_of(kernel: Kernel, piece: Piece) -> _BodyFacts:
     for r in dict.fromkeys(r for body in piece.bodies for r in reads(body)):
         a = read_access(kernel.stages[0], kernel.buffers, r)
         if a is not None:
-            found.append((a.itemsize, a.along(order, domain), a.along(terms, domain)))
+            on_results, on_terms = (not a.axes.isdisjoint(x) for x in (order, terms))
+            found.append((a.itemsize, a.along(order, domain), a.along(terms, domain), on_results, on_terms))
     stores = tuple((a.itemsize, a.along(order, domain)) for a in _stores(kernel, piece))
     return _BodyFacts(
         tuple(found),
@@ -473,7 +475,7 @@ def _elementwise(
     widest = max((run.vector for run in (*(x[1] for x in facts.reads), *(x[1] for x in facts.stores))), default=1)
     instructions = lanes / min(widest, lanes) * facts.divisions * DIVISION
     level1 = fetched = 0.0
-    for _, run, _ in facts.reads:
+    for _, run, *_ in facts.reads:
         instructions += terms * lanes / min(run.vector, lanes) * (ADDRESS + COPY)
         level1 += terms * count * run.fetched
         fetched += count * run.fetched
@@ -534,16 +536,20 @@ def _combined_turn(facts: _BodyFacts, m: int, k: int, warps: int, states: int) -
     lanes = max(1.0, m * k / threads)
     instructions, fetched = 10.0, 0.0
     registers = 28 + lanes * states
-    for item, by_results, by_terms in facts.reads:
-        along = by_terms if k > 1 and (m == 1 or by_terms.fetched <= by_results.fetched) else by_results
+    for item, by_results, by_terms, on_results, on_terms in facts.reads:
+        tile = (m if on_results else 1) * (k if on_terms else 1)
+        if on_results and on_terms:
+            along = by_terms if k > 1 and (m == 1 or by_terms.fetched <= by_results.fetched) else by_results
+        else:
+            along = by_terms if on_terms else by_results
         extent = k if along is by_terms else m
-        vector = max(1, min(along.vector, extent, int(lanes)))
-        instructions += (
-            lanes / vector * (ADDRESS + COPY + (facts.term_divisions + 0.2 * facts.divisions) * DIVISION / 2)
-        )
+        elements = max(1.0, tile / threads)
+        vector = max(1, min(along.vector, extent, int(elements)))
+        address = ADDRESS + (facts.term_divisions + 0.2 * facts.divisions) * DIVISION / 2
+        instructions += elements / vector * (address + COPY)
         # Lanes of a warp that fill less than a sector waste the rest of it.
-        fetched += m * k * max(along.fetched, WIDEST * 2 / max(1, extent) if along.fetched >= item else 0.0)
-        registers += lanes
+        fetched += tile * max(along.fetched, SECTOR / extent if along.fetched >= item else 0.0)
+        registers += elements
     instructions += lanes * (facts.ops + 1.5 * states)
     if registers > MOST_REGISTERS:
         instructions += SPILLED * (registers - MOST_REGISTERS)

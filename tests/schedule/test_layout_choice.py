@@ -70,7 +70,7 @@ def drawn(seed: int, cheap: float = 1.0) -> Callable[[Kernel | Rows], float]:
 @pytest.fixture
 def asking(monkeypatch):
     """Everything may be asked, and whatever might gain is looked at."""
-    rules = LayoutRules(MARGIN, MARGIN, gain_queries=10**6, small_operand=10**6)
+    rules = LayoutRules(MARGIN, MARGIN, gain_queries=10**6, small_operand=10**6, small_filter=10**6)
     monkeypatch.setattr(Target, "layouts", rules)
     monkeypatch.setattr(Prices, "lower_bound", lambda self, call, closely=False: 0.0)
 

@@ -214,13 +214,13 @@ class _Problem:
             ]  # all orders unchanged
             return
         copies: dict[Tensor, int] = {}
-        largest = max(map(nbytes, touched), default=0)
+        largest, rules = max(map(nbytes, touched), default=0), self.prices.target.layouts
         for t in touched if bound < now else ():
             size = len(candidates(t.shape))
             if (
                 t not in uncopied
                 and size > 1
-                and nbytes(t) * self.prices.target.layouts.small_operand > largest
+                and nbytes(t) * (rules.small_filter if len(t.shape) > 3 else rules.small_operand) > largest
                 and entries * size <= MAX_TABLE_ENTRIES
             ):
                 entries *= size

@@ -1,0 +1,145 @@
+"""What training steps are predicted to take on graphics cards; nothing runs on one, and nothing is measured:
+python -m benchmarks.gpu_predicted [network ...] [--batch 1 16 64] [--precision fp32] [--json FILE]
+
+For each network and batch size the plan that the first card is given, and for each card: the sum of its kernels'
+predicted seconds, and those of the longest chain of kernels that need each other. What the JSON file holds is not
+planned again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from rich.console import Console
+from rich.table import Table
+
+from einsmith.base import environment
+from einsmith.base.numerics import Numerics
+from einsmith.bench.networks import NETWORKS, NetworkStep
+from einsmith.bench.peers.einsmith_peer import EinsmithTraining
+from einsmith.cost.gpu import CARDS, CUDA, GpuTarget
+from einsmith.driver import executable, registry
+from einsmith.driver.backend import Backend
+from einsmith.driver.compile import Compiled, compile_graph, predicted
+from einsmith.kernels import autoconfig
+from einsmith.runtime.assemble import CompiledKernel
+from einsmith.schedule.together import find_dependences
+from einsmith.tiles.patterns import TILE_PATTERNS
+
+
+class _Planned(Exception):  # noqa: N818
+    """Ends the compilation of a program, whose plan is known. program: the compiled program, without code."""
+
+    def __init__(self, program: Compiled):
+        super().__init__()
+        self.program = program
+
+
+class Planner(Backend):
+    """A back end that is asked for plans for a card, and makes no code."""
+
+    name = CUDA
+    patterns = TILE_PATTERNS
+
+    def __init__(self, target: GpuTarget):
+        self.card = target
+
+    def target(self, threads: int) -> GpuTarget:
+        return self.card
+
+    def compile(self, kernels: Sequence[Any], target: Any) -> list[CompiledKernel]:
+        return [CompiledKernel(((0, 1, False),), 0, 0, "", "", predicted(k, target), 0) for k in kernels]
+
+    def allocate(self, nbytes: int) -> Any:
+        raise NotImplementedError("nothing runs on this back end")
+
+    def program(self, *_: Any) -> Any:
+        raise NotImplementedError("nothing runs on this back end")
+
+    def seconds_of(self, *_: Any) -> Any:
+        raise NotImplementedError("nothing is measured on this back end")
+
+
+def planned(problem: NetworkStep, target: GpuTarget, precision: str = "fp32") -> Compiled:
+    """The program of a network's training step on a card, which cannot be run."""
+
+    def stop(*args: Any, **options: Any) -> Any:
+        raise _Planned(compile_graph(*args, **options))
+
+    made = Planner(target)
+    session = EinsmithTraining(problem, problem.arrays(), 1, precision=precision)
+    with (
+        mock.patch.dict("os.environ", {environment.PLANS.name: "0"}),
+        mock.patch.object(registry, "BACKENDS", {**registry.BACKENDS, CUDA: made}),
+        mock.patch.object(registry, "DEFAULT", made),
+        mock.patch.dict(autoconfig.OTHERS, {CUDA: TILE_PATTERNS}),
+        mock.patch.object(executable, "compile_graph", stop),
+    ):
+        try:
+            session._step.compile(session.x, session.y)
+        except _Planned as e:
+            return e.program
+    raise AssertionError("the step compiled no graph")
+
+
+def figures(program: Compiled, target: GpuTarget) -> dict[str, float]:
+    """Predicted seconds of a plan on a card: the sum of its kernels, and the longest chain that waits for each other;
+    kernels of loops count as often as they may run."""
+    own = [0.0] * len(program.plan.calls)
+    count = 0
+    with mock.patch.dict(autoconfig.OTHERS, {CUDA: TILE_PATTERNS}):
+        for i, call, times in program.plan.kernel_calls():
+            own[i] += times * predicted(call.kernel, target)
+            count += times
+    ends: list[float] = []
+    for seconds, needs in zip(own, find_dependences(program.plan), strict=True):
+        ends.append(seconds + max((ends[j] for j in needs), default=0.0))
+    return {"seconds": sum(own), "chain": max(ends, default=0.0), "kernels": count}
+
+
+def cells_of(problem: NetworkStep, precision: str, cards: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The figures of a network's step on each card, by the plan that the first is given."""
+    program = planned(problem, CARDS[cards[0]], precision)
+    numerics = Numerics(precision=precision)
+    return {c: figures(program, CARDS[c].for_numerics(numerics)) for c in cards}
+
+
+def table(cells: Mapping[str, Mapping[str, Mapping[str, float]]], cards: Sequence[str], precision: str) -> Table:
+    out = Table(title=f"training steps in {precision}: PREDICTED milliseconds, not measured (longest chain)")
+    for n in ("", "kernels", *cards):
+        out.add_column(n, justify="right" if n else "left")
+    for name, of in cells.items():
+        each = [f"{of[c]['seconds'] * 1e3:.3f} ({of[c]['chain'] * 1e3:.3f})" for c in cards]
+        out.add_row(name, f"{of[cards[0]]['kernels']:.0f}", *each)
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("network", nargs="*", default=[], help=f"of {', '.join(NETWORKS)} (default: all)")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--precision", choices=GpuTarget.precisions, default="fp32")
+    parser.add_argument("--json", type=Path, help="figures are kept here")
+    args = parser.parse_args()
+    if unknown := set(args.network) - set(NETWORKS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    cards, cells = list(CARDS), json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
+    wanted = [f"{n}-b{b}-{args.precision}" for n in args.network or NETWORKS for b in args.batch]
+    for key in wanted:
+        if key not in cells:
+            name, batch = key.split("-")[:2]
+            cells[key] = cells_of(NETWORKS[name](int(batch[1:])), args.precision, cards)
+            if args.json:
+                args.json.write_text(json.dumps(cells))
+    Console(width=120).print(table({k: cells[k] for k in wanted}, cards, args.precision))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
