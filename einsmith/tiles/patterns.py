@@ -14,10 +14,12 @@ from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.tiles.lane_facts import products_of
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import TileConfig, blocks, least_power
-from einsmith.tiles.price import Times, cost_of_launches, least_seconds, price, products_of, programs_of, row_lanes
+from einsmith.tiles.price import least_seconds, price, programs_of, row_lanes
 from einsmith.tiles.scatter import scatter_to_reductions
+from einsmith.tiles.times import Times, cost_of_launches
 
 EXTENTS = tuple(1 << n for n in range(13))
 """Extents of tiles."""

@@ -14,27 +14,24 @@ kernels), the cycles to docs/gpu.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
-from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.cost.gpu import GpuTarget
-from einsmith.cost.roofline import Cost, in_turn
-from einsmith.ir.analysis.predicates import guarded_reads
-from einsmith.ir.nodes import Apply, Expr, Piece, Read, Reduce, axes_of, cached_postorder, reads
-from einsmith.kernels.contraction.problem import Operand, Problem, problems
+from einsmith.ir.nodes import Piece, Reduce
+from einsmith.kernels.contraction.problem import Problem, problems
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Member, Rows
-from einsmith.tiles.access import SECTOR, LaneAccess, LaneRun, read_access, store_access
-from einsmith.tiles.contraction import fit_dot, in_memory_order, narrow_operands
+from einsmith.tiles.access import SECTOR
+from einsmith.tiles.contraction import fit_dot, narrow_operands
+from einsmith.tiles.lane_facts import BodyFacts, ProductFacts, body_facts, product_facts, products_of
 from einsmith.tiles.lower import patterns
-from einsmith.tiles.pieces import TileConfig, Tiling, blocks, least_power, memory_order
+from einsmith.tiles.pieces import TileConfig, Tiling, blocks, least_power
 from einsmith.tiles.reduction import fit
 from einsmith.tiles.rows import rows_in_block
 from einsmith.tiles.scatter import scatter_to_reductions
+from einsmith.tiles.times import MOST_REGISTERS, WARP, TileProgram, Times, launch_times
 
-WARP = 32
 SCHEDULERS = 4
 """Instructions that a multiprocessor begins in a cycle, each for a warp."""
 ISSUED = 0.65
@@ -56,97 +53,8 @@ docs/gpu.md)."""
 STARTED, LOADED, PIPELINED, THROUGH_REGISTERS = 1500, 900, 150, 200
 """Cycles: until a program's first turn begins; of a load that is not begun turns ahead; of a turn's barriers where
 loads are begun ahead; of these barriers where operands go through registers."""
-MOST_REGISTERS = 255
-"""Registers of a thread."""
 SPILLED = 12
 """Instructions of a turn for each register that a thread lacks."""
-_WEIGHTS = {
-    "div": 10, "sqrt": 10, "rsqrt": 10, "exp": 8, "log": 14, "tanh": 24, "sigmoid": 16, "erf": 24, "sin": 24,
-    "cos": 24, "pow": 70, "random_bits": 60, "cast": 1, "where": 1,
-}  # fmt: skip
-"""Instructions of a function; 1 of those that are missing."""
-
-
-class Times(NamedTuple):
-    """Predicted seconds of a launch.
-
-    turns: of the turns of its programs' loops, wave after wave
-    ends: of their first loads, epilogues and stores
-    memory: of the bytes from memory and from the shared cache, which are moved at the same time
-    launch: between it and the launch before it
-    tensor, issue, copies: what the turns would take at least for their dots, their instructions, and their copies to
-        shared memory, each alone
-    """
-
-    turns: float
-    ends: float
-    memory: float
-    launch: float
-    tensor: float = 0.0
-    issue: float = 0.0
-    copies: float = 0.0
-
-    @property
-    def cost(self) -> Cost:
-        """The launch's cost."""
-        return Cost(self.turns + self.ends, self.memory, 0.0, self.launch)
-
-
-class TileProgram(NamedTuple):
-    """A program of a launch.
-
-    warps, registers, shared: what it takes of a multiprocessor: warps, registers of a thread, bytes of shared memory
-    turns: turns of its loop
-    tensor, issue, copies: cycles of a turn for its dots, for its instructions, and for its copies to shared memory,
-        each alone on a multiprocessor
-    latency: cycles of a turn that other programs hide
-    ends: cycles before and after the loop
-    is_in_order: whether a turn's dots wait for its instructions
-    """
-
-    warps: int
-    registers: int
-    shared: int
-    turns: float
-    tensor: float
-    issue: float
-    copies: float
-    latency: float
-    ends: float
-    is_in_order: bool = False
-
-    @property
-    def busy(self) -> float:
-        """Cycles in which a turn keeps a multiprocessor busy."""
-        if self.is_in_order:
-            return max(self.tensor + self.issue, self.copies)
-        return max(self.tensor, self.issue, self.copies)
-
-    def resident(self, target: GpuTarget) -> int:
-        """Return how many such programs a multiprocessor runs at once; 0 where it cannot run one."""
-        threads = self.warps * WARP
-        of_registers = target.registers // (min(MOST_REGISTERS, self.registers) * threads)
-        return min(of_registers, target.resident // threads, target.shared // max(1, self.shared), 32)
-
-
-def launch_times(p: TileProgram, programs: int, memory: float, target: GpuTarget) -> Times:
-    """Return the predicted seconds of a launch of programs. memory: seconds of the bytes that they move."""
-    resident = max(1, p.resident(target))
-    waves, rest = divmod(programs, target.cores * resident)
-    turns = ends = 0.0
-    for count, at_once in ((waves, resident), (1 if rest else 0, blocks(rest, target.cores))):
-        turns += count * p.turns * max(at_once * p.busy, p.busy + p.latency)
-        ends += count * (p.ends if at_once < 2 else p.ends * (1 + 0.25 * (at_once - 1)))
-    all_turns = programs * p.turns / target.cycles
-    return Times(
-        turns / target.clock,
-        ends / target.clock,
-        memory,
-        target.launch_gap,
-        p.tensor * all_turns,
-        p.issue * all_turns,
-        p.copies * all_turns,
-    )
 
 
 def price(kernel: Kernel | Rows, kind: str, config: TileConfig, target: GpuTarget) -> list[Times]:
@@ -169,7 +77,7 @@ def programs_of(kernel: Kernel, config: TileConfig, target: GpuTarget) -> list[T
     """Return the program of each product of a contraction."""
     tiling = config.tiling(target.precision)
     return [
-        dot_program(_product_facts(kernel, p), fit_dot(tiling, p), config, p, target)[0] for p in products_of(kernel)
+        dot_program(product_facts(kernel, p), fit_dot(tiling, p), config, p, target)[0] for p in products_of(kernel)
     ]
 
 
@@ -187,114 +95,6 @@ def least_seconds(kernel: Kernel | Rows, kind: str, target: GpuTarget) -> float:
             precision = "f64" if p.dtype is dt.f64 else "bf16" if narrow_operands(p) else target.precision
             products += 2 * prod(p.sizes) / target.rate(precision)
     return max(products, _memory(footprint, 0.0, 0.0, target)) + target.launch_gap
-
-
-def cost_of_launches(times: Sequence[Times]) -> Cost:
-    """Return the cost of launches that run one after the other."""
-    return in_turn([t.cost for t in times] or [Cost(0.0, 0.0)])
-
-
-# ---------------------------------------------------------------------------------------------------------- analyses
-
-
-@lru_cache(maxsize=4096)
-def products_of(kernel: Kernel) -> tuple[Problem, ...]:
-    """Return the products of a contraction's kernel, with axes in the order of memory."""
-    return tuple(in_memory_order(kernel, p) for p in problems(kernel.root) or ())
-
-
-class _TileRead(NamedTuple):
-    """A read of an operand that varies along both dimensions of its tile. is_along_k: whether its lanes run along K
-    rather than the other dimension, whichever has the wider accesses."""
-
-    itemsize: int
-    is_along_k: bool
-    run: LaneRun
-
-
-class _OperandFacts(NamedTuple):
-    """What an operand's tile costs, whatever its size. ops: instructions for an element beside its reads; is_plain:
-    whether it is a read alone."""
-
-    tiles: tuple[_TileRead, ...]
-    ops: float
-    is_guarded: bool
-    is_plain: bool
-
-
-class _ProductFacts(NamedTuple):
-    """What a product costs, whatever its tiles. divisions: quotients by numbers that are no powers of two to find K's
-    axes; is_narrow: whether operands of 16 bits are multiplied as they are."""
-
-    operands: tuple[_OperandFacts, _OperandFacts]
-    divisions: float
-    is_narrow: bool
-    epilogue: float
-    stores: tuple[tuple[int, LaneRun], ...]
-
-
-@lru_cache(maxsize=4096)
-def _product_facts(kernel: Kernel, p: Problem) -> _ProductFacts:
-    extents = p.extents
-    sides = (p.left, p.right)
-    narrow = narrow_operands(p)
-    expressions = narrow or (p.operands[0].expr, p.operands[1].expr)
-    facts = tuple(
-        _operand_facts(kernel, p, o, e, side) for o, e, side in zip(p.operands, expressions, sides, strict=True)
-    )
-    lanes = [a for a in p.right if extents[a] > 1] or list(p.left)
-    stores = tuple((a.itemsize, a.along(lanes, extents)) for a in _stores(kernel, p.piece))
-    return _ProductFacts(
-        (facts[0], facts[1]), _divisions(p.k, extents), narrow is not None, _epilogue_ops(kernel), stores
-    )
-
-
-def _operand_facts(kernel: Kernel, p: Problem, o: Operand, e: Expr, side: Sequence[int]) -> _OperandFacts:
-    tiles = []
-    of_side, of_k = frozenset(side), frozenset(p.k)
-    found = dict.fromkeys(reads(e))
-    guards = [*o.guards, *(g for _, gs in guarded_reads(e, lambda r: True) for g in gs)] if found else []
-    for r in found:
-        a = read_access(kernel.stages[0], kernel.buffers, r, guards)
-        if a is not None and a.axes & of_k and (a.axes & of_side or not side):
-            by_k, by_side = a.along(p.k, p.extents), a.along(side, p.extents)
-            is_along_k = (-by_k.vector, by_k.fetched) <= (-by_side.vector, by_side.fetched)
-            tiles.append(_TileRead(a.itemsize, is_along_k, by_k if is_along_k else by_side))
-    conditions = axes_of(*guards)
-    is_guarded = bool(conditions & of_k) and bool(conditions & of_side)
-    return _OperandFacts(tuple(tiles), _ops((e,)), is_guarded, isinstance(e, Read) and len(tiles) == 1)
-
-
-def _divisions(axes: Sequence[int], extents: Sequence[int]) -> float:
-    """Return the quotients by which a number becomes the positions along axes; shifts count as a tenth of one."""
-    inner = [extents[a] for a in axes if extents[a] > 1][1:]
-    return sum(1.0 if n & (n - 1) else 0.1 for n in inner)
-
-
-@lru_cache(maxsize=8192)
-def _ops(bodies: tuple[Expr, ...]) -> float:
-    """Return the instructions for an element of expressions, beside those of reads and their indices."""
-    inside: set[Expr] = set()
-    for e in cached_postorder(bodies):
-        if isinstance(e, Read):
-            inside.update(cached_postorder(tuple(e.index)))
-    return float(
-        sum(_WEIGHTS.get(e.fn, 1) for e in cached_postorder(bodies) if isinstance(e, Apply) and e not in inside)
-    )
-
-
-def _epilogue_ops(kernel: Kernel) -> float:
-    return 3.0 + sum(_ops(tuple(s.template.parts[0].bodies)) for s in kernel.stages[1:])
-
-
-def _stores(kernel: Kernel, piece: Piece) -> list[LaneAccess]:
-    """Return the accesses of a piece's stores, and of the epilogue's reads, whose axes are the output's."""
-    out = [store_access(n, kernel.buffers[n], piece) for s in kernel.stages for n in s.outputs if n is not None]
-    for s in kernel.stages[1:]:
-        for body in s.template.parts[0].bodies:
-            accesses = (read_access(s, kernel.buffers, r) for r in reads(body))
-            out += [a for a in accesses if a is not None]
-    return out
 
 
 def _bytes(kernel: Kernel) -> int:
@@ -319,7 +119,7 @@ def _contraction(kernel: Kernel, p: Problem, tiling: Tiling, config: TileConfig,
     batch, m, n, k = p.sizes
     if not batch * m * n:
         return []
-    facts = _product_facts(kernel, p)
+    facts = product_facts(kernel, p)
     program, fetched = dot_program(facts, t, config, p, target)
     tiles = batch * blocks(m, t.m) * blocks(n, t.n)
     share = len(products_of(kernel))
@@ -341,7 +141,7 @@ def _contraction(kernel: Kernel, p: Problem, tiling: Tiling, config: TileConfig,
 
 
 def dot_program(
-    facts: _ProductFacts, t: Tiling, config: TileConfig, p: Problem, target: GpuTarget
+    facts: ProductFacts, t: Tiling, config: TileConfig, p: Problem, target: GpuTarget
 ) -> tuple[TileProgram, float]:
     """Return the program of a contraction, and the bytes that a turn fetches from the shared cache."""
     threads, k = config.warps * WARP, p.sizes[3]
@@ -412,43 +212,6 @@ def dot_program(
 # ------------------------------------------------------------------------------------- points, stencils and reductions
 
 
-class _BodyFacts(NamedTuple):
-    """What a piece's body costs at a point, by lanes along its results and along its terms.
-
-    reads: (bytes of an element, accesses along results, accesses along terms, whether the place depends on results,
-        whether on terms)
-    """
-
-    reads: tuple[tuple[int, LaneRun, LaneRun, bool, bool], ...]
-    ops: float
-    divisions: float
-    term_divisions: float
-    epilogue: float
-    stores: tuple[tuple[int, LaneRun], ...]
-
-
-@lru_cache(maxsize=4096)
-def _facts_of(kernel: Kernel, piece: Piece) -> _BodyFacts:
-    domain, rank = piece.domain, len(piece.extents)
-    order = memory_order(kernel, piece)
-    terms = tuple(range(rank, len(domain)))
-    found = []
-    for r in dict.fromkeys(r for body in piece.bodies for r in reads(body)):
-        a = read_access(kernel.stages[0], kernel.buffers, r)
-        if a is not None:
-            on_results, on_terms = (not a.axes.isdisjoint(x) for x in (order, terms))
-            found.append((a.itemsize, a.along(order, domain), a.along(terms, domain), on_results, on_terms))
-    stores = tuple((a.itemsize, a.along(order, domain)) for a in _stores(kernel, piece))
-    return _BodyFacts(
-        tuple(found),
-        _ops(tuple(piece.bodies)),
-        _divisions(order, domain),
-        _divisions(terms, domain),
-        _epilogue_ops(kernel),
-        stores,
-    )
-
-
 def _pieces(kernel: Kernel, kind: str, tiling: Tiling, config: TileConfig, target: GpuTarget) -> list[Times]:
     out: list[Times] = []
     for piece in kernel.root.parts:
@@ -468,7 +231,7 @@ def _elementwise(
     kernel: Kernel, piece: Piece, tiling: Tiling, config: TileConfig, target: GpuTarget, terms: int = 1
 ) -> Times:
     """Return the times of a launch whose lanes are results, each with all of its terms."""
-    facts = _facts_of(kernel, piece)
+    facts = body_facts(kernel, piece)
     count, threads = prod(piece.extents), config.warps * WARP
     size = min(tiling.m, least_power(count))
     lanes = max(1.0, size / threads)
@@ -503,7 +266,7 @@ def _elementwise(
 
 def _reduction(kernel: Kernel, piece: Piece, tiling: Tiling, config: TileConfig, target: GpuTarget) -> list[Times]:
     assert isinstance(piece.body, Reduce)
-    facts = _facts_of(kernel, piece)
+    facts = body_facts(kernel, piece)
     results, terms = prod(piece.extents), prod(piece.body.extents)
     if not terms:
         return [_elementwise(kernel, piece, tiling, config, target)]
@@ -529,7 +292,7 @@ def _reduction(kernel: Kernel, piece: Piece, tiling: Tiling, config: TileConfig,
     return [first, launch_times(second, programs, _memory(partial + stored, partial + stored, 0.0, target), target)]
 
 
-def _combined_turn(facts: _BodyFacts, m: int, k: int, warps: int, states: int) -> tuple[float, float, float]:
+def _combined_turn(facts: BodyFacts, m: int, k: int, warps: int, states: int) -> tuple[float, float, float]:
     """Return (cycles of the instructions of a turn that combines k terms of m results, registers of a thread, bytes
     that the turn fetches)."""
     threads = warps * WARP
@@ -614,7 +377,7 @@ def _row_wise(rows: Rows, members: Sequence[Member], config: TileConfig, target:
         for piece in m.kernel.root.parts:
             if not isinstance(piece, Piece) or not prod(piece.extents):
                 continue
-            facts = _facts_of(m.kernel, piece)
+            facts = body_facts(m.kernel, piece)
             size, k = _row_tile(m, piece, count, config)
             results = count * prod(piece.extents) // max(1, piece.extents[m.axis])
             terms = prod(piece.body.extents) if isinstance(piece.body, Reduce) else 1

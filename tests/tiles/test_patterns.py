@@ -29,7 +29,8 @@ from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 from einsmith.schedule.layout.order import innermost
 from einsmith.tiles.patterns import TILE_PATTERNS, TilePattern
 from einsmith.tiles.pieces import TileConfig
-from einsmith.tiles.price import Times, cost_of_launches, launch_times, price
+from einsmith.tiles.price import price, programs_of
+from einsmith.tiles.times import TileProgram, Times, cost_of_launches, launch_times
 from einsmith.tuning.kernels import decisions
 from tests.driver.evaluated import Evaluated
 from tests.kernels import samples as s
@@ -225,7 +226,6 @@ of a warp in the loop of Triton 3.6's machine code for sm_90, times 8 warps, ove
 @pytest.mark.parametrize("layout, make", ISSUED, ids=" ".join)
 def test_instructions_are_those_of_the_machine_code(layout: str, make: str) -> None:
     from einsmith.tiles.price import ISSUED as part
-    from einsmith.tiles.price import programs_of
 
     kernel = {"forward": s.conv, "dx": s.conv_dx, "dw": s.conv_dw}[make](64, 128, 28, 28, 128, 3, 3, 1)
     if layout == "channels last":
@@ -240,8 +240,6 @@ def test_waves() -> None:
     (more,) = price(s.product(128 * 132 * 8, 128, 512), "contraction", TileConfig(128, 128, 32, 1, 8, 3), H100)
     assert more.turns > 3 * t.turns
     assert cost_of_launches([]).seconds == 0
-    from einsmith.tiles.price import TileProgram
-
     p = TileProgram(8, 128, 0, 1.0, 1.0, 2.0, 3.0, 4.0, 5.0)
     assert p.resident(H100) == 2 and launch_times(p, 264, 0.0, H100).ends < launch_times(p, 265, 0.0, H100).ends
 
