@@ -31,8 +31,8 @@ def text_of(report: dict[str, Any]) -> str:
     kernels = report["kernels"]
     several = len(report["parts"]) > 2
     lines = [
-        f"{len(kernels)} kernels, {report['machine']['shares']}, arena {report['arena_bytes'] / 2**20:.2f} MiB, compiled "
-        f"in {report['compile_seconds']:.2f} s"
+        f"{len(kernels)} kernels, {report['machine']['shares']}, arena {report['arena_bytes'] / 2**20:.2f} MiB, "
+        f"compiled in {report['compile_seconds']:.2f} s"
     ]
     lines += decision_lines([ReportedDecision(**x) for x in report["decisions"]])
     for n, k in enumerate(kernels):

@@ -29,7 +29,8 @@ def describe(binding: Binding, held_bytes: int) -> str:
     again = sum(call.is_recomputation for call in calls)
     lines = [
         f"{len(calls)} kernels{f', {again} of them recomputations' if again else ''}, arena "
-        f"{binding.arena_bytes / 2**20:.2f} MiB of {show_size(held_bytes)} in all, {compiled.target.describe_shares(compiled.threads)}"
+        f"{binding.arena_bytes / 2**20:.2f} MiB of {show_size(held_bytes)} in all, "
+        f"{compiled.target.describe_shares(compiled.threads)}"
     ]
     if compiled.changes.tensors:
         lines.append(f"passes: {compiled.changes}")

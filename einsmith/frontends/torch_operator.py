@@ -290,8 +290,12 @@ class _Definition:
         A symbolic size stays so where a formula copies the dimension (`infer.find_copied_dimensions`), and the results
         of the formula and of its pullback have it too. Others are fixed, as are all sizes of other programs.
         """
+        device = torch_device.common(tensors)
         for k, x in enumerate(tensors):
             self._check(program, k, x, (*torch_device.SUPPORTED, "meta"))
+        for k, x in enumerate(tensors):
+            if torch_device.device_of(x) != device:
+                self._check_number(program, k, x, device)
         try:
             symbolic = any(_is_symbolic(n) for x in tensors for n in x.shape)
             free, why = self._copied(program, tensors) if symbolic else ({}, {})
@@ -410,7 +414,8 @@ class _Definition:
             if not x.is_cpu or x.layout is not torch.strided:
                 self._check(program, k, x)
             if torch_device.device_of(x) != device:
-                x = self._moved(program, k, x, device)
+                self._check_number(program, k, x, device)
+                x = torch_device.moved(x, device)
             if not x.is_contiguous():
                 x = x.contiguous()
             keep.append(x)
@@ -427,13 +432,12 @@ class _Definition:
         compiled.run_at(pointers, addresses, place.stream())
         return outputs
 
-    def _moved(self, program: Program, k: int, x: torch.Tensor, device: str) -> torch.Tensor:
-        """Return a number, a 0-d tensor of the CPU, on the device of the other tensors. Raises DtypeError for another
-        tensor."""
+    def _check_number(self, program: Program, k: int, x: torch.Tensor, device: str) -> None:
+        """Check that a tensor that lies on another device than others is a number, a 0-d tensor of the CPU. Raises
+        DtypeError."""
         if x.ndim or not x.is_cpu:
             where = f"{self.name}: {self.argument(program, k)}"
             raise DtypeError(f"{where} lies on the device {x.device}, and another tensor on {device}; move one of them")
-        return torch_device.moved(x, device)
 
     def _compile(
         self, program: Program, tensors: Sequence[torch.Tensor], key: Key, threads: int, place: torch_device.Place

@@ -16,6 +16,8 @@ from torch.amp.autocast_mode import _cast
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
+from einsmith.frontends import torch_device
+
 Program = str
 Kind = tuple[tuple[int, ...], torch.dtype]
 
@@ -114,7 +116,9 @@ def register(
 
     def fake(*arguments: Any) -> Any:
         tensors, program = unpack(*arguments)
-        return pack([tensors[0].new_empty(s, dtype=t) for s, t in definition.shapes(program, tensors)])
+        device = torch_device.common(tensors)
+        like = next(x for x in tensors if torch_device.device_of(x) == device)  # it may not be the first, a number
+        return pack([like.new_empty(s, dtype=t) for s, t in definition.shapes(program, tensors)])
 
     def autograd(keyset: Any, *arguments: Any) -> Any:
         tensors, program = unpack(*arguments)

@@ -39,6 +39,21 @@ def test_networks_train_as_on_the_cpu(name: str, card: Insert) -> None:
         np.testing.assert_allclose(state[key], value, rtol=1e-3, atol=2e-5, err_msg=key)
 
 
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+def test_precisions(precision: str, card: Insert) -> None:
+    """Products of rounded operands, activations of 16 bits, and the scale of the loss that float16 needs."""
+    plain, exact = trained("images", "cpu")
+    _, wanted = (plain, exact) if precision == "tf32" else trained("images", "cpu", precision=precision)
+    device = card().card.device
+    step, losses = trained("images", "cuda", precision=precision)
+    np.testing.assert_allclose(losses, wanted, rtol=3e-3 if precision == "tf32" else 2e-2)
+    assert losses != exact and device.launches >= 3
+    for key, value in plain.model.state_dict().items():
+        np.testing.assert_allclose(step.model.state_dict()[key], value, rtol=0.1, atol=2e-2, err_msg=key)
+    with pytest.raises(ArgumentError, match="tf32"):
+        es.jit(lambda x: x @ x, precision="tf32")(np.eye(3, dtype=np.float32))
+
+
 def test_parameters_stay_on_the_card_until_somebody_asks(card: Insert) -> None:
     device = card().card.device
     step, _ = trained("mlp", "cuda")

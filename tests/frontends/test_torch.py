@@ -603,7 +603,8 @@ def runs(monkeypatch):
     seen = []
     plain = Executable.run_at
 
-    def run_at(self, inputs, outputs):
+    def run_at(self, inputs, outputs, stream=None):
+        assert stream is None
         seen.append((list(inputs), list(outputs)))
         return plain(self, inputs, outputs)
 
@@ -695,8 +696,13 @@ def test_other_devices_are_refused():
     from torch._subclasses import FakeTensorMode
 
     f = operator(es.op("y[i] = x[i] + b[i]", name="line"))
-    with FakeTensorMode(), pytest.raises(DtypeError, match=r"line: b lies on the device cuda.*x\.cpu\(\)"):
+    with FakeTensorMode(), pytest.raises(DtypeError, match=r"line: b lies on the device xpu.*x\.cpu\(\)"):
+        f(torch.empty(3), torch.empty(3, device="xpu"))
+    with FakeTensorMode(), pytest.raises(DtypeError, match=r"line: x lies on the device cpu, and another .* on cuda"):
         f(torch.empty(3), torch.empty(3, device="cuda"))
+    with FakeTensorMode():
+        y = f(torch.empty(3, device="cuda"), torch.empty(3, device="cuda"))
+        assert y.device.type == "cuda"
 
 
 def test_index_out_of_range(rng):
