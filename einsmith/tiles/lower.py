@@ -17,6 +17,7 @@ from einsmith.tiles.points import TileMemory
 from einsmith.tiles.reduction import lower_reduction
 from einsmith.tiles.rows import lower_row_wise, places_of
 from einsmith.tiles.scatter import scatter_to_reductions
+from einsmith.tiles.segments import lower_sorted, sorted_scatter
 from einsmith.tiles.stencil import has_few_terms, is_contiguous_along_results, lower_stencil
 
 
@@ -57,7 +58,9 @@ def _lower_kernel(
     """Lower a kernel whose buffers lie at `places`."""
     if pattern not in patterns(kernel):
         raise CompileError(f"the pattern {pattern!r} on tiles does not take the kernel {describe(kernel)}")
-    if pattern == "scatter":
+    if pattern == "scatter" and (found := sorted_scatter(kernel)) is not None:
+        lower_sorted(functions, kernel, found, places, tiling)
+    elif pattern == "scatter":
         for part in scatter_to_reductions(kernel):
             _lower_pieces(functions, part, part.root.parts, places, tiling)
     elif pattern == "contraction":

@@ -19,6 +19,7 @@ from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import TileConfig, blocks, least_power
 from einsmith.tiles.price import least_seconds, price, programs_of, row_lanes
 from einsmith.tiles.scatter import scatter_to_reductions
+from einsmith.tiles.segments import sorted_scatter
 from einsmith.tiles.times import Times, cost_of_launches
 
 EXTENTS = tuple(1 << n for n in range(13))
@@ -114,6 +115,8 @@ def _configs(kind: str, kernel: Kernel | Rows, target: GpuTarget) -> tuple[TileC
     if kind in ("pointwise", "stencil"):
         most = max((least_power(prod(p.extents)) for p in kernel.root.parts if isinstance(p, Piece)), default=1)
         return tuple(dict.fromkeys(TileConfig(min(m, most)) for m in (1024, 512, 256, 128, 2048)))
+    if kind == "scatter" and sorted_scatter(kernel) is not None:
+        return tuple(TileConfig(m) for m in (256, 128, 512, 1024))
     parts = scatter_to_reductions(kernel) if kind == "scatter" else (kernel,)
     return tuple(dict.fromkeys(_sum_configs(parts, target)))
 

@@ -50,6 +50,10 @@ class TileMemory(NamedTuple):
             value = b.select(value, b.const(1, "i8"), b.const(0, "i8"))
         b.store(self.parameter(b), self.offsets(b, index), value, b.conjoin(list(live)))
 
+    def load(self, b: TileBuilder, index: Sequence[TileValue], live: Iterable[TileValue] = ()) -> TileValue:
+        """Load the elements at an index, where all of `live` hold."""
+        return b.load(self.parameter(b), self.offsets(b, index), b.conjoin(list(live)))
+
 
 Slot = TileMemory | TileValue
 """A template's argument: memory, or the result of an earlier stage at the points that are evaluated."""

@@ -30,6 +30,7 @@ from einsmith.tiles.pieces import TileConfig, Tiling, blocks, least_power
 from einsmith.tiles.reduction import fit
 from einsmith.tiles.rows import rows_in_block
 from einsmith.tiles.scatter import scatter_to_reductions
+from einsmith.tiles.segments import COMPARED, ORDERED, SortedScatter, sorted_scatter
 from einsmith.tiles.times import MOST_REGISTERS, WARP, TileProgram, Times, launch_times
 
 SCHEDULERS = 4
@@ -53,6 +54,8 @@ docs/gpu.md)."""
 STARTED, LOADED, PIPELINED, THROUGH_REGISTERS = 1500, 900, 150, 200
 """Cycles: until a program's first turn begins; of a load that is not begun turns ahead; of a turn's barriers where
 loads are begun ahead; of these barriers where operands go through registers."""
+COMPARISON = 12
+"""Instructions that count a term's comparison with another one (`segments`): three conditions and sums."""
 SPILLED = 12
 """Instructions of a turn for each register that a thread lacks."""
 
@@ -62,6 +65,8 @@ def price(kernel: Kernel | Rows, kind: str, config: TileConfig, target: GpuTarge
     tiling = config.tiling(target.precision)
     if isinstance(kernel, Rows):
         return _rows(kernel, config, target)
+    if kind == "scatter" and (found := sorted_scatter(kernel)) is not None:
+        return _sorted(kernel, found, config, target)
     if kind == "scatter":
         return [t for part in scatter_to_reductions(kernel) for t in _pieces(part, "reduction", tiling, config, target)]
     if kind == "contraction":
@@ -109,6 +114,31 @@ def _memory(footprint: float, fetched: float, level1: float, target: GpuTarget) 
     kept = min(1.0, target.kept * target.last_level / max(1.0, footprint))
     far = footprint * (kept / target.l3_bandwidth + (1 - kept) / target.memory_bandwidth)
     return max(far, fetched / (COPIED * target.cycles), level1 / target.level1_bandwidth)
+
+
+def _sorted(kernel: Kernel, s: SortedScatter, config: TileConfig, target: GpuTarget) -> list[Times]:
+    """Return the seconds of the launches of a scatter whose terms are sorted (`segments.lower_sorted`)."""
+    terms, results = s.count_terms(), prod(kernel.shape)
+    rows = prod(kernel.root.shape[d] for d in s.rows)
+    small = TileProgram(config.warps, 32, 0, 1.0, 0.0, TURN, 0.0, LOADED, STARTED / 2)
+    keys, zeros = (
+        launch_times(small, blocks(n, 128), _memory(4 * n, 4 * n, 0.0, target), target) for n in (terms, rows)
+    )
+    issue = COMPARISON * ORDERED * COMPARED / WARP / SCHEDULERS / ISSUED
+    order = TileProgram(config.warps, 64, 0, blocks(terms, COMPARED), 0.0, issue, 0.0, PIPELINED, STARTED)
+    width = results // max(1, rows)
+    lanes = min(max(config.m, 32), least_power(width))
+    at_once = max(1, min(config.m // lanes, least_power(rows)))
+    turns = max(1.0, terms / max(1, min(rows, terms)))
+    each = (TURN + (ADDRESS + COPY + 4) * at_once * lanes / WARP) / SCHEDULERS / ISSUED
+    sums = TileProgram(config.warps, 48, 0, turns * min(1.0, terms / max(1, rows)), 0.0, each, 0.0, LOADED, STARTED)
+    moved = _bytes(kernel)
+    return [
+        keys,
+        zeros,
+        launch_times(order, blocks(terms, ORDERED), 0.0, target),
+        launch_times(sums, blocks(rows, at_once) * blocks(width, lanes), _memory(moved, moved, 0.0, target), target),
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------ contractions
