@@ -49,7 +49,7 @@ def guarded(f: TileFunction, guard: Guard, buffers: int) -> TileFunction:
     for end in ends[1:]:
         ending = b.op("or", ending, end)
     b.end_if(ending)
-    start = b.finish(f.programs)
+    start = b.finish(f.programs, f.cooperative)
     return replace(start, body=[*start.body, *f.body])
 
 
@@ -80,7 +80,7 @@ def accessed(f: TileFunction) -> tuple[Sequence[bool], Sequence[bool]]:
     for x in operations(f.body):
         if x.memory is not None:
             (loaded if x.name == "load" else stored).add(x.memory)
-            if x.name == "atomic_add":
+            if x.name in ("atomic_add", "grid_barrier"):
                 loaded.add(x.memory)
     n = range(len(f.parameters))
     return [i in loaded for i in n], [i in stored for i in n]

@@ -1,8 +1,9 @@
 """Define the tile IR, which patterns for a GPU produce and a printer reads.
 
-A Function is run by many programs at once, none of which waits for another. A program works on tiles: arrays whose
-extents are powers of two, in static single assignment, with nested loops that carry tiles. Offsets are counted in
-elements. The meaning of each operation is fixed here, independently of any compiler:
+A Function is run by many programs at once, none of which waits for another unless the function is cooperative. A
+program works on tiles: arrays whose extents are powers of two, in static single assignment, with nested loops that
+carry tiles. Offsets are counted in elements. The meaning of each operation is fixed here, independently of any
+compiler:
 
 - Integers wrap modulo 2^bits. `quot` truncates and `rem` has the sign of its dividend (a float's too, as C's fmod); of
   integers neither is defined where the divisor is 0, nor for the least integer over -1. `shr` shifts in zeros, `sar`
@@ -18,6 +19,11 @@ elements. The meaning of each operation is fixed here, independently of any comp
   `atomic_add`. A program may load an element that it has stored after a `barrier`. A program may store to an element
   that it has loaded since the last barrier only in the lane that has loaded it, or with a value that a `reduce` or
   `dot` has made of the loaded tile: other lanes may have yet to load it.
+- In a cooperative function all programs are resident at once, and wait for each other at each `grid_barrier`. An
+  element that any program has stored before it may be loaded and stored by any program after it: rules on what other
+  programs and lanes do to an element hold between two grid barriers. All programs must come to the same ones: loops
+  around a `grid_barrier` have bounds that are equal in all programs, and so is what an `end_if` looks at. The parameter
+  that it names is an i32 that only grid barriers access; its 31 lower bits are 0 before and after the function.
 - `dot` multiplies matrices and adds them to a third; its precision says how float32 operands are rounded first. The
   products of operands of 16 bits are exact, and are added to float32.
 - A program ends at an `end_if` whose scalar holds; it stands outside of loops.
@@ -114,8 +120,8 @@ class TileParameter:
 
 @dataclass(slots=True)
 class TileOp:
-    """An instruction `results = name(args)`; `attrs` are literals, `memory` is the number of the parameter that a load
-    or store accesses."""
+    """An instruction `results = name(args)`; `attrs` are literals, `memory` is the number of the parameter that a load,
+    store or grid barrier accesses."""
 
     name: str
     args: tuple[TileValue | None, ...]
@@ -142,13 +148,15 @@ class TileLoop:
 
 @dataclass
 class TileFunction:
-    """A finished function. `constants` are visible everywhere in `body`."""
+    """A finished function. `constants` are visible everywhere in `body`; `cooperative`: its programs may wait for each
+    other."""
 
     name: str
     parameters: tuple[TileParameter, ...]
     programs: int
     constants: list[TileOp]
     body: list[TileOp | TileLoop]
+    cooperative: bool = False
 
 
 UNARY = ("neg", "abs", "not", "floor", "sqrt", "sin", "cos")
@@ -202,9 +210,11 @@ class TileBuilder:
         self._blocks: list[list[TileOp | TileLoop]] = [[]]
         self._shared: list[dict[tuple, tuple[TileValue, ...]]] = [{}]
 
-    def finish(self, programs: int) -> TileFunction:
+    def finish(self, programs: int, cooperative: bool = False) -> TileFunction:
         """Return the function, which a number of programs run."""
-        return TileFunction(self.name, tuple(self.parameters), programs, self._constant_ops, self._blocks[0])
+        return TileFunction(
+            self.name, tuple(self.parameters), programs, self._constant_ops, self._blocks[0], cooperative
+        )
 
     def continue_from(self, f: TileFunction) -> None:
         """Begin with the parameters and constants of a finished function, whose values stay known."""
@@ -400,6 +410,10 @@ class TileBuilder:
         """Emit a barrier: loads after it see what the program has stored before it."""
         self._blocks[-1].append(TileOp("barrier", (), ()))
 
+    def grid_barrier(self, parameter: int) -> None:
+        """Emit a barrier of all programs of a cooperative function, which count themselves in a parameter."""
+        self._blocks[-1].append(TileOp("grid_barrier", (), (), (), parameter))
+
     # -- control
 
     def end_if(self, condition: TileValue) -> None:
@@ -424,6 +438,56 @@ class TileBuilder:
         self._shared.pop()
         if [v.type for v in out.next] != types:
             raise CompileError(f"a loop yields {[str(v.type) for v in out.next]} where it carries {types}")
+
+    # -- other functions
+
+    def inline(self, f: TileFunction, program: TileValue, places: Sequence[tuple[int, TileValue]]) -> None:
+        """Emit the body of a finished function, as one of its programs runs it.
+
+        Args:
+            f: the function.
+            program: the number of the program, an i32.
+            places: for each of its parameters, the parameter of this builder that stands for it and the number of the
+                element there that it begins with.
+
+        Raises:
+            CompileError: its programs may end early, or wait for each other.
+        """
+        values = {x.results[0]: self.const(x.attrs[0], x.results[0].elem) for x in f.constants}
+        self._inline(f, f.body, program, places, values)
+
+    def _inline(
+        self,
+        f: TileFunction,
+        body: Sequence[TileOp | TileLoop],
+        program: TileValue,
+        places: Sequence[tuple[int, TileValue]],
+        values: dict[TileValue, TileValue],
+    ) -> None:
+        for x in body:
+            if isinstance(x, TileLoop):
+                with self.loop(values[x.lo], values[x.hi], x.step, [values[v] for v in x.init]) as loop:
+                    values[x.var] = loop.var
+                    values.update(zip(x.carried, loop.carried, strict=True))
+                    self._inline(f, x.body, program, places, values)
+                    loop.next = [values[v] for v in x.next]
+                values.update(zip(x.results, loop.results, strict=True))
+                continue
+            if x.name in ("end_if", "grid_barrier"):
+                raise CompileError(f"{f.name} becomes no part of {self.name}: it has the instruction {x.name}")
+            if x.name == "program":
+                values[x.results[0]] = program
+                continue
+            args = [None if v is None else values[v] for v in x.args]
+            memory = x.memory
+            if memory is not None:
+                memory, first = places[memory]
+                offset = args[0]
+                assert offset is not None
+                args[0] = self.op("add", first, self.cast(offset, first.elem))
+            results = tuple(self._new(v.type) for v in x.results)
+            values.update(zip(x.results, results, strict=True))
+            self._blocks[-1].append(TileOp(x.name, tuple(args), results, x.attrs, memory))
 
 
 def _defined(f: TileFunction) -> Iterator[TileValue]:

@@ -71,6 +71,16 @@ _COMBINERS = {
     },
 }
 """Functions by which `reduce` combines two elements; a NaN goes before every number."""
+_GRID_BARRIER = """@triton.jit
+def _grid_barrier(arrived, step):
+    tl.debug_barrier()
+    before = tl.atomic_add(arrived, step, sem="acq_rel", scope="gpu")
+    while (tl.atomic_add(arrived, 0, sem="acquire", scope="gpu") ^ before) >= 0:
+        pass
+    tl.debug_barrier()
+"""
+"""Function in which all programs wait for each other. The steps of all add up to 2^31, so that the highest bit of
+`arrived` changes when the last one arrives, and the other bits are 0 again: no launch need reset it."""
 _PAD = "    "
 
 
@@ -78,6 +88,8 @@ def triton_text(functions: Sequence[TileFunction]) -> str:
     """Return a module of kernels, whose arguments are their parameters p0, p1, ... in order."""
     used = {x.attrs[0] for f in functions for x in operations(f.body) if x.name == "reduce"}
     parts = [_HEAD, *(f"@triton.jit\n{text}\n" for name, text in _COMBINERS.items() if name in used)]
+    if any(x.name == "grid_barrier" for f in functions for x in operations(f.body)):
+        parts.append(_GRID_BARRIER)
     return "\n\n".join([*parts, *(_Text(f).text() for f in functions)])
 
 
@@ -120,6 +132,8 @@ class _Text:
         self.f = f
         self.names: dict[TileValue, str] = {}
         self.lines: list[str] = []
+        self.exchanged = {x.memory for x in operations(f.body) if x.name == "store"} if f.cooperative else set()
+        """Parameters through which programs pass elements to each other."""
 
     def text(self) -> str:
         f = self.f
@@ -242,7 +256,17 @@ class _Text:
     def _load(self, x: TileOp) -> str:
         offset, mask, other = x.args
         masked = "" if mask is None else f", mask={self._name(mask)}, other={self._name(other)}"
-        return f"tl.load(p{x.memory} + {self._name(offset)}{masked})"
+        # What another multiprocessor has stored is in the level 2 cache, and may be older in the level 1 cache.
+        cached = ', cache_modifier=".cg"' if x.memory in self.exchanged else ""
+        return f"tl.load(p{x.memory} + {self._name(offset)}{masked}{cached})"
+
+    def _grid_barrier(self, x: TileOp) -> str:
+        """Print a grid barrier: program 0 steps to 2^31 less the steps of 1 of the others."""
+        others = self.f.programs - 1
+        if not others:
+            return "tl.debug_barrier()"
+        first = f"tl.where(tl.program_id(0) == 0, {2**31 - others}, 1)"
+        return f"_grid_barrier(p{x.memory}, {first})"
 
     def _store(self, x: TileOp) -> str:
         offset, value, mask = x.args
@@ -263,6 +287,7 @@ _SPECIAL: dict[str, Callable[[_Text, TileOp], str]] = {
     "program": lambda text, x: "tl.program_id(0)",
     "arange": lambda text, x: f"tl.arange(0, {x.results[0].shape[0]})",
     "barrier": lambda text, x: "tl.debug_barrier()",
+    "grid_barrier": _Text._grid_barrier,
     "neg": _Text._neg,
     "not": lambda text, x: f"{text._name(x.args[0])} == 0",
     "abs": _call_named("tl.abs"),

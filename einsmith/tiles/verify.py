@@ -52,6 +52,34 @@ def verify(f: TileFunction) -> None:
     if f.programs > MOST_PROGRAMS:
         raise VerifyError(f"{f.name} is run by {f.programs} programs, and a grid has at most {MOST_PROGRAMS}")
     _verify_block(f, f.body, seen)
+    _verify_meetings(f)
+
+
+def _verify_meetings(f: TileFunction) -> None:
+    """Verify that all programs come to the same grid barriers."""
+    stored = {x.memory for x in operations(f.body) if x.memory is not None and x.name != "load"}
+    counters = {x.memory for x in operations(f.body) if x.name == "grid_barrier"}
+    uniform = {v for x in f.constants for v in x.results}
+    """Values that are equal in all programs."""
+
+    def visit(body: Sequence[TileOp | TileLoop], by_all: bool) -> None:
+        for x in body:
+            if isinstance(x, TileLoop):
+                is_uniform = x.lo in uniform and x.hi in uniform
+                uniform.update([x.var] * is_uniform)
+                visit(x.body, by_all and is_uniform)
+                continue
+            if x.name == "grid_barrier":
+                _expect(f.cooperative, f, x, "the function is not cooperative")
+                _expect(by_all, f, x, "it stands in a loop whose turns may differ among the programs")
+                continue
+            _expect(x.memory not in counters, f, x, "a parameter of a grid barrier is accessed")
+            alike = all(v is None or v in uniform for v in x.args) and x.name != "program" and x.memory not in stored
+            if x.name == "end_if":
+                _expect(alike or not f.cooperative, f, x, "some programs may end, for which others would wait")
+            uniform.update(x.results if alike else ())
+
+    visit(f.body, True)
 
 
 def _verify_block(f: TileFunction, body: Sequence[TileOp | TileLoop], outside: set[TileValue]) -> None:
@@ -257,6 +285,11 @@ def _end_if(f: TileFunction, x: TileOp) -> str:
     return "" if _types(x) == [TileType("i1")] else "it takes a condition, which is a scalar"
 
 
+def _grid_barrier(f: TileFunction, x: TileOp) -> str:
+    p = f.parameters[x.memory]  # type: ignore[index]
+    return "" if (p.elem, p.size) == ("i32", 1) else "it counts the programs in one i32"
+
+
 def _accept(f: TileFunction, x: TileOp) -> str:
     return ""
 
@@ -278,5 +311,6 @@ _RULES: dict[str, Callable[[TileFunction, TileOp], str]] = {
     "store": _store,
     "atomic_add": _store,
     "barrier": _accept,
+    "grid_barrier": _grid_barrier,
     "end_if": _end_if,
 }

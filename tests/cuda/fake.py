@@ -52,8 +52,8 @@ class FakeDevice(CudaDevice):
     """memory: bytes that there are. `launches` counts the graphs that have run, `nodes` the launches in them; a node is
     looked at by `watch` before it runs."""
 
-    def __init__(self, seed: int = 0, memory: int = 1 << 33):
-        self.facts = DeviceFacts("Fake H100", (9, 0), 132, memory, 50 << 20, 227 << 10, 12090)
+    def __init__(self, seed: int = 0, memory: int = 1 << 33, multiprocessors: int = 132):
+        self.facts = DeviceFacts("Fake H100", (9, 0), multiprocessors, memory, 50 << 20, 227 << 10, 12090)
         self.stream, self.copies = 1, 2
         self.random = random.Random(seed)
         self.pieces: list[Piece] = []
@@ -174,6 +174,8 @@ class FakeDevice(CudaDevice):
         self.nodes += 1
         self.clock += 1e-6
         f = node.function.function
+        assert node.cooperative == f.cooperative
+        assert not f.cooperative or f.programs <= self.facts.multiprocessors
         assert node.programs == f.programs and len(node.pointers) == len(f.parameters)
         memories, places = {}, []
         for p, at in zip(f.parameters, node.pointers, strict=True):
@@ -185,12 +187,12 @@ class FakeDevice(CudaDevice):
             memory.known = known.all(1)
             memories[p] = memory
             places.append((piece, offset, p, known, memory))
-        interp.run([f], memories.__getitem__)
+        interp.run([f], memories.__getitem__, lambda count: self.random.sample(range(count), count))
         for piece, offset, p, known, memory in places:
             known[memory.known] = True
             if touched is not None:
-                touched.note(n, piece, offset, BYTES[p.elem], memory.reader != NOBODY, False)
-                touched.note(n, piece, offset, BYTES[p.elem], memory.writer != NOBODY, True)
+                touched.note(n, piece, offset, BYTES[p.elem], memory.was_loaded, False)
+                touched.note(n, piece, offset, BYTES[p.elem], memory.was_stored, True)
 
 
 class Touched:

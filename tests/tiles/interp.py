@@ -3,7 +3,7 @@ order that nobody knows, raises a Fault."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,15 +19,23 @@ Find = Callable[[TileParameter], Memory]
 
 
 def run(functions: Sequence[TileFunction], find: Find, order: Callable[[int], Iterable[int]] = range) -> None:
-    """All programs of all functions. order: that of a function's programs, by how many there are."""
+    """All programs of all functions. order: that of a function's programs, by how many there are, between any two grid
+    barriers."""
     for f in functions:
         memories = [find(p) for p in f.parameters]
         for m in memories:
             m.begin()
         met = gathered(f)
-        for program in order(f.programs):
+        running = [_Program(f, memories, n, met).run() for n in range(f.programs)]
+        while running:
             with np.errstate(all="ignore"):
-                _Program(f, memories, program, met).run()
+                goes_on = [next(running[n], False) for n in order(f.programs)]
+            if not any(goes_on):
+                break
+            if not all(goes_on):
+                raise Fault(f"{f.name}: programs wait at a grid barrier for others that have ended")
+            for m in memories:
+                m.meet()
 
 
 def _whole(function: Callable, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -80,26 +88,33 @@ class _Program:
             if x.results[0].elem == "bf16":
                 self.values[x.results[0]] = rounded_to_bf16(self.values[x.results[0]])
 
-    def run(self) -> None:
+    def run(self) -> Iterator[bool]:
+        """Yields True at each grid barrier."""
         with suppress(_Ended):
-            self.block(self.f.body)
+            yield from self.block(self.f.body)
 
-    def block(self, body: Sequence[TileOp | TileLoop]) -> None:
+    def block(self, body: Sequence[TileOp | TileLoop]) -> Iterator[bool]:
         for x in body:
             if isinstance(x, TileLoop):
-                self.loop(x)
+                yield from self.loop(x)
+                continue
+            if x.name == "grid_barrier":
+                assert x.memory is not None
+                self.memories[x.memory].atomic_add(np.zeros(1, int), np.zeros(1, np.int32))
+                self.loaded.clear()
+                yield True
                 continue
             results = self.operation(x)
             for v, result in zip(x.results, results, strict=True):
                 assert result.shape == v.shape and result.dtype == NUMPY[v.elem], (x.name, result.dtype, v.type)
                 self.values[v] = result
 
-    def loop(self, x: TileLoop) -> None:
+    def loop(self, x: TileLoop) -> Iterator[bool]:
         carried = [self.values[v] for v in x.init]
         for n in range(int(self.values[x.lo]), int(self.values[x.hi]), x.step):
             self.values[x.var] = np.asarray(n, NUMPY[x.var.elem])
             self.values.update(zip(x.carried, carried, strict=True))
-            self.block(x.body)
+            yield from self.block(x.body)
             carried = [self.values[v] for v in x.next]
         self.values.update(zip(x.results, carried, strict=True))
 

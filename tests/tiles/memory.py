@@ -33,6 +33,29 @@ class Memory:
 
     def begin(self) -> None:
         """What one function has done is done before the next one begins."""
+        self._loaded, self._stored = np.zeros(self.size, bool), np.zeros(self.size, bool)
+        self._forget()
+
+    def meet(self) -> None:
+        """What all programs have done before a grid barrier is done before any goes on."""
+        self._loaded, self._stored = self.was_loaded, self.was_stored
+        self._forget()
+
+    @property
+    def was_loaded(self) -> np.ndarray:
+        """The elements that the function has loaded."""
+        return self._loaded | (self.reader != NOBODY)
+
+    @property
+    def was_stored(self) -> np.ndarray:
+        return self._stored | (self.writer != NOBODY)
+
+    def stored_before(self, at: np.ndarray) -> np.ndarray:
+        """Whether the function has stored elements before a grid barrier."""
+        self._inside(at)
+        return self._stored[at]
+
+    def _forget(self) -> None:
         self.writer = np.full(self.size, NOBODY)
         self.reader = np.full(self.size, NOBODY)
         self.epoch = np.full(self.size, -1)

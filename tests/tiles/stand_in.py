@@ -1,11 +1,14 @@
 """A stand-in for Triton on NumPy, in which printed kernels run. It has Triton's meaning, not NumPy's: `//` and `%` of
 integers are towards zero, maxima drop NaN unless they are told to keep it, literals take the type that they meet, what
-a masked load without `other` gives is rubbish, tiles have extents that are powers of two and one rank."""
+a masked load without `other` gives is rubbish, tiles have extents that are powers of two and one rank. Programs of a
+cooperative function are threads, one of which runs at a time."""
 
 from __future__ import annotations
 
 import linecache
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
@@ -164,7 +167,9 @@ class Tensor:
         return int(self.array)
 
     def __bool__(self) -> bool:
-        raise Fault("a tile is asked in Python")
+        if self.array.ndim:
+            raise Fault("a tile is asked in Python")
+        return bool(self.array)
 
     def __getitem__(self, index: tuple) -> Tensor:
         if len([i for i in index if i is not None]) != self.array.ndim:
@@ -202,14 +207,83 @@ class Pointer:
         return Pointer(self.memory, offset.array)
 
 
+class _Stopped(BaseException):
+    """Another program has failed."""
+
+
+class _Crew:
+    """The programs of a cooperative function as threads. One runs, until it looks at a counter or ends; then the next
+    one does. memories: what they access."""
+
+    def __init__(self, language: _Language, numbers: Sequence[int], memories: Sequence[Memory]):
+        self.language, self.memories, self.count = language, memories, len(numbers)
+        self.turn = {n: threading.Semaphore(0) for n in numbers}
+        self.waiting = deque(numbers)
+        self.arrived = self.looks = 0
+        self.failure: BaseException | None = None
+
+    def run(self, kernel: Callable[[], None]) -> None:
+        def work(number: int) -> None:
+            try:
+                self.wait(number, 0)
+                with np.errstate(all="ignore"):
+                    kernel()
+                self.looks = 0
+            except _Stopped:
+                pass
+            except BaseException as e:
+                self.failure = e
+            self.wake()
+
+        threads = [threading.Thread(target=work, args=[n]) for n in self.turn]
+        for t in threads:
+            t.start()
+        self.wake()
+        for t in threads:
+            t.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def wake(self) -> None:
+        if self.waiting:
+            self.turn[self.waiting.popleft()].release()
+
+    def wait(self, number: int, epoch: int) -> None:
+        self.turn[number].acquire()
+        if self.failure is not None:
+            raise _Stopped
+        self.language.program, self.language.epoch = number, epoch
+
+    def arrive(self, is_after_lanes: bool) -> None:
+        """A program adds to the counter."""
+        if not is_after_lanes:
+            raise Fault("a program arrives while lanes of it are at work")
+        self.arrived, self.looks = (self.arrived + 1) % self.count, 0
+        if not self.arrived:
+            for m in self.memories:
+                m.meet()
+
+    def look(self) -> None:
+        """A program looks at the counter: others go on meanwhile."""
+        self.looks += 1
+        if self.looks > 3 * self.count:
+            raise Fault("programs wait at a grid barrier for others that do not come")
+        number, epoch = self.language.program, self.language.epoch
+        self.waiting.append(number)
+        self.wake()
+        self.wait(number, epoch)
+
+
 class _Language:
-    """What `tl` is to the kernels of one program."""
+    """What `tl` is to the kernels of one program. crew: of a cooperative function."""
 
     class PropagateNan:
         ALL, NONE = object(), object()
 
     def __init__(self) -> None:
         self.program, self.epoch = 0, 0
+        self.crew: _Crew | None = None
+        self.is_after_lanes = True
         for name, type in TYPES.items():
             setattr(self, name, type)
 
@@ -300,6 +374,7 @@ class _Language:
 
     def debug_barrier(self) -> None:
         self.epoch += 1
+        self.is_after_lanes = True
 
     def _lanes(self, p: Pointer, mask: Any) -> tuple[np.ndarray, np.ndarray]:
         on = np.asarray(True) if mask is None else tensor(mask).array
@@ -308,8 +383,10 @@ class _Language:
         on = np.broadcast_to(on, p.at.shape)
         return on, p.at[on]
 
-    def load(self, p: Pointer, mask: Any = None, other: Any = None) -> Tensor:
+    def load(self, p: Pointer, mask: Any = None, other: Any = None, cache_modifier: str = "") -> Tensor:
         on, at = self._lanes(p, mask)
+        if cache_modifier != ".cg" and self.crew is not None and p.memory.stored_before(at).any():
+            raise Fault("the level 1 cache may hold what was there before a grid barrier")
         type = next(t for t in TYPES.values() if t.elem == p.memory.elem)
         rest = RUBBISH[type.numpy.kind] if other is None else tensor(other).array
         out = np.full(p.at.shape, rest, type.numpy)
@@ -324,11 +401,32 @@ class _Language:
 
     def store(self, p: Pointer, value: Any, mask: Any = None) -> None:
         on, at = self._lanes(p, mask)
+        self.is_after_lanes = False
         p.memory.store(at, self._value(p, value)[on], self.program, self.epoch)
 
-    def atomic_add(self, p: Pointer, value: Any, mask: Any = None, sem: str = "acq_rel") -> None:
+    def atomic_add(
+        self, p: Pointer, value: Any, mask: Any = None, sem: str = "acq_rel", scope: str = "gpu"
+    ) -> Tensor | None:
+        """The value before; None where no order is asked for. In a cooperative function programs that add in an order
+        arrive at a grid barrier, and those that add nothing look who has arrived."""
         on, at = self._lanes(p, mask)
+        if sem == "relaxed":
+            self.is_after_lanes = False
+            p.memory.atomic_add(at, self._value(p, value)[on])
+            return None
+        if self.crew is None or scope != "gpu" or p.at.ndim:
+            raise Fault("an addition in an order")
+        if not tensor(value).array:
+            if "acq" not in sem:
+                raise Fault("a program looks at a counter, and not at what was stored before it")
+            self.crew.look()
+            return Tensor(p.memory.elements[p.at], TYPES["int32"])
+        if sem not in ("release", "acq_rel"):
+            raise Fault("a program arrives before what it has stored")
+        before = Tensor(p.memory.elements[p.at], TYPES["int32"])
         p.memory.atomic_add(at, self._value(p, value)[on])
+        self.crew.arrive(self.is_after_lanes)
+        return before
 
 
 def _of_floats(function: Callable, *elems: str) -> Callable:
@@ -399,10 +497,15 @@ def run(
         for m in memories:
             m.begin()
         Tensor.fuses = options.get("enable_fp_fusion", True)
+        arguments = list(map(Pointer, memories))
         try:
+            if f.cooperative:
+                language.crew = _Crew(language, list(order(f.programs)), memories)
+                language.crew.run(lambda f=f, arguments=arguments: names[f.name](*arguments))  # type: ignore[misc]
+                continue
             for language.program in order(f.programs):
                 language.epoch = 0
                 with np.errstate(all="ignore"):
-                    names[f.name](*map(Pointer, memories))
+                    names[f.name](*arguments)
         finally:
-            Tensor.fuses = False
+            Tensor.fuses, language.crew = False, None
