@@ -18,8 +18,9 @@ from einsmith.cost.gpu import card
 from einsmith.driver.cuda import Cuda
 from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts, LaunchNode
 from einsmith.tiles.ir import BYTES
+from einsmith.tiles.triton_text import triton_text
 from einsmith.tiles.verify import verify
-from tests.tiles import interp
+from tests.tiles import interp, stand_in
 from tests.tiles.memory import NOBODY, Fault, Memory
 
 FIRST = 0x7000_0000_0000
@@ -49,10 +50,11 @@ class FakeGraph:
 
 
 class FakeDevice(CudaDevice):
-    """memory: bytes that there are. `launches` counts the graphs that have run, `nodes` the launches in them; a node is
-    looked at by `watch` before it runs."""
+    """memory: bytes that there are; way: how kernels run ("interpreter", or printed as "text"). `launches` counts the
+    graphs that have run, `nodes` the launches in them; a node is looked at by `watch` before it runs."""
 
-    def __init__(self, seed: int = 0, memory: int = 1 << 33, multiprocessors: int = 132):
+    def __init__(self, seed: int = 0, memory: int = 1 << 33, multiprocessors: int = 132, way: str = "interpreter"):
+        self.way = way
         self.facts = DeviceFacts("Fake H100", (9, 0), multiprocessors, memory, 50 << 20, 227 << 10, 12090)
         self.stream, self.copies = 1, 2
         self.random = random.Random(seed)
@@ -187,7 +189,11 @@ class FakeDevice(CudaDevice):
             memory.known = known.all(1)
             memories[p] = memory
             places.append((piece, offset, p, known, memory))
-        interp.run([f], memories.__getitem__, lambda count: self.random.sample(range(count), count))
+        shuffled = lambda count: self.random.sample(range(count), count)  # noqa: E731
+        if self.way == "text":
+            stand_in.run(triton_text([f]), [f], memories.__getitem__, shuffled)
+        else:
+            interp.run([f], memories.__getitem__, shuffled)
         for piece, offset, p, known, memory in places:
             known[memory.known] = True
             if touched is not None:

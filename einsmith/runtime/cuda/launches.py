@@ -1,26 +1,35 @@
 """Turn the steps of a program into launches with final addresses, and find which of them must wait for which.
 
-Loops are unrolled: a launch in a loop of 20 turns becomes 20 launches, each with the addresses of its turn. A launch
-waits for an earlier one if both access a byte and one of them stores it. The arena gives one address to tensors that
-are never alive together, so the bytes alone tell, and not the names of tensors.
+A loop becomes one cooperative launch where its programs wait for each other in less time than launches do. Other loops
+are unrolled: a launch in a loop of 20 turns becomes 20 launches, each with the addresses of its turn. A launch waits
+for an earlier one if both access a byte and one of them stores it. The arena gives one address to tensors that are
+never alive together, so the bytes alone tell, and not the names of tensors.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from einsmith.base.locks import cached_property
+from einsmith.cost.gpu import GpuTarget
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step, Together
 from einsmith.tiles.guards import CHECKS, Guard, accessed, guarded
-from einsmith.tiles.ir import TileFunction
+from einsmith.tiles.ir import TileFunction, TileParameter, operations
+from einsmith.tiles.persistent import Persistent, TurnLaunch, combine
+from einsmith.tiles.triton_text import triton_text
 
 WORD = 16
 """Bytes between the words that guards read, which all begin where 16 bytes can be loaded at once."""
+GRID_BARRIER = 1e-6
+"""Seconds that a grid barrier takes, an estimate: two ways to the level 2 cache, and the slowest program."""
+ROUND = 2e-6
+"""Seconds that programs of a small function take, an estimate; on a multiprocessor, programs of a cooperative function
+run one after the other, and those of a launch beside each other."""
 
 
 @dataclass(eq=False)
@@ -80,7 +89,8 @@ class DeviceLaunch(NamedTuple):
 class GuardWords:
     """The words that guards and checks read.
 
-    status: address of the status; address: where the codes of checks begin, and after them the numbers of turns
+    status: address of the status; address: where the codes of checks begin, after them the numbers of turns, and the
+    word of grid barriers
     """
 
     status: int
@@ -98,11 +108,11 @@ class GuardWords:
     @property
     def nbytes(self) -> int:
         """The bytes of all words."""
-        return WORD * (len(self.codes) + self.turns)
+        return WORD * (len(self.codes) + self.turns + 1)
 
     def fill(self, words: np.ndarray) -> None:
         """Set the words but the status, in an array of `nbytes` bytes."""
-        words.view(np.int64)[:: WORD // 8] = [*self.codes, *range(self.turns)]
+        words.view(np.int64)[:: WORD // 8] = [*self.codes, *range(self.turns), 0]
 
     def code(self, code: int) -> int:
         """Return the address of a check's code."""
@@ -112,13 +122,23 @@ class GuardWords:
         """Return the address of the number of a turn."""
         return self.address + WORD * (len(self.codes) + number)
 
+    @property
+    def barrier(self) -> int:
+        """The address of the word of grid barriers. Launches that have any share it, so that each waits for the one
+        before: two that are resident in part would wait for each other."""
+        return self.address + WORD * (len(self.codes) + self.turns)
+
 
 Word = tuple[int, int | str]
 """A pointer's position in a program: number of the step, number of the pointer (see `Runnable.slots`)."""
 
 
 def flatten(
-    steps: Sequence[Step], words: Mapping[Word, int], guards: GuardWords, is_kept: Callable[[ByteRange], bool]
+    steps: Sequence[Step],
+    words: Mapping[Word, int],
+    guards: GuardWords,
+    is_kept: Callable[[ByteRange], bool],
+    multiprocessors: int,
 ) -> list[DeviceLaunch]:
     """Return the launches of a program, in order.
 
@@ -127,8 +147,25 @@ def flatten(
         words: the device's address that each pointer of a step begins with.
         guards: the words of its guards and checks.
         is_kept: whether a run must not store into bytes once a check has failed, as they outlive it.
+        multiprocessors: how many the device has; each holds a program of any cooperative launch.
     """
-    return list(_Flattening(steps, dict(words), guards, is_kept).launches())
+    return list(_Flattening(steps, dict(words), guards, is_kept, multiprocessors).launches())
+
+
+def pays(loop: Persistent, turns: int) -> bool:
+    """Return whether a loop as one cooperative launch takes less time than unrolled, where launches that need not wait
+    for each other run side by side. What a program computes takes the same time in both."""
+    gap = GpuTarget.launch_gap
+    unrolled = turns * len(loop.rounds) * gap
+    return gap + turns * sum(GRID_BARRIER + (rounds - 1) * ROUND for rounds in loop.rounds) < unrolled
+
+
+def _code_of(f: TileFunction, launches: Sequence[DeviceLaunch]) -> TileCode:
+    """Return the code of a function that launches have become. As many turns of a loop are loaded ahead as the tiles of
+    all dots leave memory for."""
+    dots = [x.code.stages for x in launches if any(op.name == "dot" for op in operations(x.code.function.body))]
+    stages = min(dots, default=max(x.code.stages for x in launches))
+    return TileCode(f, max(x.code.warps for x in launches), stages)
 
 
 class _Flattening:
@@ -141,9 +178,13 @@ class _Flattening:
         words: dict[Word, int],
         guards: GuardWords,
         is_kept: Callable[[ByteRange], bool],
+        multiprocessors: int,
     ):
         self.steps, self.words, self.guards, self.is_kept = steps, words, guards, is_kept
+        self.multiprocessors = multiprocessors
         self.must_not_run = self.must_not_store = False
+        self._codes: dict[tuple[str, tuple[TileParameter, ...]], TileCode] = {}
+        """Code of loops by its text and parameters: a loop in another one has the same in each turn of that."""
 
     def launches(self) -> Iterator[DeviceLaunch]:
         yield from self._part(0, len(self.steps), ())
@@ -175,22 +216,76 @@ class _Flattening:
         code: TileCode = step.code
         pointers = [self.words[n, i] for i in range(len(step.pointers))]
         plain = DeviceLaunch(code, tuple(p.address(pointers) for p in code.function.parameters), n)
-        looks = self.must_not_run or (self.must_not_store and any(map(self.is_kept, plain.ranges()[1])))
+        return self._guarded(plain, len(pointers), self._looks(plain.ranges()[1]), bounds)
+
+    def _looks(self, stored: Iterable[ByteRange]) -> bool:
+        """Return whether a launch that stores bytes looks at the status."""
+        return self.must_not_run or (self.must_not_store and any(map(self.is_kept, stored)))
+
+    def _guarded(
+        self, plain: DeviceLaunch, buffers: int, looks: bool, bounds: tuple[tuple[int, int, int], ...]
+    ) -> DeviceLaunch:
+        """Return a launch with a guard before it. buffers: of its code; looks: whether it looks at the status."""
         guard = Guard(looks, tuple((first != 0, stop != 0) for _, first, stop in bounds))
-        if not guard.elems:
-            return plain
         words = [self.guards.status] * looks + [at for group in bounds for at in group if at]
-        return DeviceLaunch(code.guarded(guard, len(pointers)), (*plain.pointers, *words), n)
+        return DeviceLaunch(plain.code.guarded(guard, buffers), (*plain.pointers, *words), plain.step)
 
     def _loop(
         self, n: int, step: BeginLoop, last: int, bounds: tuple[tuple[int, int, int], ...]
     ) -> Iterator[DeviceLaunch]:
+        whole = self._persistent(n, step, last, bounds)
+        if whole is not None:
+            yield whole
+            return
         for turn in reversed(range(step.most)) if step.reverse else range(step.most):
             for k, move in enumerate(step.moves):
                 self.words[move.step, move.pointer] = self.words[n, k] + move.offset + move.delta * turn
             first, stop = (self.words.get((n, name), 0) for name in ("first", "stop"))
             here = ((self.guards.turn(turn), first, stop),) if first or stop else ()
             yield from self._part(n + 1, last, (*bounds, *here))
+
+    def _persistent(
+        self, n: int, step: BeginLoop, last: int, bounds: tuple[tuple[int, int, int], ...]
+    ) -> DeviceLaunch | None:
+        """Return a loop as one cooperative launch, which counts as the loop's first launch; None where that is not
+        possible or does not pay. `last`, `bounds`: see `_part`."""
+        inside = range(n + 1, last)
+        if step.most < 2 or any(not isinstance(self.steps[k], RunLaunch | Together) for k in inside):
+            return None
+        moves = {(m.step, m.pointer): (self.words[n, k] + m.offset, m.delta) for k, m in enumerate(step.moves)}
+        launches: list[DeviceLaunch] = []
+        deltas: list[list[int]] = []
+        looks: set[bool] = set()
+        for k in inside:
+            run = self.steps[k]
+            if not isinstance(run, RunLaunch) or not run.tasks:
+                continue
+            places = [moves.get((k, i)) or (self.words[k, i], 0) for i in range(len(run.pointers))]
+            parameters = run.code.function.parameters
+            addresses = [p.address([at for at, _ in places]) for p in parameters]
+            deltas.append([places[-1 if p.buffer is None else p.buffer][1] for p in parameters])
+            launches.append(DeviceLaunch(run.code, tuple(addresses), k))
+            end = [at + delta * (step.most - 1) for at, delta in zip(addresses, deltas[-1], strict=True)]
+            ranges = zip(launches[-1].ranges()[1], DeviceLaunch(run.code, tuple(end), k).ranges()[1], strict=True)
+            looks.add(self._looks(ByteRange(min(a.start, b.start), max(a.end, b.end)) for a, b in ranges))
+        if len(looks) != 1:
+            return None
+        whole = combine(
+            "loop",
+            [TurnLaunch(x.code.function, x.pointers, d) for x, d in zip(launches, deltas, strict=True)],
+            step.most,
+            step.reverse,
+            self.multiprocessors,
+            self.guards.barrier,
+            *(self.words.get((n, name), 0) for name in ("first", "stop")),
+        )
+        if whole is None or not pays(whole, step.most):
+            return None
+        key = triton_text([whole.function]), whole.function.parameters
+        code = self._codes.setdefault(key, _code_of(whole.function, launches))
+        return self._guarded(
+            DeviceLaunch(code, whole.addresses, launches[0].step), len(whole.addresses), looks.pop(), bounds
+        )
 
     def _end_of(self, n: int) -> int:
         depth = 0

@@ -209,7 +209,7 @@ class CudaProgram:
         self._guards = guards
         self._clear_status()
         kept = [ByteRange(c.address, c.address + c.block.nbytes) for c in self._copies.values()]
-        self.launches = flatten(self.steps, words, guards, overlaps(kept))
+        self.launches = flatten(self.steps, words, guards, overlaps(kept), device.facts.multiprocessors)
         stores = [r for launch in self.launches for r in launch.ranges()[1]]
         self._stored = [
             c
@@ -219,8 +219,9 @@ class CudaProgram:
         self.edges = edges(self.launches)
         codes = self._code_of(self.launches)
         self._nodes = [
-            LaunchNode(device.load(code), code, launch.code.function.programs, launch.pointers)
+            LaunchNode(device.load(code), code, f.programs, launch.pointers, f.cooperative)
             for launch, code in zip(self.launches, codes, strict=True)
+            for f in (launch.code.function,)
         ]
         self._graph = device.graph(self._nodes, self.edges)
         self._addresses = list(self._own)
