@@ -24,6 +24,7 @@ THIRD_PARTY = {
     "torch": ["frontends/torch*", "distributed/gloo.py", "bench/peers/torch_*", "bench/twins/*"],
     "jax": ["bench/peers/jax_*"],
     "tensorflow": ["bench/peers/tensorflow_*"],
+    "nccl": ["runtime/cuda/nccl.py"],
     "mpi4py": ["distributed/mpi.py", "cli/workers.py"],
     "distributed": ["cli/workers.py"],
     "onnx": ["frontends/onnx*"],

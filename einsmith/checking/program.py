@@ -31,7 +31,7 @@ from einsmith.ir.nodes import Compute, Graph, Leaf, Recurrence, postorder
 from einsmith.runtime.assemble import Assembler, At, PointerTarget
 from einsmith.runtime.buffers import bytes_at
 from einsmith.runtime.program import Program
-from einsmith.runtime.steps import Await, BeginLoop, CheckFinite, CheckZero, EndLoop, Notify, RunLaunch, Together
+from einsmith.runtime.steps import Await, BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch
 
 _TIMES = RUN_WORDS.index("times")
 _ELSEWHERE = 1 << 60
@@ -195,10 +195,8 @@ class _Run:
                 n = self.begin_loop(n, step)
             elif isinstance(step, EndLoop):
                 n = self.end_turn(n)
-            elif isinstance(step, (Together, Notify, Await)):  # whoever is told waits for the end of a checked run
-                n += 1
-            else:
-                if self.is_failing(n, step):
+            else:  # whoever is told (Notify) waits for the end of a checked run
+                if isinstance(step, CheckZero | CheckFinite) and self.is_failing(n, step):
                     return step.code
                 n += 1
         return 0

@@ -197,6 +197,8 @@ class Backend(ABC):
     """Whether programs read and change bound arrays where these lie in this process's memory."""
     overlaps: bool = False
     """Whether a program's next run may begin before one has ended (`runtime.cuda.program.CudaProgram.begin`)."""
+    card: Any = None
+    """What programs on a card share (`runtime.cuda.program.Card`); None where they run on no card."""
 
     @property
     @abstractmethod

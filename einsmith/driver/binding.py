@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, PointerTarget, show_steps
 from einsmith.runtime.comparison import Comparison, scratch_bytes
 from einsmith.runtime.memory import Memory
-from einsmith.runtime.steps import Await, CheckFinite, CheckZero, Notify
+from einsmith.runtime.steps import AllReduce, Await, CheckFinite, CheckZero, Notify
 from einsmith.schedule.arena import whole_lines
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.printer import label, namer, show_arena, show_plan
@@ -48,6 +48,16 @@ class Reply(NamedTuple):
     pipe: int
 
 
+class LeafSum(NamedTuple):
+    """Leaves that a run on a device overwrites by their sums over a group of devices, once it has stored all of them
+    and has made the sums before (`runtime.steps.AllReduce`).
+
+    leaves: leaves of one element type; communicator: what joins the devices."""
+
+    leaves: tuple[Leaf, ...]
+    communicator: Any
+
+
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
 
 
@@ -60,7 +70,7 @@ class Binding:
         arena: memory for intermediate results.
         limit: most bytes that a run may hold; None: any number.
         more_bytes: bytes needed beyond those of a single program, while another binding of it lives.
-        notices: what a run tells other threads, and waits for, while it goes on.
+        notices: what a run tells other threads, waits for, and sums over devices, while it goes on.
         memories: the memory that an array is, by the array's id, as far as it is known.
     Raises:
         MemoryLimitError: the program needs more bytes than the limit.
@@ -73,7 +83,7 @@ class Binding:
         arena: Arena,
         limit: MemoryLimit | None,
         more_bytes: int = 0,
-        notices: Sequence[Notice | Reply] = (),
+        notices: Sequence[Notice | Reply | LeafSum] = (),
         memories: Mapping[int, Memory] = MappingProxyType({}),
     ):
         self.compiled, self.arena = compiled, arena
@@ -126,6 +136,11 @@ class Binding:
         replies = sorted((x for x in notices if isinstance(x, Reply)), key=lambda x: x.leaf.id)
         for reply, place in zip(replies, place_in_order([_first_read(plan, x.leaf) for x in replies]), strict=True):
             notices_after.setdefault(place - 1, []).append(Await(reply.pipe))
+        sums_after: dict[int, list[LeafSum]] = {}
+        summed = -1
+        for s in [x for x in notices if isinstance(x, LeafSum)]:
+            summed = max(summed, last_store(plan, s.leaves))  # plans differ between processes, the order must not
+            sums_after.setdefault(summed, []).append(s)
         finite = compiled.finite
         finite_call = _call_of(plan, finite)
         side_runs = {k: x.ways for k, x in self.comparisons.items()}
@@ -144,6 +159,11 @@ class Binding:
                 )
 
             assembler.steps += notices_after.get(i, ())
+            for s in sums_after.get(i, ()):
+                n = len(assembler.steps)
+                pointers = [pointer(x, (n, k), 0) for k, x in enumerate(s.leaves)]
+                counts = [size(x.shape) for x in s.leaves]
+                assembler.steps.append(AllReduce(s.communicator, pointers, counts, s.leaves[0].dtype.name))
 
         assembler.add_plan(plan, places, base, pointer, add_checks)
         for listing in compiled.listings:

@@ -42,7 +42,7 @@ class Cuda(Backend):
 
     def __init__(self, device: CudaDevice, described: GpuTarget, compiles: Any):
         self.name, self.described, self._compiles = described.device, described, compiles
-        self.card = Card(device, self._build)
+        self.card: Card = Card(device, self._build)
 
     def target(self, threads: int) -> GpuTarget:
         return self.described

@@ -24,7 +24,7 @@ from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.base.recording import Recorder
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend, Runnable
-from einsmith.driver.binding import FINITE, Binding, Notice, Reply
+from einsmith.driver.binding import FINITE, Binding, LeafSum, Notice, Reply
 from einsmith.driver.compile import Compiled, MemoryLimit, compile_graph
 from einsmith.driver.describe import describe, list_bars
 from einsmith.driver.timeline import RecordedRun, Timeline
@@ -140,7 +140,7 @@ class Executable:
         guard: the lock of the parameters and the state in `bind`, held by every run.
         origins: origins of the graph's leaves and indices, for messages.
         max_stored: most bytes of a result that is stored where it need not be (`compile_graph`).
-        notices: what every run tells other threads, and waits for, while it goes on.
+        notices: what every run tells other threads, waits for, and sums over devices, while it goes on.
         memories: the memory behind arrays in `bind`, as far as it is known. A run notes what it changes of it. Where
             the graph stores nothing and runs are not checked, what depends on it alone is computed again only after it
             may have changed.
@@ -166,7 +166,7 @@ class Executable:
         guard: locks.Guard | None = None,
         origins: Origins | None = None,
         max_stored: int = MAX_STORED_BYTES,
-        notices: Sequence[Notice | Reply] = (),
+        notices: Sequence[Notice | Reply | LeafSum] = (),
         memories: Collection[Memory] = (),
         limits: Sequence[RowLimit] = (),
         all_limited: bool = False,

@@ -34,10 +34,10 @@ def register(backend: Backend) -> None:
     autoconfig.OTHERS[backend.name] = backend.patterns
 
 
-def check_device(device: str | None) -> str | None:
-    """Return the name of a device in full: "cpu"; "cuda:" and the number of a card ("cuda" is the first one); or the
-    name of a kind of card (`cost.gpu.CARDS`), for which programs are compiled and do not run. None where none is
-    named, for the one that EINSMITH_DEVICE names. Raises ArgumentError."""
+def check_device(device: str | None, ordinal: int = 0) -> str | None:
+    """Return the name of a device in full: "cpu"; "cuda:" and the number of a card ("cuda" is the one of the number
+    `ordinal`); or the name of a kind of card (`cost.gpu.CARDS`), for which programs are compiled and do not run. None
+    where none is named, for the one that EINSMITH_DEVICE names. Raises ArgumentError."""
     if device is None:
         return None
     if not isinstance(device, str) or not (_DEVICE.fullmatch(device) or device in CARDS):
@@ -45,24 +45,30 @@ def check_device(device: str | None) -> str | None:
             f'device={show(device)} must be "cpu", "cuda", or a card by its number, as in "cuda:1"; or, to compile for '
             f"a card that is not there, {', '.join(CARDS)}"
         )
-    return f"{device}:0" if device == CUDA else device
+    return f"{device}:{ordinal}" if device == CUDA else device
 
 
-def target_of(device: str | None, threads: int) -> Target:
-    """Return the machine that programs of a device run on. device: as `check_device` returns it.
+def backend_for(device: str | None, ordinal: int = 0) -> Backend:
+    """Return the back end of a device. device: as `check_device` returns it; ordinal: the card that "cuda" in
+    EINSMITH_DEVICE stands for.
 
     Raises:
         DeviceError: there is no such card, or no driver for it."""
-    device = device or check_device(environment.DEVICE.get())
+    device = device or check_device(environment.DEVICE.get(), ordinal)
     if device in (None, CPU_NAME):
-        return DEFAULT.target(threads)
+        return DEFAULT
     assert device is not None
     with locks.IMPORTING:
         from einsmith.driver import cuda  # imported late: few programs run on cards
 
         if device not in BACKENDS:
             register(cuda.of_kind(device) if device in CARDS else cuda.of_card(int(device.rpartition(":")[2])))
-    return BACKENDS[device].target(threads)
+    return BACKENDS[device]
+
+
+def target_of(device: str | None, threads: int, ordinal: int = 0) -> Target:
+    """Return the machine that programs of a device run on. The arguments are those of `backend_for`."""
+    return backend_for(device, ordinal).target(threads)
 
 
 def backend_of(target: Target) -> Backend:

@@ -10,7 +10,7 @@ from einsmith.base.recording import WORKER_ROWS, Event
 from einsmith.driver.binding import Binding
 from einsmith.driver.live import KINDS, live_bytes
 from einsmith.ir import labels
-from einsmith.runtime.steps import Await, BeginLoop, EndLoop, Notify, Step, StepTimes, Together
+from einsmith.runtime.steps import AllReduce, Await, BeginLoop, EndLoop, Notify, Step, StepTimes, Together
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.schedule.printer import label
 from einsmith.tuning.kernels.decisions import name_of
@@ -159,4 +159,5 @@ def _rows(binding: Binding, names: Sequence[str]) -> list[_Row]:
 
 
 def _kind_of(step: Step) -> str:
-    return "wait" if isinstance(step, Await) else "notice" if isinstance(step, Notify) else "check"
+    kinds = {AllReduce: "sum over devices", Await: "wait", Notify: "notice"}
+    return kinds.get(type(step), "check")

@@ -18,7 +18,18 @@ from einsmith.ir.loop import LoopSegment
 from einsmith.ir.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
 from einsmith.ir.views import storage
 from einsmith.runtime.memory import Memory
-from einsmith.runtime.steps import Await, BeginLoop, CheckZero, EndLoop, Move, Notify, RunLaunch, Step, Together
+from einsmith.runtime.steps import (
+    AllReduce,
+    Await,
+    BeginLoop,
+    CheckZero,
+    EndLoop,
+    Move,
+    Notify,
+    RunLaunch,
+    Step,
+    Together,
+)
 from einsmith.schedule.arena import Life, arena, lives, whole_lines
 from einsmith.schedule.kernel import Beyond, Kernel, Rows
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
@@ -403,6 +414,9 @@ def show_steps(assembler: Assembler, name: Callable[[Tensor], str]) -> str:
             lines.append(f"{pad}step {n}: tells another thread")
         elif isinstance(step, Await):
             lines.append(f"{pad}step {n}: waits for another thread")
+        elif isinstance(step, AllReduce):
+            places = ", ".join(_place(assembler.places.get((n, i)), name) for i in range(len(step.pointers)))
+            lines.append(f"{pad}step {n}: sums over all devices {places}")
         else:
             place, what = (
                 _place(assembler.places.get((n, 0)), name),

@@ -15,6 +15,7 @@ from einsmith.codegen.entry.watch import INTERRUPTED
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.runtime import buffers, interrupts, pool, queues, thread_count
 from einsmith.runtime.steps import (
+    AllReduce,
     Await,
     BeginLoop,
     CheckFinite,
@@ -149,6 +150,8 @@ class Program:
                 record[:3] = entry_program.NOTIFY, step.message, step.pipe
             elif isinstance(step, Await):
                 record[:3] = entry_program.AWAIT, 0, step.pipe
+            elif isinstance(step, AllReduce):
+                raise NotImplementedError("a program on the CPU has no AllReduce")
             else:
                 if step.code == 0:
                     raise ValueError(f"step {n} is a check with code 0, which means success")

@@ -60,6 +60,18 @@ class Await:
     pipe: int
 
 
+@dataclass(frozen=True)
+class AllReduce:
+    """A sum over a group of devices, each of which runs a program with the same sums in the same order: the elements at
+    the pointers, `counts` of them at each, of the type `elem`, are overwritten by their sums. `communicator` joins the
+    devices; only programs on devices have such steps."""
+
+    communicator: Any
+    pointers: Sequence[int]
+    counts: Sequence[int]
+    elem: str
+
+
 class Move(NamedTuple):
     """The address of a pointer in a loop. In turn t, counted from 0, pointer `pointer` of step `step` is the loop's
     base with this move's number, + offset + delta * t bytes. The step is a launch, or an inner loop, whose bases count
@@ -92,7 +104,7 @@ class EndLoop:
     """The end of the innermost loop that is open."""
 
 
-Step = RunLaunch | Together | CheckZero | CheckFinite | Notify | Await | BeginLoop | EndLoop
+Step = RunLaunch | Together | CheckZero | CheckFinite | Notify | Await | AllReduce | BeginLoop | EndLoop
 
 
 class StepTimes(NamedTuple):

@@ -4,19 +4,21 @@ memory that nobody has set, that has been freed, or that is not the device's."""
 
 from __future__ import annotations
 
+import itertools
 import random
+import threading
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from einsmith.base.errors import OutOfMemoryError
+from einsmith.base.errors import DeviceError, OutOfMemoryError
 from einsmith.codegen.triton.binary import Binary, TritonSource
 from einsmith.cost.gpu import card
 from einsmith.driver.cuda import Cuda
-from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts, LaunchNode
+from einsmith.runtime.cuda.device import CollectiveNode, CudaDevice, DeviceCode, DeviceFacts, LaunchNode, Node
 from einsmith.tiles.ir import BYTES
 from einsmith.tiles.triton_text import triton_text
 from einsmith.tiles.verify import verify
@@ -42,7 +44,7 @@ class Piece:
 
 @dataclass
 class FakeGraph:
-    nodes: list[LaunchNode]
+    nodes: list[Node]
     edges: list[tuple[int, int]]
     before: list[int] = field(default_factory=list)
     """For each node a bit for each node that comes before it."""
@@ -63,6 +65,8 @@ class FakeDevice(CudaDevice):
         self.launches = self.nodes = self.uploaded = self.downloaded = 0
         self.clock = 0.0
         self.events: dict[int, float] = {}
+        self.missing = ""
+        """Why the device can sum with no other one."""
 
     # -- memory
 
@@ -133,7 +137,7 @@ class FakeDevice(CudaDevice):
         verify(code.function)
         return code
 
-    def graph(self, nodes: Sequence[LaunchNode], edges: Sequence[tuple[int, int]]) -> FakeGraph:
+    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> FakeGraph:
         out = FakeGraph(list(nodes), list(edges))
         waits: list[list[int]] = [[] for _ in nodes]
         for a, b in edges:
@@ -169,12 +173,42 @@ class FakeDevice(CudaDevice):
             touched.check(graph)
             graph.checked = True
 
-    def run(self, node: LaunchNode, stream: Any) -> None:
+    def run(self, node: Node, stream: Any) -> None:
         self.execute(node, 0, None)
 
-    def execute(self, node: LaunchNode, n: int, touched: Touched | None) -> None:
+    # -- several devices
+
+    def check_sums(self) -> None:
+        if self.missing:
+            raise DeviceError(self.missing)
+
+    def unique_id(self) -> bytes:
+        WORLDS.append(World())
+        return (len(WORLDS) - 1).to_bytes(8, "little")
+
+    def join(self, unique_id: bytes, rank: int, size: int) -> FakeCommunicator:
+        return FakeCommunicator(WORLDS[int.from_bytes(unique_id, "little")], self, rank, size)
+
+    def sum(self, node: CollectiveNode, n: int, touched: Touched | None) -> None:
+        places = [
+            (*self.piece(at, count * BYTES[node.elem]), count)
+            for at, count in zip(node.addresses, node.counts, strict=True)
+        ]
+        for piece, offset, count in places:
+            on = np.ones(count, bool)
+            if not piece.known[offset : offset + count * BYTES[node.elem]].all():
+                raise Fault(f"a sum reads memory at {piece.address:#x} that nobody has set")
+            if touched is not None:
+                touched.note(n, piece, offset, BYTES[node.elem], on, False)
+                touched.note(n, piece, offset, BYTES[node.elem], on, True)
+        node.communicator.all_reduce(node.addresses, node.counts, node.elem, self.stream)
+
+    def execute(self, node: Node, n: int, touched: Touched | None) -> None:
         self.nodes += 1
         self.clock += 1e-6
+        if isinstance(node, CollectiveNode):
+            self.sum(node, n, touched)
+            return
         f = node.function.function
         assert node.cooperative == f.cooperative
         assert not f.cooperative or f.programs <= self.facts.multiprocessors
@@ -222,7 +256,7 @@ class Touched:
         def expect(m: int, n: int, piece: Piece) -> None:
             if m not in (NOBODY, n) and (m, n) not in ordered:
                 if not graph.before[n] >> m & 1:
-                    a, b = (graph.nodes[k].code.function.name for k in (m, n))
+                    a, b = (name_of(graph.nodes[k]) for k in (m, n))
                     raise Fault(f"no edge orders launches {m} and {n} ({a}, {b}), which touch {piece.address:#x}")
                 ordered.add((m, n))
 
@@ -244,10 +278,60 @@ class Touched:
                     since[at] = np.array(more, np.int32)[np.searchsorted(numbers, since[at])]
 
 
+def name_of(node: Node) -> str:
+    return "a sum" if isinstance(node, CollectiveNode) else node.code.function.name
+
+
+class World:
+    """A group of devices: the sum under way, and all that have been made, each as (counts, element type)."""
+
+    def __init__(self) -> None:
+        self.handle = next(_handles)
+        self.lock = threading.Lock()
+        self.barrier: threading.Barrier | None = None
+        self.given: dict[int, tuple[Any, list[np.ndarray]]] = {}
+        self.sums: list[tuple[tuple[int, ...], str]] = []
+
+
+WORLDS: list[World] = []
+_handles = itertools.count(1)
+PATIENCE = 30.0
+"""Seconds after which a device that waits for the others gives up."""
+
+
+class FakeCommunicator:
+    """One device of a group; each is used by a thread of its own. Sums are in the order of the ranks."""
+
+    def __init__(self, world: World, device: FakeDevice, rank: int, size: int):
+        self.world, self.device, self.rank, self.size = world, device, rank, size
+        self.handle, self.launched = world.handle, 0
+        with world.lock:
+            world.barrier = world.barrier or threading.Barrier(size, timeout=PATIENCE)
+
+    def all_reduce(self, addresses: Sequence[int], counts: Sequence[int], elem: str, stream: Any) -> None:
+        world, form = self.world, (tuple(counts), elem)
+        dtype = {"f32": np.float32, "f64": np.float64}[elem]
+        mine = []
+        for at, count in zip(addresses, counts, strict=True):
+            piece, offset = self.device.piece(at, count * BYTES[elem])
+            mine.append(piece.raw[offset : offset + count * BYTES[elem]].view(dtype))
+        world.given[self.rank] = form, mine
+        if world.barrier.wait() == 0:
+            world.sums.append(form)
+        given = [world.given[rank] for rank in range(self.size)]
+        if any(other != form for other, _ in given):
+            raise Fault(f"the devices sum {[other for other, _ in given]} at one time")
+        totals = [sum(arrays[1:], arrays[0].copy()) for arrays in zip(*(arrays for _, arrays in given), strict=True)]
+        world.barrier.wait()
+        for array, total in zip(mine, totals, strict=True):
+            array[:] = total
+        world.barrier.wait()
+
+
 def compiled(sources: Sequence[TritonSource], capability: tuple[int, int]) -> list[Binary]:
     """No machine code, which the interpreter does not need."""
     return [Binary(b"", s.name, s.warps, 0, 0, 0) for s in sources]
 
 
-def backend(seed: int = 0, **options: Any) -> Cuda:
-    return Cuda(FakeDevice(seed, **options), card("h100"), compiled)
+def backend(seed: int = 0, ordinal: int = 0, **options: Any) -> Cuda:
+    return Cuda(FakeDevice(seed, **options), replace(card("h100"), device=f"cuda:{ordinal}"), compiled)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -54,6 +54,33 @@ class LaunchNode(NamedTuple):
     programs: int
     pointers: tuple[int, ...]
     cooperative: bool = False
+
+
+class Communicator(Protocol):
+    """A group of devices that sum what they have. Every process, which has one of the devices, requests the same sums
+    in the same order.
+
+    handle: a number that is no address of a device; launched: how many graphs with sums have been launched
+    """
+
+    handle: int
+    launched: int
+
+    def all_reduce(self, addresses: Sequence[int], counts: Sequence[int], elem: str, stream: Any) -> None:
+        """Overwrite elements, `counts` of them at each address, by their sums over all devices, in a stream."""
+        ...
+
+
+class CollectiveNode(NamedTuple):
+    """A sum over a group of devices in a graph: the arguments of `Communicator.all_reduce`."""
+
+    communicator: Communicator
+    addresses: tuple[int, ...]
+    counts: tuple[int, ...]
+    elem: str
+
+
+Node = LaunchNode | CollectiveNode
 
 
 class CudaDevice(ABC):
@@ -122,17 +149,29 @@ class CudaDevice(ABC):
         """Load machine code, once; return the handle of its function."""
 
     @abstractmethod
-    def graph(self, nodes: Sequence[LaunchNode], edges: Sequence[tuple[int, int]]) -> Any:
-        """Return an executable graph of launches; an edge (a, b) lets node b wait for node a."""
+    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> Any:
+        """Return an executable graph of launches and sums; an edge (a, b) lets node b wait for node a."""
 
     @abstractmethod
     def swap(self, graph: Any, number: int, node: LaunchNode) -> None:
-        """Replace the node of a number in an executable graph, from its next launch on."""
+        """Replace the launch of a number in an executable graph, from its next launch on."""
 
     @abstractmethod
     def launch(self, graph: Any, stream: Any) -> None:
         """Launch an executable graph in a stream."""
 
     @abstractmethod
-    def run(self, node: LaunchNode, stream: Any) -> None:
+    def run(self, node: Node, stream: Any) -> None:
         """Launch a node by itself in a stream."""
+
+    @abstractmethod
+    def check_sums(self) -> None:
+        """Raise DeviceError where there is no library that sums over devices."""
+
+    @abstractmethod
+    def unique_id(self) -> bytes:
+        """Return what names a new group of devices, on one of them; `join` takes it."""
+
+    @abstractmethod
+    def join(self, unique_id: bytes, rank: int, size: int) -> Communicator:
+        """Join a group of `size` devices as the one of number `rank`, and wait until all are there."""

@@ -24,7 +24,15 @@ from einsmith.base import locks
 from einsmith.base.errors import DeviceError
 from einsmith.runtime import buffers
 from einsmith.runtime.cuda import libcuda
-from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts, LaunchNode
+from einsmith.runtime.cuda.device import (
+    CollectiveNode,
+    Communicator,
+    CudaDevice,
+    DeviceCode,
+    DeviceFacts,
+    LaunchNode,
+    Node,
+)
 from einsmith.runtime.cuda.libcuda import KernelNodeParams, LaunchAttribute, LaunchConfig, LibCuda
 
 LEAST_CAPABILITY = (8, 0)
@@ -120,12 +128,13 @@ class _PinnedMemory:
 
 @dataclass(eq=False)
 class _Graph:
-    """An executable graph, the template that names its nodes, and their launches, whose machine code it needs."""
+    """An executable graph, the template that names its nodes, and what they are, whose machine code and communicators
+    it needs."""
 
     executable: _Handle
     template: _Handle
     nodes: list[c_void_p]
-    launches: list[LaunchNode]
+    launches: list[Node]
 
 
 class CudaDriver(CudaDevice):
@@ -363,8 +372,9 @@ class CudaDriver(CudaDevice):
                 call("cuFuncSetAttribute", function, libcuda.DYNAMIC_SHARED, binary.shared, about=about)
         return function
 
-    def graph(self, nodes: Sequence[LaunchNode], edges: Sequence[tuple[int, int]]) -> Any:
-        """Return an executable graph of launches; an edge (a, b) lets node b wait for node a, which comes before it."""
+    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> Any:
+        """Return an executable graph of launches and sums; an edge (a, b) lets node b wait for node a, which comes
+        before it."""
         before: list[dict[int, None]] = [{} for _ in nodes]
         for a, b in edges:
             if not 0 <= a < b < len(nodes):
@@ -376,22 +386,46 @@ class CudaDriver(CudaDevice):
             template = _Handle(graph, self._give_back, ("cuGraphDestroy", graph))
             handles: list[c_void_p] = []
             for node, numbers in zip(nodes, before, strict=True):
-                handle, about = c_void_p(), _describe(node)
+                handle = c_void_p()
                 first = (c_void_p * len(numbers))(*(handles[n].value for n in numbers))
+                handles.append(handle)
+                if isinstance(node, CollectiveNode):
+                    with self._captured(node) as child:
+                        call("cuGraphAddChildGraphNode", handle, graph, first, len(numbers), child, about="of a sum")
+                    continue
+                about = _describe(node)
                 params, _kept = _node_params(node)
                 call("cuGraphAddKernelNode_v2", handle, graph, first, len(numbers), params, about=about)
                 if node.cooperative:
                     value = LaunchAttribute(value=1)
                     place = addressof(value) + LaunchAttribute.value.offset
                     call("cuGraphKernelNodeSetAttribute", handle, libcuda.COOPERATIVE, place, about=about)
-                handles.append(handle)
             executable = library.new("cuGraphInstantiateWithFlags", graph, 0)
             owned = _Handle(executable, self._give_back, ("cuGraphExecDestroy", executable))
         return _Graph(owned, template, handles, list(nodes))
 
+    @contextmanager
+    def _captured(self, node: CollectiveNode) -> Iterator[int]:
+        """Return, in the block, the graph of a sum over cards; nodes have copies of it. The context is current."""
+        library, graph = self._library, c_void_p()
+        stream = library.new("cuStreamCreate", libcuda.NON_BLOCKING)
+        try:
+            library.call("cuStreamBeginCapture_v2", stream, libcuda.THREAD_LOCAL)
+            try:
+                node.communicator.all_reduce(node.addresses, node.counts, node.elem, stream)
+            except BaseException:
+                library.result("cuStreamEndCapture", stream, graph)  # the first error tells more
+                raise
+            library.call("cuStreamEndCapture", stream, graph)
+            yield graph.value or 0
+        finally:
+            if graph.value:
+                library.call("cuGraphDestroy", graph)
+            library.call("cuStreamDestroy_v2", stream)
+
     def swap(self, graph: Any, number: int, node: LaunchNode) -> None:
-        """Replace the node of a number in an executable graph, from its next launch on."""
-        if node.cooperative != graph.launches[number].cooperative:
+        """Replace the launch of a number in an executable graph, from its next launch on."""
+        if node.cooperative != getattr(graph.launches[number], "cooperative", None):
             raise DeviceError(
                 f"node {number} cannot be replaced by the {_describe(node).removeprefix('of the ')}: an executable "
                 f"graph keeps which of its nodes are cooperative; build another graph"
@@ -413,8 +447,13 @@ class CudaDriver(CudaDevice):
             call("cuGraphLaunch", graph.executable, stream)
             self._note(stream)
 
-    def run(self, node: LaunchNode, stream: int) -> None:
+    def run(self, node: Node, stream: int) -> None:
         """Launch a node by itself in a stream."""
+        if isinstance(node, CollectiveNode):
+            with self._current():
+                node.communicator.all_reduce(node.addresses, node.counts, node.elem, stream)
+                self._note(stream)
+            return
         binary = node.code.binary
         table, _values = _kernel_params(node)
         config = LaunchConfig(node.programs, 1, 1, _WARP * binary.warps, 1, 1, binary.shared, stream)
@@ -424,6 +463,30 @@ class CudaDriver(CudaDevice):
         with self._current() as call:
             call("cuLaunchKernelEx", config, node.function, table, None, about=_describe(node))
             self._note(stream)
+
+    # -- several cards
+
+    def check_sums(self) -> None:
+        """Raise DeviceError where NCCL is not installed."""
+        _nccl().check()
+
+    def unique_id(self) -> bytes:
+        """Return what names a new group of cards, on one of them; `join` takes it."""
+        return _nccl().unique_id()
+
+    def join(self, unique_id: bytes, rank: int, size: int) -> Communicator:
+        """Join a group of `size` cards as the one of number `rank`, and wait until all are there."""
+        with self._current():
+            return _nccl().NcclCommunicator(unique_id, rank, size, self._current)
+
+
+def _nccl() -> Any:
+    with locks.IMPORTING:
+        try:
+            from einsmith.runtime.cuda import nccl
+        except ImportError as e:
+            raise DeviceError(f"sums over cards need NCCL: pip install 'einsmith[nccl]' ({e})") from None
+    return nccl
 
 
 def _host_address(array: np.ndarray) -> int:

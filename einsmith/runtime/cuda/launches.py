@@ -11,15 +11,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from einsmith.base.locks import cached_property
 from einsmith.cost.gpu import GpuTarget
-from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step, Together
+from einsmith.runtime.steps import AllReduce, BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step, Together
 from einsmith.tiles.guards import CHECKS, Guard, accessed, guarded
-from einsmith.tiles.ir import TileFunction, TileParameter, operations
+from einsmith.tiles.ir import BYTES, TileFunction, TileParameter, operations
 from einsmith.tiles.persistent import Persistent, TurnLaunch, combine
 from einsmith.tiles.triton_text import triton_text
 
@@ -85,6 +85,24 @@ class DeviceLaunch(NamedTuple):
         )
 
 
+class DeviceSum(NamedTuple):
+    """A sum over devices (`AllReduce`), of elements at these addresses, and the number of its step."""
+
+    communicator: Any
+    pointers: tuple[int, ...]
+    counts: tuple[int, ...]
+    elem: str
+    step: int
+
+    def ranges(self) -> tuple[list[ByteRange], list[ByteRange]]:
+        """Return the bytes that it loads and those that it stores, which are the same. The communicator counts as one
+        of them: its sums have the order of the program on every device."""
+        width, handle = BYTES[self.elem], self.communicator.handle
+        places = [ByteRange(at, at + width * n) for at, n in zip(self.pointers, self.counts, strict=True) if n]
+        places.append(ByteRange(handle, handle + 1))
+        return places, places
+
+
 @dataclass(frozen=True)
 class GuardWords:
     """The words that guards and checks read.
@@ -139,8 +157,8 @@ def flatten(
     guards: GuardWords,
     is_kept: Callable[[ByteRange], bool],
     multiprocessors: int,
-) -> list[DeviceLaunch]:
-    """Return the launches of a program, in order.
+) -> list[DeviceLaunch | DeviceSum]:
+    """Return the launches and the sums of a program, in order.
 
     Args:
         steps: its steps.
@@ -186,10 +204,10 @@ class _Flattening:
         self._codes: dict[tuple[str, tuple[TileParameter, ...]], TileCode] = {}
         """Code of loops by its text and parameters: a loop in another one has the same in each turn of that."""
 
-    def launches(self) -> Iterator[DeviceLaunch]:
+    def launches(self) -> Iterator[DeviceLaunch | DeviceSum]:
         yield from self._part(0, len(self.steps), ())
 
-    def _part(self, n: int, end: int, bounds: tuple[tuple[int, int, int], ...]) -> Iterator[DeviceLaunch]:
+    def _part(self, n: int, end: int, bounds: tuple[tuple[int, int, int], ...]) -> Iterator[DeviceLaunch | DeviceSum]:
         """Yield the launches of steps n .. end-1. bounds: of the loops around them that have bounds at run time the
         addresses of the turn's number, the first turn and the turn before which it ends; 0 for a bound that is not
         there."""
@@ -204,10 +222,13 @@ class _Flattening:
                 n = last
             elif isinstance(step, CheckZero | CheckFinite):
                 elem = "i32" if isinstance(step, CheckZero) else step.elem
-                pointers = self.words[n, 0], self.guards.code(step.code), self.guards.status
-                yield DeviceLaunch(_CHECKS[elem], pointers, n)
+                checked = self.words[n, 0], self.guards.code(step.code), self.guards.status
+                yield DeviceLaunch(_CHECKS[elem], checked, n)
                 self.must_not_run |= isinstance(step, CheckZero)
                 self.must_not_store = True
+            elif isinstance(step, AllReduce):  # also after a failed check: the other devices wait for it
+                pointers = tuple(self.words[n, i] for i in range(len(step.pointers)))
+                yield DeviceSum(step.communicator, pointers, tuple(step.counts), step.elem, n)
             elif not isinstance(step, Together):
                 raise NotImplementedError(f"a graph of launches has no {type(step).__name__}")
             n += 1
@@ -232,7 +253,7 @@ class _Flattening:
 
     def _loop(
         self, n: int, step: BeginLoop, last: int, bounds: tuple[tuple[int, int, int], ...]
-    ) -> Iterator[DeviceLaunch]:
+    ) -> Iterator[DeviceLaunch | DeviceSum]:
         whole = self._persistent(n, step, last, bounds)
         if whole is not None:
             yield whole
@@ -333,7 +354,7 @@ class _Touched:
         self.writers[first], self.readers[first] = n, []
 
 
-def edges(launches: Sequence[DeviceLaunch]) -> list[tuple[int, int]]:
+def edges(launches: Sequence[DeviceLaunch | DeviceSum]) -> list[tuple[int, int]]:
     """Return the pairs (a, b) of launches of which b must wait for a: it loads what a stores, or stores what a loads or
     stores. Pairs that follow from others are left out."""
     touched = _Touched()

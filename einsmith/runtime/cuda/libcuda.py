@@ -65,6 +65,8 @@ HOST, DEVICE = 1, 2
 """Values of MEMORY_TYPE."""
 COOPERATIVE = 2
 """Attribute of a launch."""
+THREAD_LOCAL = 1
+"""Mode of a capture that forbids nothing to other threads."""
 
 
 class KernelNodeParams(ctypes.Structure):
@@ -125,6 +127,9 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemcpyDtoDAsync_v2": (_ADDRESS, _ADDRESS, c_size_t, c_void_p),
     "cuPointerGetAttribute": (c_void_p, c_int, _ADDRESS),
     "cuStreamCreate": (POINTER(c_void_p), c_uint),
+    "cuStreamDestroy_v2": (c_void_p,),
+    "cuStreamBeginCapture_v2": (c_void_p, c_int),
+    "cuStreamEndCapture": (c_void_p, POINTER(c_void_p)),
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
@@ -139,6 +144,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuLaunchKernelEx": (POINTER(LaunchConfig), c_void_p, c_void_p, c_void_p),
     "cuGraphCreate": (POINTER(c_void_p), c_uint),
     "cuGraphAddKernelNode_v2": (POINTER(c_void_p), c_void_p, c_void_p, c_size_t, POINTER(KernelNodeParams)),
+    "cuGraphAddChildGraphNode": (POINTER(c_void_p), c_void_p, c_void_p, c_size_t, c_void_p),
     "cuGraphKernelNodeSetAttribute": (c_void_p, c_int, c_void_p),
     "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, c_uint64),
     "cuGraphExecKernelNodeSetParams_v2": (c_void_p, c_void_p, POINTER(KernelNodeParams)),

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from einsmith.base.errors import DeviceError
-from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts, LaunchNode
+from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts, LaunchNode, Node
 
 FIRST = 1 << 48
 """The first address of memory; no process has memory there."""
@@ -68,7 +68,7 @@ class OfflineDevice(CudaDevice):
     def load(self, code: DeviceCode) -> Any:
         return code
 
-    def graph(self, nodes: Sequence[LaunchNode], edges: Sequence[tuple[int, int]]) -> Any:
+    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> Any:
         return list(nodes)
 
     def swap(self, graph: Any, number: int, node: LaunchNode) -> None:
@@ -77,5 +77,14 @@ class OfflineDevice(CudaDevice):
     def launch(self, graph: Any, stream: Any) -> None:
         self._refuse()
 
-    def run(self, node: LaunchNode, stream: Any) -> None:
+    def run(self, node: Node, stream: Any) -> None:
+        self._refuse()
+
+    def check_sums(self) -> None:
+        self._refuse()
+
+    def unique_id(self) -> bytes:
+        self._refuse()
+
+    def join(self, unique_id: bytes, rank: int, size: int) -> Any:
         self._refuse()

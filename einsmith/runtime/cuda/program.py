@@ -15,10 +15,11 @@ from einsmith.base.errors import ArgumentError
 from einsmith.ir.nodes import Leaf
 from einsmith.runtime import buffers
 from einsmith.runtime.assemble import Assembler
-from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, LaunchNode
+from einsmith.runtime.cuda.device import CollectiveNode, Communicator, CudaDevice, DeviceCode, LaunchNode, Node
 from einsmith.runtime.cuda.launches import (
     ByteRange,
     DeviceLaunch,
+    DeviceSum,
     GuardWords,
     TileCode,
     edges,
@@ -26,7 +27,8 @@ from einsmith.runtime.cuda.launches import (
     overlaps,
 )
 from einsmith.runtime.cuda.resident import DeviceMemory, Resident, Residents
-from einsmith.runtime.steps import Await, BeginLoop, CheckFinite, CheckZero, Notify, RunLaunch, StepTimes
+from einsmith.runtime.memory import Clock, Memory
+from einsmith.runtime.steps import AllReduce, Await, BeginLoop, CheckFinite, CheckZero, Notify, RunLaunch, StepTimes
 from einsmith.tiles.triton_text import ALIGNED
 
 PLACED = 64
@@ -58,6 +60,25 @@ class Card:
             self.device.record(self._tail, self._last)
             self.device.wait(stream, self._tail)
             self._last = stream
+
+    def all_reduce(self, communicator: Communicator, memories: Sequence[Memory], elem: str) -> None:
+        """Overwrite memory of one element type by its sum over all devices, on the device. The caller holds the guard
+        of the memory."""
+        stream = self.device.stream
+        with self.lock:
+            copies = [self.residents.of(m.host, m) for m in memories]
+            for copy in copies:
+                copy.refresh(stream)
+            addresses, counts = tuple(c.address for c in copies), tuple(m.host.size for m in memories)
+            self.device.run(CollectiveNode(communicator, addresses, counts, elem), stream)
+            for copy in copies:
+                copy.note_begun()
+            self.device.synchronize(stream)
+            for copy in copies:
+                copy.note_store(stream)
+        now = Clock.note()
+        for memory in memories:
+            memory.version = now
 
 
 IN_FLIGHT = 2
@@ -117,7 +138,10 @@ class CudaProgram:
     def __init__(self, assembler: Assembler, card: Card):
         self.card, self.steps = card, tuple(assembler.steps)
         if any(isinstance(s, Notify | Await) for s in self.steps):
-            raise ArgumentError("a program on a card cannot wait for other processes within a step")
+            raise ArgumentError(
+                "a program on a card cannot wait for other threads within a step, as SyncBatchNorm and group_sum do; "
+                'use BatchNorm and no group_sum, or device="cpu"'
+            )
         self._places = dict(assembler.places)
         self.slots: dict[tuple[int, int | str], int] = {}
         words: list[int] = []
@@ -128,8 +152,9 @@ class CudaProgram:
         self.table = buffers.empty((len(words) + 1,), np.uint64)
         self.table[:-1] = words
         self._bind(assembler)
-        self._nodes: list[LaunchNode] = []
-        self.launches: list[DeviceLaunch] = []
+        self._nodes: list[Node] = []
+        self._communicators = {id(s.communicator): s.communicator for s in self.steps if isinstance(s, AllReduce)}
+        self.launches: list[DeviceLaunch | DeviceSum] = []
         self.edges: list[tuple[int, int]] = []
         self._graph: Any = None
         self._flights: deque[Flight] = deque()
@@ -217,12 +242,14 @@ class CudaProgram:
             if any(r.start < c.address + c.block.nbytes and c.address < r.end for r in stores)
         ]
         self.edges = edges(self.launches)
-        codes = self._code_of(self.launches)
-        self._nodes = [
-            LaunchNode(device.load(code), code, f.programs, launch.pointers, f.cooperative)
-            for launch, code in zip(self.launches, codes, strict=True)
-            for f in (launch.code.function,)
-        ]
+        codes = iter(self._code_of([x for x in self.launches if isinstance(x, DeviceLaunch)]))
+        self._nodes = []
+        for x in self.launches:
+            if isinstance(x, DeviceSum):
+                self._nodes.append(CollectiveNode(x.communicator, x.pointers, x.counts, x.elem))
+                continue
+            code, f = next(codes), x.code.function
+            self._nodes.append(LaunchNode(device.load(code), code, f.programs, x.pointers, f.cooperative))
         self._graph = device.graph(self._nodes, self.edges)
         self._addresses = list(self._own)
         self._relocations = self._find_relocations()
@@ -277,13 +304,13 @@ class CudaProgram:
     @property
     def codes(self) -> list[DeviceCode]:
         """The machine code of each launch."""
-        return [node.code for node in self._nodes]
+        return [node.code for node in self._nodes if isinstance(node, LaunchNode)]
 
     def describe(self, steps: Sequence[int]) -> list[str]:
         """Describe the machine code of some steps, one line for each function."""
         lines: dict[str, int] = {}
         for launch, node in zip(self.launches, self._nodes, strict=True):
-            if launch.step in steps:
+            if isinstance(launch, DeviceLaunch) and isinstance(node, LaunchNode) and launch.step in steps:
                 f, code = launch.code.function, node.code.binary
                 spills = f"{code.stack} bytes of spills" if code.stack else "no spills"
                 line = (
@@ -329,6 +356,8 @@ class CudaProgram:
                 device.launch(self._graph, stream)
             else:
                 launch()
+            for communicator in self._communicators.values():
+                communicator.launched += 1
             flight.outputs = [(x.host(self.table), x.start) for x in self._outputs]
             device.download(flight.received[: self._received_bytes], self._received.address, stream)
             device.record(flight.done, stream)
@@ -450,7 +479,7 @@ class CudaProgram:
 
 def _pointers(step: Any) -> Mapping[int | str, int]:
     """Return the pointers of a step, by their number or name (`Runnable.slots`)."""
-    if isinstance(step, RunLaunch):
+    if isinstance(step, RunLaunch | AllReduce):
         return dict(enumerate(step.pointers))
     if isinstance(step, BeginLoop):
         return {**dict(enumerate(step.bases)), "stop": step.stop, "first": step.first}

@@ -28,6 +28,9 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
     "cuMemcpyDtoDAsync_v2": (c_uint64, c_uint64, c_size_t, c_void_p),
     "cuPointerGetAttribute": (c_void_p, c_int, c_uint64), "cuStreamCreate": (c_void_p, c_uint),
+    "cuStreamDestroy_v2": (c_void_p,), "cuStreamBeginCapture_v2": (c_void_p, c_int),
+    "cuStreamEndCapture": (c_void_p, c_void_p),
+    "cuGraphAddChildGraphNode": (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p),
     "cuStreamSynchronize": (c_void_p,), "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
     "cuEventCreate": (c_void_p, c_uint), "cuEventRecord": (c_void_p, c_void_p), "cuEventSynchronize": (c_void_p,),
     "cuEventElapsedTime": (c_void_p, c_void_p, c_void_p), "cuEventDestroy_v2": (c_void_p,),
@@ -106,6 +109,7 @@ class FakeLibCuda:
         """Addresses of the memory whose allocation has been done in its stream."""
         self.pinned: dict[int, Any] = {}
         self.streams: dict[int, deque] = {0: deque()}
+        self.captures: dict[int, int] = {}
         self.events: dict[int, list] = {}
         self.contexts: dict[int, list[int]] = {}
         self._kept: list[Any] = []
@@ -217,6 +221,26 @@ class FakeLibCuda:
         write(c_void_p, to, stream := self.handle())
         self.streams[stream] = deque()
         return 0 if flags == 1 else 1
+
+    def _cuStreamDestroy_v2(self, stream: int) -> int:
+        self.captures.pop(stream, None)
+        return 1 if self.streams.pop(stream) else 0
+
+    def _cuStreamBeginCapture_v2(self, stream: int, mode: int) -> int:
+        self.graphs[graph := self.handle()] = {}
+        self.captures[stream] = graph
+        return 0 if mode == 1 else 1
+
+    def _cuStreamEndCapture(self, stream: int, to: int) -> None:
+        write(c_void_p, to, self.captures.pop(stream))
+
+    def launch_by_others(self, launch: Launch, stream: int) -> None:
+        """Launch what another library has, or capture it."""
+        if stream in self.captures:
+            nodes = self.graphs[self.captures[stream]]
+            nodes[self.handle()] = list(nodes)[-1:], None, launch
+        else:
+            self._do(stream, partial(self._execute, None, launch))
 
     def _cuStreamSynchronize(self, stream: int) -> None:
         self._run(stream)
@@ -401,6 +425,13 @@ class FakeLibCuda:
         write(c_void_p, to, node := self.handle())
         self.graphs[graph][node] = (before, *self._node(params))
         return 0
+
+    def _cuGraphAddChildGraphNode(self, to: int, graph: int, first: int, count: int, child: int) -> int:
+        (launch,) = [launch for _, _, launch in self.graphs[child].values()]
+        before = list((c_void_p * count).from_address(first)) if count else []
+        write(c_void_p, to, node := self.handle())
+        self.graphs[graph][node] = before, None, launch
+        return 0 if all(n in self.graphs[graph] for n in before) else 1
 
     def _cuGraphKernelNodeSetAttribute(self, node: int, attribute: int, value: int) -> int:
         nodes = next(nodes for nodes in self.graphs.values() if node in nodes)

@@ -20,7 +20,7 @@ import pytest
 from einsmith.base.errors import DeviceError, OutOfMemoryError
 from einsmith.codegen.triton.binary import Binary
 from einsmith.runtime.cuda import driver, libcuda
-from einsmith.runtime.cuda.device import DeviceCode, DeviceFacts, LaunchNode
+from einsmith.runtime.cuda.device import CollectiveNode, DeviceCode, DeviceFacts, LaunchNode
 from einsmith.runtime.cuda.driver import CudaDriver
 from einsmith.runtime.cuda.libcuda import KernelNodeParams, LaunchAttribute, LaunchConfig
 from einsmith.tiles.ir import TileFunction
@@ -527,6 +527,43 @@ def test_a_graph_runs_in_the_order_of_its_edges(cuda: FakeLibCuda, card: CudaDri
     assert cuda.executed == wanted[::-1]  # the stand-in turns round what no edge orders
 
 
+class Sums:
+    """A group of cards that launches its sums where it is told to."""
+
+    handle, launched = 1, 0
+
+    def __init__(self, cuda: FakeLibCuda):
+        self.cuda, self.fails = cuda, False
+
+    def all_reduce(self, addresses: tuple, counts: tuple, elem: str, stream: int) -> None:
+        if self.fails:
+            raise DeviceError("NCCL failed")
+        self.cuda.launch_by_others(Launch(f"sum of {counts} {elem}", (1, 1, 1), (1, 1, 1), 0, addresses, False), stream)
+
+
+def test_a_sum_over_cards_is_a_node(cuda: FakeLibCuda, card: CudaDriver) -> None:
+    """It is captured in a stream that nothing else uses, and copied; it has its place in the order."""
+    a, b = card.allocate(64), card.allocate(64)
+    sums = Sums(cuda)
+    total = CollectiveNode(sums, (a, b), (3, 4), "f32")
+    first, last = (node(card, code(name, 1), 1, a) for name in ("first", "last"))
+    streams, graphs = len(cuda.streams), len(cuda.graphs)
+    graph = card.graph([first, total, last], [(0, 1), (1, 2)])
+    assert (len(cuda.streams), len(cuda.graphs)) == (streams, graphs + 1)
+    card.launch(graph, card.stream)
+    card.run(total, card.copies)
+    cuda.finish()
+    assert [x.entry for x in cuda.executed if x.entry != "sum of (3, 4) f32"] == ["first", "last"]
+    entries = [x.entry for x in cuda.executed]
+    assert entries.count("sum of (3, 4) f32") == 2 and "first sum of (3, 4) f32 last" in " ".join(entries)
+    with pytest.raises(DeviceError, match="node 1 cannot be replaced"):
+        card.swap(graph, 1, first)
+    sums.fails = True
+    with pytest.raises(DeviceError, match="NCCL failed"):
+        card.graph([total], [])
+    assert not cuda.captures and len(cuda.streams) == streams
+
+
 def test_a_swapped_node(cuda: FakeLibCuda, card: CudaDriver) -> None:
     a, b = card.allocate(64), card.allocate(64)
     one = node(card, code("one", 1), 1, a)
@@ -612,6 +649,7 @@ def use_all(card: CudaDriver) -> None:
     card.swap(graph, 0, one)
     card.launch(graph, card.stream)
     card.run(one, card.stream)
+    card.launch(card.graph([CollectiveNode(Sums(libcuda._load()), (a,), (1,), "f32")], []), card.stream)
     card.is_device_address(a)
     card.free(a)
     card.synchronize(card.stream)
