@@ -17,7 +17,8 @@ from einsmith.base.errors import ArgumentError
 from einsmith.base.sizes import size_of
 from einsmith.cost.facts import Target
 from einsmith.driver import registry
-from einsmith.driver.binding import Notice, Reply
+from einsmith.driver.backend import Backend
+from einsmith.driver.binding import LeafSum, Notice, Reply
 from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes
@@ -80,11 +81,13 @@ class StepCompiler:
         self._arena = Arena()  # shared by the programs of all batch shapes
         self.programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self.updates: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
-        self.notices: Callable[[step_graph.StepGraph], Sequence[Notice | Reply]] | None = None
+        self.notices: Callable[[step_graph.StepGraph], Sequence[Notice | Reply | LeafSum]] | None = None
         self.target: Target | None = None
         """The machine for which programs are compiled, if not this one as it was measured."""
         self.sizes: str | None = None
         """Whether batches of several sizes share a program (`driver.sizes`)."""
+        self.ordinal = 0
+        """The number of the card that "cuda" stands for."""
         self._device: str | None = None
         self._sizes: Cache[tuple, Sizes[step_graph.StepGraph]] = Cache(SHARED_FUNCTIONS)
         self._generation = 0
@@ -131,14 +134,19 @@ class StepCompiler:
     @device.setter
     def device(self, device: str | None) -> None:
         with self._state.store.guard:
-            self._device = registry.check_device(device)
+            self._device = registry.check_device(device, self.ordinal)
             self.drop()
             self._arena.clear()  # it is memory of the former device
 
     @property
     def overlaps(self) -> bool:
         """Whether a program's next run may begin before one has ended."""
-        return registry.backend_of(self._find_target()).overlaps
+        return self.backend.overlaps
+
+    @property
+    def backend(self) -> Backend:
+        """The back end of the device. Raises DeviceError where the device is not there."""
+        return registry.backend_for(self.device, self.ordinal)
 
     def find(self, arrays: list[np.ndarray], gather: bool) -> Executable | None:
         """Return the valid program for a batch, or None. The caller holds the guard of the parameters."""
@@ -232,6 +240,7 @@ class StepCompiler:
     def _options_for(self, graph: Graph, traced: step_graph.StepGraph, gather: bool) -> dict[str, Any]:
         """Return the options of the `Executable` of a step's graph, which is the traced one or made from it."""
         definition = self._definition
+        notices = self.notices(traced) if gather and self.notices is not None else ()  # they may bind further memory
         return {
             "threads": definition.threads or get_threads(),
             "finite": graph.outputs[0 if definition.numerics.stored is not f16 else -1],
@@ -243,18 +252,20 @@ class StepCompiler:
             "origins": traced.origins,
             "max_stored": self._max_stored,
             "target": self._find_target(),
-            "notices": self.notices(traced) if gather and self.notices is not None else (),
+            "notices": notices,
             "memories": [*(m for _, m in traced.live), *(s.memory for s in self._state.store.state.values())],
         }
 
     def _find_target(self) -> Target:
-        return self.target or registry.target_of(self.device, self._definition.threads or get_threads())
+        threads = self._definition.threads or get_threads()
+        return self.target or registry.target_of(self.device, threads, self.ordinal)
 
     def find_or_compile_update(self, key: tuple, pieces: Sequence[Shard], norm: bool) -> Executable:
         """Return the program that updates pieces of parameters by their accumulated gradients, or (norm) sums the
         powers of these gradients. The caller holds the guard of the parameters. key: what the pieces follow from.
 
-        Kernels are chosen for a fixed machine, so that sums in a rule are in one order on all processes of a group."""
+        Kernels are chosen for a fixed machine, or for the card, of which all processes of a group have one kind, so
+        that sums in a rule are in one order on all of them."""
         threads = self._definition.threads or get_threads()
         run = self.updates.get((key, threads, norm))
         if run is not None:
@@ -266,11 +277,14 @@ class StepCompiler:
         self._state.store.protect(memory for _, memory in traced.live)
         if traced.divided:
             self.updates.clear()
+        on_card = not self.backend.in_process
+        states = (*self._state.store.state.values(),) if on_card else ()
         run = Executable(
             traced.graph,
             traced.bind,
             threads,
-            target=registry.DEFAULT.static_target(UPDATE_CORES),
+            target=self._find_target() if on_card else registry.DEFAULT.static_target(UPDATE_CORES),
+            memories=[*(m for _, m in traced.live), *(s.memory for s in states)] if on_card else (),
             shared=self._arena,
             guard=self._state.store.guard,
             max_stored=self._max_stored,

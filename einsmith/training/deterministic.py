@@ -48,6 +48,9 @@ class DeterministicTraining(parallel.GroupTraining):
     def _divisions(self) -> str:
         return f"{PARTS} parts"
 
+    def _check_card(self) -> None:
+        raise ArgumentError('deterministic=True computes the parts of a batch on CPUs only; use device="cpu"')
+
     def compile(self, arrays: list[np.ndarray]) -> None:
         """Compile the programs for the parts of a batch."""
         _, parts = self._divide(arrays)

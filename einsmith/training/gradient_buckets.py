@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.base.dtypes import dtype_of
 from einsmith.distributed.collectives import CARRIED_BYTES
-from einsmith.driver.binding import Notice
-from einsmith.ir.nodes import Leaf
+from einsmith.driver.binding import LeafSum, Notice
+from einsmith.ir.nodes import Leaf, leaf
 from einsmith.runtime import buffers
 from einsmith.runtime.memory import Memory
 from einsmith.runtime.store import ParameterStore
@@ -41,14 +42,19 @@ MOST_BYTES = 25 << 20
 class Bucket:
     """Gradients in one flat array.
 
-    number: position among the buckets; names: their parameters; memories: the memory of each, part of the array;
-    offsets: its first element in the array."""
+    number: position among the buckets; flat: the array, empty where each gradient has memory of its own; names: their
+    parameters; memories: the memory of each, part of the array; offsets: its first element in the array."""
 
     number: int
     flat: np.ndarray
     names: tuple[str, ...]
     memories: tuple[Memory, ...]
     offsets: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all gradients."""
+        return self.flat.nbytes or sum(m.host.nbytes for m in self.memories)
 
     def pieces(self, first: int, end: int) -> Iterator[Shard]:
         """Yield the pieces of parameters whose gradients are elements `first` to `end` of the array."""
@@ -60,16 +66,18 @@ class Bucket:
     def wholes(self) -> Iterator[Shard]:
         """Yield the parameters as wholes."""
         for name, memory in zip(self.names, self.memories, strict=True):
-            yield Shard(name, slice(None), memory.physical, True)
+            yield Shard(name, slice(None), memory.host, True)
 
 
 class GradientBuckets:
     """The accumulated gradients of a store's parameters, arranged in buckets, and the notices of their completion.
 
-    store: the parameters, to whose state the gradients belong; multiple: number of equal parts of a bucket."""
+    store: the parameters, to whose state the gradients belong; multiple: number of equal parts of a bucket; apart:
+    whether each gradient has memory of its own, of which a device can have the newest copy, in the place of a part of
+    an array."""
 
     def __init__(self, store: ParameterStore, multiple: int):
-        self._store, self._multiple = store, multiple
+        self._store, self._multiple, self.apart = store, multiple, False
         self.buckets: list[Bucket] = []
         self.names: tuple[str, ...] = ()
         self._form: tuple = ()
@@ -82,7 +90,8 @@ class GradientBuckets:
         return dict(sorted(found, key=lambda pair: pair[1].memory.dtype.str))
 
     def _form_of(self, parameters: Mapping[str, Any]) -> tuple:
-        return tuple((n, p.memory.physical.shape, p.memory.dtype.str, p.memory.layout) for n, p in parameters.items())
+        memories = {n: p.memory for n, p in parameters.items()}
+        return self.apart, *((n, m.host.shape, m.dtype.str, m.layout) for n, m in memories.items())
 
     def is_arranged(self) -> bool:
         """Return whether the buckets hold the gradients of all parameters that require one. The caller holds the guard
@@ -99,7 +108,7 @@ class GradientBuckets:
     def arrange(self) -> None:
         """Arrange the gradients anew, with the values that they have. Programs that hold the old memory are invalid."""
         parameters = self._parameters()
-        most = bucket_bytes(sum(p.memory.physical.nbytes for p in parameters.values()), self._multiple)
+        most = bucket_bytes(sum(p.memory.host.nbytes for p in parameters.values()), self._multiple)
         parts = divide(parameters, most)
         while len(parts) > MOST:
             most *= 2
@@ -112,7 +121,10 @@ class GradientBuckets:
         for bucket in self.buckets:
             for name, memory in zip(bucket.names, bucket.memories, strict=True):
                 if name not in trained:
-                    memory.physical[...] = 0
+                    if self.apart:
+                        memory.store(0.0)
+                    else:
+                        memory.physical[...] = 0
 
     def _make_bucket(self, number: int, parameters: Mapping[str, Any]) -> Bucket:
         dtype = next(iter(parameters.values())).memory.dtype
@@ -120,13 +132,19 @@ class GradientBuckets:
         offsets, end = [], 0
         for p in parameters.values():
             offsets.append(end)
-            end += -(-p.memory.physical.size // line) * line
+            end += -(-p.memory.host.size // line) * line
+        if self.apart:
+            apart = [
+                self._store.place(f"{name}/{GRADIENT}", Memory(p.shape, dtype, p.memory.layout, self._store.guard))
+                for name, p in parameters.items()
+            ]
+            return Bucket(number, np.empty(0, dtype), tuple(parameters), tuple(apart), tuple(offsets))
         unit = line * self._multiple
         flat = buffers.zeros((-(-end // unit) * unit,), dtype)
         memories = []
         for (name, p), at in zip(parameters.items(), offsets, strict=True):
-            shape, layout = p.memory.physical.shape, p.memory.layout
-            place = flat[at : at + p.memory.physical.size].reshape(shape)
+            shape, layout = p.memory.host.shape, p.memory.layout
+            place = flat[at : at + p.memory.host.size].reshape(shape)
             memories.append(
                 self._store.place(f"{name}/{GRADIENT}", Memory(p.shape, dtype, layout, self._store.guard, place))
             )
@@ -146,12 +164,23 @@ class GradientBuckets:
 
     # -- notices
 
+    def sums(self, bind: dict[Leaf, np.ndarray], communicator: Any) -> list[LeafSum]:
+        """Return the sums of all buckets over devices by a program, to whose leaves the gradients are added of which it
+        computes nothing. bind: the memory of the program's leaves."""
+        leaves = {id(array): x for x, array in bind.items()}
+        out = []
+        for bucket in self.buckets:
+            summed = [leaves.get(id(m.host)) or leaf(m.host.shape, dtype_of(m.dtype)) for m in bucket.memories]
+            bind |= {x: m.host for x, m in zip(summed, bucket.memories, strict=True)}
+            out.append(LeafSum(tuple(summed), communicator))
+        return out
+
     def notices(self, bind: Mapping[Leaf, np.ndarray]) -> list[Notice]:
         """Return what a program says of the buckets. bind: the memory of the program's leaves."""
         leaves = {id(array): x for x, array in bind.items()}
         out = []
         for bucket in self.buckets:
-            stored = frozenset(leaves[id(m.physical)] for m in bucket.memories if id(m.physical) in leaves)
+            stored = frozenset(leaves[id(m.host)] for m in bucket.memories if id(m.host) in leaves)
             if stored:
                 out.append(Notice(stored, self.completed.writer, self.completed.message(bucket.number)))
         return out
@@ -173,9 +202,9 @@ def divide(parameters: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
     for name, p in parameters.items():
         limit = min(FIRST_BYTES, most) if len(parts) <= 1 else most
         last: Sequence[Any] = list(parts[-1].values())[-1:] if parts else ()
-        if not last or nbytes + p.memory.physical.nbytes > limit or last[0].memory.dtype != p.memory.dtype:
+        if not last or nbytes + p.memory.host.nbytes > limit or last[0].memory.dtype != p.memory.dtype:
             parts.append({})
             nbytes = 0
         parts[-1][name] = p
-        nbytes += p.memory.physical.nbytes
+        nbytes += p.memory.host.nbytes
     return parts

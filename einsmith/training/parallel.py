@@ -24,11 +24,13 @@ import numpy as np
 
 from einsmith import optim
 from einsmith.base import VERSION
-from einsmith.base.errors import ArgumentError, GroupError, NonFiniteError, ShapeError
+from einsmith.base.dtypes import dtype_of
+from einsmith.base.errors import ArgumentError, DeviceError, GroupError, NonFiniteError, ShapeError
 from einsmith.base.sizes import show_size
 from einsmith.distributed.collectives import Collectives
 from einsmith.distributed.group import ProcessGroup
-from einsmith.driver.binding import Notice, Reply
+from einsmith.distributed.nccl import CardGroup
+from einsmith.driver.binding import LeafSum, Notice, Reply
 from einsmith.driver.executable import FINITE, Executable
 from einsmith.runtime.memory import Clock, Memory
 from einsmith.runtime.signals import Deferred
@@ -79,6 +81,10 @@ class GroupTraining:
         self._accumulation, self._numbers, self._compiler = accumulation, numbers, compiler
         self._reports, self._epochs = reports, epochs
         self._buckets = GradientBuckets(state.store, group.size)
+        self._cards: CardGroup | None = None
+        """The cards on which the processes train, where they do."""
+        self._card: Any = None
+        """The back end's card at the last look."""
         numbers.rank, numbers.ranks = group.rank, group.size
         self._exchanges = numbers.exchanges = Exchanges(group.twin())
         compiler.notices = self._notices
@@ -102,13 +108,54 @@ class GroupTraining:
             check_divisible(state)
         self.begin()
 
-    def _notices(self, traced: StepGraph) -> list[Notice | Reply]:
+    def _notices(self, traced: StepGraph) -> list[Notice | Reply | LeafSum]:
+        self._check_exchanged(traced.exchanged)
+        if self._cards is not None:
+            if self._definition.settings.accumulate > 1:
+                return []  # most runs sum nothing
+            return [*self._buckets.sums(traced.bind, self._cards.communicator)]
         return [*self._buckets.notices(traced.bind), *self._exchanges.notices(traced.bind, traced.exchanged)]
+
+    def _kind_of_device(self) -> str:
+        """Return whether programs run on a card, or why they cannot, for an error on all ranks."""
+        try:
+            return "CPU" if self._compiler.backend.card is None else "card"
+        except DeviceError as e:
+            return str(e)
+
+    def _check_exchanged(self, exchanged: Sequence[Exchanged]) -> None:
+        """Check that a program sums nothing over the group that the next of its kernels read, where cannot be. Raises
+        ArgumentError."""
+        if exchanged and self._cards is not None:
+            raise ArgumentError(
+                'SyncBatchNorm and group_sum sum on the CPU only; use BatchNorm and no group_sum, or device="cpu"'
+            )
 
     def begin(self) -> None:
         """Check that all ranks train the same, and give all of them the parameters and buffers of rank 0."""
         self.check_agreement()
+        self._join_cards()
         self.share(parameters=True)
+
+    def _join_cards(self) -> None:
+        """Join the cards of all ranks, where programs run on cards. All ranks call it. Raises ArgumentError for what
+        cards do not do, GroupError where the cards do not fit."""
+        card = self._compiler.backend.card
+        if card is self._card:
+            return
+        if card is not None:
+            self._check_card()
+        self._cards = None if card is None else CardGroup(self.group, card, self._compiler.backend.name)
+        self._card = card
+        self._buckets.apart = card is not None
+
+    def _check_card(self) -> None:
+        """Check that the training can be done on cards. Raises ArgumentError."""
+        if self._shards:
+            raise ArgumentError(
+                "shard_optimizer=True divides the optimizer's state among processes on CPUs only; leave the option "
+                'out, or use device="cpu"'
+            )
 
     def check_agreement(self) -> None:
         """Check that all ranks train the same. Raises GroupError, on every rank, which names the difference."""
@@ -124,6 +171,7 @@ class GroupTraining:
                 "optimizer": optim.describe(d.optimizer) or _describe(d.optimizer),
                 "settings": asdict(d.settings),
                 "seed": int(d.seed),
+                "device": self._kind_of_device(),
                 "updates": self._accumulation.steps,
             },
         )
@@ -164,6 +212,7 @@ class GroupTraining:
     def _prepare(self) -> None:
         """Follow changes of the model and the optimizer, and arrange the gradients. The caller holds the guard."""
         self._compiler.compare_if_changed()
+        self._join_cards()
         if not self._buckets.is_arranged():
             self._unite_shards()
             self._buckets.arrange()
@@ -178,6 +227,7 @@ class GroupTraining:
                 shapes = [(a.shape, a.dtype) for a in arrays]
                 few = [np.zeros((2, *shape[1:]) if shape else (), dtype) for shape, dtype in shapes]
                 traced = self._compiler.trace(few, True)
+                self._check_exchanged(traced.exchanged)
                 self._exchanged[self._key_of(arrays)] = traced.exchanged
 
     def _key_of(self, arrays: list[np.ndarray]) -> tuple:
@@ -201,7 +251,8 @@ class GroupTraining:
         self._begin_run(exchanged)
         # Buckets are summed on the group's thread, in the order of their numbers on every rank. The last one waits for
         # the end of the run, whose results come with it.
-        pending = [self._start(bucket) for bucket in self._buckets.buckets[:-1]] if updates else []
+        pending = [self._start(b) for b in self._buckets.buckets[:-1]] if updates and self._cards is None else []
+        launched = 0 if self._cards is None else self._cards.communicator.launched
         status, outputs = 0, list[np.ndarray]()
         try:
             if run is not None and self._failure is None:
@@ -223,6 +274,9 @@ class GroupTraining:
             if is_epoch:
                 self._epochs.add(0.0, 0, {})
             return loss
+        if self._cards is not None and self._cards.communicator.launched == launched:
+            for bucket in self._buckets.buckets:  # as the runs of the other ranks do, whose cards wait for this one
+                self._cards.all_reduce(bucket.memories, dtype_of(bucket.flat.dtype).name)
         return self._update(pending, arrays, is_epoch)
 
     def _begin_run(self, exchanged: Sequence[Exchanged]) -> None:
@@ -257,15 +311,15 @@ class GroupTraining:
     def _start_last(self, sums: np.ndarray) -> tuple[Future[None], Future[None]]:
         """Start to sum what is summed beside gradients, and the last bucket, in messages that they share if the bucket
         is small; return the future of each. The run has ended."""
-        last = self._buckets.buckets[-1]
-        is_joined = not self._shards and last.flat.nbytes <= _JOINED_BYTES
+        last, on_cards = self._buckets.buckets[-1], self._cards is not None
+        is_joined = not self._shards and not on_cards and last.flat.nbytes <= _JOINED_BYTES
 
         def reduce_sums(collectives: Collectives) -> None:
             self._buckets.completed.await_end()  # here, where the other notices are read
             collectives.all_reduce(*[last.flat] * is_joined, sums)
 
-        summed = self.group.submit(reduce_sums, is_awaited=is_joined)
-        return summed, summed if is_joined else self.group.submit(partial(self._reduce, bucket=last))
+        summed = self.group.submit(reduce_sums, is_awaited=is_joined or on_cards)
+        return summed, summed if is_joined or on_cards else self.group.submit(partial(self._reduce, bucket=last))
 
     def _update(self, pending: list[Future[None]], arrays: list[np.ndarray], is_epoch: bool) -> float:
         """Sum what this rank has with all others', and update the parameters."""
@@ -331,16 +385,16 @@ class GroupTraining:
                 except KeyboardInterrupt as e:  # it has stored nothing
                     interrupts.append(e)
 
-        clips = self._definition.settings.clip_grad_norm is not None
+        clips, divides = self._definition.settings.clip_grad_norm is not None, self._divides_norm and not self._cards
         norm = 0.0
         if clips:
             self._await(last)
             # Every rank adds up its own part, whether or not it updates only that: the sum is the same.
-            found = self.group.gather_numbers(float(sum(complete(slice(None), self._divides_norm, None), 0.0)))
-            norm = _norm(found if self._divides_norm else found[:1], self._definition.settings.norm_type)
+            found = self.group.gather_numbers(float(sum(complete(slice(None), divides, None), 0.0)))
+            norm = _norm(found if divides else found[:1], self._definition.settings.norm_type)
         self._reports.grad_norm = norm if clips else None
         shared: list[Future[None]] = []
-        for stage in (slice(0, -1), slice(-1, None)):
+        for stage in (slice(0, -1), slice(-1, None)) if self._cards is None else (slice(None),):
             if stage.stop is None:
                 self._await(last)
             complete(stage, self._shards, norm)
@@ -418,10 +472,11 @@ class GroupTraining:
 
     def describe(self) -> str:
         """Describe the buckets, and how long steps have waited for their sums."""
-        lines = [f"gradients of {self.group.size} processes are summed in buckets:"]
+        where = "" if self._cards is None else " on their cards"
+        lines = [f"gradients of {self.group.size} processes are summed{where} in buckets:"]
         for n, bucket in enumerate(self._buckets.buckets):
             many = f" to {bucket.names[-1]}" if len(bucket.names) > 1 else ""
-            lines.append(f"  {n}: {show_size(bucket.flat.nbytes)}, {bucket.names[0]}{many}")
+            lines.append(f"  {n}: {show_size(bucket.nbytes)}, {bucket.names[0]}{many}")
         if self._waits:
             lines.append(f"after the backward pass, a step waits {median(self._waits) * 1e3:.3f} ms for the rest")
         return "\n".join(lines)

@@ -85,10 +85,10 @@ class TrainStep:
     "shared" compiles one for all sizes up to a capacity, once a second size of a dimension is seen (docs/sizes.md).
     Programs that are tuned, and those of a group of processes, are for one shape each.
 
-    device: "cpu", "cuda" (the first card) or a card by its number, such as "cuda:1" (docs/gpu.md); by default as
-    EINSMITH_DEVICE says. Parameters and state stay on a card from step to step; whoever reads them (`data`,
-    `state_dict`, saving, programs on the CPU) gets what the last step left. The first step raises DeviceError where
-    there is no such card.
+    device: "cpu", "cuda" (the first card; in a group, the one of the process's number on its host) or a card by its
+    number, such as "cuda:1" (docs/gpu.md); by default as EINSMITH_DEVICE says. Parameters and state stay on a card from
+    step to step; whoever reads them (`data`, `state_dict`, saving, programs on the CPU) gets what the last step left.
+    The first step raises DeviceError where there is no such card; in a group, the TrainStep does.
 
     tune: seconds, for all batch shapes together, to search for faster kernel configurations when a batch shape is first
     compiled (docs/tuning.md); "graph" also searches a minute for better graphs before. Results are kept for later
@@ -177,6 +177,7 @@ class TrainStep:
         self._checked: set[tuple] = set()
         """Shapes of batches, with versions of the programs, for which gradients have been checked."""
         self.group, self.deterministic = group or ProcessGroup(Alone()), deterministic
+        self.compiler.ordinal, self.device = self.group.local_rank, device
         self._parallel: GroupTraining | None = None
         if deterministic or self.group.size > 1:
             kind = DeterministicTraining if deterministic else GroupTraining
@@ -186,7 +187,6 @@ class TrainStep:
             )  # fmt: skip
         self._averages = WeightAverages(self.definition, self.state, self._parallel)
         self.memory_limit, self.max_stored, self.compiler.sizes = memory_limit, max_stored, check_sizes(sizes)
-        self.device = device
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise KindError(

@@ -919,7 +919,7 @@ def test_pairwise_sums_do_not_depend_on_who_adds_which(count, rng):
 class _Parameter:
     def __init__(self, nbytes, dtype=np.float32):
         array = np.zeros(nbytes // np.dtype(dtype).itemsize, dtype)
-        self.memory = type("M", (), {"physical": array, "dtype": array.dtype})()
+        self.memory = type("M", (), {"host": array, "dtype": array.dtype})()
 
 
 def test_buckets_are_limited_and_of_one_type():
