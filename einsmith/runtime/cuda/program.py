@@ -269,16 +269,19 @@ class CudaProgram:
 
     def _relocate(self, addresses: Sequence[int]) -> None:
         """Let the graph's launches access the inputs and outputs at these addresses."""
-        changed: dict[int, list[int]] = {}
+        changed: dict[int, LaunchNode] = {}
         for k, (now, at) in enumerate(zip(self._addresses, addresses, strict=True)):
             if now != at:
                 for n, pointers in self._relocations[k].items():
-                    known = changed.setdefault(n, list(self._nodes[n].pointers))
+                    node = changed.get(n, self._nodes[n])
+                    assert isinstance(node, LaunchNode)  # what is summed over cards is bound memory
+                    moved = list(node.pointers)
                     for i, offset in pointers:
-                        known[i] = at + offset
-        for n, moved in changed.items():
-            self._nodes[n] = self._nodes[n]._replace(pointers=tuple(moved))
-            self.card.device.swap(self._graph, n, self._nodes[n])
+                        moved[i] = at + offset
+                    changed[n] = node._replace(pointers=tuple(moved))
+        for n, node in changed.items():
+            self._nodes[n] = node
+            self.card.device.swap(self._graph, n, node)
         self._addresses = list(addresses)
 
     def _clear_status(self) -> None:
