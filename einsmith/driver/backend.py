@@ -278,6 +278,13 @@ class Backend(ABC):
         """Return the assembled steps as a program. `scratch_bytes`: scratch of one thread; `scratch`: address of the
         `scratch_area` bytes reserved for it."""
 
+    def derive(
+        self, origin: Runnable, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int
+    ) -> Runnable:
+        """Return the assembled steps as a program that takes turns with `origin`, from which it differs in some kernels
+        alone. The other arguments are those of `program`."""
+        return self.program(assembler, threads, scratch_bytes, scratch)
+
     def scratch_area(self, scratch_bytes: int, threads: int) -> int:
         """Return the bytes of memory that a program needs for its scratch, besides its intermediate results."""
         return 0

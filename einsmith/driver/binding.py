@@ -72,6 +72,7 @@ class Binding:
         more_bytes: bytes needed beyond those of a single program, while another binding of it lives.
         notices: what a run tells other threads, waits for, and sums over devices, while it goes on.
         memories: the memory that an array is, by the array's id, as far as it is known.
+        origin: a program with which this one takes turns, and from which it differs in some kernels alone.
     Raises:
         MemoryLimitError: the program needs more bytes than the limit.
     """
@@ -85,6 +86,7 @@ class Binding:
         more_bytes: int = 0,
         notices: Sequence[Notice | Reply | LeafSum] = (),
         memories: Mapping[int, Memory] = MappingProxyType({}),
+        origin: Runnable | None = None,
     ):
         self.compiled, self.arena = compiled, arena
         backend, code, plan = compiled.backend, compiled.code, compiled.plan
@@ -195,7 +197,8 @@ class Binding:
             )
             self.program = backend.checked(assembler, info, compiled.threads, compiled.scratch)
         else:
-            self.program = backend.program(assembler, compiled.threads, compiled.scratch, base + self.arena_bytes)
+            settings = assembler, compiled.threads, compiled.scratch, base + self.arena_bytes
+            self.program = backend.program(*settings) if origin is None else backend.derive(origin, *settings)
         self.preparation: Runnable | None = None
         """What makes of constants what kernels keep in their workspaces; None where there is nothing of that kind."""
         self.prepared = -1

@@ -260,7 +260,7 @@ class Executable:
         program = copy(self)
         more = self.program.table.nbytes + code_bytes
         program._binding = Binding(
-            compiled, self.bound, self._arena, self._limit, more, self._notices, self._known_arrays
+            compiled, self.bound, self._arena, self._limit, more, self._notices, self._known_arrays, self.program
         )
         return program
 

@@ -53,7 +53,8 @@ class FakeGraph:
 
 class FakeDevice(CudaDevice):
     """memory: bytes that there are; way: how kernels run ("interpreter", or printed as "text"). `launches` counts the
-    graphs that have run, `nodes` the launches in them; a node is looked at by `watch` before it runs."""
+    graphs that have run, `nodes` the launches in them, `graphs` the graphs that were made, and `swaps` the nodes of
+    theirs that were replaced."""
 
     def __init__(self, seed: int = 0, memory: int = 1 << 33, multiprocessors: int = 132, way: str = "interpreter"):
         self.way = way
@@ -62,7 +63,7 @@ class FakeDevice(CudaDevice):
         self.random = random.Random(seed)
         self.pieces: list[Piece] = []
         self.free_bytes, self._next = memory, FIRST
-        self.launches = self.nodes = self.uploaded = self.downloaded = 0
+        self.launches = self.nodes = self.graphs = self.swaps = self.uploaded = self.downloaded = 0
         self.clock = 0.0
         self.events: dict[int, float] = {}
         self.missing = ""
@@ -138,6 +139,7 @@ class FakeDevice(CudaDevice):
         return code
 
     def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> FakeGraph:
+        self.graphs += 1
         out = FakeGraph(list(nodes), list(edges))
         waits: list[list[int]] = [[] for _ in nodes]
         for a, b in edges:
@@ -151,6 +153,7 @@ class FakeDevice(CudaDevice):
         return out
 
     def swap(self, graph: FakeGraph, number: int, node: LaunchNode) -> None:
+        self.swaps += 1
         graph.nodes[number], graph.checked = node, False
 
     def launch(self, graph: FakeGraph, stream: Any) -> None:

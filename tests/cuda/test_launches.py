@@ -12,7 +12,7 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.driver.cuda import Cuda
 from einsmith.runtime.cuda.launches import ByteRange, DeviceLaunch, TileCode, edges, overlaps
-from einsmith.runtime.cuda.program import CudaProgram
+from einsmith.runtime.cuda.program import CudaProgram, ExecutableGraph
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
 from tests.tiles.memory import Fault
 
@@ -105,8 +105,8 @@ def test_each_left_out_edge_is_noticed(card: Callable[..., Cuda]) -> None:
     device, whole = made.card.device, program.edges
     assert len(whole) > 10
     for left_out in whole:
-        program._graph = device.graph(program._nodes, [e for e in whole if e != left_out])
+        program._graph = ExecutableGraph(device, program._nodes, [e for e in whole if e != left_out])
         with pytest.raises(Fault):
             compiled(*arrays)
-    program._graph = device.graph(program._nodes, whole)
+    program._graph = ExecutableGraph(device, program._nodes, whole)
     np.testing.assert_array_equal(compiled(*arrays)[0], want[0])

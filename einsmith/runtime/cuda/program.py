@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from einsmith.base import locks
 from einsmith.base.errors import ArgumentError
 from einsmith.ir.nodes import Leaf
 from einsmith.runtime import buffers
+from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.cuda.device import CollectiveNode, Communicator, CudaDevice, DeviceCode, LaunchNode, Node
 from einsmith.runtime.cuda.launches import (
@@ -44,10 +46,11 @@ class Card:
     one run at a time holds."""
 
     def __init__(self, device: CudaDevice, build: BuildCode):
-        self.device, self.build = device, build
+        self.device, self._build = device, build
         self.memory = DeviceMemory(device)
         self.residents = Residents(self.memory)
         self.lock = locks.lock()
+        self._codes: WeakKeyDictionary[TileCode, dict[tuple[bool, ...], DeviceCode]] = WeakKeyDictionary()
         self._tail: Any = None
         self._last: Any = device.stream
 
@@ -79,6 +82,49 @@ class Card:
         now = Clock.note()
         for memory in memories:
             memory.version = now
+
+    def codes(self, kinds: Sequence[tuple[TileCode, tuple[bool, ...]]]) -> list[DeviceCode]:
+        """Return machine code of each (code, whether each of its parameters is a multiple of ALIGNED bytes); it is made
+        once as long as the code lives. Raises CompileError."""
+        absent = [k for k in dict.fromkeys(kinds) if k[1] not in self._codes.get(k[0], {})]
+        for (code, aligned), made in zip(absent, self._build(absent) if absent else (), strict=True):
+            self._codes.setdefault(code, {}).setdefault(aligned, made)
+        return [self._codes[code][aligned] for code, aligned in kinds]
+
+
+class ExecutableGraph:
+    """An executable graph on which programs with the same edges take turns: the nodes in which they differ are swapped
+    before a launch.
+
+    Args:
+        device: the device.
+        nodes, edges: as for `CudaDevice.graph`.
+    """
+
+    def __init__(self, device: CudaDevice, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]):
+        self._device, self._edges = device, list(edges)
+        self._nodes, self._last = list(nodes), nodes
+        self._handle = device.graph(nodes, edges)
+
+    def fits(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> bool:
+        """Return whether the graph can have these nodes and edges."""
+        return self._edges == edges and list(map(_fixed, self._nodes)) == list(map(_fixed, nodes))
+
+    def launch(self, nodes: Sequence[Node], stream: Any) -> None:
+        """Launch the graph with these nodes, for which it `fits`, in a stream."""
+        if nodes is not self._last:
+            for n, (old, new) in enumerate(zip(self._nodes, nodes, strict=True)):
+                if new != old:
+                    assert isinstance(new, LaunchNode)
+                    self._device.swap(self._handle, n, new)
+                    self._nodes[n] = new
+            self._last = nodes
+        self._device.launch(self._handle, stream)
+
+
+def _fixed(node: Node) -> Any:
+    """Return what of a node stays in an executable graph."""
+    return node.cooperative if isinstance(node, LaunchNode) else node
 
 
 IN_FLIGHT = 2
@@ -131,11 +177,14 @@ class CudaProgram:
     brings the copies of bound arrays up to date, uploads the inputs, launches the graph and downloads the outputs. Runs
     may overlap (`begin`): the inputs of the next one are copied while one computes.
 
+    origin: a program that differs in some kernels. The two take turns on memory, and on the graph where their launches
+    have the same edges.
+
     Raises:
         ArgumentError: the program waits for other threads, which a graph cannot.
     """
 
-    def __init__(self, assembler: Assembler, card: Card):
+    def __init__(self, assembler: Assembler, card: Card, origin: CudaProgram | None = None):
         self.card, self.steps = card, tuple(assembler.steps)
         if any(isinstance(s, Notify | Await) for s in self.steps):
             raise ArgumentError(
@@ -151,19 +200,24 @@ class CudaProgram:
                 words.append(word)
         self.table = buffers.empty((len(words) + 1,), np.uint64)
         self.table[:-1] = words
-        self._bind(assembler)
-        self._nodes: list[Node] = []
+        self._sent: Block
+        self._received: Block
+        self._spare: Block
+        self._words_block: Block
+        self._guards: GuardWords | None = None
+        self._graph: ExecutableGraph | None = None
+        self._flights: deque[Flight] = deque()
+        self._bind(assembler, origin)
+        self._nodes: Sequence[Node] = ()
         self._communicators = {id(s.communicator): s.communicator for s in self.steps if isinstance(s, AllReduce)}
         self.launches: list[DeviceLaunch | DeviceSum] = []
         self.edges: list[tuple[int, int]] = []
-        self._graph: Any = None
-        self._flights: deque[Flight] = deque()
         self._sent_numbers: list[bytes] = []
         self._build()
 
     # -- memory
 
-    def _bind(self, assembler: Assembler) -> None:
+    def _bind(self, assembler: Assembler, origin: CudaProgram | None) -> None:
         """Find out what each word of the table points to: a bound array, an input, an output, or the arena."""
         memory, arrays = self.card.memory, assembler.arrays
         copies: dict[Leaf, Resident] = {}
@@ -188,9 +242,15 @@ class CudaProgram:
             elif word == assembler.spare and not isinstance(owner, tuple):
                 add(owner, place.nbytes, isinstance(owner, Leaf))
         sizes[False] += PLACED  # the status comes last
-        self._sent, self._received = memory.block(sizes[True]), memory.block(sizes[False])
         self._sent_bytes, self._received_bytes = sizes[True], sizes[False]
-        self._spare = memory.block(ALIGNED)
+        if origin is not None and (origin._sent_bytes, origin._received_bytes) == (sizes[True], sizes[False]):
+            self._sent, self._received, self._spare = origin._sent, origin._received, origin._spare
+            self._flights, self._graph = origin._flights, origin._graph
+            self._guards, self._words_block = origin._guards, origin._words_block
+        else:
+            self._sent, self._received = memory.block(sizes[True]), memory.block(sizes[False])
+            self._spare = memory.block(ALIGNED)
+            self._clear_status()
         self._on_device: dict[tuple[int, int | str], int] = {}
         """The address on the device of each word that points into memory of this process."""
         passed: dict[Any, _Passed] = {}
@@ -226,15 +286,14 @@ class CudaProgram:
         words = {at: int(self.table[w]) for at, w in self.slots.items()} | self._on_device
         status = self._received.address + self._received_bytes - PLACED
         guards = GuardWords.of(self.steps, status)
-        self._words_block = memory.block(guards.nbytes)
-        guards = replace(guards, address=self._words_block.address)
-        staged = device.pinned(max(guards.nbytes, ALIGNED))
-        guards.fill(staged[: guards.nbytes])
-        device.upload(guards.address, staged[: guards.nbytes], device.stream)
-        self._guards = guards
-        self._clear_status()
+        if self._guards is None or replace(self._guards, address=0) != guards:
+            self._words_block = memory.block(guards.nbytes)
+            self._guards = replace(guards, address=self._words_block.address)
+            staged = device.pinned(max(guards.nbytes, ALIGNED))
+            self._guards.fill(staged[: guards.nbytes])
+            device.upload(self._guards.address, staged[: guards.nbytes], device.stream)
         kept = [ByteRange(c.address, c.address + c.block.nbytes) for c in self._copies.values()]
-        self.launches = flatten(self.steps, words, guards, overlaps(kept), device.facts.multiprocessors)
+        self.launches = flatten(self.steps, words, self._guards, overlaps(kept), device.facts.multiprocessors)
         stores = [r for launch in self.launches for r in launch.ranges()[1]]
         self._stored = [
             c
@@ -243,14 +302,16 @@ class CudaProgram:
         ]
         self.edges = edges(self.launches)
         codes = iter(self._code_of([x for x in self.launches if isinstance(x, DeviceLaunch)]))
-        self._nodes = []
+        nodes: list[Node] = []
         for x in self.launches:
             if isinstance(x, DeviceSum):
-                self._nodes.append(CollectiveNode(x.communicator, x.pointers, x.counts, x.elem))
+                nodes.append(CollectiveNode(x.communicator, x.pointers, x.counts, x.elem))
                 continue
             code, f = next(codes), x.code.function
-            self._nodes.append(LaunchNode(device.load(code), code, f.programs, x.pointers, f.cooperative))
-        self._graph = device.graph(self._nodes, self.edges)
+            nodes.append(LaunchNode(device.load(code), code, f.programs, x.pointers, f.cooperative))
+        self._nodes = nodes
+        if self._graph is None or not self._graph.fits(nodes, self.edges):
+            self._graph = ExecutableGraph(device, nodes, self.edges)
         self._addresses = list(self._own)
         self._relocations = self._find_relocations()
         device.synchronize(device.stream)
@@ -268,21 +329,19 @@ class CudaProgram:
         return out
 
     def _relocate(self, addresses: Sequence[int]) -> None:
-        """Let the graph's launches access the inputs and outputs at these addresses."""
-        changed: dict[int, LaunchNode] = {}
+        """Let the launches access the inputs and outputs at these addresses."""
+        if addresses == self._addresses:
+            return
+        nodes = list(self._nodes)
         for k, (now, at) in enumerate(zip(self._addresses, addresses, strict=True)):
-            if now != at:
-                for n, pointers in self._relocations[k].items():
-                    node = changed.get(n, self._nodes[n])
-                    assert isinstance(node, LaunchNode)  # what is summed over cards is bound memory
-                    moved = list(node.pointers)
-                    for i, offset in pointers:
-                        moved[i] = at + offset
-                    changed[n] = node._replace(pointers=tuple(moved))
-        for n, node in changed.items():
-            self._nodes[n] = node
-            self.card.device.swap(self._graph, n, node)
-        self._addresses = list(addresses)
+            for n, pointers in self._relocations[k].items() if now != at else ():
+                node = nodes[n]
+                assert isinstance(node, LaunchNode)  # what is summed over cards is bound memory
+                moved = list(node.pointers)
+                for i, offset in pointers:
+                    moved[i] = at + offset
+                nodes[n] = node._replace(pointers=tuple(moved))
+        self._nodes, self._addresses = nodes, list(addresses)
 
     def _clear_status(self) -> None:
         """Set the status to 0: no check has failed."""
@@ -300,9 +359,7 @@ class CudaProgram:
             known = aligned.setdefault((launch.step, launch.code), now)
             known[:] = [a and b for a, b in zip(known, now, strict=True)]
         kinds = [(x.code, tuple(aligned[x.step, x.code])) for x in launches]
-        distinct = list(dict.fromkeys(kinds))
-        made = dict(zip(distinct, self.card.build(distinct), strict=True))
-        return [made[kind] for kind in kinds]
+        return self.card.codes(kinds)
 
     @property
     def codes(self) -> list[DeviceCode]:
@@ -356,7 +413,8 @@ class CudaProgram:
                 device.copy(self._sent.address, flight.staged.address, self._sent_bytes, stream)
                 device.record(flight.taken, stream)
             if launch is None:
-                device.launch(self._graph, stream)
+                assert self._graph is not None
+                self._graph.launch(self._nodes, stream)
             else:
                 launch()
             for communicator in self._communicators.values():
@@ -392,7 +450,8 @@ class CudaProgram:
                     addresses[k] = self._own[k]
             self._relocate(addresses)
             self._send_numbers(stream)
-            device.launch(self._graph, stream)
+            assert self._graph is not None and self._guards is not None
+            self._graph.launch(self._nodes, stream)
             for copy in self._stored:
                 copy.note_begun()
             status = np.zeros(PLACED, np.uint8)
