@@ -85,14 +85,19 @@ def count_values(t: Template) -> int:
 
 
 def expected_content(
-    kernel: Kernel | Rows, arrays: Sequence[np.ndarray], rng: np.random.Generator, pattern: str = ""
+    kernel: Kernel | Rows,
+    arrays: Sequence[np.ndarray],
+    rng: np.random.Generator,
+    pattern: str = "",
+    rounding: float = 1.0,
 ) -> list[dict[int, ExpectedBuffer]] | None:
     """Return the expected content of the written buffers, by number, given the buffers' content before the kernel.
 
     A kernel that is too large to be evaluated whole is evaluated in some boxes of its output, the first and the last
-    among them; the list has a mapping for each box. Return None where even boxes cost too much.
+    among them; the list has a mapping for each box. Return None where even boxes cost too much. rounding: factor by
+    which the kernel rounds more than arithmetic of its types, beside what its pattern is known for.
     """
-    factor = WINOGRAD_FACTOR if pattern == "winograd" else 1.0
+    factor = rounding * (WINOGRAD_FACTOR if pattern == "winograd" else 1.0)
     if isinstance(kernel, Rows):
         if sum(count_values(s.template) for s in kernel.stages) > MOST_VALUES:
             return None

@@ -32,7 +32,7 @@ class GuardedBlock(NamedTuple):
 class Guarded:
     """Blocks with forbidden pages on both sides. Each block ends where the forbidden pages behind it begin or, if
     `before`, begins where the forbidden pages before it end. `bytes[i]` is block i; `addresses[i]` is its first
-    address."""
+    address; `pages[i]` are the bytes of its pages."""
 
     def __init__(self, blocks: Sequence[GuardedBlock], before: bool):
         fault_signals()  # refuses a system without
@@ -46,6 +46,7 @@ class Guarded:
         protect = ctypes.CDLL(None, use_errno=True).mprotect
         protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
         self.bytes: list[np.ndarray] = []
+        self.pages: list[np.ndarray] = []
         self.addresses: list[int] = []
         self._zones: list[tuple[np.ndarray, np.ndarray]] = []
         self._pages: list[tuple[int, int]] = []
@@ -55,6 +56,7 @@ class Guarded:
                 raise CheckError(f"the system forbids no more pages (error {ctypes.get_errno()})")
             at += GUARD_BYTES
             own = self._raw[at : at + n]
+            self.pages.append(own)
             first = 0 if before else n - (-(-b.nbytes // ALIGNMENT) * ALIGNMENT if b.is_line_aligned else b.nbytes)
             self.bytes.append(own[first : first + b.nbytes])
             self.addresses.append(self.low + at + first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import default_rng
@@ -44,19 +44,33 @@ class KernelSource(NamedTuple):
     workspace: int
 
 
+Execute = Callable[["CheckedKernel", Guarded, list[int], "RunMode"], int]
+"""Function that runs all launches of a kernel in a mode on guarded memory, given the addresses of its buffers and
+workspace; it returns the first forbidden address that was accessed, as far as that can be noticed, else 0."""
+
+
 @dataclass(frozen=True)
 class CheckedKernel:
-    """A kernel as machine code: (address, tasks) of each launch, bytes of a thread's scratch and of the workspace."""
+    """A kernel as machine code: (code, tasks) of each launch, bytes of a thread's scratch and of the workspace.
+
+    Attributes:
+        execute: what runs it; by default this process does, and code is the address of a function
+        is_aligned: whether the code assumes that each buffer begins on a cache line
+        rounding: factor by which it rounds more than arithmetic of its types
+    """
 
     kernel: Kernel | Rows
     target: Target
-    launches: tuple[tuple[int, int], ...]
+    launches: tuple[tuple[Any, int], ...]
     scratch: int
     workspace: int
     pattern: str
     config: str
     source: Callable[[], KernelSource]
     threads: int = 1
+    execute: Execute | None = None
+    is_aligned: bool = False
+    rounding: float = 1.0
 
 
 class BufferState(NamedTuple):
@@ -175,7 +189,7 @@ def evaluate(subject: CheckedKernel, states: Sequence[BufferState], got: Outcome
             values = np.where(h.known, values, 0).astype(np.uint8)
         arrays.append(elements(values.view(b.dtype.numpy), b))
     try:
-        expected = expected_content(kernel, arrays, default_rng(seed), subject.pattern)
+        expected = expected_content(kernel, arrays, default_rng(seed), subject.pattern, subject.rounding)
     except (IndexError, IndexOutOfRange) as e:
         raise KernelFault(f"its formula reads or writes outside of a tensor: {e}") from None
     for results in expected or ():
@@ -209,7 +223,7 @@ def run(
         GuardedBlock(
             "",
             max(states[n].address + states[n].values.size for n in g) - min(states[n].address for n in g),
-            not on_lines.isdisjoint(g),
+            subject.is_aligned or not on_lines.isdisjoint(g),
         )
         for g in groups
     ]
@@ -289,18 +303,7 @@ def _run_launches(
     subject: CheckedKernel, memory: Guarded, pointers: list[int], mode: RunMode, groups: list[list[int]]
 ) -> None:
     """Run all launches. Raises KernelFault where one of them accesses forbidden memory."""
-    table = (ctypes.c_uint64 * len(pointers))(*pointers)
-    scratch = memory.bytes[-1]
-    with trap.trap_accesses(memory.low, memory.high) as first_touched:
-        if mode.threads:
-            steps = [RunLaunch(address, tasks, pointers) for address, tasks in subject.launches]
-            Program(steps, mode.threads, subject.scratch).run()
-        else:
-            for address, tasks in subject.launches:
-                trap.run_each(
-                    address, ctypes.addressof(table), memory.addresses[-1], scratch.size, tasks, mode.before, mode.fill
-                )
-        at = first_touched()
+    at = (subject.execute or _execute)(subject, memory, pointers, mode)
     access = memory.find_nearest(at) if at else memory.find_red_zone_write()
     if access is None:
         return
@@ -315,6 +318,22 @@ def _run_launches(
     verb = "touched" if at else "written"
     side = f"{offset - size} bytes behind the end" if offset >= size else f"{-offset} bytes before the beginning"
     raise KernelFault(f"memory was {verb} {side} of its {what}, of {size // unit} elements", n)
+
+
+def _execute(subject: CheckedKernel, memory: Guarded, pointers: list[int], mode: RunMode) -> int:
+    """Run all launches of a kernel on the CPU, where no access of forbidden memory is missed (`Execute`)."""
+    table = (ctypes.c_uint64 * len(pointers))(*pointers)
+    scratch = memory.bytes[-1]
+    with trap.trap_accesses(memory.low, memory.high) as first_touched:
+        if mode.threads:
+            steps = [RunLaunch(address, tasks, pointers) for address, tasks in subject.launches]
+            Program(steps, mode.threads, subject.scratch).run()
+        else:
+            for address, tasks in subject.launches:
+                trap.run_each(
+                    address, ctypes.addressof(table), memory.addresses[-1], scratch.size, tasks, mode.before, mode.fill
+                )
+        return first_touched()
 
 
 def replace_code(subject: CheckedKernel, addresses: Sequence[int], source: KernelSource, name: str) -> CheckedKernel:

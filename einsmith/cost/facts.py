@@ -83,7 +83,9 @@ class Target:
     """A machine: sizes, rates and overheads. Hashable, so that it can be part of a cache key.
 
     `backend` names the back end that compiles and runs code for it (`driver.registry`); another kind of machine is a
-    subclass with another `backend`.
+    subclass with another `backend`. `identity` names the fields that tell machines of the kind apart, and the options
+    of their programs: what was measured on one machine does not hold for another. Empty: all fields that are neither
+    measured nor fitted.
 
     vector_bytes: bytes of one vector register; vector_registers: how many there are; l1, l2: bytes per core; l3: bytes
     that all cores share; cores: physical cores that may be used.
@@ -116,6 +118,7 @@ class Target:
     backend: ClassVar[str] = CPU
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16")
     layouts: ClassVar[LayoutRules] = LayoutRules()
+    identity: ClassVar[tuple[str, ...]] = ()
 
     cpu: str = "host"
     features: str = "host"

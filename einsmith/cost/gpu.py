@@ -46,6 +46,7 @@ class GpuTarget(Target):
     layouts: ClassVar[LayoutRules] = LayoutRules(
         0.05, 0.05, gain_queries=16, loss_queries=8, small_filter=1 << 10, tries_channels_last=True
     )
+    identity = ("card", "capability", "cores", "precision", "winograd", "kept")
 
     device: str = f"{CUDA}:0"
     card: str = "H100"

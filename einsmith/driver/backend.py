@@ -20,6 +20,7 @@ from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.steps import StepTimes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall
+from einsmith.tuning.kernels.measure import KernelRunner
 from einsmith.tuning.kernels.race import RaceResult
 from einsmith.tuning.kernels.session import Part, SearchResult, Tell
 
@@ -261,6 +262,11 @@ class Backend(ABC):
         """Time two programs in alternating runs, for at most `seconds` but several rounds. Raises ArgumentError where
         the back end does not tune graphs."""
         raise self._not_tunable_error()
+
+    @property
+    def runner(self) -> KernelRunner:
+        """Return what compiles, times and checks single kernels. Raises ArgumentError where the back end tunes none."""
+        raise ArgumentError(f"kernels of the back end {self.name!r} are not tuned")
 
     def _not_tunable_error(self) -> ArgumentError:
         return ArgumentError(f"the graphs of programs of the back end {self.name!r} are not tuned")

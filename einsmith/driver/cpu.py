@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable
 from functools import partial
 
 from einsmith.base import environment, locks
-from einsmith.cost.facts import Target
-from einsmith.driver.backend import AheadOfTime, ProgramInfo, Runnable, Workshop
-from einsmith.driver.cpu_kernels import CpuBackend, Decision, compile_decided, decisions_of
+from einsmith.driver.backend import AheadOfTime, ProgramInfo, Runnable
+from einsmith.driver.cpu_kernels import CpuBackend
 from einsmith.ir.nodes import Graph
 from einsmith.runtime.arena import Block, host
-from einsmith.runtime.assemble import Assembler, CompiledKernel
-from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tuning.kernels import decisions, measurements, race, records, session
-from einsmith.tuning.kernels.genetic import Candidate, candidate_of
-from einsmith.tuning.kernels.race import RaceResult
-from einsmith.tuning.kernels.session import Part, SearchResult, Tell
+from einsmith.runtime.assemble import Assembler
+from einsmith.tuning.kernels import decisions
 
 
 class Cpu(CpuBackend):
     """The CPU back end: see the module's docstring."""
 
-    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
-        return compile_decided(kernels, decisions_of(kernels, target), target)
-
-    def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
-        recorded = records.texts_of([k for k, text in texts.items() if text], target) if environment.TUNED.get() else {}
-        decided = {k: Decision(text, bool(text) and recorded.get(k) == text) for k, text in texts.items()}
-        return dict(zip(decided, compile_decided(list(decided), decided, target), strict=True))
-
-    def keep_graph_decisions(
-        self, graph: Graph, target: Target, decisions: frozenset[str], seconds: float, spread: float, prior: float
-    ) -> None:
-        records.record_graph(graph, target, decisions, seconds, spread, prior)
-
-    def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> RaceResult:
-        return race.race_programs(first, second, seconds)
-
-    def workshop(self, target: Target, threads: int) -> Workshop:
-        with locks.IMPORTING:
-            from einsmith.driver import workshop  # imported late: few programs explore
-
-        return workshop.ProcessWorkshop(target, threads)
+    @property
+    def make(self) -> Callable[[], Cpu]:
+        return find_cpu
 
     def allocate(self, nbytes: int) -> Block:
         return host(nbytes)
@@ -92,55 +68,10 @@ class Cpu(CpuBackend):
 
         return ObjectCode()
 
-    def tune(
-        self,
-        parts: Sequence[Part],
-        target: Target,
-        threads: int,
-        seconds: float,
-        tell: Tell,
-        executor: Executor | None = None,
-    ) -> list[SearchResult]:
-        return session.tune(
-            parts,
-            target,
-            threads,
-            seconds,
-            tell,
-            partial(_first_guesses, target=target),
-            lambda result: self.keep(result, target),
-            executor,
-            lambda kernel, seconds: measurements.record(kernel, target, seconds),
-        )
 
-    def keep(self, result: SearchResult, target: Target) -> None:
-        if result.best is None:
-            return
-        if result.former is None:
-            result.former = records.find(result.kernel, target)
-        lowest_ratio, highest_ratio = result.spread
-        spread = (highest_ratio - lowest_ratio) / 2
-        record = records.create(result.kernel, result.best.text, result.seconds, spread, result.prior, confirmed=0)
-        records.record_choice(result.kernel, target, record)
-
-    def settle(self, result: SearchResult, target: Target, confirmed: bool) -> None:
-        if confirmed:
-            records.confirm(result.kernel, target)
-        elif result.former is not None:
-            records.record_choice(result.kernel, target, result.former)
-        else:
-            records.remove(result.kernel, target)
-
-
-def _first_guesses(kernel: Kernel | Rows, target: Target) -> list[Candidate]:
-    """Return the candidates recorded for a kernel here or elsewhere, or for kernels that differ in extents alone,
-    without those that cannot be used."""
-    texts = [
-        records.text_of(kernel, target),
-        *records.list_guesses(kernel, target),
-        *records.list_similar_guesses(kernel, target),
-    ]
-    return [c for text in texts if (c := candidate_of(kernel, target, text)) is not None]
+def find_cpu() -> Cpu:
+    """Return the CPU back end, in any process."""
+    return CPU
 
 
 CPU = Cpu()

@@ -17,7 +17,8 @@ from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import AheadOfTime, ProgramInfo, ProgramTable, Runnable
-from einsmith.driver.cpu_kernels import CpuBackend, Decision, decisions_of, lower, warn_unfollowed
+from einsmith.driver.cpu_kernels import CpuBackend, lower
+from einsmith.driver.tuned import Decision, decisions_of, warn_unfollowed
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program

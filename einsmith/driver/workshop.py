@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any
@@ -21,8 +21,7 @@ from einsmith.base.errors import CompileError
 from einsmith.base.system import processes
 from einsmith.base.workers import Failed, Lost, Worker
 from einsmith.cost.facts import Target
-from einsmith.driver import cpu_kernels
-from einsmith.driver.backend import Answer, Measurement, Workshop
+from einsmith.driver.backend import Answer, Backend, Measurement, Workshop
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel, Rows
@@ -54,19 +53,23 @@ class Shop:
         self._searches: dict[tuple[Kernel | Rows, Target], Search] = {}
         self._watch = load.Watch(os.getppid())
 
-    def begin(self, limit: float, patterns: Sequence[Pattern], idle: bool) -> None:
+    def begin(
+        self, limit: float, patterns: Sequence[Pattern], idle: bool, make: Callable[[], Backend] | None = None
+    ) -> None:
         """Set the process up.
 
         Args:
             limit: processor seconds that an answer may take, after which the process ends
             patterns: the user's own patterns
             idle: whether the process leaves the processors to other programs
+            make: returns the back end of the program
         """
         self._limit, self._idle = limit, idle
         if idle:
             os.nice(19)
         self._choose_policy()
         bench.register(patterns)
+        self._make = make
 
     def _choose_policy(self) -> None:
         """Run only while a processor is idle, if the system can do that, unless programs other than the trainer, whose
@@ -110,14 +113,14 @@ class Shop:
         """Return why a configuration may not be used, and the processor seconds spent. Reasons are that it cannot be
         compiled, accesses memory that it must not, or differs from the evaluator on random data; the reason is empty
         where it is correct."""
-        start = self._start_clock()
+        assert self._make is not None
+        start, backend = self._start_clock(), self._make()
         try:
-            (code,) = cpu_kernels.compile_decided([kernel], {kernel: cpu_kernels.Decision(text)}, target)
+            code, choice_code = (backend.compile_as({kernel: x}, target)[kernel] for x in (text, ""))
         except CompileError as e:
             return str(e), time.process_time() - start
-        (choice_code,) = cpu_kernels.compile_decided([kernel], {kernel: cpu_kernels.MODEL}, target)
         codes = [measure.MachineCode(list(x.launches), x.scratch, x.workspace) for x in (code, choice_code)]
-        subject = worker.subject_of(kernel, target, threads, codes[0], code.pattern, code.config)
+        subject = backend.runner.subject(kernel, target, threads, codes[0], code.pattern, code.config)
         return worker.fault_of(subject, codes[1], seed), time.process_time() - start
 
 
@@ -137,8 +140,9 @@ class _WorkshopProcess(Worker):
     server = "einsmith.driver.workshop:Shop"
     idle = True
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[], Backend] | None = None) -> None:
         super().__init__(self.server, WALL_CLOCK_LIMIT, WALL_CLOCK_LIMIT)
+        self._make = make
         self.resumed = 0
         """Number of times that the process has resumed after a pause."""
         self._pausing = locks.lock()
@@ -191,7 +195,7 @@ class _WorkshopProcess(Worker):
     def start(self) -> None:
         if not self._begun:
             self.is_prepared = False
-            self.set_up(PROCESSOR_LIMIT, sendable_patterns(), self.idle)
+            self.set_up(PROCESSOR_LIMIT, sendable_patterns(), self.idle, self._make)
         super().start()
 
     def _read_clock(self) -> float:
@@ -211,8 +215,8 @@ class _WorkshopProcess(Worker):
 class ProcessWorkshop(Workshop):
     """A workshop (`backend.Workshop`) that hands requests to the workshop process."""
 
-    def __init__(self, target: Target, threads: int):
-        self._worker = _WorkshopProcess()
+    def __init__(self, target: Target, threads: int, make: Callable[[], Backend]):
+        self._worker = _WorkshopProcess(make)
         self._lock = locks.lock()
         self.target, self.threads = target, threads
         self._measurements: dict[Kernel | Rows, list[Measurement]] = {}

@@ -16,7 +16,7 @@ from einsmith.cli.explain import gather
 from einsmith.cli.kernel_report import text_of
 from einsmith.cli.report_page import page
 from einsmith.cost.facts import Target
-from einsmith.driver import cpu_kernels
+from einsmith.driver import cpu_kernels, tuned
 from einsmith.driver.executable import Executable
 from einsmith.driver.objects import ObjectCode
 from einsmith.kernels import autoconfig
@@ -38,7 +38,7 @@ def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_unusable", {})
     cpu_kernels._NATIVE.clear()
-    cpu_kernels._WARNED.clear()
+    tuned._WARNED.clear()
 
 
 def compiled(formula: str, *arrays: np.ndarray, threads: int = 1) -> Executable:
@@ -146,7 +146,7 @@ def test_another_process_says_it_of_code_that_it_finds_on_disk(rng) -> None:
     recorded(run.calls[0].kernel, run.target, "mine a=1")
     with pytest.warns(es.EinsmithWarning, match="mine a=1"):
         compiled(PRODUCT, a, b)
-    cpu_kernels._NATIVE.clear(), cpu_kernels._WARNED.clear()
+    cpu_kernels._NATIVE.clear(), tuned._WARNED.clear()
     with pytest.warns(es.EinsmithWarning, match="mine a=1"):
         compiled(PRODUCT, a, b)
 

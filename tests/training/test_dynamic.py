@@ -741,7 +741,7 @@ def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
     traced = trace_call(es.op("y[i,j] = x[i,j] * 2.5"), (np.ones(SHAPE, np.float32),), {})
     run = Executable(traced.graph, traced.bind, 1)
     kernel = run.calls[0].kernel
-    shop, found = workshop.ProcessWorkshop(run.target, 1), {}
+    shop, found = workshop.ProcessWorkshop(run.target, 1, cpu.CPU.make), {}
     try:
         while (proposed := shop.propose(kernel).text) is not None:
             if "lowering" in proposed:  # only the clock would tell

@@ -40,6 +40,6 @@ def test_a_recorded_configuration_compares_to_the_choice(monkeypatch, seconds, p
     kernel: Any = object()
     record = records.Record("k", "tuned", seconds, 0.0, prior, 0.0, 1, "")
     monkeypatch.setattr(workshop.records, "find", lambda k, target: record if k is kernel else None)
-    made = workshop.ProcessWorkshop(cpu.CPU.target(1), 1)
+    made = workshop.ProcessWorkshop(cpu.CPU.target(1), 1, cpu.CPU.make)
     assert made.find_part(kernel, "tuned") == pytest.approx(part)
     assert made.find_part(kernel, "another") == made.find_part(None, "tuned") == 1.0

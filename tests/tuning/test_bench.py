@@ -24,10 +24,10 @@ from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels import bench as bench_module
 from einsmith.tuning.kernels.bench import BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate
-from einsmith.tuning.kernels.measure import compile_kernel, example_buffers
+from einsmith.tuning.kernels.measure import HostRunner, compile_kernel, example_buffers
 from einsmith.tuning.kernels.race import MIN_ROUNDS, bounds, is_decided
 from einsmith.tuning.kernels.session import Part, tune
-from einsmith.tuning.kernels.worker import fault_of, subject_of
+from einsmith.tuning.kernels.worker import fault_of
 from tests.kernels.samples import product
 from tests.kernels.test_contraction_words import narrowed
 from tests.tuning.planted import FAULTS, SHAPE, Planted
@@ -122,8 +122,8 @@ def _fault(f, wrong, *arrays):
     """What is found when the machine code of `wrong` is taken for that of f."""
     (kernel, target), (other, _) = kernel_of(f, *arrays), kernel_of(wrong, *arrays)
     right, code = (_made(k, target) for k in (kernel, other))
-    assert fault_of(subject_of(kernel, target, 1, right, "right", ""), right, 1) == ""
-    return fault_of(subject_of(kernel, target, 1, code, "wrong", ""), right, 1)
+    assert fault_of(HostRunner().subject(kernel, target, 1, right, "right", ""), right, 1) == ""
+    return fault_of(HostRunner().subject(kernel, target, 1, code, "wrong", ""), right, 1)
 
 
 def _made(kernel, target):

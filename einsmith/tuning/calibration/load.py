@@ -27,11 +27,12 @@ MIN_SPARE_SECONDS = 10 * TICK_SECONDS
 class Watch:
     """Record of what the machine does since its creation, for a thread that computes all the time.
 
-    parent: another process whose work is not that of other programs, if any
+    parent: another process whose work is not that of other programs, if any; waits: whether the thread does not
+    compute, but waits for a device
     """
 
-    def __init__(self, parent: int | None = None):
-        self._parent = parent
+    def __init__(self, parent: int | None = None, waits: bool = False):
+        self._parent, self._waits = parent, waits
         self._start = self._read_times()
 
     def _read_times(self) -> tuple[float, float, float, float]:
@@ -52,7 +53,7 @@ class Watch:
         waiting = 1 - thread / wall
         return (
             f"this program had to wait for a processor for {waiting:.0%} of the time"
-            if waiting > MAX_WAITING_SHARE
+            if waiting > MAX_WAITING_SHARE and not self._waits
             else ""
         )
 

@@ -47,8 +47,11 @@ FIT = "fit"
 
 
 def facts_of(target: Target) -> dict[str, Any]:
-    """Return the facts that identify a machine: all fields of the target that are neither measured nor fitted, and
-    which dot products its tile registers compute, as the system may not let every process use them."""
+    """Return the facts that identify a machine: the fields that its target names (`Target.identity`), else all that are
+    neither measured nor fitted, and which dot products its tile registers compute, as the system may not let every
+    process use them."""
+    if target.identity:
+        return {name: getattr(target, name) for name in target.identity}
     others = (*COEFFICIENTS, "measured", "overheads")
     facts = {f.name: getattr(target, f.name) for f in fields(target) if f.name not in others}
     return facts | {"tiles": [name for name, _ in target.tiles]}

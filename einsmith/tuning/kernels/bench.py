@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from einsmith.base.caches import Once
 from einsmith.base.errors import EinsmithWarning
@@ -15,6 +15,7 @@ from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import is_builtin
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.genetic import Candidate
+from einsmith.tuning.kernels.measure import HostRunner, KernelRunner
 
 CHOICE = 0
 """The number of the model's choice, with which all other candidates are compared."""
@@ -62,13 +63,23 @@ def register(patterns: Sequence[Pattern]) -> None:
             autoconfig.register(p)
 
 
-class BenchProcess(Worker):
-    """A `worker.Bench` in a process of its own."""
+MakeRunner = Callable[[], KernelRunner]
+"""Function that can be pickled, and returns in any process what runs the kernels of a back end there."""
 
-    def __init__(self, limit: float | None = None):
+
+class BenchProcess(Worker):
+    """A `worker.Bench` in a process of its own.
+
+    Args:
+        limit: most seconds of a request; by default REQUEST_SECONDS
+        make: what runs kernels; by default the CPU
+    """
+
+    def __init__(self, limit: float | None = None, make: MakeRunner = HostRunner):
         super().__init__(
             "einsmith.tuning.kernels.worker:Bench", REQUEST_SECONDS if limit is None else limit, START_SECONDS
         )
+        self.make = make
         self._known: set[int] = set()
 
     def start(self) -> None:
@@ -79,7 +90,11 @@ class BenchProcess(Worker):
     def begin(self, kernel: Kernel | Rows, target: Target, threads: int, cold: bool = False) -> None:
         """Set the kernel that later requests are about. User patterns that no other process can import are left
         out."""
-        self.set_up(kernel, target, threads, cold, sendable_patterns())
+        self.set_up(kernel, target, threads, cold, sendable_patterns(), self.make)
+
+    def compile_ahead(self, candidates: Sequence[Candidate]) -> None:
+        """Compile candidates, several at once; see `worker.Bench.compile_ahead`."""
+        self.ask("compile_ahead", candidates, limit=self.limit * max(1, len(candidates)))
 
     def prepare(self, number: int, candidate: Candidate) -> str:
         """Compile a candidate and run it once; return the reason where it cannot be run, else an empty string."""

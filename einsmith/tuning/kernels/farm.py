@@ -17,24 +17,25 @@ from typing import Any, NamedTuple
 
 from einsmith.base.errors import ArgumentError
 from einsmith.base.system import file_locks, processes
-from einsmith.codegen.cache.native import host_target
 from einsmith.cost.facts import Target
 from einsmith.kernels.pattern import Pattern
 from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import records
-from einsmith.tuning.kernels.bench import BenchProcess, register, sendable_patterns
+from einsmith.tuning.kernels.bench import BenchProcess, MakeRunner, register, sendable_patterns
 from einsmith.tuning.kernels.genetic import Candidate
+from einsmith.tuning.kernels.measure import HostRunner
 
 
 class Sender(NamedTuple):
     """What a worker must have in common with the process that sends it kernels.
 
     machine: digest of the facts of the machine (`store.machine_of`), without threads; version: hash of the sources that
-    make code; patterns: the user's own."""
+    make code; patterns: the user's own; make: returns what runs kernels."""
 
     machine: str
     version: str
     patterns: list[Pattern]
+    make: MakeRunner
 
 
 class Visited(NamedTuple):
@@ -44,13 +45,13 @@ class Visited(NamedTuple):
     told: list[tuple[Candidate, float]]
 
 
-def sender() -> Sender:
-    """Return what workers must have in common with this process."""
-    return Sender(_machine(), records.version(), sendable_patterns())
+def sender(make: MakeRunner = HostRunner) -> Sender:
+    """Return what workers must have in common with this process. make: returns what runs kernels."""
+    return Sender(_machine(make), records.version(), sendable_patterns(), make)
 
 
-def _machine() -> str:
-    return store.machine_of(host_target())
+def _machine(make: MakeRunner) -> str:
+    return store.machine_of(make().target())
 
 
 def count_workers(executor: Executor) -> int:
@@ -72,17 +73,17 @@ def visit(search: Any, threads: int, seconds: float, guesses: Sequence[Candidate
     Raises ArgumentError where the host is of another kind, or has other sources of Einsmith, than the sender."""
     if own.version != records.version():
         raise ArgumentError(f"the worker on {platform.node()} has another version of Einsmith; install the same one")
-    if own.machine != _machine():
+    if own.machine != _machine(own.make):
         raise ArgumentError(
-            f"the worker on {platform.node()} is another kind of machine ({_describe(host_target())}), where other "
-            "configurations are fast; use hosts of one kind"
+            f"the worker on {platform.node()} is another kind of machine ({_describe(own.make().target())}), where "
+            "other configurations are fast; use hosts of one kind"
         )
     register(own.patterns)
     told: list[tuple[Candidate, float]] = []
+    bench = _bench()
+    bench.make = own.make
     with _alone():
-        search.visit(
-            _bench(), threads, time.monotonic() + seconds, lambda _, c, s: told.append((c, s)), lambda _: guesses
-        )
+        search.visit(bench, threads, time.monotonic() + seconds, lambda _, c, s: told.append((c, s)), lambda _: guesses)
     return Visited(search, told)
 
 

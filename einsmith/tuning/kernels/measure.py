@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import default_rng
 
+from einsmith.checking.kernel_check import CheckedKernel, KernelSource
 from einsmith.codegen.cache import native
+from einsmith.codegen.cache.native import host_target
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Expr, Read, Scatter, cached_postorder
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
 from einsmith.schedule.kernel import Kernel, Rows, Stage
+from einsmith.tuning.calibration import load
 
 MIN_ROUNDS = 5
 """Fewest rounds in which `shortest` runs its candidates."""
@@ -88,11 +95,20 @@ def compile_kernel(kernel: Kernel | Rows, pattern: Any, config: Any, target: Tar
     return MachineCode(launches, max((f.scratch_bytes for f in functions), default=0), max(64, lowered.workspace))
 
 
-class Prepared(NamedTuple):
+TimedRun = Callable[[], float]
+"""Function that runs a kernel, and returns the seconds that a run takes."""
+
+
+@dataclass(frozen=True)
+class Prepared:
     """A kernel in one configuration, ready to run; `memory` holds the arrays that it runs on."""
 
     program: Program
     memory: list[np.ndarray]
+
+    def __call__(self) -> float:
+        """Run the kernel twice; return the shorter time (seconds)."""
+        return _shorter_of_two(repeat(self.program))
 
 
 def prepare_code(code: MachineCode, arrays: Sequence[np.ndarray], workspace: np.ndarray, threads: int) -> Prepared:
@@ -117,29 +133,107 @@ def prepare(
     return prepare_code(code, arrays, buffers.empty((code.workspace,), np.uint8), threads)
 
 
-def shortest(candidates: Sequence[Prepared], budget: float = 0.05) -> list[float]:
+def _shorter_of_two(programs: Iterator[Program]) -> float:
+    """Run the next two programs; return the shorter time (seconds), as the workers may sleep when the first one
+    begins."""
+    return min(float(next(programs).run_timed()[1].sum()) for _ in range(2))
+
+
+class KernelRunner(ABC):
+    """The compiler of single kernels of a back end, with the machine on which they are timed and checked."""
+
+    @abstractmethod
+    def target(self) -> Target:
+        """Return the machine, by nothing that was measured."""
+
+    @abstractmethod
+    def compile(self, kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
+        """Compile a kernel in one configuration. Raises CompileError where it cannot be compiled."""
+
+    def compile_ahead(self, kernel: Kernel | Rows, candidates: Sequence[tuple[Any, Any]], target: Target) -> None:
+        """Compile a kernel in each (pattern, configuration), several at once, if that is quicker than `compile`, which
+        reports the errors."""
+        return
+
+    @abstractmethod
+    def place(self, arrays: Sequence[np.ndarray]) -> Any:
+        """Return memory with this content, an array for each of a kernel's buffers, where kernels can use it."""
+
+    @abstractmethod
+    def prepare(self, code: MachineCode, data: Sequence[Any], threads: int) -> TimedRun:
+        """Return a timed run of machine code, after a first run. data: copies of its memory (`place`), which the runs
+        use by turns."""
+
+    def subject(
+        self, kernel: Kernel | Rows, target: Target, threads: int, code: MachineCode, pattern: str, config: str
+    ) -> CheckedKernel:
+        """Return machine code as a kernel to check."""
+        launches, nothing = tuple((address, tasks) for address, tasks, _ in code.launches), KernelSource("", (), 0, 0)
+        return CheckedKernel(
+            kernel, target, launches, code.scratch, code.workspace, pattern, config, lambda: nothing, threads
+        )
+
+    @abstractmethod
+    def watch(self) -> Callable[[], str]:
+        """Return a function that says what has made measurements since now doubtful; it returns an empty text if
+        nothing has."""
+
+
+class HostRunner(KernelRunner):
+    """The runner of kernels on the CPU."""
+
+    def target(self) -> Target:
+        return host_target()
+
+    def compile(self, kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
+        return compile_kernel(kernel, pattern, config, target)
+
+    def place(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        out = [buffers.empty(a.shape, a.dtype) for a in arrays]
+        for to, a in zip(out, arrays, strict=True):
+            to[...] = a
+        return out
+
+    def prepare(self, code: MachineCode, data: Sequence[Sequence[np.ndarray]], threads: int) -> TimedRun:
+        workspace = buffers.empty((code.workspace,), np.uint8)
+        copies = [prepare_code(code, arrays, workspace, threads) for arrays in data]
+        return partial(_shorter_of_two, (x.program for x in cycle(copies)))
+
+    def watch(self) -> Callable[[], str]:
+        return load.Watch().disturbance
+
+
+def shortest(candidates: Sequence[TimedRun], budget: float = 0.05) -> list[float]:
     """Return the seconds of each candidate: the shortest of interleaved runs, with warm caches.
 
     budget: seconds to spend in all, though each candidate has MIN_ROUNDS turns; one that takes MAX_RATIO times as
-    long as the quickest stops after two. A turn is two runs: the workers may sleep when a candidate follows one that
-    needs no worker.
+    long as the quickest stops after two.
     """
     best = [float("inf")] * len(candidates)
     end, rounds = time.perf_counter() + budget, 0
     while rounds < MIN_ROUNDS or time.perf_counter() < end:
         for i, candidate in enumerate(candidates):
             if rounds < 2 or best[i] <= MAX_RATIO * min(best):
-                best[i] = min(best[i], *(float(candidate.program.run_timed()[1].sum()) for _ in range(2)))
+                best[i] = min(best[i], candidate())
         rounds += 1
     return best
 
 
 def seconds_of(
-    kernel: Kernel | Rows, candidates: Sequence[tuple[Any, Any]], target: Target, threads: int, budget: float = 0.05
+    kernel: Kernel | Rows,
+    candidates: Sequence[tuple[Any, Any]],
+    target: Target,
+    threads: int,
+    budget: float = 0.05,
+    runner: KernelRunner | None = None,
 ) -> list[float]:
     """Measure a kernel in each (pattern, configuration) by `shortest`, on data of its own; return the seconds of each.
 
-    budget: seconds to spend in all, without compilation. Raises CompileError where a candidate cannot be lowered.
+    budget: seconds to spend in all, without compilation; runner: of the back end, by default the CPU's. Raises
+    CompileError where a candidate cannot be lowered.
     """
-    arrays = example_buffers(kernel)
-    return shortest([prepare(kernel, p, c, target, threads, arrays) for p, c in candidates], budget)
+    runner = runner or HostRunner()
+    data = [runner.place(example_buffers(kernel))]
+    runner.compile_ahead(kernel, candidates, target)
+    codes = [runner.compile(kernel, p, c, target) for p, c in candidates]
+    return shortest([runner.prepare(code, data, threads) for code in codes], budget)

@@ -66,7 +66,7 @@ class Count(NamedTuple):
 
 def version() -> str:
     """Return a hash of the sources that make the code of a configuration, and of those that rows are pickles of."""
-    code = "kernels/**/*.py", "codegen/**/*.py", "schedule/**/*.py", "ir/**/*.py"
+    code = "kernels/**/*.py", "codegen/**/*.py", "tiles/**/*.py", "schedule/**/*.py", "ir/**/*.py"
     return store.sources(*code, "base/dtypes.py", "tuning/kernels/genetic.py")
 
 

@@ -57,16 +57,19 @@ def is_decided(first: Sequence[float], other: Sequence[float]) -> bool:
     return high < 1 or low > 1 or (low > 1 - EQUALITY_TOLERANCE and high < 1 + EQUALITY_TOLERANCE)
 
 
-def race_programs(first: Callable[[], object], second: Callable[[], object], seconds: float) -> RaceResult:
+def race_programs(
+    first: Callable[[], object], second: Callable[[], object], seconds: float, waits: bool = False
+) -> RaceResult:
     """Race two programs in alternating runs for at most `seconds`, but for at least MIN_ROUNDS rounds.
 
-    The race ends early where the second program is slower with confidence.
+    The race ends early where the second program is slower with confidence. waits: whether this thread waits for a
+    device that runs them.
     """
     runs = first, second
     times: tuple[list[float], list[float]] = [], []
     for run in (*runs, *runs):  # the first runs are slow
         run()
-    watch, end = load.Watch(), time.perf_counter() + seconds
+    watch, end = load.Watch(waits=waits), time.perf_counter() + seconds
     for n in range(PROGRAM_ROUNDS):
         for which in (0, 1) if n % 2 == 0 else (1, 0):
             start = time.perf_counter()

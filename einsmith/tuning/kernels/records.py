@@ -111,7 +111,7 @@ _INSERT = f"INSERT OR REPLACE INTO records ({', '.join(_COLUMNS)}, own) VALUES (
 
 def version() -> str:
     """Return a hash of the sources that make the code of a configuration: figures of other code do not apply."""
-    return store.sources("kernels/**/*.py", "codegen/**/*.py")
+    return store.sources("kernels/**/*.py", "codegen/**/*.py", "tiles/**/*.py")
 
 
 def _here(target: Target) -> tuple[str, str]:

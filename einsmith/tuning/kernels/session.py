@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
@@ -23,8 +24,9 @@ from einsmith.kernels import autoconfig
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels import farm
-from einsmith.tuning.kernels.bench import CHOICE, BenchProcess
+from einsmith.tuning.kernels.bench import CHOICE, BenchProcess, MakeRunner
 from einsmith.tuning.kernels.genetic import Candidate, Search
+from einsmith.tuning.kernels.measure import HostRunner
 from einsmith.tuning.kernels.race import bounds, pair_ratios
 
 GENERATION_SIZE = 4
@@ -176,15 +178,18 @@ class KernelSearch:
 
     def _race_generation(self, bench: BenchProcess, search: Search, tell: Tell) -> bool:
         """Race some candidates with the choice; return whether there were any."""
-        result, ready = self.result, dict[int, Candidate]()
-        while len(ready) < GENERATION_SIZE and result.tried < MAX_CANDIDATES:
-            candidate = search.propose()
-            if candidate is None:
-                result.over = "all configurations were tried"
-                break
-            if candidate == result.choice:
-                continue  # the choice races with every candidate
-            result.tried += 1
+        result, ready, proposed = self.result, dict[int, Candidate](), list[Candidate]()
+        while len(ready) < GENERATION_SIZE and (proposed or result.tried < MAX_CANDIDATES):
+            if not proposed:
+                proposed = self._propose(search, GENERATION_SIZE - len(ready))
+                if not proposed:
+                    result.over = "all configurations were tried"
+                    break
+                with suppress(Lost, Failed):  # the candidate at fault shows when it is prepared
+                    bench.compile_ahead(proposed)
+                if not bench.ready(CHOICE):
+                    self._prepare_choice(bench)
+            candidate = proposed.pop(0)
             number = self._prepare(bench, search, candidate, tell)
             if number is not None:
                 ready[number] = candidate
@@ -195,6 +200,15 @@ class KernelSearch:
             tell(result, ready[n], median(ratios) * result.prior)
         bench.drop(list(ready))
         return bool(ratios_by_number)
+
+    def _propose(self, search: Search, most: int) -> list[Candidate]:
+        """Return some candidates that were not tried before, without the choice, which races with all others."""
+        out: list[Candidate] = []
+        while len(out) < most and self.result.tried < MAX_CANDIDATES and (c := search.propose()) is not None:
+            if c != self.result.choice:
+                self.result.tried += 1
+                out.append(c)
+        return out
 
     def _prepare(self, bench: BenchProcess, search: Search, candidate: Candidate, tell: Tell) -> int | None:
         """Prepare a candidate; return its number, or None where it cannot be compiled and run. Where the process dies
@@ -284,6 +298,8 @@ def tune(
     keep: Callable[[SearchResult], None] = lambda _: None,
     executor: Executor | None = None,
     note: Note = lambda *_: None,
+    make: MakeRunner = HostRunner,
+    limit: float | None = None,
 ) -> list[SearchResult]:
     """Search the kernels of a program for `seconds`, or until there is no gain left; return the state of every kernel.
 
@@ -298,6 +314,8 @@ def tune(
         first: returns first guesses for a kernel
         executor: makes the visits on other hosts of this kind, several at once; by default they are made here
         note: called after each visit with the kernel and the seconds of all its candidates so far
+        make: as for `BenchProcess`
+        limit: as for `BenchProcess`
     Raises:
         ArgumentError: a worker of the executor is on a machine of another kind, or the executor takes no tasks.
     """
@@ -306,11 +324,11 @@ def tune(
         turns[part.kernel] = turns.get(part.kernel, 0) + part.turns
     searches = [KernelSearch(Part(k, n), target) for k, n in turns.items()]
     end = time.monotonic() + seconds
-    with BenchProcess() as bench:
+    with BenchProcess(limit, make) as bench:
         if executor is None:
             visits: _Visits = _VisitsHere(bench, threads, end, tell, first)
         else:
-            visits = _VisitsElsewhere(executor, threads, end, tell, first)
+            visits = _VisitsElsewhere(executor, threads, end, tell, first, make)
         under_way: dict[Future[KernelSearch], int] = {}
         try:
             while True:
@@ -382,9 +400,9 @@ class _VisitsHere:
 class _VisitsElsewhere:
     """Visits that the workers of an executor make."""
 
-    def __init__(self, executor: Executor, threads: int, end: float, tell: Tell, first: FirstGuesses):
+    def __init__(self, executor: Executor, threads: int, end: float, tell: Tell, first: FirstGuesses, make: MakeRunner):
         self._executor, self._threads, self._end, self._tell, self._first = executor, threads, end, tell, first
-        self._sender = farm.sender()
+        self._sender = farm.sender(make)
         self.most = farm.count_workers(executor)
 
     def begin(self, search: KernelSearch) -> Future[farm.Visited]:

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ from einsmith.checking.kernel_check import (
     BufferState,
     CheckedKernel,
     KernelFault,
-    KernelSource,
     check,
     elements,
     evaluate,
@@ -28,10 +26,7 @@ from einsmith.checking.others import mask_differences
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
-from einsmith.runtime import buffers
-from einsmith.runtime.program import Program
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tuning.calibration import load
 from einsmith.tuning.kernels import measure
 from einsmith.tuning.kernels.bench import CHOICE, register
 from einsmith.tuning.kernels.genetic import Candidate
@@ -45,13 +40,11 @@ the first race of a process than in all later ones."""
 
 
 class Ready(NamedTuple):
-    """A candidate, its machine code, an iterator over its programs on each copy of the data, and the workspace that
-    they share."""
+    """A candidate, its machine code, and its timed run, which uses another copy of the data each time."""
 
     candidate: Candidate
     code: measure.MachineCode
-    runs: Iterator[Program]
-    workspace: np.ndarray
+    run: measure.TimedRun
 
 
 class Bench:
@@ -60,17 +53,29 @@ class Bench:
     as other kernels ran before it."""
 
     def begin(
-        self, kernel: Kernel | Rows, target: Target, threads: int, cold: bool, patterns: Sequence[Pattern]
+        self,
+        kernel: Kernel | Rows,
+        target: Target,
+        threads: int,
+        cold: bool,
+        patterns: Sequence[Pattern],
+        make: Callable[[], measure.KernelRunner],
     ) -> None:
         """Set the kernel that later requests are about. cold: its data is not even in the last-level cache; patterns:
-        the user's own."""
-        self.kernel, self.target, self.threads = kernel, target, threads
+        the user's own; make: function that returns what runs kernels."""
+        self.kernel, self.target, self.threads, self._runner = kernel, target, threads, make()
         register(patterns)
-        first = measure.example_buffers(kernel)
-        each = sum(a.nbytes for a in first)
+        arrays = measure.example_buffers(kernel)
+        each = sum(a.nbytes for a in arrays)
         copies = min(MAX_COPIES, 1 + 2 * (target.last_level if cold else target.l2 * target.cores) // max(1, each))
-        self._data = [first, *([_copy(a) for a in first] for _ in range(copies - 1))]
+        self._data = [self._runner.place(arrays) for _ in range(copies)]
         self._ready: dict[int, Ready] = {}
+
+    def compile_ahead(self, candidates: Sequence[Candidate]) -> None:
+        """Compile candidates that may be prepared next, if several at once take less time."""
+        able = {p.name: p for p in autoconfig.eligible_patterns(self.kernel, self.target)}
+        pairs = [(able[c.pattern], c.config) for c in candidates if c.pattern in able]
+        self._runner.compile_ahead(self.kernel, pairs, self.target)
 
     def prepare(self, number: int, candidate: Candidate) -> str:
         """Compile a candidate and run it; return the reason where it cannot be run, else an empty string."""
@@ -81,12 +86,10 @@ class Bench:
             reason = pattern.legal(self.kernel, candidate.config, self.target)
             if reason:
                 return reason
-            code = measure.compile_kernel(self.kernel, pattern, candidate.config, self.target)
+            code = self._runner.compile(self.kernel, pattern, candidate.config, self.target)
         except CompileError as e:
             return str(e)
-        workspace = buffers.empty((code.workspace,), np.uint8)
-        programs = [measure.prepare_code(code, arrays, workspace, self.threads).program for arrays in self._data]
-        self._ready[number] = Ready(candidate, code, cycle(programs), workspace)
+        self._ready[number] = Ready(candidate, code, self._runner.prepare(code, self._data, self.threads))
         return ""
 
     def drop(self, numbers: Sequence[int]) -> None:
@@ -96,49 +99,39 @@ class Bench:
 
     def race(self, numbers: Sequence[int], seconds: float, final: bool) -> tuple[list[list[float]], str]:
         """Race candidates; return each one's seconds, one run a round, and what else the machine did meanwhile
-        (`load.Watch`).
+        (`KernelRunner.watch`).
 
         Runs alternate, so that a disturbance meets all candidates. Every candidate is compared with the first one, and
         stops as soon as the comparison is decided with confidence (`race.is_decided`). The race ends after `seconds`
         in all. final: no candidate stops early, and the race ends after FINAL_ROUNDS rounds or `seconds`, as repeated
         tests find differences that do not exist.
         """
-        runs = [self._ready[n].runs for n in numbers]
+        runs = [self._ready[n].run for n in numbers]
         times: list[list[float]] = [[] for _ in numbers]
         running = list(range(len(numbers)))
-        for programs in runs:  # the first runs after a pause are slow for any candidate
+        for run in runs:  # the first runs after a pause are slow for any candidate
             end = time.perf_counter() + WARMUP_SECONDS
             while time.perf_counter() < end:
-                next(programs).run()
-        watch = load.Watch()
+                run()
+        disturbance = self._runner.watch()
         end = time.perf_counter() + seconds
         for rounds in range(FINAL_ROUNDS if final else MAX_ROUNDS):
             for i in running if rounds % 2 == 0 else reversed(running):
-                # The shorter of two: the workers may sleep when the first one begins.
-                times[i].append(min(float(next(runs[i]).run_timed()[1].sum()) for _ in range(2)))
+                times[i].append(runs[i]())
             if not final:
                 running = [i for i in running if i == 0 or not is_decided(times[0], times[i])]
             if len(running) < 2 or (time.perf_counter() > end and rounds + 1 >= (MIN_ROUNDS if final else 3)):
                 break
-        return times, watch.disturbance()
+        return times, disturbance()
 
     def vet(self, number: int, seed: int) -> str:
         """Return why a candidate may not be used; empty where it is correct (`fault_of`)."""
-        candidate, code, _, _ = self._ready[number]
-        subject = subject_of(self.kernel, self.target, self.threads, code, candidate.pattern, str(candidate.config))
+        candidate, code, _ = self._ready[number]
+        subject = self._runner.subject(
+            self.kernel, self.target, self.threads, code, candidate.pattern, str(candidate.config)
+        )
         choice = self._ready.get(CHOICE)
         return fault_of(subject, None if choice is None else choice.code, seed)
-
-
-def subject_of(
-    kernel: Kernel | Rows, target: Target, threads: int, code: measure.MachineCode, pattern: str, config: str
-) -> CheckedKernel:
-    """Return machine code as a kernel to check."""
-    launches = tuple((address, tasks) for address, tasks, _ in code.launches)
-    nothing = KernelSource("", (), 0, 0)
-    return CheckedKernel(
-        kernel, target, launches, code.scratch, code.workspace, pattern, config, lambda: nothing, threads
-    )
 
 
 def fault_of(subject: CheckedKernel, choice: measure.MachineCode | None, seed: int) -> str:
@@ -167,9 +160,3 @@ def fault_of(subject: CheckedKernel, choice: measure.MachineCode | None, seed: i
         if wrong.any():
             return f"{int(wrong.sum())} of {wrong.size} elements of buffer {n} differ from those of the model's choice"
     return ""
-
-
-def _copy(a: np.ndarray) -> np.ndarray:
-    out = buffers.empty(a.shape, a.dtype)
-    out[...] = a
-    return out
