@@ -330,25 +330,26 @@ def tune(
         else:
             visits = _VisitsElsewhere(executor, threads, end, tell, first, make)
         under_way: dict[Future[KernelSearch], int] = {}
+        best_before: dict[int, Candidate | None] = {}
         try:
             while True:
                 while len(under_way) < visits.most and time.monotonic() < end:
                     number = _next_search(searches, under_way.values())
                     if number is None:
                         break
+                    best_before[number] = searches[number].result.best  # a visit here happens at once
                     under_way[visits.begin(searches[number])] = number
                 if not under_way:
                     return [k.result for k in searches]
                 for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                     number = under_way.pop(future)
-                    best = searches[number].result.best
                     try:
                         searches[number] = visits.end(future, searches[number])
                     except (Lost, Failed, BrokenExecutor) as e:
                         searches[number].result.over = f"the model's choice cannot be measured: {e}"
                     else:
                         note(searches[number].result.kernel, searches[number].seconds_by_candidate)
-                    if searches[number].result.best != best:
+                    if searches[number].result.best != best_before[number]:
                         keep(searches[number].result)
         finally:
             for future in under_way:
