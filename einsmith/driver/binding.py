@@ -98,7 +98,7 @@ class Binding:
         self.reserved = self.arena_bytes + backend.scratch_area(compiled.scratch, compiled.threads)
         """Bytes of intermediate results and of the kernels' scratch memory."""
         self._check_limit(limit, more_bytes)
-        self.comparisons = {k: Comparison(k, code[k], x) for k, x in compiled.alternatives.items()}
+        self.comparisons = {k: Comparison(k, code[k], x, backend.allocate) for k, x in compiled.alternatives.items()}
         """Kernels that run in a second configuration too."""
         block = arena.reserve(self.reserved, backend.allocate)
         base = block.address

@@ -4,16 +4,18 @@ cards."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from einsmith.base import environment
+from einsmith.base import environment, locks
+from einsmith.base.caches import Bound, Cache
 from einsmith.codegen.triton.binary import Binary, TritonSource
 from einsmith.codegen.triton.compile import compile_sources
 from einsmith.cost.facts import Target
 from einsmith.cost.gpu import CARDS, CUDA, GpuTarget, card
 from einsmith.driver.backend import Backend, Runnable
+from einsmith.driver.tuned import Decision, TunedBackend, follow, warn_unfollowed
 from einsmith.kernels.pattern import Pattern
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
@@ -23,26 +25,34 @@ from einsmith.runtime.cuda.launches import TileCode
 from einsmith.runtime.cuda.offline import OfflineDevice
 from einsmith.runtime.cuda.program import Card, CudaProgram
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.tiles.ir import rounding_of
 from einsmith.tiles.patterns import TILE_PATTERNS
 from einsmith.tiles.triton_text import pointer_type, triton_text
-from einsmith.tuning.kernels import decisions, override
+from einsmith.tuning.kernels import decisions
+from einsmith.tuning.kernels.measure import KernelRunner
+
+_KERNELS = Bound("kernels of cards", 1024)
+"""Bound of the kernels that a back end keeps with their machine code, which takes some 10 KB each."""
 
 
-class Cuda(Backend):
+class Cuda(TunedBackend):
     """The back end of one card: see the module's docstring.
 
     Args:
         device: the card.
         described: what the card is to the cost model.
         compiles: function that makes machine code of texts for the card's compute capability.
+        make: function that can be pickled, and returns this back end in any process.
     """
 
     in_process, overlaps = False, True
+    request_seconds = 120.0
     patterns: Sequence[Pattern] = TILE_PATTERNS
 
-    def __init__(self, device: CudaDevice, described: GpuTarget, compiles: Any):
-        self.name, self.described, self._compiles = described.device, described, compiles
+    def __init__(self, device: CudaDevice, described: GpuTarget, compiles: Any, make: Callable[[], Backend]):
+        self.name, self.described, self._compiles, self._make = described.device, described, compiles, make
         self.card: Card = Card(device, self._build)
+        self._compiled: Cache[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = Cache(_KERNELS)
 
     def target(self, threads: int) -> GpuTarget:
         return self.described
@@ -50,18 +60,36 @@ class Cuda(Backend):
     def static_target(self, cores: int) -> Target:
         return self.described
 
-    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
-        return [self._compile(k, target) for k in kernels]
+    @property
+    def make(self) -> Callable[[], Backend]:
+        self.card.device.event()  # a card that is not there refuses
+        return self._make
 
-    def _compile(self, kernel: Kernel | Rows, target: Target) -> CompiledKernel:
-        text = override.text_of(kernel)
-        choice = decisions.choice_of(kernel, target, text)
+    @property
+    def runner(self) -> KernelRunner:
+        with locks.IMPORTING:
+            from einsmith.driver.card_runner import CardRunner  # imported late: few programs measure kernels
+
+        return CardRunner(self.card, self.described, self.compile_as)
+
+    def compile_decided(
+        self, kernels: Sequence[Kernel | Rows], decided: Mapping[Kernel | Rows, Decision], target: Target
+    ) -> list[CompiledKernel]:
+        return [self._compile(k, target, decided[k]) for k in kernels]
+
+    def _compile(self, kernel: Kernel | Rows, target: Target, decision: Decision) -> CompiledKernel:
+        """Return what a kernel is lowered to, the same object as long as it is in use: machine code is made once for
+        it (`Card.codes`)."""
+        key = kernel, target, decision
+        known = self._compiled.get(key)
+        if known is not None:
+            return known
+        followed, choice, lowered, unfollowed = follow(kernel, target, decision)
         if environment.debug() >= 3:
             print(decisions.explain(kernel, target), file=sys.stderr)
-        lowered = decisions.lower_choice(choice)
         config = choice.config
         launches = [(TileCode(x.function, config.warps, config.stages), x.tasks, False) for x in lowered.launches]
-        return CompiledKernel(
+        made = CompiledKernel(
             tuple(launches),
             0,
             lowered.workspace,
@@ -69,9 +97,15 @@ class Cuda(Backend):
             str(config),
             choice.cost.seconds,
             0,
-            text,
-            beyond=lowered.beyond,
+            followed.text,
+            followed.recorded,
+            unfollowed,
+            lowered.beyond,
+            rounding_of([x.function for x in lowered.launches]),
         )
+        self._compiled.put(key, made)
+        warn_unfollowed(kernel, decision, made)
+        return made
 
     def _build(self, codes: Sequence[tuple[TileCode, tuple[bool, ...]]]) -> list[DeviceCode]:
         """Return machine code of functions, whose pointers are multiples of 16 bytes or not."""
@@ -89,14 +123,15 @@ class Cuda(Backend):
     def program(self, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
         return CudaProgram(assembler, self.card)
 
+    def derive(
+        self, origin: Runnable, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int
+    ) -> Runnable:
+        assert isinstance(origin, CudaProgram)
+        return CudaProgram(assembler, self.card, origin)
+
     def describe_code(self, program: Runnable, steps: Sequence[int]) -> list[str]:
         assert isinstance(program, CudaProgram)
         return program.describe(steps)
-
-    def seconds_of(
-        self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
-    ) -> list[float]:
-        raise NotImplementedError
 
 
 def described(facts: DeviceFacts, device: str) -> GpuTarget:
@@ -121,14 +156,15 @@ def described(facts: DeviceFacts, device: str) -> GpuTarget:
     )
 
 
-def of_card(ordinal: int) -> Cuda:
-    """Return the back end of a card by its number. Raises DeviceError where it cannot be used."""
+def of_card(ordinal: int, make: Callable[[], Backend]) -> Cuda:
+    """Return the back end of a card by its number. make: as for `Cuda`. Raises DeviceError where it cannot be used."""
     device = driver.device(ordinal)
-    return Cuda(device, described(device.facts, f"{CUDA}:{ordinal}"), compile_sources)
+    return Cuda(device, described(device.facts, f"{CUDA}:{ordinal}"), compile_sources, make)
 
 
-def of_kind(name: str) -> Cuda:
-    """Return the back end of a kind of card (`cost.gpu.CARDS`) that need not be there: its programs do not run."""
+def of_kind(name: str, make: Callable[[], Backend]) -> Cuda:
+    """Return the back end of a kind of card (`cost.gpu.CARDS`) that need not be there: its programs do not run. make:
+    as for `Cuda`."""
     kind = replace(card(name), device=name)
     facts = DeviceFacts(kind.card, kind.capability, kind.cores, 1 << 50, kind.l3, kind.shared, 0)
-    return Cuda(OfflineDevice(facts), kind, compile_sources)
+    return Cuda(OfflineDevice(facts), kind, compile_sources, make)

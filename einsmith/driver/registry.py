@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from einsmith.base import environment, locks
 from einsmith.base.arguments import show
@@ -62,7 +63,9 @@ def backend_for(device: str | None, ordinal: int = 0) -> Backend:
         from einsmith.driver import cuda  # imported late: few programs run on cards
 
         if device not in BACKENDS:
-            register(cuda.of_kind(device) if device in CARDS else cuda.of_card(int(device.rpartition(":")[2])))
+            make = partial(backend_for, device)
+            is_kind = device in CARDS
+            register(cuda.of_kind(device, make) if is_kind else cuda.of_card(int(device.rpartition(":")[2]), make))
     return BACKENDS[device]
 
 

@@ -69,7 +69,7 @@ class Shop:
             os.nice(19)
         self._choose_policy()
         bench.register(patterns)
-        self._make = make
+        self._backend = None if make is None else make()
 
     def _choose_policy(self) -> None:
         """Run only while a processor is idle, if the system can do that, unless programs other than the trainer, whose
@@ -113,8 +113,8 @@ class Shop:
         """Return why a configuration may not be used, and the processor seconds spent. Reasons are that it cannot be
         compiled, accesses memory that it must not, or differs from the evaluator on random data; the reason is empty
         where it is correct."""
-        assert self._make is not None
-        start, backend = self._start_clock(), self._make()
+        start, backend = self._start_clock(), self._backend
+        assert backend is not None
         try:
             code, choice_code = (backend.compile_as({kernel: x}, target)[kernel] for x in (text, ""))
         except CompileError as e:

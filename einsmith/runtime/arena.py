@@ -24,6 +24,14 @@ class Block:
         self.array, self.address, self.nbytes = array, address, nbytes
         self.number = next(_numbers)
 
+    def read(self) -> np.ndarray:
+        """Return the bytes."""
+        return self.array
+
+    def write(self, content: np.ndarray) -> None:
+        """Replace the bytes."""
+        self.array[...] = content
+
 
 Allocate = Callable[[int], Block]
 """Function that allocates a block of at least the given number of bytes. Raises OutOfMemoryError."""

@@ -54,6 +54,7 @@ class CompiledKernel:
         tuned: whether measuring found the decision
         beyond: what it does beyond its limit, if it has one
         unfollowed: a sentence on a tuning record that cannot be followed, so that the model's choice stands; else empty
+        rounding: factor by which its products round more than arithmetic of their types
     """
 
     launches: tuple[tuple[Any, int, bool], ...]
@@ -67,6 +68,7 @@ class CompiledKernel:
     tuned: bool = False
     unfollowed: str = ""
     beyond: Beyond = Beyond.COMPUTED
+    rounding: float = 1.0
 
 
 CompiledKernels = Mapping[Kernel | Rows, CompiledKernel]

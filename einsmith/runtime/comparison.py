@@ -8,7 +8,7 @@ from math import prod, sqrt
 import numpy as np
 
 from einsmith.ir.nodes import Reduce
-from einsmith.runtime import buffers
+from einsmith.runtime.arena import Allocate, Block, host
 from einsmith.runtime.assemble import CompiledKernel, SideRun
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 
@@ -28,34 +28,35 @@ WINOGRAD_FACTOR = 64.0
 class Comparison:
     """A kernel in its own and in another configuration, which both run before the program's own kernel. Their results
     on equal inputs are compared after a run; in a loop, or for a kernel that is called several times, after the last
-    turn."""
+    turn. allocate: the allocator of the program's back end."""
 
-    def __init__(self, kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel):
+    def __init__(self, kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel, allocate: Allocate = host):
         self.kernel, self.other = kernel, other
         self._written = list_written_buffers(kernel)
-        self._memory: list[list[np.ndarray]] = []
-        self._work: list[np.ndarray] = []
+        self._memory: list[list[Block]] = []
+        self._work: list[Block] = []
         self.ways: list[SideRun] = []
         for compiled in (own, other):
-            arrays = [buffers.empty((kernel.buffers[n].nbytes + 2 * ZONE_BYTES,), np.uint8) for n in self._written]
-            workspace = buffers.empty((max(MIN_WORKSPACE_BYTES, compiled.workspace),), np.uint8)
-            self._memory.append(arrays)
+            blocks = [allocate(kernel.buffers[n].nbytes + 2 * ZONE_BYTES) for n in self._written]
+            workspace = allocate(max(MIN_WORKSPACE_BYTES, compiled.workspace))
+            self._memory.append(blocks)
             self._work.append(workspace)
-            places = {n: a.ctypes.data + ZONE_BYTES for n, a in zip(self._written, arrays, strict=True)}
-            self.ways.append(SideRun(compiled, places, workspace.ctypes.data))
+            places = {n: b.address + ZONE_BYTES for n, b in zip(self._written, blocks, strict=True)}
+            self.ways.append(SideRun(compiled, places, workspace.address))
         self.clear()
 
     def clear(self) -> None:
         """Reset the memory of both configurations to equal content."""
-        for array in (x for arrays in self._memory for x in arrays):
-            array[:ZONE_BYTES] = array[-ZONE_BYTES:] = ZONE_BYTE
-            array[ZONE_BYTES:-ZONE_BYTES] = 0
+        for block in (x for blocks in self._memory for x in blocks):
+            content = np.full(block.nbytes, ZONE_BYTE, np.uint8)
+            content[ZONE_BYTES:-ZONE_BYTES] = 0
+            block.write(content)
 
     def difference(self) -> str:
         """Return in words how the other configuration's results are wrong; empty where they are correct."""
         terms = max((prod(b.extents) for b in _reductions(self.kernel)), default=1)
-        for n, own, other in zip(self._written, *self._memory, strict=True):
-            buffer = self.kernel.buffers[n]
+        for n, *blocks in zip(self._written, *self._memory, strict=True):
+            buffer, own, other = self.kernel.buffers[n], *(b.read() for b in blocks)
             if (other[:ZONE_BYTES] != ZONE_BYTE).any() or (other[-ZONE_BYTES:] != ZONE_BYTE).any():
                 return f"memory beside buffer {n} is written"
             x, y = (a[ZONE_BYTES:-ZONE_BYTES].view(buffer.dtype.numpy) for a in (own, other))
@@ -73,7 +74,7 @@ class Comparison:
                 x, y = dtype.wide(x), dtype.wide(y)
                 largest = np.abs(np.where(np.isfinite(x), x, 0)).max(initial=dtype.tiny)
                 unit = ROUNDINGS * sqrt(terms) * dtype.arithmetic.eps
-                unit *= WINOGRAD_FACTOR if self.other.pattern == "winograd" else 1.0
+                unit *= self.other.rounding * (WINOGRAD_FACTOR if self.other.pattern == "winograd" else 1.0)
                 unit += 2 * dtype.eps if dtype.in_memory_only else 0.0
                 wrong = ~((np.abs(x - y) <= unit * largest) | (x == y) | (np.isnan(x) & np.isnan(y)))
         if not wrong.any():

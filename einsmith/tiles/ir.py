@@ -64,6 +64,9 @@ BYTES = {"i1": 1} | {d.name: d.itemsize for d in dt.ALL if not d.is_bool}
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16", "bf16x3")
 """Precisions of a dot of float32. ieee: products of the operands as they are; tf32, bf16: products of the operands in
 that format; x3: three such products, whose error is the square of the operands' rounding."""
+ROUNDINGS = {"ieee": 1.0, "tf32": 2.0**15, "tf32x3": 64.0, "bf16": 2.0**17, "bf16x3": 1024.0}
+"""Factor by which a product of each precision rounds more than one of float32, whose error is 2**-24 of it: tf32 cuts
+operands to 11 bits, bf16 rounds them to 8. A power of two above the bound of both operands' errors."""
 
 
 def elem_of(dtype: DType) -> str:
@@ -508,6 +511,12 @@ def operations(body: Sequence[TileOp | TileLoop]) -> Iterator[TileOp]:
             yield from operations(x.body)
         else:
             yield x
+
+
+def rounding_of(functions: Sequence[TileFunction]) -> float:
+    """Return the factor by which products of some functions round more than arithmetic of their types."""
+    precisions = {x.attrs[0] for f in functions for x in operations(f.body) if x.name == "dot"}
+    return max((ROUNDINGS[p] for p in precisions), default=1.0)
 
 
 def count_lanes(type: TileType) -> int:

@@ -5,11 +5,13 @@ memory that nobody has set, that has been freed, or that is not the device's."""
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,16 +19,25 @@ import numpy as np
 from einsmith.base.errors import DeviceError, OutOfMemoryError
 from einsmith.codegen.triton.binary import Binary, TritonSource
 from einsmith.cost.gpu import card
+from einsmith.driver import card_runner, registry
+from einsmith.driver.backend import Backend
 from einsmith.driver.cuda import Cuda
 from einsmith.runtime.cuda.device import CollectiveNode, CudaDevice, DeviceCode, DeviceFacts, LaunchNode, Node
 from einsmith.tiles.ir import BYTES
 from einsmith.tiles.triton_text import triton_text
 from einsmith.tiles.verify import verify
+from einsmith.tuning.kernels import worker
+from tests.cuda.planted import CRASH, PlantedTiles
 from tests.tiles import interp, stand_in
 from tests.tiles.memory import NOBODY, Fault, Memory
 
+CARD = "cuda:0"
 FIRST = 0x7000_0000_0000
 """Where the device's memory begins: no address of this process."""
+
+
+def seconds_of(node: LaunchNode) -> float:
+    return 1e-6 * node.code.binary.warps
 
 
 @dataclass
@@ -52,15 +63,24 @@ class FakeGraph:
 
 
 class FakeDevice(CudaDevice):
-    """memory: bytes that there are; way: how kernels run ("interpreter", or printed as "text"). `launches` counts the
-    graphs that have run, `nodes` the launches in them, `graphs` the graphs that were made, and `swaps` the nodes of
-    theirs that were replaced."""
+    """memory: bytes that there are; way: how kernels run ("interpreter", or printed as "text"); lazy: a graph runs once,
+    and later launches of it take time and do nothing. A launch takes a microsecond for each warp of a program.
+    `launches` counts the graphs that have run, `nodes` the launches in them, `graphs` the graphs that were made, and
+    `swaps` the nodes of theirs that were replaced."""
 
-    def __init__(self, seed: int = 0, memory: int = 1 << 33, multiprocessors: int = 132, way: str = "interpreter"):
+    def __init__(
+        self,
+        seed: int = 0,
+        memory: int = 1 << 33,
+        multiprocessors: int = 132,
+        way: str = "interpreter",
+        lazy: bool = False,
+    ):
         self.way = way
         self.facts = DeviceFacts("Fake H100", (9, 0), multiprocessors, memory, 50 << 20, 227 << 10, 12090)
         self.stream, self.copies = 1, 2
-        self.random = random.Random(seed)
+        self.random, self.lazy = random.Random(seed), lazy
+        self.lock = threading.RLock()
         self.pieces: list[Piece] = []
         self.free_bytes, self._next = memory, FIRST
         self.launches = self.nodes = self.graphs = self.swaps = self.uploaded = self.downloaded = 0
@@ -72,22 +92,27 @@ class FakeDevice(CudaDevice):
     # -- memory
 
     def allocate(self, nbytes: int) -> int:
-        if nbytes > self.free_bytes:
-            raise OutOfMemoryError(f"{nbytes} bytes are requested of the device, of which {self.free_bytes} are free")
-        address, self._next = self._next, self._next + -(-nbytes // 256) * 256 + 256
-        self.pieces.append(Piece(address, np.full(nbytes, 0xFF, np.uint8), np.zeros(nbytes, bool)))
-        self.free_bytes -= nbytes
+        with self.lock:
+            if nbytes > self.free_bytes:
+                raise OutOfMemoryError(
+                    f"{nbytes} bytes are requested of the device, of which {self.free_bytes} are free"
+                )
+            address, self._next = self._next, self._next + -(-nbytes // 256) * 256 + 256
+            self.pieces.append(Piece(address, np.full(nbytes, 0xFF, np.uint8), np.zeros(nbytes, bool)))
+            self.free_bytes -= nbytes
         return address
 
     def free(self, address: int) -> None:
-        at = [p.address for p in self.pieces].index(address)
-        self.free_bytes += self.pieces.pop(at).raw.size
+        with self.lock:
+            at = [p.address for p in self.pieces].index(address)
+            self.free_bytes += self.pieces.pop(at).raw.size
 
     def piece(self, address: int, nbytes: int) -> tuple[Piece, int]:
-        k = bisect_right([p.address for p in self.pieces], address) - 1
-        if k < 0 or address + nbytes > self.pieces[k].end:
-            raise Fault(f"{nbytes} bytes at {address:#x} are not the device's")
-        return self.pieces[k], address - self.pieces[k].address
+        with self.lock:
+            k = bisect_right([p.address for p in self.pieces], address) - 1
+            if k < 0 or address + nbytes > self.pieces[k].end:
+                raise Fault(f"{nbytes} bytes at {address:#x} are not the device's")
+            return self.pieces[k], address - self.pieces[k].address
 
     def pinned(self, nbytes: int) -> np.ndarray:
         return np.full(nbytes, 0xFF, np.uint8)
@@ -158,6 +183,9 @@ class FakeDevice(CudaDevice):
 
     def launch(self, graph: FakeGraph, stream: Any) -> None:
         self.launches += 1
+        if self.lazy and graph.checked:
+            self.clock += sum(seconds_of(node) for node in graph.nodes)
+            return
         waits = [0] * len(graph.nodes)
         after: list[list[int]] = [[] for _ in graph.nodes]
         for a, b in graph.edges:
@@ -208,11 +236,14 @@ class FakeDevice(CudaDevice):
 
     def execute(self, node: Node, n: int, touched: Touched | None) -> None:
         self.nodes += 1
-        self.clock += 1e-6
         if isinstance(node, CollectiveNode):
+            self.clock += 1e-6
             self.sum(node, n, touched)
             return
+        self.clock += seconds_of(node)
         f = node.function.function
+        if f.name.startswith(CRASH):
+            os.abort()
         assert node.cooperative == f.cooperative
         assert not f.cooperative or f.programs <= self.facts.multiprocessors
         assert node.programs == f.programs and len(node.pointers) == len(f.parameters)
@@ -336,5 +367,18 @@ def compiled(sources: Sequence[TritonSource], capability: tuple[int, int]) -> li
     return [Binary(b"", s.name, s.warps, 0, 0, 0) for s in sources]
 
 
-def backend(seed: int = 0, ordinal: int = 0, **options: Any) -> Cuda:
-    return Cuda(FakeDevice(seed, **options), replace(card("h100"), device=f"cuda:{ordinal}"), compiled)
+def backend(seed: int = 0, planted: bool = False, name: str = "h100", ordinal: int = 0, **options: Any) -> Cuda:
+    """planted: kernels have the configurations of `planted.PlantedTiles` instead of real ones."""
+    described = replace(card(name), device=f"cuda:{ordinal}")
+    made = Cuda(FakeDevice(seed, **options), described, compiled, partial(find, planted, name))
+    if planted:
+        made.patterns = (PlantedTiles(),)
+    return made
+
+
+def find(planted: bool, name: str) -> Backend:
+    """The same card, in a process that measures."""
+    worker.MAX_COPIES = card_runner.MIN_RUNS = 2
+    if CARD not in registry.BACKENDS:
+        registry.register(backend(0, planted, name, lazy=True))
+    return registry.BACKENDS[CARD]

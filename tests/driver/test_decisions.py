@@ -80,13 +80,15 @@ def alternatives(run: Executable, nth: int) -> dict[Kernel | Rows, str]:
 
 def is_stored(x: Comparison) -> bool:
     """Whether both have made anything but zeros: what depends on the past is zero in a first turn."""
-    return all(any(a[ZONE_BYTES:-ZONE_BYTES].any() for a in arrays) for arrays in x._memory)
+    return all(any(b.array[ZONE_BYTES:-ZONE_BYTES].any() for b in blocks) for blocks in x._memory)
 
 
 def is_noise(x: Comparison) -> bool:
     """Whether a result is what is left of terms that cancel: the gradient of a bias before a batch norm."""
     made = zip(x._written, x._memory[0], strict=True)
-    return any(np.abs(a[ZONE_BYTES:-ZONE_BYTES].view(x.kernel.buffers[n].dtype.numpy)).max() < 1e-7 for n, a in made)
+    return any(
+        np.abs(b.array[ZONE_BYTES:-ZONE_BYTES].view(x.kernel.buffers[n].dtype.numpy)).max() < 1e-7 for n, b in made
+    )
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "convolutional")) for n in NETWORKS])
@@ -135,7 +137,7 @@ def test_faults_of_alternative_kernels_are_found() -> None:
     program = run.with_decisions(alternatives(run, 0), compare=True)
     program(batch)
     for x in program.comparisons.values():
-        buffer, made = x.kernel.buffers[x._written[0]], x._memory[1][0]
+        buffer, made = x.kernel.buffers[x._written[0]], x._memory[1][0].array
         if not buffer.dtype.is_float or is_noise(x) or not is_stored(x):
             continue
         values = made[ZONE_BYTES:-ZONE_BYTES].view(buffer.dtype.numpy)

@@ -189,7 +189,7 @@ def test_candidates_with_other_results_never_stay(simulated, monkeypatch) -> Non
     difference = Comparison.difference
 
     def planted(self: Comparison) -> str:
-        buffer, made = self.kernel.buffers[self._written[0]], self._memory[1][0]
+        buffer, made = self.kernel.buffers[self._written[0]], self._memory[1][0].array
         values = made[4096:-4096].view(buffer.dtype.numpy)
         values[len(values) // 2] = 77
         return difference(self)

@@ -30,13 +30,31 @@ class DeviceMemory:
     def block(self, nbytes: int) -> Block:
         """Allocate a block, which is freed when nobody has it any more. Raises OutOfMemoryError."""
         address = self.device.allocate(max(nbytes, ALIGNED))
-        return Block(_Owned(self.device, address), address, nbytes)
+        return DeviceBlock(_Owned(self.device, address), address, nbytes)
+
+
+class DeviceBlock(Block):
+    """A block of a device's memory. Its bytes are copied beside the work of programs, which must be done with them."""
+
+    __slots__ = ()
+
+    def read(self) -> np.ndarray:
+        device, out = self.array.device, np.empty(self.nbytes, np.uint8)
+        device.download(out, self.address, device.copies)
+        device.synchronize(device.copies)
+        return out
+
+    def write(self, content: np.ndarray) -> None:
+        device = self.array.device
+        device.upload(self.address, content, device.copies)
+        device.synchronize(device.copies)
 
 
 class _Owned:
     """Memory of a device that is freed with this object."""
 
     def __init__(self, device: CudaDevice, address: int):
+        self.device = device
         self.__finalizer = weakref.finalize(self, device.free, address)
         self.__finalizer.atexit = False
 
