@@ -63,7 +63,7 @@ class FakeGraph:
 
 
 class FakeDevice(CudaDevice):
-    """memory: bytes that there are; way: how kernels run ("interpreter", or printed as "text"); lazy: a graph runs once,
+    """memory: bytes that there are; way: how kernels run ("interpreter" or, printed, "text"); lazy: a graph runs once,
     and later launches of it take time and do nothing. A launch takes a microsecond for each warp of a program.
     `launches` counts the graphs that have run, `nodes` the launches in them, `graphs` the graphs that were made, and
     `swaps` the nodes of theirs that were replaced."""
