@@ -37,13 +37,15 @@ class Recurrent(Workload):
     states: tuple[str, ...] = ()
 
 
-def cell_shapes(cell: str, n_in: int) -> tuple[dict[str, tuple[int, ...]], int]:
-    """Return the shapes of a cell's parameters by the names of `einsmith.nn`, for n_in inputs, and its hidden width."""
+def cell_shapes(cell: str, n_in: int, width: int | None = None) -> tuple[dict[str, tuple[int, ...]], int]:
+    """Return the shapes of a cell's parameters by the names of `einsmith.nn`, for n_in inputs, and its hidden width.
+
+    width: None for the usual one."""
     if cell == "milstm":
-        h = 1024
+        h = width or 1024
         shapes: dict[str, tuple[int, ...]] = {"weight_ih": (4 * h, n_in), "weight_hh": (4 * h, h)}
         return shapes | dict.fromkeys(("bias_ih", "bias_hh", "alpha", "beta1", "beta2"), (4 * h,)), h
-    h = 128
+    h = width or 128
     if cell in LAYER_CELLS:
         rows = {"rnn": 1, "lstm": 4, "gru": 3}[cell] * h
         shapes = {"weight_ih_l0": (rows, n_in), "weight_hh_l0": (rows, h)}
@@ -68,18 +70,20 @@ def _macs(cell: str, n_in: int, h: int) -> tuple[int, int, int]:
     return gates * h * n_in, gates * h * h, 0
 
 
-def cell_flops(cell: str, batch: int, steps: int, n_in: int) -> int:
+def cell_flops(cell: str, batch: int, steps: int, n_in: int, width: int | None = None) -> int:
     """Return the operations of the forward and of the gradients by weights and by all states but the initial one."""
-    _, h = cell_shapes(cell, n_in)
+    _, h = cell_shapes(cell, n_in, width)
     inputs, carried, inner = _macs(cell, n_in, h)
     head = h * CLASSES + (h * h + CONTEXT * h if cell == "scrn" else 0)
     return 2 * batch * (2 * steps * inputs + (3 * steps - 1) * carried + 3 * steps * inner + 3 * head)
 
 
-def recurrent(cell: str, batch: int, steps: int) -> Recurrent:
-    """Return the step of a cell over `steps` rows of 28 pixels, or one of 784, and a classifier of the last state."""
+def recurrent(cell: str, batch: int, steps: int, width: int | None = None) -> Recurrent:
+    """Return the step of a cell over `steps` rows of 28 pixels, or one of 784, and a classifier of the last state.
+
+    width: hidden width; None for the usual one."""
     n_in = PIXELS if steps == 1 else ROW
-    shapes, h = cell_shapes(cell, n_in)
+    shapes, h = cell_shapes(cell, n_in, width)
     states = ("h0",) if cell in ("rnn", "gru") else ("h0", "s0") if cell == "scrn" else ("h0", "c0")
 
     def make() -> dict[str, np.ndarray]:
@@ -107,7 +111,7 @@ def recurrent(cell: str, batch: int, steps: int) -> Recurrent:
         name=f"{cell}-b{batch}-t{steps}",
         network=cell,
         batch=batch,
-        flops=cell_flops(cell, batch, steps, n_in),
+        flops=cell_flops(cell, batch, steps, n_in, width),
         results=results,
         make=make,
         nbytes=4 * (2 * weights + steps * batch * n_in),

@@ -97,10 +97,12 @@ def variants(problem: NetworkStep | Recurrent, peer: str) -> tuple[str, ...] | N
 
 
 class JaxTraining:
-    """A training step of a network's graph by `jax.value_and_grad`."""
+    """A training step of a network's graph by `jax.value_and_grad`; `arrays_of` makes the library of a formulation."""
+
+    arrays_of: type[JaxArrays] = JaxArrays
 
     def __init__(self, problem: NetworkStep, arrays: dict[str, np.ndarray], variant: str):
-        graph, lib = problem.graph(), JaxArrays(forms.by_name(variant))
+        graph, lib = problem.graph(), self.arrays_of(forms.by_name(variant))
         self.held = held = interpreter.orders(graph)
         self.parameters = graph.parameters
         self.restart(arrays)

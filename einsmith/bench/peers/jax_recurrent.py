@@ -56,15 +56,14 @@ def to_peer(name: str, a: np.ndarray) -> np.ndarray:
 
 
 class JaxRecurrent:
-    """A training step of a recurrent network."""
+    """A training step of a recurrent network. o: JAX's operations (`library`)."""
 
-    def __init__(self, problem: Recurrent, arrays: dict[str, np.ndarray], unroll: int | None):
+    def __init__(self, problem: Recurrent, arrays: dict[str, np.ndarray], o: CellLibrary):
         words = problem.network == "lstm_lm"
         self.x = jnp.asarray(arrays["x"].astype(np.int32) if words else arrays["x"])
         self.y = jnp.asarray(arrays["y"].astype(np.int32))
         self.state = tuple(jnp.asarray(arrays[n]) for n in problem.states)
         self.p = {n: jnp.asarray(to_peer(n, arrays[n]).copy()) for n in problem.results}
-        o = library(unroll)
 
         def cross_entropy(logits, y):
             return -jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1).mean()
@@ -74,7 +73,8 @@ class JaxRecurrent:
 
             def loss(p, rows, x, state, y):
                 h = layers(p, rows, state)
-                return cross_entropy(h.reshape(-1, h.shape[-1]) @ p["decoder.weight"] + p["decoder.bias"], y)
+                flat = h.reshape(-1, h.shape[-1])
+                return cross_entropy(o.linear(flat, p["decoder.weight"], p["decoder.bias"]), y)
 
             @partial(jax.jit, donate_argnums=0)
             def step(p, x, state, y):
@@ -106,6 +106,11 @@ class JaxRecurrent:
         return {n: to_peer(n, np.asarray(v)) for n, v in self.p.items()}
 
 
+def unrolled(peer: str, variant: str) -> int | None:
+    """Return the steps in a turn of the scan, by a peer and its formulation; None for a loop in Python."""
+    return None if peer == "jax-unrolled" else 4 if "4" in variant else 1
+
+
 def build(problem: Recurrent, arrays: dict[str, np.ndarray], peer: str, variant: str) -> JaxRecurrent:
     """Return the problem's session."""
-    return JaxRecurrent(problem, arrays, None if peer == "jax-unrolled" else 4 if "4" in variant else 1)
+    return JaxRecurrent(problem, arrays, library(unrolled(peer, variant)))

@@ -1,0 +1,374 @@
+"""Einsmith on a card, in a process of its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu import kernels
+from benchmarks.gpu.launching import CardBench, Ready, random_bytes
+from benchmarks.gpu.problems import Case
+from benchmarks.gpu.serving import NotAvailable, Server
+from benchmarks.gpu.sessions import Session
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import EinsmithError
+from einsmith.bench.peers import einsmith_peer
+from einsmith.bench.verify import STEP_TOLERANCE
+from einsmith.driver import registry
+from einsmith.driver.cuda import Cuda
+from einsmith.driver.executable import Executable
+from einsmith.kernels import autoconfig
+from einsmith.kernels.pattern import Launch, Lowered
+from einsmith.schedule.kernel import Kernel
+from einsmith.tiles.ir import TileBuilder, TileParameter
+from einsmith.tiles.lower import lower
+from einsmith.tiles.pieces import Tiling
+from einsmith.tiles.verify import verify
+from einsmith.tuning.kernels import decisions
+from tests.kernels import samples
+
+CARD = "cuda"
+THREADS = 1
+STEPS = 3
+UPDATES = {"fp32": STEP_TOLERANCE, "tf32": 0.3, "bf16": 0.6}
+"""Of the norm of each parameter's change in STEPS steps, against the CPU's in fp32; relative. A wrong gradient is off
+by 1 and more."""
+LOSSES = {"fp32": 1e-4, "tf32": 5e-3, "bf16": 5e-2}
+NOTHING = 1e-4
+"""A change that is this part of all parameters' or less is compared on that scale: it is zero but for rounding."""
+TILES = ((128, 128, 32, 8, 3), (128, 256, 32, 8, 3), (128, 128, 64, 8, 3), (64, 64, 32, 4, 3))
+"""m, n, k, warps and stages with which products are timed."""
+
+
+class EinsmithServer(Server):
+    """The card, and programs on it."""
+
+    def begin(self, fake: bool) -> None:
+        """Find the card. Raises DeviceError where there is none. fake: the interpreter of the tile IR in its place."""
+        self.fake = fake
+        if fake:
+            from tests.cuda.fake import backend
+
+            registry.register(backend())
+        target = registry.target_of(registry.check_device(CARD), THREADS)
+        found = registry.backend_of(target)
+        assert isinstance(found, Cuda)
+        self.backend, self.target, self.bench = found, target, CardBench(found)
+        self.device = found.card.device
+        self.session: Session | None = None
+
+    # -- facts
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the driver and nvidia-smi say of the card."""
+        facts = self.device.facts
+        out = {"card": facts.name, **{k: v for k, v in facts._asdict().items() if k != "name"}}
+        query = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu,pstate"
+        tool = shutil.which("nvidia-smi")
+        if tool is None or self.fake:
+            return out | {"nvidia-smi": "not available: there is no nvidia-smi"}
+        command = [tool, f"--query-gpu={query}", "--format=csv,noheader", "--id=0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        if done.returncode:
+            return out | {"nvidia-smi": f"not available: {done.stderr.strip() or done.stdout.strip()}"}
+        return out | dict(zip(query.split(","), (v.strip() for v in done.stdout.split(",")), strict=False))
+
+    # -- kernels
+
+    def prepare_kernels(self, names: list[str], most: int | None) -> dict[str, Any]:
+        """Compile the kernels of several kinds side by side."""
+        kernels.prepare(self.bench, names, most)
+        return {}
+
+    def kernel(self, name: str, most: int | None) -> dict[str, Any]:
+        """Compare all cases of a kind of kernels with the evaluator."""
+        return kernels.check(self.bench, name, most)
+
+    # -- steps
+
+    def steps(self, model: str, precision: str, batch: int) -> dict[str, Any]:
+        """Compare training steps of a small network with those of the CPU's program in fp32."""
+        case = Case(model, batch, True)
+        problem = case.problem()
+        arrays = problem.arrays()
+
+        def train(**options: Any) -> tuple[list[float], dict[str, np.ndarray], Any]:
+            copied = {n: a.copy() for n, a in arrays.items()}
+            session = einsmith_peer.build(problem, copied, 2, "einsmith", **options)  # type: ignore[arg-type]
+            losses = [session.step() for _ in range(STEPS)]
+            return losses, {n: np.array(v) for n, v in session.results().items()}, session
+
+        losses, found, session = train(device=CARD, precision=precision)
+        expected, results, _ = train(device="cpu")
+        loss = max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, expected, strict=True))
+        changes = {n: (found[n] - arrays[n], v - arrays[n]) for n, v in results.items()}
+        size = sum(b.size for _, b in changes.values())
+        whole = np.sqrt(sum(float(np.sum(np.square(b, dtype=np.float64))) for _, b in changes.values()) / size)
+        off = {
+            n: float(np.linalg.norm(a - b) / max(float(np.linalg.norm(b)), NOTHING * whole * np.sqrt(b.size), 1e-30))
+            for n, (a, b) in changes.items()
+        }
+        worst = max(off, key=lambda n: np.nan_to_num(off[n], nan=np.inf))
+        is_right = loss <= LOSSES[precision] and off[worst] <= UPDATES[precision]
+        (run,) = session._step._programs.values()
+        out = {
+            "status": "ok" if is_right else "wrong",
+            "loss": loss,
+            "change": off[worst],
+            "worst": worst,
+            "launches": len(run.program.launches),
+            "edges": len(run.program.edges),
+        }
+        reason = f"losses are off by {loss:.1e}, the change of {worst} by {off[worst]:.1e}"
+        return out if is_right else out | {"reason": reason}
+
+    # -- coefficients
+
+    def copies(self, nbytes: int) -> dict[str, Any]:
+        """Return the bytes a second that a copy within the card's memory reads and writes together."""
+        memory = self.backend.card.memory
+        source, to = memory.block(nbytes), memory.block(nbytes)
+        some = np.random.default_rng(0).integers(0, 256, min(nbytes, 1 << 26), np.uint8)
+        for start in range(0, nbytes, some.size):
+            self.device.upload(source.address + start, some[: nbytes - start], self.device.stream)
+        seconds = self.bench.time(lambda: self.device.copy(to.address, source.address, nbytes, self.device.stream))
+        return {"bytes": nbytes, "seconds": seconds, "bytes_per_second": _rate(2 * nbytes, seconds)}
+
+    def launch_gaps(self, programs: int, count: int) -> dict[str, Any]:
+        """Return the seconds from one launch in a graph to the next one, which waits for it, and those of a graph of
+        one launch."""
+        b = TileBuilder("touch")
+        at = b.program()
+        source, to = (b.parameter(TileParameter("f32", programs, n)) for n in (0, 1))
+        b.store(to, at, b.load(source, at))
+        f = b.finish(programs)
+        verify(f)
+        lowered = Lowered([Launch(f, programs)])
+        raw = np.random.default_rng(0).standard_normal(programs, np.float32).view(np.uint8)
+        ready = self.bench.place(lowered, 1, 1, [raw, raw])
+        one, many = (self.bench._time(ready.nodes, n) for n in (1, count))
+        return {"programs": programs, "one": one, "launch_gap": (many - one) / (count - 1)}
+
+    def dots(self, precision: str, size: int, stored: str) -> dict[str, Any]:
+        """Return the operations a second of the fastest tiling of a square product, a multiply-add counted twice.
+
+        stored: element type in memory; "bf16" is only for the precision of that name."""
+        kernel = _product(size, stored)
+        made = []
+        for m, n, k, warps, stages in TILES[-1:] if self.fake else TILES:
+            tiling = Tiling(m, n, k, 1, precision)
+            made.append(
+                (
+                    f"m={m} n={n} k={k} warps={warps} stages={stages}",
+                    lower(kernel, tiling, "contraction"),
+                    warps,
+                    stages,
+                )
+            )
+        self.bench.compile([x[1:] for x in made])
+        times, faults = self._race(kernel, made, precision)
+        if not times:
+            raise RuntimeError(f"no tiling runs: {faults}")
+        best = min(times, key=times.__getitem__)
+        return {
+            "size": size,
+            "seconds": times[best],
+            "tiling": best,
+            "operations_per_second": _rate(2 * size**3, times[best]),
+            "times": times,
+            "faults": faults,
+        }
+
+    def _race(
+        self, kernel: Any, made: list[tuple[str, Lowered, int, int]], precision: str, until: float = float("inf")
+    ) -> tuple[dict[str, float], dict[str, str]]:
+        """Return the seconds of each configuration by its text, and what is wrong with others. All must agree with the
+        first one on random data before they are timed; none begins after the time `until`."""
+        raws = random_bytes(kernel)
+        times: dict[str, float] = {}
+        faults: dict[str, str] = {}
+        first: list[np.ndarray] | None = None
+        ready: Ready | None = None
+        for text, lowered, warps, stages in made:
+            if times and time.monotonic() > until:
+                break
+            ready = None  # frees the memory of the one before
+            try:
+                ready = self.bench.place(lowered, warps, stages, raws)
+                self.bench.run(ready.nodes)
+                got = [raw.copy() for raw in raws]
+                for raw, block in zip(got, ready.blocks, strict=False):
+                    self.bench.read(block, raw)
+                if first is None:
+                    first = got
+                if reason := _difference(kernel, got, first, precision):
+                    faults[text] = reason
+                    continue
+                times[text] = self.bench.seconds(ready.nodes, 1 if self.fake else None)
+            except EinsmithError as e:
+                faults[text] = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
+                if kernels.is_lost(e):
+                    raise
+        return times, faults
+
+    # -- regret
+
+    def regret(self, case: Case, precision: str, count: int, most: int, seconds: float) -> dict[str, Any]:
+        """Return what the cost model's choices lose against the best of `most` configurations, for the `count` kernels
+        that take most of a training step; about `seconds` in all."""
+        until = time.monotonic() + seconds
+        session = Session(case, precision)
+        run, arrays = session.run, session.arrays
+        spent = run.time_calls(arrays, 2)
+        calls = list(zip(run.calls, run.kernels, run.turns, spent, strict=True))
+        by_kernel: dict[Any, list[float]] = {}
+        for call, _, _, took in calls:
+            by_kernel.setdefault(call.kernel, []).append(took)
+        slowest = sorted(by_kernel, key=lambda k: -sum(by_kernel[k]))[:count]
+        rows = [self._regret_of(k, sum(by_kernel[k]), len(by_kernel[k]), run, most, until, precision) for k in slowest]
+        ratios = [(r["spent"], r["regret"]) for r in rows if r["regret"] is not None]
+        gained = sum(s * (1 - 1 / r) for s, r in ratios)
+        total = sum(spent)
+        return {
+            "kernels": rows,
+            "total": total,
+            "median": median(r for _, r in ratios) if ratios else None,
+            "share": gained / total if total else None,
+        }
+
+    def _regret_of(
+        self, kernel: Any, spent: float, calls: int, run: Executable, most: int, until: float, precision: str
+    ) -> dict[str, Any]:
+        target = run.target
+        choice = autoconfig.choose(kernel, target)
+        made: list[tuple[str, Lowered, int, int]] = []
+        predicted: dict[str, float] = {}
+        refused: dict[str, str] = {}
+        for name, config, cost in choice.alternatives[:most]:
+            pattern = next(p for p in self.backend.patterns if p.name == name)
+            text = decisions.format_choice(pattern, config)
+            try:
+                lowered = decisions.lower_choice(replace(choice, pattern=pattern, config=config))
+            except EinsmithError as e:
+                refused[text] = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
+                continue
+            made.append((text, lowered, config.warps, config.stages))
+            predicted[text] = cost.seconds
+        if time.monotonic() < until:
+            self.bench.compile([x[1:] for x in made])
+        times, faults = self._race(kernel, made, precision, until)
+        chosen = decisions.format_choice(choice.pattern, choice.config)
+        best = min(times, key=times.__getitem__) if times else None
+        return {
+            "kernel": kernels.describe(kernel),
+            "calls": calls,
+            "spent": spent,
+            "chosen": chosen,
+            "predicted": predicted.get(chosen),
+            "seconds": times.get(chosen),
+            "best": best,
+            "regret": times[chosen] / times[best] if best and times.get(chosen) and times[best] else None,
+            "times": times,
+            "faults": refused | faults,
+        }
+
+    # -- dynamic
+
+    def searched(self, case: Case, precision: str, seconds: float, options: dict[str, Any]) -> dict[str, Any]:
+        """Train with options that search configurations for so many seconds; return the steps' seconds before and
+        after, and what was explored."""
+        plain = Session(case, precision)
+        before = median(plain.device_seconds(3) for _ in range(3))
+        session = Session(case, precision, **options)
+        end, steps = time.monotonic() + seconds, 0
+        while time.monotonic() < end or not steps:
+            session.step()
+            steps += 1
+        after = median(session.device_seconds(3) for _ in range(3))
+        return {
+            "steps": steps,
+            "static_seconds": before,
+            "seconds": after,
+            "times_as_fast": _rate(before, after),
+            "explored": str(session.trainer.explored)[-2000:],
+        }
+
+    # -- a network beside its peers
+
+    def open(self, case: Case, precision: str, form: str, path: str) -> dict[str, Any]:
+        """Begin a training step; return the seconds of the first one and the losses of the first two. The results of
+        the first are written to a file."""
+        self.session = None
+        begun = time.perf_counter()
+        session = Session(case, precision)
+        losses = [session.step()]
+        first = time.perf_counter() - begun
+        np.savez(path, **session.results())  # type: ignore[arg-type]
+        losses.append(session.step())
+        self.session = session
+        program = session.run.program
+        return {"losses": losses, "first_seconds": first, "launches": len(program.launches)}  # type: ignore[attr-defined]
+
+    def clock(self, form: str, count: int) -> dict[str, Any]:
+        """Return the seconds of a step among `count` that wait for nothing but each other."""
+        if self.session is None:
+            raise NotAvailable("no step is open: the process was lost, and started again")
+        return {"seconds": self.session.device_seconds(count)}
+
+    def wall(self, form: str, count: int) -> dict[str, Any]:
+        """Return the seconds of a step whose batch comes from this process and whose loss is read."""
+        if self.session is None:
+            raise NotAvailable("no step is open: the process was lost, and started again")
+        return {"seconds": clocked(self.session.step, count)}
+
+    def close(self) -> dict[str, Any]:
+        """Free what is open."""
+        self.session = None
+        return {}
+
+
+def clocked(step: Callable[[], Any], count: int) -> float:
+    """Return the seconds of a step among `count`, by this process's clock."""
+    begun = time.perf_counter()
+    for _ in range(count):
+        step()
+    return (time.perf_counter() - begun) / count
+
+
+def _rate(amount: float, seconds: float) -> float | None:
+    """Return an amount a second; None where the clock has not moved, as that of an interpreter."""
+    return amount / seconds if seconds > 0 else None
+
+
+def _product(size: int, stored: str) -> Kernel:
+    """Return a square product, whose second operand is turned: float32, of operands that are stored in a type."""
+    if stored == "f32":
+        return samples.product(size, size, size, "NT")
+    dtype = dt.dtype_of(stored)
+    a, b = (samples.cast(samples.load(n, n, 2, dtype=dtype), dt.f32) for n in (0, 1))
+    shapes = ((dtype, (size, size)),) * 2
+    return samples.sum_of((size, size), shapes, (size,), samples.times(a, b))
+
+
+def _difference(kernel: Any, got: list[np.ndarray], first: list[np.ndarray], precision: str) -> str:
+    """Return how the bytes of a kernel's buffers differ from those after another configuration; empty where rounding
+    explains it."""
+    tolerance = {"bf16": 2e-2, "tf32": 5e-3}.get(precision, 1e-3)
+    for n, (a, b, buffer) in enumerate(zip(got, first, kernel.buffers, strict=True)):
+        if not buffer.dtype.is_float:
+            if not np.array_equal(a, b):
+                return f"buffer {n} differs from that of the first configuration"
+            continue
+        values = [buffer.dtype.wide(x.view(buffer.dtype.numpy)).astype(np.float64) for x in (a, b)]
+        scale = float(np.max(np.abs(np.nan_to_num(values[1])), initial=1e-30))
+        off = float(np.max(np.abs(np.nan_to_num(values[0]) - np.nan_to_num(values[1])), initial=0.0)) / scale
+        if not off <= tolerance or (np.isnan(values[0]) != np.isnan(values[1])).any():
+            return f"buffer {n} differs by {off:.1e} from that of the first configuration"
+    return ""

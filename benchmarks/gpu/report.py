@@ -1,0 +1,287 @@
+"""Show the results of a run: tables, a plot of ratios, and, of a real run, a page of the documentation."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from benchmarks.gpu.record import Record, RecordError
+from einsmith.bench.report import geometric_mean
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu-figures.md"
+WIDTH = 150
+
+
+def show(path: Path, plot: Path | None, page: bool) -> int:
+    """Print the tables of a file, draw its ratios, and write the page. Raises RecordError."""
+    if not path.exists():
+        raise RecordError(f"there is no file {path}")
+    record = Record(path)
+    if page and record.about.get("fake", True):
+        raise RecordError(f"{path} is of an interpreter in the place of a card: its times are no figures for the docs")
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=WIDTH)
+    console.print(_about(record))
+    for table in tables(record):
+        console.print(table)
+    drawn = draw(record, plot or path.with_suffix(".png"))
+    console.print(f"ratios are drawn in {drawn}" if drawn else "there are no ratios to draw")
+    if page:
+        picture = draw(record, PAGE.parent / "assets" / "gpu-ratios.png")
+        PAGE.write_text(write_page(record, picture is not None))
+        console.print(f"written: {PAGE}")
+    return 0
+
+
+def _about(record: Record) -> str:
+    about = record.about
+    runs = about.get("runs") or [{}]
+    versions = ", ".join(f"{n} {v}" for n, v in runs[-1].get("versions", {}).items())
+    what = "an interpreter in the place of a card, whose times mean nothing" if about.get("fake") else about.get("card")
+    dates = sorted({r["date"] for r in runs if "date" in r})
+    return f"{what}; {', '.join(dates)}; {versions}"
+
+
+def tables(record: Record) -> Iterator[Table]:
+    """Yield the tables of all parts that the file has."""
+    makers = {
+        "facts": _facts, "kernels": _kernels, "steps": _steps, "coefficients": _coefficients, "models": _models,
+        "regret": _regret, "dynamic": _dynamic,
+    }  # fmt: skip
+    for part, items in record.parts.items():
+        if items and part in makers:
+            yield makers[part](items)
+
+
+def _table(title: str, *columns: str) -> Table:
+    """Return a table whose first and last columns are text, with numbers between them."""
+    out = Table(title=title)
+    for n, name in enumerate(columns):
+        out.add_column(name, justify="left" if n in (0, len(columns) - 1) else "right", overflow="fold")
+    return out
+
+
+def _status(row: Mapping[str, Any]) -> str:
+    """Return what is to be said of a row; nothing of one that is right."""
+    return "" if row["status"] == "ok" else escape(f"{row['status']}: {row.get('reason', '')}")
+
+
+def _number(x: Any, scale: float = 1.0, digits: int = 3) -> str:
+    return "" if x is None else f"{x * scale:.{digits}g}"
+
+
+def _facts(items: Mapping[str, Any]) -> Table:
+    out = _table("facts", "", "")
+    for name, value in items["card"].items():
+        if name not in ("status", "versions"):
+            out.add_row(name, escape(str(value)))
+    return out
+
+
+def _kernels(items: Mapping[str, Any]) -> Table:
+    precisions = list(dict.fromkeys(p for r in items.values() for p in r.get("errors", {})))
+    out = _table("kernels: largest errors, relative to the largest result", "kind", "runs", *precisions, "")
+    for name, row in items.items():
+        errors = (_number(row.get("errors", {}).get(p), digits=2) for p in precisions)
+        out.add_row(name, str(row.get("runs", "")), *errors, _status(row))
+    right = sum(r["status"] == "ok" for r in items.values())
+    out.caption = f"{right} of {len(items)} kinds are right, {sum(r.get('runs', 0) for r in items.values())} runs"
+    return out
+
+
+def _steps(items: Mapping[str, Any]) -> Table:
+    out = _table(
+        "steps: against the CPU's program", "network, precision", "loss off", "change off", "launches", "edges", ""
+    )
+    for name, row in items.items():
+        errors = _number(row.get("loss"), digits=2), _number(row.get("change"), digits=2)
+        out.add_row(name, *errors, str(row.get("launches", "")), str(row.get("edges", "")), _status(row))
+    return out
+
+
+def _coefficients(items: Mapping[str, Any]) -> Table:
+    out = _table("coefficients", "", "measured", "")
+    for name, row in items.items():
+        if row.get("bytes_per_second"):
+            text = f"{row['bytes_per_second'] / 1e12:.3g} TB/s"
+        elif "launch_gap" in row:
+            text = f"{row['launch_gap'] * 1e6:.3g} us between launches, {row['one'] * 1e6:.3g} us alone"
+        elif row.get("operations_per_second"):
+            text = f"{row['operations_per_second'] / 1e12:.3g} TFLOP/s ({row['tiling']})"
+        else:
+            text = ""
+        out.add_row(name, text, _status(row))
+    return out
+
+
+def _models(items: Mapping[str, Any]) -> Table:
+    peers = list(dict.fromkeys(p for r in items.values() for p in r.get("peers", {})))
+    out = _table(
+        "models: ms of a training step on the card (and with its batch from the process and its loss read)",
+        "network, precision", *peers, "times as fast", "of", "not timed",
+    )  # fmt: skip
+    for name, row in items.items():
+        found = row.get("peers", {})
+        cells = [_times(found.get(p, {})) for p in peers]
+        missing = "; ".join(f"{p} {_status(r)}" for p, r in found.items() if r["status"] != "ok")
+        out.add_row(name, *cells, _number(row.get("times_as_fast")), row.get("best_peer") or "", missing)
+    mean = geometric_mean([r["times_as_fast"] for r in items.values() if r.get("times_as_fast")])
+    if mean is not None:
+        out.caption = f"geometric mean: {mean:.2f} times as fast as the best peer"
+    return out
+
+
+def _times(row: Mapping[str, Any]) -> str:
+    if "median" not in row:
+        return ""
+    wall = f" ({row['wall'] * 1e3:.3g})" if row.get("wall") else ""
+    return f"{row['median'] * 1e3:.3g}{wall}"
+
+
+def _regret(items: Mapping[str, Any]) -> Table:
+    out = _table("regret: kernels that take longest", "kernel", "us", "best us", "regret", "chosen", "best", "")
+    for name, row in items.items():
+        share = row.get("share")
+        out.add_row(f"[bold]{name}[/]", "", "", _number(row.get("median")), "", "" if share is None else
+                    f"{100 * share:.0f} % of the step is lost", _status(row))  # fmt: skip
+        for k in row.get("kernels", ()):
+            times, best = k["times"], k["best"]
+            seconds = _number(k["seconds"], 1e6), _number(times.get(best), 1e6)
+            faults = f"{len(k['faults'])} cannot run" if k["faults"] else ""
+            name = escape(f"  {k['kernel'][:60]}")
+            out.add_row(name, *seconds, _number(k["regret"]), k["chosen"], best or "", faults)
+    return out
+
+
+def _dynamic(items: Mapping[str, Any]) -> Table:
+    out = _table(
+        "searches while or before a step trains", "network, precision, way", "before ms", "after ms", "times", ""
+    )
+    for name, row in items.items():
+        seconds = _number(row.get("static_seconds"), 1e3), _number(row.get("seconds"), 1e3)
+        out.add_row(name, *seconds, _number(row.get("times_as_fast")), _status(row))
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------------------- plot
+
+
+def ratios(record: Record) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """Return (batch, times as fast as the best peer), by precision and network."""
+    out: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for name, row in record.parts.get("models", {}).items():
+        if row.get("times_as_fast"):
+            case, _, precision = name.rpartition(" ")
+            model, _, batch = case.rpartition("-b")
+            out.setdefault(precision, {}).setdefault(model, []).append((int(batch), row["times_as_fast"]))
+    return out
+
+
+def draw(record: Record, path: Path) -> Path | None:
+    """Draw how many times as fast as the best peer each network is, a panel for each precision; return the path, or
+    None where there is nothing to draw."""
+    found = ratios(record)
+    if not found:
+        return None
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    def mean(model: str) -> float:
+        every = [r for p in found.values() for _, r in p.get(model, ())]
+        return math.fsum(map(math.log, every)) / len(every)
+
+    models = sorted({m for p in found.values() for m in p}, key=mean)
+    batches = sorted({b for p in found.values() for points in p.values() for b, _ in points})
+    every = [r for p in found.values() for points in p.values() for _, r in points]
+    low, high = min(*every, 1.0) / 1.25, max(*every, 1.0) * 1.25
+    height = 0.3 * len(models) + 1.6
+    figure, axes = pyplot.subplots(
+        1, len(found), figsize=(2.2 + 3.2 * len(found), height), sharey=True, squeeze=False, layout="constrained"
+    )
+    styles = dict(zip(batches, (("o", "#0072b2"), ("s", "#d55e00"), ("^", "#009e73"), ("D", "#cc79a7")), strict=False))
+    ticks = _ticks(low, high)
+    for axis, (precision, by_model) in zip(axes[0], found.items(), strict=True):
+        for row, model in enumerate(models):
+            for batch, ratio in by_model.get(model, ()):
+                marker, color = styles.get(batch, ("x", "black"))
+                axis.plot(ratio, row, marker, color=color, markersize=6, clip_on=False, zorder=3)
+        axis.axvline(1.0, color="black", linewidth=1)
+        axis.set_xscale("log")
+        axis.set_xlim(low, high)
+        axis.set_xticks(ticks)
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.minorticks_off()
+        axis.set_ylim(-0.6, len(models) - 0.4)
+        axis.grid(axis="x", color="#dddddd")
+        axis.grid(axis="y", color="#eeeeee")
+        axis.set_axisbelow(True)
+        axis.set_title(precision)
+        for side in ("top", "right", "left"):
+            axis.spines[side].set_visible(False)
+        axis.tick_params(axis="y", length=0)
+    axes[0][0].set_yticks(range(len(models)), models)
+    handles = [
+        pyplot.Line2D([], [], marker=m, color=c, linestyle="", label=f"batch {b}") for b, (m, c) in styles.items()
+    ]
+    what = "interpreter: times mean nothing" if record.about.get("fake") else str(record.about.get("card"))
+    figure.suptitle(f"Training steps: times as fast as the fastest peer ({what})", fontsize=11)
+    figure.supxlabel("right of 1: Einsmith is faster", fontsize=9)
+    figure.legend(handles=handles, loc="outside lower right", ncols=len(handles), frameon=False, fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return the powers of 2, or of 4 or more where these are many, in a range."""
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    step = max(1, -(-(last - first + 1) // 7))
+    return [2.0**n for n in range(first, last + 1) if n % step == 0]
+
+
+# ---------------------------------------------------------------------------------------------------------------- page
+
+
+def write_page(record: Record, has_picture: bool) -> str:
+    """Return the page of a real run, with its machine, dates and commands."""
+    runs = record.about.get("runs", [])
+    lines = ["# Figures of a graphics card", "", f"Machine: {_about(record)}.", "", "```"]
+    lines += [f"{r['command']}    # {r['date']}" for r in runs if "command" in r]
+    lines += ["```", ""]
+    if has_picture:
+        lines += ["![Times as fast as the fastest peer](assets/gpu-ratios.png)", ""]
+    for table in tables(record):
+        lines += [f"## {str(table.title).partition(':')[0].capitalize()}", "", *_markdown(table), ""]
+    return "\n".join(lines)
+
+
+def _markdown(table: Table) -> Iterator[str]:
+    """Yield a table's lines in Markdown."""
+    names = [str(c.header) for c in table.columns]
+    title = str(table.title).partition(": ")[2]
+    if title:
+        yield from (f"{title[0].upper()}{title[1:]}.", "")
+    yield f"| {' | '.join(names)} |"
+    yield f"|{'|'.join(['---'] * len(names))}|"
+    for cells in zip(*(c.cells for c in table.columns), strict=True):
+        yield f"| {' | '.join(_plain(str(c)) for c in cells)} |"
+    if table.caption:
+        yield from ("", f"{table.caption}.")
+
+
+def _plain(text: str) -> str:
+    out = io.StringIO()
+    Console(file=out, width=10_000, color_system=None, highlight=False).print(text)
+    return out.getvalue().strip().replace("|", "\\|")

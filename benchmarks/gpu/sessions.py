@@ -1,0 +1,64 @@
+"""Training steps of Einsmith on a card, and their time by events of the card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.problems import Case
+from einsmith.bench.peers import einsmith_peer
+from einsmith.bench.peers.einsmith_recurrent import RecurrentTraining
+from einsmith.driver.executable import Executable
+from einsmith.training import TrainStep
+from einsmith.training.batch import batch_arrays
+
+
+class Session:
+    """A training step of a case on the card. options: those of TrainStep."""
+
+    def __init__(self, case: Case, precision: str, **options: Any):
+        problem = case.problem()
+        options = {"device": "cuda", "precision": precision, **options}
+        training: Any = einsmith_peer.build(problem, problem.arrays(), 1, "einsmith", **options)  # type: ignore[arg-type]
+        self._training = training
+        self.trainer: TrainStep = training._step
+        batch = training.batch if isinstance(training, RecurrentTraining) else (training.x, training.y)
+        self.arrays: list[np.ndarray] = batch_arrays(batch)
+
+    @property
+    def run(self) -> Executable:
+        """The program of the batch."""
+        run = self.trainer.compiler.find_or_compile(self.arrays)
+        with self.trainer.store.guard:
+            self.trainer.numbers.set(self.arrays)
+        return run
+
+    def step(self) -> float:
+        """Train on the batch, which is copied to the card, and return the loss."""
+        return self._training.step()
+
+    def results(self) -> dict[str, np.ndarray]:
+        """Return the parameters and the running statistics."""
+        return self._training.results()
+
+    def device_seconds(self, count: int) -> float:
+        """Return the seconds of a step among `count` one after the other on the batch as it lies on the card."""
+        run = self.run
+        program: Any = run.program
+        card, device = program.card, program.card.device
+        first, last = device.event(), device.event()
+
+        def launch() -> None:
+            device.record(first, device.stream)
+            for _ in range(count):
+                device.launch(program._graph, device.stream)
+            device.record(last, device.stream)
+
+        def run_all() -> int:
+            with card.lock:
+                return program.finish(program.begin(launch))
+
+        with self.trainer.store.guard:
+            run._protected(run._call, self.arrays, run_all)
+        return device.elapsed(first, last) / count
