@@ -16,7 +16,7 @@ from einsmith.base.trees import flatten
 from einsmith.driver.cuda import Cuda
 from einsmith.runtime.cuda import launches
 from einsmith.runtime.cuda.launches import TileCode
-from einsmith.runtime.cuda.program import CudaProgram
+from einsmith.runtime.cuda.program import CudaProgram, ExecutableGraph
 from einsmith.runtime.steps import BeginLoop
 from einsmith.tiles.ir import operations
 from einsmith.tiles.persistent import Persistent
@@ -166,12 +166,12 @@ def test_each_left_out_grid_barrier_is_noticed(card: Insert, always) -> None:
         for k in range(sum(op.name == "grid_barrier" for op in operations(f.body))):
             code = replace(node.code, function=without_barrier(f, k))
             changed = [*nodes[:n], node._replace(function=device.load(code), code=code), *nodes[n + 1 :]]
-            program._graph = device.graph(changed, program.edges)
+            program._nodes, program._graph = changed, ExecutableGraph(device, changed, program.edges)
             with pytest.raises(Fault):
                 step(x, np.arange(7) % 4)
             tried += 1
     assert tried >= 4
-    program._graph = device.graph(nodes, program.edges)
+    program._nodes, program._graph = nodes, ExecutableGraph(device, nodes, program.edges)
     step(x, np.arange(7) % 4)
 
 

@@ -19,6 +19,7 @@ from einsmith.driver.cuda import Cuda
 from einsmith.runtime import queues
 from einsmith.runtime.cuda import driver
 from einsmith.runtime.cuda.device import CollectiveNode
+from einsmith.runtime.cuda.program import ExecutableGraph
 from einsmith.runtime.steps import AllReduce, Notify
 from einsmith.training import gradient_buckets
 from tests.cuda.fake import WORLDS
@@ -158,13 +159,13 @@ def test_each_left_out_edge_to_a_sum_is_noticed(cards, many_buckets) -> None:
             meet.wait()
             if isinstance(nodes[edge[0]], CollectiveNode):
                 continue  # the order of sums, which the other card's depends on
-            program._graph = device.graph(nodes, [e for e in whole if e != edge])
+            program._graph = ExecutableGraph(device, nodes, [e for e in whole if e != edge])
             try:
                 step(*mine)
                 faults.append(None)
             except (Fault, GroupError) as e:
                 faults.append(str(e))
-        program._graph = device.graph(nodes, whole)
+        program._graph = ExecutableGraph(device, nodes, whole)
         return len(faults), faults, step(*mine)
 
     for count, faults, loss in run(2, work):
