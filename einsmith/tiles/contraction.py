@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import linear
-from einsmith.ir.nodes import Expr, Read, axes_of, reads
-from einsmith.kernels.contraction.problem import Operand, Problem, needs_exact_guards
+from einsmith.ir.nodes import Expr, Piece, Read, Reduce, Scatter, Template, axes_of, reads
+from einsmith.kernels.contraction.problem import Operand, Problem, needs_exact_guards, problems
 from einsmith.kernels.contraction.words import narrow
 from einsmith.schedule.kernel import Kernel, KernelBuffer
+from einsmith.schedule.split_axes import split_kernels
 from einsmith.tiles.ir import TileBuilder, TileValue
 from einsmith.tiles.pieces import Functions, Tiling, blocks, bound_masks, emit_epilogue, least_power, stage_arguments
 from einsmith.tiles.points import MOST_I32_POINTS, Points, TileMemory, number_lanes, unravel
@@ -25,6 +29,47 @@ from einsmith.tiles.verify import LEAST_K
 
 LEAST_DOT_EXTENT = 16
 """Fewest rows and columns of a dot."""
+
+
+class PieceProducts(NamedTuple):
+    """The pieces of a kernel that are sums of products: the kernel, whose axes may be split (`split_axes`), and for
+    each piece of its root the product that it is, or None."""
+
+    kernel: Kernel
+    pieces: tuple[Problem | None, ...]
+
+    @property
+    def points(self) -> int:
+        """The points of the products that fill the rows and columns of a dot."""
+        return sum(prod(p.extents) for p in self.pieces if p is not None and is_full(p))
+
+
+@lru_cache(maxsize=4096)
+def find_products(kernel: Kernel) -> PieceProducts | None:
+    """Return the products of a kernel, in the splitting of its axes that makes the most of them; None where there are
+    none. The groups of a grouped convolution's gradient become an axis of the batch."""
+    best: PieceProducts | None = None
+    for k in (kernel, *split_kernels(kernel)):
+        if k.root.is_scatter or len(k.buffers) != len(kernel.buffers):
+            continue
+        found = PieceProducts(k, tuple(_product(k.root, piece) for piece in k.root.parts))
+        if any(found.pieces) and (best is None or found.points > best.points):
+            best = found
+    return best
+
+
+def _product(t: Template, piece: Piece | Scatter) -> Problem | None:
+    """Return a piece as a product; None where it is none."""
+    if not isinstance(piece, Piece) or not isinstance(piece.body, Reduce):
+        return None
+    found = problems(Template(t.shape, t.params, (piece,)))
+    return found[0] if found and found[0].dtype.is_float else None
+
+
+def is_full(p: Problem) -> bool:
+    """Return whether a product fills half of a dot's rows and columns at least; else its terms one by one take less
+    time."""
+    return min(p.count(p.left), p.count(p.right)) >= LEAST_DOT_EXTENT // 2
 
 
 @dataclass

@@ -8,23 +8,29 @@ from math import prod
 
 from einsmith.base.errors import CompileError
 from einsmith.ir.nodes import Piece, Reduce
-from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.pattern import Launch, Lowered, describe
-from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tiles.contraction import LEAST_DOT_EXTENT, lower_contraction
+from einsmith.schedule.kernel import Kernel, Member, Rows
+from einsmith.tiles.chains import SweepPhase, find_chain
+from einsmith.tiles.contraction import find_products, is_full, lower_contraction
 from einsmith.tiles.pieces import Functions, Tiling, lower_pointwise, own_memory
 from einsmith.tiles.points import TileMemory
 from einsmith.tiles.reduction import lower_reduction
-from einsmith.tiles.rows import lower_row_wise, places_of
+from einsmith.tiles.rows import are_row_wise, lower_row_wise, places_of
 from einsmith.tiles.scatter import scatter_to_reductions
 from einsmith.tiles.segments import lower_sorted, sorted_scatter
 from einsmith.tiles.stencil import has_few_terms, is_contiguous_along_results, lower_stencil
+from einsmith.tiles.sweeps import lower_phase
+
+FEWEST_ROWS = 64
+"""Fewest rows that are shared out among programs where they are long; fewer leave most of a GPU idle."""
+LONG_ROW = 1 << 12
+"""Points of a row that one program computes in about the time that a launch takes."""
 
 
 def patterns(kernel: Kernel | Rows) -> tuple[str, ...]:
     """Return the names of the patterns that take a kernel; the first one is used by default."""
     if isinstance(kernel, Rows):
-        return ("rows",)
+        return _row_patterns(kernel)
     if kernel.root.is_scatter:
         return ("scatter",)
     if not any(isinstance(p.body, Reduce) for p in kernel.root.parts):
@@ -32,12 +38,22 @@ def patterns(kernel: Kernel | Rows) -> tuple[str, ...]:
     terms: tuple[str, ...] = ("reduction",)
     if has_few_terms(kernel):
         terms = ("stencil", "reduction") if is_contiguous_along_results(kernel) else ("reduction", "stencil")
-    products = problems(kernel.root)
+    products = find_products(kernel)
     if products is None:
         return terms
-    # A dot with mostly unused rows or columns takes longer than its terms one by one.
-    full = all(min(p.count(p.left), p.count(p.right)) >= LEAST_DOT_EXTENT // 2 for p in products)
+    full = all(is_full(p) for p in products.pieces if p is not None)
     return ("contraction", *terms) if full else (*terms, "contraction")
+
+
+def _row_patterns(rows: Rows) -> tuple[str, ...]:
+    """Return the patterns of a row-block fusion: sweeps that store no tile, members that run one after the other row by
+    row in one function, or in functions of their own, which have as many programs as they have points."""
+    chain = ("sweeps",) if find_chain(rows) is not None else ()
+    if not are_row_wise(rows):
+        return (*chain, "members")
+    longest = max(prod(p.domain) for m in rows.members for p in m.kernel.root.parts) // rows.rows
+    alone = rows.reuses or (rows.rows < FEWEST_ROWS and longest > LONG_ROW)
+    return (*chain, *(("members", "rows") if alone else ("rows", "members")))
 
 
 def lower(kernel: Kernel | Rows, tiling: Tiling, pattern: str | None = None) -> Lowered:
@@ -46,7 +62,7 @@ def lower(kernel: Kernel | Rows, tiling: Tiling, pattern: str | None = None) -> 
     for the first. Raises CompileError for a kernel that the pattern does not take."""
     functions = Functions()
     if isinstance(kernel, Rows):
-        _lower_rows(functions, kernel, tiling)
+        _lower_rows(functions, kernel, tiling, pattern or patterns(kernel)[0])
     else:
         _lower_kernel(functions, kernel, own_memory(kernel), tiling, pattern or patterns(kernel)[0])
     return Lowered([Launch(f, f.programs) for f in functions.done], functions.workspace)
@@ -64,10 +80,15 @@ def _lower_kernel(
         for part in scatter_to_reductions(kernel):
             _lower_pieces(functions, part, part.root.parts, places, tiling)
     elif pattern == "contraction":
-        products = problems(kernel.root) or ()
-        for p in products:
-            lower_contraction(functions, kernel, p, places, tiling)
-        _lower_pieces(functions, kernel, [piece for p in products for piece in p.constant_pieces], places, tiling)
+        products = find_products(kernel)
+        assert products is not None
+        split = products.kernel
+        places = [memory._replace(layout=b) for memory, b in zip(places, split.buffers, strict=True)]
+        for p, piece in zip(products.pieces, split.root.parts, strict=True):
+            if p is None:
+                _lower_pieces(functions, split, [piece], places, tiling)
+            else:
+                lower_contraction(functions, split, p, places, tiling)
     else:
         lower_reduce = lower_stencil if pattern == "stencil" else lower_reduction
         _lower_pieces(functions, kernel, kernel.root.parts, places, tiling, lower_reduce)
@@ -90,14 +111,30 @@ def _lower_pieces(
             )
 
 
-def _lower_rows(functions: Functions, rows: Rows, tiling: Tiling) -> None:
-    """Lower the members in order; consecutive members that do not sum over the rows become one function."""
-    places = places_of(functions, rows)
+def _lower_rows(functions: Functions, rows: Rows, tiling: Tiling, pattern: str) -> None:
+    """Lower members that share their rows."""
+    if pattern not in patterns(rows):
+        raise CompileError(f"the pattern {pattern!r} on tiles does not take the kernel {describe(rows)}")
+    chain = find_chain(rows) if pattern == "sweeps" else None
+    if chain is not None:
+        places = places_of(functions, rows, chain.members, chain.makers.keys() - chain.stored)
+        for step in chain.steps:
+            if isinstance(step, SweepPhase):
+                lower_phase(functions, chain, step, places, tiling)
+            else:
+                _lower_member(functions, chain.members[step], places[step], tiling)
+        return
+    places = places_of(functions, rows, rows.members)
     numbered = list(enumerate(rows.members))
     for reduces, members in groupby(numbered, key=lambda x: x[1].reduces):
         group = list(members)
-        if not reduces:
+        if pattern == "rows" and not reduces:
             lower_row_wise(functions, rows.rows, [m for _, m in group], [places[n] for n, _ in group], tiling)
             continue
         for n, m in group:
-            _lower_kernel(functions, m.kernel, places[n], tiling, patterns(m.kernel)[0])
+            _lower_member(functions, m, places[n], tiling)
+
+
+def _lower_member(functions: Functions, member: Member, places: Sequence[TileMemory], tiling: Tiling) -> None:
+    """Lower a member by itself."""
+    _lower_kernel(functions, member.kernel, places, tiling, patterns(member.kernel)[0])

@@ -7,13 +7,11 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
-from einsmith.base.errors import CompileError
 from einsmith.ir.nodes import Piece, Reduce
-from einsmith.kernels.pattern import describe
 from einsmith.schedule.kernel import Kernel, Member, Rows
 from einsmith.tiles.ir import TileBuilder, TileValue
 from einsmith.tiles.pieces import Functions, Tiling, blocks, emit_epilogue, least_power, own_memory, stage_arguments
@@ -21,12 +19,17 @@ from einsmith.tiles.points import MOST_I32_POINTS, Points, TileMemory, unravel
 from einsmith.tiles.reduction import combine_terms
 
 
-def places_of(functions: Functions, rows: Rows) -> list[list[TileMemory]]:
-    """Return the memory of each member's buffers, in the member's own layout of them."""
-    memories = own_memory(rows) + [functions.reserve(layout) for layout in rows.local]
+def places_of(
+    functions: Functions, rows: Rows, members: Sequence[Member], unstored: Collection[int] = ()
+) -> list[list[TileMemory]]:
+    """Return the memory of each member's buffers, in the member's own layout of them. unstored: local buffers, by
+    place, that need no memory."""
+    memories = own_memory(rows)
+    for layout in rows.local:
+        memories.append(TileMemory(layout, None) if len(memories) in unstored else functions.reserve(layout))
     return [
         [memories[place]._replace(layout=layout) for place, layout in zip(m.places, m.kernel.buffers, strict=True)]
-        for m in rows.members
+        for m in members
     ]
 
 
@@ -34,6 +37,16 @@ def rows_in_block(rows: int, members: Sequence[Member], lanes: int) -> int:
     """Return the rows of a program whose tiles have at most so many lanes, if a row has no more."""
     columns = max((prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members), default=1)
     return max(1, min(lanes // least_power(columns), rows))
+
+
+def are_row_wise(rows: Rows) -> bool:
+    """Return whether each member that does not sum over the rows computes all columns of each row."""
+    return all(
+        isinstance(p, Piece) and (p.offset[m.axis], p.step[m.axis]) == (0, 1)
+        for m in rows.members
+        if not m.reduces
+        for p in m.kernel.root.parts
+    )
 
 
 def lower_row_wise(
@@ -50,8 +63,7 @@ def lower_row_wise(
         if n:
             b.barrier()
         for piece in member.kernel.root.parts:
-            if not isinstance(piece, Piece) or (piece.offset[member.axis], piece.step[member.axis]) != (0, 1):
-                raise CompileError(f"rows of several pieces are not lowered to tiles: {describe(member.kernel)}")
+            assert isinstance(piece, Piece)
             if prod(piece.extents):
                 _emit_piece(b, member, piece, at, tiling, first, last, count)
     functions.add(b, blocks(rows, count))

@@ -35,19 +35,22 @@ def has_few_terms(kernel: Kernel) -> bool:
 
 
 def is_contiguous_along_results(kernel: Kernel) -> bool:
-    """Return whether neighbouring results read neighbouring elements: the contiguous dimension of a buffer follows an
-    axis of the output."""
+    """Return whether neighbouring results read neighbouring elements: the contiguous dimension of the largest operands
+    follows an axis of the output."""
     return any(_follows(kernel, p) for p in kernel.root.parts if isinstance(p, Piece) and isinstance(p.body, Reduce))
 
 
 def _follows(kernel: Kernel, piece: Piece) -> bool:
     rank = len(piece.extents)
+    found: list[tuple[int, bool]] = []  # of each operand: its elements, and whether it follows the output
     for read in (r for body in piece.bodies for r in reads(body)):
         kind, n, *_ = kernel.stages[0].args[read.slot]
         strides = kernel.buffers[n].strides if kind == "buffer" else ()
-        if strides and any(a < rank for a in axes_of(read.index[strides.index(min(strides))])):
-            return True
-    return False
+        if strides:
+            axes = axes_of(read.index[strides.index(min(strides))])
+            found.append((prod(kernel.buffers[n].shape), any(a < rank for a in axes)))
+    most = max((count for count, _ in found), default=0)
+    return any(follows for count, follows in found if count == most)
 
 
 def _factors(combiner: str, bodies: Sequence[Expr]) -> tuple[Expr, ...]:
