@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--fake", action="store_true", help="an interpreter in the place of the card, tiny sizes")
     parser.add_argument("--report", type=Path, metavar="FILE", help="print the tables of a file, and draw its ratios")
     parser.add_argument("--plot", type=Path, help="where the report draws (default: beside FILE)")
-    parser.add_argument("--docs", action="store_true", help="write docs/gpu-figures.md, of a real run")
+    parser.add_argument("--docs", action="store_true", help="also write the page gpu-figures of docs, of a real run")
     options = parser.parse_args(argv)
     if (options.out is None) == (options.report is None):
         parser.error("name a file by --out, or by --report")

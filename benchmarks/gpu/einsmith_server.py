@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import subprocess
 import time
@@ -223,6 +224,7 @@ class EinsmithServer(Server):
     def regret(self, case: Case, precision: str, count: int, most: int, seconds: float) -> dict[str, Any]:
         """Return what the cost model's choices lose against the best of `most` configurations, for the `count` kernels
         that take most of a training step; about `seconds` in all."""
+        self.close()
         until = time.monotonic() + seconds
         session = Session(case, precision)
         run, arrays = session.run, session.arrays
@@ -284,6 +286,7 @@ class EinsmithServer(Server):
     def searched(self, case: Case, precision: str, seconds: float, options: dict[str, Any]) -> dict[str, Any]:
         """Train with options that search configurations for so many seconds; return the steps' seconds before and
         after, and what was explored."""
+        self.close()
         plain = Session(case, precision)
         before = median(plain.device_seconds(3) for _ in range(3))
         session = Session(case, precision, **options)
@@ -305,7 +308,7 @@ class EinsmithServer(Server):
     def open(self, case: Case, precision: str, form: str, path: str) -> dict[str, Any]:
         """Begin a training step; return the seconds of the first one and the losses of the first two. The results of
         the first are written to a file."""
-        self.session = None
+        self.close()
         begun = time.perf_counter()
         session = Session(case, precision)
         losses = [session.step()]
@@ -329,8 +332,9 @@ class EinsmithServer(Server):
         return {"seconds": clocked(self.session.step, count)}
 
     def close(self) -> dict[str, Any]:
-        """Free what is open."""
+        """Free what is open; programs and what they hold refer to each other."""
         self.session = None
+        gc.collect()
         return {}
 
 

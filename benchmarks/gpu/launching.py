@@ -56,7 +56,7 @@ class CardBench:
         if not codes:
             return
         try:
-            self.card.build(codes)
+            self.card.codes(codes)
         except CompileError:
             if len(codes) > 1:
                 half = len(codes) // 2
@@ -85,7 +85,7 @@ class CardBench:
             codes.append((TileCode(x.function, warps, stages), tuple(at % ALIGNED == 0 for at in pointers[-1])))
         return [
             LaunchNode(self.device.load(code), code, code.function.programs, at)
-            for code, at in zip(self.card.build(codes) if codes else [], pointers, strict=True)
+            for code, at in zip(self.card.codes(codes), pointers, strict=True)
         ]
 
     def run(self, nodes: Sequence[LaunchNode]) -> None:

@@ -16,7 +16,8 @@ from rich.table import Table
 from benchmarks.gpu.record import Record, RecordError
 from einsmith.bench.report import geometric_mean
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu-figures.md"
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "gpu-figures").with_suffix(".md")
+"""The page of a real run, which does not exist before one."""
 WIDTH = 150
 
 
@@ -235,9 +236,9 @@ def draw(record: Record, path: Path) -> Path | None:
         pyplot.Line2D([], [], marker=m, color=c, linestyle="", label=f"batch {b}") for b, (m, c) in styles.items()
     ]
     what = "interpreter: times mean nothing" if record.about.get("fake") else str(record.about.get("card"))
-    figure.suptitle(f"Training steps: times as fast as the fastest peer ({what})", fontsize=11)
-    figure.supxlabel("right of 1: Einsmith is faster", fontsize=9)
-    figure.legend(handles=handles, loc="outside lower right", ncols=len(handles), frameon=False, fontsize=9)
+    title = f"Training steps: times as fast as the fastest peer ({what})\nright of 1: Einsmith is faster"
+    figure.suptitle(title, fontsize=10)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

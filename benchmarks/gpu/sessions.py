@@ -52,7 +52,7 @@ class Session:
         def launch() -> None:
             device.record(first, device.stream)
             for _ in range(count):
-                device.launch(program._graph, device.stream)
+                program.launch(device.stream)
             device.record(last, device.stream)
 
         def run_all() -> int:

@@ -121,7 +121,9 @@ class TorchStep:
         if last:
             self.inputs[0] = self.inputs[0].contiguous(memory_format=torch.channels_last)
         rate = CELL_LR if isinstance(problem, Recurrent) else NETWORK_LR
-        fused: dict[str, bool] = {"foreach": True} if self.fake or precision == "fp64" else {"fused": True}
+        # Inductor fuses the update of a list of tensors with its own kernels.
+        is_list = self.fake or precision == "fp64" or form == "compile"
+        fused: dict[str, bool] = {"foreach": True} if is_list else {"fused": True}
         optimizer = torch.optim.SGD(parameters, lr=rate, **fused)
         update: Callable[[], Any] = optimizer.step
         if form == "compile":

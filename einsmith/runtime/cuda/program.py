@@ -413,8 +413,7 @@ class CudaProgram:
                 device.copy(self._sent.address, flight.staged.address, self._sent_bytes, stream)
                 device.record(flight.taken, stream)
             if launch is None:
-                assert self._graph is not None
-                self._graph.launch(self._nodes, stream)
+                self.launch(stream)
             else:
                 launch()
             for communicator in self._communicators.values():
@@ -450,17 +449,21 @@ class CudaProgram:
                     addresses[k] = self._own[k]
             self._relocate(addresses)
             self._send_numbers(stream)
-            assert self._graph is not None and self._guards is not None
-            self._graph.launch(self._nodes, stream)
+            self.launch(stream)
             for copy in self._stored:
                 copy.note_begun()
             status = np.zeros(PLACED, np.uint8)
-            if self._guards.codes:
+            if self._guards is not None and self._guards.codes:
                 device.download(status, self._guards.status, stream)
                 device.synchronize(stream)
                 if status.any():
                     self._clear_status()
         return int(status[:4].view(np.int32)[0])
+
+    def launch(self, stream: Any) -> None:
+        """Launch the steps in a stream, on what inputs and bound arrays have on the device."""
+        assert self._graph is not None
+        self._graph.launch(self._nodes, stream)
 
     def copy_on(self, stream: Any, to: int, source: int, nbytes: int, is_here: bool) -> None:
         """Copy bytes to the device in a stream, from this process's memory (`is_here`) or from the device's."""
