@@ -181,7 +181,7 @@ def test_what_pays() -> None:
 
     assert pays(28, 1, 1) and not pays(2, 1)  # a launch more than it saves
     assert not pays(28, 2, 2)  # programs that wait for others of their multiprocessor
-    assert pays(28, 2, 1, 1)
+    assert pays(28, 1, 1, 1)
 
 
 @pytest.mark.slow

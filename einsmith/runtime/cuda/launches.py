@@ -25,8 +25,9 @@ from einsmith.tiles.triton_text import triton_text
 
 WORD = 16
 """Bytes between the words that guards read, which all begin where 16 bytes can be loaded at once."""
-GRID_BARRIER = 1e-6
-"""Seconds that a grid barrier takes, an estimate: two ways to the level 2 cache, and the slowest program."""
+GRID_BARRIER = 0.8e-6
+"""Seconds that a grid barrier takes, an estimate: an atomic addition at the level 2 cache, a load from there that sees
+the last one, and what the slowest program lags behind."""
 ROUND = 2e-6
 """Seconds that programs of a small function take, an estimate; on a multiprocessor, programs of a cooperative function
 run one after the other, and those of a launch beside each other."""
