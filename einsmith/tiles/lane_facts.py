@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from einsmith.ir.analysis.predicates import guarded_reads
 from einsmith.ir.nodes import Apply, Expr, Piece, Read, axes_of, cached_postorder, reads
-from einsmith.kernels.contraction.problem import Operand, Problem, problems
+from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.access import LaneAccess, LaneRun, read_access, store_access
-from einsmith.tiles.contraction import in_memory_order, narrow_operands
+from einsmith.tiles.contraction import find_products, in_memory_order, narrow_operands
 from einsmith.tiles.pieces import memory_order
 
 _WEIGHTS = {
@@ -23,9 +23,15 @@ _WEIGHTS = {
 
 
 @lru_cache(maxsize=4096)
-def products_of(kernel: Kernel) -> tuple[Problem, ...]:
-    """Return the products of a contraction's kernel, with axes in the order of memory."""
-    return tuple(in_memory_order(kernel, p) for p in problems(kernel.root) or ())
+def products_of(kernel: Kernel) -> tuple[Kernel, tuple[Problem, ...], tuple[Piece, ...]]:
+    """Return a contraction's kernel with the axes that its products have, the products, with axes in the order of
+    memory, and its other pieces (`contraction.find_products`)."""
+    found = find_products(kernel)
+    assert found is not None
+    k = found.kernel
+    products = tuple(in_memory_order(k, p) for p in found.pieces if p is not None)
+    others = (x for p, x in zip(found.pieces, k.root.parts, strict=True) if p is None)
+    return k, products, tuple(x for x in others if isinstance(x, Piece))
 
 
 class TileRead(NamedTuple):

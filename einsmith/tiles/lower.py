@@ -9,10 +9,10 @@ from math import prod
 from einsmith.base.errors import CompileError
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.pattern import Launch, Lowered, describe
-from einsmith.schedule.kernel import Kernel, Member, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tiles.chains import SweepPhase, find_chain
 from einsmith.tiles.contraction import find_products, is_full, lower_contraction
-from einsmith.tiles.pieces import Functions, Tiling, lower_pointwise, own_memory
+from einsmith.tiles.pieces import Functions, Tiling, lower_pointwise, member_tiling, own_memory
 from einsmith.tiles.points import TileMemory
 from einsmith.tiles.reduction import lower_reduction
 from einsmith.tiles.rows import are_row_wise, lower_row_wise, places_of
@@ -122,7 +122,9 @@ def _lower_rows(functions: Functions, rows: Rows, tiling: Tiling, pattern: str) 
             if isinstance(step, SweepPhase):
                 lower_phase(functions, chain, step, places, tiling)
             else:
-                _lower_member(functions, chain.members[step], places[step], tiling)
+                kernel = chain.members[step].kernel
+                kind = patterns(kernel)[0]
+                _lower_kernel(functions, kernel, places[step], member_tiling(tiling, kind), kind)
         return
     places = places_of(functions, rows, rows.members)
     numbered = list(enumerate(rows.members))
@@ -132,9 +134,7 @@ def _lower_rows(functions: Functions, rows: Rows, tiling: Tiling, pattern: str) 
             lower_row_wise(functions, rows.rows, [m for _, m in group], [places[n] for n, _ in group], tiling)
             continue
         for n, m in group:
-            _lower_member(functions, m, places[n], tiling)
-
-
-def _lower_member(functions: Functions, member: Member, places: Sequence[TileMemory], tiling: Tiling) -> None:
-    """Lower a member by itself."""
-    _lower_kernel(functions, member.kernel, places, tiling, patterns(member.kernel)[0])
+            kind = patterns(m.kernel)[0]
+            _lower_kernel(
+                functions, m.kernel, places[n], tiling if pattern == "rows" else member_tiling(tiling, kind), kind
+            )

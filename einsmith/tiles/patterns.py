@@ -61,6 +61,8 @@ class TilePattern(Pattern):
             space |= {"m": DOT_EXTENTS, "n": DOT_EXTENTS, "k": DOT_EXTENTS, "stages": STAGES}
         elif self.kind == "rows":
             space |= {"n": DOT_EXTENTS, "k": EXTENTS}
+        elif self.kind in ("sweeps", "members"):
+            space |= {"m": DOT_EXTENTS, "n": DOT_EXTENTS, "k": DOT_EXTENTS, "stages": STAGES}
         elif self.kind in ("reduction", "scatter"):
             space |= {"k": EXTENTS}
         if self.kind in ("contraction", "reduction", "scatter"):
@@ -73,6 +75,8 @@ class TilePattern(Pattern):
         strange = [f"{g}={getattr(config, g)}" for g, values in space.items() if getattr(config, g) not in values]
         if strange:
             return f"the pattern has no {', '.join(strange)}"
+        if self.kind in ("sweeps", "members"):
+            return ""
         if self.kind != "contraction":
             lanes = row_lanes(kernel, config) if isinstance(kernel, Rows) else config.m * config.k
             return "" if lanes <= MOST_LANES else f"a tile of {lanes} lanes has more than the {MOST_LANES} of registers"
@@ -99,7 +103,7 @@ class TilePattern(Pattern):
 
 
 TILE_PATTERNS: tuple[Pattern, ...] = tuple(
-    map(TilePattern, ("contraction", "pointwise", "stencil", "reduction", "rows", "scatter"))
+    map(TilePattern, ("contraction", "pointwise", "stencil", "reduction", "sweeps", "rows", "members", "scatter"))
 )
 """The patterns of cards."""
 
@@ -107,6 +111,8 @@ TILE_PATTERNS: tuple[Pattern, ...] = tuple(
 @lru_cache(maxsize=1024)
 def _configs(kind: str, kernel: Kernel | Rows, target: GpuTarget) -> tuple[TileConfig, ...]:
     """Return the configurations worth pricing, each once."""
+    if kind in ("sweeps", "members"):
+        return tuple(TileConfig(m, 64, k, 1, 4, 3) for m in (64, 128) for k in (32, 64))
     if isinstance(kernel, Rows):
         tiles = [TileConfig(m, 64, k) for m in (1, 16, 64, 256, 1024, 4096) for k in (16, 128, 1024)]
         return tuple(c for c in tiles if row_lanes(kernel, c) <= MOST_LANES // 2) or tuple(tiles[:1])
@@ -124,7 +130,7 @@ def _configs(kind: str, kernel: Kernel | Rows, target: GpuTarget) -> tuple[TileC
 def _dot_configs(kernel: Kernel, target: GpuTarget) -> Iterator[TileConfig]:
     """Yield configurations for the largest product of a kernel. Tiles larger than it are cut; where tiles are fewer
     than multiprocessors, programs share the terms."""
-    p = max(products_of(kernel), key=lambda p: prod(p.sizes))
+    p = max(products_of(kernel)[1], key=lambda p: prod(p.sizes))
     batch, m, n, k = p.sizes
     wide, high = max(16, least_power(n)), max(16, least_power(m))
     any_fits = False

@@ -4,7 +4,7 @@ after the root, and the stores."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from einsmith.ir.nodes import Piece
@@ -90,6 +90,12 @@ def stage_arguments(
 ) -> list[Slot]:
     """Return the arguments of a stage: memory of the kernel's buffers, or results of earlier stages."""
     return [places[where[0]] if kind == "buffer" else results[where[0]][where[1]] for kind, *where in stage.args]
+
+
+def member_tiling(t: Tiling, pattern: str) -> Tiling:
+    """Return the tile sizes of a member that has functions of its own, of a fusion whose tile sizes are those of its
+    products: where there are no terms, as many points as a quarter of a tile of results."""
+    return replace(t, m=max(t.m, t.m * t.n // 4)) if pattern in ("pointwise", "stencil") else t
 
 
 def blocks(points: int, block: int) -> int:

@@ -14,23 +14,26 @@ kernels), the cycles to docs/gpu.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from einsmith.base import dtypes as dt
 from einsmith.cost.gpu import GpuTarget
 from einsmith.ir.nodes import Piece, Reduce
-from einsmith.kernels.contraction.problem import Problem, problems
+from einsmith.kernels.contraction.problem import Problem
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Member, Rows
 from einsmith.tiles.access import SECTOR
+from einsmith.tiles.chains import Chain, SweepPhase, find_chain
 from einsmith.tiles.contraction import fit_dot, narrow_operands
 from einsmith.tiles.lane_facts import BodyFacts, ProductFacts, body_facts, product_facts, products_of
 from einsmith.tiles.lower import patterns
-from einsmith.tiles.pieces import TileConfig, Tiling, blocks, least_power
+from einsmith.tiles.pieces import TileConfig, Tiling, blocks, least_power, member_tiling
 from einsmith.tiles.reduction import fit
 from einsmith.tiles.rows import rows_in_block
 from einsmith.tiles.scatter import scatter_to_reductions
 from einsmith.tiles.segments import COMPARED, ORDERED, SortedScatter, sorted_scatter
+from einsmith.tiles.sweeps import MOST_ROWS
 from einsmith.tiles.times import MOST_REGISTERS, WARP, TileProgram, Times, launch_times
 
 SCHEDULERS = 4
@@ -64,26 +67,23 @@ def price(kernel: Kernel | Rows, kind: str, config: TileConfig, target: GpuTarge
     """Return the predicted seconds of each launch of a kernel that a pattern (`lower.patterns`) lowers."""
     tiling = config.tiling(target.precision)
     if isinstance(kernel, Rows):
-        return _rows(kernel, config, target)
+        return {"rows": _rows, "members": _members, "sweeps": _sweeps}[kind](kernel, config, target)
     if kind == "scatter" and (found := sorted_scatter(kernel)) is not None:
         return _sorted(kernel, found, config, target)
     if kind == "scatter":
         return [t for part in scatter_to_reductions(kernel) for t in _pieces(part, "reduction", tiling, config, target)]
     if kind == "contraction":
-        out: list[Times] = []
-        for p in products_of(kernel):
-            out += _contraction(kernel, p, tiling, config, target)
-            out += [_elementwise(kernel, x, tiling, config, target) for x in p.constant_pieces]
-        return out
+        k, products, others = products_of(kernel)
+        out = [t for p in products for t in _contraction(k, p, len(k.root.parts), tiling, config, target)]
+        return out + [t for x in others for t in _piece(k, "reduction", x, tiling, config, target)]
     return _pieces(kernel, kind, tiling, config, target)
 
 
 def programs_of(kernel: Kernel, config: TileConfig, target: GpuTarget) -> list[TileProgram]:
     """Return the program of each product of a contraction."""
     tiling = config.tiling(target.precision)
-    return [
-        dot_program(product_facts(kernel, p), fit_dot(tiling, p), config, p, target)[0] for p in products_of(kernel)
-    ]
+    k, products, _ = products_of(kernel)
+    return [dot_program(product_facts(k, p), fit_dot(tiling, p), config, p, target)[0] for p in products]
 
 
 def least_seconds(kernel: Kernel | Rows, kind: str, target: GpuTarget) -> float:
@@ -96,7 +96,7 @@ def least_seconds(kernel: Kernel | Rows, kind: str, target: GpuTarget) -> float:
     footprint = _bytes(kernel)
     products = 0.0
     if kind == "contraction":
-        for p in problems(kernel.root) or ():
+        for p in products_of(kernel)[1]:
             precision = "f64" if p.dtype is dt.f64 else "bf16" if narrow_operands(p) else target.precision
             products += 2 * prod(p.sizes) / target.rate(precision)
     return max(products, _memory(footprint, 0.0, 0.0, target)) + target.launch_gap
@@ -144,7 +144,10 @@ def _sorted(kernel: Kernel, s: SortedScatter, config: TileConfig, target: GpuTar
 # ------------------------------------------------------------------------------------------------------ contractions
 
 
-def _contraction(kernel: Kernel, p: Problem, tiling: Tiling, config: TileConfig, target: GpuTarget) -> list[Times]:
+def _contraction(
+    kernel: Kernel, p: Problem, share: int, tiling: Tiling, config: TileConfig, target: GpuTarget
+) -> list[Times]:
+    """Return the times of one of `share` pieces of a kernel."""
     t = fit_dot(tiling, p)
     batch, m, n, k = p.sizes
     if not batch * m * n:
@@ -152,7 +155,6 @@ def _contraction(kernel: Kernel, p: Problem, tiling: Tiling, config: TileConfig,
     facts = product_facts(kernel, p)
     program, fetched = dot_program(facts, t, config, p, target)
     tiles = batch * blocks(m, t.m) * blocks(n, t.n)
-    share = len(products_of(kernel))
     results = batch * m * n
     footprint = _bytes(kernel) / share
     if t.split == 1:
@@ -243,18 +245,20 @@ def dot_program(
 
 
 def _pieces(kernel: Kernel, kind: str, tiling: Tiling, config: TileConfig, target: GpuTarget) -> list[Times]:
-    out: list[Times] = []
-    for piece in kernel.root.parts:
-        assert isinstance(piece, Piece)
-        if not prod(piece.extents):
-            continue
-        if not isinstance(piece.body, Reduce):
-            out.append(_elementwise(kernel, piece, tiling, config, target))
-        elif kind == "stencil":
-            out.append(_elementwise(kernel, piece, tiling, config, target, prod(piece.body.extents)))
-        else:
-            out += _reduction(kernel, piece, tiling, config, target)
-    return out
+    pieces = (p for p in kernel.root.parts if isinstance(p, Piece))
+    return [t for p in pieces for t in _piece(kernel, kind, p, tiling, config, target)]
+
+
+def _piece(
+    kernel: Kernel, kind: str, piece: Piece, tiling: Tiling, config: TileConfig, target: GpuTarget
+) -> list[Times]:
+    if not prod(piece.extents):
+        return []
+    if not isinstance(piece.body, Reduce):
+        return [_elementwise(kernel, piece, tiling, config, target)]
+    if kind == "stencil":
+        return [_elementwise(kernel, piece, tiling, config, target, prod(piece.body.extents))]
+    return _reduction(kernel, piece, tiling, config, target)
 
 
 def _elementwise(
@@ -361,6 +365,69 @@ def _rows(rows: Rows, config: TileConfig, target: GpuTarget) -> list[Times]:
         else:
             out.append(_row_wise(rows, group, config, target))
     return out
+
+
+def _members(rows: Rows, config: TileConfig, target: GpuTarget) -> list[Times]:
+    """Return the times of the launches of a row fusion whose members have functions of their own."""
+    return [t for m in rows.members for t in _member(m, config, target)]
+
+
+def _member(m: Member, config: TileConfig, target: GpuTarget) -> list[Times]:
+    kind = patterns(m.kernel)[0]
+    t = member_tiling(config.tiling(target.precision), kind)
+    return price(m.kernel, kind, replace(config, m=t.m, n=t.n, k=t.k), target)
+
+
+def _sweeps(rows: Rows, config: TileConfig, target: GpuTarget) -> list[Times]:
+    """Return the times of the launches of a chain of reductions."""
+    chain = find_chain(rows)
+    assert chain is not None
+    out: list[Times] = []
+    for step in chain.steps:
+        if isinstance(step, SweepPhase):
+            out.append(_sweep(chain, step, config, target))
+        else:
+            out += _member(chain.members[step], config, target)
+    return out
+
+
+def _sweep(chain: Chain, phase: SweepPhase, config: TileConfig, target: GpuTarget) -> Times:
+    """Return the times of a function that holds blocks of one side, for each sweep over the other one. Its products are
+    those of the tile tensors, which it makes again, and of its own sums."""
+    held, swept = chain.sides[phase.held], chain.sides[1 - phase.held]
+    rows, columns, batch = chain.count(held), chain.count(swept), chain.count(chain.batch)
+    m = max(16, min(MOST_ROWS, config.m, least_power(rows)))
+    n = max(16, min(MOST_ROWS, config.n, least_power(columns)))
+    programs, turns = batch * blocks(rows, m), blocks(columns, n) * len(phase.sweeps)
+    members = {*chain.makers.values(), *(k for sinks in phase.sweeps for k in sinks)}
+    flops = ops = 0.0
+    footprint = 0
+    for kernel in (chain.members[k].kernel for k in members):
+        for piece in (p for p in kernel.root.parts if isinstance(p, Piece)):
+            if isinstance(piece.body, Reduce):
+                flops += 2.0 * prod(piece.domain)
+            else:
+                ops += body_facts(kernel, piece).ops * prod(piece.extents)
+        footprint += min(bytes_by_buffer(kernel), default=0)
+    threads = config.warps * WARP
+    turn = max(1, programs * turns)
+    lanes = m * n / threads
+    factors = flops / turn / (2 * m * n) * (m + n) / threads  # elements of factors that a thread loads in a turn
+    split = SPLIT + STAGED if target.precision.endswith("x3") else 0.0
+    issue = TURN + ops / turn / threads + 12 * lanes + factors * (ADDRESS + COPY / 4 + split)
+    program = TileProgram(
+        config.warps,
+        240,
+        96 << 10,
+        turns,
+        flops / turn * target.cycles / target.rate(target.precision),
+        issue * config.warps / SCHEDULERS / ISSUED,
+        4 * factors * threads / COPIED,
+        THROUGH_REGISTERS,
+        STARTED + LOADED,
+        True,
+    )
+    return launch_times(program, programs, _memory(footprint, footprint, 0.0, target), target)
 
 
 def row_lanes(rows: Rows, config: TileConfig) -> int:

@@ -78,7 +78,7 @@ CASES = {
     "wide values": (causal, by_heads(1, 191, 193, 8, 131)),
     "wide keys": (causal, by_heads(1, 331, 337, 131, 3)),
     "one key ahead": (ahead, by_heads(2, 53, 59, 9, 10)),
-    "one column": (causal, by_heads(2, 61, 67, 1, 1)),
+    "one column": (causal, by_heads(2, 61, 67, 2, 1)),
 }
 """A function, and the shapes of its arguments."""
 
