@@ -49,7 +49,7 @@ def test_a_class_name_means_one_thing() -> None:
     assert not {name: found for name, found in places.items() if len(found) > 1 and name not in TWICE}
 
 
-OPTIONAL = {"torch", "onnx", "triton", "jax", "tensorflow", "sklearn", "accelerate"}
+OPTIONAL = {"torch", "onnx", "triton", "nccl", "jax", "tensorflow", "sklearn", "accelerate"}
 """Libraries without which some modules cannot be imported."""
 
 
