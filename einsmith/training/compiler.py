@@ -186,7 +186,7 @@ class StepCompiler:
             key = tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather
         is_tuned = not gather and self.search.can_tune()
         programs = [run for _, run in self.programs.items()]
-        with self.search.preparing(self.target, threads, programs) if is_tuned else nullcontext():
+        with self.search.preparing(options["target"], threads, programs) if is_tuned else nullcontext():
             run = None
             is_shared = choose_sizes(self.sizes, traced.graph) == SHARED
             if is_shared and not is_tuned and self._definition.is_alone:

@@ -9,6 +9,7 @@ from typing import Any
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import Cost
 from einsmith.kernels.pattern import Launch, Lowered, Pattern
+from einsmith.schedule.kernel import Rows
 from einsmith.tiles.ir import TileFunction
 from einsmith.tiles.lower import lower
 from einsmith.tiles.pieces import Tiling
@@ -39,7 +40,7 @@ class PlantedTiles(Pattern):
 
     def configs(self, kernel: Any, target: Target) -> Sequence[PlantedConfig]:
         right = [PlantedConfig("right", warps) for warps in (8, 4, FASTEST)]
-        crash = [PlantedConfig(CRASH, 1)] if kernel.shape in CRASHING else []
+        crash = [PlantedConfig(CRASH, 1)] if kernel.shape in CRASHING and not isinstance(kernel, Rows) else []
         return [*right, PlantedConfig("wrong", 1), *crash]
 
     def cost(self, kernel: Any, config: PlantedConfig, target: Target) -> Cost:
