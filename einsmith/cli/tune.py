@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ import click
 from rich.console import Console
 
 from einsmith.base import environment
+from einsmith.base.errors import DeviceError
 from einsmith.codegen.cache import native
+from einsmith.cost.gpu import CUDA
+from einsmith.driver import cuda
+from einsmith.runtime.cuda import driver
 from einsmith.tuning.calibration import calibrate, fitted, store
 from einsmith.tuning.kernels import database, measurements, records, refit
 from einsmith.tuning.kernels.override import MIN_DIGITS
@@ -72,7 +77,7 @@ def _check(digits: str) -> None:
 
 def show(as_json: bool) -> None:
     """Print every record, newest first, the fit of the cost model, and how many measurements are kept."""
-    here = set(store.list_variants(native.host_target()))
+    here = _machines_here()
     rows = [row(x, here) for x in records.list_records()]
     found = fitted.find(native.host_target())
     measured = records.count_measurements()
@@ -100,6 +105,14 @@ def show(as_json: bool) -> None:
         )
         click.echo(f"          {x['described']}")
         click.echo(f"          {x['text']}")
+
+
+def _machines_here() -> set[str]:
+    """Return the digests of this machine's processors and cards, with every option of programs."""
+    targets = [native.host_target()]
+    with suppress(DeviceError):  # there is no card, or no driver for one
+        targets += [cuda.described(facts, f"{CUDA}:{n}") for n, facts in enumerate(driver.devices())]
+    return {digest for target in targets for digest in store.list_variants(target)}
 
 
 def row(x: StoredRecord, here: set[str]) -> dict[str, Any]:
