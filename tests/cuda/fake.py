@@ -60,6 +60,7 @@ class FakeGraph:
     before: list[int] = field(default_factory=list)
     """For each node a bit for each node that comes before it."""
     checked: bool = False
+    events: Sequence[int] = ()
 
 
 class FakeDevice(CudaDevice):
@@ -163,9 +164,10 @@ class FakeDevice(CudaDevice):
         verify(code.function)
         return code
 
-    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> FakeGraph:
+    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]], events: Sequence[int] = ()) -> FakeGraph:
         self.graphs += 1
-        out = FakeGraph(list(nodes), list(edges))
+        assert len(events) in (0, len(nodes) + 1)
+        out = FakeGraph(list(nodes), list(edges), events=events)
         waits: list[list[int]] = [[] for _ in nodes]
         for a, b in edges:
             assert a < b
@@ -185,6 +187,12 @@ class FakeDevice(CudaDevice):
         self.launches += 1
         if self.lazy and graph.checked:
             self.clock += sum(seconds_of(node) for node in graph.nodes)
+            return
+        if graph.events:
+            self.record(graph.events[0], stream)
+            for n, node in enumerate(graph.nodes):
+                self.execute(node, n, None)
+                self.record(graph.events[n + 1], stream)
             return
         waits = [0] * len(graph.nodes)
         after: list[list[int]] = [[] for _ in graph.nodes]

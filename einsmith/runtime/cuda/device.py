@@ -149,8 +149,10 @@ class CudaDevice(ABC):
         """Load machine code, once; return the handle of its function."""
 
     @abstractmethod
-    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> Any:
-        """Return an executable graph of launches and sums; an edge (a, b) lets node b wait for node a."""
+    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]], events: Sequence[Any] = ()) -> Any:
+        """Return an executable graph of launches and sums; an edge (a, b) lets node b wait for node a, which comes
+        before it. events: one more than nodes, of which the first happens before, and one after each node; the nodes
+        then run in their order."""
 
     @abstractmethod
     def swap(self, graph: Any, number: int, node: LaunchNode) -> None:

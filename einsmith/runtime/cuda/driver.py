@@ -13,7 +13,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import addressof, byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p, create_string_buffer, pointer
+from ctypes import (
+    Array,
+    addressof,
+    byref,
+    c_float,
+    c_int,
+    c_size_t,
+    c_uint,
+    c_uint64,
+    c_void_p,
+    create_string_buffer,
+    pointer,
+)
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -128,13 +140,14 @@ class _PinnedMemory:
 
 @dataclass(eq=False)
 class _Graph:
-    """An executable graph, the template that names its nodes, and what they are, whose machine code and communicators
-    it needs."""
+    """An executable graph, the template that names its nodes, what they are, whose machine code and communicators it
+    needs, and the events that it records."""
 
     executable: _Handle
     template: _Handle
     nodes: list[c_void_p]
     launches: list[Node]
+    events: Sequence[Any]
 
 
 class CudaDriver(CudaDevice):
@@ -372,37 +385,55 @@ class CudaDriver(CudaDevice):
                 call("cuFuncSetAttribute", function, libcuda.DYNAMIC_SHARED, binary.shared, about=about)
         return function
 
-    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> Any:
+    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]], events: Sequence[Any] = ()) -> Any:
         """Return an executable graph of launches and sums; an edge (a, b) lets node b wait for node a, which comes
-        before it."""
+        before it. events: one more than nodes, of which the first happens before, and one after each node; the nodes
+        then run in their order."""
         before: list[dict[int, None]] = [{} for _ in nodes]
         for a, b in edges:
             if not 0 <= a < b < len(nodes):
                 raise DeviceError(f"the edge from node {a} to node {b} of {len(nodes)} leads to no later node")
             before[b][a] = None
         library = self._library
-        with self._current() as call:
+        with self._current():
             graph = library.new("cuGraphCreate", 0)
             template = _Handle(graph, self._give_back, ("cuGraphDestroy", graph))
             handles: list[c_void_p] = []
-            for node, numbers in zip(nodes, before, strict=True):
+            last = self._record_in_graph(graph, None, events[0]) if events else None
+            for n, (node, numbers) in enumerate(zip(nodes, before, strict=True)):
                 handle = c_void_p()
-                first = (c_void_p * len(numbers))(*(handles[n].value for n in numbers))
+                waited = [last] if last is not None else [handles[m] for m in numbers]
+                first = (c_void_p * len(waited))(*(h.value for h in waited))
+                self._add_node(graph, node, handle, first)
                 handles.append(handle)
-                if isinstance(node, CollectiveNode):
-                    with self._captured(node) as child:
-                        call("cuGraphAddChildGraphNode", handle, graph, first, len(numbers), child, about="of a sum")
-                    continue
-                about = _describe(node)
-                params, _kept = _node_params(node)
-                call("cuGraphAddKernelNode_v2", handle, graph, first, len(numbers), params, about=about)
-                if node.cooperative:
-                    value = LaunchAttribute(value=1)
-                    place = addressof(value) + LaunchAttribute.value.offset
-                    call("cuGraphKernelNodeSetAttribute", handle, libcuda.COOPERATIVE, place, about=about)
+                if last is not None:
+                    last = self._record_in_graph(graph, handle, events[n + 1])
             executable = library.new("cuGraphInstantiateWithFlags", graph, 0)
             owned = _Handle(executable, self._give_back, ("cuGraphExecDestroy", executable))
-        return _Graph(owned, template, handles, list(nodes))
+        return _Graph(owned, template, handles, list(nodes), tuple(events))
+
+    def _add_node(self, graph: int, node: Node, handle: c_void_p, first: Array[c_void_p]) -> None:
+        """Add a node to a graph, after the nodes `first`, and store its handle. The context is current."""
+        call = self._library.call
+        if isinstance(node, CollectiveNode):
+            with self._captured(node) as child:
+                call("cuGraphAddChildGraphNode", handle, graph, first, len(first), child, about="of a sum")
+            return
+        about = _describe(node)
+        params, _kept = _node_params(node)
+        call("cuGraphAddKernelNode_v2", handle, graph, first, len(first), params, about=about)
+        if node.cooperative:
+            value = LaunchAttribute(value=1)
+            place = addressof(value) + LaunchAttribute.value.offset
+            call("cuGraphKernelNodeSetAttribute", handle, libcuda.COOPERATIVE, place, about=about)
+
+    def _record_in_graph(self, graph: int, before: c_void_p | None, event: Any) -> c_void_p:
+        """Add a node to a graph in which an event happens, after the node `before` if there is one; return its handle.
+        The context is current."""
+        handle, waited = c_void_p(), [] if before is None else [before.value]
+        first = (c_void_p * len(waited))(*waited)
+        self._library.call("cuGraphAddEventRecordNode", handle, graph, first, len(waited), event)
+        return handle
 
     @contextmanager
     def _captured(self, node: CollectiveNode) -> Iterator[int]:

@@ -145,6 +145,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGraphCreate": (POINTER(c_void_p), c_uint),
     "cuGraphAddKernelNode_v2": (POINTER(c_void_p), c_void_p, c_void_p, c_size_t, POINTER(KernelNodeParams)),
     "cuGraphAddChildGraphNode": (POINTER(c_void_p), c_void_p, c_void_p, c_size_t, c_void_p),
+    "cuGraphAddEventRecordNode": (POINTER(c_void_p), c_void_p, c_void_p, c_size_t, c_void_p),
     "cuGraphKernelNodeSetAttribute": (c_void_p, c_int, c_void_p),
     "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, c_uint64),
     "cuGraphExecKernelNodeSetParams_v2": (c_void_p, c_void_p, POINTER(KernelNodeParams)),

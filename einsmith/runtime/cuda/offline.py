@@ -68,7 +68,7 @@ class OfflineDevice(CudaDevice):
     def load(self, code: DeviceCode) -> Any:
         return code
 
-    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> Any:
+    def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]], events: Sequence[Any] = ()) -> Any:
         return list(nodes)
 
     def swap(self, graph: Any, number: int, node: LaunchNode) -> None:

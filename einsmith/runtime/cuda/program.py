@@ -98,13 +98,19 @@ class ExecutableGraph:
 
     Args:
         device: the device.
-        nodes, edges: as for `CudaDevice.graph`.
+        nodes, edges, events: as for `CudaDevice.graph`.
     """
 
-    def __init__(self, device: CudaDevice, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]):
-        self._device, self._edges = device, list(edges)
+    def __init__(
+        self,
+        device: CudaDevice,
+        nodes: Sequence[Node],
+        edges: Sequence[tuple[int, int]],
+        events: Sequence[Any] = (),
+    ):
+        self._device, self._edges, self.events = device, list(edges), events
         self._nodes, self._last = list(nodes), nodes
-        self._handle = device.graph(nodes, edges)
+        self._handle = device.graph(nodes, edges, events)
 
     def fits(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> bool:
         """Return whether the graph can have these nodes and edges."""
@@ -206,6 +212,8 @@ class CudaProgram:
         self._words_block: Block
         self._guards: GuardWords | None = None
         self._graph: ExecutableGraph | None = None
+        self._timed: ExecutableGraph | None = None
+        """The graph with events between the launches."""
         self._flights: deque[Flight] = deque()
         self._bind(assembler, origin)
         self._nodes: Sequence[Node] = ()
@@ -245,7 +253,7 @@ class CudaProgram:
         self._sent_bytes, self._received_bytes = sizes[True], sizes[False]
         if origin is not None and (origin._sent_bytes, origin._received_bytes) == (sizes[True], sizes[False]):
             self._sent, self._received, self._spare = origin._sent, origin._received, origin._spare
-            self._flights, self._graph = origin._flights, origin._graph
+            self._flights, self._graph, self._timed = origin._flights, origin._graph, origin._timed
             self._guards, self._words_block = origin._guards, origin._words_block
         else:
             self._sent, self._received = memory.block(sizes[True]), memory.block(sizes[False])
@@ -509,27 +517,29 @@ class CudaProgram:
         return status
 
     def run_timed(self) -> tuple[int, np.ndarray]:
-        """Run all steps, each launch by itself; return the result of `run` and the seconds of each step."""
+        """Run all steps, each launch after the one before; return the result of `run` and the seconds of each step."""
         status, times = self.run_recorded()
         return status, times.seen / 1e9
 
     def run_recorded(self) -> tuple[int, StepTimes]:
-        """Run all steps, each launch by itself; return the result of `run`, and when each step was at work."""
+        """Run all steps, each launch after the one before; return the result of `run`, and when each step was at
+        work."""
         device = self.card.device
-        events = [device.event() for _ in range(len(self._nodes) + 1)]
         begun = 0
 
         def launch() -> None:
             nonlocal begun
+            if self._timed is None or not self._timed.fits(self._nodes, []):
+                events = [device.event() for _ in range(len(self._nodes) + 1)]
+                self._timed = ExecutableGraph(device, self._nodes, [], events)
             device.synchronize(device.stream)
             begun = perf_counter_ns()
-            device.record(events[0], device.stream)
-            for node, event in zip(self._nodes, events[1:], strict=True):
-                device.run(node, device.stream)
-                device.record(event, device.stream)
+            self._timed.launch(self._nodes, device.stream)
 
         with self.card.lock:
             status = self.finish(self.begin(launch))
+        assert self._timed is not None
+        events = self._timed.events
         seen = np.zeros(len(self.steps), np.int64)
         starts = np.zeros((len(self.steps), 1), np.int64)
         for x, first, last in zip(self.launches, events, events[1:], strict=False):

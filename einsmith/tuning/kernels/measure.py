@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, repeat
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.random import default_rng
 
-from einsmith.checking.kernel_check import CheckedKernel, KernelSource
+from einsmith.base import locks
 from einsmith.codegen.cache import native
 from einsmith.codegen.cache.native import host_target
 from einsmith.cost.facts import Target
@@ -23,6 +23,9 @@ from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
 from einsmith.schedule.kernel import Kernel, Rows, Stage
 from einsmith.tuning.calibration import load
+
+if TYPE_CHECKING:
+    from einsmith.checking.kernel_check import CheckedKernel
 
 MIN_ROUNDS = 5
 """Fewest rounds in which `shortest` runs its candidates."""
@@ -168,6 +171,9 @@ class KernelRunner(ABC):
         self, kernel: Kernel | Rows, target: Target, threads: int, code: MachineCode, pattern: str, config: str
     ) -> CheckedKernel:
         """Return machine code as a kernel to check."""
+        with locks.IMPORTING:
+            from einsmith.checking.kernel_check import CheckedKernel, KernelSource  # imported late: few programs check
+
         launches, nothing = tuple((address, tasks) for address, tasks, _ in code.launches), KernelSource("", (), 0, 0)
         return CheckedKernel(
             kernel, target, launches, code.scratch, code.workspace, pattern, config, lambda: nothing, threads

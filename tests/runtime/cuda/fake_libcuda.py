@@ -38,6 +38,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuModuleUnload": (c_void_p,), "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p), "cuGraphCreate": (c_void_p, c_uint),
     "cuGraphAddKernelNode_v2": (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p),
+    "cuGraphAddEventRecordNode": (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p),
     "cuGraphKernelNodeSetAttribute": (c_void_p, c_int, c_void_p),
     "cuGraphInstantiateWithFlags": (c_void_p, c_void_p, c_uint64),
     "cuGraphExecKernelNodeSetParams_v2": (c_void_p, c_void_p, c_void_p), "cuGraphLaunch": (c_void_p, c_void_p),
@@ -433,6 +434,14 @@ class FakeLibCuda:
         self.graphs[graph][node] = before, None, launch
         return 0 if all(n in self.graphs[graph] for n in before) else 1
 
+    def _cuGraphAddEventRecordNode(self, to: int, graph: int, first: int, count: int, event: int) -> int:
+        before = list((c_void_p * count).from_address(first)) if count else []
+        if not all(n in self.graphs[graph] for n in before) or event not in self.events:
+            return 1
+        write(c_void_p, to, node := self.handle())
+        self.graphs[graph][node] = (before, event, None)
+        return 0
+
     def _cuGraphKernelNodeSetAttribute(self, node: int, attribute: int, value: int) -> int:
         nodes = next(nodes for nodes in self.graphs.values() if node in nodes)
         before, function, launch = nodes[node]
@@ -457,7 +466,10 @@ class FakeLibCuda:
         while left:  # the last node that is ready first
             node = next(n for n in reversed(left) if not any(b in left for b in left[n][0]))
             _, function, launch = left.pop(node)
-            self._do(stream, partial(self._execute, function, launch))
+            if launch is None:
+                self._cuEventRecord(function, stream)
+            else:
+                self._do(stream, partial(self._execute, function, launch))
 
     def _cuGraphExecDestroy(self, executable: int) -> None:
         del self.executables[executable]

@@ -564,6 +564,27 @@ def test_a_sum_over_cards_is_a_node(cuda: FakeLibCuda, card: CudaDriver) -> None
     assert not cuda.captures and len(cuda.streams) == streams
 
 
+def test_events_between_the_nodes_of_a_graph(cuda: FakeLibCuda, card: CudaDriver) -> None:
+    a = card.allocate(64)
+    nodes = [node(card, code(f"k{n}", 1), n + 1, a) for n in range(3)]
+    events = [card.event() for _ in range(4)]
+    graph = card.graph(nodes, [], events)
+    numbers = [e.value for e in events]
+    (recorded,) = cuda.graphs.values()
+    assert [what for _, what, x in recorded.values() if x is None] == numbers
+    assert [len(before) for before, *_ in recorded.values()] == [0, *[1] * 6]
+    card.swap(graph, 1, node(card, code("two", 1), 7, a))
+    del events
+    gc.collect()
+    card.launch(graph, card.stream)
+    card.synchronize(card.stream)
+    assert cuda.executed == [launch("k0", 1, a), launch("two", 7, a), launch("k2", 3, a)]
+    assert card.elapsed(graph.events[0], graph.events[3]) == pytest.approx(2.5e-3)
+    del graph
+    gc.collect()
+    assert not set(numbers) & set(cuda.events)
+
+
 def test_a_swapped_node(cuda: FakeLibCuda, card: CudaDriver) -> None:
     a, b = card.allocate(64), card.allocate(64)
     one = node(card, code("one", 1), 1, a)
@@ -648,6 +669,7 @@ def use_all(card: CudaDriver) -> None:
     graph = card.graph([one, one], [(0, 1)])
     card.swap(graph, 0, one)
     card.launch(graph, card.stream)
+    card.launch(card.graph([one], [], [first, second]), card.stream)
     card.run(one, card.stream)
     card.launch(card.graph([CollectiveNode(Sums(libcuda._load()), (a,), (1,), "f32")], []), card.stream)
     card.is_device_address(a)
