@@ -18,7 +18,11 @@ from einsmith.driver import registry, workshop
 from einsmith.driver.cuda import Cuda
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
-from einsmith.tuning.kernels import database, records, session
+from einsmith.runtime.comparison import list_written_buffers
+from einsmith.runtime.cuda.launches import TileCode
+from einsmith.tiles.ir import TileBuilder, TileParameter
+from einsmith.tuning.kernels import database, records, session, worker
+from einsmith.tuning.kernels.measure import MachineCode
 from einsmith.tuning.kernels.override import overriding
 from einsmith.tuning.programs import graph_search, kernel_search, online, trial
 from tests.cuda.planted import CRASH, FASTEST, PlantedConfig
@@ -109,6 +113,21 @@ def test_kernels_are_timed_by_the_card(card: Insert, x: np.ndarray) -> None:
     seconds = made.seconds_of(run.calls[0].kernel, pairs, run.target, 1)
     launches = len(run.kernels[0].launches)
     assert seconds == pytest.approx([8e-6 * launches, 2e-6 * launches])
+
+
+def test_stores_beside_a_buffer_are_noticed(card: Insert, x: np.ndarray) -> None:
+    runner = card(planted=True).runner
+    run = compiled(FORMULA, x)
+    (call,), (kernel,) = run.calls, run.kernels
+    (out,) = list_written_buffers(call.kernel)
+    b = TileBuilder("beside")
+    place = b.parameter(TileParameter("f32", x.size + 1, out))
+    b.store(place, b.const(x.size), b.const(1.0, "f32"))
+    beside = TileCode(b.finish(1)), 1, False
+    for launches, fault in (([], ""), ([beside], "memory was written 0 bytes behind the end of its buffer")):
+        code = MachineCode([*kernel.launches, *launches], 0, kernel.workspace)
+        found = worker.fault_of(runner.subject(call.kernel, run.target, 1, code, "", ""), None, 1)
+        assert found == fault or (fault and found.startswith(fault))
 
 
 def test_graphs_are_tuned_and_recorded(card: Insert, x: np.ndarray) -> None:
