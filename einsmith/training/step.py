@@ -283,7 +283,8 @@ class TrainStep:
         """Train on a batch of an epoch of `fit`; `settle` waits for its end. Return the last loss that is known."""
         with Deferred(), self.store.guard:
             run = self.compiler.find(arrays, False)
-            ahead = run is not None and run.note.exploration is None and "loss_scale" not in self.numbers.derived
+            exploration = None if run is None else run.note.exploration
+            ahead = (exploration is None or exploration.is_done) and "loss_scale" not in self.numbers.derived
             if run is not None and samples is not None and ahead and self._ahead.begin(run, arrays, samples, AHEAD):
                 return self._ahead.loss
         self.settle()

@@ -186,6 +186,9 @@ def test_training_goes_on_while_kernels_are_tuned(card: Insert, monkeypatch) -> 
     # Candidates that run beside the program's kernels are more launches. All other programs share one graph, and one
     # that is timed.
     assert device.graphs == 2 + steps.compared and device.swaps > 0
+    assert len(run.program._flights) == 1
+    steps.step.fit([steps.batch] * 3, progress=False)
+    assert len(run.program._flights) == 2, "steps begin before the last one has ended"
     autoconfig._CHOSEN.clear()
     card(planted=True)
     again = Steps(monkeypatch, "static").step

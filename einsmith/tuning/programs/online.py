@@ -234,6 +234,11 @@ class Exploration:
         trial.first = {}
         return False, (status, outputs)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether exploring has ended, and nothing of it is left to install, to record or to warn of."""
+        return bool(self.over) and self._trial is None and self._unrecorded.empty() and not self._failure
+
     def _finish(self) -> None:
         """Install the configurations that won before exploring ended, and record the ones that are not yet recorded."""
         trial, self._trial = self._trial, None
