@@ -339,6 +339,7 @@ _GRAPH = "Use half of the time to measure the decisions of the graph passes, bef
 @click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
 @_memory_limit
 @_max_stored
+@click.option("--device", metavar="NAME", help="cpu, cuda, or a card by its number, as in cuda:1.")
 @click.option("--graph", is_flag=True, help=_GRAPH)
 @click.option("--workers", metavar="SPEC", help=_WORKERS)
 @click.option(

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from einsmith.base import files
+from einsmith.base import environment, files
 from einsmith.cli.programs import program, to_be_written
 from einsmith.cli.workers import executor_of
+from einsmith.driver import registry
 from einsmith.training.progress import SearchProgress
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.programs import graph_search, kernel_search
@@ -41,6 +42,7 @@ def search(
     threads: int | None,
     memory_limit: int | None,
     max_stored: int | None,
+    device: str | None,
     seconds: float,
     graph: bool,
     workers: str | None,
@@ -49,14 +51,15 @@ def search(
 ) -> None:
     """Compile a program, named as for `einsmith explain`, search its kernels for `seconds`, and print the report.
 
-    graph: use half of the time to measure the decisions of the graph passes; workers: as for `executor_of`; picture:
-    file for a PNG."""
+    device: as `registry.check_device` takes it; graph: use half of the time to measure the decisions of the graph
+    passes; workers: as for `executor_of`; picture: file for a PNG."""
     with ExitStack() as stack:
         executor = None if workers is None else stack.enter_context(executor_of(workers))
         if workers is not None and executor is None:
             return  # this process was a worker
         if picture is not None:
             stack.enter_context(to_be_written(picture, "--picture"))
+        stack.enter_context(environment.setting(environment.DEVICE, registry.check_device(device)))
         run, arrays, _ = program(what, batch, shapes, settings, threads, memory_limit, max_stored)
         decided = None
         if graph:

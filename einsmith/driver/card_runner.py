@@ -51,7 +51,12 @@ class CardRunner(KernelRunner):
 
     def compile(self, kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
         compiled = self._compile_as({kernel: format_choice(pattern, config)}, target)[kernel]
-        self._card.codes([(code, (True,) * len(code.function.parameters)) for code, _, _ in compiled.launches])
+        self._card.codes(  # as the runs need it: memory of its own begins at multiples of more bytes
+            [
+                (code, tuple(p.offset % ALIGNED == 0 for p in code.function.parameters))
+                for code, _, _ in compiled.launches
+            ]
+        )
         return MachineCode(list(compiled.launches), 0, compiled.workspace)
 
     def compile_ahead(self, kernel: Kernel | Rows, candidates: Sequence[tuple[Any, Any]], target: Target) -> None:

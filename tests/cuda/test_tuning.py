@@ -14,6 +14,7 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.api.jit import trace_call
 from einsmith.base.errors import ArgumentError, CompileError, DeviceError
+from einsmith.cli import main
 from einsmith.driver import registry, workshop
 from einsmith.driver.cuda import Cuda
 from einsmith.driver.executable import Executable
@@ -138,6 +139,16 @@ def test_graphs_are_tuned_and_recorded(card: Insert, x: np.ndarray) -> None:
     assert made.find_graph_ratio(run.source_graph, run.target) == 0.5
     raced = graph_search.race(run, run.with_decisions({}), (x,), 0.05)
     assert raced is not None and raced.first > 0
+
+
+def test_the_command_tunes_for_a_card(card: Insert, capsys: pytest.CaptureFixture[str], tmp_path) -> None:
+    card(planted=True)
+    file = tmp_path / "formula.txt"
+    file.write_text("y[i] = x[i] * 2.5")
+    assert main.run(["tune", str(file), "--shape", "x=9", "--device", "cuda", "--seconds", "1"]) == 0
+    assert f"planted tiles {PlantedConfig(warps=FASTEST)}  (was" in capsys.readouterr().out
+    assert main.run(["tune", str(file), "--shape", "x=9", "--device", "tpu"]) == 1
+    assert 'must be "cpu", "cuda", or a card by its number' in capsys.readouterr().err
 
 
 class Steps:
