@@ -8,7 +8,7 @@ from functools import partial
 from einsmith.base import environment, locks
 from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, CompileError
-from einsmith.cost.facts import CPU as CPU_NAME
+from einsmith.cost import facts
 from einsmith.cost.facts import Target
 from einsmith.cost.gpu import CARDS, CUDA
 from einsmith.driver.backend import Backend
@@ -19,7 +19,7 @@ BACKENDS: dict[str, Backend] = {CPU.name: CPU}
 DEFAULT: Backend = CPU
 """The back end whose target programs are compiled for where none is given."""
 
-_DEVICE = re.compile(rf"{CPU_NAME}|{CUDA}(:\d{{1,3}})?")
+_DEVICE = re.compile(rf"{facts.CPU}|{CUDA}(:\d{{1,3}})?")
 
 
 def register(backend: Backend) -> None:
@@ -56,7 +56,7 @@ def backend_for(device: str | None, ordinal: int = 0) -> Backend:
     Raises:
         DeviceError: there is no such card, or no driver for it."""
     device = device or check_device(environment.DEVICE.get(), ordinal)
-    if device in (None, CPU_NAME):
+    if device in (None, facts.CPU):
         return DEFAULT
     assert device is not None
     with locks.IMPORTING:

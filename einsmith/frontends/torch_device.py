@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def is_supported(device: str) -> bool:
     return device.partition(":")[0] in SUPPORTED
 
 
-class Place:
+class TensorPlace:
     """A device as the programs of PyTorch's tensors use it: its target, memory of PyTorch's allocator, and PyTorch's
     current stream. `name`: see `device_of`."""
 
@@ -78,10 +78,10 @@ def _torch_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-@cache
-def place(device: str) -> Place:
+@lru_cache(maxsize=64)
+def place(device: str) -> TensorPlace:
     """Return the place of a device, by its name."""
-    return Place(device)
+    return TensorPlace(device)
 
 
 def common(tensors: Iterable[torch.Tensor]) -> str:

@@ -440,7 +440,7 @@ class _Definition:
             raise DtypeError(f"{where} lies on the device {x.device}, and another tensor on {device}; move one of them")
 
     def _compile(
-        self, program: Program, tensors: Sequence[torch.Tensor], key: Key, threads: int, place: torch_device.Place
+        self, program: Program, tensors: Sequence[torch.Tensor], key: Key, threads: int, place: torch_device.TensorPlace
     ) -> _Compiled:
         for k, x in enumerate(tensors):
             self._check(program, k, x)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter, TileValue, operations
 
 
-class Guard(NamedTuple):
+class LaunchGuard(NamedTuple):
     """What a kernel looks at before it begins: the status, and the bounds of the loops around it.
 
     status: whether it ends where the status is not 0; bounds: for each loop around it that has bounds at run time,
@@ -31,9 +31,9 @@ class Guard(NamedTuple):
         return ["i32"] * self.status + [e for first, stop in self.bounds for e in ["i64"] * (1 + first + stop)]
 
 
-def guarded(f: TileFunction, guard: Guard, buffers: int) -> TileFunction:
+def guarded(f: TileFunction, guard: LaunchGuard, buffers: int) -> TileFunction:
     """Return the function with a guard before it. Its additional parameters are buffers from number `buffers` on, in
-    the order of `Guard.elems`."""
+    the order of `LaunchGuard.elems`."""
     if not guard.elems:
         return f
     b = TileBuilder(f.name)

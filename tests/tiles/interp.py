@@ -26,6 +26,12 @@ def run(functions: Sequence[TileFunction], find: Find, order: Callable[[int], It
         for m in memories:
             m.begin()
         met = gathered(f)
+        if not f.cooperative:
+            with np.errstate(all="ignore"):
+                for n in order(f.programs):
+                    for _ in _Program(f, memories, n, met).run():
+                        raise Fault(f"{f.name}: a program that is not resident with all others waits for them")
+            continue
         running = [_Program(f, memories, n, met).run() for n in range(f.programs)]
         while running:
             with np.errstate(all="ignore"):

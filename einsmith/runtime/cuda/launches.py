@@ -18,7 +18,7 @@ import numpy as np
 from einsmith.base.locks import cached_property
 from einsmith.cost.gpu import GpuTarget
 from einsmith.runtime.steps import AllReduce, BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step, Together
-from einsmith.tiles.guards import CHECKS, Guard, accessed, guarded
+from einsmith.tiles.guards import CHECKS, LaunchGuard, accessed, guarded
 from einsmith.tiles.ir import BYTES, TileFunction, TileParameter, operations
 from einsmith.tiles.persistent import Persistent, TurnLaunch, combine
 from einsmith.tiles.triton_text import triton_text
@@ -40,14 +40,14 @@ class TileCode:
     function: TileFunction
     warps: int = 4
     stages: int = 3
-    _guarded: dict[tuple[Guard, int], TileCode] = field(default_factory=dict)
+    _guarded: dict[tuple[LaunchGuard, int], TileCode] = field(default_factory=dict)
 
     @cached_property
     def accessed(self) -> tuple[Sequence[bool], Sequence[bool]]:
         """For each parameter whether the function loads from it, and whether it stores to it."""
         return accessed(self.function)
 
-    def guarded(self, guard: Guard, buffers: int) -> TileCode:
+    def guarded(self, guard: LaunchGuard, buffers: int) -> TileCode:
         """Return the code that looks at the program's status first (`tiles.guards.guarded`)."""
         if not guard.elems:
             return self
@@ -248,7 +248,7 @@ class _Flattening:
         self, plain: DeviceLaunch, buffers: int, looks: bool, bounds: tuple[tuple[int, int, int], ...]
     ) -> DeviceLaunch:
         """Return a launch with a guard before it. buffers: of its code; looks: whether it looks at the status."""
-        guard = Guard(looks, tuple((first != 0, stop != 0) for _, first, stop in bounds))
+        guard = LaunchGuard(looks, tuple((first != 0, stop != 0) for _, first, stop in bounds))
         words = [self.guards.status] * looks + [at for group in bounds for at in group if at]
         return DeviceLaunch(plain.code.guarded(guard, buffers), (*plain.pointers, *words), plain.step)
 
