@@ -101,6 +101,7 @@ _max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
 @click.option("--save", "save_to", metavar="DIR", help="Save to this folder after every epoch, for --resume.")
 @click.option("--resume", metavar="DIR", help="Continue the run saved in this folder, with its settings.")
 @click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
+@click.option("--device", metavar="NAME", help="cpu, cuda, or a card by its number, as in cuda:1.")
 @_memory_limit
 @_max_stored
 @click.option("--mode", type=click.Choice(["static", "dynamic"]), help=_MODE)

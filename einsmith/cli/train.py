@@ -20,11 +20,13 @@ import click
 import numpy as np
 
 from einsmith import distributed, models, nn, optim
+from einsmith.base import environment
 from einsmith.base.errors import SaveError
 from einsmith.cli.progress import TrainProgress
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import Loaded, fitting, model_arguments
 from einsmith.data import Batches, Stream
+from einsmith.driver import registry
 from einsmith.training import TrainStep, checkpoint, manifest
 
 MATRICES = ("muon",)
@@ -113,16 +115,18 @@ def train(
     mode: str | None = None,
     as_json: bool = False,
     arguments: Sequence[str] = (),
+    device: str | None = None,
     **chosen: Any,
 ) -> None:
     """Train a model and report progress and results.
 
     chosen: settings of a Run; None means the default, or the saved value when resuming. arguments: "name=value", the
-    model's arguments.
+    model's arguments. device: as in TrainStep.
 
     Raises click's usage errors for wrong options and EinsmithErrors for what fails.
     """
-    with distributed.init() as group:
+    registry.check_device(device)
+    with environment.setting(environment.DEVICE, device), distributed.init() as group:
         _train(
             model, group, save_to, resume, threads, memory_limit, max_stored, mode, as_json, arguments,
             {name: value for name, value in chosen.items() if value is not None},

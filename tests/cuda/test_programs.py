@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -10,8 +11,11 @@ from numpy.random import default_rng
 
 import einsmith as es
 import einsmith.functional as F
+from einsmith.base.environment import DEVICE
 from einsmith.base.errors import ArgumentError, IndexOutOfRange, NonFiniteError
+from einsmith.cli.train import train
 from einsmith.driver.cuda import Cuda
+from tests.data.test_mnist import idx_bytes
 from tests.driver.test_second_backend import NETWORKS
 from tests.passes import ragged
 
@@ -240,3 +244,16 @@ def test_a_save_during_fit_has_whole_steps(card: Insert, tmp_path) -> None:
         again(*batch)
     for key, value in seen[0].model.state_dict().items():
         np.testing.assert_array_equal(again.model.state_dict()[key], value)
+
+
+def test_the_command_trains_on_a_card(card: Insert, tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    made, rng = card(), default_rng(1)
+    for part, n in (("train", 16), ("t10k", 8)):
+        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx_bytes(rng.integers(0, 256, (n, 28, 28), np.uint8)))
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx_bytes(rng.integers(0, 10, n, np.uint8)))
+    monkeypatch.delenv(DEVICE.name, raising=False)
+    train("lenet5", data=str(tmp_path), epochs=1, batch=8, device="cuda", as_json=True)
+    assert made.card.device.launches >= 3 and DEVICE.name not in os.environ
+    assert "accuracy" in capsys.readouterr().out
+    with pytest.raises(ArgumentError, match="device='tpu'"):
+        train("lenet5", data=str(tmp_path), device="tpu")
