@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,9 +22,12 @@ from rich.table import Table
 
 from einsmith.base import environment
 from einsmith.base.numerics import Numerics
-from einsmith.bench.networks import NETWORKS, NetworkStep
+from einsmith.bench import networks
+from einsmith.bench.networks import NetworkStep
 from einsmith.bench.peers.einsmith_peer import EinsmithTraining
-from einsmith.cost.gpu import CARDS, CUDA, GpuTarget
+from einsmith.bench.peers.einsmith_recurrent import RecurrentTraining
+from einsmith.bench.recurrent import CELLS, Recurrent, language_model, recurrent
+from einsmith.cost.gpu import CARDS, GpuTarget
 from einsmith.driver import executable, registry
 from einsmith.driver.backend import Backend
 from einsmith.driver.compile import Compiled, compile_graph, predicted
@@ -31,6 +35,14 @@ from einsmith.kernels import autoconfig
 from einsmith.runtime.assemble import CompiledKernel
 from einsmith.schedule.together import find_dependences
 from einsmith.tiles.patterns import TILE_PATTERNS
+
+STEPS = 28
+"""Steps of a sequence."""
+NETWORKS: dict[str, Callable[[int], NetworkStep | Recurrent]] = {
+    **networks.NETWORKS,
+    **{cell: partial(recurrent, cell, steps=STEPS) for cell in CELLS},
+    "lstm_lm": partial(language_model, STEPS),
+}
 
 
 class _Planned(Exception):  # noqa: N818
@@ -44,11 +56,10 @@ class _Planned(Exception):  # noqa: N818
 class Planner(Backend):
     """A back end that is asked for plans for a card, and makes no code."""
 
-    name = CUDA
     patterns = TILE_PATTERNS
 
     def __init__(self, target: GpuTarget):
-        self.card = target
+        self.name, self.card = target.backend, target
 
     def target(self, threads: int) -> GpuTarget:
         return self.card
@@ -66,23 +77,29 @@ class Planner(Backend):
         raise NotImplementedError("nothing is measured on this back end")
 
 
-def planned(problem: NetworkStep, target: GpuTarget, precision: str = "fp32") -> Compiled:
+def planned(problem: NetworkStep | Recurrent, target: GpuTarget, precision: str = "fp32") -> Compiled:
     """The program of a network's training step on a card, which cannot be run."""
 
     def stop(*args: Any, **options: Any) -> Any:
         raise _Planned(compile_graph(*args, **options))
 
     made = Planner(target)
-    session = EinsmithTraining(problem, problem.arrays(), 1, precision=precision)
+    batch: Sequence[Any]
+    if isinstance(problem, Recurrent):
+        cells = RecurrentTraining(problem, problem.arrays(), 1, precision=precision)
+        step, batch = cells._step, cells.batch
+    else:
+        network = EinsmithTraining(problem, problem.arrays(), 1, precision=precision)
+        step, batch = network._step, (network.x, network.y)
     with (
         mock.patch.dict("os.environ", {environment.PLANS.name: "0"}),
-        mock.patch.object(registry, "BACKENDS", {**registry.BACKENDS, CUDA: made}),
+        mock.patch.object(registry, "BACKENDS", {**registry.BACKENDS, made.name: made}),
         mock.patch.object(registry, "DEFAULT", made),
-        mock.patch.dict(autoconfig.OTHERS, {CUDA: TILE_PATTERNS}),
+        mock.patch.dict(autoconfig.OTHERS, {target.backend: TILE_PATTERNS}),
         mock.patch.object(executable, "compile_graph", stop),
     ):
         try:
-            session._step.compile(session.x, session.y)
+            step.compile(*batch)
         except _Planned as e:
             return e.program
     raise AssertionError("the step compiled no graph")
@@ -93,7 +110,7 @@ def figures(program: Compiled, target: GpuTarget) -> dict[str, float]:
     kernels of loops count as often as they may run."""
     own = [0.0] * len(program.plan.calls)
     count = 0
-    with mock.patch.dict(autoconfig.OTHERS, {CUDA: TILE_PATTERNS}):
+    with mock.patch.dict(autoconfig.OTHERS, {target.backend: TILE_PATTERNS}):
         for i, call, times in program.plan.kernel_calls():
             own[i] += times * predicted(call.kernel, target)
             count += times
@@ -103,7 +120,7 @@ def figures(program: Compiled, target: GpuTarget) -> dict[str, float]:
     return {"seconds": sum(own), "chain": max(ends, default=0.0), "kernels": count}
 
 
-def cells_of(problem: NetworkStep, precision: str, cards: Sequence[str]) -> dict[str, dict[str, float]]:
+def cells_of(problem: NetworkStep | Recurrent, precision: str, cards: Sequence[str]) -> dict[str, dict[str, float]]:
     """The figures of a network's step on each card, by the plan that the first is given."""
     program = planned(problem, CARDS[cards[0]], precision)
     numerics = Numerics(precision=precision)

@@ -28,7 +28,9 @@ import platformdirs  # noqa: F401
 import rich.progress  # noqa: F401
 import safetensors.numpy  # noqa: F401
 
-OPTIONAL = {"torch", "onnx", "jax", "tensorflow", "sklearn", "mpi4py", "distributed", "triton", "accelerate", "PIL"}
+OPTIONAL = {
+    "torch", "onnx", "jax", "tensorflow", "sklearn", "mpi4py", "distributed", "triton", "accelerate", "PIL", "nccl",
+}  # fmt: skip
 OS = (
     "fork register_at_fork getuid geteuid getgid uname getloadavg sysconf sched_getaffinity sched_setaffinity "
     "sched_yield SCHED_IDLE SCHED_OTHER sched_getscheduler sched_setscheduler nice killpg setsid getpgid statvfs "
