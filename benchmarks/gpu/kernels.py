@@ -94,24 +94,30 @@ def _cases(sample: str, most: int | None) -> list[Case]:
 
 
 def _forms(bench: CardBench, case: Case, refused: list[str]) -> Iterator[Form]:
-    """Yield the cost model's configuration of a case in every precision, and a small tiling in one of them, in turns in
-    float64. Configurations that the library refuses are noted."""
+    """Yield the cost model's configuration of a case in every precision, its dots in every precision where the model
+    has none, and a small tiling in one of them, in turns in float64. Configurations that the library refuses are
+    noted."""
     kernel = case.kernel
     assert kernel is not None
     number = zlib.crc32(str(case).encode())
     target: Any = bench.backend.target(1)
-    for precision in PRECISIONS:
-        try:
-            choice = decisions.choice_of(kernel, replace(target, precision=precision), "")
-            lowered = decisions.lower_choice(choice)
-        except EinsmithError as e:
-            refused.append(f"{case}: {precision}: {_line(e)}")
-            break
-        has_dots = uses_dots([x.function for x in lowered.launches])
-        name = precision if has_dots else "ieee"
-        config = choice.config
-        yield Form(f"{choice.pattern.name} {config}", False, name, kernel, lowered, config.warps, config.stages)
-        if not has_dots:
+    texts = ["", *(f"tiled {p}" for p in ("contraction", "sweeps") if p in patterns(kernel))]
+    for text in texts:
+        has_dots = False
+        for precision in PRECISIONS:
+            try:
+                choice = decisions.choice_of(kernel, replace(target, precision=precision), text)
+                lowered = decisions.lower_choice(choice)
+            except EinsmithError as e:
+                refused.append(f"{case}: {precision}: {_line(e)}")
+                break
+            has_dots = uses_dots([x.function for x in lowered.launches])
+            name = precision if has_dots else "ieee"
+            config = choice.config
+            yield Form(f"{choice.pattern.name} {config}", False, name, kernel, lowered, config.warps, config.stages)
+            if not has_dots:
+                break
+        if has_dots:
             break
     able = patterns(kernel) if points(kernel) < MOST_POINTS else patterns(kernel)[:1]
     pattern = able[number % len(able)]
