@@ -257,3 +257,18 @@ def test_the_command_trains_on_a_card(card: Insert, tmp_path, monkeypatch: pytes
     assert "accuracy" in capsys.readouterr().out
     with pytest.raises(ArgumentError, match="device='tpu'"):
         train("lenet5", data=str(tmp_path), device="tpu")
+
+
+def test_two_cards_share_parameters(card: Insert) -> None:
+    plain, _ = trained("mlp", "cpu")
+    card(), card(ordinal=1)
+    step, _ = trained("mlp", "cuda:0")
+    x = NETWORKS["mlp"][1]
+    target = np.arange(len(x)) % 4
+    for device in ("cuda:1", "cuda:0", "cpu", "cuda:1"):
+        step.device = device
+        np.testing.assert_allclose(step(x, target), plain(x, target), rtol=2e-5)
+    step.model.eval(), plain.model.eval()
+    here = es.jit(plain.model, device="cpu")(x)
+    for device in ("cuda:0", "cuda:1"):
+        np.testing.assert_allclose(es.jit(step.model, device=device)(x), here, rtol=1e-4, atol=1e-5)

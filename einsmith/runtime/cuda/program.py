@@ -392,8 +392,15 @@ class CudaProgram:
 
     def run(self) -> int:
         """Run all steps; return 0, or the code of the first check that fails."""
+        self._fetch_others()
         with self.card.lock:
             return self.finish(self.begin())
+
+    def _fetch_others(self) -> None:
+        """Bring this process's memory up to date where another card has newer copies. That takes the guard of the
+        memory, for which a thread must not wait with the card's lock."""
+        for copy in self._copies.values():
+            copy.fetch_other()
 
     def begin(self, launch: Callable[[], None] | None = None) -> Flight:
         """Begin a run of all steps, and return it; `finish` ends the runs in their order. What the inputs' memory holds
@@ -448,6 +455,7 @@ class CudaProgram:
 
         An input that begins at no multiple of ALIGNED bytes is copied; an output must not begin there."""
         device = self.card.device
+        self._fetch_others()
         with self.card.lock:
             self._prepare(stream)
             addresses = [int(self.table[x.word]) - x.offset for x in (*self._inputs, *self._outputs)]
@@ -536,6 +544,7 @@ class CudaProgram:
             begun = perf_counter_ns()
             self._timed.launch(self._nodes, device.stream)
 
+        self._fetch_others()
         with self.card.lock:
             status = self.finish(self.begin(launch))
         assert self._timed is not None

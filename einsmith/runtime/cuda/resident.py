@@ -96,6 +96,12 @@ class Resident:
             self._version = memory.version
             self.device.upload(self.address, array, stream)
 
+    def fetch_other(self) -> None:
+        """Bring the array up to date, where a copy on another device is newer."""
+        memory = None if self._memory is None else self._memory()
+        if memory is not None and memory.newest is not self:
+            memory.fetch()
+
     def _compare(self, array: np.ndarray, stream: Any) -> None:
         """Upload an array if its bytes are others than those that were uploaded last."""
         raw = array.reshape(-1).view(np.uint8)
