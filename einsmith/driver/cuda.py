@@ -10,6 +10,7 @@ from typing import Any
 
 from einsmith.base import environment, locks
 from einsmith.base.caches import Bound, Cache
+from einsmith.base.errors import CompileError
 from einsmith.codegen.triton.binary import Binary, TritonSource
 from einsmith.codegen.triton.compile import compile_sources
 from einsmith.cost.facts import Target
@@ -108,13 +109,26 @@ class Cuda(TunedBackend):
         return made
 
     def _build(self, codes: Sequence[tuple[TileCode, tuple[bool, ...]]]) -> list[DeviceCode]:
-        """Return machine code of functions, whose pointers are multiples of 16 bytes or not."""
+        """Return machine code of functions, whose pointers are multiples of 16 bytes or not. As many turns of loops are
+        loaded ahead as shared memory has room for. Raises CompileError where it has none for one turn."""
         sources = []
         for code, aligned in codes:
             f = code.function
             types = tuple(pointer_type(p.elem, yes) for p, yes in zip(f.parameters, aligned, strict=True))
             sources.append(TritonSource(triton_text([f]), f.name, types, code.warps, code.stages))
         binaries: list[Binary] = self._compiles(sources, self.described.capability)
+        while over := [n for n, x in enumerate(binaries) if x.shared > self.described.shared]:
+            for n in over:
+                if sources[n].stages == 1:
+                    raise CompileError(
+                        f"the kernel {sources[n].name} takes {binaries[n].shared} bytes of shared memory, of which the "
+                        f"{self.described.card} has {self.described.shared}; `einsmith explain --override` gives it "
+                        "smaller tiles"
+                    )
+                sources[n] = sources[n]._replace(stages=sources[n].stages - 1)
+            fewer = self._compiles([sources[n] for n in over], self.described.capability)
+            for n, x in zip(over, fewer, strict=True):
+                binaries[n] = x
         return [DeviceCode(code.function, binary) for (code, _), binary in zip(codes, binaries, strict=True)]
 
     def allocate(self, nbytes: int) -> Block:

@@ -184,6 +184,7 @@ class FakeDevice(CudaDevice):
         graph.nodes[number], graph.checked = node, False
 
     def launch(self, graph: FakeGraph, stream: Any) -> None:
+        self.last = graph
         self.launches += 1
         if self.lazy and graph.checked:
             self.clock += sum(seconds_of(node) for node in graph.nodes)

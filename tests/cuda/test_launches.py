@@ -10,7 +10,10 @@ from numpy.random import Generator, default_rng
 
 import einsmith as es
 import einsmith.functional as F
+from einsmith.base.errors import CompileError
+from einsmith.codegen.triton.binary import Binary
 from einsmith.driver.cuda import Cuda
+from einsmith.runtime.cuda.device import LaunchNode
 from einsmith.runtime.cuda.launches import ByteRange, DeviceLaunch, TileCode, edges, overlaps
 from einsmith.runtime.cuda.program import CudaProgram, ExecutableGraph
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
@@ -110,3 +113,25 @@ def test_each_left_out_edge_is_noticed(card: Callable[..., Cuda]) -> None:
             compiled(*arrays)
     program._graph = ExecutableGraph(device, program._nodes, whole)
     np.testing.assert_array_equal(compiled(*arrays)[0], want[0])
+
+
+def test_fewer_turns_are_loaded_ahead_where_shared_memory_is_short(card: Callable[..., Cuda]) -> None:
+    made = card()
+    asked: list[int] = []
+
+    def compiles(sources: list, capability: tuple) -> list[Binary]:
+        asked.extend(s.stages for s in sources)
+        return [Binary(b"", s.name, s.warps, (100 << 10) * s.stages + least, 0, 0) for s in sources]
+
+    made._compiles, least = compiles, 0
+    f, arrays = network(default_rng())
+    es.jit(f, device="cuda")(*arrays)
+    assert min(asked) <= 2 and all(x.code.binary.shared <= 227 << 10 for x in last_nodes(made))
+    made._compiles, least = compiles, 200 << 10
+    with pytest.raises(CompileError, match="bytes of shared memory"):
+        es.jit(lambda x, w, v: F.tanh(x).sum(0) * w.T[:, :1].sum(), device="cuda")(*arrays)
+
+
+def last_nodes(made: Cuda) -> list[LaunchNode]:
+    """The launches of the last graph that the card has run."""
+    return made.card.device.last.nodes
