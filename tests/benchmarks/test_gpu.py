@@ -36,6 +36,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_all_parts_run_on_an_interpreter(done: Path) -> None:
     found = Record(done)
     assert list(found.parts) == list(command.PARTS) == list(parts.PARTS)
@@ -58,6 +59,7 @@ def test_all_parts_run_on_an_interpreter(done: Path) -> None:
     assert found.parts["regret"][f"{ROUTED}-b3 fp32"]["kernels"][0]["regret"] >= 1
 
 
+@pytest.mark.slow
 def test_the_report_of_a_run(done: Path, capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     plot = tmp_path / "ratios.png"
     assert command.main(["--report", str(done), "--plot", str(plot)]) == 0
@@ -98,6 +100,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> type[Stub]:
     return Stub
 
 
+@pytest.mark.slow
 def test_what_the_file_holds_is_not_run_again(done: Path, stub: type[Stub], tmp_path: Path) -> None:
     copy = tmp_path / "copy.json"
     copy.write_text(done.read_text())

@@ -20,7 +20,7 @@ from tests.tiles.test_programs import of_gallery
 
 FORMULAS = 12
 """Formulas of a test; the slow ones draw 300 in all."""
-QUICK = ("lenet5", "vit_small", "bert_base", "gpt_small", "milstm", "scrn", "sublstm", "lltm", "lstm-lm", "unet")
+QUICK = ("lenet5", "vit_small", "bert_base", "gpt_small", "milstm", "scrn", "sublstm", "lltm", "lstm-lm")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.driver.evaluated import Evaluate, Evaluated, Machine
 def backend(monkeypatch: pytest.MonkeyPatch) -> Evaluated:
     """The back end, in which everything is compiled within a test; machine code is neither made nor run."""
     monkeypatch.setenv(CHECK.name, "0")
-    monkeypatch.setattr(registry, "BACKENDS", dict(registry.BACKENDS))
+    monkeypatch.setattr(registry, "BACKENDS", {CPU.name: CPU})
     monkeypatch.setattr(autoconfig, "OTHERS", {})
     made = Evaluated()
     registry.register(made)
