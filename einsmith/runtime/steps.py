@@ -107,6 +107,16 @@ class EndLoop:
 Step = RunLaunch | Together | CheckZero | CheckFinite | Notify | Await | AllReduce | BeginLoop | EndLoop
 
 
+def end_of_loop(steps: Sequence[Step], begin: int) -> int:
+    """Return the position of the EndLoop that matches the BeginLoop at `begin`."""
+    depth = 0
+    for n in range(begin, len(steps)):
+        depth += isinstance(steps[n], BeginLoop) - isinstance(steps[n], EndLoop)
+        if not depth:
+            return n
+    raise ValueError(f"the loop that begins at step {begin} has no end")
+
+
 class StepTimes(NamedTuple):
     """When the steps of one run took place, in nanoseconds of `time.perf_counter_ns`.
 

@@ -264,6 +264,19 @@ def _repair(
     return loop.results[0]
 
 
+def emit_root_steps(b: TileBuilder, p: Problem, points: Points, total: TileValue) -> TileValue:
+    """Emit the steps that follow a product's sum within the root."""
+    for fn, e in p.epilogue:
+        operand: Expr | None = e
+        if operand is None:
+            total = b.op(fn, total)
+        elif fn == "where":
+            total = b.select(points.value(operand), total, b.const(0.0, total.elem))
+        else:
+            total = b.op(fn, total, points.value(operand))
+    return total
+
+
 def _emit_piece_epilogue(
     b: TileBuilder,
     kernel: Kernel,
@@ -276,14 +289,7 @@ def _emit_piece_epilogue(
     """Emit the steps that follow the sum within the root, then the stages and the stores."""
     axis_values = {a: axes.get(a, b.const(0)) for a in range(len(p.piece.extents))}
     points = Points(b, p.extents, axis_values, live, stage_arguments(kernel.stages[0], places))
-    for fn, e in p.epilogue:
-        operand: Expr | None = e
-        if operand is None:
-            total = b.op(fn, total)
-        elif fn == "where":
-            total = b.select(points.value(operand), total, b.const(0.0, total.elem))
-        else:
-            total = b.op(fn, total, points.value(operand))
+    total = emit_root_steps(b, p, points, total)
     emit_epilogue(b, kernel, p.piece, [axis_values[a] for a in range(len(p.piece.extents))], live, [total], places)
 
 

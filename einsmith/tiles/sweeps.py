@@ -20,7 +20,7 @@ from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.tiles import arith
 from einsmith.tiles.bounds import Ends, bound_sweep, find_condition
 from einsmith.tiles.chains import Chain, SweepPhase
-from einsmith.tiles.contraction import LEAST_DOT_EXTENT
+from einsmith.tiles.contraction import LEAST_DOT_EXTENT, emit_root_steps
 from einsmith.tiles.ir import TileBuilder, TileValue
 from einsmith.tiles.pieces import Functions, Tiling, blocks, bound_masks, least_power
 from einsmith.tiles.points import MOST_I32_POINTS, Points, Slot, TileMemory, number_lanes, unravel
@@ -355,15 +355,7 @@ class _Sweep:
         b = self.b
         slots = self._slots(n, 0, [e for _, e in p.epilogue if e is not None])
         points = Points(b, p.extents, axes, live, slots)
-        for fn, e in p.epilogue:
-            operand: Expr | None = e
-            if operand is None:
-                total = b.op(fn, total)
-            elif fn == "where":
-                total = b.select(points.value(operand), total, b.const(0.0, total.elem))
-            else:
-                total = b.op(fn, total, points.value(operand))
-        return total
+        return emit_root_steps(b, p, points, total)
 
     # -- tiles
 

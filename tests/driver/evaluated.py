@@ -20,7 +20,7 @@ from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.buffers import bytes_at
-from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, StepTimes
+from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, RunLaunch, StepTimes, end_of_loop
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 from einsmith.tuning.kernels import decisions
 
@@ -143,7 +143,7 @@ class Steps:
                     self.launch(step.code, [self.at(n, i) for i in range(len(step.pointers))])
                 self.times[n] += time.perf_counter() - start
             elif isinstance(step, BeginLoop):
-                last = self.end_of(n)
+                last = end_of_loop(self.steps, n)
                 self.loop(n, step, last)
                 n = last
             elif isinstance(step, CheckZero):
@@ -158,14 +158,6 @@ class Steps:
 
     def launch(self, code: Any, pointers: Sequence[int]) -> None:
         run(code, pointers)
-
-    def end_of(self, n: int) -> int:
-        depth = 0
-        while True:
-            depth += isinstance(self.steps[n], BeginLoop) - isinstance(self.steps[n], EndLoop)
-            if not depth:
-                return n
-            n += 1
 
     def loop(self, n: int, step: BeginLoop, last: int) -> None:
         first, stop = (

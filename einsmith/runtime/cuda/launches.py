@@ -17,7 +17,7 @@ import numpy as np
 
 from einsmith.base.locks import cached_property
 from einsmith.cost.gpu import GpuTarget
-from einsmith.runtime.steps import AllReduce, BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step, Together
+from einsmith.runtime.steps import AllReduce, BeginLoop, CheckFinite, CheckZero, RunLaunch, Step, Together, end_of_loop
 from einsmith.tiles.guards import CHECKS, LaunchGuard, accessed, guarded
 from einsmith.tiles.ir import BYTES, TileFunction, TileParameter, operations
 from einsmith.tiles.persistent import Persistent, TurnLaunch, combine
@@ -218,7 +218,7 @@ class _Flattening:
                 if step.tasks:
                     yield self._launch(n, step, bounds)
             elif isinstance(step, BeginLoop):
-                last = self._end_of(n)
+                last = end_of_loop(self.steps, n)
                 yield from self._loop(n, step, last, bounds)
                 n = last
             elif isinstance(step, CheckZero | CheckFinite):
@@ -308,14 +308,6 @@ class _Flattening:
         return self._guarded(
             DeviceLaunch(code, whole.addresses, launches[0].step), len(whole.addresses), looks.pop(), bounds
         )
-
-    def _end_of(self, n: int) -> int:
-        depth = 0
-        while True:
-            depth += isinstance(self.steps[n], BeginLoop) - isinstance(self.steps[n], EndLoop)
-            if not depth:
-                return n
-            n += 1
 
 
 class _Touched:
