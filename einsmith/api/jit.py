@@ -640,7 +640,7 @@ def jit(
             default) to round nowhere; "tf32" to round the operands of products on a graphics card.
         sizes: "each" to compile a program for each size of the arguments; "shared" to compile one for all sizes up to a
             capacity, once a second size of a dimension is seen (docs/sizes.md); "auto" to do so where only the first
-            dimension varies, nothing is stored, and it costs no time. None: as EINSMITH_SIZES says, by default "auto".
+            dimension varies, nothing is stored, and it costs no time. None: as EINSMITH_SIZES says, by default "each".
         device: "cpu", "cuda" (the first card) or a card by its number, such as "cuda:1" (docs/gpu.md). None: as
             EINSMITH_DEVICE says, by default "cpu".
 

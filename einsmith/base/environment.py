@@ -234,12 +234,12 @@ WITHOUT: Knob[tuple[str, ...]] = Knob(
 
 SIZES: Knob[str] = Knob(
     "EINSMITH_SIZES",
-    AUTO,
+    EACH,
     _sizes,
     "auto, each or shared",
-    "shared compiles one program for all sizes up to a capacity, once a second size of a dimension is seen "
-    "(docs/sizes.md); each compiles one for each size; auto shares programs that store nothing among batch sizes where "
-    "that costs no time. The argument `sizes` of es.jit and TrainStep takes its place",
+    "each compiles a program for each size; shared compiles one for all sizes up to a capacity, once a second size of "
+    "a dimension is seen (docs/sizes.md); auto shares programs that store nothing among batch sizes where that costs "
+    "no time. The argument `sizes` of es.jit, TrainStep and torch.compile's options takes its place",
 )
 DEVICE: Knob[str] = Knob(
     "EINSMITH_DEVICE",

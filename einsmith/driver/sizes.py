@@ -6,7 +6,7 @@ them, which proves that the program computes what the function means at this siz
 are padded to the capacity. A size that does not fit has a program of its own, as has a function that cannot be
 compiled for a capacity.
 
-By default, this is done for the batch sizes of functions that store nothing, where no kernel takes time for rows beyond
+`sizes="auto"` does this for the batch sizes of functions that store nothing, where no kernel takes time for rows beyond
 the size; and a size that is used often has a program of its own in the end.
 """
 

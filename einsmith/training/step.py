@@ -81,7 +81,7 @@ class TrainStep:
     by tile and computed again for the backward pass, which adds in another order (docs/patterns.md, "Chains of
     reductions"). It can be set at any time; evaluation has the default.
 
-    sizes: "each", and "auto" (the default, which EINSMITH_SIZES changes), compile a program for each batch shape;
+    sizes: "each" (the default, which EINSMITH_SIZES changes) and "auto" compile a program for each batch shape;
     "shared" compiles one for all sizes up to a capacity, once a second size of a dimension is seen (docs/sizes.md).
     Programs that are tuned, and those of a group of processes, are for one shape each.
 

@@ -248,7 +248,7 @@ def test_batches_of_what_stores_nothing_share_a_program(case, compiled) -> None:
     f, make = FREE[case]
     if isinstance(f, nn.Module):
         f.eval()
-    shared, each, rng, count = es.jit(f), es.jit(f, sizes="each"), default_rng(0), 0
+    shared, each, rng, count = es.jit(f, sizes="auto"), es.jit(f, sizes="each"), default_rng(0), 0
     for n in (3, 16, 9, 15, 2, 40, 13):
         x, before = make(rng, n), len(compiled)
         got = shared(x)
@@ -267,7 +267,7 @@ def test_batches_of_what_stores_nothing_share_a_program(case, compiled) -> None:
     ],
 )
 def test_what_would_take_longer_has_a_program_for_each_size(f, shapes, why, compiled) -> None:
-    f = es.jit(f)
+    f = es.jit(f, sizes="auto")
     for k, n in enumerate((5, 8, 6), 1):
         f(*(np.ones([n if x == "n" else x for x in s]) for s in shapes))
         assert len(compiled) >= k
@@ -275,20 +275,37 @@ def test_what_would_take_longer_has_a_program_for_each_size(f, shapes, why, comp
 
 
 def test_functions_that_store_and_checked_runs_have_a_program_for_each_size(monkeypatch, compiled) -> None:
-    norm = nn.BatchNorm1d(3)
+    norm = es.jit(nn.BatchNorm1d(3), sizes="auto")
     for n in (5, 8):
         norm(np.ones((n, 3), "f"))
     assert len(compiled) == 2
     monkeypatch.setenv("EINSMITH_CHECK", "1")
-    f = es.jit(lambda x: x * 2.0)
+    f = es.jit(lambda x: x * 2.0, sizes="auto")
     for n in (5, 8, 7):
         f(np.ones((n, 3)))
     assert len(compiled) == 5
 
 
+def test_each_size_has_a_program_by_default(compiled) -> None:
+    """Functions, modules, operators and training."""
+    double = es.op("Y[i,j] = 2*X[i,j]")
+    calls = [
+        es.jit(lambda x: x * 2.0),
+        lambda x: nn.Linear(4, 3)(x),
+        lambda x: double(X=x),
+        lambda x: train(x, np.zeros(len(x), np.int32)),
+    ]
+    train = es.TrainStep(nn.Linear(4, 3), F.cross_entropy, es.optim.SGD(lr=0.1))
+    for f in calls:
+        del compiled[:]
+        for n in (5, 8, 7):
+            f(np.ones((n, 4), "f"))
+        assert [x[0] for x in compiled if len(x) == 2 and x[1] == 4] == [5, 8, 7]
+
+
 def test_a_size_that_is_used_often_gets_its_own_program(monkeypatch, compiled) -> None:
     monkeypatch.setattr(executable, "OUTGROWN_RUNS", 3)
-    f = es.jit(lambda x: x * 2.0)
+    f = es.jit(lambda x: x * 2.0, sizes="auto")
     for n in (4, 6, 9, 6, 4):
         for _ in range(2 - (n == 6)):
             np.testing.assert_array_equal(f(np.ones((n, 3))), np.full((n, 3), 2.0))

@@ -31,7 +31,7 @@ def network() -> torch.nn.Module:
 
 def test_batches_of_a_marked_size(compiled) -> None:
     model = network().eval()
-    f = torch.compile(model, backend="einsmith", options={"fallback": "error"})
+    f = torch.compile(model, backend="einsmith", options={"fallback": "error", "sizes": "shared"})
     with torch.no_grad():
         for n in (5, 7, 2, 23, 24, 3):
             x = torch.randn(n, 6)
@@ -45,7 +45,7 @@ def test_gradients_of_lengths(compiled) -> None:
         a = torch.softmax(q @ k.transpose(1, 2), -1) @ (k @ w)
         return (a**2).mean()
 
-    f = torch.compile(loss, backend="einsmith", dynamic=True, options={"fallback": "error"})
+    f = torch.compile(loss, backend="einsmith", dynamic=True, options={"fallback": "error", "sizes": "shared"})
     w = torch.randn(4, 4, requires_grad=True)
     for n in (5, 9, 3, 24):
         q, k = (torch.randn(2, n, 4, requires_grad=True) for _ in range(2))
@@ -60,8 +60,24 @@ def test_gradients_of_lengths(compiled) -> None:
     assert len(compiled) <= 8  # the two parts of forward and of backward, for the first size and for a capacity
 
 
-def test_a_program_for_each_size(compiled) -> None:
-    f = torch.compile(lambda x: torch.sin(x) * 2, backend="einsmith", dynamic=True, options={"sizes": "each"})
+def test_a_program_for_each_size_by_default(compiled, monkeypatch) -> None:
+    f = torch.compile(lambda x: torch.sin(x) * 2, backend="einsmith", dynamic=True)
     for n in (5, 7, 9):
         f(torch.randn(n, 6))
     assert len(compiled) == 3
+    torch._dynamo.reset()
+    monkeypatch.setenv("EINSMITH_SIZES", "shared")
+    for n in (5, 7, 9):
+        f(torch.randn(n, 6))
+    assert len(compiled) == 5
+
+
+def test_a_smaller_last_batch(compiled) -> None:
+    """The gradients of a convolution in a loop over batches, whose last one PyTorch compiles for dynamic sizes."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Flatten(), torch.nn.Linear(8 * 64, 5))
+    f = torch.compile(model, backend="einsmith")
+    for n in (24, 24, 20, 7, 24, 3):
+        x = torch.randn(n, 3, 8, 8)
+        got, want = (torch.autograd.grad((m(x) ** 2).mean(), list(model.parameters())) for m in (f, model))
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -62,7 +62,8 @@ def backend(
 
     options: `fallback`, "warn" (operators that Einsmith lacks run in PyTorch, with one warning each) or "error";
     `fallback_random`, whether PyTorch draws the random numbers, as in eager execution; `winograd`, as in `es.jit`;
-    `sizes`, "shared" (graphs of dynamic sizes have one program for many sizes, docs/sizes.md) or "each".
+    `sizes`, "each" (the default, which EINSMITH_SIZES changes) or "shared" (graphs of dynamic sizes have one program
+    for many sizes, docs/sizes.md).
     mode: None or "default". Raises UnknownOptionError and ArgumentError.
     """
     settings = _options(options or {})

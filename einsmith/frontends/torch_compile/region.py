@@ -10,6 +10,7 @@ import torch
 
 from einsmith import ops as F
 from einsmith.api.jit import trace_shapes
+from einsmith.base import environment
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.environment import SHARED
@@ -87,7 +88,8 @@ class Region:
     number) for results that are written into inputs, which a call then returns; random: whether a call draws a seed
     from PyTorch's generator; fallback: the operators in PyTorch, called if the inputs' layout cannot be compiled;
     failed: called before it with the exception, and raises if fallback is an error; sizes: whether several sizes of the
-    inputs share a program (`driver.sizes`); device: where the tensors lie (`torch_device.device_of`).
+    inputs share a program (`driver.sizes`), None for what EINSMITH_SIZES says; device: where the tensors lie
+    (`torch_device.device_of`).
     """
 
     def __init__(
@@ -100,11 +102,11 @@ class Region:
         failed: Callable[[Exception], None],
         numerics: Numerics = PLAIN,
         into: Mapping[int, int] | None = None,
-        sizes: str = SHARED,
+        sizes: str | None = None,
         device: str = CPU,
     ):
         self._place = torch_device.place(device)
-        self._shares = sizes == SHARED
+        self._shares = (sizes or environment.SIZES.get()) == SHARED
         self._sizes: Cache[Any, Sizes[Any]] = Cache(SHARED_FUNCTIONS)
         self.nodes, self.inputs, self.results = tuple(nodes), tuple(inputs), tuple(results)
         self.random, self.numerics = random, numerics

@@ -21,7 +21,6 @@ from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from einsmith.base.caches import Once
-from einsmith.base.environment import SHARED
 from einsmith.base.errors import EinsmithWarning, TraceError
 from einsmith.base.numerics import Numerics
 from einsmith.cost.facts import CPU
@@ -44,15 +43,15 @@ class Options:
     """Options of the backend.
 
     fallback: "warn" or "error", for operators that run in PyTorch; fallback_random: whether PyTorch draws random
-    numbers; winograd: as in `es.jit`; sizes: "shared", where a graph of dynamic sizes has one program for sizes up to a
-    capacity, or "each", where it has one for each combination. `device`: where programs run
+    numbers; winograd: as in `es.jit`; sizes: "each", where a graph of dynamic sizes has a program for each combination,
+    or "shared", where it has one for sizes up to a capacity; None: as EINSMITH_SIZES says. `device`: where programs run
     (`torch_device.device_of`).
     """
 
     fallback: str = "warn"
     fallback_random: bool = False
     winograd: bool = False
-    sizes: str = SHARED
+    sizes: str | None = None
     device: str = field(default=CPU, init=False)
 
     def on(self, device: str) -> Options:
