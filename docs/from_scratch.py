@@ -132,10 +132,10 @@ def cotangents(e, c):
             yield from cotangents(a, fill(RULES[function][0], A=a, C=c, E=e))
 
 # %% [markdown]
-# A read X[2*p + r] *gathers*; its gradient would have to *scatter*, to add at 2*p + r. Instead we solve the equation
-# x = 2*p + r for an axis with coefficient one, r = x - 2*p, and sum over the axes that remain, where 0 <= x - 2*p < 3.
-# So the gradient is a formula again, in which each element is computed once. Where no axis can be solved for, the
-# equation itself is the guard. (Einsmith also solves with remainders, so that no point is visited in vain.)
+# A read `X[2*p + r]` *gathers*; its gradient would have to *scatter*, to add at `2*p + r`. Instead we solve the
+# equation `x = 2*p + r` for an axis with coefficient one, `r = x - 2*p`, and sum over the axes that remain, where
+# `0 <= x - 2*p < 3`. So the gradient is a formula again, in which each element is computed once. Where no axis can be
+# solved for, the equation itself is the guard. (Einsmith also solves with remainders: no point is visited in vain.)
 
 # %%
 def solve(read, c, sizes, shape, names):

@@ -80,7 +80,7 @@ class Shop:
             processes.run_when_idle(spare >= MIN_SPARE_PROCESSORS)
 
     def _start_clock(self) -> float:
-        """RowLimit the processor seconds of the answer that begins now; return the processor seconds used so far."""
+        """Limit the processor seconds of the answer that begins now; return the processor seconds used so far."""
         self._choose_policy()
         signal.setitimer(signal.ITIMER_PROF, self._limit)
         return time.process_time()

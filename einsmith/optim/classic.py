@@ -78,7 +78,7 @@ class Adam(Standard):
 
 
 class AdamW(Standard):
-    """Adam with weight decay applied to p itself, p*(1 - lr*weight_decay). Source: arXiv 1711.05101."""
+    """Adam with weight decay applied to p itself, `p*(1 - lr*weight_decay)`. Source: arXiv 1711.05101."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class Group:
     which: any number of names or patterns of parameters ("head.weight", "*.bias"), paths of modules ("encoder.0"),
     parameters, modules, functions of (name, parameter), and lists of these. ndim: number of dimensions, or several, to
     which the group is restricted; with an empty `which` it selects from all parameters. rule: the group's rule; without
-    it, the group has the rest's rule with other arguments: Group("*.bias", "*norm*", weight_decay=0.0).
+    it, the group has the rest's rule with other arguments: `Group("*.bias", "*norm*", weight_decay=0.0)`.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class ConstantLR(Schedule):
 
 @dataclass
 class LinearLR(Schedule):
-    """From lr*start_factor to lr*end_factor in total_iters steps: a linear warm-up."""
+    """From `lr*start_factor` to `lr*end_factor` in total_iters steps: a linear warm-up."""
 
     lr: Magnitude
     start_factor: Share = 1 / 3

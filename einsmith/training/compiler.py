@@ -105,7 +105,7 @@ class StepCompiler:
 
     @property
     def memory_limit(self) -> int | None:
-        """RowLimit of a step's memory, in bytes; None for no limit."""
+        """Limit of a step's memory, in bytes; None for no limit."""
         return self._memory_limit
 
     @memory_limit.setter

@@ -119,7 +119,7 @@ class TrainStep:
     clip_grad_norm, norm_type, clip_grad_value = Setting(), Setting(), Setting()
     accumulate, ema, trained = Setting(), Setting(), Setting()
     rules: Mapping[str, tuple[str, Any]] = delegate("state.rules", "(group, rule) of each parameter, by name.")
-    memory_limit: Any = delegate("compiler.memory_limit", "RowLimit of a step's memory, in bytes; None for no limit.")
+    memory_limit: Any = delegate("compiler.memory_limit", "Limit of a step's memory, in bytes; None for no limit.")
     device: str | None = delegate("compiler.device", "Where its programs run; None as EINSMITH_DEVICE says.")
     max_stored: Any = delegate("compiler.max_stored", "Most bytes of a result that is stored where it need not be.")
     mode: str = delegate(

@@ -223,7 +223,7 @@ class _Build:
         return self._finish(t, (), (), (), (), Origins(), tuple(names))
 
     def limit(self, grads: Sequence[Value]) -> list[Value]:
-        """RowLimit each element of the gradients as the settings say."""
+        """Limit each element of the gradients as the settings say."""
         if self.settings.clip_grad_value is None:
             return list(grads)
         return clip_by_value(grads, self.read_number(self.numbers.derive("clip_grad_value")))
@@ -302,7 +302,7 @@ class _Build:
         return out
 
     def clip(self, grads: dict[str, Value], reports: dict[str, Tensor]) -> dict[str, Value]:
-        """RowLimit the gradients as the settings say, and add their norm, before it is limited, to the reports."""
+        """Limit the gradients as the settings say, and add their norm, before it is limited, to the reports."""
         clipped = self.limit(list(grads.values()))
         if self.settings.clip_grad_norm is not None:
             norm = total_norm(clipped, self.settings.norm_type)

@@ -165,3 +165,23 @@ def test_the_site_is_built_without_warnings_and_asks_nothing_of_the_network(tmp_
     assert not [p for p, text in texts.items() if fetched.search(text)]
     styles = "".join(p.read_text() for p in tmp_path.rglob("*.css"))
     assert not re.search(r"url\(.?(?:https?:)?//", styles)
+
+
+def test_an_asterisk_in_a_docstring_is_no_emphasis() -> None:
+    """Formulas in docstrings are shown as they are written, those in code without a backslash."""
+    pytest.importorskip("griffe", reason="what builds the documentation is not installed")
+    from docs.docstrings import escape_asterisks
+
+    text = "p*(1 - lr*decay), `a*b*c`:\n\n    x*y*z\n\n**kwargs\n```\na*b*c\n```\n"
+    want = "p\\*(1 - lr\\*decay), `a*b*c`:\n\n    x*y*z\n\n\\*\\*kwargs\n```\na*b*c\n```\n"
+    assert escape_asterisks(text) == want
+
+
+MULTIPLIED = re.compile(r"[\w)\]]\*[\w(][^*\n]*[\w)\]]\*[\w(]")
+"""Two asterisks between operands, which Markdown takes for emphasis and does not show."""
+
+
+def test_formulas_on_pages_are_code() -> None:
+    assert MULTIPLIED.search("x = 2*p + r, and x - 2*p") and not MULTIPLIED.search("it *gathers*, and *scatters*")
+    shown = {page: text for page, text in pages().items() if not page.startswith("files/")}
+    assert not [f"{page}: {m[0]}" for page, text in shown.items() for m in MULTIPLIED.finditer(prose(text))]

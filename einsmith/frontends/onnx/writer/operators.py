@@ -1,4 +1,4 @@
-"""Translator calls of functions of tensors as ONNX's operators of the same meaning.
+"""Translate calls of functions of tensors into ONNX's operators of the same meaning.
 
 The names of elementwise operators are those of the table (`OperatorRow.onnx`); others have a function here. A call
 whose settings ONNX's operator lacks is written as its formula instead.
