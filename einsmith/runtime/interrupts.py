@@ -20,6 +20,7 @@ from einsmith.runtime import buffers, signals
 
 _WATCH = buffers.zeros((len(watch.WATCH_WORDS),), np.int64)
 """The words that codegen/entry/watch.py reads and writes."""
+_WATCH[watch.WATCH_WORDS.index("interval")] = watch.INTERVAL
 _HANDLING = watch.WATCH_WORDS.index("handling")
 _RAISED = (ctypes.c_void_p * 3)()
 """Type, value and traceback of the exception that a handler has raised inside a run."""

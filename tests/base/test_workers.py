@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -236,7 +237,8 @@ def test_part_of_an_answer_meets_the_limit(worker: Worker) -> None:
 
 def test_garbage_between_requests_is_no_answer(worker: Worker) -> None:
     worker.ask("write_later", b"x" * 100)
-    time.sleep(0.5)
+    assert worker._process is not None
+    select.select([worker._process.stdout], [], [])  # until it has come
     with pytest.raises(Lost, match="no answer"):
         worker.ask("count")
     answers_again(worker, 2)

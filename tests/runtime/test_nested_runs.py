@@ -14,11 +14,12 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.base import locks
+from einsmith.codegen.entry import watch
 from einsmith.runtime import interrupts, nested, queues
 
 
 def slow(points=10**7):
-    """A function of the first four elements whose run takes several times `OFTEN`, however busy the machine is."""
+    """A function of a few elements whose run takes several times `OFTEN` of the processor's time."""
     return es.op("y[i] = sum[j](sin(x[i]*j))", extents={"j": points})
 
 
@@ -28,7 +29,9 @@ OFTEN = 0.002
 
 @contextmanager
 def during(handler):
-    """Call a handler once in the middle of the first long run within."""
+    """Call a handler once in the middle of the first long run within, which looks for signals all the time: a signal
+    that comes before the run is sent again, and at the latest the one after it falls into the run, however fast or
+    busy the machine is."""
     came = []
 
     def called(number, frame):
@@ -38,6 +41,8 @@ def during(handler):
         elif not came:
             signal.setitimer(signal.ITIMER_REAL, OFTEN)
 
+    interval = watch.WATCH_WORDS.index("interval")
+    interrupts._WATCH[interval] = 0
     before = signal.signal(signal.SIGALRM, called)
     signal.setitimer(signal.ITIMER_REAL, OFTEN)
     try:
@@ -45,6 +50,7 @@ def during(handler):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        interrupts._WATCH[interval] = watch.INTERVAL
     assert came
     assert threading.get_ident() not in nested.under_way
 

@@ -10,7 +10,7 @@ pool are stopped, whose identities stand beside their tickets (entry/entry_progr
 
 The words of @einsmith_watch: the function, or 0; the thread that may call it; when it is due; the control register of
 the thread that runs the program; whether the run is stopped; whether the function is at work; the pool whose workers
-take part, or 0, and the number of threads.
+take part, or 0, and the number of threads; nanoseconds between two calls of the function (INTERVAL).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INTERRUPTED = -1
 """The status of a run that was stopped."""
 INTERVAL = 50_000_000
 """Nanoseconds between two calls of the handler."""
-WATCH_WORDS = ("handle", "thread", "due", "register", "stopped", "handling", "pool", "threads")
+WATCH_WORDS = ("handle", "thread", "due", "register", "stopped", "handling", "pool", "threads", "interval")
 LOOK, WATCH = "einsmith_look", "einsmith_watch"
 """The names of the function that kernels call, and of the words."""
 
@@ -28,7 +28,8 @@ WATCHED = """
 define internal void @watch_begin(i64 %handle, i64 %fp, ptr %pool, i64 %threads) #0 {
   %me = call i64 @thread_id()
   %now = call i64 @roughly_now()
-  %due = add i64 %now, {interval}
+  %interval = load i64, ptr {interval}, align 8
+  %due = add i64 %now, %interval
   store i64 %me, ptr {thread}, align 8
   store i64 %due, ptr {due}, align 8
   store i64 %fp, ptr {register}, align 8
@@ -132,7 +133,8 @@ call:
   %ignored = call i64 @fp_enter()
   store i64 0, ptr {handling}, align 8
   %then = call i64 @roughly_now()
-  %next = add i64 %then, {interval}
+  %interval = load i64, ptr {interval}, align 8
+  %next = add i64 %then, %interval
   store i64 %next, ptr {due}, align 8
   store atomic i64 %handle, ptr {handle} monotonic, align 8
   %stop = icmp ne i32 %raised, 0
@@ -183,6 +185,6 @@ def watch_functions(own: bool) -> str:
     text = WATCHED
     for n, name in enumerate(WATCH_WORDS):
         text = text.replace(f"{{{name}}}", f"getelementptr (i64, ptr @{WATCH}, i64 {n})")
-    kind = "internal global" if own else "external global"
-    words = f"[{len(WATCH_WORDS)} x i64]{' zeroinitializer' if own else ''}, align 64"
-    return f"@{WATCH} = {kind} {words}\n" + text.replace("{interval}", str(INTERVAL))
+    values = ", ".join(f"i64 {INTERVAL if name == 'interval' else 0}" for name in WATCH_WORDS)
+    kind, value = ("internal global", f" [{values}]") if own else ("external global", "")
+    return f"@{WATCH} = {kind} [{len(WATCH_WORDS)} x i64]{value}, align 64\n" + text
