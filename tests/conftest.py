@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import lock_order
+
 # Compiled code of the tests neither uses nor fills the user's cache. Set before einsmith reads its knobs.
 _CACHE = tempfile.TemporaryDirectory(prefix="einsmith-tests-", ignore_cleanup_errors=True)
 os.environ.setdefault("EINSMITH_CACHE_DIR", _CACHE.name)
@@ -107,6 +109,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A run in a shell's background inherits that Ctrl-C is ignored; tests of Ctrl-C are about programs in which it is not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+lock_order.install()  # before a test module imports what makes locks
+
+
+@pytest.fixture(autouse=True)
+def ordered_locks() -> Iterator[None]:
+    """No test, and no thread beside it, acquires a lock that a fork waits for under one that it cannot wait for."""
+    lock_order.VIOLATIONS.clear()
+    yield
+    assert not lock_order.VIOLATIONS, "\n".join(dict.fromkeys(lock_order.VIOLATIONS))
+
 
 # Compilation time varies, and shared machines stall: no deadlines. The examples are the same at every run.
 settings.register_profile(

@@ -4,10 +4,13 @@ A forked child has one thread, the one that forked; locks that other threads hel
 kinds of locks. `lock()` guards data that is consistent after every single change (a dictionary that is filled, a
 program that writes all it reads at each run): in the child it is free, however it was held, and the data is usable.
 `Awaited` guards data that is not: weights in the middle of a step, LLVM, registrations with another library. A fork
-waits until no other thread holds one, and no thread acquires one until the fork is done; so it is delayed by a step, or
-by the compilation of one kernel, not by that of a network. A holder that takes longer than PATIENCE (it may itself wait
-for what the forking thread holds) is left behind: then the child refuses to use what that thread left half done, and
-everything else works.
+waits until no other thread holds one, and no thread acquires one until the fork is done, except threads that a holder
+waits for; so it is delayed by a step, or by the compilation of one kernel, not by that of a network. A holder that takes
+longer than PATIENCE (it may itself wait for what the forking thread holds) is left behind: then the child refuses to use
+what that thread left half done, and everything else works.
+
+A thread that holds a `lock()` acquires no `Awaited` lock: who waits for a `lock()` is not known, so a fork could wait for
+a holder that waits for this thread. A lock that is held around awaited ones is a `Reentrant`.
 
 Threads wait for an `Awaited` lock and for a `Reentrant` one as long as its holder can make progress. Where the holder
 waits, itself or through others, for what the waiting thread holds, the last to come gets an error instead of a
@@ -58,7 +61,8 @@ _guard_numbers = itertools.count()
 
 
 def lock() -> Any:
-    """Return a reentrant lock that is free in a forked child, unless the thread that forked holds it."""
+    """Return a reentrant lock that is free in a forked child, unless the thread that forked holds it. Its holder acquires
+    no Awaited lock."""
     made = threading.RLock()
     _free_in_child.add(made)
     return made
@@ -82,6 +86,27 @@ def waits_for_run() -> bool:
     """Return whether this thread waits for a guard or for its turn to run a program; a signal handler may ask in the
     middle."""
     return isinstance(_waits.get(get_ident()), (Turn, _GuardLock))
+
+
+def _leads_to(at: Reentrant | Turn | None, thread: int) -> bool:
+    """Return whether a lock is held by `thread`, or by a thread that waits, directly or through others, for such a lock.
+
+    The thread that closes a cycle sees all of it, since the others have registered what they wait for before. In a
+    cycle through RUNNING, whose holder polls, only that holder sees it.
+    """
+    for _ in range(len(_waits) + 1):
+        if isinstance(at, Turn):
+            return at.queue_of(thread) is not None
+        owner = at._owner if at is not None else 0
+        if owner == thread:
+            return True
+        awaited = _waits.get(owner)
+        if awaited is None:
+            return False
+        if awaited is at and isinstance(at, _GuardLock):  # its owner waits for those that read
+            return thread in at.readers
+        at = awaited
+    return False
 
 
 class Reentrant:
@@ -129,10 +154,10 @@ class Reentrant:
         before = _waits.get(me)
         _waits[me] = self
         try:
-            if self._is_cycle(me):
+            if _leads_to(self, me):
                 raise self._cycle()
             while not self._lock.acquire(timeout=LOOK if RUNNING.is_mine() else -1):
-                if self._is_cycle(me):
+                if _leads_to(self, me):
                     raise self._cycle()
         finally:  # Ctrl-C too
             _go_on(me, before)
@@ -149,27 +174,6 @@ class Reentrant:
             f"two threads would wait for each other forever: this thread waits for another one, which is {self._doing} "
             f"and waits for a lock of this thread; {remedy}"
         )
-
-    def _is_cycle(self, me: int) -> bool:
-        """Return whether the holder waits, directly or through others, for the thread `me`.
-
-        The thread that closes a cycle sees all of it, since the others have registered what they wait for before. In a
-        cycle through RUNNING, whose holder polls, only that holder sees it.
-        """
-        at: Reentrant | Turn | None = self
-        for _ in range(len(_waits) + 1):
-            if isinstance(at, Turn):
-                return at.is_mine()
-            owner = at._owner if at is not None else 0
-            if owner == me:
-                return True
-            awaited = _waits.get(owner)
-            if awaited is None:
-                return False
-            if awaited is at and isinstance(at, _GuardLock):  # its owner waits for those that read
-                return me in at.readers
-            at = awaited
-        return False
 
 
 class Turn:
@@ -238,7 +242,8 @@ class Awaited(Reentrant):
             held.append(self)
         else:
             _inside[me] = [self]
-            while _forking:  # checked after this thread is entered: a fork does it in the other order
+            # Checked after this thread is entered: a fork does it in the other order.
+            while _forking and not any(_leads_to(_waits.get(t), me) for t in list(_inside) if t != me):
                 del _inside[me]
                 time.sleep(_POLL)
                 _inside[me] = [self]

@@ -217,7 +217,7 @@ class ProcessWorkshop(Workshop):
 
     def __init__(self, target: Target, threads: int, make: Callable[[], Backend]):
         self._worker = _WorkshopProcess(make)
-        self._lock = locks.lock()
+        self._lock = locks.Reentrant("waiting for the workshop process")
         self.target, self.threads = target, threads
         self._measurements: dict[Kernel | Rows, list[Measurement]] = {}
         self._reported: dict[Kernel | Rows, int] = {}

@@ -4,12 +4,15 @@ import gc
 import os
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
 from einsmith.base import locks
 from einsmith.base.errors import EinsmithError
 from einsmith.base.locks import Awaited, Guard, Reentrant, join
+from einsmith.runtime.queues import RunQueue
+from tests import lock_order
 
 
 def run(*functions, seconds=60):
@@ -247,3 +250,94 @@ def test_a_child_forgets_the_reads_of_other_threads():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     leave.set()
     thread.join()
+
+
+def reads(guard):
+    """Return a block in which the calling thread reads the values of a guard."""
+
+    @contextmanager
+    def block():
+        reading(guard)
+        try:
+            yield
+        finally:
+            guard.end_reading()
+
+    return block()
+
+
+@contextmanager
+def runs(queue):
+    """Hold the lock of a queue of runs."""
+    with queue.lock:
+        locks.RUNNING.holders[threading.get_ident()] = queue
+        yield
+        del locks.RUNNING.holders[threading.get_ident()]
+
+
+def blocked(kind):
+    """Return two blocks: a thread waits in the second one until another one has left the first."""
+    if kind == "reads":
+        guard = Guard()
+        return lambda: reads(guard), lambda: guard
+    if kind == "runs":
+        queue = RunQueue(0)
+        return lambda: runs(queue), lambda: locks.RUNNING.awaited(queue.lock)
+    lock = Reentrant("busy")
+    return lambda: lock, lambda: lock
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("kind", ["holds", "reads", "runs"])
+def test_a_fork_lets_threads_go_on_that_a_holder_waits_for(kind, length, monkeypatch):
+    """The holder of an awaited lock waits, through others, for a thread that acquires another awaited lock."""
+    monkeypatch.setattr(locks, "PATIENCE", 5.0)
+    first, free, between = Awaited("first"), Awaited("free"), [Reentrant("busy") for _ in range(length - 1)]
+    hold, wait = blocked(kind)
+    held = threading.Barrier(length + 2)
+
+    def acquire():
+        with hold():
+            held.wait()
+            while not locks._forking:
+                time.sleep(0.001)
+            with free:
+                pass
+
+    def follow(own, following):
+        with own:
+            held.wait()
+            with following():
+                pass
+
+    own, following = [first, *between], [*(lambda lock=lock: lock for lock in between), wait]
+    threads = [threading.Thread(target=follow, args=x, daemon=True) for x in zip(own, following, strict=True)]
+    threads.append(threading.Thread(target=acquire, daemon=True))
+    for t in threads:
+        t.start()
+    held.wait()
+    while len(locks._waits) < length:
+        time.sleep(0.001)
+    child = os.fork()
+    if not child:
+        try:
+            with first, free:
+                os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for t in threads:
+        t.join(60)
+    assert not locks._waits
+
+
+def test_the_order_of_locks_is_watched():
+    """What all tests are checked for is seen: an awaited lock under a plain one."""
+    for order, count in (("plain first", 1), ("awaited first", 0)):
+        plain, awaited = locks.lock(), Awaited("busy")
+        outer, inner = (plain, awaited) if order == "plain first" else (awaited, plain)
+        with outer, inner:
+            pass
+        assert len(lock_order.VIOLATIONS) == count
+        lock_order.VIOLATIONS.clear()

@@ -65,7 +65,7 @@ STEPS_PER_DECADE = 24
 PATTERN_SECONDS = 0.2
 """Most seconds of measuring for one registered pattern, once a machine."""
 
-_lock = locks.lock()
+_lock = locks.Reentrant("measuring this machine")
 _target: Target | None = None
 _patterns = 0  # how many patterns had been registered when _target was found
 _fit: fitted.OverheadFit | None = None  # the fit to _target

@@ -28,7 +28,7 @@ class Explorer:
     use it."""
 
     def __init__(self) -> None:
-        self._lock = locks.lock()
+        self._lock = locks.Reentrant("preparing an exploration")
         self._current: weakref.ref[Exploration] | None = None
         self._prepared: _Prepared | None = None
         """Workshop of the next program to explore."""

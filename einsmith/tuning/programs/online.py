@@ -148,7 +148,7 @@ class Exploration:
         """Configuration taken from the queue; it stays here while the budget has no time for vetting it."""
         self._vetted: dict[Kernel | Rows, str] = {}
         """Configurations without a fault that wait for a trial."""
-        self._recording = locks.lock()
+        self._recording = locks.Reentrant("recording choices")
         self._stop = Flag()
         self._pid = os.getpid()
         self._threads = [
