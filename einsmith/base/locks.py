@@ -4,13 +4,13 @@ A forked child has one thread, the one that forked; locks that other threads hel
 kinds of locks. `lock()` guards data that is consistent after every single change (a dictionary that is filled, a
 program that writes all it reads at each run): in the child it is free, however it was held, and the data is usable.
 `Awaited` guards data that is not: weights in the middle of a step, LLVM, registrations with another library. A fork
-waits until no other thread holds one, and no thread acquires one until the fork is done, except threads that a holder
-waits for; so it is delayed by a step, or by the compilation of one kernel, not by that of a network. A holder that takes
-longer than PATIENCE (it may itself wait for what the forking thread holds) is left behind: then the child refuses to use
-what that thread left half done, and everything else works.
+waits until no other thread holds one, and no thread acquires one until the fork is done, except a thread that a holder
+waits for; so the fork is delayed by a step, or by the compilation of one kernel, not by that of a network. A holder
+that takes longer than PATIENCE (it may itself wait for what the forking thread holds) is left behind: then the child
+refuses to use what that thread left half done, and everything else works.
 
-A thread that holds a `lock()` acquires no `Awaited` lock: who waits for a `lock()` is not known, so a fork could wait for
-a holder that waits for this thread. A lock that is held around awaited ones is a `Reentrant`.
+A thread that holds a `lock()` acquires no `Awaited` lock: who waits for a `lock()` is not known, so a fork could wait
+for a holder that waits for this thread. A lock that is held around awaited ones is a `Reentrant`.
 
 Threads wait for an `Awaited` lock and for a `Reentrant` one as long as its holder can make progress. Where the holder
 waits, itself or through others, for what the waiting thread holds, the last to come gets an error instead of a
@@ -61,8 +61,8 @@ _guard_numbers = itertools.count()
 
 
 def lock() -> Any:
-    """Return a reentrant lock that is free in a forked child, unless the thread that forked holds it. Its holder acquires
-    no Awaited lock."""
+    """Return a reentrant lock that is free in a forked child, unless the thread that forked holds it. Its holder
+    acquires no Awaited lock."""
     made = threading.RLock()
     _free_in_child.add(made)
     return made
@@ -89,7 +89,7 @@ def waits_for_run() -> bool:
 
 
 def _leads_to(at: Reentrant | Turn | None, thread: int) -> bool:
-    """Return whether a lock is held by `thread`, or by a thread that waits, directly or through others, for such a lock.
+    """Return whether a lock is held by `thread`, or by a thread that waits, directly or through others, for such a one.
 
     The thread that closes a cycle sees all of it, since the others have registered what they wait for before. In a
     cycle through RUNNING, whose holder polls, only that holder sees it.
