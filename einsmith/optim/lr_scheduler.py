@@ -307,10 +307,11 @@ class ReduceLROnPlateau(Schedule):
             self.cooldown_left, self.bad_epochs = self.cooldown, 0
 
     def _better(self, value: float) -> bool:
-        if self.best is None:
-            return not math.isnan(value)
-        change = self.threshold * (self.best if self.threshold_mode == "rel" else 1.0)
-        return value < self.best - change if self.mode == "min" else value > self.best + change
+        sign = 1.0 if self.mode == "min" else -1.0
+        best = math.inf if self.best is None else sign * self.best
+        if math.isfinite(best):
+            best = best * (1 - sign * self.threshold) if self.threshold_mode == "rel" else best - self.threshold
+        return sign * value < best
 
 
 SCHEDULES: dict[str, type] = {

@@ -101,6 +101,43 @@ def test_plateau_equals_torch(torch, rng, mode, options) -> None:
         schedule = lr_scheduler.restore(json.loads(json.dumps(schedule.describe())))
 
 
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("threshold_mode", ["rel", "abs"])
+@pytest.mark.parametrize("threshold", [0.0, 1e-4, 0.3])
+def test_plateau_equals_torch_beyond_the_finite_numbers(torch, rng, mode, threshold_mode, threshold) -> None:
+    worst = np.inf if mode == "min" else -np.inf
+    for special in ([worst, np.nan], [np.inf, -np.inf, np.nan]):
+        for patience, cooldown in ((0, 0), (1, 2), (3, 0)):
+            values = np.cumsum(rng.normal(size=40) * 0.5)
+            values[rng.integers(0, 40, 8)] = rng.choice(special, 8)
+            values[: rng.integers(1, 4)] = worst
+            options = {"threshold": threshold, "threshold_mode": threshold_mode, "patience": patience}
+            optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.3)
+            theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, cooldown=cooldown, **options)
+            schedule = lr_scheduler.ReduceLROnPlateau(0.3, mode, cooldown=cooldown, **options)
+            for value in values:
+                theirs.step(value)
+                schedule.step(value)
+                assert schedule.lr == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12), values
+                assert (schedule.bad_epochs, schedule.cooldown_left) == (theirs.num_bad_epochs, theirs.cooldown_counter)
+                schedule = lr_scheduler.restore(json.loads(json.dumps(schedule.describe())))
+
+
+@pytest.mark.parametrize("mode, worst", [("min", float("inf")), ("max", float("-inf"))])
+def test_finite_results_are_better_than_an_infinite_one(mode, worst) -> None:
+    """Early stopping and the rate on a plateau count none of them as bad."""
+    sign = 1.0 if mode == "min" else -1.0
+    for delta in (0.0, 0.1):
+        schedule = lr_scheduler.ReduceLROnPlateau(1.0, mode, patience=1, threshold=delta)
+        stopping = es.callbacks.EarlyStopping("loss", patience=2, min_delta=delta, mode=mode)
+        history = []
+        for value in (worst, 5 * sign, 4 * sign, 3 * sign, 2 * sign, 1 * sign):
+            schedule.step(value)
+            history.append({"loss": value})
+            assert not stopping._over(history)
+        assert schedule.lr == 1.0 and schedule.best == sign
+
+
 @pytest.mark.parametrize(
     "make, words",
     [
