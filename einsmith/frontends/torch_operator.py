@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import torch
 
 from einsmith.api.jit import trace_shapes
@@ -74,9 +75,9 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
 
     Every combination of shapes and types is compiled at its first call. torch.compile and torch.export take the
     operator as one node. Dimensions that a formula copies, indexed by plain axes alone, may have symbolic sizes there;
-    other dimensions, and those of a function, have fixed ones. A formula is registered once for the same text and
-    parameters, for the life of the process. Calls raise DtypeError and ShapeError, naming the argument, FormulaError
-    and IndexOutOfRange.
+    other dimensions, and those of a function, have fixed ones. Formulas of the same text, options and parameters are
+    registered once, for the life of the process. Calls raise DtypeError and ShapeError, naming the argument,
+    FormulaError and IndexOutOfRange.
     """
     refuse_torch(f, "f")
     if isinstance(f, str):
@@ -542,11 +543,17 @@ def _name(f: Callable, params: dict[str, Any]) -> str:
     """
     base = re.sub(r"\W", "_", _spoken(f), flags=re.ASCII)
     if isinstance(f, Operator):
-        p = f.program
-        content = repr((p.text, sorted(p.extents.items()), sorted(f.defaults.items()), sorted(params.items())))
+        p, values = f.program, [sorted((n, _exact(v)) for n, v in d.items()) for d in (f.defaults, params)]
+        content = repr((p.text, sorted(p.extents.items()), f.name, f.checkpoint, f.inputs, values))
     else:
         content = f"{os.getpid()} {os.urandom(8).hex()} {next(_COUNT)}"
     return f"einsmith::{base.strip('_') or 'operator'}_{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def _exact(value: Any) -> tuple[str, str]:
+    """Return a type and a text that tell a parameter's value from every other; NumPy's own texts are rounded."""
+    is_numpy = isinstance(value, (np.ndarray, np.generic))
+    return (str(value.dtype), repr(value.tolist())) if is_numpy else (type(value).__name__, repr(value))
 
 
 def _spoken(f: Callable) -> str:

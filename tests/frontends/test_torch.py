@@ -334,6 +334,41 @@ def test_a_definition_is_registered_once():
     assert copy.deepcopy(f) is f
 
 
+OPTIONS = (
+    {},
+    {"inputs": "b, a"},
+    {"name": "other one"},
+    {"name": "other_one"},
+    {"checkpoint": 2},
+    {"k": 2},
+    {"k": 2.0},
+    {"k": np.float32(0.1)},
+    {"k": np.float64(0.1)},
+    {"k": np.array(0.12345678901)},
+    {"k": np.array(0.12345678902)},
+    {"extents": {"i": 3}},
+    {"extents": {"i": 2}},
+    {"extents": {"i": "b.shape[0]"}},
+)
+
+
+def test_operators_of_one_text_differ_by_every_option(rng):
+    text = "y[i] = a[i] - k*b[i]"
+    a, b = (torch.tensor(rng.standard_normal(3)) for _ in "ab")
+    registered = [operator(es.op(text, **options)) for options in OPTIONS]
+    registered += [operator(es.op(text), **options) for options in OPTIONS if "k" in options]
+    assert len({f.op for f in registered}) == len(registered)
+    for options, f in zip(OPTIONS, registered, strict=False):
+        k = options.get("k", 0.7)
+        n = options.get("extents", {}).get("i", 3)
+        n = n if isinstance(n, int) else 3
+        inputs = (b, a) if "inputs" in options else (a, b)
+        got = f(*inputs) if "k" in options else f(*inputs, k=k)
+        assert torch.allclose(got, a[:n] - float(k) * b[:n], rtol=1e-12)
+    again = [operator(es.op(text, **options)) for options in OPTIONS]
+    assert all(f.op is g.op for f, g in zip(again, registered, strict=False))
+
+
 def test_names_that_schemas_do_not_take():
     f = operator(es.op("y[i] = self[i] + out[i] * Tensor[i]"))
     a = torch.arange(4.0)
