@@ -1,14 +1,16 @@
-"""Find out on which device PyTorch's tensors lie, and use PyTorch's memory and streams there."""
+"""Find out where and how PyTorch's tensors lie in memory, and use PyTorch's memory and streams there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.autograd import forward_ad
 
+from einsmith.base.errors import DtypeError
 from einsmith.cost.facts import CPU, Target
 from einsmith.cost.gpu import CUDA
 from einsmith.driver import registry
@@ -16,6 +18,10 @@ from einsmith.runtime.arena import Allocate, Arena, Block
 
 SUPPORTED = CPU, CUDA
 """Kinds of devices on whose tensors programs run."""
+_MEMORY = frozenset(f"{before}{kind}" for before in ("", "Autograd", "Autocast") for kind in ("CPU", "CUDA"))
+"""Dispatch keys of tensors whose elements stand in memory as they are."""
+_LAZY = frozenset(("Negative", "Conjugate", "ZeroTensor"))
+"""Dispatch keys of tensors to whose elements PyTorch has yet to do something, or that have no memory."""
 
 
 def device_of(x: torch.Tensor) -> str:
@@ -89,6 +95,43 @@ def common(tensors: Iterable[torch.Tensor]) -> str:
     0-d tensors of the CPU beside them."""
     found = dict.fromkeys(map(device_of, tensors))
     return next((d for d in found if d != CPU), CPU)
+
+
+@cache
+def _keys(raw: int) -> frozenset[str]:
+    """Return the names of the dispatch keys in a set that bar a tensor's memory from being read as its elements."""
+    names = str(torch._C.DispatchKeySet.from_raw_repr(raw)).partition("(")[2].rstrip(")").split(", ")
+    return frozenset(names) - _MEMORY - {"ADInplaceOrView"}
+
+
+def in_memory(values: Sequence[Any]) -> list[Any]:
+    """Return values whose tensors have their elements in memory: copies of those that PyTorch negates lazily or that
+    have no memory, the others as they are.
+
+    Raises DtypeError for tensors that are no memory of elements (wrappers of torch.func and torch.vmap, subclasses with
+    operators of their own, sparse, quantized, nested and meta tensors) and for those with a tangent.
+    """
+    out = list(values)
+    tensors = [(k, x) for k, x in enumerate(out) if isinstance(x, torch.Tensor)]
+    for k, x in tensors:
+        keys = _keys(torch._C._dispatch_keys(x).raw_repr())
+        if keys and not keys <= _LAZY:
+            raise DtypeError(f"a tensor has elements that only PyTorch can read ({', '.join(sorted(keys))})")
+        if keys:
+            out[k] = x.clone()
+    if have_tangents(x for _, x in tensors):
+        raise DtypeError("a tensor has a tangent of forward-mode differentiation, which a program does not carry on")
+    return out
+
+
+def have_tangents(tensors: Iterable[torch.Tensor]) -> bool:
+    """Return whether some strided tensor has a tangent. Tensors of other layouts are refused later."""
+    # Asking takes longer than a small operator; outside of every level of forward mode there is nothing to ask.
+    active = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()
+    if forward_ad._current_level < 0 and not active:
+        return False
+    floats = (x for x in tensors if x.is_floating_point() and x.layout is torch.strided)
+    return any(forward_ad.unpack_dual(x, level=0).tangent is not None for x in floats)
 
 
 def moved(x: torch.Tensor, device: str) -> Any:

@@ -127,7 +127,9 @@ def register(
             with torch._C._AutoDispatchBelowAutograd():
                 return op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
 
-        if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)) and not _moves(tensors):
+        if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)) and not torch_device.have_tangents(
+            tensors
+        ):
             return call()
 
         def several() -> tuple:
@@ -176,13 +178,3 @@ def register(
         op.py_impl(key)(partial(in_single, device))
         _LIBRARY.impl(name, partial(in_single, device), key.name)
     return op
-
-
-def _moves(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether some strided tensor has a tangent. Tensors of other layouts are refused later."""
-    # Asking takes longer than a small operator; outside of every level of forward mode there is nothing to ask.
-    active = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()
-    if forward_ad._current_level < 0 and not active:
-        return False
-    floats = (x for x in tensors if x.is_floating_point() and x.layout is torch.strided)
-    return any(forward_ad.unpack_dual(x, level=0).tangent is not None for x in floats)

@@ -14,7 +14,7 @@ from einsmith.base import environment
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.environment import SHARED
-from einsmith.base.errors import EinsmithError, TraceError
+from einsmith.base.errors import DtypeError, EinsmithError, TraceError
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.cost.facts import CPU
 from einsmith.driver.executable import PROGRAMS, Executable
@@ -220,17 +220,23 @@ class Region:
             for k, n in self.into.items()
         )
 
-    def _are_aligned(self, args: Sequence[Any]) -> bool:
-        return all(args[n].data_ptr() % ALIGNMENT == 0 for n in self.into.values())
+    def _can_store(self, into: Sequence[Any], args: Sequence[Any]) -> bool:
+        """Return whether a program can write results into the tensors `into`, which it reads as `args`."""
+        return all(args[n] is into[n] and into[n].data_ptr() % ALIGNMENT == 0 for n in self.into.values())
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *into: Any) -> Any:
         threads = torch_threads.threads()
         last = self._last
-        aligned = self._are_aligned(args)
+        try:
+            args = torch_device.in_memory(into)
+        except DtypeError as e:
+            self.failed(e)
+            return self._into(into, iter(self.fallback(*into)), False)
+        aligned = self._can_store(into, args)
         if last is None or last[0] != threads or (last[1].in_place and not aligned) or not _fits(args, last[1].checks):
             program = self._find(args, threads, aligned)
             if program is None:
-                return self._into(args, iter(self.fallback(*args)), False)
+                return self._into(into, iter(self.fallback(*args)), False)
         else:
             program = last[1]
         stream = self._place.stream()
@@ -242,7 +248,7 @@ class Region:
                 seed = torch_device.moved(seed, self._place.name)
             pointers.append(seed.data_ptr())
         program.run_at(pointers, [x.data_ptr() for x in outputs], stream)
-        return self._into(args, iter(outputs), program.in_place) if self.into else outputs
+        return self._into(into, iter(outputs), program.in_place) if self.into else outputs
 
     def _empty(self, shape: tuple[int, ...], steps: tuple[int, ...], dtype: torch.dtype, nbytes: int) -> torch.Tensor:
         """Return a tensor of the region's device that is not initialised. steps: its strides (elements)."""

@@ -139,8 +139,6 @@ def _tensor_problem(x: torch.Tensor, device: str) -> str:
         return f"a tensor has the layout {x.layout}"
     if x.dtype not in TYPES:
         return f"a tensor has the type {str(x.dtype).removeprefix('torch.')}, which Einsmith does not support"
-    if x.is_neg() or x.is_conj():
-        return "a tensor is stored lazily negated or conjugated"
     if free_unbacked_symbols(x):
         return "the number of elements depends on values"
     return ""
