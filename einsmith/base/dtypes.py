@@ -31,6 +31,11 @@ class DType:
         kinds = {"f": "float", "i": "int" if self.signed else "uint"}
         return np.dtype("bool" if self.kind == "b" else kinds[self.kind] + str(self.bits))
 
+    @property
+    def dtype(self) -> np.dtype:
+        """Return the NumPy type, by the name under which NumPy looks for it: `np.zeros(3, x.dtype)`."""
+        return self.numpy
+
     @cached_property
     def arithmetic(self) -> DType:
         """Return the type in which elements are computed with: this type, except for storage formats."""

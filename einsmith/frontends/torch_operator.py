@@ -13,7 +13,7 @@ import itertools
 import keyword
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -178,10 +178,15 @@ class TorchOperator:
                 names.append(f"{name}~" if -(2**31) <= value < 2**31 or isinstance(value, float) else f"{name}~~")
                 value = torch.scalar_tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
             else:
-                raise TraceError(
-                    f"{self.__name__}: {name} is {describe(value)}; a call takes tensors, and numbers for "
-                    f"run-time parameters. Set other values once, operator(f, {name}=...)"
-                )
+                if self._parameters().get(name):
+                    why = (
+                        "it decides a shape, an index or a guard, so another value needs another program. Give it "
+                        f"once, before the call: operator(f, {name}={value!r})"
+                    )
+                else:
+                    why = "a call takes tensors, and numbers for run-time parameters. Set other values once, "
+                    why += f"operator(f, {name}=...)"
+                raise TraceError(f"{self.__name__}: {name} is {describe(value)}; {why}")
             tensors.append(value)
         for k, x in enumerate(tensors):
             if not isinstance(x, torch.Tensor):
@@ -193,8 +198,13 @@ class TorchOperator:
 
     def _is_number(self, name: str, value: Any) -> bool:
         """Return whether a value is a number for a run-time parameter of the formula."""
-        known = self._definition.formula.program.parameters if self._definition.formula else {}
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and not known.get(name, True)
+        return (
+            isinstance(value, (int, float)) and not isinstance(value, bool) and not self._parameters().get(name, True)
+        )
+
+    def _parameters(self) -> Mapping[str, bool]:
+        """Return the formula's parameters: name -> whether it decides a shape, an index or a guard."""
+        return self._definition.formula.program.parameters if self._definition.formula else {}
 
     def __deepcopy__(self, memo: dict) -> TorchOperator:
         return self  # it holds no state: a copy of a module that uses it shares it

@@ -40,6 +40,7 @@ POINTS = {
     "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
     "elu": lambda x: np.where(x > 0, x, np.expm1(x)), "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
     "maximum": lambda x: np.maximum(x, 0.7), "minimum": lambda x: np.minimum(x, 0.7),
+    "logaddexp": lambda x: np.logaddexp(x, 0.7),
 }  # fmt: skip
 
 

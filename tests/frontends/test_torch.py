@@ -721,6 +721,9 @@ def test_errors_name_the_argument(rng):
         f(x, x, scal=x)
     with pytest.raises(TraceError, match="scale is a str; a call takes tensors, and numbers"):
         f(x, x, scale="3")
+    heads = operator(es.op("y[h,k] = x[h*H + k]", name="heads", extents={"k": "H"}))
+    with pytest.raises(TraceError, match=r"heads: H is an int; it decides a shape.* operator\(f, H=3\)"):
+        heads(x, H=3)
     with pytest.raises(TraceError, match="scale is a tensor; pass it to the call"):
         operator(es.op("y[i] = scale*x[i]"), scale=torch.tensor(2.0))
     with pytest.raises(FormulaError, match="reads no tensor"):

@@ -336,3 +336,8 @@ def test_deep_formulas_need_no_recursion():
         return acc
 
     assert builder.compute((3,), f).shape == (3,)
+
+
+def test_numpy_takes_the_types_of_traced_tensors():
+    for dtype in dt.ALL:
+        assert np.zeros(3, value(3, dtype="float32").astype(dtype).dtype).dtype == dtype.numpy
