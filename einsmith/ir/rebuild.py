@@ -140,6 +140,13 @@ def guarded(guards: Sequence[Expr], x: Expr) -> Expr:
     return x
 
 
+def clamp_index(index: Expr, extent: int) -> Expr:
+    """Return an index that is moved to the nearest position of a dimension where it lies outside."""
+    if isinstance(index, (Axis, Const)):
+        return index
+    return apply("min", apply("max", index, Const(0, index.dtype)), Const(extent - 1, index.dtype))
+
+
 def whole_sum(t: Template) -> Piece | None:
     """Return the piece of a template that is one sum of one body all over its output; None for other templates."""
     part = t.parts[0]

@@ -49,7 +49,16 @@ from einsmith.ir.nodes import (
     reads,
     template,
 )
-from einsmith.ir.rebuild import map_bodies, map_templates, rebuild, replace, substitute, whole_sum, with_args
+from einsmith.ir.rebuild import (
+    clamp_index,
+    map_bodies,
+    map_templates,
+    rebuild,
+    replace,
+    substitute,
+    whole_sum,
+    with_args,
+)
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.verify import out_of_bounds, verify_graph, verify_template
 from einsmith.schedule.limits import RowLimit
@@ -398,7 +407,7 @@ class _Template:
             if not isinstance(e, Read) or e not in outside:
                 return None
             extents = params[e.slot][1]
-            return Read(e.slot, tuple(map(_clamp, e.index, extents)), e.dtype)
+            return Read(e.slot, tuple(map(clamp_index, e.index, extents)), e.dtype)
 
         t = map_bodies(Template(self._a.shape, self._a.params, tuple(self._parts)), _rule(renumber), params)
         while outside := {x.read for x in out_of_bounds(t) if x.read is not None}:
@@ -423,7 +432,8 @@ class _Template:
         bodies = [self._rewrite_expr(x, y) for x, y in zip(p.bodies, q.bodies, strict=True)]
         if isinstance(p, Scatter):
             guards = self._below(axes)
-            index = tuple(_guarded(guards, x, 0) for x in bodies[:-1])
+            # An index of axes alone is in bounds at the capacity, too.
+            index = tuple(_guarded(guards, x, 0) if has_read(x) else x for x in bodies[:-1])
             return Scatter(p.combiner, p.extents, index, _guarded(guards, bodies[-1], p.neutral))
         assert isinstance(q, Piece)
         rank = len(p.extents)
@@ -462,7 +472,7 @@ class _Template:
             elif isinstance(x, Read) and args != x.index:
                 extents = self._a.params[x.slot][1]
                 pairs = zip(x.index, args, extents, strict=True)
-                new[pair] = Read(x.slot, tuple(i if i is j else _clamp(j, n) for i, j, n in pairs), x.dtype)
+                new[pair] = Read(x.slot, tuple(i if i is j else clamp_index(j, n) for i, j, n in pairs), x.dtype)
         return new[a, b]
 
     def _refuse_computed(self, p: Piece | Scatter, q: Piece | Scatter) -> None:
@@ -492,10 +502,3 @@ def _guarded(guards: Sequence[Expr], x: Expr, otherwise: float | int | bool) -> 
     for g in reversed(guards):
         x = apply("where", g, x, Const(otherwise, x.dtype))
     return x
-
-
-def _clamp(index: Expr, extent: int) -> Expr:
-    """Return an index that is moved to the nearest position of a dimension where it lies outside."""
-    if isinstance(index, (Axis, Const)):
-        return index
-    return apply("min", apply("max", index, Const(0, index.dtype)), Const(extent - 1, index.dtype))

@@ -55,6 +55,14 @@ def drawn(kernel, rng, count):
     return found
 
 
+def in_parts(kernel):
+    """Configurations of the tiled form whose last parts of K lie beyond the end, with packed operands."""
+    for a, b, swap in product_of(["panel", "buffer"], ["panel", "buffer"], [False, True]):
+        c = Configs((Tiled(swap, 4, 1, a, b, "n", 0, 3),), ())
+        if not CONTRACTION.legal(kernel, c, host()):
+            yield c
+
+
 def packed(kernel, rng):
     """Configurations of the tiled form: each way in which the rows reach the tiles, with three heights of tiles."""
     for a, swap, mr in product_of(["inline", "panel", "buffer"], [False, True], rng.choice(range(2, 13), 3, False)):
@@ -72,16 +80,42 @@ SUMS = {
 }
 
 
+def gathered(rows, m, n, guard):
+    """A sum of products with rows of a table; `guard(r, i, number)` is the condition of a term."""
+    i, j, r = axes(3)
+    index = Read(3, (r,), dt.i32)
+    body = apply("where", guard(r, i, Read(2, (), dt.i32)), mul(read(0, r, i), read(1, index, j)), num(0.0))
+    params = [(dt.f32, (rows, m)), (dt.f32, (TABLE, n)), NUMBER, (dt.i32, (rows,))]
+    return plain((m, n), params, over("sum", (rows,), body))
+
+
+TABLE = 7
+SUMS |= {
+    "gathered rows": gathered(37, 24, 33, lambda r, i, number: apply("lt", r, number)),
+    "gathered rows, whole vectors": gathered(48, 5, 64, lambda r, i, number: apply("lt", r, number)),
+    "gathered rows below a diagonal": gathered(37, 24, 33, lambda r, i, number: apply("lt", add(r, i), number)),
+}
+
+
 @sampled(2)
+@pytest.mark.parametrize("is_nan", [False, True])
 @pytest.mark.parametrize("case", SUMS)
-def test_k_ends_at_a_number(case, rng, monkeypatch) -> None:
+def test_k_ends_at_a_number(case, is_nan, rng, monkeypatch) -> None:
+    """What lies beyond the end is NaN or a number, and no index."""
     kernel, draw = SUMS[case], runner.random_array
     rows = kernel.root.params[0][1][0]
     for end in (1, rows // 3 + 1, rows):
-        monkeypatch.setattr(
-            runner, "random_array", lambda rng, b, end=end: draw(rng, b) if b.shape else np.asarray(end, np.int32)
-        )
-        configs = [CONTRACTION.best(kernel, host()), *drawn(kernel, rng, 9)]
+
+        def draw_below(rng, b, end=end):
+            if not b.shape:
+                return np.asarray(end, np.int32)
+            x = draw(rng, b) % TABLE if b.dtype.is_int else draw(rng, b)
+            if x.shape[0] == rows and (is_nan or b.dtype.is_int):
+                x[end:] = np.nan if b.dtype.is_float else 2**31 - 1
+            return x
+
+        monkeypatch.setattr(runner, "random_array", draw_below)
+        configs = [CONTRACTION.best(kernel, host()), *drawn(kernel, rng, 5), *in_parts(kernel)]
         runner.check(CONTRACTION, kernel, rng, [host()], configs=configs, native=True)
 
 
@@ -117,6 +151,18 @@ def pooling(rows, channels, size):
     return plain((rows, channels, size, size), params, over("max", (2, 2), body))
 
 
+def turned(rows, *shape):
+    """Axis 0 of the results is the last one of the operand."""
+    i, *rest = axes(1 + len(shape))
+    return plain((rows, *shape), [(dt.f32, (*shape, rows))], mul(read(0, *rest, i), num(3.0)))
+
+
+def turned_sums(rows, m, k):
+    i, j, r = axes(3)
+    body = mul(read(0, r, j, i), read(0, r, j, i))
+    return plain((rows, m), [(dt.f32, (k, m, rows))], over("max", (k,), body))
+
+
 def row_sums(rows, k):
     i, r = axes(2)
     return plain((rows,), [(dt.f32, (rows, k))], over("sum", (k,), read(0, i, r)))
@@ -132,6 +178,10 @@ ROWS = {
     "pointwise vector": pointwise(301),
     "pointwise images": pointwise(11, 3, 5, 7),
     "row sums": row_sums(45, 70),
+    "turned": turned(48, 21),
+    "turned images": turned(32, 3, 20),
+    "turned vectors": turned(37, 16),
+    "turned sums": turned_sums(64, 5, 9),
     "depthwise": depthwise(9, 3, 20, 20, 3, 1),
     "depthwise rows": depthwise(7, 5, 9, 33, 3, 1),
     "pooling": pooling(9, 3, 20),
@@ -161,7 +211,7 @@ def test_only_the_first_rows_are_needed(case, is_short, rng) -> None:
             for end in {1, rows // 3 + 1, rows - 1, int(rng.integers(1, rows + 1)), rows}:
                 arrays = [runner.random_array(rng, b) for b in kernel.buffers[:-1]] + [np.asarray(end, np.int32)]
                 by_row = [n for n in range(len(arrays)) if arrays[n].shape[:1] == (rows,)]
-                arrays[0][end:] = np.nan
+                arrays[0][(..., slice(end, None)) if case.startswith("turned") else slice(end, None)] = np.nan
                 want = runner.reference(kernel, arrays)[result][:end]
                 buffers = list(kernel.buffers)
                 if lowered.beyond is Beyond.UNTOUCHED:  # memory ends at the limit
@@ -173,4 +223,4 @@ def test_only_the_first_rows_are_needed(case, is_short, rng) -> None:
                 run_native(lowered, arrays, host(), buffers=buffers)
                 text = f"{pattern.name} {config}"
                 np.testing.assert_allclose(arrays[result][:end], want, rtol=2e-5, atol=2e-5, err_msg=text)
-    assert kept or len(kernel.shape) == 1 or not is_short
+    assert kept or len(kernel.shape) == 1 or not is_short or case.startswith("turned")

@@ -12,6 +12,7 @@ from einsmith import nn
 from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Axis, Scatter, has_read
 from einsmith.passes.capacity import SizeDependentError, SizedGraph, TracedSize, size_graph
 
 CAPACITY, PROBE = 24, 22
@@ -163,3 +164,13 @@ def test_modules_capture_the_same_memory() -> None:
     layer = nn.Linear(3, 2)
     general = sized(layer, [((n, 3), dt.f32)])
     assert len(general.graph.inputs) == 4 and [x.extent for x in general.limits] == [CAPACITY]
+
+
+def test_scatters_keep_axes_as_indices() -> None:
+    """Vectors run along an axis that is an index itself; only an index that is read from memory has a guard."""
+    scatter = es.op("Y[rcv[e],k] += X[e,k]", extents={"Y.shape[0]": 5})
+    kinds = [((n,), dt.i32), ((n, 6), dt.f32)]
+    check(lambda rcv, x: scatter(rcv=rcv, X=x), kinds)
+    graph = sized(lambda rcv, x: scatter(rcv=rcv, X=x), kinds).graph
+    indices = [p.index for t in graph.outputs for p in t.template.parts if isinstance(p, Scatter)]
+    assert [(has_read(i), j) for i, j in indices] == [(True, Axis(1))]

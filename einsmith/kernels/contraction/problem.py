@@ -31,11 +31,12 @@ from einsmith.ir.nodes import (
     apply,
     axes_of,
     has_no_reduction_axis,
+    has_read,
     is_zero,
     postorder,
     reads,
 )
-from einsmith.ir.rebuild import guarded, operands
+from einsmith.ir.rebuild import clamp_index, guarded, operands, rebuild
 
 VIEW_SLOT = 1 << 21
 """First slot of views in words: VIEW_SLOT + n is the view of slot n (`words.view_of`)."""
@@ -245,6 +246,25 @@ def _is_in_bounds(template: Template, operand: Operand, extents: Sequence[int]) 
     return True
 
 
+def _keep_indices_inside(template: Template, operand: Operand, guards: Sequence[Expr]) -> Operand:
+    """Return an operand in which each index that is read from memory is one where it is checked at all.
+
+    An index is checked where all guards of the term hold. Those on its axes that the operand does not have leave it
+    anything elsewhere, and it is moved into its dimension."""
+
+    def clamp(r: Expr) -> Expr | None:
+        if not isinstance(r, Read) or not any(map(has_read, r.index)):
+            return None
+        inside = frozenset[int]().union(*map(axes_of, r.index))
+        if all(g in operand.guards or inside.isdisjoint(axes_of(g)) for g in guards):
+            return None
+        extents = template.params[r.slot][1]
+        index = (clamp_index(i, n) if has_read(i) else i for i, n in zip(r.index, extents, strict=True))
+        return Read(r.slot, tuple(index), r.dtype)
+
+    return replace(operand, expr=rebuild([operand.expr], clamp)[0])
+
+
 def apply_epilogue(steps: EpilogueSteps, x: Expr) -> Expr:
     """Apply the steps that follow a sum to it, or to its terms."""
     for fn, e in steps:
@@ -309,12 +329,13 @@ def _match_piece(template: Template, piece: Piece) -> Problem | None:
     operands = []
     for i, o in enumerate(bare):
         # A guard that the other operand has already is kept only where reads of this operand need it.
-        required = [g for g in owned[i] if g not in owned[1 - i] or i == 0]
+        is_gathered = any(has_read(x) for r in reads(o.expr) for x in r.index)
+        required = [g for g in owned[i] if g not in owned[1 - i] or i == 0 or is_gathered]
         choices = (replace(o, guards=tuple(dict.fromkeys((*o.guards, *x)))) for x in (required, owned[i]))
         bounded = next((x for x in choices if _is_in_bounds(template, x, piece.domain)), None)
         if bounded is None:
             return None
-        operands.append(bounded)
+        operands.append(_keep_indices_inside(template, bounded, guards))
     in_left, in_right = (o.axes for o in operands)
     batch = tuple(a for a in range(rank) if a in in_left and a in in_right)
     right = tuple(a for a in range(rank) if a in in_right and a not in in_left)

@@ -121,11 +121,17 @@ def _choose_leading_axes(extents: Sequence[int], tasks: int) -> tuple[int, int]:
 
 @contextmanager
 def loop_over_rows(
-    em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: SSAValue, tasks: int
+    em: VectorEmitter,
+    axes: Sequence[int],
+    extents: Sequence[int],
+    task: SSAValue,
+    tasks: int,
+    limit: SSAValue | None = None,
 ) -> Iterator[None]:
-    """Emit loops over `axes`, bound as scalars; with tasks > 1 the leading axes are distributed in equal runs."""
+    """Emit loops over `axes`, bound as scalars; with tasks > 1 the leading axes are distributed in equal runs.
+
+    limit: the number of steps of the first axis that count in this run, in the unit of its extent; None: all."""
     b = em.b
-    limit = em.limit if axes and axes[0] == 0 else None
     with ExitStack() as stack:
         k = 0
         if tasks > 1 or limit is not None:
@@ -216,9 +222,16 @@ def sweep_box(
     others = [a for a in range(box.rank) if a not in (axis, row, own)]
     sizes = [box.extents[a] for a in others]
     if row is not None and not inside:
-        others, sizes = [*others, row], [*sizes, row_tiles]
+        at = 0 if em.limit is not None and row == 0 else len(others)  # an axis with a limit is the outermost one
+        others.insert(at, row)
+        sizes.insert(at, row_tiles)
     points = prod(sizes)
     row_runs, tiles = min(points, tasks), 1
+
+    def steps_below_limit(size: int) -> SSAValue | None:
+        """Return the number of steps of `size` points of axis 0 that hold those below the limit; None: all."""
+        return None if em.limit is None else b.op("floordiv", b.add(em.limit, size - 1), size)
+
     if points >= tasks:
         row_runs = tile_count(_choose_leading_axes(sizes, tasks)[1], tasks, 1)  # in whole rows, which take equal time
     elif inside and row is not None:
@@ -234,16 +247,18 @@ def sweep_box(
         if tiles > 1:
             number = b.op("mod", task, tiles)
             task = b.op("floordiv", task, tiles)
-        with loop_over_rows(em, others, sizes, task, row_runs):
+        limit = steps_below_limit(height if row == 0 else 1) if is_limited(others) else None
+        with loop_over_rows(em, others, sizes, task, row_runs, limit):
             row_base = None if row is None or inside else em.position(row)
 
             def emit_rows(ramps: Ramps) -> None:
                 if row is None:
                     emit(ramps, 0, 1)
                     return
-                with (
-                    nullcontext() if row_base is not None else b.loop(*part_bounds(b, row_tiles, number, tiles)) as loop
-                ):
+                bounds = part_bounds(b, row_tiles, number, tiles)
+                if row == 0 and (steps := steps_below_limit(height)) is not None:
+                    bounds = _split_limited(b, steps, number, tiles)
+                with nullcontext() if row_base is not None else b.loop(*bounds) as loop:
                     at = row_base if loop is None else loop.var
                     assert isinstance(at, SSAValue)
                     blocks(b, at, box.extents[row], height, lambda base, n: emit(ramps, base, n))
@@ -253,10 +268,8 @@ def sweep_box(
             elif inside and row is not None:
                 emit_vector_tiles(em, box.extents[axis], unroll, emit_rows)
             else:
-                within = None
-                if em.limit is not None and axis == 0:
-                    group = em.lanes * unroll
-                    groups = b.op("floordiv", b.add(em.limit, group - 1), group)
+                within, group = None, em.lanes * unroll
+                if axis == 0 and (groups := steps_below_limit(group)) is not None:
                     low, high = (b.mul(x, group) for x in _split_limited(b, groups, number, tiles))
                     within = low, b.op("min", high, box.extents[axis])
                 emit_vector_tiles(em, box.extents[axis], unroll, emit_rows, number, tiles, within)

@@ -146,7 +146,7 @@ class Frame(Operands):
 
     def k_end(self, lo: SSAValue, hi: Bound) -> Bound:
         """Return where a range of points of K ends: `hi`, or before it, where a number that is known when the kernel
-        runs makes all further terms zero. At least one point stays, so that sums are stored."""
+        runs makes all further terms zero. The range is empty where that leaves nothing of it."""
         g, b, p = self.g, self.b, self.g.p
         slot = k_limit(p)
         if slot is None or g.c.windows or g.c.depth > 1 or p.dot is not None or g.bounded:
@@ -154,10 +154,7 @@ class Frame(Operands):
         if p.k[0] in g.k_groups[-1].axes and g.c.nv == 1:
             return hi  # an iteration may take several points, of which the end need not be a multiple
         number = b.cast(b.load(self.slots[slot].pointer, 0, "i32"), "i64")
-        end = b.mul(number, p.count(p.k[1:]))
-        # Packing takes whole vectors along K where all of K is; the guard makes what it packs beyond the end zero.
-        end = b.mul(b.op("floordiv", b.add(end, g.lanes - 1), g.lanes), g.lanes)
-        return b.op("min", hi, b.op("max", end, b.add(lo, 1)))
+        return b.op("min", hi, b.op("max", b.mul(number, p.count(p.k[1:])), lo))
 
     def slot(self, x: OperandTiles, tile: SSAValue) -> SSAValue:
         """Return the address of tile number `tile` of a buffer."""
@@ -263,11 +260,12 @@ def tiles_of(
 
 
 def k_blocks(f: Frame, t: TaskFrame, body: Callable[[Bound, Bound, SSAValue | None], None]) -> None:
-    """Emit body(lo, hi, last) for a task's blocks of K; `last` is None where there is one block."""
+    """Emit body(lo, hi, last) for a task's blocks of K; `last` is None where there is one block. A task without points
+    of K has an empty block, so that its sums are stored."""
     b = f.b
     if not f.g.blocked:
         body(t.k_lo, t.k_hi, None)
         return
-    with b.loop(t.k_lo, t.k_hi, step=f.g.kc) as loop:
+    with b.loop(t.k_lo, b.op("max", t.k_hi, b.add(t.k_lo, 1)), step=f.g.kc) as loop:
         end = b.add(loop.var, f.g.kc)
         body(loop.var, b.op("min", end, t.k_hi), b.op("le", t.k_hi, end))

@@ -200,7 +200,8 @@ def _for_each_chunk(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, pack_chunk
             pack_chunk(b.mul(flat, n), None, [*context, b.mul(last, n)] if outer_extents else None)
             return ()
 
-        lo, hi = (b.op("floordiv", x, n) for x in (lo, hi))
+        # A range may end at a number that is known at run time; nothing reads what the last vector has beyond it.
+        lo, hi = b.op("floordiv", lo, n), b.op("floordiv", b.add(hi, n - 1), n)
         sweep(b, [*outer_extents, row // n], lo, hi, (), list, call_chunk)
         return
     first, end = b.known(lo), b.known(hi)
