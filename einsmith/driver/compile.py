@@ -57,6 +57,11 @@ _OVER_LIMIT = Once("recorded graph decisions that need more memory than a limit"
 MORE_BYTES = 4096
 """Most bytes by which calls that run together may enlarge the arena; with a memory limit it may not grow."""
 
+CALL_SECONDS = 1e-5
+"""Seconds of a call outside of its kernels (measured: a function of one array of 4 numbers, 7 to 10 us)."""
+MOST_COPYING = 0.1
+"""Largest part of a call's time, at the capacity, in which arrays may be copied so that sizes share a program."""
+
 
 def predicted(kernel: Kernel | Rows, target: Target) -> float:
     """Return the predicted seconds of a kernel under the configuration that it would be compiled with."""
@@ -141,9 +146,7 @@ class Compiled:
     @cached_property
     def short(self) -> set[Tensor]:
         """Return the inputs and outputs that need no memory beyond the limit of their rows."""
-        codes = [self.code, self.alternatives]
-        beyond = Beyond.UNTOUCHED
-        return find_short(self.plan, lambda k: all(code[k].beyond is beyond for code in codes if k in code))
+        return _find_short(self.plan, self.code, self.alternatives)
 
     @property
     def scratch(self) -> int:
@@ -185,6 +188,13 @@ def output_tensors(plan: Plan) -> list[Tensor]:
     """Return the tensors of a plan whose memory a run allocates for the graph's outputs."""
     storages = dict.fromkeys(storage(t) for t in plan.graph.outputs)
     return [t for t in storages if not isinstance(t, Leaf) and t not in plan.home]
+
+
+def _find_short(plan: Plan, *codes: Mapping[Kernel | Rows, CompiledKernel]) -> set[Tensor]:
+    """Return the tensors outside the arena that need no memory beyond the limit of their rows, if kernels have these
+    codes."""
+    beyond = Beyond.UNTOUCHED
+    return find_short(plan, lambda k: all(code[k].beyond is beyond for code in codes if k in code))
 
 
 def find_outside(plan: Plan, bound: Iterable[Leaf]) -> set[Tensor]:
@@ -479,6 +489,16 @@ class _Kernels:
             self._replace(limit_rows(self.plan, limits))
         if all_limited:
             check_limited(self.plan, limits, lambda k: self.code[k].beyond is not Beyond.COMPUTED)
+            self._check_copies(limits)
+
+    def _check_copies(self, limits: Sequence[RowLimit]) -> None:
+        """Raise UnlimitedError where a call takes long to copy arrays into memory of the capacity, or out of it."""
+        short = _find_short(self.plan, self.code)
+        arrays = {*self.plan.graph.inputs, *output_tensors(self.plan)} - self.bound - short
+        count = sum(nbytes(t) for t in arrays if any(t.shape[:1] == (x.extent,) for x in limits))
+        seconds = CALL_SECONDS + sum(self.code[c.kernel].seconds for _, c, _ in self.plan.kernel_calls())
+        if self.target.seconds_for_bytes(2 * count, 2 * count, 1) > MOST_COPYING * seconds:
+            raise UnlimitedError(f"{show_size(count)} of arrays are copied into memory of the capacity, or out of it")
 
     def run_together(self, limit: MemoryLimit | None) -> None:
         """Let independent calls run in one launch where that is predicted to be faster and the arena hardly grows."""

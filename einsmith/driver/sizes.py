@@ -229,7 +229,7 @@ def _find_bases(histories: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
         multiples = [
             (k, history[0] // other[0])
             for k, other in enumerate(histories)
-            if other[0] < history[0]
+            if 0 < other[0] < history[0]
             and history[0] % other[0] == 0
             and all(h * other[0] == o * history[0] for h, o in zip(history, other, strict=True))
         ]

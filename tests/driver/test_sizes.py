@@ -103,6 +103,27 @@ def test_results_are_those_of_a_program_for_each_size(case, compiled) -> None:
     assert count <= 4  # the first size, one point, and two capacities
 
 
+@pytest.mark.parametrize("sizes", ["auto", "shared"])
+@pytest.mark.parametrize("first", [0, 1, 5])
+@pytest.mark.parametrize("second", [0, 1, 4])
+def test_empty_arrays_and_those_of_one_row_may_come_first(first, second, sizes) -> None:
+    f = es.jit(lambda x, y: (x * 2, y + 1, x.sum()), sizes=sizes)
+    for n in (first, second, 6, 0, 3, 1, 7):
+        x, y = np.arange(float(n)), np.ones((2 * n, 3))
+        for got, want in zip(f(x, y), (x * 2, y + 1, x.sum()), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_arrays_that_are_long_to_copy_share_no_program(compiled) -> None:
+    """A scatter reads rows of its operands in any order, so that they are copied into memory of the capacity."""
+    text, extents = "y[rcv[e],k] += w[e,k]*h[snd[e],k]", {"y.shape[0]": 20}
+    f, rng = es.jit(es.op(text, extents=extents), sizes="auto"), default_rng(0)
+    for n in (5000, 6000, 7000):
+        rcv, snd = rng.integers(0, 20, (2, n))
+        f(rcv, np.ones((n, 64), "f"), np.ones((20, 64), "f"), snd)
+    assert {5000, 6000, 7000} <= {x[0] for x in compiled} and "are copied" in f.plan
+
+
 def test_two_dimensions_vary(compiled) -> None:
     f, rng = es.jit(lambda q, k, v: attention(q, k, v).mean(0), sizes="shared"), default_rng(0)
     each = es.jit(lambda q, k, v: attention(q, k, v).mean(0), sizes="each")
