@@ -1,9 +1,9 @@
-"""`python -m tests.fuzz.planted [--only NAME,NAME] [--minutes M] [--seed S] [--by fuzzer,check]`: are faults found?
+"""`python -m tests.fuzz.planted [--only NAME,NAME] [--minutes M] [--seed S] [--by WAY,WAY]`: are faults found?
 
 Each fault of `tests.fuzz.plants` is planted in a copy of the package, which is then searched by the fuzzer and by the
-programs of `tests.fuzz.checked`, by each until something is found or its time is over. A find counts where it is none
-of the package as it is. Prints a table and, with --report, writes it as JSON; ends with status 1 where a fault was
-found by neither.
+programs of `tests.fuzz.checked`, by each until something is found or its time is over; one that names its tests is
+searched by these alone. A find counts where it is none of the package as it is. Prints a table and, with --report,
+writes it as JSON; ends with status 1 where a fault was found in no way.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from tests.fuzz.plants import PLANTS, Plant
 
 PACKAGE = Path(einsmith.__file__).resolve().parent
 ROOT = Path(__file__).resolve().parent.parent.parent
-WAYS = ("fuzzer", "check")
+WAYS = ("fuzzer", "check", "tests")
 AGAIN = 60.0
 """Seconds that a find may take in the package as it is."""
 
@@ -127,11 +128,37 @@ def by_check(folder: Path, seconds: float) -> Search:
     return out
 
 
+def by_tests(folder: Path, seconds: float, tests: str) -> Search:
+    """Runs tests on the package in a folder until one fails, and on the package as it is, where all have to pass."""
+    start = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--tb=line"]
+    cache = {"EINSMITH_CACHE_DIR": str(folder / "cache")}
+    planted, plain = (
+        subprocess.run([*command, "-o", f"pythonpath={package} {ROOT}", *shlex.split(tests)], cwd=ROOT,
+                       env=environment(package, package, ROOT) | cache, capture_output=True, text=True,
+                       timeout=max(seconds, 60))
+        for package in (folder, ROOT)
+    )  # fmt: skip
+    fails = planted.returncode == 1 or planted.returncode < 0  # other statuses: no test was selected, or collected
+    out = Search(fails and plain.returncode == 0, round(time.monotonic() - start, 1))
+    failed = [line for line in planted.stdout.splitlines() if line.startswith("FAILED ")]
+    out.case = (failed or [f"exit status {planted.returncode}"])[0].removeprefix("FAILED ").partition(" - ")[0]
+    out.message = (plain.stdout.strip() or plain.stderr.strip()).splitlines()[-1]
+    return out
+
+
+def ways_of(p: Plant) -> tuple[str, ...]:
+    """Those of WAYS in which a fault is searched."""
+    return ("tests",) if p.tests else ("fuzzer", "check")
+
+
 def search(p: Plant, way: str, seconds: float, seed: str = "0", themes: str = "") -> Search:
     """Plants a fault and searches for it in one of WAYS."""
     with tempfile.TemporaryDirectory(prefix="einsmith-planted-", ignore_cleanup_errors=True) as d:
         folder = Path(d)
         plant(p, folder)
+        if way == "tests":
+            return by_tests(folder, seconds, p.tests)
         return by_fuzzer(folder, seconds, seed, themes) if way == "fuzzer" else by_check(folder, seconds)
 
 
@@ -150,13 +177,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows, missed = [], []
     for p in chosen:
         made = {}
-        for way in o.by.split(","):
+        for way in [w for w in o.by.split(",") if w in ways_of(p)]:
             made[way] = s = search(p, way, 60 * o.minutes, o.seed)
             told = f"{s.case}: {s.message[:100]}" if s.found else "NOT FOUND"
             told += f" ({s.others} other finds)" if s.others else ""
             print(f"{p.name:<20}{p.kind:<12}{way:<8}{s.seconds:>8.0f}{s.cases:>7}  {told}", flush=True)
         rows.append({**asdict(p), "searches": {way: asdict(s) for way, s in made.items()}})
-        missed += [p.name] * (not any(s.found for s in made.values()))
+        missed += [p.name] * (bool(made) and not any(s.found for s in made.values()))
         if o.report:
             Path(o.report).write_text(json.dumps(rows, indent=1))
     print(f"{len(chosen) - len(missed)} of {len(chosen)} found" + (f"; not {', '.join(missed)}" if missed else ""))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Plant:
-    """`file` is below einsmith/; `what`: what goes wrong."""
+    """`file` is below einsmith/; `what`: what goes wrong; `tests`: arguments of pytest that select the tests which have
+    to find it, for faults of parts that neither the fuzzer nor the checked programs reach."""
 
     name: str
     kind: str
@@ -18,9 +19,10 @@ class Plant:
     before: str
     after: str
     what: str
+    tests: str = ""
 
 
-def _of(kind: str, *plants: tuple[str, str, str, str, str]) -> list[Plant]:
+def _of(kind: str, *plants: tuple[str, ...]) -> list[Plant]:
     return [Plant(name, kind, *rest) for name, *rest in plants]
 
 
@@ -286,5 +288,31 @@ PLANTS: list[Plant] = [
          'lines.append("g[i] = g[i] + momentum*momentum_buffer[i]" if nesterov else "g[i] = momentum_buffer[i]")',
          'lines.append("g[i] = g[i] + momentum_buffer[i]" if nesterov else "g[i] = momentum_buffer[i]")',
          "Nesterov's step forgets a factor"),
+        ("plateau-infinity", "optim/lr_scheduler.py",
+         "if math.isfinite(best):",
+         "if (best := best - 0 * best) == best:",
+         "no result is better than an infinite one",
+         "tests/optim/test_schedules.py -k plateau"),
+    ),
+    *_of(
+        "frontend",
+        ("operator-options", "frontends/torch_operator.py",
+         "content = repr((p.text, sorted(p.extents.items()), f.name, f.checkpoint, f.inputs, values))",
+         "content = repr((p.text, sorted(p.extents.items()), f.name, f.checkpoint, values))",
+         "an operator of PyTorch takes its inputs in the order of another one of the same text",
+         "tests/frontends/test_torch.py -k one_text"),
+        ("lazy-tensors", "frontends/torch_device.py",
+         "out[k] = x.clone()",
+         "out[k] = x",
+         "the memory of a tensor that PyTorch negates lazily is read as its elements",
+         "tests/frontends/test_torch_compile_lazy.py"),
+    ),
+    *_of(
+        "process",
+        ("fork-order", "base/locks.py",
+         "while _forking and not any(_leads_to(_waits.get(t), me) for t in list(_inside) if t != me):",
+         "while _forking:",
+         "a fork waits for a thread that waits for the fork",
+         "tests/base/test_locks.py -k a_fork_lets_threads_go_on"),
     ),
 ]  # fmt: skip

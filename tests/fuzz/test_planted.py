@@ -10,7 +10,18 @@ from tests.fuzz import checked
 from tests.fuzz.planted import PACKAGE, plant, search
 from tests.fuzz.plants import PLANTS, Plant
 
-KINDS = ("emitter", "pattern", "pass", "adjoint", "simplifier", "runtime", "language", "optimizer")
+KINDS = (
+    "emitter",
+    "pattern",
+    "pass",
+    "adjoint",
+    "simplifier",
+    "runtime",
+    "language",
+    "optimizer",
+    "frontend",
+    "process",
+)
 
 
 def test_faults_are_of_every_kind() -> None:
@@ -44,6 +55,7 @@ FOUND_AT_ONCE = [
     ("argmax-tie", "check"),
     pytest.param("tail-mask", "fuzzer", marks=pytest.mark.slow),
     pytest.param("strided-overread", "check", marks=pytest.mark.slow),
+    pytest.param("fork-order", "tests", marks=pytest.mark.slow),
 ]
 
 
