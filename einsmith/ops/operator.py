@@ -17,6 +17,7 @@ from einsmith.base.locks import cached_property
 from einsmith.lang.builder import Value
 from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import pointwise, tensor
+from einsmith.ops.intermediates import keep_wide
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -131,8 +132,10 @@ def _convert_operands(function: F) -> F:
             hints = get_type_hints(function, include_extras=True)
             kinds.update({n: kind for n, hint in hints.items() if (kind := _kind(hint))})
             order.extend(signature(function).parameters)
-        converted = [convert(n, x) for n, x in zip(order, args, strict=False)]
-        return function(*converted, *args[len(converted) :], **{n: convert(n, x) for n, x in kwargs.items()})
+        placed = [convert(n, x) for n, x in zip(order, args, strict=False)]
+        placed += args[len(placed) :]
+        named = {n: convert(n, x) for n, x in kwargs.items()}
+        return keep_wide((placed, named), function(*placed, **named))
 
     return call  # type: ignore[return-value]
 

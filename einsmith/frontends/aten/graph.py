@@ -12,6 +12,7 @@ from einsmith.frontends.aten.refused import REFUSED
 from einsmith.frontends.aten.table import TABLE
 from einsmith.frontends.graph import Kind, Ref, evaluating
 from einsmith.lang.builder import Value
+from einsmith.ops.intermediates import keep_wide
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ def apply(node: AtenNode, values: Mapping[str, Any], sizes: Mapping[str, int]) -
     """
     args = [_value(x, values) for x in node.args]
     with evaluating(node.layer, f"aten.{node.operator}{_at(node)}"):
-        found = TABLE[node.operator].run(*args, **{k: _value(v, values) for k, v in node.kwargs})
+        kwargs = {k: _value(v, values) for k, v in node.kwargs}
+        found = keep_wide((args, kwargs), TABLE[node.operator].run(*args, **kwargs))
     if node.kind is not None:
         _verify(node, node.kind, found, sizes)
     return found

@@ -19,6 +19,7 @@ from einsmith.ir.nodes import Leaf, Tensor, postorder
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import current_trace
+from einsmith.ops.intermediates import keep_wide
 from einsmith.quantization.decoded import Decoded
 
 SMALL = 16
@@ -171,7 +172,9 @@ def run_nodes(nodes: Sequence[OnnxNode], scope: ValueScope, context: EvaluationC
         with evaluating(f"{context.what}/{node.name}", f"{node} of {context.what}"):
             inputs = [scope.value(x) if x else None for x in node.inputs]
             found = TABLE[node.operator].run(NodeCall(node, scope, context), *inputs)
-            results = found if isinstance(found, (tuple, Several)) else (found,)
+            results = list(found) if isinstance(found, (tuple, Several)) else [found]
+            if node.operator not in MOVING:  # bodies of "If" read other tensors than the operands
+                results = keep_wide(inputs, results)
             for name, result in zip(node.outputs, results, strict=False):
                 if name:
                     scope.values[name] = _wrap_result(node, name, result, scope.type(name))

@@ -85,7 +85,7 @@ def ctc_loss(
     if not time:
         raise ShapeError(f"{name}: 'log_probs' needs at least one step")
     label, skip = _labels(y, lengths, most, blank)
-    a = FORWARD(x=x, label=label, skip=skip, steps=steps)
+    a = FORWARD(x=x.astype(x.dtype.arithmetic), label=label, skip=skip, steps=steps)  # 16 bits hold no LEAST
     end = lengths * 2
     under_way = current_trace()
     if under_way is not None:  # steps are only compared; this read makes one out of range an error
