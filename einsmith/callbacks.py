@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -132,10 +133,11 @@ class CSVLog(Callback):
         names = dict.fromkeys(name for row in step.history for name in row)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with files.replacing(self.path) as work, open(work, "w", newline="") as f:
-                writer = csv.DictWriter(f, names, restval="")
-                writer.writeheader()
-                writer.writerows(step.history)
+            text = io.StringIO(newline="")
+            writer = csv.DictWriter(text, names, restval="")
+            writer.writeheader()
+            writer.writerows(step.history)
+            files.write(self.path, text.getvalue())
         except OSError as e:
             raise SaveError(f"cannot write {self.path}: {e}; choose a place that can be written") from e
 

@@ -24,6 +24,7 @@ except ImportError as e:
 
 from einsmith import ops, optim
 from einsmith.api.jit import trace_shapes
+from einsmith.base import files
 from einsmith.base.arguments import Count, check_arguments, describe, show
 from einsmith.base.dtypes import f32
 from einsmith.base.errors import ArgumentError, KindError, ShapeError
@@ -174,20 +175,20 @@ class _NetworkEstimator(BaseEstimator):
         if step is not None:
             with tempfile.TemporaryDirectory() as folder:
                 save(step, Path(folder) / "step")
-                state["_files"] = {p.name: p.read_bytes() for p in (Path(folder) / "step").iterdir()}
+                state["_files"] = {p.name: files.read_bytes(p) for p in (Path(folder) / "step").iterdir()}
             state["_own_optimizer"] = optim.describe(step.optimizer) is None
         return state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         state = dict(state)
-        files, own_optimizer = state.pop("_files", None), state.pop("_own_optimizer", False)
+        saved, own_optimizer = state.pop("_files", None), state.pop("_own_optimizer", False)
         super().__setstate__(state)
-        if files is None:
+        if saved is None:
             return
         made = self._made
         with tempfile.TemporaryDirectory() as folder:
-            for name, content in files.items():
-                (Path(folder) / name).write_bytes(content)
+            for name, content in saved.items():
+                files.write(Path(folder) / name, content)
             self.step_ = load(
                 folder,
                 model=_make_network(made, 0),

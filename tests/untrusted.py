@@ -18,7 +18,7 @@ HARMS = {
 def made(folder: Path, harm: str) -> Iterator[str]:
     """Makes a folder untrusted within the block; gives what is said of it."""
     if harm == "foreign":
-        with mock.patch.object(os, "getuid", lambda: folder.stat().st_uid + 1):
+        with mock.patch.object(os, "geteuid", lambda: folder.stat().st_uid + 1):
             yield HARMS[harm]
     elif harm == "writable":
         folder.chmod(0o722)

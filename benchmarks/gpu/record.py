@@ -78,8 +78,7 @@ class Record:
         """Replace the file by one with all results."""
         content = {"format": FORMAT, "about": self.about, "parts": self.parts}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with files.replacing(self.path) as work:
-            work.write_text(json.dumps(content, indent=1))
+        files.write(self.path, json.dumps(content, indent=1))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

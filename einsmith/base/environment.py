@@ -101,7 +101,7 @@ def _path(text: str) -> Path:
 
 def _folder(text: str) -> Path:
     path = _path(text)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise ValueError(text)
     return path
 

@@ -1,33 +1,293 @@
-"""Write files atomically: under a temporary name next to their place, then renamed, so that a reader always finds a
-whole file.
+"""Open, read and write files: every path of the package is opened here.
 
-The temporary name records the process that writes: leftovers of a killed process are removed by the next one that
-writes into the folder.
+Only plain files are read: a FIFO, a device or a folder in the place of a file is an error, never a wait. A file is
+written whole or not at all, under a temporary name beside its place that nobody can predict or have put there, and
+then renamed. A symbolic link is followed, and stays; what is no plain file (a device, a FIFO) is written to, and stays.
+
+A temporary name records the process that writes: leftovers of a killed process are removed by the next one that writes
+into the folder.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import os
 import re
+import secrets
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
 from pathlib import Path
+from typing import Any
 
 from einsmith.base.system import processes
 
 ABANDONED = 3600.0
 """Seconds after which an unfinished file of another machine counts as left by a process that has died."""
-_BEGUN = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-\d+\.new(-\w+)?")
-"""Temporary name of a file being written: machine, process, number. A library that writes the file may add a suffix."""
-_numbers = count()
+NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+"""Flag with which a symbolic link is not opened; 0 on Windows."""
+_FLAGS: int = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY", "O_NOINHERIT"))
+"""Flags of every open file. O_NONBLOCK: a FIFO is opened at once, to be looked at."""
+_FOLDER_FLAGS: int = sum(getattr(os, name, 0) for name in ("O_DIRECTORY", "O_CLOEXEC", "O_PATH"))
+_HAS_RELATIVE = os.open in os.supports_dir_fd
+"""Whether the system opens names relative to an open folder; Windows does not."""
+_SHOWN = 48
+"""Most characters of a file's name that its temporary name repeats: names have a limit of 255 bytes."""
+_BEGUN = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-[0-9a-f]{16}\.new(-\w+)?")
+"""Temporary name of a file being written: machine, process, random digits. A library that writes the file may add a
+suffix."""
 _mine: set[str] = set()
 """Temporary names that this process is writing."""
 _swept: tuple[Path, int] = Path(), 0
 """The folder swept last, and the process that swept it: a process that writes many files sweeps a folder once."""
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def open_plain(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = 0o666, folder: int | None = None) -> int:
+    """Return a descriptor of a plain file, by its path or by its name in an open folder. Never waits.
+
+    Raises OSError where the file cannot be opened, or is no plain file."""
+    descriptor = os.open(path, flags | _FLAGS, mode, dir_fd=folder)
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def reading(path: str | os.PathLike) -> io.BufferedReader:
+    """Open a plain file to read. Raises OSError, also for what is no plain file."""
+    return os.fdopen(open_plain(path), "rb")
+
+
+def read_bytes(path: str | os.PathLike) -> bytes:
+    """Return the content of a plain file. Raises OSError, also for what is no plain file."""
+    with reading(path) as f:
+        return f.read()
+
+
+def read_text(path: str | os.PathLike) -> str:
+    """Return the text of a plain file in UTF-8. Raises OSError, and UnicodeDecodeError for another encoding."""
+    return read_bytes(path).decode()
+
+
+def open_lock(path: Path, mode: int = 0o666) -> int:
+    """Return a descriptor of a lock file, which is created where it is missing. Raises OSError, also for a link, and
+    for a file that has another name somewhere else: what a lock file holds is overwritten."""
+    descriptor = open_plain(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, mode)
+    if os.fstat(descriptor).st_nlink > 1:
+        os.close(descriptor)
+        raise OSError(errno.EMLINK, "the lock file has another name elsewhere; remove it", str(path))
+    return descriptor
+
+
+def is_folder(path: str | os.PathLike) -> bool:
+    """Return whether there is a folder; False where that cannot be looked at (`why_not_folder` says why)."""
+    return os.path.isdir(path)
+
+
+def is_file(path: str | os.PathLike) -> bool:
+    """Return whether there is a plain file; False where that cannot be looked at."""
+    return os.path.isfile(path)
+
+
+def exists(path: str | os.PathLike) -> bool:
+    """Return whether there is a file or a folder; False where that cannot be looked at."""
+    return os.path.exists(path)
+
+
+def why_not_folder(path: str | os.PathLike) -> str:
+    """Return why a path is not that of a folder whose files can be used, in words that follow the path; empty where it
+    is one."""
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            return "is not a folder"
+    except (FileNotFoundError, NotADirectoryError):
+        return "is not a folder"
+    except (OSError, ValueError) as e:
+        return f"is no folder that can be used: {getattr(e, 'strerror', None) or e}"
+    is_usable = os.access(path, os.R_OK | os.X_OK)
+    return "" if is_usable else f"is no folder that can be used: {os.strerror(errno.EACCES)}"
+
+
+# ------------------------------------------------------------------------------------------------------------ writing
+
+
+class Folder:
+    """An open folder, whose files are opened by name: what is put in its place meanwhile is not looked at. On Windows,
+    which cannot do so, they are opened by path.
+
+    Raises OSError where there is no such folder."""
+
+    def __init__(self, path: Path, flags: int = 0):
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDONLY | _FOLDER_FLAGS | flags) if _HAS_RELATIVE else None
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+    def _at(self, name: str) -> str:
+        return name if self.descriptor is not None else str(self.path / name)
+
+    def open(self, name: str, flags: int, mode: int = 0o666) -> int:
+        """Return a descriptor of a plain file of the folder (`open_plain`)."""
+        return open_plain(self._at(name), flags, mode, self.descriptor)
+
+    def names(self) -> list[str]:
+        """Return the names of all that is in the folder."""
+        if self.descriptor is None:
+            return os.listdir(self.path)
+        listed = os.open(".", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0), dir_fd=self.descriptor)
+        try:
+            return os.listdir(listed)
+        finally:
+            os.close(listed)
+
+    def status(self, name: str) -> os.stat_result:
+        """Return the status of a file of the folder, or of a link, which is not followed."""
+        return os.stat(self._at(name), dir_fd=self.descriptor, follow_symlinks=False)
+
+    def remove(self, name: str) -> None:
+        """Remove a file from the folder."""
+        os.unlink(self._at(name), dir_fd=self.descriptor)
+
+    def touch(self, name: str) -> None:
+        """Set the time of a file's last change to now."""
+        os.utime(self._at(name), dir_fd=self.descriptor)
+
+    def write(self, name: str, content: bytes, mode: int = 0o666, is_new: bool = False) -> bool:
+        """Write a file of the folder whole, or not at all. With `is_new`, a file that exists stays; return whether the
+        file was written."""
+        with self.temporary(name, mode) as (work, descriptor):
+            _write_all(descriptor, content)
+            return self.put(work, name, is_new)
+
+    def put(self, work: str, name: str, is_new: bool = False) -> bool:
+        """Put a temporary file in its place. With `is_new`, a file that exists stays; return whether one was put."""
+        at, folders = (self._at(work), self._at(name)), (self.descriptor, self.descriptor)
+        if is_new:
+            try:
+                os.link(*at, src_dir_fd=folders[0], dst_dir_fd=folders[1])
+                return True
+            except FileExistsError:
+                return False
+            except OSError:  # a file system without links
+                with suppress(FileNotFoundError):
+                    return not self.status(name)
+        os.replace(*at, src_dir_fd=folders[0], dst_dir_fd=folders[1])
+        return True
+
+    @contextmanager
+    def temporary(self, name: str, mode: int = 0o666) -> Iterator[tuple[str, int]]:
+        """Yield the name and the descriptor of a new file that is to become `name`. At the end of the block, a file of
+        that name is removed along with the files that SQLite puts next to it."""
+        tidy(self)
+        work = f".{name[:_SHOWN]}.{machine()}-{os.getpid()}-{secrets.token_hex(8)}.new"
+        _mine.add(work)
+        try:
+            descriptor = self.open(work, os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW, mode)
+            try:
+                yield work, descriptor
+            finally:
+                os.close(descriptor)
+                for left in ("", "-wal", "-shm", "-journal"):  # suffixes of SQLite's own files
+                    with suppress(OSError):
+                        self.remove(work + left)
+        finally:
+            _mine.discard(work)
+
+
+def write(path: str | os.PathLike, content: bytes | memoryview | str) -> None:
+    """Write a file whole, or not at all; text in UTF-8. A file that a link leads to is replaced, the link stays, and so
+    does the file's mode. A device or a FIFO is written to. Raises OSError, which names the path."""
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        status = _status(path)
+        if status is not None and (stream := _stream_of(status)):
+            _write_all(stream, data)
+        elif status is not None and not stat.S_ISREG(status.st_mode):
+            _write_through(path, data)
+        else:
+            _replace(Path(os.path.realpath(path)), data, status)
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, os.fspath(path)) from e
+
+
+def _replace(place: Path, content: bytes | memoryview, status: os.stat_result | None) -> None:
+    """Put a new file at `place`, in the mode of the file that is there, if any."""
+    with Folder(place.parent) as folder, folder.temporary(place.name) as (work, descriptor):
+        _write_all(descriptor, content)
+        if status is not None and hasattr(os, "fchmod"):
+            with suppress(OSError):  # some file systems have no modes
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & 0o777)
+        folder.put(work, place.name)
+
+
+def unwritable(path: Path) -> str:
+    """Return why a file cannot be written; empty where it can. A file that exists keeps its content."""
+    try:
+        status = _status(path)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            return "it is a directory"
+        if status is not None and not stat.S_ISREG(status.st_mode):
+            return "" if os.access(path, os.W_OK) else os.strerror(errno.EACCES)
+        place = Path(os.path.realpath(path))
+        with Folder(place.parent) as folder, folder.temporary(place.name):
+            return ""
+    except (OSError, ValueError) as e:
+        return getattr(e, "strerror", None) or str(e)
+
+
+def _status(path: str | os.PathLike) -> os.stat_result | None:
+    """Return the status of what a path leads to; None where there is nothing."""
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _stream_of(status: os.stat_result) -> int | None:
+    """Return the descriptor of this process's output or error output where it goes to a file; None where neither
+    does."""
+    for stream in (1, 2):
+        with suppress(OSError):  # it is closed
+            if os.path.samestat(os.fstat(stream), status):
+                return stream
+    return None
+
+
+def _write_through(path: str | os.PathLike, content: bytes | memoryview) -> None:
+    """Write to a device or a FIFO. Raises OSError where it is a folder, or where nobody reads the FIFO."""
+    descriptor = os.open(path, os.O_WRONLY | _FLAGS)
+    try:
+        if hasattr(os, "set_blocking"):
+            os.set_blocking(descriptor, True)
+        _write_all(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes | memoryview) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+# --------------------------------------------------------------------------------------------------- temporary names
 
 
 def machine() -> str:
@@ -36,80 +296,22 @@ def machine() -> str:
     return hashlib.blake2b(processes.number_space().encode(), digest_size=4).hexdigest()
 
 
-@contextmanager
-def temporary_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the folder of `path` for a file that is to replace it. At the end of the block, a file
-    of that name is removed along with the files that SQLite puts next to it."""
-    tidy(path.parent)
-    name = f".{path.name}.{machine()}-{os.getpid()}-{next(_numbers)}.new"
-    _mine.add(name)
-    try:
-        yield path.with_name(name)
-    finally:
-        for left in ("", "-wal", "-shm", "-journal"):  # suffixes of SQLite's own files
-            with suppress(OSError):
-                path.with_name(name + left).unlink()
-        _mine.discard(name)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; its file replaces `path` if the block ends without an error, and is removed otherwise.
-    Raises OSError where the replacement fails."""
-    with temporary_path(path) as work:
-        yield work
-        os.replace(work, path)
-
-
-def tidy(folder: Path) -> None:
+def tidy(folder: Folder) -> None:
     """Sweep a folder, unless this process swept it last."""
     global _swept
-    if _swept != (folder, os.getpid()):
-        _swept = folder, os.getpid()
+    if _swept != (folder.path, os.getpid()):
+        _swept = folder.path, os.getpid()
         sweep(folder)
 
 
-def sweep(folder: Path) -> None:
+def sweep(folder: Folder) -> None:
     """Remove unfinished files in a folder whose processes have ended."""
     with suppress(OSError):
-        for path in list(folder.iterdir()):
-            found = _BEGUN.fullmatch(path.name)
-            if found and _is_abandoned(path, found[1], int(found[2])):
+        for name in folder.names():
+            match = _BEGUN.fullmatch(name)
+            if match and _is_abandoned(folder, name, match[1], int(match[2])):
                 with suppress(OSError):  # another process has removed it
-                    path.unlink()
-
-
-def distrust(folder: Path) -> str:
-    """Return why the contents of a cache folder must not be used, and the remedy; empty where they may be.
-
-    The folder must be this user's own, and no other user may write into it. A folder that does not exist yet is
-    trusted.
-    """
-    try:
-        found = folder.lstat()
-    except FileNotFoundError:
-        return ""
-    except OSError as e:
-        return f"{folder}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written"
-    if not stat.S_ISDIR(found.st_mode):
-        return f"{folder} is not a directory; remove it"
-    user = processes.user_id()
-    if user is not None:
-        if found.st_uid != user:
-            return f"{folder} belongs to another user; set EINSMITH_CACHE_DIR to a directory of your own"
-        if stat.S_IMODE(found.st_mode) & 0o022:
-            return f"{folder} can be written by others; run chmod 700 on it"
-    return ""
-
-
-def make_private(folder: Path) -> None:
-    """Make a cache folder that only this user may access, unless it exists. Raises OSError where that fails, or where
-    an existing folder must not be used (`distrust`)."""
-    if not (problem := distrust(folder)):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        problem = distrust(folder)  # another process may have made it first
-    if problem:
-        raise PermissionError(problem)
+                    folder.remove(name)
 
 
 def is_begun(name: str) -> bool:
@@ -117,9 +319,9 @@ def is_begun(name: str) -> bool:
     return _BEGUN.fullmatch(name) is not None
 
 
-def _is_abandoned(path: Path, where: str, process: int) -> bool:
+def _is_abandoned(folder: Folder, name: str, where: str, process: int) -> bool:
     if where != machine():
-        return time.time() - path.lstat().st_mtime > ABANDONED
+        return time.time() - folder.status(name).st_mtime > ABANDONED
     if process == os.getpid():  # or an earlier process that had this number
-        return not any(path.name.startswith(name) for name in list(_mine))
+        return not any(name.startswith(mine) for mine in list(_mine))
     return not processes.runs(process)

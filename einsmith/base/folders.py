@@ -10,9 +10,10 @@ import glob
 import os
 import platform
 import re
+import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def turn(place: Path) -> Iterator[None]:
 def is_locked(place: Path) -> bool:
     """Return whether another writer, or a thread of this process, holds the folder's lock."""
     try:
-        descriptor = os.open(_lock_of(place), os.O_RDONLY)
+        descriptor = files.open_plain(_lock_of(place), os.O_RDONLY | files.NO_FOLLOW)
     except OSError:
         return False
     try:
@@ -68,7 +69,7 @@ def _acquire(path: Path, place: Path) -> int:
     """Return a descriptor of the lock file at `path`, with its lock held by this thread."""
     end = time.monotonic() + PATIENCE
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = files.open_lock(path)
         _held.add(descriptor)
         try:
             if file_locks.lock(descriptor) and _is_at(descriptor, path):
@@ -88,7 +89,7 @@ def _acquire(path: Path, place: Path) -> int:
 def _is_at(descriptor: int, path: Path) -> bool:
     """Return whether an open file is still the file at its path: the previous owner may have removed it."""
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
         return False
 
@@ -112,7 +113,7 @@ forks.at_fork(after_in_child=_forget)
 
 
 def _temporary_path(place: Path, what: str) -> Path:
-    return place.parent / f".{place.name}.{files.machine()}-{os.getpid()}.{what}"
+    return place.parent / f".{place.name}.{files.machine()}-{os.getpid()}-{secrets.token_hex(8)}.{what}"
 
 
 @contextmanager
@@ -126,11 +127,11 @@ def replacing(place: Path) -> Iterator[Path]:
     work.mkdir()
     try:
         yield work
-        if place.exists():
+        if files.exists(place):
             place.rename(old)
         work.rename(place)
     except BaseException:
-        if old.exists() and not place.exists():
+        if files.exists(old) and not files.exists(place):
             old.rename(place)
         raise
     finally:
@@ -138,12 +139,24 @@ def replacing(place: Path) -> Iterator[Path]:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def copy_others(place: Path, work: Path, written: Container[str]) -> None:
+    """Copy what a user has put into the folder `place`, all but the names `written`, to the folder that is to replace
+    it; its own files stay as they are. Links are copied as links."""
+    for other in sorted(place.iterdir()) if files.is_folder(place) else []:
+        if other.name in written or os.path.lexists(work / other.name):
+            continue
+        if files.is_folder(other) and not os.path.islink(other):
+            shutil.copytree(other, work / other.name, symlinks=True)
+        else:
+            shutil.copy2(other, work / other.name, follow_symlinks=False)
+
+
 def restore(place: Path, is_whole: Callable[[Path], bool]) -> None:
     """Restore the old folder that a killed process had moved aside while replacing it.
 
     The caller must hold the folder's turn. is_whole: whether a folder is a complete one.
     """
-    if place.exists():
+    if files.exists(place):
         return
     for old in _moved_aside(place):
         if is_whole(old):
@@ -156,7 +169,7 @@ def find(place: Path, is_whole: Callable[[Path], bool]) -> None:
 
     Does nothing where the parent cannot be written to.
     """
-    if not place.exists() and (is_locked(place) or _moved_aside(place)):
+    if not files.exists(place) and (is_locked(place) or _moved_aside(place)):
         with suppress(OSError), turn(place):
             restore(place, is_whole)
 
@@ -168,7 +181,7 @@ def _moved_aside(place: Path) -> list[Path]:
 def _clear(place: Path) -> None:
     """Remove temporary folders that killed writers of `place` have left in its parent."""
     for left in list(place.parent.iterdir()):
-        named = re.fullmatch(rf"\.{re.escape(place.name)}\.(?:([0-9a-f]{{8}})-)?(\d+)\.(?:new|old)", left.name)
+        named = re.fullmatch(rf"\.{re.escape(place.name)}\.(?:([0-9a-f]{{8}})-)?(\d+)(?:-\w+)?\.(?:new|old)", left.name)
         if named and _is_abandoned(left, named[1], int(named[2])):
             shutil.rmtree(left, ignore_errors=True)
 

@@ -140,8 +140,7 @@ class Recorder:
 
     def write(self, path: Path) -> None:
         """Write the file whole, or not at all. Raises OSError."""
-        with files.replacing(path) as work, work.open("w", encoding="utf-8") as f:
-            json.dump(self.data(), f, separators=(",", ":"), allow_nan=False)
+        files.write(path, json.dumps(self.data(), separators=(",", ":"), allow_nan=False))
 
 
 def _metadata(what: str, process: int, row: int, **args: Any) -> dict[str, Any]:
@@ -166,7 +165,7 @@ def recorder_of_process() -> Recorder | None:
     if path is None or _of_process is not None:
         return _of_process
     path = path.with_name(path.name.replace("%p", str(os.getpid())))
-    if problem := unwritable(path):
+    if problem := files.unwritable(path):
         raise KnobError(
             f"the environment variable {environment.TRACE.name} is {str(path)!r}, which cannot be written: {problem}; "
             "set it to a file that can be written, or unset it"
@@ -191,21 +190,9 @@ def file_to_write(path: Any) -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise KindError(f"trace={show(path)} must be the path of a file")
     file = Path(path).expanduser()
-    if problem := unwritable(file):
+    if problem := files.unwritable(file):
         raise ArgumentError(f"trace={str(file)!r} cannot be written: {problem}; name another file")
     return file
-
-
-def unwritable(path: Path) -> str:
-    """Return why a file cannot be written; empty where it can. A file that exists keeps its content."""
-    if path.is_dir():
-        return "it is a directory"
-    try:
-        with files.temporary_path(path) as work:
-            work.touch(exist_ok=False)
-    except OSError as e:
-        return e.strerror or str(e)
-    return ""
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from einsmith.base import npz
 from einsmith.base.system import processors
 from einsmith.base.system.memory import available_bytes
 from einsmith.bench.problem import Workload
@@ -197,9 +198,8 @@ class _Run:
         """Return the change of every result array since the start, as it is now."""
         path, start = self.folder / f"{peer}.npz", self.start_values
         worker.ask(f"results {path}", allowance)
-        with np.load(path) as data:
-            names = self.problem.results or data.files
-            changes = {n: data[n] - start[n] if n in start else data[n] for n in names}
+        data = npz.read_arrays(path)
+        changes = {n: data[n] - start[n] if n in start else data[n] for n in self.problem.results or data}
         path.unlink()
         return changes
 

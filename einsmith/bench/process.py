@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from einsmith.base import environment
+from einsmith.base import environment, files
 from einsmith.base.system import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,7 +216,7 @@ class Crew:
         known = environment.cache_dir() / "calibration"
         for peer in peers:
             caches = self.caches(peer)
-            if caches is not None and known.is_dir():
+            if caches is not None and files.is_folder(known):
                 shutil.copytree(known, caches / "einsmith" / "calibration", dirs_exist_ok=True)
 
     def drop(self, peer: str) -> None:

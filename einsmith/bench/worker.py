@@ -30,6 +30,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from einsmith.base import npz
 from einsmith.base.system import memory, processors
 from einsmith.bench.problem import Session, Workload
 
@@ -147,7 +148,7 @@ def serve(
             elif words[0] == "describe":
                 answer({"described": describe(session)})
             elif words[0] == "results":
-                np.savez(words[1], **session.results())  # type: ignore[arg-type]
+                npz.write_arrays(words[1], session.results())
                 answer({})
             elif words[0] == "time":
                 warm = int(words[2])

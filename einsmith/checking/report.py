@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from einsmith.base import environment
+from einsmith.base import environment, files, npz, private
 from einsmith.base.errors import CheckError
 from einsmith.checking import kernel_check, others
 from einsmith.checking.expected import written_buffers
@@ -64,7 +64,7 @@ def folder() -> Path:
     directory."""
     for root in (environment.cache_dir() / "faults", Path.cwd() / "einsmith-faults"):
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            private.make_folders(root)
             return Path(tempfile.mkdtemp(prefix="fault-", dir=root))
         except OSError:
             continue
@@ -107,7 +107,7 @@ def kernel_fault(
         "addresses": [h.address for h in states],
     }
     _write(where, facts, arrays, f"{message}\n\n{text}\n", _KERNEL)
-    (where / "kernel.ll").write_text(source.text)
+    files.write(where / "kernel.ll", source.text)
     return CheckError(f"{text}\n{message}\nto see it again: python {where / 'reproduce.py'}")
 
 
@@ -132,16 +132,15 @@ def _machine(target: Target) -> dict[str, object]:
 
 
 def _write(where: Path, facts: object, arrays: Mapping[str, np.ndarray], text: str, script: str) -> None:
-    (where / "facts.json").write_text(json.dumps(facts))
-    np.savez(where / "arrays.npz", **arrays)  # type: ignore[arg-type]
-    (where / "fault.txt").write_text(text)
-    (where / "reproduce.py").write_text(script.replace("{name}", "reproduce.py"))
+    files.write(where / "facts.json", json.dumps(facts))
+    npz.write_arrays(where / "arrays.npz", arrays)
+    files.write(where / "fault.txt", text)
+    files.write(where / "reproduce.py", script.replace("{name}", "reproduce.py"))
 
 
 def _read(where: Path) -> tuple[dict, dict[str, np.ndarray]]:
-    facts = json.loads((where / "facts.json").read_text())
-    with np.load(where / "arrays.npz", allow_pickle=False) as file:
-        return facts, {name: file[name] for name in file.files}
+    facts = json.loads(files.read_bytes(where / "facts.json"))
+    return facts, npz.read_arrays(where / "arrays.npz")
 
 
 def replay(where: Path | str, anew: bool = False) -> None:
@@ -153,7 +152,7 @@ def replay(where: Path | str, anew: bool = False) -> None:
         source = others.source_of(partial(autoconfig.choose, kernel, target))
     else:
         launches = tuple((name, tasks) for name, tasks in facts["launches"])
-        text = (Path(where) / "kernel.ll").read_text()
+        text = files.read_text(Path(where) / "kernel.ll")
         source = KernelSource(text, launches, facts["scratch"], facts["workspace"])
     empty = CheckedKernel(kernel, target, (), 0, 0, facts["pattern"], facts["config"], lambda: source, facts["threads"])
     subject = others.compile_subject(empty, source, target, native.jit.OPT, facts["config"])

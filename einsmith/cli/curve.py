@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,8 +43,9 @@ def draw(losses: Sequence[float], history: Sequence[dict[str, float]], path: Pat
     axes.set(xlabel="step", ylabel="loss", title=title, yscale="log")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8)
-    with files.replacing(path) as work:
-        figure.savefig(work, format="png")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    files.write(path, picture.getvalue())
 
 
 def running_mean(values: Sequence[float], weight: float = 0.05) -> np.ndarray:

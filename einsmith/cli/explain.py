@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from einsmith.base import environment, recording
+from einsmith.base import environment, files, recording
 from einsmith.base.errors import DeviceError
 from einsmith.base.system import processors
 from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
@@ -59,7 +60,7 @@ def explain(
     decisions = [x.partition(" ") for x in overrides]
     if len({name for name, _, _ in decisions}) < len(decisions):
         raise click.UsageError("--override is given twice for one kernel")
-    if html is not None and html.exists() and Path(what).exists() and html.samefile(what):
+    if html is not None and files.exists(html) and files.exists(what) and os.path.samefile(html, what):
         raise click.UsageError(f"--html {html} is the file that is explained; name another one")
     if trace is not None and trace == html:
         raise click.UsageError(f"--trace and --html both name {trace}")
@@ -82,7 +83,7 @@ def explain(
         if html is not None:
             from einsmith.cli.report_page import page  # imported late: few reports are pages
 
-            html.write_text(page(report), encoding="utf-8")
+            files.write(html, page(report))
     if as_json:
         click.echo(json.dumps(report))
     elif html is not None:

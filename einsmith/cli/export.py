@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 from einsmith import models, optim
+from einsmith.base import files
 from einsmith.cli import onnx_files
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import defaults, model_arguments
@@ -57,7 +58,7 @@ def export_command(
         _write_onnx(step, folder, example[:-1], batch is None, options["overwrite"], as_json)
         return
     made = export(step, folder, *example, **options)
-    told = json.loads((made / MANIFEST).read_text())
+    told = json.loads(files.read_bytes(made / MANIFEST))
     if as_json:
         click.echo(json.dumps(told))
         return
@@ -80,7 +81,7 @@ def _write_onnx(
     step: TrainStep, file: Path, inputs: tuple[np.ndarray, ...], any_batch: bool, overwrite: bool, as_json: bool
 ) -> None:
     """Write a step's model as an ONNX file, and print its inputs, outputs and size."""
-    if file.exists() and not overwrite:
+    if files.exists(file) and not overwrite:
         raise click.ClickException(f"{file} exists; --overwrite replaces it")
     try:
         onnx.export(step.model, inputs, file, dynamic_batch=any_batch)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from einsmith import distributed, models
-from einsmith.base import environment
+from einsmith.base import environment, files
 from einsmith.base.errors import DeviceError
 from einsmith.base.system import processors
 from einsmith.codegen.cache import native, objects
@@ -187,9 +187,9 @@ def _to_json(value: object) -> Any:
 
 def _count(folder: Path) -> tuple[int, int]:
     sizes = []
-    for path in folder.rglob("*") if folder.is_dir() else ():
+    for path in folder.rglob("*") if files.is_folder(folder) else ():
         try:
-            if path.is_file():
+            if files.is_file(path):
                 sizes.append(path.stat().st_size)
         except OSError:
             continue

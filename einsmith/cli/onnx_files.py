@@ -12,6 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
+from einsmith.base import files, npz
 from einsmith.base.errors import ArgumentError, DataError
 from einsmith.cli.tasks import COLOURS, IMAGES, ROWS, Loaded, Say, Task, TaskSettings, assignment, number
 from einsmith.data import batches
@@ -47,7 +48,7 @@ def _inputs(what: str, changed: float) -> tuple[Input, ...]:
 def inputs_of(what: str) -> tuple[Input, ...]:
     """Return the inputs of the network of an ONNX file. Raises DataError where there is no such file."""
     path = Path(what)
-    if not path.is_file():
+    if not files.is_file(path):
         raise DataError(f"there is no file {what}")
     return _inputs(what, path.stat().st_mtime)
 
@@ -62,8 +63,7 @@ class Arrays(Task):
 
     def load(self, run: TaskSettings, say: Say) -> Loaded:
         try:
-            with np.load(run.data) as found:
-                arrays = {k: found[k] for k in found.files}
+            arrays = npz.read_arrays(run.data)
         except (OSError, ValueError) as e:
             raise DataError(f"{run.data} is not a file of arrays: {e}; np.savez(file, x=x, y=y) writes one") from e
         if "x" not in arrays or "y" not in arrays or len(arrays["x"]) != len(arrays["y"]):
@@ -84,7 +84,7 @@ class Arrays(Task):
         return Loaded(batches(x, y, min(run.batch, len(y)), seed=run.seed), test)
 
     def check(self, data: str) -> None:
-        if Path(data).suffix != ".npz" or not Path(data).is_file():
+        if Path(data).suffix != ".npz" or not files.is_file(data):
             raise click.BadParameter(f"{data!r} is not a .npz file of arrays x and y", param_hint="--data")
 
 
@@ -183,8 +183,8 @@ def run(what: str, *, inputs: Sequence[str], output: Path | None, threads: int |
         if not name or name in arrays:
             raise click.UsageError(f"--input {text}: {what} takes {len(names)} inputs, {', '.join(names)}")
         try:
-            arrays[name] = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as e:
+            arrays[name] = npz.read_array(path)
+        except (OSError, ValueError) as e:
             raise click.ClickException(f"--input {path} cannot be read as an array: {e}; np.save writes one") from e
     missing = [n for n in names if n not in arrays]
     if missing:
@@ -198,7 +198,11 @@ def run(what: str, *, inputs: Sequence[str], output: Path | None, threads: int |
     if any(not isinstance(v, np.ndarray) for v in results.values()):
         raise ArgumentError(f"{what} returns a sequence, which can be neither printed nor written")
     if output is not None:
-        np.savez(output, **{k: v.astype(np.float32) if v.dtype.name == "bfloat16" else v for k, v in results.items()})
+        floats = {k: v.astype(np.float32) if v.dtype.name == "bfloat16" else v for k, v in results.items()}
+        try:
+            npz.write_arrays(output, floats)
+        except OSError as e:
+            raise click.ClickException(f"--output {output} cannot be written: {e.strerror}; name another file") from e
     for name, v in results.items():
         if as_json:
             values = v.astype(np.float64) if v.dtype.kind not in "iub" else v

@@ -14,6 +14,7 @@ import numpy as np
 
 from einsmith import models, optim
 from einsmith.api import jit
+from einsmith.base import files
 from einsmith.base.arguments import describe
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import EinsmithError
@@ -46,14 +47,14 @@ def program(
 
         model, arrays = onnx_files.traceable(*onnx_files.example(what, batch, shapes, settings))
         return *_of_function(model, arrays, threads), None
-    if path.is_file() and batch is not None:
+    if files.is_file(path) and batch is not None:
         raise click.UsageError("--batch is for a model; a file has the shapes of its own inputs")
-    formula = path.is_file() and path.suffix != ".py"
+    formula = files.is_file(path) and path.suffix != ".py"
     if not formula and shapes:
         raise click.UsageError("--shape is for a file with a formula")
-    if path.suffix == ".py" and path.is_file() and settings:
+    if path.suffix == ".py" and files.is_file(path) and settings:
         raise click.UsageError("--set is for a file with a formula, or for a model")
-    if path.is_file():
+    if files.is_file(path):
         _require_model(memory_limit, max_stored, "a TrainStep in a file")
         return *(_formula(path, shapes, settings, threads) if formula else _file(path, threads)), None
     step, example, batch = training_step(what, batch, settings, threads, memory_limit, max_stored)
@@ -157,7 +158,7 @@ def run_file(path: Path, needed: Sequence[str], need: str) -> dict[str, Any]:
 def _formula(
     path: Path, shapes: Sequence[str], settings: Sequence[str], threads: int | None
 ) -> tuple[Executable, list[np.ndarray]]:
-    operator = op(path.read_text())
+    operator = op(files.read_text(path))
     given = dict(assignment(s, "--shape", "A=64,128") for s in shapes)
     parameters = {k: number(v) for k, v in (assignment(s, "--set", "stride=2") for s in settings)}
     rng = np.random.default_rng(0)
@@ -180,19 +181,14 @@ def _formula(
 
 @contextmanager
 def to_be_written(file: Path, option: str) -> Iterator[None]:
-    """Context that first checks that a file can be written, and removes a newly made file where its body fails.
+    """Context that first checks that a file can be written, before its body computes what is to be written.
 
     option: name of the option, for messages."""
-    new = not file.exists()
-    try:
-        file.open("a").close()
-    except OSError as e:
-        raise click.ClickException(f"{option} {file} cannot be written: {e.strerror}; name another file") from e
+    if why := files.unwritable(file):
+        raise click.ClickException(f"{option} {file} cannot be written: {why}; name another file")
     try:
         yield
-    except BaseException as e:
-        if new:
-            file.unlink(missing_ok=True)
-        if isinstance(e, OSError) and e.filename == str(file):
+    except OSError as e:
+        if e.filename == str(file):
             raise click.ClickException(f"{option} {file} cannot be written: {e.strerror}; name another file") from e
         raise

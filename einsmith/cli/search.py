@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import time
@@ -145,5 +146,6 @@ def draw(dots: Sequence[Dot], path: Path, title: str) -> None:
         low.legend(frameon=False, fontsize=8)
     for axes in (top, low):
         axes.grid(alpha=0.25)
-    with files.replacing(path) as work:
-        figure.savefig(work, format="png")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    files.write(path, picture.getvalue())

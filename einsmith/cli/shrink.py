@@ -14,6 +14,7 @@ from numpy.random import default_rng
 
 from einsmith.api.jit import Jitted, trace_call
 from einsmith.api.transforms import check_gradients, grad
+from einsmith.base import files
 from einsmith.base.arguments import describe
 from einsmith.base.arrays import to_array
 from einsmith.checking.shrink import shrink
@@ -73,7 +74,7 @@ def shrink_file(file: Path, *, gradients: bool, seconds: float, output: Path | N
     assert last is not None
     text = as_file(smallest, f"{last[0]}: {last[1]}", gradients)
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        files.write(output, text)
     if as_json:
         shapes = {n: list(a.shape) for n, a in smallest.inputs.items()}
         found = {"failure": last[0], "message": last[1], "formula": unparse(smallest.source), "shapes": shapes}

@@ -12,6 +12,7 @@ import click
 import numpy as np
 
 from einsmith import models, ops
+from einsmith.base import files
 from einsmith.base.errors import DataError
 from einsmith.data import (
     Batches,
@@ -93,7 +94,7 @@ class Task:
 
     def check(self, data: str) -> None:
         """Raise click's error where `data`, the value of --data, names neither a data set nor a folder."""
-        if data not in self.names and not Path(data).is_dir():
+        if data not in self.names and not files.is_folder(data):
             raise click.BadParameter(
                 f"{data!r} is neither {' nor '.join(self.names)} nor a folder{self.folder}", param_hint="--data"
             )

@@ -20,7 +20,7 @@ import click
 import numpy as np
 
 from einsmith import distributed, models, nn, optim
-from einsmith.base import environment
+from einsmith.base import environment, files
 from einsmith.base.errors import SaveError
 from einsmith.cli.progress import TrainProgress
 from einsmith.cli.task_table import task_of
@@ -327,7 +327,7 @@ def _resume(
     network = _of_file(model) if model.endswith(".onnx") else None
     step = checkpoint.load(folder, threads=threads, loss=_own_loss(model, network), model=network, group=group)
     try:
-        saved = json.loads((folder / SETTINGS).read_text())
+        saved = json.loads(files.read_bytes(folder / SETTINGS))
         run = Run(**{f.name: saved[f.name] for f in fields(Run) if f.name in saved or f.name not in SINCE})
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise SaveError(f"{folder} is not a run of `einsmith train`: {SETTINGS} is missing or damaged ({e})") from e
@@ -362,12 +362,15 @@ def _own_loss(model: str, network: nn.Module | None) -> Callable | None:
 
 def _writable(target: Path) -> None:
     """Make the save folder and check that it can be written, before time is spent on training. Raises SaveError."""
-    if target.exists() and not (target.is_dir() and ((target / SETTINGS).exists() or not any(target.iterdir()))):
-        raise SaveError(f"{target} exists and is not a saved run; choose another folder or remove it")
     try:
+        is_free = not files.exists(target) or (files.is_folder(target) and not any(target.iterdir()))
+        if not is_free and not files.exists(target / SETTINGS):
+            raise SaveError(f"{target} exists and is not a saved run; choose another folder or remove it")
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=target.parent):
             pass
+    except SaveError:
+        raise
     except OSError as e:
         raise SaveError(f"cannot save to {target}: {e.strerror or e}; choose a folder that can be written") from e
 
@@ -393,7 +396,7 @@ def _draw(run: Run, target: Path, say: Callable[[str], None]) -> None:
 
 
 def _write_settings(run: Run, file: Path) -> None:
-    file.write_text(json.dumps(asdict(run)))
+    files.write(file, json.dumps(asdict(run)))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from einsmith.base import environment
+from einsmith.base import environment, files
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch
@@ -62,8 +62,8 @@ def _find(split: str, folder: Path | None, say: Callable[[str], None]) -> dict[s
     for place in places:
         for below in (place, place / "cifar-10-batches-bin"):
             paths = {name: below / name for name in FILES[split]}
-            if all(p.is_file() for p in paths.values()):
-                return {name: p.read_bytes() for name, p in paths.items()}
+            if all(map(files.is_file, paths.values())):
+                return {name: files.read_bytes(p) for name, p in paths.items()}
     if folder is not None:
         raise DataError(f"{folder} lacks {', '.join(FILES[split])}, the binary version's files")
     failures: list[str] = []

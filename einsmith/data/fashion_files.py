@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from einsmith.base import environment
+from einsmith.base import environment, files
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch, idx
@@ -56,7 +56,7 @@ def _find(name: str, folder: Path | None, say: Callable[[str], None]) -> bytes:
         places = [folder]
     for place in places:
         for path in (place / name, place / f"{name}.gz"):
-            if path.is_file():
+            if files.is_file(path):
                 return _verify(idx.read_bytes(path), name, str(path))
     if folder is not None:
         raise DataError(f"{folder} lacks {name} (plain, or packed as .gz)")

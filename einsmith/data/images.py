@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from einsmith.base import locks
+from einsmith.base import files, locks
 from einsmith.base.arguments import Count, check_arguments
 from einsmith.base.errors import ArgumentError, DataError
 
@@ -33,7 +34,9 @@ def decode(file: Any, name: str, mode: str, size: tuple[int, int] | None = None)
     contains `name`."""
     image_module = _pillow()
     try:
-        with image_module.open(file) as opened:
+        with ExitStack() as stack:
+            source = stack.enter_context(files.reading(file)) if isinstance(file, os.PathLike) else file
+            opened = stack.enter_context(image_module.open(source))
             image = _eight_bits(opened).convert(mode)
             if size is not None and (image.height, image.width) != size:
                 height, width = size
@@ -42,8 +45,8 @@ def decode(file: Any, name: str, mode: str, size: tuple[int, int] | None = None)
                 top, left = (image.height - h) / 2, (image.width - w) / 2
                 image = image.resize((width, height), image_module.BILINEAR, (left, top, left + w, top + h))
             return np.asarray(image)
-    except (OSError, ValueError, SyntaxError, EOFError, image_module.DecompressionBombError) as e:
-        raise DataError(f"{name} cannot be decoded: {e}") from e
+    except Exception as e:  # Pillow's decoders raise errors of many kinds for damaged files
+        raise DataError(f"{name} cannot be decoded: {e or type(e).__name__}") from e
 
 
 def _eight_bits(image: Any) -> Any:
@@ -125,15 +128,18 @@ def image_folder(
         raise ArgumentError(f"channels={channels!r} is neither 1 nor 3")
     if errors not in ("raise", "skip"):
         raise ArgumentError(f"errors={errors!r} is neither 'raise' nor 'skip'")
-    if not root.is_dir():
-        raise DataError(f"{root} is not a folder; pass one that has a folder of images for each class")
+    if why := files.why_not_folder(root):
+        raise DataError(f"{root} {why}; pass one that has a folder of images for each class")
     _pillow()
-    classes = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    classes = sorted(p.name for p in root.iterdir() if files.is_folder(p) and not p.name.startswith("."))
+    unusable = [f"{root / name} {why}" for name in classes if (why := files.why_not_folder(root / name))]
+    if unusable:
+        raise DataError(f"{unusable[0]}; change its mode, or remove it")
     found = [
         (path, n)
         for n, name in enumerate(classes)
         for path in sorted((root / name).rglob("*"))
-        if path.suffix.lower() in EXTENSIONS and path.is_file()
+        if path.suffix.lower() in EXTENSIONS and files.is_file(path)
     ]
     empty = [name for n, name in enumerate(classes) if n not in {k for _, k in found}]
     if found and empty:

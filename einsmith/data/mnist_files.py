@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from einsmith.base import environment
+from einsmith.base import environment, files
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch, idx
@@ -130,7 +130,7 @@ def _locate(folder: Path, name: str) -> Path | None:
     """Return the path of a file in a folder, or in the folders below it that other tools use, or None."""
     for below in (folder, folder / "mnist", folder / "MNIST" / "raw"):
         for path in (below / name, below / f"{name}.gz"):
-            if path.is_file():
+            if files.is_file(path):
                 return path
     return None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from einsmith.base import environment
+from einsmith.base import environment, files
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch
@@ -74,7 +74,7 @@ def text_folder(folder: str | os.PathLike, split: str = "train") -> str:
     _check_split(split)
     path = Path(folder) / f"{split}.txt"
     try:
-        return path.read_bytes().decode()
+        return files.read_text(path)
     except OSError as e:
         raise DataError(f"cannot read {path}: {e.strerror or e}; a folder of text has train.txt and test.txt") from e
     except UnicodeDecodeError as e:
@@ -122,9 +122,9 @@ def _archive(name: str, chosen: Collection, folder: Path | None, say: Callable[[
 def _read_checked(folder: Path, chosen: Collection) -> bytes | None:
     """Return the archive, None where the folder has none. Raises DataError where its checksum is wrong."""
     for path in (folder / chosen.archive, folder / "text" / chosen.archive):
-        if path.is_file():
+        if files.is_file(path):
             try:
-                return _verify(path.read_bytes(), chosen, str(path))
+                return _verify(files.read_bytes(path), chosen, str(path))
             except OSError as e:
                 if isinstance(e, DataError):
                     raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Library:
 
     def __init__(self, folder: Any, weights: Any = None, threads: int = 0):
         self.folder = Path(folder)
-        self.manifest: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
+        self.manifest: dict[str, Any] = json.loads(_plain(self.folder / "manifest.json").read_bytes())
         if self.manifest.get("format") != "einsmith-export":
             raise ValueError(f"{self.folder} is not an exported library")
         self.name: str = self.manifest["name"]
@@ -71,11 +72,7 @@ class Library:
         The system returns a library that is still loaded from the same path, even if its file was replaced. So other
         spellings of the path are tried until the identity agrees."""
         folder, file = self.folder.resolve(), f"lib{self.name}.so"
-        if not (folder / file).exists():
-            raise FileNotFoundError(
-                f"{file} is missing: the folder has the source of a library, which must be compiled first"
-            )
-        path = f"{folder}/{file}"
+        path = str(_plain(folder / file, ": the folder has the source of a library, which must be compiled first"))
         while True:
             found = ctypes.CDLL(path)
             identity = found[f"{self.name}_identity"]
@@ -238,6 +235,13 @@ class Library:
         if array.dtype.kind != wanted.kind or not np.can_cast(array.dtype, wanted):
             raise self.unfit(f"{self.name}: {place['name']} is {array.dtype}; it must be {wanted}")
         return array.astype(wanted)
+
+
+def _plain(path: Path, why: str = "") -> Path:
+    """Return the path of a plain file. Raises FileNotFoundError where there is none."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{path.name} is missing{why}")
+    return path
 
 
 def _type(name: str) -> np.dtype:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.base import files
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import DtypeError
 from einsmith.export import exported, traces
@@ -117,7 +118,7 @@ class LibrarySource:
     def text(self, identity: str) -> str:
         """Return the whole source. identity: the string that the library's function NAME_identity returns."""
         parts = ["machine.c", "library.c", *(["training.c"] if self.subject.training else [])]
-        runtime = [(RUNTIME / p).read_text().replace("struct model", f"struct {self.name}_model") for p in parts]
+        runtime = [files.read_text(RUNTIME / p).replace("struct model", f"struct {self.name}_model") for p in parts]
         head = [
             f"/* {self.name}: the source of a library that Einsmith has exported. Compiled and linked with the object "
             "file of its kernels. */",

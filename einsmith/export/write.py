@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from einsmith.api.jit import Jitted
-from einsmith.base import VERSION, environment, folders
+from einsmith.base import VERSION, environment, files, folders
 from einsmith.base.arguments import Count, check_arguments, describe, refuse_torch, show
 from einsmith.base.arrays import detached
 from einsmith.base.errors import ArgumentError, CheckError, SaveError
@@ -98,7 +98,7 @@ def export(
             folders.restore(place, is_export)
             _folder(place, overwrite)  # check again: another process may have written it
             with folders.replacing(place) as work:
-                (work / WEIGHTS).write_bytes(state)
+                files.write(work / WEIGHTS, state)
                 made.write(work, command)
     except SaveError:
         raise
@@ -115,11 +115,15 @@ def _folder(path: Any, overwrite: bool) -> Path:
         place = Path(path).resolve()
     except (TypeError, ValueError, OSError, RuntimeError) as e:
         raise SaveError(f"{show(path)} is not the path of a folder: {e}") from e
-    if not place.exists():
+    if not files.exists(place):
         return place
-    if not is_export(place) and not (place.is_dir() and not any(place.iterdir())):
+    try:
+        is_empty = files.is_folder(place) and not any(place.iterdir())
+    except OSError as e:
+        raise SaveError(f"{place} cannot be read: {e.strerror or e}; choose another folder") from e
+    if not is_empty and not is_export(place):
         raise SaveError(f"{place} exists and is not an export; choose another folder or remove it")
-    if not overwrite and any(place.iterdir()):
+    if not overwrite and not is_empty:
         raise SaveError(f"{place} exists already; choose another folder, or pass overwrite=True to replace it")
     return place
 
@@ -178,16 +182,16 @@ class _Made:
         """Write everything but the weights, the manifest last. command: the C compiler that links, or None."""
         name, source = self.name, self.source
         text = header(name, self.subject, self.calls, self.processor, VERSION, source.violations)
-        (folder / f"{name}.h").write_text(text)
-        (folder / f"{name}.c").write_text(source.text(self.identity))
+        files.write(folder / f"{name}.h", text)
+        files.write(folder / f"{name}.c", source.text(self.identity))
         kernels = folder / f"{name}_kernels.o"
-        kernels.write_bytes(self.code)
+        files.write(kernels, self.code)
         if command is not None:
             build.link(command, folder, name, kernels)
             for part in (kernels, folder / f"{name}.c"):
                 part.unlink()
-        files = {p.name: p.stat().st_size for p in sorted(folder.iterdir())}
-        (folder / MANIFEST).write_text(json.dumps(self.manifest() | {"files": files}, indent=1) + "\n")
+        sizes = {p.name: p.stat().st_size for p in sorted(folder.iterdir())}
+        files.write(folder / MANIFEST, json.dumps(self.manifest() | {"files": sizes}, indent=1) + "\n")
 
     def manifest(self) -> dict[str, Any]:
         """Return the content of manifest.json without the list of files."""

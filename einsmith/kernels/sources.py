@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.base import files
 from einsmith.base.errors import CompileError
 
 _PACKAGE = __name__.partition(".")[0]
@@ -287,7 +288,7 @@ def _is_standard(top: str, path: Path) -> bool:
 def _read(path: Path, spec: ModuleSpec | None) -> bytes:
     try:
         get_data = getattr(getattr(spec, "loader", None), "get_data", None)  # of an archive
-        return path.read_bytes() if get_data is None else get_data(str(path))
+        return files.read_bytes(path) if get_data is None else get_data(str(path))
     except OSError as e:
         raise _UntraceableError(f"{path} cannot be read: {e.strerror or e}") from None
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from einsmith.base import environment
+from einsmith.base import environment, files
 from einsmith.base.errors import KnobError
 from einsmith.ir.nodes import Graph, Item, Leaf, postorder
 from einsmith.ir.printer import show
@@ -110,7 +110,7 @@ class FileListing(Listing):
     def _write(self, file: Path, text: str) -> None:
         try:
             file.parent.mkdir(exist_ok=True)
-            file.write_text(text + "\n", encoding="utf-8")
+            files.write(file, text + "\n")
         except OSError as e:
             raise self._knob_error(e) from e
 

@@ -8,7 +8,6 @@ included; a folder with a changed byte, a truncated one and a foreign one are re
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from einsmith import models, ops, optim
-from einsmith.base import folders
+from einsmith.base import files, folders
 from einsmith.base.arguments import Count, check_arguments, describe
 from einsmith.base.errors import EinsmithError, EinsmithWarning, GroupError, SaveError
 from einsmith.distributed.group import ProcessGroup
@@ -76,16 +75,12 @@ def _write_alone(saved: _Snapshot, path: Any, others: Mapping[str, Callable[[Pat
         target.parent.mkdir(parents=True, exist_ok=True)
         with folders.turn(target):
             folders.restore(target, manifest.is_saved_step)
-            if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
+            if files.exists(target) and any(target.iterdir() if files.is_folder(target) else [target]):
                 if not manifest.is_saved_step(target):
                     raise SaveError(f"{target} exists and is not a saved step; choose another folder or remove it")
             with folders.replacing(target) as work:
                 saved.write(work, others)
-                for extra in sorted(target.iterdir()) if target.is_dir() else []:  # a user's own files stay
-                    if extra.is_dir() and not extra.is_symlink():
-                        shutil.copytree(extra, work / extra.name, symlinks=True)
-                    elif extra.name not in (*FILES, *others):
-                        shutil.copy2(extra, work / extra.name, follow_symlinks=False)
+                folders.copy_others(target, work, (*FILES, *others))
     except SaveError:
         raise
     except folders.TakenError as e:
@@ -128,12 +123,12 @@ class _Snapshot:
         """Write the files of a save and flush each to disk."""
         save_file(self.weights, work / WEIGHTS)
         save_file(self.state, work / STATE)
-        (work / PLAN).write_text(self.plan + "\n")
+        files.write(work / PLAN, self.plan + "\n")
         for name, write_file in others.items():
             write_file(work / name)
         manifest.write(work, self.metadata)
         for name in (*FILES, *others):
-            with open(work / name, "rb") as f:
+            with files.reading(work / name) as f:
                 os.fsync(f.fileno())
 
 
@@ -331,7 +326,7 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str
         try:
             read = manifest.read(source), _tensors(source, WEIGHTS), _tensors(source, STATE)
         except SaveError:
-            moving = not source.exists() and folders.is_locked(source)
+            moving = not files.exists(source) and folders.is_locked(source)
             if reads_left == 0 or (_description(source) == before and not moving):
                 raise
         else:
@@ -342,7 +337,7 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str
 
 def _description(source: Path) -> bytes | None:
     try:
-        return (source / META).read_bytes()
+        return files.read_bytes(source / META)
     except OSError:
         return None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from einsmith import ops
+from einsmith.base import files
 from einsmith.base.errors import SaveError
 from einsmith.base.numerics import STORED
 from einsmith.training.loss_scaling import INITIAL_SCALE
@@ -175,7 +176,7 @@ def write(folder: Path, entries: dict[str, Any]) -> None:
     """Write step.json with the checksums of all other files that are in the folder, and of itself."""
     meta = {"format": FORMAT, "version": VERSION} | entries
     meta["files"] = {path.name: digest(path) for path in sorted(folder.iterdir())}
-    (folder / META).write_bytes(sign(meta).encode())
+    files.write(folder / META, sign(meta))
 
 
 _LAST = re.compile(rb'(.*),\n "checksum": "([0-9a-f]{64})"\n}\n', re.DOTALL)
@@ -208,13 +209,13 @@ def read(folder: Path) -> dict[str, Any]:
     Raises SaveError, with folder and entry, where an entry is missing or invalid, and where another file of the folder
     does not match its saved checksum.
     """
-    if not folder.is_dir():
-        raise SaveError(f"{folder} is not a folder; pass what es.save wrote")
+    if why := files.why_not_folder(folder):
+        raise SaveError(f"{folder} {why}; pass what es.save wrote")
     try:
-        text = (folder / META).read_bytes()
+        text = files.read_bytes(folder / META)
         meta = json.loads(text.decode("utf-8"))
     except OSError as e:
-        raise SaveError(f"{folder} is not a saved step: {META} is missing") from e
+        raise SaveError(f"{folder} is not a saved step: {_unreadable(META, e)}") from e
     except (ValueError, RecursionError) as e:
         raise SaveError(f"{folder} is not a saved step: {META} is damaged") from e
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
@@ -240,10 +241,15 @@ def read(folder: Path) -> dict[str, Any]:
         try:
             checksum = digest(folder / name)
         except OSError as e:
-            raise SaveError(f"{folder}: {name} is missing") from e
+            raise SaveError(f"{folder}: {_unreadable(name, e)}") from e
         if checksum != saved:
             raise SaveError(f"{folder}: {name} is truncated or was changed; its checksum differs from the saved one")
     return meta
+
+
+def _unreadable(name: str, e: OSError) -> str:
+    """Return why a file of a save cannot be read, in words."""
+    return f"{name} is missing" if isinstance(e, FileNotFoundError) else f"{name} cannot be read: {e.strerror or e}"
 
 
 def is_saved_step(folder: Path) -> bool:
@@ -254,14 +260,15 @@ def is_saved_step(folder: Path) -> bool:
 def has_format(file: Path, name: str) -> bool:
     """Return whether a JSON file's `format` entry is `name`."""
     try:
-        return json.loads(file.read_text(encoding="utf-8")).get("format") == name
+        return json.loads(files.read_bytes(file)).get("format") == name
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 
 def digest(path: Path) -> str:
     """Return the checksum of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with files.reading(path) as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def loss_name(loss: Callable) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 from numpy.random import default_rng
 
 import einsmith as es
-from einsmith.base import recording
+from einsmith.base import files, recording
 from einsmith.cli import main
 from tests.tracing.trace_format import check_trace, counters_of, read_trace, spans_of
 
@@ -141,7 +141,7 @@ def test_a_file_that_fails_is_not_written(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_, **__) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(recording.json, "dump", full)
+    monkeypatch.setattr(files, "_write_all", full)
     with pytest.raises(OSError):
         recording.Recorder().write(file)
     assert file.read_text() == "before" and list(tmp_path.iterdir()) == [file]

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from einsmith.base.system import sources
 
@@ -52,10 +51,8 @@ def unlock(descriptor: int) -> None:
 
 
 @contextmanager
-def hold(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, which is created for this user alone; other processes and threads wait for it. Raises
-    OSError where the file cannot be opened."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+def hold(descriptor: int) -> Iterator[None]:
+    """Hold the lock of an open file, which is closed at the end; other processes and threads wait for it."""
     try:
         if fcntl is not None:
             _flock(descriptor, fcntl.LOCK_EX)

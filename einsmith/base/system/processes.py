@@ -60,8 +60,8 @@ def number_space() -> str:
 
 
 def user_id() -> int | None:
-    """Return the number of this process's user; None on Windows, where users have none."""
-    return None if system() == "win32" else os.getuid()
+    """Return the number of the user whose files this process makes; None on Windows, where users have none."""
+    return None if system() == "win32" else os.geteuid()
 
 
 def run_when_idle(only: bool) -> None:

@@ -1,28 +1,28 @@
 """Cache object code on disk.
 
 Each entry is a file named by its key. An entry is trusted only if its checksum, length and version fit; any other is a
-miss, and is written anew. The directory is private (0700) and must be owned by this user, since its content is
-executed. A file's modification time is when the entry was last used: beyond EINSMITH_CACHE_LIMIT the least recently
-used entries are removed.
+miss, and is written anew. The directory is private and so is each entry (`base.private`), since object code and
+pickles are executed. A file's modification time is when the entry was last used: beyond EINSMITH_CACHE_LIMIT the least
+recently used entries are removed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import stat
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from einsmith.base import environment, files, locks
+from einsmith.base import environment, files, locks, private
 from einsmith.base.caches import Once
 from einsmith.base.errors import StoreWarning
+from einsmith.base.private import PrivateFolder
 from einsmith.ir import pickled
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Leaf
@@ -52,7 +52,7 @@ def source_hash() -> bytes:
     out = hashlib.blake2b(digest_size=16)
     for path in sorted(root.rglob("*.py")):
         out.update(str(path.relative_to(root)).encode() + b"\0")
-        out.update(path.read_bytes())
+        out.update(files.read_bytes(path))
     return out.digest()
 
 
@@ -68,60 +68,54 @@ def name_of(*parts: bytes, sources: bytes | None = None) -> str:
 def _warn(problem: str) -> None:
     """Warn once that the cache is not used; compilation continues without it."""
     if _warned(problem):
-        warnings.warn(f"compiled code is not kept on disk: {problem}", StoreWarning, stacklevel=3)
+        warnings.warn(f"compiled code is not kept on disk: {problem}", StoreWarning, stacklevel=5)
 
 
-def folder(create: bool = True) -> Path | None:
-    """Return the directory of entries, created if missing; None, with one warning, where it cannot be used safely."""
+@contextmanager
+def _opened(create: bool = True) -> Iterator[PrivateFolder | None]:
+    """Yield the directory of entries, created if missing; None, with one warning, where it cannot be used safely. What
+    its entries cannot be used for in the block is a warning, too."""
     path = environment.cache_dir() / "objects"
-    problem, is_there = files.distrust(path), path.is_dir()
-    if create and not problem and not is_there:
-        try:
-            files.make_private(path)
-            is_there = True
-        except OSError as e:
-            problem = str(e) if e.strerror is None else _unwritable(path, e)
-    if problem:
-        _warn(problem)
-    return path if is_there and not problem else None
-
-
-def _unwritable(path: Path, e: OSError) -> str:
-    return f"{path}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written"
+    folder = None
+    try:
+        folder = PrivateFolder(path, create)
+    except OSError as e:
+        if create or not isinstance(e, FileNotFoundError):
+            _warn(private.describe(path, e))
+    with folder or nullcontext():
+        yield folder
 
 
 def read(key: str) -> CachedObject | None:
     """Return the entry of a key; None where there is none or it is damaged in any way."""
-    where = folder()
-    if where is None:
-        return None
-    try:
-        data = (where / key).read_bytes()
-    except OSError:
-        return None
-    try:
-        entry = _decode(data, key)
-    except (ValueError, KeyError, TypeError, IndexError):
-        if environment.debug() >= 1:
-            print(f"einsmith: the cache entry {key} is damaged and is compiled again", file=sys.stderr)
-        return None
-    with suppress(OSError):  # removed meanwhile, or read-only: it is read anyway
-        os.utime(where / key)
-    return entry
+    with _opened() as folder:
+        if folder is None:
+            return None
+        try:
+            entry = _decode(folder.read(key), key)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as e:
+            if environment.debug() >= 1:
+                why = e if isinstance(e, OSError) else "it is damaged"
+                print(f"einsmith: the cache entry {key} is compiled again: {why}", file=sys.stderr)
+            return None
+        with suppress(OSError):  # removed meanwhile, or read-only: it is read anyway
+            folder.touch(key)
+        return entry
 
 
 def write(key: str, entry: CachedObject) -> None:
     """Store an entry by writing a new file and renaming it. A failure causes one warning and is otherwise harmless."""
-    where = folder()
-    if where is None:
-        return
-    data = _encode(entry, key)
-    try:
-        with files.replacing(where / key) as work:
-            work.write_bytes(data)
-        _enforce_limit(where, len(data))
-    except OSError as e:
-        _warn(_unwritable(where, e))
+    with _opened() as folder:
+        if folder is None:
+            return
+        data = _encode(entry, key)
+        try:
+            folder.write(key, data, private.MODE)
+            _enforce_limit(folder, len(data))
+        except OSError as e:
+            _warn(private.describe(folder.path, e))
 
 
 def read_pickled(key: str, leaves: Sequence[Leaf] = ()) -> Any:
@@ -149,48 +143,54 @@ def write_pickled(
     write(key, CachedObject(data, (), {}))
 
 
-def _enforce_limit(where: Path, written: int) -> None:
+def _enforce_limit(folder: PrivateFolder, written: int) -> None:
     """Count bytes written into the folder, and remove the least recently used entries where a scan is due."""
-    limit = environment.CACHE_LIMIT.get() << 20
+    limit, where = environment.CACHE_LIMIT.get() << 20, folder.path
     with _lock:
         due = where not in _written or _written[where] + written > limit // _SLACK_SHARE
         _written[where] = 0 if due else _written[where] + written
     if not due:
         return
     total = 0
-    entries: list[tuple[float, int, Path]] = []
-    for path in where.iterdir():
+    entries: list[tuple[float, int, str]] = []
+    for name in folder.names():
         with suppress(OSError):  # another process has removed or renamed it
-            info = path.lstat()
+            info = folder.status(name)
             if not stat.S_ISREG(info.st_mode):
                 continue
-            if not files.is_begun(path.name):
-                entries.append((info.st_mtime, info.st_size, path))
+            if not files.is_begun(name):
+                entries.append((info.st_mtime, info.st_size, name))
                 total += info.st_size
     if total <= limit - limit // _SLACK_SHARE:
         return
-    for _, size, path in sorted(entries):
+    for _, size, name in sorted(entries):
         if total <= limit - limit // _SLACK_SHARE:
             break
         with suppress(OSError):
-            path.unlink()
+            folder.remove(name)
         total -= size
 
 
 def clear() -> tuple[int, int]:
     """Remove every entry; return how many there were and their bytes."""
-    count, size = 0, 0
-    where = folder(create=False)
-    for path in where.iterdir() if where is not None else ():
-        size, count = size + path.stat().st_size, count + 1
-        path.unlink(missing_ok=True)
-    return count, size
+    return _count(lambda folder, name: folder.remove(name))
 
 
 def usage() -> tuple[int, int]:
     """Return the number of entries and their bytes."""
-    where = folder(create=False)
-    sizes = [p.stat().st_size for p in where.iterdir()] if where is not None else []
+    return _count(lambda folder, name: None)
+
+
+def _count(use: Callable[[PrivateFolder, str], None]) -> tuple[int, int]:
+    """Call `use` for every entry; return how many there were and their bytes."""
+    sizes = []
+    with _opened(create=False) as folder:
+        if folder is None:
+            return 0, 0
+        for name in folder.names():
+            with suppress(FileNotFoundError):  # another process has removed it
+                sizes.append(folder.status(name).st_size)
+                use(folder, name)
     return len(sizes), sum(sizes)
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from einsmith.base import environment, recording
+from einsmith.base import environment, files, recording
 from einsmith.base.errors import CompileError, DeviceError
 from einsmith.base.system import processors
 from einsmith.base.workers import Failed, Lost, Worker
@@ -78,7 +78,7 @@ def compile_sources(sources: Sequence[TritonSource], capability: tuple[int, int]
 def _key(source: TritonSource, capability: tuple[int, int]) -> str:
     parts = ("triton", VERSION, repr(OPTIONS), repr(capability), repr(tuple(source)))
     # Of Einsmith, machine code depends on the worker alone: the text is all that the rest has to say.
-    return objects.name_of(*(part.encode() for part in parts), sources=_WORKER.read_bytes())
+    return objects.name_of(*(part.encode() for part in parts), sources=files.read_bytes(_WORKER))
 
 
 def _read(key: str) -> Binary | None:

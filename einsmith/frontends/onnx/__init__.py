@@ -71,8 +71,7 @@ def save(model: OnnxModule, file: str | os.PathLike) -> None:
         elif t.data_location == onnx.TensorProto.EXTERNAL:
             constant = model._graph.constants[t.name]
             t.CopyFrom(onnx.numpy_helper.from_array(constant.array, t.name))
-    with files.replacing(Path(file)) as work:
-        work.write_bytes(made.SerializeToString())
+    files.write(file, made.SerializeToString())
 
 
 @check_arguments
@@ -133,8 +132,7 @@ def export(
     shapes = [(a.shape, dtype_of(a)) for a in arrays]
     made = make_model(model, shapes, inputs, output_names, opset, dynamic_batch)
     try:
-        with files.replacing(path) as work:
-            work.write_bytes(made.SerializeToString())
+        files.write(path, made.SerializeToString())
     except OSError as e:
         raise DataError(f"{path} cannot be written: {e.strerror or e}") from e
 
@@ -158,8 +156,8 @@ def _writable(file: Any) -> Path:
         path = Path(file)
     except TypeError:
         raise KindError(f"file={show(file)} must be a path") from None
-    if path.is_dir():
+    if files.is_folder(path):
         raise DataError(f"{path} is a folder; give the path of a file in it, such as {path / 'net.onnx'}")
-    if not path.absolute().parent.is_dir():
-        raise DataError(f"there is no folder {path.absolute().parent}; make it first")
+    if why := files.why_not_folder(path.absolute().parent):
+        raise DataError(f"{path.absolute().parent} {why}; name a file in a folder of your own")
     return path

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.base import files
 from einsmith.base.arguments import with_article
 from einsmith.base.errors import ArgumentError, DataError, DtypeError, TraceError
 from einsmith.frontends.onnx import operators  # noqa: F401  # fills the table
@@ -60,7 +61,7 @@ def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
         path = Path(file)
         what, folder = path.name, path.resolve().parent
         try:
-            data = path.read_bytes()
+            data = files.read_bytes(path)
         except OSError as e:
             raise DataError(f"{file} cannot be read: {e.strerror or e}") from e
     elif isinstance(file, (bytes, bytearray)) or hasattr(file, "read"):
@@ -555,11 +556,13 @@ class _Reader:
             raise DataError(f"{where}, which is outside of the model's folder; put it there and save the model anew")
         try:
             offset = int(entries.get("offset", 0))
-            size = path.stat().st_size
-            length = int(entries.get("length", size - offset))
-            if offset < 0 or length < 0 or offset + length > size:
-                raise DataError(f"{where}, bytes {offset} to {offset + length}, but the file has {size}; copy it again")
-            with path.open("rb") as f:
+            with files.reading(path) as f:
+                size = os.fstat(f.fileno()).st_size
+                length = int(entries.get("length", size - offset))
+                if offset < 0 or length < 0 or offset + length > size:
+                    raise DataError(
+                        f"{where}, bytes {offset} to {offset + length}, but the file has {size}; copy it again"
+                    )
                 f.seek(offset)
                 data = f.read(length)
         except OSError as e:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterable, Sequence
@@ -21,9 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from einsmith.base import environment, files, locks
+from einsmith.base import environment, locks
 from einsmith.base.caches import Once
 from einsmith.base.errors import BusyError, EinsmithError, StoreWarning
+from einsmith.base.private import PrivateFolder
 from einsmith.base.system import memory
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import REUSED_L3_FRACTION, Target
@@ -230,10 +230,8 @@ def _run(probes_to_run: Sequence[Probe], end: float, latest: float) -> None:
 
 def _writable(folder: Path) -> None:
     """Raise OSError where `folder` cannot be written, before time is spent on figures that cannot be stored."""
-    files.make_private(folder)
-    probe = folder / f".try-{threading.get_ident()}"
-    probe.touch()
-    probe.unlink(missing_ok=True)
+    with PrivateFolder(folder) as opened, opened.temporary("try"):
+        pass
 
 
 def measure(static: Target, budget: float) -> Figures:

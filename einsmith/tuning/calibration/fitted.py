@@ -7,11 +7,11 @@ calibrated coefficients and for the sources of the cost model that it was made w
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import asdict, fields, replace
 from typing import Any, NamedTuple
 
-from einsmith.base import environment, files
+from einsmith.base import environment, private
+from einsmith.base.private import PrivateFolder
 from einsmith.cost.facts import Target
 from einsmith.cost.overheads import Overheads
 from einsmith.tuning.calibration import store
@@ -125,7 +125,11 @@ def forget(target: Target) -> bool:
     """Remove the fit of a machine, whatever it was made with; return whether there was one. Raises OSError where it
     cannot be removed."""
     path = store.path_of(target, store.FIT)
-    if files.distrust(path.parent) or not path.exists():
+    if private.distrust(path.parent):
         return False
-    os.unlink(path)
+    try:
+        with PrivateFolder(path.parent, create=False) as folder:
+            folder.remove(path.name)
+    except FileNotFoundError:
+        return False
     return True

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from einsmith.base import environment, files
+from einsmith.base import environment, files, private
+from einsmith.base.private import PrivateFolder
 from einsmith.cost.facts import REUSED_L3_FRACTION, SHARED_L3_FRACTION, Target
 
 FORMAT = 6
@@ -82,7 +82,7 @@ def sources(*patterns: str) -> str:
     if missing := [pattern for pattern, paths in matches.items() if not paths]:
         raise ValueError(f"no source file of Einsmith matches {', '.join(missing)}")
     for path in sorted({path for paths in matches.values() for path in paths}):
-        out.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+        out.update(str(path.relative_to(root)).encode() + b"\0" + files.read_bytes(path))
     return out.hexdigest()
 
 
@@ -101,10 +101,9 @@ def path_of(target: Target, other: str = "") -> Path:
 def read_record(target: Target, path: Path) -> dict[str, Any] | None:
     """Return the content of the sound record of this machine at `path`; None where there is none, or where other users
     may have written it."""
-    if files.distrust(path.parent):
-        return None
     try:
-        record = json.loads(path.read_bytes())
+        with PrivateFolder(path.parent, create=False) as folder:
+            record = json.loads(folder.read(path.name))
         body = record["record"]
         if record["checksum"] != _checksum(body) or [body["format"], body["version"]] != [FORMAT, version()]:
             return None
@@ -169,24 +168,12 @@ def write_record(target: Target, path: Path, content: dict[str, Any], overwrite:
     """Put a record in place, unless there is a sound one and `overwrite` is False; return whether it was put."""
     body = {"format": FORMAT, "version": version(), "machine": facts_of(target)} | content
     text = json.dumps({"checksum": _checksum(body), "record": body}, indent=1)
-    files.make_private(path.parent)
-    with files.temporary_path(path) as work:
-        work.write_text(text)
-        if not overwrite and _link(work, path):
-            return True
-        if not overwrite and read_record(target, path) is not None:
-            return False
-        os.replace(work, path)
-        return True
-
-
-def _link(work: Path, path: Path) -> bool:
-    """Put a file in place unless one exists already; where a file system has no links, only check."""
-    try:
-        os.link(work, path)
-        return True
-    except OSError:
-        return False
+    with PrivateFolder(path.parent) as folder:
+        if not overwrite and not folder.write(path.name, text.encode(), private.MODE, is_new=True):
+            if read_record(target, path) is not None:
+                return False
+            overwrite = True
+        return not overwrite or folder.write(path.name, text.encode(), private.MODE)
 
 
 def _text(value: Any) -> bytes:

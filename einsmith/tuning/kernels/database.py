@@ -16,8 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from einsmith.base import environment, files, locks
+from einsmith.base import environment, locks, private
 from einsmith.base.caches import Once
+from einsmith.base.private import PrivateFolder
 from einsmith.runtime.signals import Deferred
 
 FORMAT = 1
@@ -76,25 +77,26 @@ def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False
     OSError where the store cannot be used.
     """
     path = path_of()
-    if problem := files.distrust(path.parent):
-        raise PermissionError(problem)
-    if write:
-        files.tidy(path.parent)
-    with Deferred(), _LOCK:  # a search reads so often that Ctrl-C meets the lock's release
+    try:
+        folder = PrivateFolder(path.parent, create=write)
+    except FileNotFoundError:
+        return nothing
+    with folder, Deferred(), _LOCK:  # a search reads so often that Ctrl-C meets the lock's release
         for last in (False, False, True):
             inode = _inode_of(path)
             if not inode and not write:
                 break
             try:
+                _check_owner(folder, path)
                 if not inode:
-                    _create(path)
+                    _create(folder, path)
                 with _open(path, write) as link:
                     return work(link)
             except sqlite3.Error as e:
                 if last or not (_is_damage(e) or _inode_of(path) != inode):  # else another process has moved it aside
                     raise
                 if _is_damage(e):
-                    _move_aside(path, inode, e)
+                    _move_aside(folder, path, inode, e)
     return nothing
 
 
@@ -120,23 +122,24 @@ def _open(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
         link.close()  # rolls back what is not committed
 
 
-def _create(path: Path) -> None:
+def _check_owner(folder: PrivateFolder, path: Path) -> None:
+    """Raise Foreign for files of the store that another user has, or may have, written."""
+    for end in ("", "-wal", "-shm", "-journal"):
+        if problem := folder.distrust(path.name + end):
+            raise Foreign(f"{path.name}{end} {problem}")
+
+
+def _create(folder: PrivateFolder, path: Path) -> None:
     """Put an empty store in place, unless another process is quicker."""
-    files.make_private(path.parent)
-    with files.temporary_path(path) as work:
-        link = sqlite3.connect(work, LOCK_SECONDS, isolation_level=None)
+    with folder.temporary(path.name, private.MODE) as (work, _):
+        link = sqlite3.connect(folder.path / work, LOCK_SECONDS, isolation_level=None)
         try:
             with suppress(sqlite3.OperationalError):
                 link.execute("PRAGMA journal_mode=WAL")
             link.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={FORMAT}; COMMIT;")
         finally:
             link.close()
-        try:
-            os.link(work, path)
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without links
-            os.replace(work, path)
+        folder.put(work, path.name, is_new=True)
 
 
 def _is_damage(e: sqlite3.Error) -> bool:
@@ -144,15 +147,15 @@ def _is_damage(e: sqlite3.Error) -> bool:
     return isinstance(e, Foreign) or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _move_aside(path: Path, inode: int, why: Exception) -> None:
+def _move_aside(folder: PrivateFolder, path: Path, inode: int, why: Exception) -> None:
     """Move a damaged store away if its file still has the number `inode`: of two processes that find the damage, only
     one moves the file."""
     if _inode_of(path) != inode:
         return
     aside = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{inode}"
-    for end in ("-wal", "-shm", ""):  # the file itself last: until then no process creates a new one
+    for end in ("-wal", "-shm", "-journal", ""):  # the file itself last: until then no process creates a new one
         with suppress(FileNotFoundError):
-            os.replace(path.with_name(path.name + end), path.with_name(aside + end))
+            folder.put(path.name + end, aside + end)
     _say(
         f"the store of tuned configurations {path} is damaged ({why}); a new one is begun, the damaged one is kept as "
         f"{aside}"

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from einsmith.base import files
 from einsmith.base.errors import ArgumentError
 from einsmith.base.system import file_locks, processes
 from einsmith.cost.facts import Target
@@ -101,5 +102,6 @@ def _bench() -> BenchProcess:
 def _alone() -> Iterator[None]:
     """Keep the other workers of this host waiting: measurements at once would disturb each other."""
     user = processes.user_id()  # None where each user has a folder of temporary files
-    with file_locks.hold(Path(tempfile.gettempdir()) / f"einsmith-bench-{0 if user is None else user}.lock"):
+    path = Path(tempfile.gettempdir()) / f"einsmith-bench-{0 if user is None else user}.lock"
+    with file_locks.hold(files.open_lock(path, 0o600)):
         yield

@@ -136,7 +136,7 @@ def text_of(kernel: Kernel | Rows, target: Target) -> str:
 
 def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | Rows, str]:
     """Return the recorded configurations of those kernels that have one."""
-    if not database.path_of().exists():
+    if not files.exists(database.path_of()):
         return {}
     by_name = {name_of(k): k for k in kernels}
     names = list(by_name)
@@ -343,7 +343,7 @@ def forget(prefix: str = "") -> tuple[int, measurements.Count]:
         query = "DELETE FROM records WHERE substr(kernel, 1, ?)=?"
         return link.execute(query, (len(prefix), prefix)).rowcount, measured
 
-    return _query(remove, nothing, write=True) if database.path_of().exists() else nothing
+    return _query(remove, nothing, write=True) if files.exists(database.path_of()) else nothing
 
 
 def export_file(path: Path) -> int:
@@ -354,8 +354,7 @@ def export_file(path: Path) -> int:
     records = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
     content = {"format": EXPORT_FORMAT, "number": database.FORMAT, "checksum": _checksum(records), "records": records}
     try:
-        with files.replacing(path) as work:
-            work.write_text(json.dumps(content, indent=1))
+        files.write(path, json.dumps(content, indent=1))
     except OSError as e:
         raise StoreError(f"{path} cannot be written: {e.strerror or e}") from e
     return len(records)
@@ -365,7 +364,7 @@ def import_file(path: Path) -> int:
     """Store the records of another machine's file as first guesses; return how many they are. Raises StoreError, with
     nothing changed, for a file that `export_file` did not write, or that is damaged."""
     try:
-        rows = _content(json.loads(path.read_bytes()))
+        rows = _content(json.loads(files.read_bytes(path)))
     except OSError as e:
         raise StoreError(f"{path} cannot be read: {e.strerror or e}") from e
     except (ValueError, KeyError, TypeError, RecursionError) as e:

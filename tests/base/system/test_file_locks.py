@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from einsmith.base import folders
+from einsmith.base import files, folders
 from einsmith.base.system import file_locks
 
 
@@ -85,7 +85,7 @@ def test_holders_take_turns(kind: str, tmp_path: Path) -> None:
     def work() -> None:
         begin.wait()
         for _ in range(5):
-            with file_locks.hold(tmp_path / "lock"):
+            with file_locks.hold(files.open_lock(tmp_path / "lock", 0o600)):
                 inside.append(1)
                 most.append(len(inside))
                 threading.Event().wait(0.001)
@@ -101,9 +101,9 @@ def test_holders_take_turns(kind: str, tmp_path: Path) -> None:
 
 
 def test_an_error_frees_the_lock(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError), file_locks.hold(tmp_path / "lock"):
+    with pytest.raises(ValueError), file_locks.hold(files.open_lock(tmp_path / "lock", 0o600)):
         raise ValueError
-    with file_locks.hold(tmp_path / "lock"):
+    with file_locks.hold(files.open_lock(tmp_path / "lock", 0o600)):
         pass
 
 

@@ -109,7 +109,7 @@ def test_a_process_runs_when_idle_on_linux(monkeypatch, tmp_path) -> None:
 
 
 def test_what_windows_lacks(monkeypatch) -> None:
-    assert processes.user_id() == os.getuid() and processes.can_pause() and processes.can_wait_for_pipes()
+    assert processes.user_id() == os.geteuid() and processes.can_pause() and processes.can_wait_for_pipes()
     systems.windows(monkeypatch)
     assert processes.user_id() is None and not processes.can_pause() and not processes.can_wait_for_pipes()
 
