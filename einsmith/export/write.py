@@ -68,7 +68,7 @@ def export(
     library refuses a processor that lacks a feature. threads: the library's threads, by default the step's. schedule:
     number of steps for which hyperparameters that are callables of the step are tabulated. compiler: the C compiler
     that links, by default cc, gcc or clang; link=False: write NAME_kernels.o, NAME.c and NAME.h, to be compiled
-    elsewhere, and no library. overwrite: replace a folder that is an export.
+    elsewhere, and no library. overwrite: replace the files of an export; others in its folder stay.
 
     Raises ArgumentError where shapes are not known or something cannot be exported, CompileError where there is no
     compiler, SaveError where the folder exists; the folder is then as it was.
@@ -100,6 +100,7 @@ def export(
             with folders.replacing(place) as work:
                 files.write(work / WEIGHTS, state)
                 made.write(work, command)
+                folders.copy_others(place, work, _written(place))
     except SaveError:
         raise
     except folders.TakenError as e:
@@ -126,6 +127,14 @@ def _folder(path: Any, overwrite: bool) -> Path:
     if not overwrite and not is_empty:
         raise SaveError(f"{place} exists already; choose another folder, or pass overwrite=True to replace it")
     return place
+
+
+def _written(place: Path) -> set[str]:
+    """Return the names of the files that `export` wrote into a folder, by its manifest."""
+    try:
+        return {MANIFEST, *json.loads(files.read_bytes(place / MANIFEST))["files"]}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return set()
 
 
 def is_export(folder: Path) -> bool:

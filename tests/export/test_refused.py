@@ -164,3 +164,21 @@ def test_features_of_targets() -> None:
     )
     with pytest.raises(es.CompileError, match="cannot be exported for riscv64.*choose a target"):
         of("", "riscv64-unknown-linux-gnu")
+
+
+def test_a_users_own_files_stay_in_a_replaced_export(tmp_path) -> None:
+    place, x, y = tmp_path / "out", *batch()
+    es.export(small(), place, x, y, link=False, name="first")
+    (place / "trained.safetensors").write_text("days of training")
+    (place / "runs").mkdir()
+    (place / "runs" / "log").write_text("log")
+    (place / "link").symlink_to("runs/log")
+    (place / "second.h").write_text("has the name of a file to be written")
+    es.export(small(), place, x, y, link=False, name="second", overwrite=True)
+    own = {"trained.safetensors", "runs", "link"}
+    assert set(os.listdir(place)) == own | {"second.h", "second.c", "second_kernels.o", write.MANIFEST, write.WEIGHTS}
+    assert (place / "trained.safetensors").read_text() == "days of training"
+    assert os.readlink(place / "link") == "runs/log" and (place / "link").read_text() == "log"
+    assert "second_create" in (place / "second.h").read_text()
+    es.export(small(), place, x, y, link=False, name="third", overwrite=True)
+    assert set(os.listdir(place)) == own | {"third.h", "third.c", "third_kernels.o", write.MANIFEST, write.WEIGHTS}
