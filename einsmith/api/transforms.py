@@ -9,7 +9,7 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.random import default_rng
@@ -432,9 +432,13 @@ class Interpreted(Derived):
         return unflatten(traced.structure, outputs)
 
 
+Order = Annotated[int, 0, 8]
+"""Order of derivatives; the work grows exponentially in it."""
+
+
 @check_arguments
 def check_gradients(
-    f: Callable, *primals: Any, order: Size = 2, seed: Size = 0, eps: float = 1e-5, tol: Magnitude = 1e-5
+    f: Callable, *primals: Any, order: Order = 2, seed: Size = 0, eps: float = 1e-5, tol: Magnitude = 1e-5
 ) -> None:
     """Compare f's gradients with central differences along random directions, in float64, up to `order`.
 

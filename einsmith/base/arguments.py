@@ -23,6 +23,9 @@ Fit = Callable[[Any], Any]
 
 Size = Annotated[int, 0]
 Count = Annotated[int, 1]
+MAX_LAYERS = 10_000
+"""Most layers that one argument asks for: each is an object of 3 kB and more."""
+Depth = Annotated[int, 1, MAX_LAYERS]
 Magnitude = Annotated[float, 0]
 Share = Annotated[float, 0, 1]
 

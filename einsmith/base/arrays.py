@@ -11,7 +11,7 @@ from numpy.ma import MaskedArray
 
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import describe
-from einsmith.base.errors import DtypeError, GradientError, ShapeError, TraceError
+from einsmith.base.errors import DtypeError, GradientError, OutOfMemoryError, ShapeError, TraceError
 
 SUPPORTED = tuple(d.numpy for d in dt.ALL)
 """The element types of arrays."""
@@ -36,7 +36,15 @@ def to_array(x: Any, name: str = "array") -> np.ndarray:
         if array.dtype.newbyteorder("=") not in _SUPPORTED:
             raise _unsupported_error(array, name)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    try:
+        return np.array(array, order="C")
+    except MemoryError:  # a small array, broadcast
+        size = array.nbytes / 2**30
+        raise OutOfMemoryError(
+            f"{name} has shape {array.shape}; a copy takes {size:.3g} GiB, more than is available"
+        ) from None
 
 
 def as_numpy(x: Any, name: str = "array") -> np.ndarray:

@@ -225,7 +225,7 @@ class Target:
 
     def seconds_for_bytes(self, moved: float, footprint: float, tasks: int) -> float:
         """Return the seconds to move `moved` bytes of data of `footprint` bytes in all while `tasks` run at once."""
-        return float(moved / self.transfer_rate(footprint, tasks))
+        return float(moved / self.transfer_rate(float(footprint), tasks))
 
     def transfer_rate(self, footprint: Any, tasks: Any) -> Any:
         """Return the bytes a second of data of `footprint` bytes in all while `tasks` run at once (numbers or arrays).

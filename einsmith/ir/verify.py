@@ -8,7 +8,7 @@ from math import gcd, prod
 from typing import Any
 
 from einsmith.base import dtypes as dt
-from einsmith.base.errors import BoundsError, DtypeError, RecurrenceError, VerifyError
+from einsmith.base.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, VerifyError
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.enumeration import holds_everywhere
 from einsmith.ir.analysis.guarded import reads_under
@@ -111,7 +111,9 @@ def proven(index: Expr, extent: int, facts: Facts) -> bool:
 
 
 def verify_template(t: Template) -> None:
-    """Raise VerifyError or BoundsError where a template breaks a rule. Checked once per template.
+    """Raise VerifyError, BoundsError, or FormulaError (integers exceed int64) where a template breaks a rule.
+
+    Checked once per template.
 
     The rules: the pieces cover the output, each position once; types agree; axes and slots exist; reads are in bounds;
     integers over axes lie in their types; no max, min, argmax or argmin runs over an empty box.
@@ -131,7 +133,8 @@ def _find_fault(t: Template) -> Exception | None:
         overflow = find_overflow(t)
         if overflow is not None:
             e, (lo, hi) = overflow
-            return VerifyError(f"{show(e)} has the range {lo} .. {hi}, which exceeds its type {e.dtype}")
+            kind = FormulaError if e.dtype is dt.i64 else VerifyError  # narrower integers are widened
+            return kind(f"{show(e)} has the range {lo} .. {hi}, which exceeds its type {e.dtype}")
     except (VerifyError, BoundsError) as error:
         return error
     return None

@@ -21,6 +21,7 @@ from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Axis, Expr, postorder
 from einsmith.lang.elaborate import Elaborator, NotYet
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
+from einsmith.lang.integers import MAX_ELEMENTS
 from einsmith.lang.limits import is_dimension_bound, limits, rises
 from einsmith.lang.lower import TemplateScope, index_type
 from einsmith.lang.parser import Ast, Name, Number, ParsedRead, ShapeOf, SizeOf, walk
@@ -31,8 +32,6 @@ Key = tuple
 """An extent: ("axis", line, name) or ("dim", tensor, dimension)."""
 MAX_EXTENT = 2**31 - 1
 """Extent of an axis that counts as unlimited: an index that stays in bounds up to it does not determine the axis."""
-MAX_ELEMENTS = 2**60
-"""Most elements of a tensor: elements of 8 bytes that a signed 64-bit address can address."""
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,36 @@ computed in int64 where it might wrap.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
-from einsmith.base.errors import FormulaError
+from einsmith.base.errors import FormulaError, ShapeError
 from einsmith.ir.analysis import ranges
 from einsmith.ir.analysis.ranges import Range
 
 if TYPE_CHECKING:
     from einsmith.lang.formula import FormulaFold, FormulaOp, Ty
+
+MAX_ELEMENTS = 2**60
+"""Most elements of a tensor, and most positions of an axis: a signed 64-bit address reaches elements of 8 bytes."""
+_MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+"""Most dimensions of NumPy's arrays, which results are."""
+
+
+def check_extents(shape: Sequence[int], domains: Sequence[Sequence[int]] = ()) -> None:
+    """Raise ShapeError for a shape that no array can have, and for an axis of the domains with too many positions."""
+    if len(shape) > _MAX_RANK:
+        raise ShapeError(f"a tensor would have {len(shape)} dimensions; an array has at most {_MAX_RANK}")
+    if prod(n or 1 for n in shape) > MAX_ELEMENTS:
+        raise ShapeError(f"a tensor would have shape {tuple(shape)}; no array can have that many elements")
+    longest = max((n for domain in domains for n in domain), default=0)
+    if longest > MAX_ELEMENTS:
+        raise ShapeError(f"an axis would have the extent {longest}; no array can have that many elements")
 
 
 def function_interval(e: FormulaOp) -> tuple[Ty, bool, Range]:

@@ -64,6 +64,7 @@ from einsmith.lang.formula import (
     type_name,
     widen_index,
 )
+from einsmith.lang.integers import check_extents
 from einsmith.lang.result_types import float_type, result_type
 from einsmith.lang.trace import current_trace, record_origins
 
@@ -394,7 +395,9 @@ def _apply_template(
 
     Raises:
         BoundsError: a read is not proven in bounds.
+        ShapeError: no array can have the shape.
     """
+    check_extents(t.shape, [part.domain for part in t.parts])
     indexed: list[Load] = []
     for scope, root in roots:
         if root.loads:

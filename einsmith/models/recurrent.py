@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from einsmith import ops as F
-from einsmith.base.arguments import Count, Share, Size
+from einsmith.base.arguments import Count, Depth, Share
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import LLTM, LSTM, MILSTM, SCRN, Embedding, Linear, Module, SubLSTM
+from einsmith.runtime import buffers
 
 
 class SequenceClassifier(Module):
@@ -112,7 +111,7 @@ class LSTMLanguageModel(Module):
         self,
         vocabulary: Count = 10_000,
         width: Count = 650,
-        layers: Size = 2,
+        layers: Depth = 2,
         batch: Count = 20,
         *,
         dtype: Any = "float32",
@@ -122,8 +121,8 @@ class LSTMLanguageModel(Module):
         self.decoder = Linear(width, vocabulary, dtype=dtype)
         shape = (layers, batch, width)
         for name in ("hidden", "cell"):
-            self.register_buffer(name, np.zeros(shape, dtype_of(dtype).numpy))
-            self.register_buffer(f"test_{name}", np.zeros(shape, dtype_of(dtype).numpy), persistent=False)
+            self.register_buffer(name, buffers.zeros(shape, dtype_of(dtype).numpy))
+            self.register_buffer(f"test_{name}", buffers.zeros(shape, dtype_of(dtype).numpy), persistent=False)
 
     def forward(self, tokens: Value, begins: Any = None) -> Value:
         x = self.embedding(tokens)

@@ -12,6 +12,7 @@ from einsmith.base.errors import ArgumentError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn.module import Module
+from einsmith.runtime import buffers
 
 LEAST_RANGE = 1e-8
 """Least range of numbers, which keeps scales above zero."""
@@ -78,8 +79,8 @@ class FakeQuantize(Module):
         self.quant_min, self.quant_max, self.symmetric = quant_min, quant_max, symmetric
         self.averaging_constant, self.channels = averaging_constant, channels
         shape = () if channels is None else (channels,)
-        self.register_buffer("min_val", np.zeros(shape, np.float32))
-        self.register_buffer("max_val", np.zeros(shape, np.float32))
+        self.register_buffer("min_val", buffers.zeros(shape, np.float32))
+        self.register_buffer("max_val", buffers.zeros(shape, np.float32))
         self.register_buffer("num_batches", np.zeros((), np.int64))
 
     def _observe(self, x: Value) -> tuple[Value, Value]:

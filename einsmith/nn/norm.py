@@ -17,6 +17,7 @@ from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
+from einsmith.runtime import buffers
 
 
 class _Norm(Module):
@@ -35,8 +36,8 @@ class _Norm(Module):
         shape, kind = (num_features,), dtype_of(dtype).numpy
         self.register_parameter("weight", empty(shape, dtype) if affine else None)
         self.register_parameter("bias", empty(shape, dtype) if affine and bias else None)
-        self.register_buffer("running_mean", np.zeros(shape, kind) if track else None)
-        self.register_buffer("running_var", np.ones(shape, kind) if track else None)
+        self.register_buffer("running_mean", buffers.zeros(shape, kind) if track else None)
+        self.register_buffer("running_var", buffers.zeros(shape, kind) + 1 if track else None)
         self.register_buffer("num_batches_tracked", np.zeros((), np.int64) if track else None)
         self.reset_parameters()
 

@@ -12,7 +12,7 @@ from math import sqrt
 from typing import Any
 
 from einsmith import ops as F
-from einsmith.base.arguments import Count, Share, Size
+from einsmith.base.arguments import Count, Depth, Share, Size
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -169,7 +169,7 @@ class _Layers(Module):
         self,
         input_size: Count,
         hidden_size: Count,
-        num_layers: Count,
+        num_layers: Depth,
         bias: bool,
         batch_first: bool,
         dropout: Share,
@@ -286,7 +286,7 @@ class RNN(_Layers):
         self,
         input_size: Count,
         hidden_size: Count,
-        num_layers: Count = 1,
+        num_layers: Depth = 1,
         nonlinearity: str = "tanh",
         bias: bool = True,
         batch_first: bool = False,
@@ -334,7 +334,7 @@ class GRU(_Layers):
         self,
         input_size: Count,
         hidden_size: Count,
-        num_layers: Count = 1,
+        num_layers: Depth = 1,
         bias: bool = True,
         batch_first: bool = False,
         dropout: Share = 0.0,
@@ -373,7 +373,7 @@ class LSTM(_Layers):
         self,
         input_size: Count,
         hidden_size: Count,
-        num_layers: Count = 1,
+        num_layers: Depth = 1,
         bias: bool = True,
         batch_first: bool = False,
         dropout: Share = 0.0,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from einsmith import ops as F
-from einsmith.base.arguments import Count, Magnitude, Share, Size
+from einsmith.base.arguments import MAX_LAYERS, Count, Magnitude, Share, Size
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
@@ -20,6 +20,9 @@ from einsmith.nn.linear import Linear
 from einsmith.nn.module import Module
 from einsmith.nn.norm import LayerNorm
 from einsmith.ops.common import tensor
+from einsmith.runtime import buffers
+
+Depth = Annotated[int, 0, MAX_LAYERS]
 
 
 def _activation(name: str, given: Any) -> Callable[[Value], Value]:
@@ -172,7 +175,7 @@ class TransformerEncoder(Module):
     def __init__(
         self,
         encoder_layer: Module,
-        num_layers: Size,
+        num_layers: Depth,
         norm: Module | None = None,
         enable_nested_tensor: bool = True,
         mask_check: bool = True,
@@ -193,7 +196,7 @@ class TransformerEncoder(Module):
 class TransformerDecoder(Module):
     """num_layers copies of a layer, one after another, and a norm. All copies start with the weights of the layer."""
 
-    def __init__(self, decoder_layer: Module, num_layers: Size, norm: Module | None = None):
+    def __init__(self, decoder_layer: Module, num_layers: Depth, norm: Module | None = None):
         self.layers = _copies(decoder_layer, num_layers)
         self.num_layers = num_layers
         self.add_module("norm", norm)
@@ -235,8 +238,8 @@ class Transformer(Module):
         self,
         d_model: Count = 512,
         nhead: Count = 8,
-        num_encoder_layers: Size = 6,
-        num_decoder_layers: Size = 6,
+        num_encoder_layers: Depth = 6,
+        num_decoder_layers: Depth = 6,
         dim_feedforward: Size = 2048,
         dropout: Share = 0.1,
         activation: str | Callable[[Value], Value] = F.relu,
@@ -301,6 +304,8 @@ class Transformer(Module):
         )
 
     @staticmethod
-    def generate_square_subsequent_mask(sz: int) -> np.ndarray:
+    def generate_square_subsequent_mask(sz: Size) -> np.ndarray:
         """Return the float mask [sz, sz] that is minus infinity where a key comes after the query, and 0 elsewhere."""
-        return np.triu(np.full((sz, sz), -np.inf, np.float32), 1)
+        mask = buffers.empty((sz, sz), np.float32)
+        mask[...] = -np.inf
+        return np.triu(mask, 1)

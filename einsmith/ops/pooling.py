@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf, isfinite, prod
+from math import gcd, inf, isfinite, prod
 from typing import Any
 
 from einsmith.base import dtypes as dt
@@ -25,7 +25,8 @@ class _Adaptive:
     def __init__(self, extent: int, count: int):
         self.extent, self.count = extent, count
         self.even = extent % count == 0
-        self.kernel = max((self.end(p) - self.begin(p) for p in range(count)), default=1)
+        # (p*extent) % count takes every multiple of gcd(extent, count), which delays a window's end past its begin.
+        self.kernel = -(-(extent + count - gcd(extent, count)) // count)
 
     def begin(self, p: Any) -> Any:
         return p * (self.extent // self.count) if self.even else p * self.extent // self.count
