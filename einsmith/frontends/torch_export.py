@@ -26,6 +26,7 @@ from einsmith.frontends.aten.module import AtenModule
 from einsmith.frontends.graph import ModulePart
 from einsmith.frontends.torch_nodes import KNOWN, kind_of, line_of, node_of, operator_name
 from einsmith.frontends.torch_operator import FIXED
+from einsmith.frontends.torch_whole import keep_whole
 from einsmith.lang import trace
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter
@@ -175,7 +176,7 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
     token = FIXED.set(fixed)
     try:
         # Oblivious: a branch on whether a size is 0 or 1 becomes a guard; sizes are else taken to be neither.
-        with warnings.catch_warnings(), _sizes.patch(backed_size_oblivious=True), _no_own_backward():
+        with keep_whole(), warnings.catch_warnings(), _sizes.patch(backed_size_oblivious=True), _no_own_backward():
             warnings.simplefilter("ignore", FutureWarning)
             exported = torch.export.export(module, example, dynamic_shapes=dynamic_shapes)
             _detach_without_gradients(exported, name)

@@ -23,6 +23,7 @@ from einsmith.frontends.torch_compile.recurrences import replace_recurrences
 from einsmith.frontends.torch_compile.saved import partition
 from einsmith.frontends.torch_compile.split import Options, split
 from einsmith.frontends.torch_nodes import operator_name
+from einsmith.frontends.torch_whole import keep_whole
 
 _APART = [
     getattr(torch.ops.aten, name)
@@ -92,6 +93,7 @@ def backend(
             keep_inference_input_mutations=True,
         )
         with ExitStack() as stack:
+            stack.enter_context(keep_whole())
             # A graph may run its backward twice, so saved tensors must not be overwritten.
             stack.enter_context(functorch_config.patch(donated_buffer=False))
             # Decompose attention into operators that have formulas, instead of fused operators for it and its gradient.

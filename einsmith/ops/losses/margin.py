@@ -98,6 +98,21 @@ def multi_margin_loss(
     return loss.reshape(()) if single else loss
 
 
+def _ended(t: Value) -> Value:
+    """Return how many negative numbers rows of classes [B, C] have up to each place."""
+    (q,) = builder.axes(t.shape[1])
+    return builder.compute(t.shape, lambda b, k: builder.sum(builder.where((q <= k) & (t[b, q] < 0), 1, 0), over=q))
+
+
+def listed_classes(t: Value) -> Value:
+    """Return how often rows [B, C] list each class before their first negative number."""
+    (q,) = builder.axes(t.shape[1])
+    ended = _ended(t)
+    return builder.compute(
+        t.shape, lambda b, k: builder.sum(builder.where((ended[b, q] == 0) & (t[b, q] == k), 1, 0), over=q)
+    )
+
+
 @operator("MultiLabelMarginLoss", settings="reduction")
 def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
     """Sum max(0, 1 - (x[y] - x[c])) over the target classes y and the other classes c, divided by C.
@@ -112,11 +127,8 @@ def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") 
     x = _classes(name, given)
     t = t.reshape(x.shape)
     batch, classes = x.shape
-    j, c, q = builder.axes(classes, classes, classes)
-    ended = builder.compute(t.shape, lambda b, k: builder.sum(builder.where((q <= k) & (t[b, q] < 0), 1, 0), over=q))
-    listed = builder.compute(
-        t.shape, lambda b, k: builder.sum(builder.where((ended[b, q] == 0) & (t[b, q] == k), 1, 0), over=q)
-    )
+    j, c = builder.axes(classes, classes)
+    ended, listed = _ended(t), listed_classes(t)
 
     def row(b: Any) -> Any:
         term = _above(1 - (x[b, t[b, j]] - x[b, c]))
