@@ -161,7 +161,7 @@ def tanhshrink(input: Floats) -> Value:
     return pointwise(input, lambda e: e - builder.tanh(e))
 
 
-@operator("Softshrink")
+@operator("Softshrink", aten="softshrink.default")
 def softshrink(input: Floats, lambd: Magnitude = 0.5) -> Value:
     """Shrink x towards 0 by lambd; 0 where |x| <= lambd; NaN stays NaN."""
     return pointwise(
@@ -178,7 +178,7 @@ def hardshrink(input: Floats, lambd: float = 0.5) -> Value:
     return pointwise(input, lambda e: builder.where((e >= -lambd) & (e <= lambd), 0.0, e))
 
 
-@operator("Threshold")
+@operator("Threshold", aten="threshold.default")
 def threshold(input: Floats, threshold: float, value: float, inplace: bool = False) -> Value:
     """Return x where x > threshold, `value` elsewhere; NaN stays NaN."""
     return pointwise(input, lambda e: builder.where(e <= threshold, value, e))

@@ -24,13 +24,15 @@ _product("dot.default vdot.default", "sum[k](a[k]*b[k])", F.dot)
 
 
 def _add_weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
-    """Return beta*x + alpha*product; for integers beta and alpha are truncated."""
-    product = product.astype(x.dtype)
+    """Return beta*x + alpha*product, rounded once; for integers beta and alpha are truncated."""
+    common = x.dtype
+    if (beta, alpha) != (1, 1):
+        x, product = x.astype(common.arithmetic), product.astype(common.arithmetic)
     beta, alpha = (convert(v, x.dtype) for v in (beta, alpha))
     product = product if alpha == 1 else product * alpha
     if beta == 0:  # beta = 0 ignores the input, which may be NaN
-        return product
-    return (x if beta == 1 else x * beta) + product
+        return product.astype(common)
+    return ((x if beta == 1 else x * beta) + product).astype(common)
 
 
 @aten("addmm.default")

@@ -10,9 +10,11 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.api.transforms import vjp
 from einsmith.frontends.aten.contractions import convolution
+from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import TABLE, aten, enter
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
+from einsmith.ops.common import each
 
 Ints = Sequence[int]
 
@@ -146,6 +148,19 @@ def embedding_backward(grad: Value, indices: Value, rows: int, padding_idx: int,
     if padding_idx >= 0:
         source = builder.where((places == padding_idx).reshape((-1, 1)), 0.0, source)
     return F.index_add(builder.full((rows, grad.shape[-1]), 0.0, grad.dtype), 0, places, source)
+
+
+@aten("softshrink_backward.default hardshrink_backward.default")
+def shrink_backward(grad: Value, x: Value, lambd: float) -> Value:
+    """0 where -lambd <= x <= lambd, grad elsewhere"""
+    bound = convert(lambd, x.dtype)
+    return each((grad, x), lambda g, e: builder.where((e >= -bound) & (e <= bound), 0.0, g))
+
+
+@aten("threshold_backward.default")
+def threshold_backward(grad: Value, x: Value, threshold: float) -> Value:
+    """0 where x <= threshold, grad elsewhere"""
+    return each((grad, x), lambda g, e: builder.where(e <= threshold, 0.0, g)).astype(grad.dtype)
 
 
 def _normalization_gradient(

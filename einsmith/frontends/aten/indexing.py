@@ -158,7 +158,7 @@ def index_add(x: Value, dim: int, index: Value, source: Value, alpha: Any = 1) -
     if x.dtype.is_bool:  # the sum of bools is their disjunction
         scaled = source.astype(dt.i32) * int(alpha)
         return index_add(x.astype(dt.i32), dim, index, scaled) != 0
-    return F.index_add(x, dim, index, source, alpha=alpha)
+    return F.index_add(x, dim, index, source, alpha=convert(alpha, x.dtype))
 
 
 @aten("index_fill.int_Scalar index_fill.int_Tensor")

@@ -12,7 +12,7 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError
-from einsmith.frontends.aten.promotion import DEFAULT, promote, result_type, tensor
+from einsmith.frontends.aten.promotion import DEFAULT, convert, promote, result_type, tensor
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -35,14 +35,12 @@ def _logical(x: Any) -> Value:
     return value if value.dtype.is_bool else value != 0
 
 
-def _scale(y: Any, alpha: Any) -> Any:
-    """Return alpha*y, in y's type."""
+def _add_scaled(a: Any, b: Any, alpha: Any, common: DType) -> Value:
+    """Return a + alpha*b, rounded once to the type of a and b."""
     if alpha == 1:
-        return y
-    if isinstance(y, Value):
-        values, _ = promote(y, alpha)
-        return values[0] * values[1]
-    return y * alpha
+        return tensor(a + b, common)
+    first, second = (tensor(v, common.arithmetic) for v in (a, b))
+    return (first + second * convert(alpha, common)).astype(common)
 
 
 @aten("add.Tensor add.Scalar")
@@ -51,14 +49,14 @@ def add(x: Any, y: Any, alpha: Any = 1) -> Value:
     (a, b), common = promote(x, y)
     if common.is_bool:
         return _logical(a) | (_logical(b) & bool(alpha))
-    return tensor(a + _scale(b, alpha), common)
+    return _add_scaled(a, b, alpha, common)
 
 
 @aten("sub.Tensor sub.Scalar")
 def sub(x: Any, y: Any, alpha: Any = 1) -> Value:
     """x - alpha*y"""
     (a, b), common = promote(x, y)
-    return tensor(a - _scale(b, alpha), common)
+    return tensor(a - b, common) if alpha == 1 else _add_scaled(a, b, -alpha, common)
 
 
 @aten("rsub.Tensor rsub.Scalar")
@@ -70,14 +68,14 @@ def rsub(x: Any, y: Any, alpha: Any = 1) -> Value:
 @aten("mul.Tensor mul.Scalar")
 def mul(x: Any, y: Any) -> Value:
     """x*y; for bools, x and y"""
-    (a, b), common = promote(x, y)
+    (a, b), common = promote(x, y, wide=True)
     return _logical(a) & _logical(b) if common.is_bool else tensor(a * b, common)
 
 
 @aten("div.Tensor div.Scalar")
 def div(x: Any, y: Any) -> Value:
     """x/y, in a float type"""
-    (a, b), common = promote(x, y, floats=True)
+    (a, b), common = promote(x, y, floats=True, wide=True)
     return tensor(a / b, common)
 
 
@@ -92,18 +90,20 @@ def div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Value:
     """x/y, floor(x/y) or trunc(x/y), as rounding_mode says; for integers, exact"""
     if rounding_mode is None:
         return div(x, y)
-    (a, b), common = promote(x, y)
+    (a, b), common = promote(x, y, wide=True)
     if rounding_mode == "trunc":
-        return builder.stop_gradient(tensor(F.div(tensor(a, common), b, rounding_mode="trunc"), common))
+        quotient = F.div(a if isinstance(a, Value) else tensor(a, common), b, rounding_mode="trunc")
+        return builder.stop_gradient(quotient.astype(common))
     if not common.is_float:
         return tensor(a // b, common)
     # (a - fmod)/b is integral up to rounding; floor(a/b) would be wrong where a/b rounds up.
+    a, b = (tensor(v, common.arithmetic) for v in (a, b))
     rest = _rest(a, b)
     whole = (a - rest) / b
-    whole = builder.where((rest != 0) & F.logical_xor(rest < 0, tensor(b, common) < 0), whole - 1.0, whole)
+    whole = builder.where((rest != 0) & F.logical_xor(rest < 0, b < 0), whole - 1.0, whole)
     near = builder.floor(whole)
     near = builder.where(whole - near > 0.5, near + 1.0, near)
-    return builder.stop_gradient(tensor(builder.where(tensor(b, common) == 0, a / b, near), common))
+    return builder.stop_gradient(builder.where(b == 0, a / b, near).astype(common))
 
 
 @aten("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor")
@@ -224,6 +224,7 @@ def signbit(x: Value) -> Value:
 def hypot(x: Value, y: Value) -> Value:
     """sqrt(x*x + y*y), scaled by the larger operand so that no square overflows"""
     (a, b), common = promote(x, y)
+    a, b = (tensor(v, common.arithmetic) for v in (a, b))
     big = builder.stop_gradient(builder.maximum(builder.abs(a), builder.abs(b)))
     big = builder.where((big == 0) | (big - big != 0), 1.0, big)
     return (big * builder.sqrt((a / big) * (a / big) + (b / big) * (b / big))).astype(common)
@@ -241,8 +242,8 @@ def heaviside(x: Value, y: Value) -> Value:
 @aten("round.decimals")
 def round_decimals(x: Value, decimals: int = 0) -> Value:
     """round(x*10**decimals)/10**decimals"""
-    ten = 10.0 ** abs(decimals)
-    return (F.round(x * ten) / ten if decimals >= 0 else F.round(x / ten) * ten).astype(x.dtype)
+    ten, wide = 10.0 ** abs(decimals), x.astype(x.dtype.arithmetic)
+    return (F.round(wide * ten) / ten if decimals >= 0 else F.round(wide / ten) * ten).astype(x.dtype)
 
 
 @aten("ldexp.Tensor")

@@ -42,26 +42,29 @@ def result_type(*operands: Any) -> DType:
 
 
 def convert(x: Any, dtype: DType) -> Any:
-    """Convert a tensor or a number to a type."""
+    """Convert a tensor or a Python number to a type, as PyTorch converts operands: numbers are wrapped into the range
+    of an integer type by modular arithmetic, and rounded to a float type."""
     if isinstance(x, Value):
         return x.astype(dtype)
-    return {"f": float, "i": int, "b": bool}[dtype.kind](x)
+    if dtype.is_int:
+        low, high = dtype.range
+        return (int(x) - low) % (high - low + 1) + low
+    return float(dtype.rounded(x)) if dtype.is_float else bool(x)
 
 
-def _wrap(x: Any, dtype: DType) -> Any:
-    """Wrap a Python number into an integer type's range by modular arithmetic, as PyTorch wraps operands."""
-    if isinstance(x, Value) or not dtype.is_int:
-        return x
-    low, high = dtype.range
-    return (x - low) % (high - low + 1) + low
+def promote(*operands: Any, floats: bool = False, wide: bool = False) -> tuple[list[Any], DType]:
+    """Return (the operands in their common type, that type). floats: integers and bools become floats.
 
-
-def promote(*operands: Any, floats: bool = False) -> tuple[list[Any], DType]:
-    """Return (the operands in their common type, that type). floats: integers and bools become floats."""
+    wide: where the common type is a 16-bit float, and the second operand is a number or a 0-d tensor, all operands are
+    in float32, that one without being rounded to 16 bits, as in PyTorch's products and quotients.
+    """
     common = result_type(*operands)
     if floats and not common.is_float:
         common = DEFAULT
-    return [_wrap(convert(x, common), common) for x in operands], common
+    types = [common] * len(operands)
+    if wide and common.is_float and not getattr(operands[1], "ndim", 0):
+        types = [common.arithmetic] * len(operands)
+    return [convert(x, t) for x, t in zip(operands, types, strict=True)], common
 
 
 def tensor(x: Any, dtype: DType | None = None) -> Value:
