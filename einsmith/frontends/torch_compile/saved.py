@@ -4,6 +4,9 @@ A pointwise operator is recomputed where that moves fewer bytes: a kernel that n
 operands it loads, and the result is not stored. Reductions, matrix products and operators that PyTorch runs are
 computed once. (Chen et al. 2016, Training deep nets with sublinear memory cost; the cut as in Zheng et
 al. 2023, "PyTorch 2", min-cut rematerialization.)
+
+Inputs may change before the backward runs: the forward updates buffers in place, and so may eager code in between.
+`copy_inputs` has copies of them read.
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ import torch
 from torch._functorch import partitioners
 from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import Node as FxNode
+from torch.utils.checkpoint import CheckpointPolicy
 
 from einsmith.cost.facts import host
 from einsmith.cost.recomputation import POINTWISE_SECONDS, Option, kept_tensors, saved_set, seconds_to_keep
 from einsmith.frontends.aten import TABLE
-from einsmith.frontends.torch_compile.split import Options, is_number, is_view, reason
+from einsmith.frontends.torch_compile.split import COPY, Options, is_number, is_view, reason
 from einsmith.frontends.torch_nodes import operator_name
 
+_ONCE = CheckpointPolicy.MUST_SAVE
+"""Value of a node's meta["recompute"] that bars partitioners from computing it again."""
 _CHEAP = {"pointwise", "views", "factories", "numbers"}
 ROOTS = 2
 """Most large tensors that a recomputed result may depend on; without a limit a chain of residual sums is recomputed
@@ -37,11 +43,14 @@ def partition(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Return the forward and backward graphs. PyTorch partitions graphs that constrain the choice (checkpointing)."""
     known: dict[str, Any] = {"num_fwd_outputs": num_fwd_outputs, **more}
-    if not _plain(joint):
-        return partitioners.min_cut_rematerialization_partition(joint, inputs, **known)
-    joint.graph.eliminate_dead_code()
-    joint.graph = fx_graph_cse(joint.graph)
+    plain = _plain(joint)
+    if plain:
+        joint.graph.eliminate_dead_code()
+        joint.graph = fx_graph_cse(joint.graph)
+    copy_inputs(joint.graph, num_fwd_outputs, options)
     joint.recompile()
+    if not plain:
+        return partitioners.min_cut_rematerialization_partition(joint, inputs, **known)
     try:
         saved = choose(joint.graph, num_fwd_outputs, options)
     except Exception as e:  # an unforeseen graph must not fail
@@ -65,20 +74,67 @@ def _plain(joint: torch.fx.GraphModule) -> bool:
     return True
 
 
-def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> list[FxNode]:
-    """Return the nodes whose values the forward saves for the backward."""
+def copy_inputs(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> None:
+    """Let copies of inputs be read that may be overwritten before the backward runs, where it could read them.
+
+    A copy, made in the forward, is saved where results to save instead would be larger. Inputs that the forward leaves
+    alone and that the backward reads itself need none: eager execution saves them, too, and both notice changes.
+    """
+    late, needed, _ = _sides(graph, forward_outputs)
+    written = _overwritten(graph)
+
+    def is_backward(n: FxNode) -> bool:
+        return n in late or n not in needed
+
+    for n in [n for n in graph.nodes if n.op == "placeholder" and n not in late and not is_number(n)]:
+        if n not in written and any(map(is_backward, _readers(n))):
+            continue
+        users = {u: _readers(u) if is_view(u) else [u] for u in n.users if u.target is not COPY or u.args[0] is not n}
+        again = [u for u, readers in users.items() if any(is_backward(r) or _cheap(r, options) for r in readers)]
+        if again:
+            with graph.inserting_before(next(u for u in graph.nodes if u.op != "placeholder")):
+                copy = graph.call_function(torch.ops.aten.clone.default, (n,))
+            copy.meta = {"val": n.meta["val"].detach().clone(), "recompute": _ONCE}
+            for u in again:
+                u.replace_input_with(n, copy)
+
+
+def _readers(n: FxNode) -> list[FxNode]:
+    """Return the operators that read a node's elements, from it or from a view of it."""
+    calls = [u for u in n.users if u.op == "call_function" and not is_number(u)]
+    return [r for u in calls for r in (_readers(u) if is_view(u) else [u])]
+
+
+def _overwritten(graph: torch.fx.Graph) -> set[FxNode]:
+    """Return the inputs into which the forward, or AOTAutograd after it, writes."""
+    written = {n.args[0] for n in graph.nodes if n.target is COPY and isinstance(n.args[0], FxNode)}
+    outputs = next(reversed(graph.nodes)).meta.get("desc") or ()  # PyTorch has descriptions from 2.9 on
+    after = [m for d in outputs if (m := getattr(d, "mutated_input", None)) is not None]
+    return written | {n for n in graph.nodes if n.op == "placeholder" and n.meta.get("desc") in after}
+
+
+def _sides(graph: torch.fx.Graph, forward_outputs: int) -> tuple[set[FxNode], set[FxNode], tuple[set, set]]:
+    """Return the nodes that depend on an incoming gradient, those that the forward computes, and the results of each
+    pass."""
     *nodes, output = graph.nodes
     results = torch.fx.map_arg(output.args[0], lambda n: n)
     forward, backward = set(results[:forward_outputs]), set(results[forward_outputs:])
-    late: set[FxNode] = set()  # nodes that depend on an incoming gradient
+    late: set[FxNode] = set()
     for n in nodes:
         tangent = n.op == "placeholder" and "tangents" in str(n.target)
         if tangent or any(a in late for a in n.all_input_nodes):
             late.add(n)
-    needed = set(forward)  # nodes that the forward computes
+    needed = set(forward)
     for n in reversed(nodes):
-        if n in needed:
-            needed.update(n.all_input_nodes)
+        if n in needed or (n.target is COPY and n not in late):
+            needed.update([n, *n.all_input_nodes])
+    return late, needed, (forward, backward)
+
+
+def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> list[FxNode]:
+    """Return the nodes whose values the forward saves for the backward."""
+    late, needed, (forward, backward) = _sides(graph, forward_outputs)
+    nodes = list(graph.nodes)[:-1]
     early = [n for n in nodes if n not in late]
     number = {n: i for i, n in enumerate(early)}
     cheap = _computed_again(early, options)
@@ -114,7 +170,7 @@ def _computed_again(nodes: Sequence[FxNode], options: Options) -> set[FxNode]:
 
 
 def _cheap(n: FxNode, options: Options) -> bool:
-    if n.op != "call_function":
+    if n.op != "call_function" or n.meta.get("recompute") is _ONCE:
         return False
     if is_view(n) or is_number(n):
         return True

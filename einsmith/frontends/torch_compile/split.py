@@ -30,7 +30,7 @@ from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region, Result
 from einsmith.frontends.torch_nodes import TYPES, line_of, node_of, operator_name, subgraph_of
 
-_COPY = torch.ops.aten.copy_.default
+COPY = torch.ops.aten.copy_.default
 _FLEX = {torch.ops.higher_order.flex_attention: (3, 4), torch.ops.higher_order.flex_attention_backward: (7, 9)}
 """Operators that take functions of scalars -> places of score_mod and of the block mask, which ends with mask_mod."""
 _SCALAR_FAMILIES = {"pointwise", "integers", "special", "numbers"}
@@ -146,7 +146,7 @@ def _tensor_problem(x: torch.Tensor, device: str) -> str:
 
 def reason(node: FxNode, options: Options) -> str:
     """Return why an operator runs in PyTorch: "" if it need not, "-" if it does so without a warning."""
-    if node.op != "call_function" or is_number(node) or node.target is _COPY:
+    if node.op != "call_function" or is_number(node) or node.target is COPY:
         return "-"
     target = node.target
     if target is operator.getitem:
@@ -284,7 +284,7 @@ class _Parts:
                 for n in levels[at]:
                     if n in self.stored:
                         continue
-                    if n.target is _COPY and self._can_wait(n, copies):
+                    if n.target is COPY and self._can_wait(n, copies):
                         copies.append(n)
                         continue
                     self._copies(copies)
@@ -350,7 +350,7 @@ class _Parts:
         taken: set[FxNode] = set()
         for n in roots:
             outside = [u for u in n.users if u not in own or is_view(u)]
-            if len(outside) != 1 or outside[0].target is not _COPY or not _is_plain(outside[0]):
+            if len(outside) != 1 or outside[0].target is not COPY or not _is_plain(outside[0]):
                 continue
             (copy,) = outside
             into = copy.args[0]
