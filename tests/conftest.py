@@ -110,7 +110,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-lock_order.install()  # before a test module imports what makes locks
+lock_order.install()
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def ordered_locks() -> Iterator[None]:
     """No test, and no thread beside it, acquires a lock that a fork waits for under one that it cannot wait for."""
     lock_order.VIOLATIONS.clear()
     yield
-    assert not lock_order.VIOLATIONS, "\n".join(dict.fromkeys(lock_order.VIOLATIONS))
+    assert not lock_order.VIOLATIONS, "\n\n".join(lock_order.VIOLATIONS)
 
 
 # Compilation time varies, and shared machines stall: no deadlines. The examples are the same at every run.

