@@ -47,6 +47,11 @@ def to_array(x: Any, name: str = "array") -> np.ndarray:
         ) from None
 
 
+def is_array(x: Any) -> bool:
+    """Return whether x is an array of NumPy or of another library, and not a number."""
+    return hasattr(x, "__array__") and not isinstance(x, np.generic) or hasattr(x, "__dlpack__")
+
+
 def as_numpy(x: Any, name: str = "array") -> np.ndarray:
     """Return x as a NumPy array of any element type and layout, a view where there is one. Raises as `to_array`."""
     if isinstance(x, np.ndarray):

@@ -25,7 +25,6 @@ from einsmith.driver.executable import Executable
 from einsmith.lang.op import op
 from einsmith.runtime.thread_count import get_threads
 from einsmith.training import TrainStep
-from einsmith.training.batch import batch_arrays
 
 
 def program(
@@ -82,7 +81,7 @@ def training_step(
     step = TrainStep(model, task.loss, optim.SGD(lr=0.01, momentum=0.9), threads=threads, memory_limit=memory_limit)
     if max_stored is not None:
         step.max_stored = max_stored
-    return step, batch_arrays(example), batch
+    return step, step.read_batch(example), batch
 
 
 def _require_model(memory_limit: int | None, max_stored: int | None, step: str) -> None:
@@ -94,7 +93,7 @@ def _require_model(memory_limit: int | None, max_stored: int | None, step: str) 
 
 
 def _of_step(step: TrainStep, inputs: Sequence[Any]) -> tuple[Executable, list[np.ndarray]]:
-    arrays = batch_arrays(inputs)
+    arrays = step.read_batch(inputs)
     run = step.compiler.find_or_compile(arrays)
     step.numbers.set(arrays)  # so that --measure computes with the learning rate that a step would have
     return run, arrays

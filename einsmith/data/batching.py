@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith.base.arguments import Count, Size, check_arguments, show
-from einsmith.base.arrays import as_numpy
+from einsmith.base.arrays import as_numpy, is_array
 from einsmith.base.errors import ArgumentError, IndexOutOfRange, ShapeError
 from einsmith.distributed.group import ProcessGroup
 
@@ -19,8 +19,9 @@ from einsmith.distributed.group import ProcessGroup
 class Batches:
     """Batches of `size` samples of x and y, which may be iterated any number of times; see `batches`.
 
-    Attributes: `arrays` (the inputs, then y), `samples`, `size`, `seed`, `drop_last`, `transform`, `threads`, `group`,
-    and `next_epoch`, the number of the epoch that the next plain iteration goes through (settable; it counts from 0).
+    Attributes: `arrays` (the inputs, then the targets), `samples`, `size`, `seed`, `drop_last`, `transform`, `threads`,
+    `group`, and `next_epoch`, the number of the epoch that the next plain iteration goes through (settable; it counts
+    from 0).
     """
 
     @check_arguments
@@ -36,10 +37,14 @@ class Batches:
         group: ProcessGroup | None = None,
     ):
         inputs = tuple(x) if isinstance(x, (tuple, list)) else (x,)
-        names = [f"input {k}" if len(inputs) > 1 else "x" for k in range(len(inputs))] + ["y"]
+        is_several = isinstance(y, tuple) and any(is_array(a) or _is_lazy(a) for a in y)
+        targets = y if is_several else (y,)
+        names = [f"input {k}" if len(inputs) > 1 else "x" for k in range(len(inputs))]
+        names += [f"target {k}" if is_several else "y" for k in range(len(targets))]
         self.arrays: tuple[Any, ...] = tuple(
-            a if _is_lazy(a) else as_numpy(a, n) for n, a in zip(names, (*inputs, y), strict=True)
+            a if _is_lazy(a) else as_numpy(a, n) for n, a in zip(names, (*inputs, *targets), strict=True)
         )
+        self._targets = len(targets) if is_several else None
         for name, a in zip(names, self.arrays, strict=True):
             if not _is_lazy(a) and a.ndim == 0:
                 raise ShapeError(f"{name} is a single number; the first axis of every array counts the samples")
@@ -107,7 +112,9 @@ class Batches:
         chosen: Any = slice(*self._divide(k * self.size, min((k + 1) * self.size, self.samples)))
         if order is not None:
             chosen = order[chosen]
-        batch = tuple(a[chosen] for a in self.arrays)
+        batch: tuple[Any, ...] = tuple(a[chosen] for a in self.arrays)
+        if self._targets is not None:
+            batch = (*batch[: -self._targets], batch[-self._targets :])
         if self.transform is None:
             return batch
         rng = default_rng([self.seed or 0, n, k, 1, *((self.group.rank,) if self.group is not None else ())])
@@ -152,21 +159,21 @@ class _Column:
 
 
 @check_arguments
-def columns(dataset: Any, inputs: str | Sequence[str], target: str) -> tuple[Any, Any]:
+def columns(dataset: Any, inputs: str | Sequence[str], target: str | Sequence[str]) -> tuple[Any, Any]:
     """Return (x, y) for `batches` from a data set with named columns.
 
     dataset: a mapping of arrays, or rows read by a list of indices, dataset[[3, 5]] -> {name: values}, as Hugging
-    Face's data sets. inputs: the name of x, or several for a tuple. Raises ArgumentError for unknown names."""
+    Face's data sets. inputs, target: the name of x and of y, or several for a tuple. Raises ArgumentError for unknown
+    names."""
     known = list(dataset) if isinstance(dataset, Mapping) else list(getattr(dataset, "column_names", ()))
-    names = [inputs] if isinstance(inputs, str) else list(inputs)
-    for name in (*names, target):
+
+    def column(name: str) -> Any:
         if name not in known:
             raise ArgumentError(f"the data set has no {name!r}, only {', '.join(map(repr, known)) or 'no names'}")
-    if isinstance(dataset, Mapping):
-        x, y = tuple(dataset[n] for n in names), dataset[target]
-    else:
-        x, y = tuple(_Column(dataset, n) for n in names), _Column(dataset, target)
-    return (x[0] if isinstance(inputs, str) else x), y
+        return dataset[name] if isinstance(dataset, Mapping) else _Column(dataset, name)
+
+    x, y = (column(n) if isinstance(n, str) else tuple(map(column, n)) for n in (inputs, target))
+    return x, y
 
 
 @check_arguments
@@ -181,7 +188,8 @@ def batches(
     threads: Size = 0,
     group: ProcessGroup | None = None,
 ) -> Batches:
-    """Return batches of `size` samples, as pairs (x, y); for a tuple of inputs as (*inputs, y).
+    """Return batches of `size` samples, as pairs (x, y); for a tuple of inputs as (*inputs, y), for a tuple of targets
+    as (x, (*targets)).
 
     x: an array whose first axis counts the samples, or a tuple of arrays; y: the targets, likewise. With a seed, every
     epoch has an order of its own, a function of (seed, epoch); without one the order is the arrays' own. The last batch

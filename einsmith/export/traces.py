@@ -19,7 +19,6 @@ from einsmith.nn import Module
 from einsmith.nn.module import export_name
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training import TrainStep
-from einsmith.training.batch import batch_arrays, count_samples
 from einsmith.training.evaluate import losses_and_outputs
 from einsmith.training.step_graph import StepGraph
 
@@ -42,14 +41,17 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
         raise ArgumentError("a step of a group of processes is exported from its save: es.export(es.load(folder), ...)")
     if step.definition.numerics.stored is f16:
         raise ArgumentError("a step of precision='fp16' scales its loss, which a library cannot; use 'bf16' or 'fp32'")
-    batches = [batch_arrays(batch)] if batch else _batches_of_zeros(step)
+    batches = [step.read_batch(batch)] if batch else _batches_of_zeros(step)
     if not batches:
         raise ArgumentError(
             "the shapes of a batch are not known, as nothing is compiled yet: pass a batch, es.export(step, folder, x, "
             "y), or call step.compile(x, y) first, once for each shape that the library needs"
         )
     settings = tuple(_settings(step, schedule))
-    names = _names(step.model, len(batches[0]) - 1)
+    inputs = len(batches[0]) - step.definition.targets
+    names, targets = _names(step.model, inputs), ["target"]
+    if step.definition.targets > 1:
+        targets = [f"target{n}" for n in range(step.definition.targets)]
     made = _trace(step, batches)
     memories = Memories()
     memories.add_model(step.model)
@@ -63,24 +65,25 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
             n,
             found.graph,
             memories.bound(found.bind, found.live),
-            (*names, "target"),
+            (*names, *targets),
             step.definition.numerics,
             finite=found.graph.outputs[0],
             memory=step.memory_limit,
             groups=tuple(groups[id(g)] for g in found.groups),
-            samples=count_samples(batches[n]),
+            samples=step.definition.count_samples(batches[n]),
             max_stored=step.max_stored,
         )
         for n, gather, found in made
     ]
     numerics = step.definition.numerics
-    for n, (*inputs, target) in enumerate(batches):
+    for n, arrays in enumerate(batches):
+        example = tuple(arrays[:inputs])
         with step.model.in_mode(training=False):
             evaluated = losses_and_outputs(step.model, step.loss, step.trained)
-            loss = trace_call(evaluated, (tuple(inputs), target), {}, numerics=numerics)
-            output = trace_call(step.model, tuple(inputs), {}, numerics=numerics)
+            loss = trace_call(evaluated, (example, tuple(arrays[inputs:])), {}, numerics=numerics)
+            output = trace_call(step.model, example, {}, numerics=numerics)
         for role, found, called, rounding in (
-            (exported.EVALUATE, loss, (*names, "target"), numerics),
+            (exported.EVALUATE, loss, (*names, *targets), numerics),
             (exported.PREDICT, output, names, replace(numerics, winograd=False)),
         ):
             bind = memories.bound(found.bind, found.live)

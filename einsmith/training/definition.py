@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from einsmith.base.arguments import describe, refuse_torch
 from einsmith.base.dtypes import f16
 from einsmith.base.errors import ArgumentError, KindError
 from einsmith.base.numerics import Numerics
+from einsmith.training.batch import count_samples
 from einsmith.training.precision import precision_of_layers
 from einsmith.training.settings import Settings
 
@@ -20,7 +23,7 @@ class StepDefinition:
 
     model, loss, optimizer, seed, threads, winograd, precision: as in TrainStep; settings: clipping, accumulation,
     averages and the choice among several losses; is_alone: neither a group of processes nor an order of sums
-    for one is involved.
+    for one is involved; targets: number of targets of a batch, its last arrays.
     """
 
     model: Any
@@ -32,6 +35,7 @@ class StepDefinition:
     winograd: bool = False
     precision: str | Mapping[str, str] = "fp32"
     is_alone: bool = True
+    targets: int = 1
 
     @property
     def numerics(self) -> Numerics:
@@ -51,6 +55,10 @@ class StepDefinition:
         """A text that is the same for equal networks: the class, and the names and shapes of the parameters."""
         kind, shapes = type(self.model), [(n, p.shape) for n, p in self.model.named_parameters()]
         return f"{kind.__module__}.{kind.__qualname__} {shapes}"
+
+    def count_samples(self, arrays: Sequence[np.ndarray]) -> int:
+        """Return the number of samples of a batch, which is that of its first target."""
+        return count_samples(arrays[-self.targets])
 
     def check_model_and_loss(self) -> None:
         """Check that the model is a network and the loss a function. Raises ArgumentError or KindError."""

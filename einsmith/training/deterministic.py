@@ -21,7 +21,6 @@ from einsmith.driver.executable import FINITE, Executable
 from einsmith.runtime.memory import Clock
 from einsmith.runtime.signals import Deferred
 from einsmith.training import parallel
-from einsmith.training.batch import count_samples
 from einsmith.training.compiler import UPDATE_CORES
 
 PARTS = 8
@@ -63,7 +62,7 @@ class DeterministicTraining(parallel.GroupTraining):
         if self._definition.settings.accumulate > 1:
             raise ArgumentError("deterministic=True goes without accumulate; make the batches larger")
         first, parts = self._divide(arrays)
-        shapes = {_shapes(part): part for part in parts if count_samples(part)}
+        shapes = {_shapes(part): part for part in parts if self._definition.count_samples(part)}
         while True:
             with Deferred(), self._state.store.guard:
                 self._prepare()
@@ -75,8 +74,14 @@ class DeterministicTraining(parallel.GroupTraining):
     def _divide(self, arrays: list[np.ndarray]) -> tuple[int, list[list[np.ndarray]]]:
         """Return the number of this process's first part of the batch, and its parts. Raises ShapeError, on every rank,
         where the ranks' batches are no division of one batch."""
-        group = self.group
-        counts = group.gather_numbers(count_samples(arrays)).astype(int).tolist()
+        group, count = self.group, self._definition.count_samples(arrays)
+        is_even = all(len(a) == count for a in arrays if a.ndim)
+        counts = group.gather_numbers(count if is_even else -1).astype(int).tolist()
+        if min(counts) < 0:
+            raise ShapeError(
+                "deterministic=True divides all arrays of a batch by samples, and their first extents differ in shapes "
+                f"{', '.join(str(a.shape) for a in arrays)} (of this process)"
+            )
         total, per_rank = sum(counts), PARTS // group.size
         bounds = [total * k // PARTS for k in range(PARTS + 1)]
         expected = [bounds[(r + 1) * per_rank] - bounds[r * per_rank] for r in range(group.size)]
@@ -109,7 +114,7 @@ class DeterministicTraining(parallel.GroupTraining):
         for number, (row, part) in enumerate(zip(rows, parts, strict=True), first):
             for array, values in zip(stored, before, strict=True):
                 array[...] = values
-            count = count_samples(part)
+            count = self._definition.count_samples(part)
             run = runs[_shapes(part)] if count and self._failure is None else None
             buckets.clear_others(() if run is None else run.note.trained)
             if run is not None:

@@ -16,7 +16,8 @@ from einsmith.base.numerics import Numerics
 from einsmith.distributed.group import ProcessGroup
 from einsmith.metrics import predicted
 from einsmith.ops.losses.classes import IGNORED
-from einsmith.training.losses import named_losses
+from einsmith.training.batch import count_samples, targets_of
+from einsmith.training.losses import check_takes, traced_losses
 
 
 class _Mean:
@@ -24,17 +25,17 @@ class _Mean:
 
     states = ("total", "samples")
 
-    def __init__(self, f: Callable[[Any, np.ndarray], Any]):
+    def __init__(self, f: Callable[..., Any]):
         self.f = f
 
     def reset(self) -> None:
         self.total, self.samples = 0.0, 0
 
-    def update(self, output: Any, target: np.ndarray) -> None:
-        n = len(target) if target.ndim else 1
+    def update(self, output: Any, *targets: np.ndarray) -> None:
+        n = count_samples(targets[0])
         if not n:  # the mean over no samples is NaN
             return
-        result = self.f(output, target)
+        result = self.f(output, *targets)
         try:
             number = float(result)
         except (TypeError, ValueError, OverflowError):
@@ -101,7 +102,7 @@ def _wrap_errors(batches: Iterable) -> Iterator[Any]:
 
 
 def as_tuple(batch: Any) -> Sequence[Any]:
-    """Return a batch as (inputs..., target). Raises ArgumentError where it is no tuple or list of two or more."""
+    """Return a batch (inputs..., target). Raises ArgumentError where it is no tuple or list of two or more."""
     if isinstance(batch, (tuple, list)) and len(batch) >= 2:
         return batch
     if isinstance(batch, Mapping):
@@ -113,11 +114,11 @@ def as_tuple(batch: Any) -> Sequence[Any]:
 
 
 def losses_and_outputs(model: Any, loss: Callable, trained: str) -> Callable:
-    """Return a function (tuple of inputs, target) -> (the trained loss, the outputs, all losses by name)."""
+    """Return a function (tuple of inputs, tuple of targets) -> (the trained loss, the outputs, all losses by name)."""
 
-    def run(inputs: tuple, target: Any) -> Any:
+    def run(inputs: tuple, targets: tuple) -> Any:
         out = model(*inputs)
-        total, parts = named_losses(loss(out, target), trained)
+        total, parts = traced_losses(loss, out, targets, trained)
         return total, out, parts
 
     return run
@@ -161,14 +162,17 @@ class Evaluator:
         ignored = getattr(self.loss, "ignore_index", IGNORED)
         with self.model.in_mode(training=False):
             for batch in _wrap_errors(batches):
-                *inputs, target = as_tuple(batch)
-                target = to_array(target, "target")
-                value, out, parts = self._run(tuple(inputs), target)
-                n = len(target) if target.ndim else 1
-                one_each = isinstance(out, np.ndarray) and target.ndim == 1 and out.ndim == 2
+                batch = as_tuple(batch)
+                targets = tuple(to_array(t, "target") for t in targets_of(batch))
+                value, out, parts = self._run(tuple(batch[:-1]), targets)
+                target = targets[0]
+                n = count_samples(target)
+                one_each = len(targets) == 1 and isinstance(out, np.ndarray) and target.ndim == 1 and out.ndim == 2
                 classes = classes and one_each and target.dtype.kind in "iu"
-                for metric in measured.values():
-                    metric.update(out, target)
+                for name, metric in measured.items():
+                    if len(targets) > 1:
+                        check_takes(getattr(metric, "f", metric.update), f"the metric {name}", targets)
+                    metric.update(out, *targets)
                 if classes:
                     n -= int((target == ignored).sum())
                     best, is_valid = predicted(out)

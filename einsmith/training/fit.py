@@ -12,8 +12,8 @@ import numpy as np
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
 from einsmith.distributed.group import ProcessGroup
 from einsmith.runtime.store import ParameterStore
-from einsmith.training.batch import batch_arrays
 from einsmith.training.callback import Callback
+from einsmith.training.definition import StepDefinition
 from einsmith.training.epochs import Epochs
 from einsmith.training.evaluate import as_metrics, as_tuple
 from einsmith.training.progress import Progress
@@ -25,10 +25,14 @@ class BatchTrainer(Protocol):
 
     epochs: Epochs
     settings: Settings
+    definition: StepDefinition
     store: ParameterStore
     optimizer: Any
     steps: int
     group: ProcessGroup
+
+    def read_batch(self, batch: Sequence[Any], may_be_empty: bool) -> list[np.ndarray]:
+        """Return the arrays of a batch."""
 
     def train_arrays(self, arrays: list[np.ndarray], samples: int | None, last: bool) -> float:
         """Train on a batch of an epoch and return its loss."""
@@ -124,8 +128,8 @@ class Fit:
         try:
             for item in _mark_last(self._batches()) if look_ahead else self._batches():
                 batch, last = item if look_ahead else (item, False)
-                arrays = batch_arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)), shared)
-                samples = len(arrays[-1]) if arrays[-1].ndim else 1  # as `count_samples`, without a call
+                arrays = step.read_batch(as_tuple(batch), shared)
+                samples = step.definition.count_samples(arrays)
                 value = train(arrays, samples, last)
                 rate = (epochs.samples - samples_before) / (time.perf_counter() - start)
                 mean = epochs.loss / max(epochs.samples, 1)  # none is reported before the first update of a group

@@ -63,7 +63,7 @@ def check_gradients(
     """
     with trace.compiling(), definition.model.in_mode(training=True):
         try:
-            traced = step_graph.build_loss(definition, state, numbers, _first_samples(arrays))
+            traced = step_graph.build_loss(definition, state, numbers, _first_samples(arrays, definition))
         except EinsmithError:  # the model or the loss takes whole batches only
             traced = step_graph.build_loss(definition, state, numbers, arrays)
     check = _Check(traced)
@@ -82,8 +82,9 @@ def check_gradients(
     raise GradientError(message)
 
 
-def _first_samples(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    if any(a.ndim == 0 or len(a) != len(arrays[-1]) for a in arrays):
+def _first_samples(arrays: Sequence[np.ndarray], definition: StepDefinition) -> list[np.ndarray]:
+    samples = definition.count_samples(arrays)
+    if any(a.ndim == 0 or len(a) != samples for a in arrays):
         return list(arrays)
     return [a[:SAMPLES] for a in arrays]
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from einsmith.runtime.nested import check_store, under_way
 from einsmith.training.accumulation import Accumulation
-from einsmith.training.batch import count_samples
 from einsmith.training.definition import StepDefinition
 from einsmith.training.exchanges import Exchanges
 from einsmith.training.loss_scaling import LossScaling
@@ -61,7 +60,8 @@ class StepNumbers:
             self._set_derived(arrays)
 
     def _set_derived(self, arrays: list[np.ndarray]) -> None:
-        accumulation, settings, samples = self._accumulation, self._definition.settings, count_samples(arrays)
+        accumulation, settings = self._accumulation, self._definition.settings
+        samples = self._definition.count_samples(arrays)
         batch_number = accumulation.steps * settings.accumulate + accumulation.batches
         values = settings.numbers | {
             "draw": batch_number * self.ranks + self.rank + 1,

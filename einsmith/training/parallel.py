@@ -35,7 +35,6 @@ from einsmith.driver.executable import FINITE, Executable
 from einsmith.runtime.memory import Clock, Memory
 from einsmith.runtime.signals import Deferred
 from einsmith.training.accumulation import Accumulation
-from einsmith.training.batch import count_samples
 from einsmith.training.compiler import StepCompiler
 from einsmith.training.definition import StepDefinition
 from einsmith.training.epochs import Epochs
@@ -198,7 +197,7 @@ class GroupTraining:
     def train(self, arrays: list[np.ndarray], is_epoch: bool, last: bool) -> float:
         """Train on this rank's part of a batch, and return the mean loss over all ranks where the batch makes an
         update, else that of this rank. The arguments are those of `TrainStep.train_arrays`."""
-        count = count_samples(arrays)
+        count = self._definition.count_samples(arrays)
         while True:
             with Deferred(), self._state.store.guard:
                 self._prepare()
@@ -221,7 +220,7 @@ class GroupTraining:
     def _compile_or_trace(self, batches: list[list[np.ndarray]]) -> None:
         """Compile the programs for these batches; for an empty one, learn what its program would report and sum."""
         for arrays in batches:
-            if count_samples(arrays):
+            if self._definition.count_samples(arrays):
                 self._compiler.find_or_compile(arrays, True)
             else:
                 shapes = [(a.shape, a.dtype) for a in arrays]
@@ -323,7 +322,7 @@ class GroupTraining:
 
     def _update(self, pending: list[Future[None]], arrays: list[np.ndarray], is_epoch: bool) -> float:
         """Sum what this rank has with all others', and update the parameters."""
-        names, accumulation, count = self._reports.names, self._accumulation, count_samples(arrays)
+        names, accumulation, count = self._reports.names, self._accumulation, self._definition.count_samples(arrays)
         sums = np.zeros(FIXED + len(names) + len(self._buckets.names))
         sums[SAMPLES], sums[LOSS_SAMPLES : LOSS + 1] = accumulation.samples + count, self._losses[:2]
         sums[INFINITE], sums[FAILED] = self._is_infinite, self._failure is not None

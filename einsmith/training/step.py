@@ -12,7 +12,7 @@ import numpy as np
 from einsmith.base import environment, html, locks, recording
 from einsmith.base.arguments import Count, check_arguments, check_options, show
 from einsmith.base.dtypes import is_whole
-from einsmith.base.errors import ArgumentError, KindError
+from einsmith.base.errors import ArgumentError, KindError, ShapeError
 from einsmith.distributed.group import ProcessGroup
 from einsmith.distributed.transport import Alone
 from einsmith.driver.executable import FINITE, Executable
@@ -23,7 +23,7 @@ from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training.accumulation import Accumulation
 from einsmith.training.ahead import StepsAhead, non_finite
 from einsmith.training.averages import WeightAverages
-from einsmith.training.batch import batch_arrays, count_samples
+from einsmith.training.batch import batch_arrays
 from einsmith.training.compiler import StepCompiler
 from einsmith.training.definition import StepDefinition
 from einsmith.training.description import describe_definition, describe_explorations, describe_programs
@@ -48,7 +48,8 @@ class TrainStep:
     """A training step of `model`: `step(*inputs, target)` trains on a batch and returns the loss as a Python float.
 
     loss: a function of (model's output, target) giving a float scalar, or several in a tuple or under names in a
-    dictionary, of which the first or (trained="sum") their sum is trained; all are in `losses` after a step.
+    dictionary, of which the first or (trained="sum") their sum is trained; all are in `losses` after a step. Several
+    targets are a tuple of arrays, `step(x, (energy, forces))`, and the loss's arguments: loss(output, energy, forces).
     optimizer: an `es.optim` rule, or Groups of them. threads: worker threads (default: all cores the process may use).
     group: the processes that train together (`es.distributed.init`), each on its part of every batch; without one, or
     in a group of one, this process trains alone. shard_optimizer: divide the optimizer's state, and the averages, among
@@ -230,7 +231,7 @@ class TrainStep:
 
     def compile(self, *batch: Any) -> TrainStep:
         """Compile the step for the shapes and types of a batch (inputs..., target), without training."""
-        arrays = batch_arrays(batch)
+        arrays = self.read_batch(batch)
         if self._parallel is not None:
             self._parallel.compile(arrays)
             return self
@@ -248,7 +249,24 @@ class TrainStep:
     # -- running
 
     def __call__(self, *batch: Any) -> float:
-        return self.train_arrays(batch_arrays(batch, self._parallel is not None))
+        return self.train_arrays(self.read_batch(batch, self._parallel is not None))
+
+    def read_batch(self, batch: Sequence[Any], may_be_empty: bool = False) -> list[np.ndarray]:
+        """Return the arrays of a batch (`batch_arrays`), and take its number of targets for that of all batches.
+
+        Raises ShapeError where programs were compiled for another number of targets."""
+        arrays = batch_arrays(batch, may_be_empty)
+        count, definition = len(arrays) - len(batch) + 1, self.definition
+        if count != definition.targets:
+            with self.store.guard:
+                self.compiler.compare_if_changed()
+                if len(self._programs):
+                    raise ShapeError(
+                        f"the number of targets is {count} in this batch and was {definition.targets} in earlier ones; "
+                        "several are a tuple of arrays in all batches, as in step(x, (y, z))"
+                    )
+                definition.targets = count
+        return arrays
 
     def train_arrays(self, arrays: list[np.ndarray], samples: int | None = None, last: bool = False) -> float:
         """Train on a batch and return its loss.
@@ -327,7 +345,7 @@ class TrainStep:
         if self.reports.names:
             self.reports.read(outputs, self.definition.settings.clip_grad_norm is not None)
         if gather:
-            self.accumulation.add(count_samples(arrays))
+            self.accumulation.add(self.definition.count_samples(arrays))
         else:
             self.accumulation.end_update(groups)
         if samples is not None:
@@ -425,9 +443,9 @@ class TrainStep:
         the phases of its compilation: the step is compiled once more for it. Raises ArgumentError where the file cannot
         be written.
         """
-        arrays = batch_arrays(batch)
+        arrays = self.read_batch(batch)
         file = None if trace is None else recording.file_to_write(trace)
-        self.compile(*arrays)
+        self.compile(*batch)
         gather = self._parallel is not None
         if file is not None:
             with recording.recording() as recorder:

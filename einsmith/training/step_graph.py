@@ -25,7 +25,7 @@ from einsmith.training.clipping import clip_by_norm, clip_by_value, sum_powers, 
 from einsmith.training.counts import CountGroup
 from einsmith.training.definition import StepDefinition
 from einsmith.training.exchanges import Exchanged
-from einsmith.training.losses import named_losses
+from einsmith.training.losses import traced_losses
 from einsmith.training.numbers import StepNumbers
 from einsmith.training.shards import Shard
 from einsmith.training.state import AVERAGE, GRADIENT, TrainingState
@@ -119,8 +119,9 @@ class _Build:
         draw = self.read_number(self.numbers.derive("draw")) if draws_apart else count
         t.key = self.definition.seed % 2**31, builder.cast(draw, dt.i32)
         values = [Value(x) for x in inputs]
-        output = self.definition.model(*values[:-1])
-        loss, parts = named_losses(self.definition.loss(output, values[-1]), self.settings.trained)
+        first = len(values) - self.definition.targets
+        output = self.definition.model(*values[:first])
+        loss, parts = traced_losses(self.definition.loss, output, values[first:], self.settings.trained)
         trained = [
             (name, t.captured[id(p)][1])
             for name, p in self.state.store.parameters.items()
@@ -143,7 +144,6 @@ class _Build:
         return LossGraph(loss.tensor, out, dict(trained), grads, known | dict(zip(inputs, arrays, strict=True)))
 
     def build(self, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:
-        model = self.definition.model
         inputs = [leaf(a.shape, dtype_of(a)) for a in arrays]
         t = self.begin_trace()
         t.in_full_precision = self.definition.numerics.in_full
@@ -184,7 +184,7 @@ class _Build:
                 self.update({n: Value(x) for n, x in trained}, dict(trained), gradients_by_name, count)
             for (obj, _), value in zip(t.updates.values(), stored, strict=True):
                 self.updates.append((t.capture(obj, value.shape, value.dtype), value))
-        names = [f"argument {n}, {name}" for n, name in enumerate(names_of_batch(model, len(inputs)))]
+        names = [f"argument {n}, {name}" for n, name in enumerate(names_of_batch(self.definition, len(inputs)))]
         origins = Origins(dict(zip(inputs, names, strict=True)), tuple(t.origins), tuple(t.checked))
         outputs, names_of_trained = (out, *reports.values()), tuple(name for name, _ in trained)
         if scale is not None:
@@ -382,10 +382,12 @@ def find_coupling(rule: Any, dtype: DType) -> str | None:
     return None
 
 
-def names_of_batch(model: Any, count: int) -> list[str]:
-    """Return the names of a batch's `count` arrays in messages: the model's names of its inputs, then "the target"."""
-    names = names_of(model)[: count - 1]
-    return [*names, *(f"input {n}" for n in range(len(names), count - 1)), "the target"]
+def names_of_batch(definition: StepDefinition, count: int) -> list[str]:
+    """Return the names of a batch's `count` arrays in messages: the model's names of its inputs, then the targets."""
+    inputs = count - definition.targets
+    names = names_of(definition.model)[:inputs]
+    targets = ["the target"] if definition.targets == 1 else [f"target {n}" for n in range(definition.targets)]
+    return [*names, *(f"input {n}" for n in range(len(names), inputs)), *targets]
 
 
 def build(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from tests import lock_order
 from tests.training.small import arrays, data, net, same
 
 F = es.functional.cross_entropy
@@ -417,14 +418,14 @@ def test_nothing_that_is_off_is_called() -> None:
 
         def profile(frame, event, arg):
             nonlocal count
-            count += event == "call"
+            count += event == "call" and frame.f_code.co_filename != lock_order.__file__
 
         sys.setprofile(profile)
         step(x, y)
         sys.setprofile(None)
         return count
 
-    assert calls() <= 46
+    assert calls() <= 47
     assert calls(clip_grad_norm=1.0) <= calls() + 10
     assert calls(accumulate=1, ema=None) == calls()
 
