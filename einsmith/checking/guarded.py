@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,8 +18,21 @@ from einsmith.runtime.buffers import ALIGNMENT
 PAGE = mmap.PAGESIZE
 GUARD_BYTES = 16 * PAGE
 """Bytes on either side of a block that cannot be accessed."""
+WILD_BYTES = 1 << 34, 1 << 40
+"""Bytes before the first block and behind the last one that cannot be accessed either, if the system has so many
+addresses: an index that is none, such as 2**31 - 1, leads there."""
 RED_BYTE = 0xA5
 """Byte that fills the rest of a block's pages, so that a write there is noticed."""
+
+
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+"""MAP_NORESERVE (mman.h): more addresses than memory."""
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+
+
+def _reserve(nbytes: int) -> mmap.mmap:
+    """Return addresses, for which there is memory when they are first used."""
+    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
 
 
 class GuardedBlock(NamedTuple):
@@ -39,7 +53,13 @@ class Guarded:
         self.blocks, self.before = tuple(blocks), before
         inner = [max(1, -(-b.nbytes // PAGE)) * PAGE for b in blocks]
         total = sum(inner) + GUARD_BYTES * (len(inner) + 1)
-        self._memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        before_first, behind_last = WILD_BYTES
+        try:
+            self._memory = _reserve(before_first + total + behind_last)
+        except (OSError, ValueError):
+            before_first = behind_last = 0
+            self._memory = _reserve(total)
+        total += before_first + behind_last
         self._raw = np.frombuffer(self._memory, np.uint8)
         self.low = self._raw.ctypes.data
         self.high = self.low + total
@@ -50,11 +70,12 @@ class Guarded:
         self.addresses: list[int] = []
         self._zones: list[tuple[np.ndarray, np.ndarray]] = []
         self._pages: list[tuple[int, int]] = []
-        at = 0
+        protect(self.low, total, 0)
+        at = before_first
         for b, n in zip(blocks, inner, strict=True):
-            if protect(self.low + at, GUARD_BYTES, 0):
-                raise CheckError(f"the system forbids no more pages (error {ctypes.get_errno()})")
             at += GUARD_BYTES
+            if protect(self.low + at, n, _READ_WRITE):
+                raise CheckError(f"the system divides memory into no more parts (error {ctypes.get_errno()})")
             own = self._raw[at : at + n]
             self.pages.append(own)
             first = 0 if before else n - (-(-b.nbytes // ALIGNMENT) * ALIGNMENT if b.is_line_aligned else b.nbytes)
@@ -66,7 +87,6 @@ class Guarded:
             self._zones.append(zones)
             self._pages.append((self.low + at, self.low + at + n))
             at += n
-        protect(self.low + at, GUARD_BYTES, 0)
 
     def find_red_zone_write(self) -> tuple[int, int] | None:
         """Return (block, byte from its beginning) of the first overwritten byte in a red zone; None where there is

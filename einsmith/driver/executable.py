@@ -63,6 +63,9 @@ docs/sizes.md) is about that of compiling one for the size, which is that of 27 
 NODES_BYTES = 64 << 10
 """Estimated bytes of Python objects per kernel: its part of the graph, of the plan and of the steps."""
 
+_POISON = {"f": np.nan, "i": 2**31 - 1}
+"""What lies beyond the size in a checked run, by the kind of a type: no number, and no index."""
+
 
 class SizeFit(NamedTuple):
     """How a program of a capacity (`passes.capacity`) runs for a smaller size.
@@ -107,6 +110,8 @@ class _Fitting:
         out = [*arrays, *self._fit.numbers]
         for n, x, part in self._padded:
             padded, _ = buffers.recycle(x.shape, out[n].dtype, nbytes(x))
+            if environment.check_level():
+                padded[...] = _POISON.get(padded.dtype.kind, 0)
             padded[part] = out[n]
             out[n] = padded
         return out

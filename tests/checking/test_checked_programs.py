@@ -21,6 +21,7 @@ from einsmith.codegen.llvm.memory import MemoryEmitter
 from einsmith.driver import compile, cpu, cpu_kernels, executable
 from einsmith.ir.nodes import Graph, Leaf, postorder
 from einsmith.ir.views import storage
+from einsmith.kernels.contraction import problem
 from einsmith.kernels.emit import combine
 from einsmith.passes import pipeline
 from einsmith.runtime import assemble
@@ -215,6 +216,14 @@ def test_a_dropped_mask_in_the_emitter_is_noticed(checked, rng, monkeypatch):
     monkeypatch.setattr(MemoryEmitter, "put_lanes", lambda self, value, lanes: own(
         self, value, [True for _ in lanes] if value.type.elem == "i1" else lanes))  # fmt: skip
     fails(es.jit(lambda x: (x * 2).sum(1)), matrix(rng, 19, 17), match="buffer")
+
+
+def test_an_index_from_beyond_the_size_is_noticed(checked, rng, monkeypatch):
+    """A program that sizes share finds no index there, and no number."""
+    monkeypatch.setattr(problem, "has_read", lambda e: False)  # indices that are read keep no guard
+    f = es.jit(es.op("G[m,k] = sum[e](A[e,m]*h[s[e],k])"), sizes="shared")
+    f(matrix(rng, 100, 24), matrix(rng, 200, 64), rng.integers(0, 200, 100))
+    fails(f, matrix(rng, 110, 24), matrix(rng, 200, 64), rng.integers(0, 200, 110), match="memory was touched")
 
 
 def test_a_wrong_pass_is_noticed(checked, rng, monkeypatch):
