@@ -23,6 +23,7 @@ from einsmith.base import html, locks, recording
 from einsmith.base.arguments import check_arguments, describe, refuse_torch, show, signature_of
 from einsmith.base.arrays import to_array
 from einsmith.base.caches import Cache, Entry, tick
+from einsmith.base.captured import CapturedArray
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.environment import AUTO, EACH
 from einsmith.base.errors import ArgumentError, DtypeError, KindError, TraceError
@@ -279,6 +280,7 @@ def bound(
     graph, leaves = in_memory(graph, {x: memory for _, memory, x in live})
     memory_of = {x: memory.physical for _, memory, x in live}
     bind = {leaves.get(x, x): memory_of[x] if x in memory_of else o for o, x in pairs}
+    bind = {x: a.bind() if isinstance(a, CapturedArray) else a for x, a in bind.items()}
     return graph, bind, [(o, memory) for o, memory, _ in live]
 
 
@@ -624,7 +626,9 @@ def jit(
     """Return a compiled version of a function of tensors.
 
     f is traced and compiled once for each structure, shapes, types and static values of its arguments; further calls
-    run the program by one native call. Called without f, `jit` returns a decorator with these options.
+    run the program by one native call. Arrays that f reads around it have their present values at each call; other
+    values of Python are those of the trace (docs/arguments.md). Called without f, `jit` returns a decorator with these
+    options.
 
     Args:
         f: the function

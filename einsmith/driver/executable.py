@@ -18,6 +18,7 @@ import numpy as np
 
 from einsmith.base import environment, locks, recording
 from einsmith.base.caches import Bound
+from einsmith.base.captured import CapturedArray
 from einsmith.base.errors import IndexOutOfRange
 from einsmith.base.html import Bar
 from einsmith.base.numerics import PLAIN, Numerics
@@ -215,6 +216,11 @@ class Executable:
         stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
         self._changes = [known_arrays[id(a)] for a in stored.values() if id(a) in known_arrays]
+        captured = {x: a for x, a in self.bound.items() if isinstance(a, CapturedArray)}
+        for x, a in captured.items():
+            if not a.is_copy and self._is_stored(buffers.address(a), a):  # a run stores into it, perhaps too early
+                captured[x] = self.bound[x] = a.apart()
+        self._copies = [a for a in captured.values() if a.is_copy]
         self._changes_others: bool = len(self._changes) < len(stored)
         self._guard = guard or (locks.Guard() if self._stored or memories else None)
         # A checked run looks at the memory between the kernels, and while others may run.
@@ -611,6 +617,8 @@ class Executable:
             queue.callers[me] = None
         try:
             with locks.RUNNING.awaited(queue.lock) if len(queue.callers) > 1 or queue.depth else queue.lock:
+                for captured in self._copies:
+                    captured.refresh()
                 binding = self._bindings.get(queue.number) or self._bind(queue)
                 if outer is not None:
                     return run(binding, time, *args)

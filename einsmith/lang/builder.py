@@ -19,8 +19,8 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import show, whole_numbers
-from einsmith.base.arrays import to_array
 from einsmith.base.caches import Bound, Cache
+from einsmith.base.captured import capture
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.base.trees import flatten
@@ -216,7 +216,7 @@ def as_value(x: Any, name: str = "an array in a traced function") -> Value:
     """Return `x` as a Value; `name` stands for it in messages.
 
     A Value is returned unchanged. A Parameter or buffer becomes its leaf, a number becomes a literal, which is weak
-    unless it is a bool. An array is copied, and the copy becomes a leaf of the current trace.
+    unless it is a bool. An array becomes a leaf of the current trace (`captured.CapturedArray`).
 
     Raises:
         TraceError: `x` is an Ex, an array outside a trace, or of another type than these.
@@ -236,7 +236,7 @@ def as_value(x: Any, name: str = "an array in a traced function") -> Value:
             raise DtypeError(f"{name} is an integer of more than 64 bits; write a float, as in 1e20")
         return Value(None, weak=not isinstance(value, bool), literal=value)
     if isinstance(x, (list, tuple)) or is_array_like(x):
-        array = np.array(to_array(x, name), order="C", copy=True)
+        array = capture(x, name)
         dtype = dtype_of(array)
         trace = current_trace()
         if trace is None:

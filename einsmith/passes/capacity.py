@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.base import dtypes as dt
+from einsmith.base.captured import CapturedArray
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import BoundsError, VerifyError
 from einsmith.ir.functions import identity
@@ -226,6 +227,8 @@ def _are_bound_alike(traces: Sequence[TracedSize], leaves: Sequence[Leaf]) -> bo
     first = arrays[0]
     if all(a is first for a in arrays):
         return True
+    if any(isinstance(a, CapturedArray) for a in arrays):  # others may change it
+        return all(isinstance(a, CapturedArray) and a.source is first.source for a in arrays)
     if any(a is None or id(a) in x.live for x, a in zip(traces, arrays, strict=True)):
         return False
     return all(

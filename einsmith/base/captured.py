@@ -1,0 +1,82 @@
+"""Hold the arrays that a traced function reads around it: from closures, globals, attributes and default arguments."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from einsmith.base.arrays import to_array
+from einsmith.base.errors import ShapeError
+
+
+class CapturedArray(np.ndarray):
+    """An array that a traced function has read although it is no argument: a copy from the time of the trace or, once
+    bound to a program, the memory of the array itself where programs can read it in place.
+
+    source: the array, of NumPy or another library; None for lists, which are values of Python like numbers
+    """
+
+    source: Any = None
+
+    def bind(self) -> np.ndarray:
+        """Return what the programs of a trace that is done read: the present values of an array that others have too, a
+        constant where the function made the array itself, or changed it meanwhile."""
+        if self.source is None or _is_own(self):
+            return self.view(np.ndarray)
+        source = self.source
+        now = to_array(source)
+        if (now.shape, now.dtype) != (self.shape, self.dtype) or now.tobytes() != self.tobytes():
+            return self.view(np.ndarray)
+        if isinstance(source, np.ndarray) and np.may_share_memory(now, source):
+            out = now.view(CapturedArray)
+            out.source = source
+            return out
+        return self
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the values are a copy, for `refresh` to bring up to date."""
+        return not (isinstance(self.source, np.ndarray) and np.may_share_memory(self, self.source))
+
+    def apart(self) -> CapturedArray:
+        """Return a copy of the values that `refresh` brings up to date."""
+        out = self.copy()
+        out.source = self.source
+        return out
+
+    def refresh(self) -> None:
+        """Copy the present values of the source. Raises ShapeError where its shape or type is another one by now."""
+        now = to_array(self.source)
+        if (now.shape, now.dtype) != (self.shape, self.dtype):
+            raise ShapeError(
+                f"an array that the function reads around it was {self.dtype}{list(self.shape)} and is "
+                f"{now.dtype}{list(now.shape)} now; pass it as an argument"
+            )
+        self[...] = now
+
+
+def capture(x: Any, name: str) -> CapturedArray:
+    """Return a copy of an array that a trace reads, C-contiguous, which knows the array. Raises as `to_array`."""
+    out = np.array(to_array(x, name), order="C", copy=True).view(CapturedArray)
+    out.source = None if isinstance(x, (list, tuple)) else x
+    return out
+
+
+def _references(x: CapturedArray) -> tuple[int, int]:
+    """Return the references to the source of x, an array, and to the array of which that is a view."""
+    source = x.source
+    base = source.base
+    return sys.getrefcount(source), 0 if base is None else sys.getrefcount(base)
+
+
+_OWN = _references(capture(np.zeros(2), "")), _references(capture(np.zeros(2)[:1], ""))
+"""References to a source that nobody else has: an array with memory of its own, and a view of one."""
+
+
+def _is_own(x: CapturedArray) -> bool:
+    """Return whether nobody else has the source of x, or the array of which it is a view."""
+    if not isinstance(x.source, np.ndarray) or not isinstance(x.source.base, (np.ndarray, type(None))):
+        return False
+    return _references(x) in _OWN
