@@ -156,8 +156,8 @@ CALIBRATE: Knob[int] = Knob(
     1,
     _whole(0, 1),
     "0 or 1",
-    "1 measures the machine at its first use (about a second, once) and stores the figures, unless the machine is "
-    "busy; 0 chooses kernels by static figures of the processor",
+    "1 measures the machine at its first use (about a second, once) and stores the figures; 0 chooses kernels by "
+    "static figures of the processor, as 1 does until the machine was once not busy while it was measured",
 )
 TUNED: Knob[int] = Knob(
     "EINSMITH_TUNED",

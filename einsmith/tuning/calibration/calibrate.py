@@ -4,8 +4,9 @@ Kernels are chosen by predicted cost, so the coefficients decide what is compute
 measured once a machine and then read from the store: a choice never changes between two runs. They are rounded
 coarsely. A figure whose runs disagree is measured again while there is time. A figure that stays unsteady, or that is
 far from what the static facts say, is left out: the static figure stands, and the record, and `einsmith info`, say
-why. A figure measured while the machine does something else (`tuning.calibration.load`) is not stored: the process that
-has measured it uses it, and the next process measures again.
+why. A figure measured while the machine does something else (`tuning.calibration.load`) is neither stored nor used: the
+next process measures again, and until one has found the machine quiet, all choose by the static figures. Processes that
+choose alike find the code that others have compiled.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import code_of
 from einsmith.tuning.calibration import fitted, store
-from einsmith.tuning.calibration.load import Watch
+from einsmith.tuning.calibration.load import MIN_SPARE_SECONDS, Watch
 from einsmith.tuning.calibration.probes import PLAIN, WHOLE_L3, Probe, dot_probe, probes, tile_probe
 
 _WARNED = Once("why a machine is not measured", 64)
@@ -76,8 +77,8 @@ def target(threads: int | None = None) -> Target:
     overheads, unless EINSMITH_TUNED is 0, and with at most `threads` cores.
 
     The coefficients are measured at the first call on a machine that does nothing else, read from the store later, and
-    constant for the life of the process. Where nothing can be stored, the static figures stand: choices that changed
-    from run to run would change rounding.
+    constant for the life of the process. Where nothing can be stored, and while the machine is busy, the static figures
+    stand: choices that changed from run to run would change rounding, and find no code that is kept.
     """
     global _target, _patterns, _fit
     with _lock:
@@ -119,8 +120,8 @@ def _find() -> Target:
         _writable(store.path_of(static).parent)
         figures = _measure(static)
         if figures.disturbance:
-            _say(f"calibrated for this process only, as the machine is busy: {figures.disturbance}")
-            return assemble(static, figures.seconds)
+            _say(f"the static figures are used, as the machine is busy: {figures.disturbance}")
+            return static
         return _save(static, figures, overwrite=False)
     except (OSError, MemoryError, EinsmithError) as e:
         _warn(f"this machine cannot be measured, so kernels are chosen by static figures of the processor: {e}")
@@ -173,8 +174,8 @@ def _warn(what: str) -> None:
 
 def with_patterns(target: Target, overwrite: bool) -> Target:
     """Return the machine with the coefficients that registered patterns measure for themselves (`Pattern.probes`),
-    from the store where they are recorded for the pattern's source. Where nothing can be measured or stored, the
-    patterns' defaults stand."""
+    from the store where they are recorded for the pattern's source. Where nothing can be measured or stored, and while
+    the machine is busy, the patterns' defaults stand."""
     if not environment.CALIBRATE.get():
         return target
     measured: dict[str, float] = {}
@@ -189,13 +190,13 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
                 _writable(store.path_of(target).parent)
                 start = time.perf_counter()
                 compiled = _compile_probes(pattern.probes(target), start + BUDGET)
-                watch = Watch()
-                _run(compiled, time.perf_counter() + PATTERN_SECONDS, start + BUDGET)
+                watch, begun = Watch(), time.perf_counter()
+                _run(compiled, begun + PATTERN_SECONDS, start + BUDGET)
+                if disturbance := _disturbance(watch, begun):
+                    _say(f"the pattern {pattern.name!r} uses its defaults, as the machine is busy: {disturbance}")
+                    continue
                 known = {p.name: round_to_step(p.seconds) for p in compiled}
-                if disturbance := watch.disturbance():
-                    _say(f"measured for the pattern {pattern.name!r} in this process only: {disturbance}")
-                else:
-                    known = store.save_pattern(target, key, known, overwrite)
+                known = store.save_pattern(target, key, known, overwrite)
             measured |= known
         except (OSError, MemoryError, EinsmithError) as e:
             _warn(f"the pattern {pattern.name!r} cannot be measured and uses its defaults: {e}")
@@ -238,14 +239,21 @@ def measure(static: Target, budget: float) -> Figures:
     """Return the figures of those probes that have time to run in `budget` seconds."""
     latest = time.perf_counter() + budget
     compiled = _compile_probes(probes(static, memory_bytes(static)), latest - MEASURE_SECONDS)
-    watch = Watch()
-    _run(compiled, time.perf_counter() + ROUNDS_SECONDS, latest)
+    watch, begun = Watch(), time.perf_counter()
+    _run(compiled, begun + ROUNDS_SECONDS, latest)
     while (again := [p for p in compiled if not p.steady]) and time.perf_counter() < latest:
         for probe in again:
             if time.perf_counter() < latest:
                 probe.run()
     unsteady = {p.name: f"its {len(p.runs)} runs disagree" for p in compiled if not p.steady}
-    return Figures({p.name: p.seconds for p in compiled if p.steady}, unsteady, watch.disturbance())
+    return Figures({p.name: p.seconds for p in compiled if p.steady}, unsteady, _disturbance(watch, begun))
+
+
+def _disturbance(watch: Watch, begun: float) -> str:
+    """Return what makes figures measured since the time `begun` doubtful; empty if nothing does."""
+    if time.perf_counter() - begun < MIN_SPARE_SECONDS:  # too short to see what else the machine does
+        return "compiling took all the time that there was to measure"
+    return watch.disturbance()
 
 
 def defaults(static: Target) -> dict[str, float]:

@@ -80,7 +80,7 @@ def find(static: Target) -> OverheadFit | None:
 
 def is_recorded(target: Target) -> bool:
     """Return whether later processes find the coefficients of a target in the store, so that they use a fit to them.
-    Figures of a busy machine hold for one process; without calibration, static ones do."""
+    Static figures, of a machine that was busy or is not calibrated, are not there."""
     recorded = store.load(target) if environment.CALIBRATE.get() else None
     return recorded is not None and _rates(recorded) == _rates(target)
 
