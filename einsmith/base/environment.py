@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from einsmith.base import locks
 from einsmith.base.errors import EinsmithWarning, KnobError
 from einsmith.base.locks import cached_property
+from einsmith.base.system import processes
 
 T = TypeVar("T")
 
@@ -96,7 +97,10 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 def _path(text: str) -> Path:
     if "\0" in text:
         raise ValueError(text)
-    return Path(text).expanduser().absolute()
+    try:
+        return Path(text).expanduser().absolute()
+    except (RuntimeError, OSError):  # no home folder, or no working directory
+        raise ValueError(text) from None
 
 
 def _folder(text: str) -> Path:
@@ -305,7 +309,11 @@ def cache_dir() -> Path:
     with locks.IMPORTING:
         from platformdirs import user_cache_dir  # imported late: it is needed only where the variable is unset
 
-    return Path(user_cache_dir("einsmith", appauthor=False))
+    with suppress(RuntimeError):  # there is no home folder, as for a number without a name, which containers run under
+        path = Path(user_cache_dir("einsmith", appauthor=False))
+        if path.is_absolute():  # older versions of platformdirs return "~/.cache" instead
+            return path
+    return Path(os.environ.get("TMPDIR") or "/tmp").absolute() / f"einsmith-{processes.user_id()}"
 
 
 def data_dir() -> Path:

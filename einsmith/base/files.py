@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -263,10 +264,10 @@ def _status(path: str | os.PathLike) -> os.stat_result | None:
 def _stream_of(status: os.stat_result) -> int | None:
     """Return the descriptor of this process's output or error output where it goes to a file; None where neither
     does."""
-    for stream in (1, 2):
-        with suppress(OSError):  # it is closed
-            if os.path.samestat(os.fstat(stream), status):
-                return stream
+    for number, stream in enumerate((sys.__stdout__, sys.__stderr__), 1):
+        with suppress(OSError):  # it was closed since
+            if stream is not None and os.path.samestat(os.fstat(number), status):
+                return number
     return None
 
 

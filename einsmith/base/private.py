@@ -83,7 +83,7 @@ def distrust(folder: Path) -> str:
         except (OSError, ValueError) as e:
             return f"{part}: {getattr(e, 'strerror', None) or e}; {_REMEDY} that can be written"
         if not stat.S_ISDIR(status.st_mode):
-            return f"{part} is not a directory; remove it"
+            return f"{part} is not a directory; {'remove it' if part == place else f'{_REMEDY} that can be written'}"
         if problem := _fault_of_folder(part, status, is_above=part != place):
             return problem
     return ""

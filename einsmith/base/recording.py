@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
-from einsmith.base import environment, files, locks
+from einsmith.base import environment, files, locks, messages
 from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, KindError, KnobError
 from einsmith.base.system import forks
@@ -181,7 +181,7 @@ def _write_at_exit(recorder: Recorder, path: Path, process: int) -> None:
     try:
         recorder.write(path)
     except OSError as e:
-        print(f"einsmith: {environment.TRACE.name}={path} could not be written: {e}", file=sys.stderr)
+        messages.say(f"einsmith: {environment.TRACE.name}={path} could not be written: {e}")
 
 
 def file_to_write(path: Any) -> Path:
@@ -189,7 +189,10 @@ def file_to_write(path: Any) -> Path:
     written."""
     if not isinstance(path, (str, os.PathLike)):
         raise KindError(f"trace={show(path)} must be the path of a file")
-    file = Path(path).expanduser()
+    try:
+        file = Path(path).expanduser()
+    except RuntimeError as e:  # there is no home folder
+        raise ArgumentError(f"trace={str(path)!r} cannot be written: {e}; name another file") from None
     if problem := files.unwritable(file):
         raise ArgumentError(f"trace={str(file)!r} cannot be written: {problem}; name another file")
     return file

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 from rich.console import Console
 
+from einsmith.base import messages
 from einsmith.base.errors import ArgumentError, UnknownNameError
 from einsmith.base.system import processes, processors
 from einsmith.bench import harness, report, table
@@ -56,7 +57,7 @@ def bench(
         problems = {name: table.make_problem(name, batch) for name in named}
     except (UnknownNameError, ArgumentError) as e:
         raise click.BadParameter(str(e), param_hint="MODEL") from e
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=WIDTH)
+    console = Console(highlight=False) if messages.is_terminal(sys.stdout) else Console(highlight=False, width=WIDTH)
     say = Console(stderr=True, highlight=False, soft_wrap=True)
     if (load := processors.load() or 0.0) > BUSY:
         say.print(f"the machine is busy (load {load:.1f}): times will be off", style="yellow")

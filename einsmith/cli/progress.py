@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from einsmith.base import messages
+
 
 class TrainProgress:
     """Progress of a training run. Epochs go to stdout, as lines or as JSON; a bar goes to stderr if it is a terminal.
@@ -27,7 +29,7 @@ class TrainProgress:
         self._loss = 0.0
 
     def __enter__(self) -> TrainProgress:
-        if self._is_shown and sys.stderr.isatty():
+        if self._is_shown and messages.is_terminal(sys.stderr):
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar

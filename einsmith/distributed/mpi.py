@@ -77,6 +77,6 @@ class MpiTransport:
 
 
 def _abort() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a service may have neither
+        stream.flush()
     MPI.COMM_WORLD.Abort(1)

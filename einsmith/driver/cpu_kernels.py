@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from einsmith.base import environment
+from einsmith.base import environment, messages
 from einsmith.base.caches import Bound, Cache
 from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest import nest
@@ -90,7 +89,7 @@ def lower(
     """Lower a kernel that is in no cache; return its functions and metadata."""
     decision, choice, lowered, unfollowed = follow(kernel, target, decision)
     if environment.debug() >= 3:
-        print(decisions.explain(kernel, target), file=sys.stderr)
+        messages.say(decisions.explain(kernel, target))
     for f in lowered.functions:
         if len(f.buffers) != len(kernel.buffers) + 1:
             raise decisions.unfit(
@@ -99,7 +98,7 @@ def lower(
                 "workspace are needed",
             )
         if environment.debug() >= 4:
-            print(nest.show(f), file=sys.stderr)
+            messages.say(nest.show(f))
     meta = {
         "launches": [(launch.function.name, launch.tasks, launch.loop_invariant) for launch in lowered.launches],
         "scratch": max((f.scratch_bytes for f in lowered.functions), default=0),

@@ -3,12 +3,11 @@ cards."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from einsmith.base import environment, locks
+from einsmith.base import environment, locks, messages
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import CompileError
 from einsmith.codegen.triton.binary import Binary, TritonSource
@@ -87,7 +86,7 @@ class Cuda(TunedBackend):
             return known
         followed, choice, lowered, unfollowed = follow(kernel, target, decision)
         if environment.debug() >= 3:
-            print(decisions.explain(kernel, target), file=sys.stderr)
+            messages.say(decisions.explain(kernel, target))
         config = choice.config
         launches = [(TileCode(x.function, config.warps, config.stages), x.tasks, False) for x in lowered.launches]
         made = CompiledKernel(

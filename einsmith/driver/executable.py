@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from einsmith.base import environment, locks, recording
+from einsmith.base import environment, locks, messages, recording
 from einsmith.base.caches import Bound
 from einsmith.base.captured import CapturedArray
 from einsmith.base.errors import IndexOutOfRange
@@ -235,13 +234,12 @@ class Executable:
         self._timelines: WeakKeyDictionary[Binding, Timeline] = WeakKeyDictionary()
         self.compile_seconds = perf_counter() - start
         if environment.debug() >= 1:
-            print(
+            messages.say(
                 f"einsmith: {len(self.kernels)} kernels, passes {compiled.seconds * 1e3:.0f} ms, code "
-                f"{(self.compile_seconds - compiled.seconds) * 1e3:.0f} ms, arena {self.arena_bytes / 2**20:.2f} MiB",
-                file=sys.stderr,
+                f"{(self.compile_seconds - compiled.seconds) * 1e3:.0f} ms, arena {self.arena_bytes / 2**20:.2f} MiB"
             )
         if environment.debug() >= 2:
-            print(self.describe(), file=sys.stderr)
+            messages.say(self.describe())
 
     @property
     def _limit(self) -> MemoryLimit | None:

@@ -7,11 +7,10 @@ files.
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Protocol
 
-from einsmith.base import environment, files
+from einsmith.base import environment, files, messages
 from einsmith.base.errors import KnobError
 from einsmith.ir.nodes import Graph, Item, Leaf, postorder
 from einsmith.ir.printer import show
@@ -56,10 +55,10 @@ class PrintedListing(Listing):
 
     def graph(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
         verify_graph(after)
-        print(f"--- {name}: {seconds * 1e3:.1f} ms\n{show(after)}", file=sys.stderr)
+        messages.say(f"--- {name}: {seconds * 1e3:.1f} ms\n{show(after)}")
 
     def text(self, name: str, body: str) -> None:
-        print(f"--- {name}\n{body}", file=sys.stderr)
+        messages.say(f"--- {name}\n{body}")
 
 
 class FileListing(Listing):

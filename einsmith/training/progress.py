@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from einsmith.base import locks
+from einsmith.base import locks, messages
 from einsmith.tuning.kernels.decisions import name_of
 
 
@@ -21,7 +21,7 @@ class Progress:
     def __init__(self, show: bool | None):
         self.show = show if show is not None else True
         self.notebook = _notebook() if self.show else None
-        self.bar = self.show and (self.notebook is not None or sys.stderr.isatty())
+        self.bar = self.show and (self.notebook is not None or messages.is_terminal(sys.stderr))
         self._last = 0.0 if self.bar else time.perf_counter()
         self._rich: Any = None
         self._handle: Any = None  # handle of a notebook's display
@@ -52,7 +52,7 @@ class Progress:
             return
         if not self.bar:
             line = f"epoch {epoch + 1}/{epochs}  batch {batches}  loss {loss:.4f}  {rate:.0f}/s"
-            print(line, file=sys.stderr, flush=True)
+            messages.say(line)
             return
         if self._rich is None:
             with locks.IMPORTING:
@@ -97,7 +97,7 @@ class Progress:
             self._display(line.replace("  ", " &nbsp; "))
             self._handle = None
         else:
-            print(line, file=sys.stderr, flush=True)
+            messages.say(line)
 
 
 def _notebook() -> Any:
@@ -125,7 +125,7 @@ class SearchProgress:
         self._candidates = 0
         self._began = self._last = time.monotonic()
         self._rich: Any = None
-        if self.show and sys.stderr.isatty():
+        if self.show and messages.is_terminal(sys.stderr):
             with locks.IMPORTING:
                 from rich.console import Console
                 from rich.progress import BarColumn, Progress, TextColumn
@@ -164,7 +164,7 @@ class SearchProgress:
         if self._rich is not None:
             self._rich.console.print(line, markup=False, highlight=False)
         else:
-            print(line, file=sys.stderr, flush=True)
+            messages.say(line)
 
     def __enter__(self) -> SearchProgress:
         return self

@@ -10,7 +10,6 @@ from the points that attain it.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from einsmith.autodiff.adjoint.rules import choose, constant
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.base import dtypes as dt
-from einsmith.base import environment
+from einsmith.base import environment, messages
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, axes_of, postorder
@@ -118,8 +117,7 @@ def substitute_position(
 def report_choice(what: str, gather: int, scatter: int, scattered: bool) -> None:
     """Print the choice between gather and scatter at EINSMITH_DEBUG=3."""
     if environment.debug() >= 3:
-        print(
+        messages.say(
             f"adjoint of {what}: gathered {gather} points, scattered {scatter}: "
-            f"{'scattered' if scattered else 'gathered'}",
-            file=sys.stderr,
+            f"{'scattered' if scattered else 'gathered'}"
         )

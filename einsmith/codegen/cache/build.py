@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from einsmith.base import environment, recording
+from einsmith.base import environment, messages, recording
 from einsmith.base.errors import EinsmithError
 from einsmith.base.system import processes, processors
 from einsmith.base.workers import Worker
@@ -58,7 +58,7 @@ def build(missing: Makers, target: Any) -> Iterator[tuple[str, CachedObject]]:
                 functions, metadata = make()
                 job = _Job(key, emit_module(functions, target), tuple(f.name for f in functions), metadata)
             if environment.debug() >= 5:
-                print(f"; {', '.join(job.names)}\n{job.text}", file=sys.stderr)
+                messages.say(f"; {', '.join(job.names)}\n{job.text}")
             if not crew.workers:
                 yield key, _compile(job, target)
             else:

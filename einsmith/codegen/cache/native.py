@@ -7,14 +7,13 @@ knows beforehand (a kernel's digest and configuration), so that a warm process n
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from einsmith.base import environment, locks, recording
+from einsmith.base import environment, locks, messages, recording
 from einsmith.base.system import processors
 from einsmith.codegen.cache import build, objects
 from einsmith.codegen.cache.objects import CachedObject
@@ -108,7 +107,7 @@ def compile_many(
             codes[key] = _keep(key, entry)
         if environment.debug() >= 1:
             seconds = time.perf_counter() - start
-            print(f"einsmith: compiled {len(missing)} kernels in {seconds:.2f} s", file=sys.stderr)
+            messages.say(f"einsmith: compiled {len(missing)} kernels in {seconds:.2f} s")
     return [codes[key] for key in keys]  # type: ignore[misc]
 
 
@@ -149,5 +148,5 @@ def _keep(key: str, entry: CachedObject) -> NativeCode:
 def _object(text: str, names: Sequence[str], target: Any, opt: int) -> bytes:
     """Compile a text to object code, printing the text first at EINSMITH_DEBUG >= 5."""
     if environment.debug() >= 5:
-        print(f"; {', '.join(names)}\n{text}", file=sys.stderr)
+        messages.say(f"; {', '.join(names)}\n{text}")
     return jit.emit_object(text, target, opt)

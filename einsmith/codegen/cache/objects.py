@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -19,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from einsmith.base import environment, files, locks, private
+from einsmith.base import environment, files, locks, messages, private
 from einsmith.base.caches import Once
 from einsmith.base.errors import StoreWarning
 from einsmith.base.private import PrivateFolder
@@ -98,7 +97,7 @@ def read(key: str) -> CachedObject | None:
         except (OSError, ValueError, KeyError, TypeError, IndexError) as e:
             if environment.debug() >= 1:
                 why = e if isinstance(e, OSError) else "it is damaged"
-                print(f"einsmith: the cache entry {key} is compiled again: {why}", file=sys.stderr)
+                messages.say(f"einsmith: the cache entry {key} is compiled again: {why}")
             return None
         with suppress(OSError):  # removed meanwhile, or read-only: it is read anyway
             folder.touch(key)
@@ -127,7 +126,7 @@ def read_pickled(key: str, leaves: Sequence[Leaf] = ()) -> Any:
         return pickled.loads(entry.code, leaves)
     except ValueError as e:
         if environment.debug() >= 1:
-            print(f"einsmith: the cache entry {key} cannot be read and is written again: {e}", file=sys.stderr)
+            messages.say(f"einsmith: the cache entry {key} cannot be read and is written again: {e}")
         return None
 
 

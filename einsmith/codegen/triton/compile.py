@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from einsmith.base import environment, files, recording
+from einsmith.base import environment, files, messages, recording
 from einsmith.base.errors import CompileError, DeviceError
 from einsmith.base.system import processors
 from einsmith.base.workers import Failed, Lost, Worker
@@ -71,7 +71,7 @@ def compile_sources(sources: Sequence[TritonSource], capability: tuple[int, int]
             codes |= _compile(absent, capability)
         if environment.debug() >= 1:
             seconds = time.perf_counter() - start
-            print(f"einsmith: compiled {len(absent)} kernels for a GPU in {seconds:.2f} s", file=sys.stderr)
+            messages.say(f"einsmith: compiled {len(absent)} kernels for a GPU in {seconds:.2f} s")
     return [codes[source] for source in sources]
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
 import time
 import warnings
 from collections.abc import Iterable, Sequence
@@ -21,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from einsmith.base import environment, locks
+from einsmith.base import environment, locks, messages
 from einsmith.base.caches import Once
 from einsmith.base.errors import BusyError, EinsmithError, StoreWarning
 from einsmith.base.private import PrivateFolder
@@ -163,7 +162,7 @@ def _save(static: Target, figures: Figures, overwrite: bool) -> Target:
 
 def _say(what: str) -> None:
     if environment.debug() >= 1:
-        print(f"einsmith: {what}", file=sys.stderr)
+        messages.say(f"einsmith: {what}")
 
 
 def _warn(what: str) -> None:

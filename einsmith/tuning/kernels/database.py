@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from einsmith.base import environment, locks, private
+from einsmith.base import environment, locks, messages, private
 from einsmith.base.caches import Once
 from einsmith.base.private import PrivateFolder
 from einsmith.runtime.signals import Deferred
@@ -172,4 +171,4 @@ def _inode_of(path: Path) -> int:
 
 def _say(what: str) -> None:
     if _reported(what):
-        print(f"einsmith: {what}", file=sys.stderr)
+        messages.say(f"einsmith: {what}")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import queue
-import sys
 import threading
 import time
 import warnings
@@ -27,7 +26,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from einsmith.base import environment, locks
+from einsmith.base import environment, locks, messages
 from einsmith.base.errors import ArgumentError, EinsmithError, EinsmithWarning
 from einsmith.driver.backend import Workshop
 from einsmith.driver.executable import FINITE, Executable
@@ -587,7 +586,7 @@ class Exploration:
         """Append a line to the log, and print it where EINSMITH_DEBUG is at least 1."""
         self.log.append(line)
         if environment.debug() >= 1:
-            print(f"einsmith: {line}", file=sys.stderr)
+            messages.say(f"einsmith: {line}")
 
     def fail(self, error: Exception) -> None:
         """End exploring because of an error; the next step warns of it."""
