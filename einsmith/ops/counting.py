@@ -18,10 +18,10 @@ from einsmith.ops.tensor import cat
 def count_before(rows: Value, x: Value, right: bool) -> Value:
     """Count, for each x [.., m], the elements of sorted rows [.., n] or [n] below it, or not above it if `right`.
 
-    NaN sorts after all numbers; a NaN that is searched for comes after all elements.
+    NaN stands at the end of a row. An x that comes after all numbers of its row comes after its NaN, too, as NaN does.
     """
-    (j,) = builder.axes(rows.shape[-1])
-    one = rows.ndim == 1
+    n, one = rows.shape[-1], rows.ndim == 1
+    (j,) = builder.axes(n)
 
     def body(*i: Any) -> Any:
         key, own = rows[j] if one else rows[(*i[:-1], j)], x[i]
@@ -29,9 +29,18 @@ def count_before(rows: Value, x: Value, right: bool) -> Value:
         above = above & (own == own)
         return builder.sum(builder.where(above, 0, 1), over=j)
 
-    if not rows.shape[-1] or not x.size:
+    if not n or not x.size:
         return builder.full(x.shape, 0, dt.i64)
-    return builder.compute(x.shape, body).astype(dt.i64)
+    before = builder.compute(x.shape, body).astype(dt.i64)
+    if not rows.dtype.is_float:
+        return before
+
+    def count_numbers(*i: Any) -> Any:
+        key = rows[(*i, j)]
+        return builder.sum(builder.where(key == key, 1, 0), over=j)
+
+    numbers = builder.compute(rows.shape[:-1], count_numbers).astype(dt.i64)
+    return builder.where(before == (numbers if one else numbers.reshape((*numbers.shape, 1))), n, before).astype(dt.i64)
 
 
 def _search(rows: Value, x: Value, right: bool, narrow: bool) -> Value:

@@ -51,8 +51,10 @@ def _length(shape: Sequence[int], over: Sequence[Any], p: float, element: Callab
             return builder.compute(shape, body)
 
         return builder.differentiate_as(top, attaining(lambda e: e) / attaining(lambda e: 1.0))
-    s = total(lambda e: builder.where(e == 0, 0.0, builder.abs(e) ** p))
-    return pointwise(s, lambda e: builder.where(e == 0, 0.0, e ** (1 / p)))
+    none = 0.0 if p > 0 else inf  # what a 0 contributes; a sum of that is a length of 0
+    # The derivative of a magnitude is 0 at NaN: NaN is its own power, so that it has a derivative of NaN.
+    s = total(lambda e: builder.where(e == 0, none, builder.where(e == e, builder.abs(e) ** p, e)))
+    return pointwise(s, lambda e: builder.where(e == none, 0.0, e ** (1 / p)))
 
 
 @operator()

@@ -108,23 +108,25 @@ def minimum(input: Tensor, other: Tensor) -> Value:
     return builder.minimum(input, other)
 
 
+def _stop_at_nan(x: Value) -> Value:
+    """Return x, with the derivative 0 where it is NaN."""
+    return builder.where(x == x, x, builder.stop_gradient(x)) if x.dtype.is_float and x.literal is None else x
+
+
 @operator(also="clip")
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Value:
     """Return `input` with elements below `min` raised to it and elements above `max` lowered to it; NaN stays NaN.
 
-    The derivative by `input` is 1 from bound to bound, both included, and 0 elsewhere, NaN among it.
+    A bound that is NaN gives NaN. The derivative by `input` is 1 from bound to bound, both included, and 0 elsewhere,
+    NaN among it.
     """
     if min is None and max is None:
         raise ArgumentError("clamp: give min, max or both")
-    x = input
-    if x.dtype.is_float:
-        x = builder.where(x == x, x, builder.stop_gradient(x))
-    if min is not None:
-        low = tensor(min, "clamp", "min")
-        x = builder.where(x < low, low, x)
-    if max is not None:
-        high = tensor(max, "clamp", "max")
-        x = builder.where(x > high, high, x)
+    x = _stop_at_nan(input)
+    for name, bound, is_beyond in (("min", min, lt), ("max", max, gt)):
+        if bound is not None:
+            limit = _stop_at_nan(tensor(bound, "clamp", name))
+            x = builder.where(is_beyond(x, limit) | (limit != limit), limit, x)
     return x
 
 

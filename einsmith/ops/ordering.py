@@ -28,7 +28,7 @@ _TOTALS = {
     "p[@] = where({t} > 0, where((x[@] >= c[@-]) or (x[@] != x[@]), {t}, p[@-]), 0)\nreturn c, p",
     "cummin": "c[@] = where({t} > 0, where((x[@] <= c[@-]) or (x[@] != x[@]), x[@], c[@-]), x[@])\n"
     "p[@] = where({t} > 0, where((x[@] <= c[@-]) or (x[@] != x[@]), {t}, p[@-]), 0)\nreturn c, p",
-    "logcumsumexp": "c[@] = where({t} > 0, where((c[@-] == inf) or (x[@] == -inf), c[@-], "
+    "logcumsumexp": "c[@] = where({t} > 0, where(((c[@-] == inf) and (x[@] == x[@])) or (x[@] == -inf), c[@-], "
     "where(c[@-] >= x[@], c[@-] + softplus(x[@] - c[@-]), x[@] + softplus(c[@-] - x[@]))), x[@])",
 }
 """Formulas of running totals: [@] is all axes, [@-] the previous step along the axis {t}, [@k] has k on that axis."""
@@ -127,14 +127,20 @@ class _Order:
         return ((b < a) if self.descending else (a < b)) | ((a == b) & (self.code(i) < self.code(j)))
 
 
+def _ranks(order: _Order) -> Value:
+    """Return how many elements of its row come before each element, by comparing all pairs."""
+    x, d = order.x, order.d
+    (j,) = builder.axes(order.n)
+    return builder.compute(x.shape, lambda *i: builder.sum(builder.where(order.before(at(i, d, j), i), 1, 0), over=j))
+
+
 def _positions(order: _Order, count: int) -> Value:
-    """Return the positions of the first `count` elements in order along the dimension, by comparing all pairs."""
-    x, d, n = order.x, order.d, order.n
-    j, k = builder.axes(n, n)
-    rank = builder.compute(x.shape, lambda *i: builder.sum(builder.where(order.before(at(i, d, j), i), 1, 0), over=j))
-    shape = at(x.shape, d, count)
+    """Return the positions of the first `count` elements in order along the dimension."""
+    d, ranks = order.d, _ranks(order)
+    (k,) = builder.axes(order.n)
+    shape = at(order.x.shape, d, count)
     return builder.compute(
-        shape, lambda *i: builder.sum(builder.where(rank[at(i, d, k)] == i[d], k, 0), over=k)
+        shape, lambda *i: builder.sum(builder.where(ranks[at(i, d, k)] == i[d], k, 0), over=k)
     ).astype(dt.i32)
 
 
@@ -229,7 +235,7 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return (the middle element along `dim`, the lower one of two, its position); without `dim`, that of all elements.
 
-    NaN counts as largest.
+    In rows with NaN, it is their first NaN.
     """
     x = tensor(input, "median", "input")
     if dim is None:
@@ -237,9 +243,23 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     if not x.ndim:
         return tuple(v.reshape(()) for v in median(x.reshape((1,)), dim))
     d = dimension(dim, x.ndim, "median")
-    if not x.shape[d]:
+    n = x.shape[d]
+    if not n:
         raise ShapeError(f"median: 'input' {x.shape} has no elements along dim={dim}")
-    middle = (x.shape[d] - 1) // 2
-    positions = _positions(_Order(x, d, False), middle + 1)[(*[slice(None)] * d, slice(middle, middle + 1))]
+    ranks = _ranks(_Order(x, d, False))
+    (j,) = builder.axes(n)
+    row = at(x.shape, d, 1)
+
+    def is_number(*i: Any) -> Any:
+        e = x[at(i, d, j)]
+        return e == e
+
+    numbers = builder.compute(row, lambda *i: builder.sum(builder.where(is_number(*i), 1, 0), over=j))
+
+    def position(*i: Any) -> Any:
+        middle = builder.where(numbers[i] == n, (n - 1) // 2, numbers[i])  # NaN is sorted behind the numbers
+        return builder.sum(builder.where(ranks[at(i, d, j)] == middle, j, 0), over=j)
+
+    positions = builder.compute(row, position).astype(dt.i32)
     values = _take_first(x, d, positions)
     return tuple(v if keepdim else v.reshape(without(v.shape, (d,))) for v in (values, positions))

@@ -207,14 +207,19 @@ def nanmedian_all(x: Value) -> Value:
 
 @aten("mode.default")
 def mode(x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
-    """(the most frequent element along dim, the smallest if there are several, its last index)"""
+    """(the most frequent element along dim, the smallest if there are several, its last index); all NaN are equal"""
     if not x.ndim:
         return x, builder.full((), 0, dt.i64)
     d = dimension(dim, x.ndim, "mode")
     values, places = sort(x, d)
     (j,) = builder.axes(x.shape[d])
     keys = values.astype(dt.i32) if x.dtype.is_bool else values
-    counts = builder.compute(x.shape, lambda *i: builder.sum(builder.where(keys[at(i, d, j)] == keys[i], 1, 0), over=j))
+
+    def count(*i: Any) -> Any:
+        a, b = keys[at(i, d, j)], keys[i]
+        return builder.sum(builder.where((a == b) | ((a != a) & (b != b)), 1, 0), over=j)
+
+    counts = builder.compute(x.shape, count)
     first = F.argmax(counts, d, True).astype(dt.i64)
     last = first + builder.maximum(F.gather(counts, d, first) - 1, 0).astype(dt.i64)
     return _one(values, first, d, keepdim), _one(places, last, d, keepdim)
@@ -256,7 +261,7 @@ def _segments(reduce: str, x: Value, starts: Value, ends: Value, axis: int, init
     def shared(what: Callable[[Any], Any]) -> Value:
         def body(*i: Any) -> Any:
             own = x[at(i, axis, j)]
-            return builder.sum(builder.where(inside(i) & (own == value[i]), what(own), 0.0), over=j)
+            return builder.sum(builder.where(inside(i) & ((own == value[i]) | (own != own)), what(own), 0.0), over=j)
 
         return builder.compute(shape, body)
 

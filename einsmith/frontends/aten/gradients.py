@@ -42,6 +42,8 @@ for _n in (2, 3):
 for _n in (1, 2, 3):
     for _way in ("reflection", "replication"):
         _pullback(f"{_way}_pad{_n}d_backward.default", f"{_way}_pad{_n}d.default")
+# PyTorch's decomposition of it is 0 at NaN.
+_pullback("smooth_l1_loss_backward.default", "smooth_l1_loss.default")
 
 
 def _resizing(name: str) -> None:

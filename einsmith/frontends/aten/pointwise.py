@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import pi
+from math import inf, pi
 from typing import Any
 
 import numpy as np
@@ -159,16 +159,9 @@ _extreme("minimum.default", "min(x, y)", builder.minimum, lambda a, b: a & b)
 @aten("clamp.default clamp.Tensor")
 def clamp(x: Value, low: Any = None, high: Any = None) -> Value:
     """min(max(x, low), high); the derivative is 1 from low to high, bounds included"""
-    bounds = [b for b in (low, high) if b is not None]
-    common = result_type(x, *bounds)
-    value = F.clamp(x.astype(common), *(None if b is None else tensor(b, common) for b in (low, high)))
-    for b in bounds:  # NaN among the bounds is a NaN
-        if isinstance(b, Value) and common.is_float:
-            bound = builder.stop_gradient(b.astype(common))
-            value = builder.where(bound != bound, bound, value)
-        elif isinstance(b, float) and b != b:
-            value = F.full_like(value, b)
-    return value.astype(common)
+    common = result_type(x, *(b for b in (low, high) if b is not None))
+    bounds = (None if b is None else convert(b, common) for b in (low, high))
+    return F.clamp(x.astype(common), *bounds).astype(common)
 
 
 @aten("clamp_min.default clamp_min.Tensor")
@@ -227,16 +220,17 @@ def hypot(x: Value, y: Value) -> Value:
     a, b = (tensor(v, common.arithmetic) for v in (a, b))
     big = builder.stop_gradient(builder.maximum(builder.abs(a), builder.abs(b)))
     big = builder.where((big == 0) | (big - big != 0), 1.0, big)
-    return (big * builder.sqrt((a / big) * (a / big) + (b / big) * (b / big))).astype(common)
+    length = big * builder.sqrt((a / big) * (a / big) + (b / big) * (b / big))
+    return builder.where(F.isinf(a) | F.isinf(b), inf, length).astype(common)
 
 
 @aten("heaviside.default")
 def heaviside(x: Value, y: Value) -> Value:
-    """0 where x < 0, 1 where x > 0, y at 0"""
+    """y where x is 0, 1 where x > 0, 0 elsewhere, NaN among it"""
     (a, b), common = promote(x, y)
     if common.is_bool:
         return a | b
-    return builder.where(a == 0, b, builder.where(a < 0, 0, builder.where(a == a, 1, a))).astype(common)
+    return builder.where(a == 0, b, builder.where(a > 0, 1, 0)).astype(common)
 
 
 @aten("round.decimals")

@@ -63,7 +63,7 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
 
     def loss(a: Any, b: Any) -> Any:
         d = a - b
-        return builder.where(builder.abs(d) < beta, d * d * (0.5 / beta), builder.abs(d) - 0.5 * beta)
+        return builder.where(builder.abs(d) >= beta, builder.abs(d) - 0.5 * beta, d * d * (0.5 / beta))
 
     return reduce(each((x, y), loss), reduction)
 
@@ -79,7 +79,7 @@ def huber_loss(input: Any, target: Any, *, reduction: str = "mean", delta: float
 
     def loss(a: Any, b: Any) -> Any:
         d = a - b
-        return builder.where(builder.abs(d) < delta, d * d * 0.5, delta * (builder.abs(d) - 0.5 * delta))
+        return builder.where(builder.abs(d) >= delta, delta * (builder.abs(d) - 0.5 * delta), d * d * 0.5)
 
     losses = each((x, y), loss)
     w = None if weight is None else tensor(weight, "huber_loss", "weight", kind="float")
