@@ -29,7 +29,7 @@ THIRD_PARTY = {
     "distributed": ["cli/workers.py"],
     "onnx": ["frontends/onnx*"],
     "ml_dtypes": ["frontends/onnx/types.py"],
-    "google": ["frontends/onnx/reader.py"],
+    "google": ["frontends/onnx/protos.py"],
     "safetensors": ["training/checkpoint.py"],
     "rich": ["training/progress.py", "tuning/*", "cli/*", "bench/report.py"],
     "click": ["cli/*"],

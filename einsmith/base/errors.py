@@ -21,6 +21,14 @@ class StoreWarning(EinsmithWarning, RuntimeWarning):
 _WIDTH = 160  # most characters of a line in a message
 
 
+def escape_text(text: str) -> str:
+    """Return a text of a file with its control characters, line breaks and lone surrogates as escape sequences, so that
+    printing it changes nothing but the line that it is part of."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _excerpt(line: str, place: int) -> tuple[str, int]:
     """Return a line, or the surroundings of a place in a long line, with unprintable characters marked, and the place's
     offset in it."""

@@ -112,7 +112,7 @@ def test_operators_and_sets_that_are_not_here():
     for opset in (6, 29, 1000):
         with pytest.raises(TraceError, match=f"operator set {opset} of ai.onnx; 7 to 28 are supported"):
             load(chain(h.make_node("Exp", ["x"], ["y"]), opset=opset))
-    with pytest.raises(ArgumentError, match="No opset import for domain ai.onnx.ml"):
+    with pytest.raises(ArgumentError, match="Scaler 'y' is of a domain that the file imports no operator set of"):
         load(chain(h.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml")))
     with pytest.raises(DtypeError, match="input 'x' is of string: strings are not supported"):
         load(model_of([h.make_node("Identity", ["x"], ["y"])], {"x": (T.STRING, [1])}, ["y"], {}))
@@ -249,7 +249,7 @@ def calling(called: onnx.FunctionProto, depth: int) -> onnx.ModelProto:
 def test_functions_that_call_themselves_or_are_too_deep(rng: np.random.Generator):
     imports = [h.make_opsetid("own", 1), h.make_opsetid("", 18)]
     itself = h.make_function("own", "f", ["a"], ["b"], [h.make_node("f", ["a"], ["b"], domain="own")], imports)
-    with pytest.raises(ArgumentError, match="its functions cannot be inlined: Cycle"):
+    with pytest.raises(ArgumentError, match="its functions cannot be inlined: 'f' calls itself, in a cycle"):
         load(calling(itself, 0))
     inner = nested(20).graph.node[0]
     given = [h.make_node("Identity", ["a"], ["x"]), h.make_node("ReduceMin", ["a"], ["least"], keepdims=0),

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from einsmith.base.dtypes import DType, dtype_of
-from einsmith.base.errors import ArgumentError, DtypeError, TraceError
+from einsmith.base.errors import (
+    ArgumentError,
+    DtypeError,
+    EinsmithError,
+    OutOfMemoryError,
+    ShapeError,
+    TraceError,
+    escape_text,
+)
 from einsmith.frontends.graph import evaluating
 from einsmith.frontends.onnx.nodes import Constant, OnnxGraph, OnnxNode
 from einsmith.frontends.onnx.table import TABLE
@@ -24,6 +33,14 @@ from einsmith.quantization.decoded import Decoded
 
 SMALL = 16
 """Most elements of a constant that becomes a literal of the formulas if all its elements are equal."""
+MOST_EXTENT, MOST_ELEMENTS, MOST_DIMENSIONS = 2**31 - 1, 2**40, 64
+"""Largest extent, most elements and most dimensions of a node's result; programs count places in 64 bits, and NumPy has
+arrays of at most 64 dimensions."""
+MOST_KNOWN = 2**22
+"""Most elements of a tensor that is computed while the network is compiled, because extents depend on it, or because it
+is a table of an operator."""
+MOST_NODES = 100_000
+"""Most nodes that are evaluated when a network is compiled, each once for each step of a loop that is unrolled."""
 
 
 @dataclass
@@ -32,7 +49,7 @@ class EvaluationContext:
 
     what: its name; training: whether it is in training mode; stored: parameters and buffers by their name in the file,
     so that an operator can update them; constants: leaf of the trace -> the array that it represents; decoded: tensors
-    that stand for integers.
+    that stand for integers; nodes: how many nodes have been evaluated.
     """
 
     what: str
@@ -41,6 +58,7 @@ class EvaluationContext:
     constants: dict[Leaf, np.ndarray] = field(default_factory=dict)
     folded: dict[Any, np.ndarray] = field(default_factory=dict)
     decoded: dict[Tensor, Decoded] = field(default_factory=dict)
+    nodes: int = 0
 
     def constant(self, array: np.ndarray, dtype: DType) -> Value:
         """Return an array as a traced tensor whose values are known."""
@@ -61,14 +79,26 @@ class EvaluationContext:
         """
         x = builder.as_value(x)
         if x.tensor not in self.folded:
-            leaves = [t for t in postorder([x.tensor]) if isinstance(t, Leaf)]
+            needed = list(postorder([x.tensor]))
+            leaves = [t for t in needed if isinstance(t, Leaf)]
             if any(t not in self.constants for t in leaves):
                 return None
+            if any(_count_points(t) > MOST_KNOWN for t in needed if not isinstance(t, Leaf)):
+                raise TraceError(
+                    f"a tensor that is computed while the network is compiled has more than {MOST_KNOWN:,} elements; "
+                    "store it as an initializer"
+                )
             (found,), _ = evaluator.evaluate(
                 nodes.Graph(tuple(leaves), (x.tensor,), (), ()), [self.constants[t] for t in leaves]
             )
             self.folded[x.tensor] = x.dtype.narrow(found)
         return self.folded[x.tensor]
+
+
+def _count_points(t: Any) -> int:
+    """Return the number of points at which the formula of a tensor is evaluated."""
+    template = getattr(t, "template", None)
+    return 0 if template is None else sum(prod(p.domain) for p in template.parts)
 
 
 class ValueScope:
@@ -140,9 +170,59 @@ class NodeCall:
             )
         return found
 
-    def ints(self, x: Any, what: str) -> tuple[int, ...]:
-        """Return the values of a tensor that extents depend on as integers. Raises TraceError if they are unknown."""
-        return tuple(int(n) for n in self.static(x, what).reshape(-1))
+    def ints(self, x: Any, what: str, least: int | None = None) -> tuple[int, ...]:
+        """Return the values of a tensor that extents depend on as integers.
+
+        Raises TraceError if they are unknown, and ArgumentError, which names `what`, if they are no integers, below
+        `least`, or, where there is a least, above MOST_EXTENT.
+        """
+        array = self.static(x, what)
+        if array.dtype.kind not in "iub" or array.ndim > 1:
+            raise ArgumentError(
+                f"{what} must be integers of at most one dimension, not {array.dtype}{list(array.shape)}"
+            )
+        found = tuple(int(n) for n in array.reshape(-1))
+        wrong = [] if least is None else [n for n in found if not least <= n <= MOST_EXTENT]
+        if wrong:
+            raise ArgumentError(f"{what} has {wrong[0]}; it must be from {least} to {MOST_EXTENT}")
+        return found
+
+    def integer(self, x: Any, what: str, least: int | None = None) -> int:
+        """Return the one value of a tensor that extents depend on as an integer; see `ints`."""
+        found = self.ints(x, what, least)
+        if len(found) != 1:
+            raise ArgumentError(f"{what} must be one number, not {len(found)}")
+        return found[0]
+
+    def number(self, x: Any, what: str) -> float:
+        """Return the one value of a tensor that extents depend on; raise ArgumentError if it is not finite."""
+        found = self.static(x, what).astype(np.float64).reshape(-1)
+        if len(found) != 1 or not np.isfinite(found[0]):
+            raise ArgumentError(f"{what} must be one finite number, not {found[:4].tolist()}")
+        return found[0]
+
+    def per_dimension(self, name: str, rank: int, default: int) -> tuple[int, ...]:
+        """Return an attribute that has a number for each of `rank` dimensions. Raises ArgumentError."""
+        found = tuple(self.attr(name, (default,) * rank))
+        if len(found) != rank:
+            raise ArgumentError(f"the attribute {name!r} has {len(found)} numbers for {rank} dimensions: {found[:8]}")
+        return found
+
+    def body(self, name: str, inputs: int | None = None, outputs: int = 0) -> OnnxGraph:
+        """Return a body of the node. Raises ArgumentError if it has another number of inputs or fewer outputs."""
+        body = self.node.attributes[name]
+        if inputs is not None and len(body.inputs) != inputs or len(body.outputs) < outputs:
+            raise ArgumentError(
+                f"{name} has {len(body.inputs)} inputs and {len(body.outputs)} outputs; the node needs "
+                f"{len(body.inputs) if inputs is None else inputs} inputs and {outputs} or more outputs"
+            )
+        return body
+
+    def table(self, extents: Sequence[int], what: str) -> None:
+        """Raise ArgumentError, which names `what`, if a table of these extents is too large to be computed while the
+        network is compiled."""
+        if prod(max(e, 0) for e in extents) > MOST_KNOWN:
+            raise ArgumentError(f"{what} has the shape {tuple(extents)}; at most {MOST_KNOWN:,} elements are supported")
 
     def constant(self, array: Any, dtype: Any) -> Value:
         """Return an array as a constant of a type."""
@@ -169,15 +249,44 @@ def evaluate(
 def run_nodes(nodes: Sequence[OnnxNode], scope: ValueScope, context: EvaluationContext) -> None:
     """Evaluate nodes in order and put their results into the scope."""
     for node in nodes:
+        context.nodes += 1
+        if context.nodes > MOST_NODES:
+            raise TraceError(f"{context.what} unrolls loops to more than {MOST_NODES:,} nodes; give them fewer steps")
         with evaluating(f"{context.what}/{node.name}", f"{node} of {context.what}"):
-            inputs = [scope.value(x) if x else None for x in node.inputs]
-            found = TABLE[node.operator].run(NodeCall(node, scope, context), *inputs)
-            results = list(found) if isinstance(found, (tuple, Several)) else [found]
-            if node.operator not in MOVING:  # bodies of "If" read other tensors than the operands
-                results = keep_wide(inputs, results)
-            for name, result in zip(node.outputs, results, strict=False):
-                if name:
-                    scope.values[name] = _wrap_result(node, name, result, scope.type(name))
+            try:
+                _run_node(node, scope, context)
+            except EinsmithError:
+                raise
+            except MemoryError as e:
+                raise OutOfMemoryError(f"{node} of {context.what} needs more memory than there is: {e}") from e
+            except Exception as e:
+                raise ArgumentError(
+                    f"{node} of {context.what} cannot be evaluated, and an attribute or an input may not be as "
+                    f"the standard says: {type(e).__name__}: {escape_text(str(e))}"
+                ) from e
+
+
+def _run_node(node: OnnxNode, scope: ValueScope, context: EvaluationContext) -> None:
+    """Evaluate a node and put its results into the scope."""
+    inputs = [scope.value(x) if x else None for x in node.inputs]
+    found = TABLE[node.operator].run(NodeCall(node, scope, context), *inputs)
+    results = list(found) if isinstance(found, (tuple, Several)) else [found]
+    if node.operator not in MOVING:  # bodies of "If" read other tensors than the operands
+        results = keep_wide(inputs, results)
+    for name, result in zip(node.outputs, results, strict=False):
+        if name:
+            _check_shape(name, result)
+            scope.values[name] = _wrap_result(node, name, result, scope.type(name))
+
+
+def _check_shape(name: str, result: Any) -> None:
+    """Raise ShapeError if a result cannot be an array: extents are negative, or it has too many elements."""
+    shape = result.shape if isinstance(result, Value) else ()
+    if len(shape) > MOST_DIMENSIONS or any(not 0 <= e <= MOST_EXTENT for e in shape) or prod(shape) > MOST_ELEMENTS:
+        raise ShapeError(
+            f"the result {name!r} has the shape {shape}; extents are from 0 to {MOST_EXTENT}, and {MOST_DIMENSIONS} "
+            f"dimensions and {MOST_ELEMENTS:,} elements are supported"
+        )
 
 
 class Several(list):

@@ -16,6 +16,7 @@ from einsmith.base.errors import ArgumentError, DtypeError, ShapeError, TraceErr
 from einsmith.base.trees import flatten, map_tree, unflatten
 from einsmith.frontends.graph import Kind, ModulePart, Taken
 from einsmith.frontends.onnx.evaluate import EvaluationContext, evaluate
+from einsmith.frontends.onnx.long_loops import LongLoop, LongLoopError
 from einsmith.frontends.onnx.nodes import Constant, Input, OnnxGraph, every_node, static_names
 from einsmith.frontends.onnx.types import ELEMENTS
 from einsmith.ir.nodes import Tensor
@@ -66,6 +67,7 @@ class OnnxModule(ModulePart):
         self._graph = replace(graph, constants=constants)
         self._static = tuple(i for i in graph.inputs if i.name in needed)
         self._source = source
+        self._long: LongLoop | None = None
         self._paths = _place(self, own)
 
     @property
@@ -80,11 +82,15 @@ class OnnxModule(ModulePart):
 
     def with_constants(self, constants: Mapping[str, Any]) -> OnnxModule:
         """Return this network with some inputs fixed to `constants`; it shares the parameters."""
+        return self._with_graph(fix_inputs(self._graph, constants, self.kind))
+
+    def _with_graph(self, graph: OnnxGraph) -> OnnxModule:
+        """Return a network of another graph that shares the parameters of this one."""
         made = OnnxModule.__new__(OnnxModule)
-        for name, value in self.__dict__.items():
+        needed = static_names(graph)
+        static = tuple(i for i in graph.inputs if i.name in needed)
+        for name, value in {**self.__dict__, "_graph": graph, "_static": static, "_long": None}.items():
             object.__setattr__(made, name, value)
-        object.__setattr__(made, "_graph", fix_inputs(self._graph, constants, self.kind))
-        object.__setattr__(made, "_static", tuple(i for i in self._static if i.name not in constants))
         return made
 
     @property
@@ -98,8 +104,20 @@ class OnnxModule(ModulePart):
         given = self._order(inputs, named)
         if in_trace(given, {}):
             return super().__call__(*given)
-        static = {i.name for i in self._static}
         pairs = list(zip(given, self._graph.inputs, strict=True))
+        if self._long is None:
+            try:
+                return self._run(pairs)
+            except LongLoopError as e:
+                if not any(n is e.node for n in self._graph.nodes):
+                    raise
+                object.__setattr__(self, "_long", LongLoop(self._graph, e.node, self._with_graph))
+        assert self._long is not None
+        return self._long({i.name: x for x, i in pairs}, self.training)
+
+    def _run(self, pairs: Sequence[tuple[Any, Input]]) -> Any:
+        """Return the results of arrays for the inputs, as one program."""
+        static = {i.name for i in self._static}
         known = CompiledInputs(tuple((i.name, *_frozen(x, i, self.kind)) for x, i in pairs if i.name in static))
         found = super().__call__(*(_to_holding_dtype(x, i) for x, i in pairs if i.name not in static), known=known)
         several = found if len(self.outputs) > 1 else (found,)

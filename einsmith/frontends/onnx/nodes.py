@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,10 @@ class OnnxGraph:
     types: Mapping[str, str]
     outputs: tuple[str, ...]
     shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
+    static: dict[frozenset[str], frozenset[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Results of `static_names`, which would otherwise take time that is exponential in the nesting of loops."""
 
-    @property
+    @cached_property
     def free(self) -> set[str]:
         """Return the names that this graph reads from the graphs around it."""
         own = {i.name for i in self.inputs} | set(self.constants) | {o for n in self.nodes for o in n.outputs}
@@ -79,9 +82,15 @@ SHAPES = ("Shape", "Size", "SequenceLength", "OptionalHasElement")
 """Operators that read only a tensor's shape, or whether it is present, not its values."""
 
 
-def static_names(graph: OnnxGraph, wanted: Sequence[str] = ()) -> set[str]:
+def static_names(graph: OnnxGraph, wanted: Sequence[str] = ()) -> frozenset[str]:
     """Return the names, here and in the graphs around, whose values tracing must know since extents depend on them."""
-    need = set(wanted)
+    key = frozenset(wanted)
+    if key not in graph.static:
+        graph.static[key] = frozenset(_find_static(graph, set(wanted)))
+    return graph.static[key]
+
+
+def _find_static(graph: OnnxGraph, need: set[str]) -> set[str]:
     for node in reversed(graph.nodes):
         need.discard("")
         if node.operator not in SHAPES and need.intersection(node.outputs):

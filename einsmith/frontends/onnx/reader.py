@@ -7,40 +7,23 @@ runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from einsmith.base import files
 from einsmith.base.arguments import with_article
-from einsmith.base.errors import ArgumentError, DataError, DtypeError, TraceError
+from einsmith.base.errors import ArgumentError, DataError, DtypeError, TraceError, escape_text
 from einsmith.frontends.onnx import operators  # noqa: F401  # fills the table
-from einsmith.frontends.onnx.nodes import Constant, Input, OnnxGraph, OnnxNode
-from einsmith.frontends.onnx.refused import COMPOSED, REFUSED
+from einsmith.frontends.onnx.inference import infer_types
+from einsmith.frontends.onnx.inlining import inline_functions
+from einsmith.frontends.onnx.nodes import Input, OnnxGraph, OnnxNode
+from einsmith.frontends.onnx.protos import MAX_BODY_NESTING, check_depth, describe, get_key, onnx, walk_nodes
+from einsmith.frontends.onnx.refused import REFUSED
 from einsmith.frontends.onnx.table import DOMAINS, GREATEST, LEAST, TABLE
+from einsmith.frontends.onnx.tensors import TensorReader, type_name
 from einsmith.frontends.onnx.types import ELEMENTS, REFUSED_TYPES
-
-try:
-    import onnx
-    import onnx.checker
-    import onnx.inliner
-    import onnx.numpy_helper
-    import onnx.shape_inference
-    from google.protobuf.message import DecodeError  # the library below onnx
-except ImportError as e:
-    raise ImportError(
-        "einsmith.frontends.onnx needs the package onnx, which is missing: pip install 'einsmith[onnx]'"
-    ) from e
-
-MAX_INFERENCE_BYTES = 1024
-"""Largest initializer whose values type inference sees (bytes); the values of larger ones are left out."""
-MAX_BODY_NESTING = 30
-"""Most levels of bodies (of If, Loop and Scan) inside each other. The protobuf library reads 100 levels of messages, of
-which a body takes three, and functions here recurse over bodies."""
 
 
 def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
@@ -53,13 +36,13 @@ def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
         DataError: the file is missing, truncated, nested too deeply, or not an ONNX file.
     """
     if isinstance(file, onnx.ModelProto):
-        what = file.graph.name or "the model"
-        _check_depth(file, what)
+        what = escape_text(file.graph.name) or "the model"
+        check_depth(file, what)
         return file, None, what
     folder = None
     if isinstance(file, (str, os.PathLike)):
         path = Path(file)
-        what, folder = path.name, path.resolve().parent
+        what, folder = escape_text(path.name), path.resolve().parent
         try:
             data = files.read_bytes(path)
         except OSError as e:
@@ -77,14 +60,14 @@ def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
         model.ParseFromString(data)
     except Exception as e:
         raise DataError(
-            f"{what} is not an ONNX file, is truncated, or nests bodies more than {MAX_BODY_NESTING} deep: {e}; export "
-            "or copy it again"
+            f"{what} is not an ONNX file, is truncated, or nests bodies more than {MAX_BODY_NESTING} deep: "
+            f"{escape_text(str(e))}; export or copy it again"
         ) from e
     if not model.opset_import or not model.ir_version or not (model.graph.node or model.graph.output):
         raise DataError(
             f"{what} is truncated or not an ONNX model: it has no operator set or no graph; export or copy it again"
         )
-    _check_depth(model, what)
+    check_depth(model, what)
     if not all(isinstance(text, str) for node in walk_nodes(model.graph.node) for text in _list_texts(node)):
         raise DataError(f"{what} is damaged: some of its names are not text; export or copy it again")
     return model, folder, what
@@ -149,22 +132,18 @@ def read(model: onnx.ModelProto, folder: Path | None, what: str) -> OnnxGraph:
         DataError: bodies are nested too deeply, or external data is missing or damaged.
         DtypeError: an element type is not supported.
     """
-    _read_versions(model, what)
+    versions = _read_versions(model, what)
     initializers = {t.name: t for t in model.graph.initializer}
     stripped = onnx.ModelProto()
     stripped.CopyFrom(model)
     for t in stripped.graph.initializer:
-        if len(t.raw_data) > MAX_INFERENCE_BYTES or len(t.float_data) * 4 > MAX_INFERENCE_BYTES:
-            t.ClearField("raw_data")
-            t.ClearField("float_data")
+        t.ClearField("raw_data")
+        t.ClearField("float_data")
     _sort_nodes(stripped.graph, what, set())
-    stripped = _inline_functions(stripped, what)
+    stripped = inline_functions(stripped, versions, what)
     versions = _read_versions(stripped, what)
-    try:
-        stripped = onnx.shape_inference.infer_shapes(stripped, check_type=True, strict_mode=False)
-    except onnx.shape_inference.InferenceError as e:
-        raise ArgumentError(f"{what} is not a valid model: {e}") from e
-    _check_operators(stripped, versions, what)
+    _check_operators(stripped, what)
+    infer_types(stripped, versions, what)
     return _Reader(versions, folder, what, initializers).read_graph(stripped.graph, {})
 
 
@@ -181,7 +160,7 @@ def _read_versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
         names = (domain,) if domain else ("", "ai.onnx")
         used = any(n.domain in names for n in walk_nodes(model.graph.node))
         if used and not least <= opset.version <= greatest:
-            name = domain or "ai.onnx"
+            name = escape_text(domain) or "ai.onnx"
             raise TraceError(
                 f"{what} is of operator set {opset.version} of {name}; {least} to {greatest} are supported. "
                 "onnx.version_converter.convert_version(model, 21) converts it"
@@ -189,150 +168,11 @@ def _read_versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
     return versions
 
 
-def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes and those of all bodies in them, each node before the nodes of its own bodies."""
-    yield from (node for node, _ in _walk_nested(nodes))
-
-
-def _walk_nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[onnx.NodeProto, int]]:
-    """Yield (node, number of bodies around it), each node followed by the nodes of its bodies."""
-    stack = [iter(nodes)]
-    while stack:
-        node = next(stack[-1], None)
-        if node is None:
-            stack.pop()
-            continue
-        yield node, len(stack) - 1
-        bodies = [a.g.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-        if bodies:
-            stack.append(chain.from_iterable(bodies))
-
-
-def _check_depth(model: onnx.ModelProto, what: str) -> None:
-    """Raise DataError, naming a node, if bodies of the model or its functions are nested beyond MAX_BODY_NESTING."""
-    for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        for node, depth in _walk_nested(nodes):
-            if depth > MAX_BODY_NESTING:
-                raise DataError(
-                    f"{what} nests bodies of If, Loop and Scan more than {MAX_BODY_NESTING} deep, down to "
-                    f"{_describe(node)}; write the inner ones as operators in the graph around them"
-                )
-
-
-def _inline_functions(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
-    """Return the model without function calls: the bodies of its own functions, and the functions by which the standard
-    defines composed operators (`refused.COMPOSED`), take the places of the calls."""
-    try:
-        if model.functions:
-            model = onnx.inliner.inline_local_functions(model)
-        while any(_get_key(n) in COMPOSED for n in walk_nodes(model.graph.node)):
-            model = onnx.inliner.inline_local_functions(_replace_composed(model))
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as e:
-        raise ArgumentError(f"{what}: its functions cannot be inlined: {e}") from e
-    except DecodeError as e:
-        raise DataError(f"{what}: with its functions inlined, bodies are more than {MAX_BODY_NESTING} deep: {e}") from e
-    _check_depth(model, what)
-    return model
-
-
-def _replace_composed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with composed operators replaced by calls of functions that are added to the model."""
-    model = onnx.shape_inference.infer_shapes(model)
-    versions = {o.domain: o.version for o in model.opset_import}
-    count = 0
-    for graph, types in _walk_graphs(model.graph, {}):
-        for node in graph.node:
-            if _get_key(node) not in COMPOSED:
-                continue
-            version = versions.get(node.domain, versions.get("ai.onnx", 0))
-            _fill_defaults(node, version)
-            function = _get_function(node, version, [types.get(x, onnx.TypeProto()) for x in node.input])
-            function.domain, function.name = _COMPOSED_DOMAIN, f"{node.op_type}_{count}"
-            count += 1
-            for o in function.opset_import:
-                o.version = versions.get(o.domain, o.version)
-            for o in function.opset_import:
-                if o.domain not in versions:
-                    model.opset_import.append(o)
-                    versions[o.domain] = o.version
-            model.functions.append(function)
-            node.domain, node.op_type = _COMPOSED_DOMAIN, function.name
-    model.opset_import.append(onnx.helper.make_opsetid(_COMPOSED_DOMAIN, 1))
-    return model
-
-
-_COMPOSED_DOMAIN = "einsmith.composed"
-"""Domain of the functions that take the places of composed operators."""
-
-
-def _fill_defaults(node: onnx.NodeProto, version: int) -> None:
-    """Set the attributes that a node leaves out to their defaults: an inlined function does not know the defaults."""
-    present = {a.name for a in node.attribute}
-    for name, a in onnx.defs.get_schema(node.op_type, version, node.domain).attributes.items():
-        if name not in present and a.default_value.type:
-            default = onnx.AttributeProto()
-            default.CopyFrom(a.default_value)
-            default.name = name
-            node.attribute.append(default)
-
-
-def _get_function(node: onnx.NodeProto, version: int, types: list[onnx.TypeProto]) -> onnx.FunctionProto:
-    """Return the function by which the standard defines a node's operator.
-
-    Args:
-        node: the node, with all attributes
-        version: operator set of the node's domain
-        types: types of the node's inputs
-    Raises:
-        ValueError: the standard has no function for this version of the operator.
-    """
-    schema = onnx.defs.get_schema(node.op_type, version, node.domain)
-    if schema.has_function:
-        usable = [v for v in schema.function_opset_versions if v <= version] or schema.function_opset_versions
-        data = schema.get_function_with_opset_version(usable[-1])
-    else:
-        versions = schema.context_dependent_function_opset_versions
-        usable = [v for v in versions if v <= version] or versions
-        if not usable:
-            raise ValueError(f"{_describe(node)} of operator set {version} has no function body in the standard")
-        data = schema.get_context_dependent_function_with_opset_version(
-            usable[-1], node.SerializeToString(), [t.SerializeToString() for t in types]
-        )
-    return onnx.FunctionProto.FromString(data)
-
-
-def _walk_graphs(
-    graph: onnx.GraphProto, outer: dict[str, onnx.TypeProto]
-) -> Iterator[tuple[onnx.GraphProto, dict[str, onnx.TypeProto]]]:
-    """Yield a graph and all bodies in it, each with the types of the names in scope. outer: types of outer names."""
-    types = dict(outer)
-    for v in (*graph.input, *graph.output, *graph.value_info):
-        types[v.name] = v.type
-    for t in graph.initializer:
-        types[t.name] = onnx.helper.make_tensor_type_proto(t.data_type, t.dims)
-    yield graph, types
-    for node in graph.node:
-        for a in node.attribute:
-            if a.type == onnx.AttributeProto.GRAPH:
-                yield from _walk_graphs(a.g, types)
-
-
-def _get_key(node: onnx.NodeProto) -> str:
-    """Return a node's operator as the table names it, with the domain if it is not the default one."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    return f"{domain}.{node.op_type}" if domain else node.op_type
-
-
-def _describe(node: onnx.NodeProto) -> str:
-    """Return a node's operator and name, or else its outputs, for messages."""
-    return f"{_get_key(node)} {node.name or ', '.join(node.output)!r}"
-
-
-def _check_operators(model: onnx.ModelProto, versions: dict[str, int], what: str) -> None:
+def _check_operators(model: onnx.ModelProto, what: str) -> None:
     """Raise TraceError that lists the operators without a formula, each once with a node and the reason."""
     missing: dict[str, str] = {}
     for node in walk_nodes(model.graph.node):
-        key = _get_key(node)
+        key = get_key(node)
         if key in TABLE or key in missing:
             continue
         why = REFUSED.get(key)
@@ -340,7 +180,7 @@ def _check_operators(model: onnx.ModelProto, versions: dict[str, int], what: str
             domain = "" if node.domain == "ai.onnx" else node.domain
             known = onnx.defs.has(node.op_type, domain)
             why = "no formula is in the table for it" if known else "no operator of that name is in the standard"
-        missing[key] = f"  {_describe(node)}: {why}"
+        missing[key] = f"  {describe(node)}: {why}"
     if missing:
         raise TraceError("\n".join([f"{what} uses operators that Einsmith does not have:", *missing.values()]))
 
@@ -361,7 +201,7 @@ def _sort_nodes(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
     for node in graph.node:
         for name in node.output:
             if name and (name in producers or name in known - outer):
-                raise ArgumentError(f"{what}: {name!r} is defined twice, the second time by {_describe(node)}")
+                raise ArgumentError(f"{what}: {name!r} is defined twice, the second time by {describe(node)}")
             producers[name] = node
     order: list[onnx.NodeProto] = []
     state: dict[int, int] = {}  # by a node's id: 1 while its inputs are visited, 2 once it is in the order
@@ -377,11 +217,11 @@ def _sort_nodes(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
                 if not name or name in known:
                     continue
                 if name not in producers:
-                    raise ArgumentError(f"{what}: {_describe(node)} reads {name!r}, which no node computes")
+                    raise ArgumentError(f"{what}: {describe(node)} reads {name!r}, which no node computes")
                 producer = producers[name]
                 if state.get(id(producer)) == 1:
                     raise ArgumentError(
-                        f"{what}: {_describe(node)} and {_describe(producer)} are in a cycle, through {name!r}; loops "
+                        f"{what}: {describe(node)} and {describe(producer)} are in a cycle, through {name!r}; loops "
                         "are written with Loop or Scan"
                     )
                 if id(producer) not in state:
@@ -421,25 +261,19 @@ def _list_reads(node: onnx.NodeProto) -> list[str]:
     return names
 
 
-def type_name(number: int) -> str:
-    """Return the name, in lower case, of the element type with this number in the standard; "" for 0, no type."""
-    return onnx.TensorProto.DataType.Name(number).lower() if number else ""
-
-
-class _Reader:
+class _Reader(TensorReader):
     """Converter of the messages of one model, checked and inlined, to graphs, nodes and constants.
 
     Attributes:
         versions: operator set of each domain
-        folder: folder of the model's external data; None if it has none
-        what: the model's name in messages
         initializers: outermost initializers with their values, by name, until the outermost graph has read them
     """
 
     def __init__(
         self, versions: dict[str, int], folder: Path | None, what: str, initializers: dict[str, onnx.TensorProto]
     ):
-        self.versions, self.folder, self.what, self.initializers = versions, folder, what, initializers
+        super().__init__(folder, what)
+        self.versions, self.initializers = versions, initializers
 
     def read_graph(self, graph: onnx.GraphProto, outer: dict[str, str]) -> OnnxGraph:
         """Return a graph. outer: element types of the names in the graphs around it."""
@@ -452,7 +286,8 @@ class _Reader:
             types.setdefault(value.name, self.get_type(value))
             types[value.name] = types[value.name] or self.get_type(value)
         inputs = tuple(self.read_input(i) for i in graph.input if i.name not in constants)
-        nodes = tuple(self.read_node(n, types | {"": ""}, {**outer, **types}) for n in graph.node)
+        own, visible = types | {"": ""}, outer | types
+        nodes = tuple(self.read_node(n, own, visible) for n in graph.node)
         for name in [o for n in nodes for o in n.outputs if o and not types.get(o)]:
             types[name] = ""
         shapes = {o.name: shape for o in graph.output if (shape := self.get_shape(o)) is not None}
@@ -489,7 +324,7 @@ class _Reader:
 
     def read_node(self, node: onnx.NodeProto, types: dict[str, str], around: dict[str, str]) -> OnnxNode:
         """Return a node. types: element types in its graph; around: these and those of the graphs around it."""
-        label = _describe(node)
+        label = describe(node)
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain not in self.versions:
             raise ArgumentError(f"{self.what}: {label} is of a domain that the file imports no operator set of")
@@ -498,10 +333,10 @@ class _Reader:
             if kind not in ELEMENTS and kind not in ("", "sequence", "optional"):
                 raise DtypeError(f"{self.what}: {label} gives {kind}: {REFUSED_TYPES.get(kind, 'it is not supported')}")
         attributes = {a.name: self.read_attribute(a, label, around) for a in node.attribute}
-        key = _get_key(node)
+        key = get_key(node)
         outputs = tuple(node.output)
         name = node.name or f"{node.op_type}_{next((o for o in outputs if o), '')}"
-        return OnnxNode(name, key, self.versions[domain], tuple(node.input), outputs, attributes)
+        return OnnxNode(escape_text(name), key, self.versions[domain], tuple(node.input), outputs, attributes)
 
     def read_attribute(self, a: onnx.AttributeProto, label: str, around: dict[str, str]) -> Any:
         """Return the value of an attribute of the node `label`; None for kinds of values that no operator here has."""
@@ -527,63 +362,3 @@ class _Reader:
         if a.type == kind.TENSORS:
             return tuple(self.read_constant(t, f"{a.name} of {label}") for t in a.tensors)
         return None
-
-    def read_constant(self, t: onnx.TensorProto, name: str) -> Constant:
-        """Return a tensor's values. name: its name in messages. Raises DtypeError and DataError."""
-        kind = type_name(t.data_type)
-        if kind not in ELEMENTS:
-            raise DtypeError(
-                f"{self.what}: {name!r} is of {kind or 'no type'}: {REFUSED_TYPES.get(kind, 'it is not supported')}"
-            )
-        if t.data_location == onnx.TensorProto.EXTERNAL:
-            t = self.read_external(t, name)
-        try:
-            array = onnx.numpy_helper.to_array(t)
-        except Exception as e:
-            raise DataError(
-                f"{self.what}: the values of {name!r}, of {kind} {list(t.dims)}, are damaged or truncated: {e}"
-            ) from e
-        return Constant(ELEMENTS[kind].held(array), kind)
-
-    def read_external(self, t: onnx.TensorProto, name: str) -> onnx.TensorProto:
-        """Return a tensor with the bytes that it has in an external file. Raises DataError if they cannot be read."""
-        entries = {e.key: e.value for e in t.external_data}
-        where = f"{self.what}: the values of {name!r} are in the file {entries.get('location', '')!r}"
-        if self.folder is None:
-            raise DataError(f"{where} beside the model's; give load the path of the model, not its bytes")
-        path = (self.folder / entries.get("location", "")).resolve()
-        if not path.is_relative_to(self.folder) or path == self.folder:
-            raise DataError(f"{where}, which is outside of the model's folder; put it there and save the model anew")
-        try:
-            offset = int(entries.get("offset", 0))
-            with files.reading(path) as f:
-                size = os.fstat(f.fileno()).st_size
-                length = int(entries.get("length", size - offset))
-                if offset < 0 or length < 0 or offset + length > size:
-                    raise DataError(
-                        f"{where}, bytes {offset} to {offset + length}, but the file has {size}; copy it again"
-                    )
-                f.seek(offset)
-                data = f.read(length)
-        except OSError as e:
-            if isinstance(e, DataError):
-                raise
-            raise DataError(f"{where}, which cannot be read: {e.strerror or e}; put it beside the model") from e
-        except ValueError as e:
-            raise DataError(f"{where}, at an offset that is not a number: {e}") from e
-        tensor = onnx.TensorProto(name=t.name, data_type=t.data_type, dims=t.dims, raw_data=data)
-        return tensor
-
-    def read_sparse(self, sparse: onnx.SparseTensorProto) -> Constant:
-        """Return a sparse tensor's values as a dense array. Raises DataError for indices out of range."""
-        values = self.read_constant(sparse.values, sparse.values.name)
-        places = onnx.numpy_helper.to_array(sparse.indices)
-        out = np.zeros(tuple(sparse.dims), values.array.dtype)
-        try:
-            if places.ndim == 1:
-                out.reshape(-1)[places] = values.array
-            else:
-                out[tuple(places.T)] = values.array
-        except IndexError as e:
-            raise DataError(f"{self.what}: {sparse.values.name!r} has indices outside of {list(sparse.dims)}") from e
-        return Constant(out, values.type)

@@ -10,7 +10,8 @@ import numpy as np
 from einsmith import ops as F
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall, Several
-from einsmith.frontends.onnx.operators.axes import axes_of, axis
+from einsmith.frontends.onnx.operators.axes import axes, axes_of, axis
+from einsmith.frontends.onnx.operators.indexing import check_lengths
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
@@ -20,7 +21,7 @@ from einsmith.ops.common import read
 @onnx("Reshape", static=(1,))
 def reshape(n: NodeCall, x: Value, shape: Value) -> Value:
     """x reshaped, in row-major order; 0 keeps an extent, -1 infers one"""
-    wanted = n.ints(shape, "the shape of Reshape")
+    wanted = n.ints(shape, "the shape of Reshape", -1)
     if not n.attr("allowzero", 0):
         if any(e == 0 and d >= x.ndim for d, e in enumerate(wanted)):
             raise ShapeError(f"Reshape: {wanted} keeps a dimension that shape {x.shape} does not have")
@@ -61,9 +62,7 @@ def unsqueeze(n: NodeCall, x: Value, given: Value | None = None) -> Value:
     """x with new dimensions of extent 1"""
     listed = n.attr("axes") if given is None else n.ints(given, "axes of Unsqueeze")
     rank = x.ndim + len(listed)
-    dims = {axis(d, rank) for d in listed}
-    if len(dims) != len(listed):
-        raise ShapeError(f"Unsqueeze: axes {tuple(listed)} name a dimension twice")
+    dims = set(axes(listed, rank))
     rest = iter(x.shape)
     return x.reshape(tuple(1 if d in dims else next(rest) for d in range(rank)))
 
@@ -85,8 +84,10 @@ def part(x: Value, d: int, start: int, stop: int) -> Value:
 def split(n: NodeCall, x: Value, given: Value | None = None) -> Several:
     """x split into parts along an axis"""
     d = axis(n.attr("axis", 0), x.ndim)
-    sizes = n.attr("split") if given is None else n.ints(given, "sizes of Split")
+    sizes = n.attr("split") if given is None else n.ints(given, "sizes of Split", 0)
     extent, count = x.shape[d], n.attr("num_outputs", len(n.node.outputs))
+    if len(n.node.outputs) != (count if sizes is None else len(sizes)):
+        raise ShapeError(f"Split: {count if sizes is None else len(sizes)} parts for {len(n.node.outputs)} outputs")
     if sizes is None:
         each = -(-extent // count)
         sizes = [max(min(each, extent - k * each), 0) for k in range(count)]
@@ -104,7 +105,7 @@ def slice_(
     x: Value,
     starts: Value | None = None,
     ends: Value | None = None,
-    axes: Value | None = None,
+    along: Value | None = None,
     steps: Value | None = None,
 ) -> Value:
     """x[start:end:step] along axes"""
@@ -112,9 +113,9 @@ def slice_(
         begin, stop, listed, by = n.attr("starts"), n.attr("ends"), n.attr("axes"), None
     else:
         begin, stop = n.ints(starts, "starts of Slice"), n.ints(ends, "ends of Slice")
-        listed = None if axes is None else n.ints(axes, "axes of Slice")
+        listed = None if along is None else n.ints(along, "axes of Slice")
         by = None if steps is None else n.ints(steps, "steps of Slice")
-    dims = tuple(range(len(begin))) if listed is None else tuple(axis(d, x.ndim) for d in listed)
+    dims = axes(range(len(begin)) if listed is None else listed, x.ndim)
     by = (1,) * len(begin) if by is None else by
     if not len(begin) == len(stop) == len(dims) == len(by):
         raise ShapeError(f"Slice: starts {begin}, ends {stop}, axes {dims} and steps {by} differ in number")
@@ -142,13 +143,13 @@ def slice_(
 @onnx("Expand", static=(1,))
 def expand(n: NodeCall, x: Value, shape: Value) -> Value:
     """x broadcast with another shape"""
-    return builder.broadcast_to(x, views.broadcast([x.shape, n.ints(shape, "the shape of Expand")]))
+    return builder.broadcast_to(x, views.broadcast([x.shape, n.ints(shape, "the shape of Expand", 0)]))
 
 
 @onnx("Tile", static=(1,))
 def tile(n: NodeCall, x: Value, repeats: Value) -> Value:
     """x[i % n], with extents multiplied by repeats"""
-    counts = n.ints(repeats, "repeats of Tile")
+    counts = n.ints(repeats, "repeats of Tile", 0)
     if len(counts) != x.ndim:
         raise ShapeError(f"Tile: {len(counts)} repeats for shape {x.shape}")
     return F.tile(x, counts) if counts else x
@@ -156,11 +157,11 @@ def tile(n: NodeCall, x: Value, repeats: Value) -> Value:
 
 @onnx("Pad", static=(1, 3))
 def pad(
-    n: NodeCall, x: Value, pads: Value | None = None, value: Value | None = None, axes: Value | None = None
+    n: NodeCall, x: Value, pads: Value | None = None, value: Value | None = None, along: Value | None = None
 ) -> Value:
     """x padded with a constant, by reflection, with its first and last elements, or cyclically"""
     amounts = n.attr("pads") if pads is None else n.ints(pads, "pads of Pad")
-    dims = tuple(range(x.ndim)) if axes is None else tuple(axis(d, x.ndim) for d in n.ints(axes, "axes of Pad"))
+    dims = tuple(range(x.ndim)) if along is None else axes(n.ints(along, "axes of Pad"), x.ndim)
     if len(amounts) != 2 * len(dims):
         raise ShapeError(f"Pad: {amounts} are not two amounts for each of {len(dims)} dimensions")
     mode = n.attr("mode", "constant")
@@ -230,7 +231,7 @@ def space_to_depth(n: NodeCall, x: Value) -> Value:
 @onnx("Trilu", static=(1,))
 def trilu(n: NodeCall, x: Value, k: Value | None = None) -> Value:
     """where(j - i >= k, x[i, j], 0) if upper, else where(j - i <= k, x[i, j], 0)"""
-    offset = 0 if k is None else n.ints(k, "k of Trilu")[0]
+    offset = 0 if k is None else n.integer(k, "k of Trilu")
     if not x.size:
         return x
     rows = x.ndim - 2
@@ -246,6 +247,12 @@ def trilu(n: NodeCall, x: Value, k: Value | None = None) -> Value:
 def reverse_sequence(n: NodeCall, x: Value, lengths: Value) -> Value:
     """x with the first lengths[b] steps of each sequence reversed"""
     time, batch = n.attr("time_axis", 0), n.attr("batch_axis", 1)
+    if x.ndim < 2 or time == batch or lengths.shape != (x.shape[batch],):
+        raise ShapeError(
+            f"ReverseSequence: lengths of shape {lengths.shape}, time_axis={time} and batch_axis={batch} do not fit a "
+            f"tensor of shape {x.shape}"
+        )
+    lengths = check_lengths(n, lengths, x.shape[time], "sequence_lens")
 
     def body(*i: Any) -> Any:
         t, m = i[time], lengths[i[batch]]

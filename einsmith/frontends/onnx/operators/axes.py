@@ -17,10 +17,18 @@ def axis(d: int, rank: int) -> int:
     return d % rank
 
 
+def axes(listed: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return dimensions, negative from the end, counted from the front. Raises ShapeError if one is named twice."""
+    dims = tuple(axis(d, rank) for d in listed)
+    if len(set(dims)) < len(dims):
+        raise ShapeError(f"axes {tuple(listed)[:8]} name a dimension twice")
+    return dims
+
+
 def axes_of(n: NodeCall, given: Any, rank: int, name: str = "axes") -> tuple[int, ...] | None:
     """Return the dimensions that an input, or an attribute in older versions, names; None if none are given."""
     listed: Sequence[int] | None = n.attr(name) if given is None else n.ints(given, f"{name} of {n.node}")
-    return None if listed is None else tuple(axis(d, rank) for d in listed)
+    return None if listed is None else axes(listed, rank)
 
 
 def move_to_end(x: Value, d: int) -> Value:

@@ -59,9 +59,7 @@ def pads_of(
         return out
     if auto == "VALID":
         return [(0, 0)] * rank
-    pads = n.attr("pads", (0,) * 2 * rank)
-    if len(pads) != 2 * rank:
-        raise ShapeError(f"pads {tuple(pads)} are not two for each of {rank} dimensions")
+    pads = n.per_dimension("pads", 2 * rank, 0)
     return [(pads[d], pads[d + rank]) for d in range(rank)]
 
 
@@ -73,7 +71,7 @@ def convolve(n: NodeCall, x: Value, w: Value, bias: Value | None) -> Value:
     kernel = w.shape[2:]
     if tuple(n.attr("kernel_shape", kernel)) != kernel:
         raise ShapeError(f"kernel_shape {n.attr('kernel_shape')} is not that of w, {w.shape}")
-    steps, gaps = n.attr("strides", (1,) * rank), n.attr("dilations", (1,) * rank)
+    steps, gaps = n.per_dimension("strides", rank, 1), n.per_dimension("dilations", rank, 1)
     groups = n.attr("group", 1)
     if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
         raise ShapeError(f"x of shape {x.shape} does not fit w of shape {w.shape} in {groups} groups")
@@ -96,8 +94,8 @@ def conv_transpose(n: NodeCall, x: Value, w: Value, bias: Value | None = None) -
     """the transpose of a convolution, plus bias[k]"""
     rank, groups = w.ndim - 2, n.attr("group", 1)
     kernel, space = w.shape[2:], x.shape[2:]
-    steps, gaps = n.attr("strides", (1,) * rank), n.attr("dilations", (1,) * rank)
-    more = n.attr("output_padding", (0,) * rank)
+    steps, gaps = n.per_dimension("strides", rank, 1), n.per_dimension("dilations", rank, 1)
+    more = n.per_dimension("output_padding", rank, 0)
     whole = [(e - 1) * s + g * (k - 1) + 1 + m for e, s, g, k, m in zip(space, steps, gaps, kernel, more, strict=True)]
     shape, auto = n.attr("output_shape"), n.attr("auto_pad", "NOTSET")
     if shape is None and auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -130,7 +128,7 @@ def deform_conv(
     """
     if x.ndim != 4:
         raise ArgumentError("DeformConv is built for two dimensions")
-    steps, gaps = n.attr("strides", (1, 1)), n.attr("dilations", (1, 1))
+    steps, gaps = n.per_dimension("strides", 2, 1), n.per_dimension("dilations", 2, 1)
     groups, parts = n.attr("group", 1), n.attr("offset_group", 1)
     kernel = w.shape[2:]
     pads = pads_of(n, x.shape[2:], kernel, steps, gaps)

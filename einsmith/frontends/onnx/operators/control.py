@@ -10,7 +10,8 @@ import numpy as np
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, RecurrenceError, ShapeError, TraceError
-from einsmith.frontends.onnx.evaluate import NodeCall, Several
+from einsmith.frontends.onnx.evaluate import MOST_EXTENT, NodeCall, Several
+from einsmith.frontends.onnx.long_loops import LongLoopError
 from einsmith.frontends.onnx.nodes import OnnxGraph, every_node, needs_unrolling
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.randomness import RANDOM
@@ -22,6 +23,9 @@ from einsmith.lang.builder import Value
 
 MOST_STEPS = 1000
 """Most steps of a loop that are unrolled."""
+MOST_MASKED, MOST_BYTES = 2**14, 2**28
+"""Most steps, and most bytes of their states, of a loop in a program whose end depends on values: all are run and
+stored."""
 
 
 @onnx("If", static=(0,))
@@ -29,9 +33,10 @@ def if_(n: NodeCall, condition: Value) -> Several:
     """then_branch or else_branch; both are computed, and selected by where, unless the condition is known during
     compilation"""
     holds = n.known(condition)
+    branches = [n.body(b, 0, len(n.node.outputs)) for b in ("then_branch", "else_branch")]
     if holds is not None:
-        return Several(n.evaluate(n.node.attributes["then_branch" if holds.reshape(-1)[0] else "else_branch"], {}))
-    first, second = (n.evaluate(n.node.attributes[b], {}) for b in ("then_branch", "else_branch"))
+        return Several(n.evaluate(branches[not _is_true(holds, "the condition of If")], {}))
+    first, second = (n.evaluate(b, {}) for b in branches)
     for a, b in zip(first, second, strict=True):
         if not isinstance(a, Value) or not isinstance(b, Value) or a.shape != b.shape:
             raise TraceError(
@@ -39,6 +44,12 @@ def if_(n: NodeCall, condition: Value) -> Several:
             )
     c = condition.reshape(())
     return Several(builder.where(c, a, b).astype(a.dtype) for a, b in zip(first, second, strict=True))
+
+
+def _is_true(values: np.ndarray, what: str) -> bool:
+    if values.size != 1:
+        raise ShapeError(f"{what} must be one truth value, not of shape {values.shape}")
+    return bool(values.reshape(-1)[0])
 
 
 def _random(body: OnnxGraph) -> bool:
@@ -49,17 +60,23 @@ def _random(body: OnnxGraph) -> bool:
 def loop(n: NodeCall, count: Value | None, condition: Value | None, *states: Any) -> Several:
     """states after the last of at most `count` steps, and each step's outputs: a recurrence, or unrolled if shapes
     differ between steps or the condition is known"""
-    body: OnnxGraph = n.node.attributes["body"]
-    most = None if count is None else int(n.static(count, "the trip count of Loop").reshape(-1)[0])
+    body = n.body("body", 2 + len(states), max(1 + len(states), 1 + len(n.node.outputs)))
+    most = None if count is None else n.integer(count, "the trip count of Loop")
     begins = None if condition is None else n.known(condition)
-    if begins is not None and not begins.reshape(-1)[0]:
+    if begins is not None and not _is_true(begins, "the condition of Loop"):
         most = 0
     tensors = all(isinstance(s, Value) for s in states)
-    if most and most > 1 and tensors and not needs_unrolling(body) and not _random(body):
+    uniform = tensors and not needs_unrolling(body) and not _random(body)
+    if uniform and (most is None or most > 1 or (most == 1 and begins is None and condition is not None)):
         try:
             return _recurrence(n, body, most, condition, list(states))
         except (RecurrenceError, ShapeError, _OutputsDiffer):
             pass
+        except LongLoopError as e:
+            try:
+                return _written_out(n, body, most, condition, list(states))
+            except TraceError:
+                raise e from None
     return _written_out(n, body, most, condition, list(states))
 
 
@@ -76,7 +93,9 @@ def _step(
     return goes_on, found[: len(states)], found[len(states) :]
 
 
-def _recurrence(n: NodeCall, body: OnnxGraph, most: int, condition: Value | None, states: list[Value]) -> Several:
+def _recurrence(
+    n: NodeCall, body: OnnxGraph, most: int | None, condition: Value | None, states: list[Value]
+) -> Several:
     true = builder.full((), True, dt.bool_)
     start = true if condition is None else condition.reshape(())
     always = True
@@ -97,11 +116,30 @@ def _recurrence(n: NodeCall, body: OnnxGraph, most: int, condition: Value | None
 
     known = n.known(start)
     masked = not (known is not None and known.all())
-    last, outputs = scan(step, [*states, start] if masked else states, [], most)
-    if not masked and not always:
-        masked = True
-        last, outputs = scan(step, [*states, start], [], most)
+    bounded = most is not None and most <= MOST_EXTENT
+    if not masked:
+        last, outputs = scan(step, states, [], most if bounded and most else 2)
+        masked = not always
+        if always and bounded:
+            return Several([*last, *outputs])
+    if masked and len(body.outputs) == 1 + len(states):
+        _refuse_long(n, most, states)
+    if most is None or not bounded:
+        raise RecurrenceError("a loop of that many steps is no recurrence")
+    last, outputs = scan(step, [*states, start], [], most)
     return Several([*last[: len(states)], *outputs])
+
+
+def _refuse_long(n: NodeCall, most: int | None, states: list[Value]) -> None:
+    """Raise LongLoopError if the program would reserve too much memory for a loop whose end depends on values."""
+    size = sum(s.size * s.dtype.bits // 8 for s in states)
+    if most is None or most > MOST_MASKED or most * size > MOST_BYTES:
+        raise LongLoopError(
+            f"the end of this Loop depends on values, and it may take {most or 'any number of'} steps, for each of "
+            f"which a program reserves {size:,} bytes; call the network on arrays, outside of traced functions and "
+            f"training steps, where it takes no such memory, or write a trip count of at most {MOST_MASKED}",
+            n.node,
+        )
 
 
 def _written_out(n: NodeCall, body: OnnxGraph, most: int | None, condition: Value | None, states: list[Any]) -> Several:
@@ -115,7 +153,7 @@ def _written_out(n: NodeCall, body: OnnxGraph, most: int | None, condition: Valu
                 "the number of steps of a Loop is known only when the program runs; make it depend on shapes and "
                 "constants only, or give a trip count and no outputs per step"
             )
-        if not known.reshape(-1)[0]:
+        if not _is_true(known, "the condition of Loop"):
             break
         if t >= MOST_STEPS:
             raise TraceError(f"a loop whose steps differ in shapes is unrolled for at most {MOST_STEPS} steps")
@@ -123,22 +161,24 @@ def _written_out(n: NodeCall, body: OnnxGraph, most: int | None, condition: Valu
         rows.append(outputs)
         t += 1
     if not rows:
-        return Several([*states, *(_nothing(body, name) for name in body.outputs[1 + len(states) :])])
+        shapes: Any = [body.shapes.get(name, (None,)) for name in body.outputs[1 + len(states) :]]
+        if any(not isinstance(e, int) for shape in shapes for e in shape):  # those of a step that does not run
+            shapes = [y.shape for y in _step(n, body, n.constant(0, dt.i64), on, states)[2]]
+        kinds = [ELEMENTS[body.types[name]].dtype for name in body.outputs[1 + len(states) :]]
+        return Several([*states, *(builder.full((0, *s), 0, k) for s, k in zip(shapes, kinds, strict=True))])
     return Several([*states, *(F.stack(list(column), 0) for column in zip(*rows, strict=True))])
-
-
-def _nothing(body: OnnxGraph, name: str) -> Value:
-    extents = body.shapes.get(name, (None,))
-    shape = [e for e in extents if isinstance(e, int)]
-    if len(shape) != len(extents):
-        raise TraceError(f"the loop has no steps, and the file does not give the shape of its output {name!r}")
-    return builder.full((0, *shape), 0, ELEMENTS[body.types[name]].dtype)
 
 
 @onnx("Scan")
 def scan_(n: NodeCall, *inputs: Value) -> Several:
     """states after the last step, and each step's outputs, over slices of inputs along an axis: a recurrence"""
-    body: OnnxGraph = n.node.attributes["body"]
+    count = len(inputs) - (n.version < 9)
+    states = count - n.attr("num_scan_inputs")
+    if states < 0:
+        raise ArgumentError(
+            f"Scan has {count} inputs, but num_scan_inputs={n.attr('num_scan_inputs')} of them are scanned"
+        )
+    body = n.body("body", count, max(states, len(n.node.outputs)))
     if n.version < 9:
         return _with_batch(n, body, *inputs)
     return Several(_scan(n, body, inputs))
@@ -150,11 +190,11 @@ def _scan(n: NodeCall, body: OnnxGraph, inputs: Any) -> list[Value]:
     k = len(body.outputs) - len(states)
     if n.version < 9:
         axes, out_axes = (0,) * m, (0,) * k
-        backward, out_backward = n.attr("directions", (0,) * m), (0,) * k
+        backward, out_backward = n.per_dimension("directions", m, 0), (0,) * k
     else:
-        axes, out_axes = n.attr("scan_input_axes", (0,) * m), n.attr("scan_output_axes", (0,) * k)
-        backward = n.attr("scan_input_directions", (0,) * m)
-        out_backward = n.attr("scan_output_directions", (0,) * k)
+        axes, out_axes = n.per_dimension("scan_input_axes", m, 0), n.per_dimension("scan_output_axes", k, 0)
+        backward = n.per_dimension("scan_input_directions", m, 0)
+        out_backward = n.per_dimension("scan_output_directions", k, 0)
     rows = []
     for x, a, r in zip(xs, axes, backward, strict=True):
         d = axis(a, x.ndim)
@@ -205,7 +245,7 @@ def _with_batch(n: NodeCall, body: OnnxGraph, lengths: Value | None, *inputs: Va
 def _place(n: NodeCall, given: Value | None, length: int, end: bool = False) -> int:
     if given is None:
         return length if end else length - 1
-    k = int(n.static(given, "a place in a sequence").reshape(-1)[0])
+    k = n.integer(given, "a place in a sequence")
     if not -length <= k < length + end:
         raise ShapeError(f"position {k} is outside a sequence of {length}")
     return k + length if k < 0 else k
@@ -244,16 +284,17 @@ def split_to_sequence(n: NodeCall, x: Value, sizes: Value | None = None) -> list
     """x split along an axis, as a sequence"""
     d = axis(n.attr("axis", 0), x.ndim)
     extent = x.shape[d]
-    given = None if sizes is None else n.static(sizes, "sizes of SplitToSequence")
-    if given is None:
-        parts = [1] * extent
-    elif given.ndim == 0:
-        parts = [min(int(given), extent - k) for k in range(0, extent, int(given))]
+    if sizes is None or not sizes.ndim:
+        each = 1 if sizes is None else n.integer(sizes, "the size of SplitToSequence", 1)
+        n.table((-(-extent // each),), "SplitToSequence")
+        parts = [min(each, extent - k) for k in range(0, extent, each)]
     else:
-        parts = [int(v) for v in given]
+        parts = list(n.ints(sizes, "sizes of SplitToSequence", 0))
+    if sum(parts) != extent:
+        raise ShapeError(f"SplitToSequence: parts of {parts[:8]} do not add up to {extent}, the extent along axis {d}")
     ends = np.cumsum(parts)
     out = [x[(*(slice(None),) * d, slice(int(e - s), int(e)))] for s, e in zip(parts, ends, strict=True)]
-    if given is None and not n.attr("keepdims", 1):
+    if sizes is None and not n.attr("keepdims", 1):
         out = [v.reshape((*v.shape[:d], *v.shape[d + 1 :])) for v in out]
     return out
 

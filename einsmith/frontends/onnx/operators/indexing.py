@@ -10,7 +10,7 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.aten import TABLE
-from einsmith.frontends.onnx.evaluate import NodeCall
+from einsmith.frontends.onnx.evaluate import MOST_EXTENT, NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.casts import to_element
 from einsmith.frontends.onnx.table import enter, onnx
@@ -23,6 +23,17 @@ def wrap_index(k: Value, extent: int) -> Value:
     """Return integers, negative from the end, counted from the front."""
     k = k.astype(dt.i64)
     return builder.where(k < 0, k + extent, k)
+
+
+def check_lengths(n: NodeCall, lengths: Value, steps: int, what: str) -> Value:
+    """Return lengths of sequences, which are from 0 to `steps`: an ArgumentError if one that is known is not, and else
+    an IndexError at the call."""
+    known = n.known(lengths)
+    if known is None:
+        return F.index_select(F.arange(steps + 1), 0, lengths.astype(dt.i64)).astype(lengths.dtype)
+    if not ((known >= 0) & (known <= steps)).all():
+        raise ArgumentError(f"{what} has {known[(known < 0) | (known > steps)][0]}; sequences have {steps} steps")
+    return lengths
 
 
 @onnx("Gather")
@@ -56,8 +67,12 @@ def gather_elements(n: NodeCall, x: Value, index: Value) -> Value:
 @onnx("GatherND")
 def gather_nd(n: NodeCall, x: Value, index: Value) -> Value:
     """x[b, index[b, i, :], ..]; the last dimension of index holds coordinates, b are batch_dims shared dimensions"""
-    b, depth = n.attr("batch_dims", 0), index.shape[-1]
+    b, depth = n.attr("batch_dims", 0), index.shape[-1] if index.ndim else 0
     lead = index.shape[:-1]
+    if not 1 <= depth <= x.ndim - b or not b < index.ndim or x.shape[:b] != index.shape[:b]:
+        raise ShapeError(
+            f"GatherND: indices of shape {index.shape} with batch_dims={b} do not fit a tensor of shape {x.shape}"
+        )
     out = (*lead, *x.shape[b + depth :])
     k = index.astype(dt.i64)
 
@@ -101,8 +116,13 @@ def _reduction(n: NodeCall) -> str | None:
 @onnx("ScatterND")
 def scatter_nd(n: NodeCall, x: Value, index: Value, updates: Value) -> Value:
     """x with the element at index[i, :] replaced by updates[i], or by their sum, product, max or min"""
-    depth, how = index.shape[-1], _reduction(n)
+    depth, how = index.shape[-1] if index.ndim else 0, _reduction(n)
     count, rest = prod(index.shape[:-1]), x.shape[depth:]
+    if not 1 <= depth <= x.ndim or updates.shape != (*index.shape[:-1], *rest):
+        raise ShapeError(
+            f"ScatterND: indices of shape {index.shape} and updates of shape {updates.shape} do not fit a tensor of "
+            f"shape {x.shape}"
+        )
     k = index.reshape((count, depth))
     if not count:
         return x
@@ -142,7 +162,9 @@ def tensor_scatter(n: NodeCall, past: Value, update: Value, starts: Value | None
 @onnx("OneHot", static=(1,))
 def one_hot(n: NodeCall, index: Value, depth: Value, values: Value) -> Value:
     """where(index[i] == k, on, off), with k along a new axis"""
-    count = int(n.static(depth, "the depth of OneHot").reshape(-1)[0])
+    count = int(n.number(depth, "the depth of OneHot"))
+    if not 1 <= count <= MOST_EXTENT:
+        raise ArgumentError(f"the depth of OneHot is {count}; it must be from 1 to {MOST_EXTENT}")
     d = axis(n.attr("axis", -1), index.ndim + 1)
     out = (*index.shape[:d], count, *index.shape[d:])
     k = index.astype(dt.i64)

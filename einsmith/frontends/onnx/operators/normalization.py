@@ -7,7 +7,7 @@ from typing import Any
 
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
-from einsmith.base.errors import ShapeError
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.graph import layer
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
@@ -149,7 +149,9 @@ def dropout(n: NodeCall, x: Value, ratio: Value | None = None, training: Value |
     """(x/(1 - ratio), or 0 with probability ratio, in training mode; mask of the kept elements)"""
     share = n.attr("ratio", 0.5)
     if ratio is not None:
-        share = float(n.static(ratio, "the ratio of Dropout").reshape(-1)[0])
+        share = n.number(ratio, "the ratio of Dropout")
+        if not 0 <= share < 1:
+            raise ArgumentError(f"the ratio of Dropout is {share}; it must be at least 0 and less than 1")
     on = training is not None and bool(n.static(training, "training_mode of Dropout").reshape(-1)[0])
     if n.version < 7:
         on = not n.attr("is_test", 0)

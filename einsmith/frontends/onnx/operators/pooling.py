@@ -23,7 +23,7 @@ def _windows(n: NodeCall, x: Value) -> list[Window]:
     rank = len(kernel)
     if x.ndim != rank + 2:
         raise ShapeError(f"x of shape {x.shape} needs {rank} dimensions after batch and channels")
-    steps, gaps = n.attr("strides", (1,) * rank), n.attr("dilations", (1,) * rank)
+    steps, gaps = n.per_dimension("strides", rank, 1), n.per_dimension("dilations", rank, 1)
     pads = pads_of(n, x.shape[2:], kernel, steps, gaps)
     ceil = bool(n.attr("ceil_mode", 0))
     return [
@@ -114,13 +114,13 @@ def max_unpool(n: NodeCall, x: Value, places: Value, shape: Value | None = None)
     """zeros with x at the indices that MaxPool returns"""
     kernel = n.attr("kernel_shape")
     rank = len(kernel)
-    steps, pads = n.attr("strides", (1,) * rank), n.attr("pads", (0,) * 2 * rank)
+    steps, pads = n.per_dimension("strides", rank, 1), n.per_dimension("pads", 2 * rank, 0)
     least = [
         (e - 1) * s + k - pads[d] - pads[d + rank]
         for d, (e, s, k) in enumerate(zip(x.shape[2:], steps, kernel, strict=True))
     ]
     small = (*x.shape[:2], *least)
-    out = small if shape is None else n.ints(shape, "the shape of MaxUnpool")
+    out = small if shape is None else n.ints(shape, "the shape of MaxUnpool", 0)
     flat = builder.full((prod(out),), 0, x.dtype)
     k = places.reshape((-1,)).astype(dt.i64)
     if out != small:
@@ -187,9 +187,9 @@ def roi_align(n: NodeCall, x: Value, rois: Value, batch: Value) -> Value:
 @onnx("Col2Im", static=(1, 2))
 def col2im(n: NodeCall, x: Value, image: Value, block: Value) -> Value:
     """the sum of the blocks' elements at each position"""
-    extents, kernel = n.ints(image, "image_shape of Col2Im"), n.ints(block, "block_shape of Col2Im")
+    extents, kernel = n.ints(image, "image_shape of Col2Im", 1), n.ints(block, "block_shape of Col2Im", 1)
     rank = len(extents)
-    steps, gaps = n.attr("strides", (1,) * rank), n.attr("dilations", (1,) * rank)
+    steps, gaps = n.per_dimension("strides", rank, 1), n.per_dimension("dilations", rank, 1)
     pads = pads_of(n, extents, kernel, steps, gaps)
     windows = [
         Window(e, k, s, lo, hi, g, "Col2Im")

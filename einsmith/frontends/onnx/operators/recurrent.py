@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall
+from einsmith.frontends.onnx.operators.indexing import check_lengths
 from einsmith.frontends.onnx.operators.quantized import dynamic_quantize
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
@@ -143,8 +146,13 @@ DEFAULTS = {
 
 def _activations(n: NodeCall, count: int, defaults: Sequence[str], d: int) -> tuple[str, ...]:
     """Return the activations of direction d, as texts of @."""
-    names = n.attr("activations") or tuple(defaults) * 2
+    directions = 1 + (n.attr("direction", "forward") == "bidirectional")
+    names = n.attr("activations") or tuple(defaults) * directions
+    if len(names) != count * directions:
+        raise ArgumentError(f"{len(names)} activations for {directions} directions, which have {count} each")
     alphas, betas = list(n.attr("activation_alpha", ())), list(n.attr("activation_beta", ()))
+    if not np.isfinite([*alphas, *betas]).all():
+        raise ArgumentError("activation_alpha and activation_beta must be finite")
     found = []
     known = {k.lower(): v for k, v in DEFAULTS.items()}
     for m, name in enumerate(names):
@@ -190,6 +198,21 @@ def _run(
         raise ArgumentError(f"direction {direction!r} and W of shape {w.shape} do not go together")
     if w.shape != (directions, gates * hidden, size) or r.shape != (directions, gates * hidden, hidden):
         raise ShapeError(f"W of shape {w.shape} and R of shape {r.shape} do not fit X of shape {x.shape}")
+    if n.attr("hidden_size", hidden) != hidden:
+        raise ArgumentError(f"hidden_size={n.attr('hidden_size')}, but R has the shape {r.shape}")
+    if lengths is not None:
+        if lengths.shape != (batch,):
+            raise ShapeError(f"sequence_lens has the shape {lengths.shape}; a batch of {batch} needs {(batch,)}")
+        lengths = check_lengths(n, lengths, steps, "sequence_lens")
+    for v, what, extents in (
+        (bias, "B", (directions, 2 * gates * hidden)),
+        (peepholes, "P", (directions, 3 * hidden)),
+        *((v, f"the initial {name}", (directions, batch, hidden)) for v, name in zip(initial, states, strict=True)),
+    ):
+        if v is not None and v.shape != extents:
+            raise ShapeError(
+                f"{what} has the shape {v.shape}; X of shape {x.shape} and R of shape {r.shape} need {extents}"
+            )
     outputs: list[Value] = []
     last: list[list[Value]] = [[] for _ in states]
     for d in range(directions):

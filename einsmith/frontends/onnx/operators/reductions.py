@@ -115,7 +115,7 @@ _place("ArgMin", F.argmin)
 @onnx("TopK", static=(1,))
 def topk(n: NodeCall, x: Value, count: Value | None = None) -> tuple[Value, Value]:
     """(the k largest or smallest elements along an axis, sorted, their indices); the first of equal elements"""
-    k = n.attr("k") if count is None else n.ints(count, "k of TopK")[0]
+    k = n.attr("k") if count is None else n.integer(count, "k of TopK", 0)
     d = axis(n.attr("axis", -1), x.ndim)
     if not k:
         shape = (*x.shape[:d], 0, *x.shape[d + 1 :])
@@ -163,7 +163,7 @@ def hardmax(n: NodeCall, x: Value) -> Value:
 
 def _running(name: str, formula: str, f: Callable[..., Value], start: int) -> None:
     def run(n: NodeCall, x: Value, along: Value) -> Value:
-        d = axis(n.ints(along, f"axis of {name}")[0], x.ndim)
+        d = axis(n.integer(along, f"axis of {name}"), x.ndim)
         y = F.flip(x, d) if n.attr("reverse", 0) else x
         y = f(y, d).astype(x.dtype)
         if n.attr("exclusive", 0):

@@ -14,7 +14,7 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall
-from einsmith.frontends.onnx.operators.axes import axis
+from einsmith.frontends.onnx.operators.axes import axes
 from einsmith.frontends.onnx.operators.casts import as_float
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
@@ -48,7 +48,12 @@ def _origin(mode: str, p: int, n: int, scale: float, count: int, roi: tuple[floa
 
 
 def _extent(scale: float, n: int) -> int:
-    """Return the extent of n elements after scaling; the standard multiplies in float32."""
+    """Return the extent of n elements after scaling; the standard multiplies in float32.
+
+    Raises ArgumentError for a scale that is not positive and finite.
+    """
+    if not (scale > 0 and np.isfinite(scale)):
+        raise ArgumentError(f"a scale is {scale}; scales must be positive and finite")
     return floor(np.float32(scale) * np.float32(n))
 
 
@@ -81,6 +86,7 @@ def _taps(
     how = n.attr("coordinate_transformation_mode", "half_pixel" if n.version >= 11 else "asymmetric")
     if n.version < 11:
         how = "asymmetric"
+    n.table((count,), f"positions of {n.node.operator}")
     where = [_origin(how, p, extent, scale, count, roi) for p in range(count)]
     inside = np.array([how != "tf_crop_and_resize" or 0 <= at <= extent - 1 for at in where])
     if mode == "nearest":
@@ -93,6 +99,7 @@ def _taps(
     antialias = bool(n.attr("antialias", 0))
     narrow = min(scale, 1.0) if antialias else 1.0
     reach = ceil((1 if mode == "linear" else 2) / narrow)
+    n.table((count, 2 * reach), f"weights of {n.node.operator}")
     rows, weights = [], []
     for at in where:
         near = np.arange(floor(at) - reach + 1, floor(at) + reach + 1)
@@ -130,10 +137,12 @@ def resize(
     if n.version < 11:
         roi, scales = None, roi
     listed = n.attr("axes", tuple(range(x.ndim)))
-    dims = tuple(axis(d, x.ndim) for d in listed)
+    dims = axes(listed, x.ndim)
     factors = None if scales is None else n.static(scales, "scales of Resize").astype(np.float64).reshape(-1)
-    wanted = None if sizes is None else n.ints(sizes, "sizes of Resize")
+    wanted = None if sizes is None else n.ints(sizes, "sizes of Resize", 0)
     region = None if roi is None else n.static(roi, "roi of Resize").astype(np.float64).reshape(-1)
+    if region is not None and region.size and (len(region) != 2 * len(dims) or not np.isfinite(region).all()):
+        raise ArgumentError(f"roi of Resize must be two finite numbers for each of {len(dims)} dimensions")
     if wanted:
         ratio = [w / x.shape[d] for w, d in zip(wanted, dims, strict=True)]
         policy = n.attr("keep_aspect_ratio_policy", "stretch")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def constant_of_shape(n: NodeCall, extents: Value) -> Value:
     """a constant tensor"""
     value = n.attr("value")
     dtype = n.dtype if value is not None else dt.f32
-    found = n.ints(extents, "the shape of ConstantOfShape")
+    found = n.ints(extents, "the shape of ConstantOfShape", 0)
     if value is None:
         return builder.full(found, 0.0, dt.f32)
     if value.dtype.names:  # bfloat16
@@ -52,9 +52,13 @@ def eye_like(n: NodeCall, x: Value) -> Value:
 def range_(n: NodeCall, start: Value, limit: Value, delta: Value) -> Value:
     """start + i*delta, up to but without limit"""
     wide = [x.dtype.wide(n.static(x, "a bound of Range").reshape(())) for x in (start, limit, delta)]
-    if wide[2] == 0:
-        raise ShapeError("Range: delta is 0")
-    count = max(int(np.ceil((wide[1] - wide[0]) / wide[2])), 0)
+    if wide[2] == 0 or not np.isfinite(wide).all():
+        raise ShapeError(f"Range: start {wide[0]}, limit {wide[1]} and delta {wide[2]} have no finite number of steps")
+    if start.dtype.is_int:
+        count = max(-((int(wide[0]) - int(wide[1])) // int(wide[2])), 0)
+    else:
+        count = max(ceil(min((wide[1] - wide[0]) / wide[2], 2.0**62)), 0)
+    n.table((count,), "Range")
     values = wide[0] + np.arange(count) * wide[2]
     return n.context.constant(start.dtype.narrow(values), start.dtype)
 

@@ -19,6 +19,7 @@ from einsmith.lang.builder import Value
 def _waves(n: NodeCall, length: int, bins: int, sign: int, dtype: Any, scale: float = 1.0) -> tuple[Value, Value]:
     """Return (cosines, sines) [length, bins] of sign*2*pi*k*t/length: the product k*t is reduced first, so that all
     digits stay."""
+    n.table((length, bins), "a table of sines")
     turns = np.outer(np.arange(length), np.arange(bins)) % length / length
     angle = 2 * np.pi * turns
     return n.constant(np.cos(angle) * scale, dtype), n.constant(sign * np.sin(angle) * scale, dtype)
@@ -49,14 +50,14 @@ def _resize(x: Value, length: int) -> Value:
 @onnx("DFT", static=(1, 2))
 def dft(n: NodeCall, x: Value, given: Value | None = None, along: Value | None = None) -> Value:
     """sum[t](x[t]*exp(-2*pi*i*k*t/n)), its inverse, or its first half"""
-    place = n.attr("axis", 1) if n.version < 20 else -2 if along is None else n.ints(along, "axis of DFT")[0]
+    place = n.attr("axis", 1) if n.version < 20 else -2 if along is None else n.integer(along, "axis of DFT")
     d = axis(place, x.ndim)
     inverse, onesided = bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
     re, im = (None if v is None else move_to_end(v, d) for v in _parts(x))
     assert re is not None
     extent = re.shape[-1]
     if inverse and onesided:
-        length = 2 * (extent - 1) if given is None else n.ints(given, "the length of DFT")[0]
+        length = 2 * (extent - 1) if given is None else n.integer(given, "the length of DFT", 1)
         half = length // 2 + 1
         re, im = _resize(re, half), None if im is None else _resize(im, half)
         # The other half is the conjugate of this one.
@@ -67,7 +68,7 @@ def dft(n: NodeCall, x: Value, given: Value | None = None, along: Value | None =
             sign = n.constant([1.0] * half + [-1.0] * len(mirror), x.dtype)
             im = F.index_select(im, im.ndim - 1, k) * sign
     else:
-        length = extent if given is None else n.ints(given, "the length of DFT")[0]
+        length = extent if given is None else n.integer(given, "the length of DFT", 1)
         re, im = _resize(re, length), None if im is None else _resize(im, length)
     bins = length // 2 + 1 if onesided and not inverse else length
     scale = 1 / length if inverse else 1.0
@@ -82,10 +83,10 @@ def dft(n: NodeCall, x: Value, given: Value | None = None, along: Value | None =
 def stft(n: NodeCall, x: Value, step: Value, window: Value | None = None, length: Value | None = None) -> Value:
     """DFTs of windows of the signal at a distance of frame_step"""
     if length is not None:
-        frame = n.ints(length, "frame_length of STFT")[0]
+        frame = n.integer(length, "frame_length of STFT", 1)
     else:
         frame = x.shape[1] if window is None else window.shape[0]
-    by = n.ints(step, "frame_step of STFT")[0]
+    by = n.integer(step, "frame_step of STFT", 1)
     re, im = _parts(x) if x.ndim == 3 else (x, None)
     count = 1 + (re.shape[1] - frame) // by
     bins = frame // 2 + 1 if n.attr("onesided", 1) else frame
@@ -107,9 +108,10 @@ def stft(n: NodeCall, x: Value, step: Value, window: Value | None = None, length
 @onnx("MelWeightMatrix", static=(0, 1, 2, 3, 4))
 def mel_weights(n: NodeCall, bands: Value, size: Value, rate: Value, low: Value, high: Value) -> Value:
     """triangular filters whose corners are equidistant on the mel scale, [size/2 + 1, bands]"""
-    count, length, sampling = (n.ints(v, "an input of MelWeightMatrix")[0] for v in (bands, size, rate))
-    edges = [float(n.static(v, "an input of MelWeightMatrix").reshape(-1)[0]) for v in (low, high)]
+    count, length, sampling = (n.integer(v, "an input of MelWeightMatrix", 1) for v in (bands, size, rate))
+    edges = [n.number(v, "an input of MelWeightMatrix") for v in (low, high)]
     bins = length // 2 + 1
+    n.table((bins, count), "MelWeightMatrix")
     mels = [2595 * np.log10(1 + e / 700) for e in edges]
     at = mels[0] + np.arange(count + 2) * ((mels[1] - mels[0]) / (count + 2))
     places = (700 * (10 ** (at / 2595) - 1) * (length + 1) // sampling).astype(np.int64)

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from einsmith.base.errors import FormulaError
-from einsmith.frontends.onnx.reader import walk_nodes
+from einsmith.frontends.onnx.protos import walk_nodes
 
 SIZES = 191, 193
 """Batch sizes for which the graph is written: primes, which no other extent is likely to be."""

@@ -18,7 +18,7 @@ import onnx
 from onnx import helper
 
 from einsmith.base.trees import flatten
-from einsmith.frontends.onnx.reader import walk_nodes
+from einsmith.frontends.onnx.protos import walk_nodes
 from einsmith.frontends.onnx.writer.graph import GraphWriter, WrittenFunction
 from einsmith.frontends.onnx.writer.network import write_tensors
 from einsmith.frontends.onnx.writer.operators import NamedCall

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import DtypeError
-from einsmith.frontends.onnx.reader import walk_nodes
+from einsmith.frontends.onnx.protos import walk_nodes
 from einsmith.frontends.onnx.types import ELEMENTS
 
 ELEMENT_TYPES = {e.dtype: getattr(TensorProto, name.upper()) for name, e in ELEMENTS.items() if not e.foreign}
