@@ -24,7 +24,7 @@ from einsmith.frontends.aten import TABLE, check
 from einsmith.frontends.aten.graph import AtenNode, Guards, Kind, OperatorGraph, Ref
 from einsmith.frontends.aten.module import AtenModule
 from einsmith.frontends.graph import ModulePart
-from einsmith.frontends.torch_nodes import KNOWN, kind_of, line_of, node_of, operator_name
+from einsmith.frontends.torch_nodes import KNOWN, addresses_memory, kind_of, line_of, node_of, operator_name
 from einsmith.frontends.torch_operator import FIXED
 from einsmith.frontends.torch_whole import keep_whole
 from einsmith.lang import trace
@@ -261,6 +261,11 @@ def _convert(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph, A
     for n in exported.graph.nodes:
         values[n.name] = n.meta.get("val")
         if n.op == "call_function":
+            if addresses_memory(n):
+                raise TraceError(
+                    f"{name}: {operator_name(n.target)} reads by places in memory, and its tensor is not contiguous; "
+                    f"write .contiguous() before it, or an index\n    {line_of(n)}"
+                )
             nodes.append(node_of(n, values[n.name]))
         elif n.op == "get_attr":
             raise TraceError(

@@ -32,6 +32,16 @@ def operator_name(target: Any) -> str:
     return getattr(target, "__name__", str(target))
 
 
+def addresses_memory(n: torch.fx.Node) -> bool:
+    """Return whether an operator reads or writes by places in memory that are not those of its argument's elements."""
+    name = operator_name(n.target)
+    if not name.startswith("as_strided"):
+        return False
+    x, last = n.args[0].meta["val"], 4 if "scatter" in name else 3
+    offset = n.args[last] if len(n.args) > last else n.kwargs.get("storage_offset")
+    return not x.is_contiguous() or (offset is not None and x.storage_offset() != 0)
+
+
 def size_of(n: Any) -> int | str:
     """Return a size as a number, or as its expression if it is symbolic."""
     if isinstance(n, int):

@@ -22,7 +22,8 @@ from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.recurrences import replace_recurrences
 from einsmith.frontends.torch_compile.saved import partition
 from einsmith.frontends.torch_compile.split import Options, split
-from einsmith.frontends.torch_nodes import operator_name
+from einsmith.frontends.torch_compile.writes import find_lost_write
+from einsmith.frontends.torch_nodes import line_of, operator_name
 from einsmith.frontends.torch_whole import keep_whole
 
 _APART = [
@@ -73,6 +74,11 @@ def backend(
         settings = settings.on(device)
     if mode not in (None, "default"):
         raise ArgumentError(f"mode={mode!r} is not supported by backend='einsmith'; leave it out")
+
+    if lost := find_lost_write(gm):
+        node, why = lost
+        settings.say("a graph", why, line_of(node))
+        return gm.forward
 
     replace_recurrences(gm)
 

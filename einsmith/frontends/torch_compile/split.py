@@ -28,7 +28,7 @@ from einsmith.frontends import torch_device
 from einsmith.frontends.aten import REFUSED, TABLE
 from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region, Result
-from einsmith.frontends.torch_nodes import TYPES, line_of, node_of, operator_name, subgraph_of
+from einsmith.frontends.torch_nodes import TYPES, addresses_memory, line_of, node_of, operator_name, subgraph_of
 
 COPY = torch.ops.aten.copy_.default
 _FLEX = {torch.ops.higher_order.flex_attention: (3, 4), torch.ops.higher_order.flex_attention_backward: (7, 9)}
@@ -167,6 +167,8 @@ def reason(node: FxNode, options: Options) -> str:
         return "it changes a tensor in place"
     if TABLE[name].family == "randomness" and options.fallback_random:
         return "-"
+    if addresses_memory(node):
+        return "it reads by places in memory, and its tensor is not contiguous"
     if "val" not in node.meta:
         return "the type of its result is not known"
     for x in (*_tensors(node.meta["val"]), *(t for a in node.all_input_nodes for t in _tensors(a.meta.get("val")))):
