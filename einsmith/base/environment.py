@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 from einsmith.base import locks
 from einsmith.base.errors import EinsmithWarning, KnobError
 from einsmith.base.locks import cached_property
-from einsmith.base.system import processes
 
 T = TypeVar("T")
 
@@ -313,7 +312,7 @@ def cache_dir() -> Path:
         path = Path(user_cache_dir("einsmith", appauthor=False))
         if path.is_absolute():  # older versions of platformdirs return "~/.cache" instead
             return path
-    return Path(os.environ.get("TMPDIR") or "/tmp").absolute() / f"einsmith-{processes.user_id()}"
+    return Path(os.environ.get("TMPDIR") or "/tmp").absolute() / f"einsmith-{getattr(os, 'geteuid', int)()}"
 
 
 def data_dir() -> Path:
