@@ -122,7 +122,7 @@ class LibrarySource:
         head = [
             f"/* {self.name}: the source of a library that Einsmith has exported. Compiled and linked with the object "
             "file of its kernels. */",
-            "#define _POSIX_C_SOURCE 200809L",
+            "#define _XOPEN_SOURCE 700",
             "#pragma GCC visibility push(default)",
             f'#include "{self.name}.h"',
             "#pragma GCC visibility pop",

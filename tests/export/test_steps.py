@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
 
 import numpy as np
 import pytest
@@ -311,3 +312,35 @@ def test_a_language_model_keeps_its_states(tmp_path) -> None:
         assert library.evaluate(*window) == step.evaluate([window])["loss"]
     agree(library, step)
     step.model.load_state_dict(library.state_dict())
+
+
+def test_planted_links_and_odd_files(tmp_path) -> None:
+    """A library writes through no link that lies where its temporary file would be, waits for no FIFO, and replaces no
+    link and no device."""
+    step = small()
+    library = es.load_library(es.export(step, tmp_path / "out", *batch()))
+    victim, weights = tmp_path / "victim", tmp_path / "saved"
+    victim.write_text("precious")
+    for n in range(3):
+        os.symlink(victim, f"{weights}.{os.getpid()}-{n}.new")
+    os.symlink(victim, f"{weights}.{os.getpid()}.new")
+    library.save(weights)
+    library.load(weights)
+    assert victim.read_text() == "precious" and not weights.is_symlink()
+    link = tmp_path / "link"
+    link.symlink_to("saved")
+    weights.write_bytes(b"")
+    library.save(link)
+    assert link.is_symlink() and weights.stat().st_size > 100
+    library.load(link)
+    os.mkfifo(tmp_path / "fifo")
+    for act in (library.load, library.save):  # nobody reads or writes it
+        for place in (tmp_path / "fifo", tmp_path):
+            with pytest.raises(es.LibraryError):
+                act(place)
+    with pytest.raises(es.LibraryError):
+        library.save("/dev/full")
+    library.save("/dev/null")
+    for path, kind in ((tmp_path / "fifo", stat.S_ISFIFO), ("/dev/null", stat.S_ISCHR), ("/dev/full", stat.S_ISCHR)):
+        assert kind(os.stat(path).st_mode)
+    library.close()

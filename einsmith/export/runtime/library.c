@@ -50,8 +50,22 @@ static int take(struct model *m, const unsigned char *data, size_t bytes) {
     return status;
 }
 
+/* Opens a path without waiting; a plain file to read, or whatever is no plain file to write. NULL where that fails. */
+static FILE *open_at_once(const char *path, int reads) {
+    struct stat status;
+    int descriptor = open(path, (reads ? O_RDONLY : O_WRONLY) | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    FILE *file = NULL;
+    if (descriptor < 0)
+        return NULL;
+    if (!fstat(descriptor, &status) && !S_ISREG(status.st_mode) == !reads && !fcntl(descriptor, F_SETFL, 0))
+        file = fdopen(descriptor, reads ? "rb" : "wb");
+    if (!file)
+        close(descriptor);
+    return file;
+}
+
 static int load(struct model *m, const char *path) {
-    FILE *file = fopen(path, "rb");
+    FILE *file = open_at_once(path, 1);
     unsigned char *data = NULL;
     long size = -1;
     int status = OK;
@@ -94,25 +108,49 @@ static void put(const struct model *m, FILE *file) {
             fwrite(m->places[TENSORS + n], 1, l->tensors[n].bytes, file);
 }
 
-/* Writes a temporary file next to `path` and renames it, so that `path` is complete at any moment. */
-static int save(struct model *m, const char *path) {
-    char *beside = malloc(strlen(path) + 32);
+/* Creates a file next to `place` that was not there, not even as a link, and puts its name into `beside`. */
+static FILE *create_beside(const char *place, char *beside) {
+    int descriptor = -1, n;
     FILE *file;
-    int fine = 0;
-    if (!beside)
+    for (n = 0; n < 1000 && descriptor < 0; n++) {
+        sprintf(beside, "%s.%ld-%d.new", place, (long)getpid(), n);
+        descriptor = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (descriptor < 0 && errno != EEXIST)
+            return NULL;
+    }
+    file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
+    if (!file && descriptor >= 0) {
+        close(descriptor);
+        remove(beside);
+    }
+    return file;
+}
+
+/* Writes a temporary file next to `path` and renames it, so that `path` is complete at any moment. A link is followed,
+   and stays; what is no plain file is written to, and stays. */
+static int save(struct model *m, const char *path) {
+    char *place = realpath(path, NULL); /* NULL where there is nothing yet */
+    const char *to = place ? place : path;
+    char *beside = malloc(strlen(to) + 48);
+    struct stat status;
+    FILE *file;
+    int fine = 0, is_replaced = stat(path, &status) || S_ISREG(status.st_mode);
+    if (!beside) {
+        free(place);
         return NO_MEMORY;
-    sprintf(beside, "%s.%ld.new", path, (long)getpid());
+    }
     pthread_mutex_lock(&m->lock);
-    file = fopen(beside, "wb");
+    file = is_replaced ? create_beside(to, beside) : open_at_once(path, 0);
     if (file) {
         put(m, file);
-        fine = !fflush(file) && !fsync(fileno(file)) && !ferror(file);
-        fine = !fclose(file) && fine && !rename(beside, path);
-        if (!fine)
+        fine = !fflush(file) && (!is_replaced || !fsync(fileno(file))) && !ferror(file);
+        fine = !fclose(file) && fine && (!is_replaced || !rename(beside, to));
+        if (!fine && is_replaced)
             remove(beside);
     }
     pthread_mutex_unlock(&m->lock);
     free(beside);
+    free(place);
     return fine ? OK : UNWRITABLE;
 }
 

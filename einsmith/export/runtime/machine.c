@@ -1,5 +1,7 @@
 /* The runtime of an exported library: memory, threads, files, and the bookkeeping of a training step. The data of the
    library (`struct library` and what it points to) and its public functions follow in the same file. */
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -7,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
