@@ -53,7 +53,10 @@ def open_plain(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = 0o
     """Return a descriptor of a plain file, by its path or by its name in an open folder. Never waits.
 
     Raises OSError where the file cannot be opened, or is no plain file."""
-    descriptor = os.open(path, flags | _FLAGS, mode, dir_fd=folder)
+    try:
+        descriptor = os.open(path, flags | _FLAGS, mode, dir_fd=folder)
+    except ValueError as e:  # the path has a null byte
+        raise OSError(errno.EINVAL, str(e), str(path)) from None
     try:
         kind = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(kind):
@@ -259,6 +262,8 @@ def _status(path: str | os.PathLike) -> os.stat_result | None:
         return os.stat(path)
     except FileNotFoundError:
         return None
+    except ValueError as e:  # the path has a null byte
+        raise OSError(errno.EINVAL, str(e), str(path)) from None
 
 
 def _stream_of(status: os.stat_result) -> int | None:
