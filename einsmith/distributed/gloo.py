@@ -12,9 +12,11 @@ import torch.distributed as dist
 
 from einsmith.distributed.transport import peers
 
-_PATIENCE = timedelta(days=7)
+_PATIENCE = timedelta(hours=24)
 """Longest time that an operation waits for a process that lives; a process that dies closes its connections, which
 ends an operation at once."""
+_START = timedelta(minutes=30)
+"""Longest time that the first processes wait for the last to start."""
 
 
 class GlooTransport:
@@ -29,10 +31,11 @@ class GlooTransport:
         self._began = not dist.is_initialized()
         """Whether the world ends with this engine."""
         if self._began:
-            store, rank, size = next(dist.rendezvous("env://", timeout=_PATIENCE))
+            store, rank, size = next(dist.rendezvous("env://", timeout=_START))
             # torchrun keeps the store when it starts the processes again, with the addresses of those that have ended
             # (PyTorch 2.13).
             store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+            store.set_timeout(_START)
             dist.init_process_group("gloo", timeout=_PATIENCE, store=store, rank=rank, world_size=size)
         self._group = dist.new_group(backend="gloo", timeout=_PATIENCE)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -22,8 +24,15 @@ from einsmith.base.errors import ArgumentError, GroupError
 from einsmith.base.trees import flatten, unflatten
 from einsmith.distributed.collectives import Collectives
 from einsmith.distributed.transport import Transport
+from einsmith.runtime import signals
 
 T = TypeVar("T")
+LOOK = 0.5
+"""Seconds between two looks of a wait for other processes at signals that have come."""
+GRACE = 2.0
+"""Seconds for which a step goes on to wait for other processes after Ctrl-C: those that live finish it."""
+SAY = 60.0
+"""Seconds of waiting for other processes after which a line says so; again each time that they have doubled."""
 
 
 class ProcessGroup:
@@ -46,7 +55,8 @@ class ProcessGroup:
             self._thread = Thread(target=self._serve, args=(collectives,), name="einsmith-group", daemon=True)
             self._thread.start()
         self._failure: BaseException | None = None
-        self._last: Future[Any] | None = None
+        self._interruption: BaseException | None = None
+        """What a signal's handler has raised in a wait for an operation, which is still under way."""
         self._twin: ProcessGroup | None = None
         self._process = os.getpid()
 
@@ -71,7 +81,7 @@ class ProcessGroup:
         if self._twin is None:
             if self.size == 1:
                 return self
-            transport = self.submit(lambda collectives: collectives.transport.duplicate()).result()
+            transport = self.wait(self.submit(lambda collectives: collectives.transport.duplicate()))
             self._twin = ProcessGroup(transport, self.local_rank, self.local_size)
         return self._twin
 
@@ -83,19 +93,16 @@ class ProcessGroup:
             self._twin.close()
         if self._collectives is not None:
             if self._failure is None:
-                self.submit(lambda collectives: collectives.transport.close()).result()
-            if self.size > 1:
+                self.wait(self.submit(lambda collectives: collectives.transport.close()))
+            if self.size > 1 and self._interruption is None:
                 self._requests.put(None)
                 self._thread.join()
         self._collectives = None
 
     # -- operations on the group's thread
 
-    def submit(self, operation: Callable[[Collectives], T], is_awaited: bool = False) -> Future[T]:
-        """Start an operation, after all those that were started before; return its future result.
-
-        is_awaited: the caller waits for the result at once, so that it executes the operation itself, and saves the
-        change of threads, where no other is under way."""
+    def submit(self, operation: Callable[[Collectives], T]) -> Future[T]:
+        """Start an operation, after all those that were started before; return its future result, for `wait`."""
         collectives = self._collectives
         if collectives is None:
             raise GroupError("the group was closed and cannot be used any more; call es.distributed.init once per run")
@@ -107,12 +114,34 @@ class ProcessGroup:
             return future
         if self._process != os.getpid():
             raise GroupError("a forked process is not part of its parent's group; start it by the launcher")
-        is_idle, self._last = self._last is None or self._last.done(), future
-        if is_awaited and is_idle:
-            self._execute(collectives, future, operation)
-        else:
-            self._requests.put((future, operation))
+        self._requests.put((future, operation))
         return future
+
+    def wait(self, future: Future[T]) -> T:
+        """Return the result of an operation. Ctrl-C ends the wait: in a step, whose signals are deferred, after GRACE
+        seconds in which other processes may finish it; the group is broken then."""
+        start, came, said = time.monotonic(), 0.0, SAY
+        while True:
+            try:
+                return future.result(LOOK)
+            except TimeoutError:
+                now = time.monotonic()
+            if now - start > said:
+                print(
+                    f"einsmith: rank {self.rank} of {self.size} has waited {said:.0f} s for the others", file=sys.stderr
+                )
+                said *= 2
+            if self._interruption is not None:  # nobody waits for the operation under way
+                raise self._broken() from self._interruption
+            came = came or now * signals.have_come()
+            if came and now - came >= GRACE:
+                try:
+                    signals.handle_now()
+                except BaseException as e:
+                    self._interruption = e
+                    self._failure = GroupError(f"{type(e).__name__} ended a wait for them")
+                    raise
+                came = 0.0
 
     def _serve(self, collectives: Collectives) -> None:
         while (request := self._requests.get()) is not None:
@@ -130,7 +159,7 @@ class ProcessGroup:
             future.set_exception(error)
 
     def _broken(self) -> GroupError:
-        reason = str(self._failure).strip().partition("\n")[0]
+        reason = str(self._failure).strip().partition("\n")[0] or type(self._failure).__name__
         return GroupError(
             f"rank {self.rank} of {self.size} lost the others ({reason}): a process has ended or cannot be reached. "
             "Look at the first error that any rank has printed; the last save is whole"
@@ -140,7 +169,7 @@ class ProcessGroup:
 
     def barrier(self) -> None:
         """Wait until every process is here."""
-        self.submit(lambda collectives: collectives.transport.barrier()).result()
+        self.wait(self.submit(lambda collectives: collectives.transport.barrier()))
 
     def broadcast(self, tree: Any, root: int = 0) -> Any:
         """Return the tree (nested tuples, lists and dictionaries of arrays and numbers) of the rank `root`.
@@ -153,7 +182,7 @@ class ProcessGroup:
 
     def all_reduce(self, tree: Any) -> Any:
         """Return the tree with the sum over all ranks in the place of each array and number, as `broadcast` says."""
-        return self._exchange(tree, "all_reduce", lambda flat: self.all_reduce_flat(flat).result())
+        return self._exchange(tree, "all_reduce", lambda flat: self.wait(self.all_reduce_flat(flat)))
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, in order. value: what JSON can express."""
@@ -173,7 +202,7 @@ class ProcessGroup:
 
     def broadcast_flat(self, flat: np.ndarray, root: int = 0) -> None:
         """Overwrite an array [n] by that of the rank `root`."""
-        self.submit(lambda collectives: collectives.transport.broadcast(flat, root)).result()
+        self.wait(self.submit(lambda collectives: collectives.transport.broadcast(flat, root)))
 
     def all_reduce_flat(self, flat: np.ndarray) -> Future[None]:
         """Start to overwrite an array [n] by its sum over all ranks, in the order of the ranks."""
@@ -185,7 +214,7 @@ class ProcessGroup:
 
     def gather_rows(self, row: np.ndarray) -> np.ndarray:
         """Return the arrays [n] of all ranks as rows [size, n]."""
-        return self.submit(lambda collectives: collectives.gather_rows(row)).result()
+        return self.wait(self.submit(lambda collectives: collectives.gather_rows(row)))
 
     def _exchange(self, tree: Any, what: str, exchange: Callable[[np.ndarray], None]) -> Any:
         leaves, structure = flatten(tree)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from threading import Thread
 
-from einsmith.base import locks
+from einsmith.base import VERSION, locks
 from einsmith.base.errors import GroupError
 from einsmith.base.system import processors
-from einsmith.distributed.group import ProcessGroup
+from einsmith.codegen.cache.objects import source_hash
+from einsmith.distributed.group import SAY, ProcessGroup
 from einsmith.distributed.transport import Alone, Transport
 from einsmith.runtime.thread_count import recount_cores
 
@@ -27,12 +31,14 @@ def init() -> ProcessGroup:
     the host are divided among its processes: each keeps to its own cores, which are the default number of threads of
     programs. Call `init` once, before anything is compiled.
 
-    Raises GroupError where the launcher's engine is not installed, where two launchers' variables are set, and where
-    a process has another engine than the others.
+    It waits for the other processes for 30 minutes at most, and says so after a minute; Ctrl-C ends the wait.
+
+    Raises GroupError where the launcher's engine is not installed, where two launchers' variables are set or RANK is
+    none of the group's, where the others have not come in time, and where the processes have different versions.
     """
-    transport = _find_transport(os.environ)
-    group = ProcessGroup(transport)
+    group = ProcessGroup(_begin(_find_engine(os.environ)))
     if group.size > 1:
+        check_versions(group, VERSION, source_hash().hex())
         hosts = group.gather(platform.node())
         mine = [rank for rank, host in enumerate(hosts) if host == hosts[group.rank]]
         group.local_rank, group.local_size = mine.index(group.rank), len(mine)
@@ -51,22 +57,79 @@ def find_launcher(variables: Mapping[str, str]) -> str:
     return "MPI" if mpi else "torchrun" if torchrun else "none"
 
 
-def _find_transport(variables: Mapping[str, str]) -> Transport:
+def check_versions(group: ProcessGroup, version: str, sources: str) -> None:
+    """Check that all ranks run the same Einsmith. Raises GroupError, on every rank, which names their versions.
+
+    sources: a digest of Einsmith's own files."""
+    ranks: dict[tuple[str, str], list[str]] = {}
+    for rank, (other, digest) in enumerate(group.gather([version, sources])):
+        ranks.setdefault((other, digest), []).append(str(rank))
+    if len(ranks) > 1:
+        versions = [f"{v} (sources {d[:12]}) on {', '.join(r)}" for (v, d), r in ranks.items()]
+        raise GroupError(
+            f"the ranks run different versions of Einsmith: {'; '.join(versions)}; install one version for all of them"
+        )
+
+
+def check_ranks(variables: Mapping[str, str]) -> None:
+    """Check the numbers that torchrun's variables give. Raises GroupError."""
+    numbers = {}
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
+        text = variables[name]
+        if not text.isascii() or not text.isdigit():
+            raise GroupError(f"the environment variable {name}={text!r} must be an integer of at least 0")
+        numbers[name] = int(text)
+    if numbers["RANK"] >= numbers["WORLD_SIZE"]:
+        raise GroupError(
+            f"the environment variables RANK={numbers['RANK']} and WORLD_SIZE={numbers['WORLD_SIZE']} do not fit: "
+            "ranks count from 0 to WORLD_SIZE - 1"
+        )
+    if not 0 < numbers["MASTER_PORT"] < 1 << 16:
+        raise GroupError(f"the environment variable MASTER_PORT={numbers['MASTER_PORT']} is no port, from 1 to 65535")
+
+
+def _begin(engine: Callable[[], Transport]) -> Transport:
+    """Return an engine, which waits in a thread for the other processes, so that Ctrl-C ends the wait."""
+    if engine is Alone:
+        return engine()
+    future: Future[Transport] = Future()
+
+    def begin() -> None:
+        try:
+            future.set_result(engine())
+        except BaseException as e:
+            future.set_exception(e)
+
+    Thread(target=begin, name="einsmith-init", daemon=True).start()
+    waited = 0.0
+    while not wait([future], SAY).done:
+        waited += SAY
+        print(f"einsmith: has waited {waited:.0f} s for the other processes of the group", file=sys.stderr)
+    try:
+        return future.result()
+    except (RuntimeError, ValueError, OSError) as e:  # PyTorch's errors are among them
+        reason = str(e).strip().partition("\n")[0]
+        raise GroupError(f"the group cannot begin ({reason}): see that all its processes are started") from e
+
+
+def _find_engine(variables: Mapping[str, str]) -> Callable[[], Transport]:
     launcher = find_launcher(variables)
+    if launcher == "torchrun":
+        check_ranks(variables)
     with locks.IMPORTING:
         try:
             if launcher == "MPI":
                 from einsmith.distributed.mpi import MpiTransport
 
-                return MpiTransport()
+                return MpiTransport
             if launcher == "torchrun":
                 from einsmith.distributed.gloo import GlooTransport
 
-                return GlooTransport()
+                return GlooTransport
         except ImportError as e:
             remedy = "pip install 'einsmith[mpi]'" if launcher == "MPI" else "install PyTorch"
             raise GroupError(f"{launcher} has started this process, but {e}; {remedy}") from e
-    return Alone()
+    return Alone
 
 
 def _share_cores(group: ProcessGroup, ranks: list[int]) -> None:

@@ -22,6 +22,8 @@ DEFERRED = tuple(
 deferred."""
 
 Handler = Callable[[int, FrameType | None], object]
+_active: list[Deferred] = []
+"""The contexts of the main thread that defer signals, the innermost last."""
 
 
 class Deferred:
@@ -46,6 +48,7 @@ class Deferred:
                     if handler.__class__ is not int and handler is not None:  # a Python function
                         self._handlers[number] = handler
                         signal(number, noting)
+                _active.append(self)
             except BaseException:  # of a handler that is not deferred yet
                 self._give_back()
                 raise
@@ -61,6 +64,8 @@ class Deferred:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._handlers:
+            if self in _active:
+                _active.remove(self)
             try:
                 self._give_back()
             finally:
@@ -86,3 +91,14 @@ class Deferred:
         finally:
             if self._came:
                 self._tell()
+
+
+def have_come() -> bool:
+    """Return whether this thread defers signals that have come."""
+    return get_ident() == main_thread().ident and any(deferred._came for deferred in _active)
+
+
+def handle_now() -> None:
+    """Call the handlers of deferred signals before the unit of work ends, which may wait for others for ever."""
+    for deferred in _active[::-1]:  # an inner context hands signals to the next outer one
+        deferred._tell()

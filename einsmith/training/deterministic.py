@@ -142,7 +142,7 @@ class DeterministicTraining(parallel.GroupTraining):
             for x in statistics.result()
         ]
         for future in pending:
-            future.result()
+            self.group.wait(future)
         self._waits.append(0.0)
         is_changed = sums[parallel.SAMPLES] and not sums[parallel.FAILED] and not sums[parallel.INFINITE]
         for array, values, mean in zip(stored, before, means, strict=True):

@@ -83,7 +83,7 @@ class Exchanges:
             return None
         self._notices.end()
         try:
-            present = self._pending.result()
+            present = self._group.wait(self._pending)
         finally:
             while self._pending.done() and select.select([self._reader], [], [], 0)[0]:
                 os.read(self._reader, 256)  # answers that an interrupted run has not read

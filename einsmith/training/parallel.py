@@ -317,7 +317,7 @@ class GroupTraining:
             self._buckets.completed.await_end()  # here, where the other notices are read
             collectives.all_reduce(*[last.flat] * is_joined, sums)
 
-        summed = self.group.submit(reduce_sums, is_awaited=is_joined or on_cards)
+        summed = self.group.submit(reduce_sums)
         return summed, summed if is_joined or on_cards else self.group.submit(partial(self._reduce, bucket=last))
 
     def _update(self, pending: list[Future[None]], arrays: list[np.ndarray], is_epoch: bool) -> float:
@@ -337,7 +337,7 @@ class GroupTraining:
     def _await(self, future: Future[None]) -> None:
         """Wait for a sum, and count the time for the step."""
         start = time.perf_counter()
-        future.result()
+        self.group.wait(future)
         self._waits[-1] += time.perf_counter() - start
 
     def _end_step(self, sums: np.ndarray, arrays: list[np.ndarray], is_epoch: bool, last: Future[None]) -> float:
@@ -464,7 +464,7 @@ class GroupTraining:
             flat = np.zeros(whole.physical.size, whole.dtype)
             if shard is not None:
                 flat[parts[parameter_name(name)]] = shard.data
-            self.group.all_reduce_flat(flat).result()
+            self.group.wait(self.group.all_reduce_flat(flat))
             whole.physical.reshape(-1)[...] = flat
             out[name] = whole.logical()
         return out

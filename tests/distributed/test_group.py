@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 import threading
 
 import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.distributed import group as group_module
+from einsmith.distributed import launch
 from einsmith.distributed.group import ProcessGroup
 from einsmith.distributed.launch import find_launcher
 from einsmith.distributed.transport import Alone
+from einsmith.runtime.signals import Deferred
 from tests.distributed.world import run
 
 SIZES = 1, 2, 3, 5
@@ -104,18 +109,100 @@ def test_a_closed_group_is_refused():
         group.barrier()
 
 
-def test_an_awaited_operation_runs_on_the_callers_thread_where_no_other_is_under_way():
-    def work(group):
-        gate = threading.Event()
-        here = group.submit(lambda collectives: threading.get_ident(), is_awaited=True)
-        assert here.done() and here.result() == threading.get_ident()
-        first = group.submit(lambda collectives: gate.wait())
-        later = group.submit(lambda collectives: threading.get_ident(), is_awaited=True)
-        assert not later.done()
-        gate.set()
-        assert later.result() != threading.get_ident() and first.done()
+class Silent(Alone):
+    """The engine of a rank that gets Ctrl-C while it waits; the others come when `come` is set."""
 
-    run(2, work)
+    size = 2
+
+    def __init__(self):
+        self.come = threading.Event()
+
+    def barrier(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        self.come.wait()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(group_module, "LOOK", 0.01)
+    monkeypatch.setattr(group_module, "GRACE", 0.02)
+
+
+def test_an_interrupt_ends_a_step_that_waits_for_others(impatient):
+    """In a step, which defers signals: the group is broken then, and a further wait ends at once."""
+    engine = Silent()
+    group = ProcessGroup(engine)
+    with pytest.raises(KeyboardInterrupt), Deferred():
+        pending = group.submit(lambda collectives: collectives.transport.barrier())
+        later = group.submit(lambda collectives: None)
+        try:
+            group.wait(pending)
+        finally:
+            for wait in (lambda: group.wait(later), group.barrier):
+                with pytest.raises(es.GroupError, match="lost the others .KeyboardInterrupt ended a wait"):
+                    wait()
+    group.close()
+    engine.come.set()
+
+
+def test_an_interrupted_step_ends_where_the_others_come(monkeypatch):
+    monkeypatch.setattr(group_module, "LOOK", 0.01)
+    engine, reached = Silent(), []
+    engine.come.set()
+    group = ProcessGroup(engine)
+    with pytest.raises(KeyboardInterrupt), Deferred():
+        group.barrier()
+        reached.append(group.submit(lambda collectives: 3).result())
+    assert reached == [3]
+    group.close()
+
+
+def test_a_handler_that_raises_nothing_does_not_end_the_wait(impatient, monkeypatch):
+    engine, seen = Silent(), []
+
+    def handler(number, frame):
+        seen.append(number)
+        engine.come.set()
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        group = ProcessGroup(engine)
+        with Deferred():
+            group.barrier()
+        group.close()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIGINT]
+
+
+def test_ranks_of_different_versions_are_named():
+    def work(group):
+        launch.check_versions(group, "1.0", "aaaa")
+        with pytest.raises(
+            es.GroupError, match=r"1.0 \(sources aaaa\) on 0, 2; 1.0 \(sources bbbb\) on 1; install one"
+        ):
+            launch.check_versions(group, "1.0", "bbbb" if group.rank == 1 else "aaaa")
+        with pytest.raises(es.GroupError, match=r"1.0 \(sources a\) on 0, 1; 2.0 \(sources a\) on 2"):
+            launch.check_versions(group, "2.0" if group.rank == 2 else "1.0", "a")
+
+    run(3, work)
+
+
+@pytest.mark.parametrize(
+    "changed, words",
+    [({"RANK": "2"}, "RANK=2 and WORLD_SIZE=2"), ({"RANK": "5"}, "RANK=5"), ({"RANK": "-1"}, "RANK='-1'"),
+     ({"RANK": "one"}, "RANK='one'"), ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0"), ({"WORLD_SIZE": ""}, "WORLD_SIZE=''"),
+     ({"MASTER_PORT": "0"}, "MASTER_PORT=0"), ({"MASTER_PORT": "65536"}, "no port"), ({"RANK": "²"}, "integer")],
+)  # fmt: skip
+def test_ranks_that_cannot_be_are_refused_at_once(monkeypatch, changed, words):
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    launch.check_ranks(variables)
+    for name in launch._MPI:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (variables | changed).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(es.GroupError, match=words):
+        es.distributed.init()
 
 
 def test_a_group_is_not_copied():
